@@ -6,7 +6,7 @@ READY := .venv/.ready
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick test-long check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-dashboard bench-gate bench-scrape scale test-pg16 test-server test-newest format docs screenshots lock clean
+.PHONY: help setup demo test test-quick test-long check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-dashboard bench-gate bench-scrape scale test-pg16 test-server test-newest test-lowest format docs screenshots lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -120,6 +120,15 @@ test-newest: $(READY)  ## the suite on the newest of all that pyproject allows, 
 	@$(BIN)/uv pip list --python $(NEWEST)/bin/python | grep -E '^(alembic|billiard|celery|kombu|psycopg|pydantic|redis|sqlalchemy) '
 	@$(NEWEST)/bin/python $(PYTEST) $(ARGS)
 
+LOWEST := .venv-lowest
+test-lowest: $(READY)  ## the suite on the oldest of all that pyproject allows, in an environment of its own
+	@$(BIN)/python -m pip install --quiet uv
+	@$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(LOWEST)
+	@$(BIN)/uv pip compile --quiet --resolution lowest-direct --python $(LOWEST)/bin/python pyproject.toml --extra demo -o $(LOWEST)/lowest.txt
+	@$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python -r requirements/dev.in -e '.[demo]' -c $(LOWEST)/lowest.txt
+	@$(BIN)/uv pip list --python $(LOWEST)/bin/python | grep -E '^(alembic|billiard|celery|kombu|psycopg|pydantic|redis|sqlalchemy) '
+	@$(LOWEST)/bin/python $(PYTEST) $(ARGS)
+
 format: $(READY)  ## let ruff format and fix
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
@@ -138,4 +147,4 @@ lock: $(READY)  ## pin the newest versions that pyproject allows
 	@cd requirements && $(PIN) -c dev.txt ../pyproject.toml --extra cli --extra dashboard --extra flower image.in -o image.txt
 
 clean:  ## remove .venv and ./.tasks_app
-	@rm -rf .venv $(NEWEST) .tasks_app
+	@rm -rf .venv $(NEWEST) $(LOWEST) .tasks_app

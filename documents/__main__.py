@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import create_engine
 
-from documents import api, commands, lifecycle, metrics, schema, settings
+from documents import api, commands, lifecycle, metrics, schema, settings, testing
 from tasks_app.embedded import temporary
 from tasks_app.pool.schema import migrate
 
@@ -21,6 +21,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/context.md": api.context_page,
     "reference/hooks.md": api.hooks_page,
     "reference/exports.md": api.exports_page,
+    "reference/testing.md": testing.page,
 }
 
 

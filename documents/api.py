@@ -61,10 +61,10 @@ def handler_page() -> str:
     about = docstring(definitions(f"{HANDLERS}.registry")["handler"])
     lines = generated("@handler", "tasks_app/runtime/handlers/options.py", about)
     lines += ["## Options", "", "`None` is as good as leaving an option out.", ""]
-    lines += _table(fields(class_of(f"{HANDLERS}.options", "HandlerOptions")), "option")
+    lines += table(fields(class_of(f"{HANDLERS}.options", "HandlerOptions")), "option")
     lines += ["## A schedule of its own", "", "With `cron=`, `every=` or `at=` the handler has a"]
     lines += ["[schedule](../schedules.md) of its own name.", ""]
-    return "\n".join([*lines, *_table(fields(class_of(WHEN, "When")), "option")]).rstrip() + "\n"
+    return "\n".join([*lines, *table(fields(class_of(WHEN, "When")), "option")]).rstrip() + "\n"
 
 
 def context_page() -> str:
@@ -88,7 +88,7 @@ def context_page() -> str:
     lines += ["", "## Methods", ""]
     for name, each in members.items():
         if not is_property(each):
-            lines += _definition(each, f"ctx.{name}", level=3)
+            lines += definition(each, f"ctx.{name}", level=3)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -97,16 +97,16 @@ def hooks_page() -> str:
     about = "How to use them: [hooks and middleware](../operations/hooks.md)."
     lines = generated("Hooks", "tasks_app/runtime/hooks.py", about)
     subscribe = methods(class_of(HOOKS, "Hooks"))["subscribe"]
-    lines += _definition(subscribe, "subscribe", level=2)
+    lines += definition(subscribe, "subscribe", level=2)
     lines += ["## Notice", "", docstring(class_of(HOOKS, "Notice")), ""]
-    lines += _table(fields(class_of(HOOKS, "Notice")), "field")
+    lines += table(fields(class_of(HOOKS, "Notice")), "field")
     lines += ["## Kinds of notices", "", "| kind | meaning |", "|---|---|"]
     for _, default, meaning in fields(class_of(HOOKS, "NoticeKind")).values():
         kind = ast.literal_eval(default)
         lines.append(f"| `{kind}` | {meaning or f'The task is {kind.upper()}.'} |")
     middleware = definitions(f"{HANDLERS}.middleware")
     assert isinstance(middleware["middleware"], Definition)  # noqa: S101
-    lines += ["", *_definition(middleware["middleware"], "middleware", level=2)]
+    lines += ["", *definition(middleware["middleware"], "middleware", level=2)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -119,7 +119,8 @@ def exports_page(exported: Collection[str] = __all__) -> str:
         raise LookupError(f"documents/api.py gives no subject to: {', '.join(sorted(missing))}")
     about = (
         "What `from tasks_app import …` offers, by subject. Locks for code that is no task are in "
-        "`tasks_app.locks` ([locks](../locks.md)), help for your tests is in `tasks_app.testing`."
+        "`tasks_app.locks` ([locks](../locks.md)), help for your tests is in"
+        " `tasks_app.testing` ([test kit](testing.md))."
     )
     lines = generated("Exported names", "tasks_app/__init__.py", about)
     for subject, names in SUBJECTS.items():
@@ -129,7 +130,7 @@ def exports_page(exported: Collection[str] = __all__) -> str:
         for name in names.split():
             node = _node(name)
             if isinstance(node, Definition):
-                lines += _definition(node, name, level=3)
+                lines += definition(node, name, level=3)
     lines += ["## For async callers", "", FOR_ASYNC, "", "| name | of |", "|---|---|"]
     lines += [f"| `{name}` | [`{name[1:]}`](#{name[1:]}) |" for name in twins]
     return "\n".join(lines).rstrip() + "\n"
@@ -147,12 +148,14 @@ def _what(name: str) -> str:
     return first_sentence(_node(name))
 
 
-def _definition(node: Definition, name: str, *, level: int) -> list[str]:
+def definition(node: Definition, name: str, *, level: int) -> list[str]:
+    """Return a function's heading, signature and docstring."""
     head = f"{'#' * level} {name.removeprefix('ctx.')}"
     return [head, "", "```python", signature(node, name), "```", "", docstring(node), ""]
 
 
-def _table(found: dict[str, tuple[str, str, str]], what: str) -> list[str]:
+def table(found: dict[str, tuple[str, str, str]], what: str) -> list[str]:
+    """Return a table of fields."""
     lines = [f"| {what} | type | meaning |", "|---|---|---|"]
     for name, (kind, default, meaning) in found.items():
         said = default and default != "None" and not default.startswith("field(")

@@ -113,7 +113,7 @@ def docstring(node: ast.AST) -> str:
     """The docstring as Markdown: what it raises and takes as lists."""
     text = ast.get_docstring(node) if isinstance(node, Definition | ast.ClassDef) else ""
     head, *sections = _SECTION.split(text or "")
-    paragraphs = [plain(paragraph) for paragraph in head.strip().split("\n\n")]
+    paragraphs = [_paragraph(paragraph) for paragraph in head.strip().split("\n\n")]
     for title, body in zip(sections[::2], sections[1::2], strict=True):
         entries = re.split(r"\n(?=\S)", textwrap.dedent(body.strip("\n")).strip())
         if title in {"Args", "Raises"}:
@@ -123,6 +123,13 @@ def docstring(node: ast.AST) -> str:
             lines = [plain(" ".join(entries))]
         paragraphs.append("\n".join([f"{title}:", "", *lines]))
     return "\n\n".join(paragraphs)
+
+
+def _paragraph(text: str) -> str:
+    """An indented one is an example."""
+    if text.startswith("    "):
+        return f"```python\n{textwrap.dedent(text)}\n```"
+    return plain(text)
 
 
 def first_sentence(node: ast.AST) -> str:

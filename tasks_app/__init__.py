@@ -61,7 +61,7 @@ if TYPE_CHECKING:
         unblock_task,
     )
     from tasks_app.runtime.api.producer import (
-        acreate_task, acreate_tasks, create_task, create_tasks, hint_tasks,
+        acreate_task, acreate_tasks, create_task, create_tasks,
     )
     from tasks_app.runtime.api.queues import (
         achange_queue, aget_queue, alist_calendars, alist_queues, apause_queue, aremove_calendar,
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
     from tasks_app.runtime.handlers.middleware import middleware
     from tasks_app.runtime.handlers.registry import handler
+    from tasks_app.runtime.hints.hints import hint_tasks
     from tasks_app.runtime.hooks import Notice, subscribe
     from tasks_app.runtime.schedules.declared import schedule
     from tasks_app.runtime.schedules.preview import (
@@ -167,7 +168,7 @@ _ROOMS = {
     "runtime.api.staged_requeue": "RequeueStage requeue_errors",
     "runtime.api.tasks": "acancel_task acancel_tasks aexplain_task aget_task arequeue_task"
     " cancel_task cancel_tasks explain_task get_task requeue_task",
-    "runtime.api.producer": "acreate_task acreate_tasks create_task create_tasks hint_tasks",
+    "runtime.api.producer": "acreate_task acreate_tasks create_task create_tasks",
     "runtime.api.queues": "achange_queue aget_queue alist_calendars alist_queues apause_queue"
     " aremove_calendar areset_queue aresume_queue aset_calendar change_queue get_queue"
     " list_calendars list_queues pause_queue remove_calendar reset_queue resume_queue"
@@ -175,6 +176,7 @@ _ROOMS = {
     "runtime.handlers.context": "AsyncTaskContext TaskContext",
     "runtime.handlers.middleware": "middleware",
     "runtime.handlers.registry": "handler",
+    "runtime.hints.hints": "hint_tasks",
     "runtime.hooks": "Notice subscribe",
     "runtime.schedules.declared": "schedule",
     "runtime.schedules.preview": "Preview abackfill_schedule apreview apreview_schedule"

@@ -7,6 +7,7 @@ from typing import Any
 
 from tasks_app.domain.config.settings import load_settings
 from tasks_app.domain.errors import USAGE, ConfigurationError
+from tasks_app.runtime.framework import set_up_framework
 
 
 def find_app() -> Any:
@@ -17,6 +18,7 @@ def find_app() -> Any:
 try:
     from tasks_app.broker.app import make_celery  # its tables have the schema's name in them
 
+    set_up_framework()
     app = make_celery(load_settings(), find_app)
 except ConfigurationError as error:
     sys.stderr.write(f"{error}\n")

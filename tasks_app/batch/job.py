@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from tasks_app.batch.handlers import declare
-from tasks_app.batch.step import LONGEST_NAME, Step
+from tasks_app.batch.step import LONGEST_NAME, Step, StepHandlers
 from tasks_app.batch.tuning import RUN_TUNING, RunTuning
 from tasks_app.domain.errors import InvalidJobError, InvalidTaskError
 from tasks_app.domain.tasks.names import check_name
@@ -48,16 +48,20 @@ class BatchJob:
         registry: Registry = HANDLERS,
         tuning: RunTuning = RUN_TUNING,
     ) -> None:
-        self.name = _checked_name(name)
-        self.steps = {step.name: step for step in steps}
+        self.name: str = _checked_name(name)
+        self.steps: dict[str, Step] = {step.name: step for step in steps}
         if not steps or len(self.steps) != len(steps):
             raise InvalidJobError(f"Job {name} has no steps, or two of one name. Name each once.")
         self.params = params
         self.tuning = tuning
-        self.identified_by = None if identified_by is None else tuple(identified_by)
-        self.after = _order(name, steps)
+        self.identified_by: tuple[str, ...] | None = (
+            None if identified_by is None else tuple(identified_by)
+        )
+        self.after: dict[str, tuple[str, ...]] = _order(name, steps)
         self._check_again(registry)
-        self.handlers = {step.name: declare(self, step, registry) for step in steps}
+        self.handlers: dict[str, StepHandlers] = {
+            step.name: declare(self, step, registry) for step in steps
+        }
         if registry is HANDLERS:
             JOBS[name] = self
 

@@ -12,9 +12,12 @@ from tasks_app.batch.tuning import RunTuning
 from tasks_app.domain.batch.policies import (
     AbortKind,
     AbortWord,
+    CommitEvery,
     CommitWord,
+    Join,
     JoinKind,
     JoinWord,
+    OnAbort,
     parse_commit_every,
     parse_join,
     parse_on_abort,
@@ -103,7 +106,7 @@ class Step:
         hard_timeout: Duration | None = None,
         depends_on: str | Breaker | None = None,
     ) -> None:
-        self.name = _checked(name, lambda: check_name(name))
+        self.name: str = _checked(name, lambda: check_name(name))
         if len(name) > LONGEST_NAME or ":" in name:
             raise InvalidJobError(
                 f"Step {name!r} has no good name. Use up to {LONGEST_NAME} characters, no colon."
@@ -123,23 +126,25 @@ class Step:
         self.aligned = aligned
         self.page_by = page_by
         self.chunk = chunk
-        self.commit_every = _checked(name, lambda: parse_commit_every(commit_every))
-        self.at_end = commit == "end"
+        self.commit_every: CommitEvery = _checked(name, lambda: parse_commit_every(commit_every))
+        self.at_end: bool = commit == "end"
         """All chunks of a partition are one commit."""
-        self.after = None if after is None else tuple(after)
-        self.join = _checked(name, lambda: parse_join(join))
+        self.after: tuple[str, ...] | None = None if after is None else tuple(after)
+        self.join: Join = _checked(name, lambda: parse_join(join))
         if on_abort is None:
             whole = self.join.kind is JoinKind.ALL
             on_abort = AbortKind.FAIL_FAST if whole else AbortKind.CONTINUE
-        self.on_abort = _checked(name, lambda: parse_on_abort(on_abort))
+        self.on_abort: OnAbort = _checked(name, lambda: parse_on_abort(on_abort))
         of_pair: Any = on_abort[1] if self.on_abort.kind is AbortKind.COMPENSATE else None
         self.compensate: Callable[..., Any] | None = of_pair
         self.reduce = reduce
         self.skip_limit = skip_limit
-        self.skips = tuple(skips)
-        self.steal = steal and not self.at_end
-        self.turn = _checked(name, lambda: _turn(turn, timeout=timeout, hard_timeout=hard_timeout))
-        self.options = {
+        self.skips: tuple[type[Exception], ...] = tuple(skips)
+        self.steal: bool = steal and not self.at_end
+        self.turn: timedelta = _checked(
+            name, lambda: _turn(turn, timeout=timeout, hard_timeout=hard_timeout)
+        )
+        self.options: dict[str, Any] = {
             "queue": queue,
             "retry": retry,
             "max_attempts": max_attempts,

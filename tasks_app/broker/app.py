@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from celery import Celery
+from celery.app.amqp import Queues
 from celery.signals import celeryd_init
 
 from tasks_app.broker.celery_tasks.adoption import load_tasks
@@ -15,6 +16,7 @@ from tasks_app.broker.config.configuration import configuration
 from tasks_app.broker.config.defaults import CONTROL_QUEUE
 from tasks_app.broker.control import connect_control
 from tasks_app.broker.flower import guard_flower
+from tasks_app.broker.internals import QUEUE_TYPE
 from tasks_app.broker.tasks import register
 from tasks_app.broker.worker.log_format import format_logs
 from tasks_app.broker.worker.processes import ProcessState
@@ -24,6 +26,15 @@ from tasks_app.broker.worker.worker import connect_worker
 from tasks_app.domain.config.settings import Settings
 from tasks_app.runtime.handlers.middleware import load_middleware
 from tasks_app.runtime.handlers.registry import HANDLERS
+
+
+class QuorumQueues(Queues):
+    """Celery 5.5 makes classic queues of all but the default one."""
+
+    def new_missing(self, name: str) -> Any:
+        queue = super().new_missing(name)
+        queue.queue_arguments = {"x-queue-type": "quorum"}
+        return queue
 
 
 class PoolCelery(Celery):
@@ -36,6 +47,13 @@ class PoolCelery(Celery):
 
     def __reduce__(self) -> Any:
         return (self.restore, ()) if self.restore else super().__reduce__()
+
+    @cached_property
+    def amqp(self) -> Any:
+        amqp = super().amqp
+        if not QUEUE_TYPE.works and self.conf.get("task_create_missing_queue_type") == "quorum":
+            amqp.queues_cls = QuorumQueues
+        return amqp
 
     @cached_property
     def Worker(self) -> Any:  # noqa: N802  Celery's name

@@ -153,6 +153,15 @@ class PatientConsumer(Consumer):
             log.warning("the lost connection did not close in order: %s", type(error).__name__)
         self._rest()
 
+    def on_close(self) -> None:
+        """Keep the timers of our steps: Celery 5.5 forgets those of the whole worker."""
+        ours = [one for one in self.timer.queue if one.entry.fun.__module__.startswith("tasks_app")]
+        super().on_close()
+        kept = {id(one.entry) for one in self.timer.queue}
+        for one in ours:
+            if id(one.entry) not in kept:
+                self.timer.enter_after(max(0.0, one.eta - time.monotonic()), one.entry)
+
     def _rest(self) -> None:
         """Rest after a second start in vain, and longer after each further one."""
 

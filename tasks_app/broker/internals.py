@@ -46,9 +46,16 @@ CURRENT_APP = PrivateApi(
 PYDANTIC = PrivateApi(
     Need("celery:Task._dump_pydantic_arguments"),
     without="models as arguments of Celery tasks are refused",
+    since=(5, 7),
 )
 """Arguments of a Celery task with ``pydantic=True`` (``celery_tasks.translation``)."""
-OF_ALL = (KEPT_SOCKET, ONE_CLIENT, CURRENT_APP, PYDANTIC)
+QUEUE_TYPE = PrivateApi(
+    Need("celery.app.amqp:Queues.new_missing", names=("create_missing_queue_type",)),
+    without="a class of ours makes the quorum queues of RabbitMQ",
+    since=(5, 6),
+)
+"""Celery's own setting for the kind of our queues (``app``)."""
+OF_ALL = (KEPT_SOCKET, ONE_CLIENT, CURRENT_APP, PYDANTIC, QUEUE_TYPE)
 
 PROMPT_POOL = PrivateApi(
     Need(f"{_ASYN_POOL}.__init__", names=("_all_inqueues", "_active_writes", "_busy_workers")),
@@ -74,6 +81,7 @@ PATIENT_CONSUMER = PrivateApi(
     Need(f"{_CONSUMER}.on_connection_error_before_connected", ("self", "exc")),
     Need(f"{_CONSUMER}.on_connection_error_after_connected", ("self", "exc")),
     Need(f"{_CONSUMER}.on_ready", ("self",)),
+    Need(f"{_CONSUMER}.on_close", ("self",)),
     *(Need(f"{_CONSUMER}.{name}") for name in _HEARD),
     without="no hard limit holds while the broker is away, and an odd message ends a worker",
 )
@@ -83,7 +91,13 @@ COLD_SHUTDOWN = PrivateApi(
     without="a worker's cold shutdown kills what runs, which is charged",
 )
 """Overridden in ``worker/shutdown``."""
-OF_WORKERS = (PROMPT_POOL, SOUND_LISTS, PATIENT_CONSUMER, COLD_SHUTDOWN)
+DURABLE_CONTROL = PrivateApi(
+    Need("kombu.pidbox:Mailbox.__init__", names=("queue_durable",)),
+    without="on RabbitMQ a worker's queue of remote commands is a transient one",
+    since=(5, 6),
+)
+"""``control_queue_durable`` in ``config/transports``: RabbitMQ 4 deprecates transient ones."""
+OF_WORKERS = (PROMPT_POOL, SOUND_LISTS, PATIENT_CONSUMER, COLD_SHUTDOWN, DURABLE_CONTROL)
 
 _GUARDED_QUEUES = PrivateApi(
     Need("celery:Task.start_strategy", ("self", "app", "consumer")),

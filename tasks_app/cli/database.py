@@ -16,6 +16,7 @@ from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.embedded import read_urls
 from tasks_app.pool.schema import check_version
 from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.framework import set_up_framework
 
 
 def settings() -> Settings:
@@ -23,6 +24,7 @@ def settings() -> Settings:
 
     The environment is filled too, so that child processes see the same.
     """
+    set_up_framework()
     given = load_settings()
     if given.database_url is not None:
         return given

@@ -92,7 +92,9 @@ class UniqueKeyTakenError(TasksError):
         advice: str = "Wait until that one has finished, or cancel it.",
     ) -> None:
         super().__init__(f"unique_key {unique_key!r} of {name} is taken by task {holder}. {advice}")
-        self.name, self.unique_key, self.holder = name, unique_key, holder
+        self.name: str = name
+        self.unique_key: str = unique_key
+        self.holder: int = holder
 
 
 class InvalidJobError(TasksError, ValueError):
@@ -125,7 +127,8 @@ class ChunkRowError(TasksError):
             f"Row {key[:100]} of partition {partition_no} fails ({why}), and {may} be left out. "
             "Correct the row or the handler and restart, or raise skip_limit."
         )
-        self.key, self.partition_no = key, partition_no
+        self.key: str = key
+        self.partition_no: int = partition_no
 
 
 class HandlerError(TasksError):

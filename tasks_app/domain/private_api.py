@@ -44,10 +44,17 @@ class Need(NamedTuple):
 class PrivateApi:
     """A use of private names that works if all its needs are met."""
 
-    def __init__(self, *needs: Need, without: str) -> None:
-        """``without``: what is done where a need is not met; it follows a colon in ``fact``."""
+    def __init__(self, *needs: Need, without: str, since: tuple[int, int] | None = None) -> None:
+        """Describe it.
+
+        Args:
+            needs: the first is of the package that ``since`` is about.
+            without: what is done where a need is not met; it follows a colon in ``fact``.
+            since: the first release that has it, where we take older ones, too.
+        """
         self.needs = needs
         self.without = without
+        self.since = since
 
     @cached_property
     def missing(self) -> str:
@@ -58,27 +65,47 @@ class PrivateApi:
     def works(self) -> bool:
         return not self.missing
 
+    @cached_property
+    def comes_later(self) -> bool:
+        """Whether the installed release, which we take all the same, is too old for it."""
+        if self.works or self.since is None:
+            return False
+        numbers = re.findall(r"\d+", _version(_package(self.missing)))
+        return (*map(int, numbers[:2]),) < self.since
+
     @property
     def fact(self) -> str:
         version = _version(_package(self.missing))
+        if self.comes_later:
+            return f"{version}: {self.without}"
         return f"{version} has no {self.missing} as we know it: {self.without}"
 
     @property
     def advice(self) -> str:
-        return f"Install {_supported(_package(self.missing))}."
+        requirement = _supported(_package(self.missing))
+        if self.comes_later and self.since is not None:
+            first = ">={}.{}".format(*self.since)
+            requirement = re.sub(r">=[\d.]+", first, requirement)
+        return f"Install {requirement}."
 
 
 def notices(shortcuts: Iterable[PrivateApi]) -> list[str]:
-    return [f"{one.fact}. {one.advice}" for one in shortcuts if not one.works]
+    """Return what is not as we know it; what comes later is not said at each start."""
+    return [f"{one.fact}. {one.advice}" for one in shortcuts if not (one.works or one.comes_later)]
 
 
 def findings(subject: str, shortcuts: Iterable[PrivateApi]) -> list[Finding]:
-    """Return a warning for each that does not work; if all do, the versions."""
+    """Return a warning for each that is not as we know it; if all are, the versions.
+
+    What a release that we take is too old for is no warning.
+    """
     shortcuts = list(shortcuts)
     packages = dict.fromkeys(_package(need.path) for one in shortcuts for need in one.needs)
-    return [warn(subject, one.fact, one.advice) for one in shortcuts if not one.works] or [
-        ok(subject, f"{', '.join(map(_version, packages))}: as we know them")
-    ]
+    missing = [one for one in shortcuts if not one.works]
+    said = [(ok if one.comes_later else warn)(subject, one.fact, one.advice) for one in missing]
+    if all(one.comes_later for one in missing):
+        said.append(ok(subject, f"{', '.join(map(_version, packages))}: as we know them"))
+    return said
 
 
 def _package(path: str) -> str:

@@ -159,7 +159,11 @@ class Hooks:
 
 HOOKS = Hooks()
 """Where ``@subscribe`` enters."""
-subscribe = HOOKS.subscribe
+
+
+def subscribe(subscriber: S, *, while_: Callable[[], bool] = lambda: True) -> S:
+    """Call ``subscriber`` with each notice of this process, or only while ``while_`` is true."""
+    return HOOKS.subscribe(subscriber, while_=while_)
 
 
 def of_claim(kind: NoticeKind, task: ClaimedTask) -> Notice:

@@ -1,4 +1,4 @@
-"""Which project this is: the database and schema that the environment names.
+"""Which project this is: the database and schema that the environment names, or Django's settings.
 
 Probes use it, so it imports nothing slow, and reads no settings.
 """
@@ -9,13 +9,17 @@ import os
 from binascii import crc32
 
 DATABASE_VARIABLE, SCHEMA_VARIABLE = "TASKS_APP_DATABASE_URL", "TASKS_APP_SCHEMA"
+DJANGO_VARIABLE = "DJANGO_SETTINGS_MODULE"
 _CHOOSE = ("host", "port", "dbname", "service")
 """Query options of a URL that choose the database."""
 
 
 def place() -> str:
     """Return where the tables are, without user and password; empty: it is not configured."""
-    _, found, rest = os.environ.get(DATABASE_VARIABLE, "").partition("://")
+    url = os.environ.get(DATABASE_VARIABLE, "")
+    if not url and (module := os.environ.get(DJANGO_VARIABLE)):
+        return f"django {module}"
+    _, found, rest = url.partition("://")
     at, _, query = rest.rpartition("@")[2].partition("?")
     port = at.partition("/")[0].rpartition("]")[2].partition(":")[2]
     if not found or not (port.isdigit() or not port):  # what stands there may be a password

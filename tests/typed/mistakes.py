@@ -29,6 +29,8 @@ from tasks_app import (
     handler,
     requeue_task,
 )
+from tasks_app.testing import assert_created, drain, fail_next, make_context, travel
+from tasks_app.testing import run as run_handler
 
 
 class Order(BaseModel):
@@ -163,3 +165,17 @@ async def produce_in_a_loop(session: AsyncSession, plain: Session, ctx: TaskCont
 
 def run(some: Any) -> None:
     asyncio.run(some)
+
+
+def tests_of_their_own(session: Session, engine: Engine) -> None:
+    run_handler(pay, Refund(refund_id=1))  # mistake
+    run_handler(pay, Order(order_id=1), atempt=2)  # mistake
+    wrong: str = run_handler(mail, Order(order_id=1))  # mistake
+    assert_created(session, pay, bizkey="order:7")  # mistake
+    assert_created(engine, pay)  # mistake
+    make_context(session, cancel=True)  # mistake
+    drain(engine)  # mistake
+    drain(session).sucess  # mistake  # noqa: B018
+    travel(None, session)  # mistake
+    fail_next(pay, "an error")  # mistake
+    print(wrong)

@@ -33,9 +33,9 @@ class ChunkContext:
     ) -> None:
         self.task = task
         """The context of the task, for everything else."""
-        self.batch_id = batch.id
-        self.job = batch.job
-        self.run = batch.run
+        self.batch_id: int = batch.id
+        self.job: str = batch.job
+        self.run: int = batch.run
         """1 at first; each restart adds 1."""
         self.step = step
         self.params = params

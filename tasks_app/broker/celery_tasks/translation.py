@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from tasks_app.broker.celery_tasks.options import SINGLE_TASKS, options_of
 from tasks_app.broker.celery_tasks.task import spec_of
+from tasks_app.broker.internals import PYDANTIC
 from tasks_app.domain.creation.new_task import NewTask, check_call
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
@@ -85,7 +86,9 @@ def _arguments(
             raise InvalidTaskError(
                 f"args[{path}]" if isinstance(path, int) else f"kwargs.{path}",
                 f"is a model, which {task.name} would not get back as one",
-                "models for tasks with pydantic=True",
+                "models for tasks with pydantic=True"
+                if PYDANTIC.works
+                else "what model_dump(mode='json') returns; Celery 5.7 and newer take models",
             )
     return args, kwargs
 

@@ -84,7 +84,11 @@ class CeleryHints:
         """
         pool = channel.client.connection_pool
         if self._kept is None or self._kept.pool is not pool:
-            self._kept = HintSocket(channel, pool, pool.get_connection())
+            try:
+                socket = pool.get_connection()
+            except TypeError:  # redis-py before 5.3 asks for a name, of which later ones warn
+                socket = pool.get_connection("LPUSH")
+            self._kept = HintSocket(channel, pool, socket)
         self._kept.write(queue, text)
         self._kept.socket.read_response()
 

@@ -188,7 +188,7 @@ class ChunkPace:
     def __init__(self, bounds: CommitEvery) -> None:
         self._most = bounds.rows
         self._span_s = bounds.span.total_seconds()
-        self.size = min(FIRST_ROWS, self._most)
+        self.size: int = min(FIRST_ROWS, self._most)
         self._row_s = 0.0
 
     def learn(self, rows: int, took_s: float) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pydantic_settings import BaseSettings
-
 from tasks_app.domain.config.alert_rules import UserRule, parse_rules
+from tasks_app.domain.config.behind_environment import LayeredSettings
 from tasks_app.domain.config.field_types import Mail, Positive, Span, UserRules, Webhook
 
 
-class AlertSettings(BaseSettings):
+class AlertSettings(LayeredSettings):
     """A part of ``Settings``."""
 
     alert_webhook: Webhook | None = None

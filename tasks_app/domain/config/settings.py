@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import SettingsConfigDict
@@ -28,7 +28,7 @@ from tasks_app.domain.errors import ConfigurationError
 class Settings(AlertSettings):
     """Read once per process and handed down; frozen."""
 
-    model_config = SettingsConfigDict(
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
         env_prefix=PREFIX,
         frozen=True,
         extra="ignore",

@@ -55,7 +55,7 @@ class WrongPlanError(PlanError):
         rest = len(problems) - MOST_SHOWN
         more = f"\n- and {rest} more" if rest > 0 else ""
         super().__init__(f"The plan is wrong, nothing was started:\n{shown}{more}")
-        self.problems = tuple(problems)
+        self.problems: tuple[Problem, ...] = tuple(problems)
 
 
 def named(partitions: Iterable[Partition]) -> str:

@@ -43,12 +43,13 @@ class PayloadType:
         from pydantic import TypeAdapter  # noqa: PLC0415  many producers declare no handler
         from pydantic.errors import PydanticUserError  # noqa: PLC0415
 
-        self.name = shown(annotation)
+        self.name: str = shown(annotation)
         self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
         complete = isinstance(self._adapter.core_schema, dict)  # a model's class may not be yet
         if complete and _is_lazy(self._adapter.core_schema):
             raise PydanticUserError(_LAZY, code=None)
-        self.is_object, self.is_optional = True, False
+        self.is_object: bool = True
+        self.is_optional: bool = False
         if _is_model(annotation):
             self._fields = annotation.model_fields
             return

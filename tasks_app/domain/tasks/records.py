@@ -129,6 +129,10 @@ class Task:
     """The group whose member it is."""
     fingerprint: str | None = None
     """Of its error, in the error pool: 16 hexadecimal digits."""
+    order_key: str | None = None
+    """Tasks of one key run one at a time."""
+    limit_key: str | None = None
+    """What it counts against, where there is a limit of that key."""
 
 
 @dataclass(frozen=True, slots=True)

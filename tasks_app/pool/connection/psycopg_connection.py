@@ -18,7 +18,7 @@ from psycopg.pq.abc import PGconn
 from psycopg.rows import tuple_row
 from sqlalchemy import Connection, TextClause
 from sqlalchemy.engine.result import IteratorResult, Result, SimpleResultMetaData
-from sqlalchemy.util import await_
+from sqlalchemy.util import await_only as await_
 
 from tasks_app.pool.connection import psycopg_io
 from tasks_app.pool.connection.execute import in_psycopgs_words

@@ -6,7 +6,7 @@ COMMIT travels along with: then it fails where the fence is lost, and with it th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
 from typing import Any, NamedTuple
 
 import psycopg
@@ -16,7 +16,7 @@ from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.psycopg_io import ado, do
-from tasks_app.pool.connection.steps import Statement
+from tasks_app.pool.connection.steps import Rows, Statement
 from tasks_app.pool.fragments.transition_log import LOG, lines_of_successes
 from tasks_app.pool.groups.count import LOCKED, counting, locking
 from tasks_app.pool.tables import CARRIED, COMPLETED, PENDING, admits
@@ -59,10 +59,11 @@ _MEMBER = _statements(
     LOCKED,
     first=f"{locking(_GROUP)}, ",
     also=f", {counting('gone', succeeds='true', now=_NOW)}",
-    told="RETURNING (SELECT jsonb_build_array(c.id, c.queue, c.wait_s)"
+    told="RETURNING (SELECT jsonb_build_array(c.id, c.queue, c.wait_s)::text"
     " FROM called c WHERE c.wait_s IS NOT NULL)",
 )
-"""Of a group, which is counted: for those whom the first statement did not find."""
+"""Of a group, which is counted: for those whom the first statement did not find. As text, since the
+owner of a connection decides how it reads JSON."""
 _LAST = _statements(
     _ALONE,
     rows="(SELECT) AS one LEFT JOIN gone ON true",
@@ -84,8 +85,9 @@ class LastWord(NamedTuple):
     """Under which it is prepared."""
     sql: bytes
     """Its values are ``$1`` and so on."""
-    types: tuple[int, ...]
-    values: Sequence[bytes | None]
+    types: list[int]
+    """Lists, since psycopg 3.2 in C takes nothing else."""
+    values: list[bytes | None]
 
 
 def _numbered(statement: str) -> bytes:
@@ -95,7 +97,7 @@ def _numbered(statement: str) -> bytes:
 
 
 _WORDS = tuple(
-    (name, _numbered(sql), tuple(_TYPES.values()))
+    (name, _numbered(sql), list(_TYPES.values()))
     for name, sql in zip((b"tasks_app succeeds", b"tasks_app succeeds, told"), _LAST, strict=True)
 )
 
@@ -106,13 +108,13 @@ def last_word(settlement: Settlement) -> LastWord:
     It fails, as :func:`is_fence_lost` knows, instead of doing nothing.
     """
     (task_id, attempt, token), result = settlement.fence, settlement.result
-    values = (
+    values = [
         b"%d" % task_id,
         b"%d" % attempt,
         token.hex.encode(),
         None if result is None else result.encode(),
         None if settlement.run_ms is None else b"%d" % settlement.run_ms,
-    )
+    ]
     return LastWord(*_WORDS[LOG.has_successes], values)
 
 
@@ -127,8 +129,12 @@ def own_row(fence: Fence) -> LastWord:
     Where a transaction sees what was when it began, a renewal would else update the row behind its
     snapshot, and the settle at its end fail. A locked row is passed by: the lock is its lease.
     """
-    values = (b"%d" % fence.task_id, b"%d" % fence.attempt, fence.token.hex.encode())
-    return LastWord(b"", _OWN_ROW, (20, 23, 2950), values)
+    values: list[bytes | None] = [
+        b"%d" % fence.task_id,
+        b"%d" % fence.attempt,
+        fence.token.hex.encode(),
+    ]
+    return LastWord(b"", _OWN_ROW, [20, 23, 2950], values)
 
 
 def succeed(
@@ -142,7 +148,7 @@ def succeed(
     logs = LOG.has_successes
     if do(connection, Statement(_SUCCEED[logs], values)):
         return True
-    return _counted(connection.execute(_MEMBER[logs], values, prepare=True).fetchone(), called)
+    return _counted(do(connection, Statement(_MEMBER[logs], values)), called)
 
 
 async def asucceed(
@@ -155,14 +161,13 @@ async def asucceed(
     logs = LOG.has_successes
     if await ado(connection, Statement(_SUCCEED[logs], values)):
         return True
-    cursor = await connection.execute(_MEMBER[logs], values, prepare=True)
-    return _counted(await cursor.fetchone(), called)
+    return _counted(await ado(connection, Statement(_MEMBER[logs], values)), called)
 
 
-def _counted(row: Any, called: list[Called] | None) -> bool:
-    if row is not None and row[0] is not None and called is not None:
-        called.append(Called(*row[0]))
-    return row is not None
+def _counted(rows: Rows, called: list[Called] | None) -> bool:
+    if rows and rows[0][0] is not None and called is not None:
+        called.append(Called(*json.loads(rows[0][0])))
+    return bool(rows)
 
 
 def _values(settlement: Settlement) -> dict[str, Any]:

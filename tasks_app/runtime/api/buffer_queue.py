@@ -38,13 +38,14 @@ class BufferQueue:
     def __init__(self, limits: BufferLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
         self._clock = clock
-        self.changed = threading.Condition()
+        self.changed: threading.Condition = threading.Condition()
         self._waiting: deque[TaskRow] = deque()
         self._since = 0.0
         """Since when the first of them has waited, or a batch was taken."""
         self._taken = self._flush_to = 0
         self._counts = BufferCounts()
-        self.closed = self._given_up = False
+        self.closed: bool = False
+        self._given_up = False
 
     def put(self, row: TaskRow) -> None:
         """Add a row; waits for room.

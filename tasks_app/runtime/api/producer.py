@@ -5,7 +5,7 @@ Nothing here commits: the caller's transaction decides. Neither Celery nor a bro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache
 from sys import modules
@@ -24,6 +24,7 @@ from tasks_app.runtime.db.connections import (
     Raw,
     Sync,
     checked_async,
+    commit_of_django,
     is_async_raw,
     is_raw,
     unwrapped,
@@ -79,7 +80,7 @@ def create_task(
 
     ``session`` is a Session, a Connection, or a connection of psycopg itself. The last is fastest,
     but its commit is not seen: no hint is sent, and the next scan starts the task. Scoped sessions
-    and Django's ``connection`` are accepted for what they hold.
+    are accepted for what they hold, and so is Django's ``connection`` within ``atomic()``.
     ``task`` is a handler, a name, or a Celery task or signature. A Celery task takes ``args`` and
     ``kwargs``, all others a ``payload`` of the type that the handler declares.
 
@@ -89,12 +90,16 @@ def create_task(
 
     Raises:
         InvalidTaskError: refused before anything was written, with the path of the bad value.
+        InvalidConnectionError: ``session`` is none of these, or Django's is in no transaction.
         UniqueKeyTakenError: another task holds the key, and ``on_conflict`` is ``raise``.
     """
     (row,) = traced([admitted(NewTask(task, payload, options, args, kwargs))])
     caller: Any = unwrapped(session)
     if is_raw(caller):
-        return create_one(caller, row)
+        after_commit = commit_of_django(session)
+        task_id = create_one(caller, row)
+        after_commit(lambda: HINTS.created([row], [task_id]))
+        return task_id
     return create_rows(caller, [row])[0]
 
 
@@ -110,8 +115,11 @@ def create_tasks(session: Sync | Raw, tasks: Sequence[NewTask]) -> list[TaskId]:
         rows = traced(admitted_many(tasks))
         caller: Any = unwrapped(session)
         if is_raw(caller):
+            after_commit = commit_of_django(session)
             with caller.transaction() if caller.autocommit else nullcontext():
-                return create_many(caller, rows)
+                ids = create_many(caller, rows)
+            after_commit(lambda: HINTS.created(rows, ids))
+            return ids
         return create_rows(caller, rows)
 
 
@@ -163,14 +171,6 @@ async def acreate_tasks(session: Async | AsyncRaw, tasks: Sequence[NewTask]) -> 
         async with session.transaction() if session.autocommit else nullcontext():
             return await acreate_many(session, rows)
     return await _acreate(session, rows)
-
-
-def hint_tasks(ids: Iterable[int], *, queue: str = "default") -> None:
-    """Tell the broker of due tasks that you have committed on a connection of psycopg.
-
-    They start at once instead of at the next scan. It neither waits nor raises.
-    """
-    HINTS.offer(queue, ids)
 
 
 def create_rows(session: Sync, admitted: Sequence[TaskRow]) -> list[TaskId]:

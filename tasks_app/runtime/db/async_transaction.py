@@ -9,7 +9,7 @@ import psycopg
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
-from sqlalchemy.util import await_
+from sqlalchemy.util import await_only as await_
 
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.tasks.run import Fence, Settlement

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from sqlalchemy import Connection, Engine
@@ -155,6 +155,32 @@ def _of_django(wrapper: Any) -> Any:
         "This connection of Django's is none of psycopg 3 to PostgreSQL. "
         "Install psycopg and no psycopg2, or pass another of Django's connections."
     )
+
+
+def commit_of_django(session: object) -> Callable[[Callable[[], object]], None]:
+    """Return what takes a function to call after the commit, if that is one of Django's.
+
+    Of any other connection nobody learns of its commit: nothing will be called.
+
+    Raises:
+        InvalidConnectionError: there is no transaction, so that a new task would commit alone.
+    """
+    django: Any = session
+    kind: Any = type(session)
+    if _way_into(kind) is not _of_django:
+        return _unheard
+    if django.in_atomic_block:
+        return partial(django.on_commit, robust=True)
+    if not django.get_autocommit():
+        return _unheard
+    raise InvalidConnectionError(
+        f"Django's connection {django.alias!r} is in no transaction, so that the task would commit "
+        f"alone. Create it within transaction.atomic(using={django.alias!r})."
+    )
+
+
+def _unheard(_after_commit: Callable[[], object]) -> None:
+    pass
 
 
 def is_raw(session: object) -> TypeIs[psycopg.Connection[Any]]:

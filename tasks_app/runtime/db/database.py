@@ -40,7 +40,7 @@ class Database:
         self._handlers = handlers
         self._prepare = prepare
         self._pid = 0
-        self.losses = Losses()
+        self.losses: Losses = Losses()
         """Of all its engines: what ends connections of one ends those of the others."""
         self._lock = threading.Lock()
         self._engine: Engine

@@ -85,8 +85,13 @@ def is_unanswered(error: BaseException) -> bool:
 def mark(context: ExceptionContext) -> None:
     """Mark an error as our database's, not one of another that a handler talks to."""
     if context.sqlalchemy_exception is not None:
-        setattr(context.sqlalchemy_exception, _MARK, True)
-        setattr(context.sqlalchemy_exception, _REFUSED, context.connection is None)
+        mark_ours(context.sqlalchemy_exception, refused=context.connection is None)
+
+
+def mark_ours(error: BaseException, *, refused: bool) -> None:
+    """Mark an error as our database's; ``refused``: it gave no connection."""
+    setattr(error, _MARK, True)
+    setattr(error, _REFUSED, refused)
 
 
 def is_conflict_here(error: BaseException) -> bool:

@@ -14,7 +14,7 @@ import psycopg
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
-from sqlalchemy.util import await_
+from sqlalchemy.util import await_only as await_
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
@@ -59,12 +59,13 @@ class Invocation:
         database: Database,
         guard: ProcessGuard,
         middleware: Sequence[Middleware] = (),
+        plain_lane: Callable[..., Any] | None = None,
     ) -> None:
         self._settings = settings
         self._database = database
         self._middleware = middleware
         self.dependencies = DependencyCounts()
-        self.plain = SyncLane(database, guard)
+        self.plain: SyncLane = (plain_lane or SyncLane)(database, guard)
         self._async = AsyncLane(database, guard, settings.async_connections)
 
     def lane(self, spec: HandlerSpec) -> Lane:
@@ -161,7 +162,7 @@ class SyncLane:
         self._database = database
         self._begun: dict[int, HandlerConnection] = {}
 
-    def transaction(self, fence: Fence, *, more: bool = False) -> PlainTransaction:
+    def transaction(self, fence: Fence, *, more: bool = False) -> Transaction:
         return PlainTransaction(self._database, fence, self._begun if more else None)
 
     def rest(self) -> None:

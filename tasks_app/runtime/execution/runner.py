@@ -51,8 +51,10 @@ class Runner:
         self._invocation = tools.invocation
         self._policy = FailurePolicy(settings, parts.database, tools.invocation)
         self._completion = Completion(parts.inflight, tools.settler, self._policy)
-        self.log_prefix = settings.log_prefix and settings.log_format == "console"
-        self.locks = LocksOfChild(settings, parts.database, parts.inflight.write_later)
+        self.log_prefix: bool = settings.log_prefix and settings.log_format == "console"
+        self.locks: LocksOfChild = LocksOfChild(
+            settings, parts.database, parts.inflight.write_later
+        )
 
     def run(self, run: ActiveRun) -> None:
         """Run one started task to its outcome. Nothing that a handler raises comes out."""

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Dialect, Engine, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
-from sqlalchemy.util import await_
+from sqlalchemy.util import await_only as await_
 
 from tasks_app.runtime.handler_db.handler_connections import (
     AsyncHandlerConnection,
@@ -34,12 +34,13 @@ class Losses:
     """When connections to one database were lost, by ``time.monotonic``."""
 
     def __init__(self) -> None:
-        self.used = self.idle = float("-inf")
+        self.used: float = float("-inf")
+        self.idle: float = float("-inf")
         """``used``: of a connection in use; those that were idle then are not used again.
         ``idle``: of one that was idle, so that no statement caused the loss."""
-        self.refused = float("-inf")
+        self.refused: float = float("-inf")
         """When the server last gave none."""
-        self.short = False
+        self.short: bool = False
         """Whether the server refused a connection, and has not given the two that a child needs
         since (``Database.secure``)."""
 

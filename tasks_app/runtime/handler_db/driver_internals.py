@@ -64,6 +64,9 @@ def said_at_start() -> list[str]:
 if not _NEEDED.works:
     raise ConfigurationError(f"{_NEEDED.fact}. {_NEEDED.advice}")
 
-from psycopg import generators  # noqa: E402  it is looked at before it is imported
+from psycopg import Cursor, generators  # noqa: E402  they are looked at before
 
-__all__ = ["BELOW", "SHARED_SESSIONS", "examine", "generators", "said_at_start"]
+IS_PSYCOPG_3_2 = not hasattr(Cursor, "set_result")
+"""Its series is closed, so that private names of it stay as they are."""
+
+__all__ = ["BELOW", "IS_PSYCOPG_3_2", "SHARED_SESSIONS", "examine", "generators", "said_at_start"]

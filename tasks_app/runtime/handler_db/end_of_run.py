@@ -141,10 +141,10 @@ class EndOfRun:
         for name in _OURS:
             if name is _COMMIT:
                 pgconn.send_query_prepared(last.name, last.values)
-            pgconn.send_query_prepared(name, ())
+            pgconn.send_query_prepared(name, None)
         pgconn.pipeline_sync()
         if begins_next:  # behind the sync it is neither skipped nor rolled back with the rest
-            pgconn.send_query_prepared(_BEGIN, ())
+            pgconn.send_query_prepared(_BEGIN, None)
             pgconn.pipeline_sync()
 
     def _prepare(self: Any, last: LastWord) -> Steps[None]:
@@ -155,7 +155,7 @@ class EndOfRun:
         for result in (yield from generators.execute(self.pgconn)):
             if result.status == ExecStatus.FATAL_ERROR:
                 raise errors.error_from_result(result)
-        for name, sql, types in [(n, s, ()) for n, s in _PREPARED.items()] + [last[:3]]:
+        for name, sql, types in [(n, s, None) for n, s in _PREPARED.items()] + [last[:3]]:
             self.pgconn.send_prepare(name, sql, types)
             (result,) = yield from generators.execute(self.pgconn)
             if result.status != ExecStatus.COMMAND_OK:

@@ -22,6 +22,7 @@ from tasks_app.runtime.handler_db.driver_internals import generators
 from tasks_app.runtime.handler_db.end_of_run import OutcomeRefusedError, Permit, Steps
 from tasks_app.runtime.handler_db.handler_driver import UNFINISHED, RunDriver
 from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
+from tasks_app.runtime.handler_db.lost_cancellations import heeding_cancellations
 
 T = TypeVar("T")
 BREAK_OFF_S = 0.5
@@ -156,7 +157,8 @@ class AsyncHandlerConnection(RunDriver, psycopg.AsyncConnection[Any]):
     async def wait(self, gen: Steps[T], *arguments: Any, **options: Any) -> T:
         before = self._begin_wait()
         try:
-            done = await super().wait(gen, *arguments, **options)
+            with heeding_cancellations():
+                done = await super().wait(gen, *arguments, **options)
         finally:
             self._look(before)
         self.answered = True

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 from psycopg.pq.abc import PGresult
 
+from tasks_app.runtime.handler_db.driver_internals import IS_PSYCOPG_3_2
+
 
 class HandlerCursor(psycopg.Cursor[Any]):
     """Checks the statements of handlers."""
+
+    if IS_PSYCOPG_3_2:  # it cannot go back
+
+        def set_result(self, index: int) -> Self:
+            self._select_current_result(index)
+            return self
 
     def execute(self, query: Any, *arguments: Any, **options: Any) -> Any:
         """Execute a statement that does not end the transaction."""
@@ -30,6 +38,12 @@ class HandlerCursor(psycopg.Cursor[Any]):
 
 class AsyncHandlerCursor(psycopg.AsyncCursor[Any]):
     """The same for async handlers."""
+
+    if IS_PSYCOPG_3_2:  # it cannot go back
+
+        async def set_result(self, index: int) -> Self:
+            self._select_current_result(index)
+            return self
 
     async def execute(self, query: Any, *arguments: Any, **options: Any) -> Any:
         connection: Any = self.connection

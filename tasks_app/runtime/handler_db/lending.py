@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 import psycopg
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
-from sqlalchemy.util import await_
+from sqlalchemy.util import await_only as await_
 
 from tasks_app.runtime.fork_safety import keep_from_fork
 from tasks_app.runtime.handler_db.driver_internals import SHARED_SESSIONS
@@ -21,14 +21,16 @@ from tasks_app.runtime.handler_db.handler_connections import (
     HandlerConnection,
 )
 from tasks_app.runtime.handler_db.handler_cursors import AsyncHandlerCursor, HandlerCursor
+from tasks_app.runtime.handler_db.lost_cancellations import heeding_cancellations
 
 Driver: TypeAlias = HandlerConnection | AsyncHandlerConnection
 
 
 async def connect_async(*arguments: Any, **options: Any) -> AsyncHandlerConnection:
-    return await AsyncHandlerConnection.connect(
-        *arguments, cursor_factory=AsyncHandlerCursor, **options
-    )
+    with heeding_cancellations():
+        return await AsyncHandlerConnection.connect(
+            *arguments, cursor_factory=AsyncHandlerCursor, **options
+        )
 
 
 def lend(engine: Engine) -> None:
@@ -88,4 +90,6 @@ def _hand_on(dbapi_connection: Any, entry: Any) -> None:
     if driver is dbapi_connection:
         entry.dbapi_connection = heir
     else:
-        entry.dbapi_connection = type(dbapi_connection)(dbapi_connection.dbapi, heir)
+        adapter = type(dbapi_connection)
+        given = (dbapi_connection.dbapi,) if hasattr(adapter, "dbapi") else ()  # SQLAlchemy 2.0
+        entry.dbapi_connection = adapter(*given, heir)

@@ -29,6 +29,9 @@ class Registry:
         """By name; producers, who ask at each task, look into it themselves."""
         self.schedules: dict[str, Declaration] = {}
         """Schedules that code declares, by name."""
+        self.plain_lane: Callable[..., Any] | None = None
+        """Makes what calls plain handlers, instead of ``SyncLane`` and from what that takes: for a
+        framework whose ORM has connections of its own."""
 
     def add(self, spec: HandlerSpec) -> None:
         """Enter a handler; the same function may be entered again, as on a re-import.

@@ -15,8 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from datetime import timedelta
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -25,10 +23,11 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.records import HINT_WAIT, RowTemplate, TaskId, TaskRow
+from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.pool.pool_name import pool_name
 from tasks_app.runtime.hints.channel import HintCounts
+from tasks_app.runtime.hints.new_tasks import NEAR, hinted, is_due, of_new
 from tasks_app.runtime.hints.sender import Hint, HintSender
 from tasks_app.runtime.publisher import HintPublisher
 
@@ -41,8 +40,6 @@ Connect: TypeAlias = "Callable[[Settings], HintPublisher]"
 
 BULK = 1_000
 """Calls that create more tasks than this are left to the scan: nobody waits for the first task."""
-NEAR = timedelta(seconds=1.5)
-"""The scan finds in time what becomes due later than this: it is more than its usual interval."""
 PUBLISHER = "tasks_app.broker.publish.hints"
 """The module that sends hints through Celery's broker."""
 _NOTES = "tasks_app hints"
@@ -94,8 +91,8 @@ class Hints:
         if sender is None or self._hinting_here(session, rows) is None:
             return rows
         return [
-            row._replace(terms=_hinted(row.terms))
-            if _is_due(row.terms)
+            row._replace(terms=hinted(row.terms))
+            if is_due(row.terms)
             and row.terms.expires_at is None
             and sender.reliable(row.terms.queue)
             else row
@@ -106,14 +103,15 @@ class Hints:
         """Remember what was created, to be hinted at when the session commits."""
         if self._current() is None or (hinting := self._hinting_here(session, rows)) is None:
             return
-        inserted_at = time.monotonic()  # later than by the database: no hint is early
         transaction = hinting.get_nested_transaction() or hinting.get_transaction()
         if transaction is not None:
-            hinting.info.setdefault(_NOTES, {}).setdefault(transaction, []).extend(
-                Hint(row.terms.queue, int(task_id), inserted_at + row.terms.delay.total_seconds())
-                for row, task_id in zip(rows, ids, strict=True)
-                if task_id.created and _is_near(row.terms)
-            )
+            noted = hinting.info.setdefault(_NOTES, {}).setdefault(transaction, [])
+            noted.extend(of_new(rows, ids))
+
+    def created(self, rows: Sequence[TaskRow], ids: Sequence[TaskId]) -> None:
+        """Hint at tasks whose transaction has just committed, as somebody else has learned."""
+        if len(rows) <= BULK and (sender := self._current()) is not None:
+            sender.offer(of_new(rows, ids))
 
     def again(self, settlements: Iterable[Settlement]) -> None:
         """Hint at tasks that this child has just returned to the pool for a short wait."""
@@ -225,24 +223,13 @@ class Hints:
             notes.pop(transaction, None)
 
 
-@lru_cache(1024)
-def _hinted(terms: RowTemplate) -> RowTemplate:
-    return terms._replace(hint_wait=HINT_WAIT)
-
-
-def _is_near(terms: RowTemplate) -> bool:
-    """Whether the task may become due before a scan finds it.
-
-    A task with a fair_key is left to the scan: by a hint it would overtake all others.
-    """
-    near = terms.run_at is None and terms.delay <= NEAR
-    return near and terms.enabled and terms.fair_key is None
-
-
-def _is_due(terms: RowTemplate) -> bool:
-    """Whether the task is due as soon as it is inserted."""
-    return not terms.delay and _is_near(terms)
-
-
 HINTS = Hints()
 os.register_at_fork(after_in_child=HINTS.forked)
+
+
+def hint_tasks(ids: Iterable[int], *, queue: str = "default") -> None:
+    """Tell the broker of due tasks that you have committed on a connection of psycopg.
+
+    They start at once instead of at the next scan. It neither waits nor raises.
+    """
+    HINTS.offer(queue, ids)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from datetime import datetime
 from typing import Protocol
 
 from sqlalchemy import Connection, Transaction
@@ -24,11 +25,11 @@ class Lock:
     def __init__(self, begin: Begin, ask: Ask, granted: Granted) -> None:
         self.begin = begin
         self.ask = ask
-        self.fence = granted.fence
+        self.fence: int = granted.fence
         """Rises with every grant of a resource: other systems can refuse an older one."""
-        self.granted_at = granted.granted_at
-        self.renew_at = time.monotonic() + ask.lease.total_seconds() / 3
-        self.lost = False
+        self.granted_at: datetime = granted.granted_at
+        self.renew_at: float = time.monotonic() + ask.lease.total_seconds() / 3
+        self.lost: bool = False
         """Whether a renewal found that another holder took it; only :meth:`check` is sure."""
         self._ended = False
         self._released_in: Transaction | None = None

@@ -7,9 +7,11 @@ locks are released within that transaction.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from datetime import timedelta
 from uuid import uuid4
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.config.settings import Settings
@@ -33,9 +35,9 @@ class LocksOfChild:
     def __init__(
         self, settings: Settings, database: Database, pending_write: Callable[[PendingWrite], None]
     ) -> None:
-        self.lease = settings.lease
-        self.begin = database.begin
-        self.renewals = Renewals()
+        self.lease: timedelta = settings.lease
+        self.begin: Callable[[], AbstractContextManager[Connection]] = database.begin
+        self.renewals: Renewals = Renewals()
         self._pending_write = pending_write
 
     def renew(self) -> None:

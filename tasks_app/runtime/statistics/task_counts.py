@@ -40,8 +40,8 @@ class TaskCounts:
 
     def forget(self) -> None:
         """Begin anew: a forked process must not write what its parent counted."""
-        self.slot = uuid4().hex
-        self.writing = threading.Lock()
+        self.slot: str = uuid4().hex
+        self.writing: threading.Lock = threading.Lock()
         """Held by who writes; several duties of a process may come at once."""
         self._lock = threading.Lock()
         self._offset: float | None = None

@@ -139,7 +139,13 @@ def wire(
         RunShell(inflight, parts.slot, run_times, guard),
         run_times,
         TimeLimits(settings, watched=watched),
-        Invocation(settings, database, guard, traced_layers((*_lines_layer(parts), *middleware))),
+        Invocation(
+            settings,
+            database,
+            guard,
+            traced_layers((*_lines_layer(parts), *middleware)),
+            parts.registry.plain_lane,
+        ),
         Settler(database, inflight),
     )
     runner = Runner(parts, tools)

@@ -30,6 +30,7 @@ from tests.broker.celery_page import (
     named,
     rows,
 )
+from tests.installed import NEWEST_CELERY
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +44,7 @@ def apps() -> Iterator[Callable[..., Celery]]:
         yield make
 
 
+@pytest.mark.skipif(not NEWEST_CELERY, reason="the page is about the newest Celery")
 @pytest.mark.parametrize("heading", EXISTING)
 def test_each_name_of_the_installed_celery_is_in_one_row(heading: str) -> None:
     for name in sorted(EXISTING[heading]):
@@ -123,7 +125,11 @@ def felt(app: Celery, names: tuple[str, ...] = OURS) -> Felt:
     (((body, parts), way),) = sent
     return Felt(
         [
-            (task.name, *(getattr(task, each) for each in ATTRIBUTES), type(task.backend).__name__)
+            (
+                task.name,
+                *(getattr(task, each, None) for each in ATTRIBUTES),
+                type(task.backend).__name__,
+            )
             for task in tasks
         ],
         (body, _without_names(parts), way),
@@ -175,7 +181,7 @@ def test_a_celery_task_feels_its_settings(apps: Callable[..., Celery]) -> None:
     assert plain.attributes != odd.attributes
     assert (plain.pool, odd.pool) == (
         [{"soft_timeout": None, "timeout": None}],
-        [{"soft_timeout": None, "timeout": 3}],
+        [{"soft_timeout": None, "timeout": 3 if NEWEST_CELERY else None}],  # else the pool's own
     )
 
 

@@ -58,7 +58,7 @@ def received(queue: Queue) -> dict[str, Any]:
 def test_it_is_what_celery_sends(hints: CeleryHints, queue: Queue) -> None:
     hints.publish(queue.name, [3, 4])
     hints.broker.app.send_task(
-        EXECUTE, (None, [3, 4]), queue=queue.name, ignore_result=True, argsrepr="(ids)"
+        EXECUTE, (None, [3, 4]), queue=queue, ignore_result=True, argsrepr="(ids)"
     )
 
     ours, theirs = received(queue), received(queue)

@@ -156,8 +156,9 @@ def test_a_dead_peer_is_noticed_by_who_only_waits(house: House, app: Celery) -> 
             return
         client = connection.default_channel.client
         client.ping()
-        waiting = client.connection_pool.get_connection()
+        waiting = client.connection_pool.make_connection()
+        waiting.connect()
         options = [waiting._sock.getsockopt(socket.IPPROTO_TCP, name) for name in KEEPALIVE]
-        client.connection_pool.release(waiting)
+        waiting.disconnect()
 
     assert options == [10, 5, 3]

@@ -62,7 +62,6 @@ try:
         1 / 0
 except ZeroDivisionError:
     pass
-create_task(connection, "by.itself")
 print(explain_task(connection, task_id).known, cancel_task(connection, task_id),
     requeue_task(connection, task_id))
 """,
@@ -70,7 +69,7 @@ print(explain_task(connection, task_id).known, cancel_task(connection, task_id),
 
     assert (done.stdout, done.stderr) == ("True cancelled requeued\n", "")
     names = bench.sql("SELECT array_agg(DISTINCT name ORDER BY name) FROM task_pending")
-    assert names == ["by.itself", "committed", "many"]
+    assert names == ["committed", "many"]
 
 
 @pytest.mark.processes

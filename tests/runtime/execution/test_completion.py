@@ -119,7 +119,7 @@ def _stream(connection: Any, values: dict[str, Any]) -> None:
 def _copy(connection: Any, values: dict[str, Any]) -> None:
     driver = connection.connection.driver_connection
     with driver.cursor().copy("COPY effect FROM STDIN") as copy:
-        copy.write_row(values.values())
+        copy.write_row([*values.values()])
     connection.execute(text("SELECT 1"))
 
 

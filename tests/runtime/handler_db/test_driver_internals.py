@@ -93,7 +93,7 @@ def test_a_check_up_names_what_is_missing() -> None:
 
     assert found.level is Level.WARN
     assert NOTICE in found.fact
-    assert found.advice == "Install psycopg<3.4,>=3.3."
+    assert found.advice == "Install psycopg<3.4,>=3.2.13."
 
 
 @pytest.mark.long
@@ -145,7 +145,7 @@ def test_a_psycopg_that_cannot_be_seen_through_is_refused_in_one_sentence(
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert f"has no {missing} as we know it" in done.stderr
-    assert "Install psycopg<3.4,>=3.3." in done.stderr
+    assert "Install psycopg<3.4,>=3.2.13." in done.stderr
     with engine.connect() as connection:
         assert get_task(connection, task_id).state == "PENDING"
 

@@ -114,7 +114,7 @@ def to_autocommit_by_driver(ctx: Any) -> None:
 
 
 def to_two_phases(ctx: Any) -> None:
-    ctx.connection.begin_twophase()
+    ctx.connection.begin_twophase().prepare()  # SQLAlchemy 2.0 begins a plain transaction
 
 
 @pytest.mark.parametrize(
@@ -537,6 +537,9 @@ def leave_a_pipeline(ctx: Any) -> None:
 bench_keeps: list[Any] = []
 
 
+@pytest.mark.filterwarnings(  # psycopg 3.2 complains of a COPY that it cannot end any more
+    "ignore:Exception ignored in. <generator object Cursor.copy"
+)
 @pytest.mark.parametrize("leave", [leave_a_copy, leave_a_stream, leave_a_pipeline])
 def test_what_is_left_open_fails_with_its_true_cause(
     bench: Bench, leave: Callable[[Any], None]

@@ -1,0 +1,1 @@
+"""Orders and the points that they earn."""

@@ -1,0 +1,1 @@
+"""A Django project whose orders earn points."""

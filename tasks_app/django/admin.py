@@ -1,0 +1,43 @@
+"""Tasks in Django's admin, to look at. Verbs are in the dashboard and ``manage.py tasks_app``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.core.paginator import Paginator
+from django.utils.functional import cached_property
+
+from tasks_app.django.models import TaskView
+
+COUNTED = 10_000
+
+
+class FirstPages(Paginator):
+    """It counts up to ``COUNTED`` rows: the pools may have millions."""
+
+    @cached_property
+    def count(self) -> int:
+        """The number of rows that have a page."""
+        return len(self.object_list[:COUNTED].values_list("pk", flat=True))
+
+
+@admin.register(TaskView)
+class TaskAdmin(admin.ModelAdmin):
+    """Read only; the payload is not shown."""
+
+    list_display = ("id", "state", "name", "queue", "attempt", "due_at", "finished_at")
+    list_filter = ("pool", "state")
+    search_fields = ("=id", "=name", "=biz_key")
+    search_help_text = "an id, or a whole name or business key"
+    show_full_result_count = False
+    paginator = FirstPages
+
+    def has_add_permission(self, *_: Any) -> bool:
+        return False
+
+    def has_change_permission(self, *_: Any) -> bool:
+        return False
+
+    def has_delete_permission(self, *_: Any) -> bool:
+        return False

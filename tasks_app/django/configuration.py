@@ -1,0 +1,111 @@
+"""Our settings in a Django project: its database, and what stands in ``TASKS_APP``.
+
+The environment goes before both. A second URL is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.conf import settings
+from django.db import DEFAULT_DB_ALIAS, connections
+from sqlalchemy import URL
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.errors import ConfigurationError
+
+DATABASE = "DATABASE"
+"""Which of Django's databases has our tables."""
+_DJANGOS = frozenset(
+    {"assume_role", "client_encoding", "isolation_level", "pool", "server_side_binding"}
+)
+"""Options of Django's connection; all others are libpq's."""
+
+
+def database_alias() -> str:
+    """Return the alias of the database that has our tables.
+
+    Raises:
+        ConfigurationError: Django has no such database.
+    """
+    alias = _said().get(DATABASE, DEFAULT_DB_ALIAS)
+    if alias not in settings.DATABASES:
+        raise ConfigurationError(
+            f"TASKS_APP['DATABASE'] is {str(alias)!r:.60}, which is none of Django's DATABASES. "
+            f"Name one of: {', '.join(settings.DATABASES)}."
+        )
+    return str(alias)
+
+
+def settings_of_django() -> dict[str, str]:
+    """Return what Django's settings say, by the names of our settings.
+
+    Raises:
+        ConfigurationError: ``TASKS_APP`` has a key that is no setting, or a database that is none
+            of PostgreSQL.
+    """
+    known = {name.upper() for name in Settings.model_fields} - {"SCHEMA_NAME"}
+    said = {key: value for key, value in _said().items() if key != DATABASE}
+    for key in said:
+        if key == "SCHEMA":
+            raise ConfigurationError(
+                "TASKS_APP['SCHEMA'] comes too late: tasks_app reads the schema when it is "
+                "imported. Set TASKS_APP_SCHEMA in the environment."
+            )
+        if key not in known:
+            raise ConfigurationError(
+                f"TASKS_APP has {key!r:.60}, which is no setting. "
+                "Use names of docs/reference/settings.md without TASKS_APP_, or DATABASE."
+            )
+    found = {key.lower(): _text(value) for key, value in said.items() if value is not None}
+    return {"database_url": url_of(database_alias()), **found}
+
+
+def url_of(alias: str) -> str:
+    """Return the URL of one of Django's databases as it is now: in tests, of the test database.
+
+    Raises:
+        ConfigurationError: it is none of PostgreSQL.
+    """
+    database = connections[alias]
+    if database.vendor != "postgresql":
+        raise ConfigurationError(
+            f"Django's database {alias!r} is {database.vendor}, and tasks live in PostgreSQL. "
+            "Name another one by TASKS_APP = {'DATABASE': …}."
+        )
+    said = database.settings_dict
+    options = {key: str(v) for key, v in said["OPTIONS"].items() if key not in _DJANGOS}
+    host, port = said["HOST"] or None, said["PORT"] or None
+    if host is not None and host.startswith("/"):  # a folder with a socket
+        options["host"], host = host, None
+        if port is not None:
+            options["port"], port = str(port), None
+    url = URL.create(
+        "postgresql+psycopg",
+        said["USER"] or None,
+        said["PASSWORD"] or None,
+        host,
+        None if port is None else int(port),
+        said["NAME"] or None,
+        options,
+    )
+    return url.render_as_string(hide_password=False)
+
+
+def _said() -> Mapping[str, Any]:
+    found: Any = getattr(settings, "TASKS_APP", {})
+    if not isinstance(found, Mapping):
+        raise ConfigurationError(
+            f"TASKS_APP in Django's settings is a {type(found).__name__}. "
+            "Make it a dict, such as {'BROKER_URL': 'redis://…'}."
+        )
+    return found
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple | set):
+        return ",".join(map(str, value))
+    return str(value)

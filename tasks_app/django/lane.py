@@ -1,0 +1,79 @@
+"""How plain handlers are called in a Django project: within ``atomic()`` on Django's connection."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from django.db import connections
+from django.db.utils import Error as DjangoError
+
+from tasks_app.django.atomicity import is_non_atomic
+from tasks_app.django.errors import judged
+from tasks_app.django.tidy import forget_wrappers
+from tasks_app.django.transactions import DjangoTransaction
+from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.tasks.run import Fence
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.transaction import SpoiledError, Transaction
+from tasks_app.runtime.execution.invocation import SyncLane
+from tasks_app.runtime.execution.process_guard import ProcessGuard
+
+
+class DjangoLane(SyncLane):
+    """Of one child; its threads have connections of Django's of their own."""
+
+    def __init__(self, database: Database, guard: ProcessGuard, alias: str = "default") -> None:
+        super().__init__(database, guard)
+        self._alias = alias
+        self._next = threading.local()
+
+    def transaction(self, fence: Fence, *, more: bool = False) -> Transaction:
+        made = DjangoTransaction(super().transaction(fence, more=more), self._alias)
+        self._next.transaction = made
+        return made
+
+    def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
+        """Begin, and call the handler."""
+        made: DjangoTransaction | None = vars(self._next).pop("transaction", None)
+        if made is None:  # of a batch
+            with _refusing(self._alias):
+                return super().call(spec, arguments, limit)
+        if is_non_atomic(spec.function):
+            return super().call(spec, arguments, limit)
+        try:
+            made.open()
+        except DjangoError as error:
+            raise judged(error, refused=True) from error
+        try:
+            return super().call(spec, arguments, limit)
+        except DjangoError as error:
+            db = connections[self._alias]
+            if db.errors_occurred or db.connection is None or db.connection.closed:
+                raise judged(error) from error
+            raise  # of another database
+
+
+@contextmanager
+def _refusing(alias: str) -> Iterator[None]:
+    """Let nothing be sent through Django.
+
+    Raises:
+        SpoiledError: something was to be. The batch is rolled back, and each of its runs is made
+            again alone, in a transaction of Django's.
+    """
+    db, refused = connections[alias], list[bool]()
+
+    def refuse(*_: object) -> NoReturn:
+        refused.append(True)
+        raise SpoiledError
+
+    db.execute_wrappers.append(refuse)
+    try:
+        yield
+    finally:
+        forget_wrappers(db, refuse)
+        if refused:  # the handler may have swallowed it
+            raise SpoiledError

@@ -1,0 +1,51 @@
+"""A model to look at tasks with, by the admin and by the ORM. Its rows are never written here.
+
+Django also needs this module to tell the app when ``migrate`` has ended.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NoReturn
+
+from django.db import models
+
+from tasks_app.domain.tasks.states import Pool, State
+
+READ_ONLY = "Tasks are not written through this model. Use create_task, cancel_task, requeue_task."
+
+
+class TaskView(models.Model):
+    """A task of any pool: a row of the view ``task_all``, without payload and result."""
+
+    id = models.BigIntegerField(primary_key=True)
+    pool = models.TextField(choices=[(pool.value, pool.value) for pool in Pool])
+    state = models.TextField(choices=[(state.value, state.value) for state in State])
+    name = models.TextField()
+    queue = models.TextField()
+    priority = models.SmallIntegerField()
+    biz_key = models.TextField(null=True)
+    attempt = models.IntegerField()
+    failures = models.IntegerField()
+    due_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+    error = models.TextField(null=True)
+
+    class Meta:
+        managed = False
+        db_table = "task_all"
+        ordering: ClassVar = ["-id"]
+        verbose_name = "task"
+
+    def __str__(self) -> str:
+        """Name it as logs do."""
+        return f"task {self.pk} ({self.name})"
+
+    def save(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse."""
+        raise TypeError(READ_ONLY)
+
+    def delete(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse."""
+        raise TypeError(READ_ONLY)

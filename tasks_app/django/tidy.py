@@ -1,0 +1,91 @@
+"""Django's connection between two runs: its state made as new, whatever the last one left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg.pq import TransactionStatus
+
+from tasks_app.domain.safe_logging import quiet_logger
+
+log = quiet_logger(__name__)
+
+
+def is_fresh(db: BaseDatabaseWrapper) -> bool:
+    """Whether it is connected, and in no transaction."""
+    return not (db.connection.closed or db.in_atomic_block or not db.get_autocommit())
+
+
+def forget_wrappers(db: BaseDatabaseWrapper, wrapper: Callable[..., Any]) -> None:
+    """Take away what stands around statements, and what the handler has left there."""
+    if wrapper in db.execute_wrappers:
+        del db.execute_wrappers[db.execute_wrappers.index(wrapper) :]
+
+
+def forsake(db: BaseDatabaseWrapper, *, close: bool = False) -> None:
+    """Roll back, and set Django's bookkeeping to what it is outside of transactions.
+
+    ``close``: something stays in the session that the next run would see.
+    """
+    raw = db.connection
+    _forget(db)
+    if raw is None:
+        return
+    with suppress(psycopg.Error):
+        usable = raw.info.transaction_status in {
+            TransactionStatus.IDLE,
+            TransactionStatus.INTRANS,
+            TransactionStatus.INERROR,
+        }
+        if usable and not (close or raw.closed):
+            raw.rollback()
+            raw.autocommit = db.autocommit = True
+            db.errors_occurred = False
+            return
+    raw.close()  # first: a pool of Django's would lend it to others
+    db.close()
+    db.connection = None
+
+
+def _forget(db: BaseDatabaseWrapper) -> None:
+    db.execute_wrappers.clear()
+    db.run_on_commit, db.savepoint_ids, db.atomic_blocks = [], [], []
+    db.in_atomic_block = db.needs_rollback = db.closed_in_transaction = False
+
+
+def keep_old(alias: str) -> None:
+    """End what the run left open on other databases, by the rules of Django's requests."""
+    for other in connections.all(initialized_only=True):
+        if other.alias == alias:
+            continue
+        if other.in_atomic_block:
+            _forget(other)
+            other.close()
+        else:
+            other.close_if_unusable_or_obsolete()
+
+
+def run_hooks(hooks: Iterable[Any]) -> None:
+    """Call what ``on_commit()`` took; the task has succeeded, whatever they raise."""
+    for _, hook, _ in hooks:
+        try:
+            hook()
+        except Exception as error:
+            name = getattr(hook, "__qualname__", type(hook).__name__)
+            log.error("on_commit callback %s failed: %s", name, type(error).__name__)  # noqa: TRY400
+
+
+def _leave_to_parent() -> None:
+    """In a forked process: its parent's connections are no longer here."""
+    for db in connections.all(initialized_only=True):
+        _forget(db)
+        db.connection = None
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

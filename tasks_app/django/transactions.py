@@ -1,0 +1,204 @@
+"""The transaction of a plain handler in a Django project.
+
+Its effects through the ORM commit together with its outcome: Django's connection, in ``atomic()``,
+carries the settle, too. ``ctx.session`` and ``ctx.connection`` still work, on a connection of ours;
+a run may write through one of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.utils import Error as DjangoError
+from psycopg.pq import TransactionStatus
+from sqlalchemy import Connection
+
+from tasks_app.django.errors import judged
+from tasks_app.django.statements import RESET, keeps_something, refuse_an_end
+from tasks_app.django.tidy import forget_wrappers, forsake, is_fresh, keep_old, run_hooks
+from tasks_app.domain.coordination.groups import Called
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.run import Settlement
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.connection.psycopg_connection import on_psycopg
+from tasks_app.pool.runs.settle_success import succeed
+from tasks_app.runtime.db.transaction import Transaction, of_commit
+from tasks_app.runtime.fork_safety import keep_from_fork
+from tasks_app.runtime.handler_db.handler_driver import CLOSED
+from tasks_app.runtime.hints.hints import HINTS
+
+log = quiet_logger(__name__)
+
+BOTH = (
+    "The handler wrote through Django and through ctx.session, which are two transactions. "
+    "Use one of them."
+)
+OPEN = "The handler left an atomic() block open. Leave it before the handler returns, or raise."
+BROKEN = (
+    "The handler swallowed a database error that broke its transaction, or called "
+    "set_rollback(True). Let the error out, or catch it outside of a nested atomic()."
+)
+ENDED = (
+    "The handler ended its transaction on psycopg's connection by itself, so that what it wrote "
+    "may be committed. Leave the end to the task."
+)
+NESTED = "ctx.commit() was called within a nested atomic(). Call it when that is left."
+
+
+class DjangoTransaction:
+    """Of one run, in its thread. Until :meth:`open` it is only the one of ``plain``."""
+
+    def __init__(self, plain: Transaction, alias: str) -> None:
+        self._plain = plain
+        self._alias = alias
+        self._db: BaseDatabaseWrapper | None = None
+        self._atomic: Any = None
+        self._sent = self._answered = self._keeps = False
+
+    def open(self) -> None:
+        """Begin; nothing is sent before the handler's first statement.
+
+        Raises:
+            django.db.utils.Error: the database gave no connection.
+        """
+        self._db = db = connections[self._alias]
+        if db.connection is not None and not is_fresh(db):
+            forsake(db)
+        self._begin(db)
+        keep_from_fork(db.connection)
+        db.close_at = None  # CONN_MAX_AGE, which is 0 by default, would reconnect at every run
+
+    def _begin(self, db: BaseDatabaseWrapper) -> None:
+        atomic = transaction.atomic(using=self._alias, durable=True)
+        atomic.__enter__()
+        self._atomic = atomic
+        db.execute_wrappers.append(self._watch)
+
+    def _watch(self, execute: Callable[..., Any], sql: Any, *others: Any) -> Any:
+        """Stand around each statement that Django sends."""
+        statement = str(sql)
+        refuse_an_end(statement)
+        self._sent = True
+        self._keeps = self._keeps or keeps_something(statement)
+        answer = execute(sql, *others)
+        self._answered = True
+        return answer
+
+    # -- what the runtime asks
+
+    @property
+    def session(self) -> Any:
+        return self._plain.session
+
+    @property
+    def connection(self) -> Connection:
+        return self._plain.connection
+
+    @property
+    def active(self) -> bool:
+        return self._is_used or self._plain.active
+
+    @property
+    def ended(self) -> bool:
+        return self._plain.ended
+
+    @property
+    def untried(self) -> bool:
+        if not self._sent:
+            return self._plain.untried
+        return not (self._answered or self._plain.active)
+
+    @property
+    def _is_used(self) -> bool:
+        """Whether the handler did anything here, if only ``on_commit()``."""
+        db = self._db
+        if db is None or self._atomic is None:
+            return False
+        if self._sent or db.closed_in_transaction or db.needs_rollback or db.run_on_commit:
+            return True
+        status = None if db.connection is None else db.connection.info.transaction_status
+        return status != TransactionStatus.IDLE
+
+    def keep(self, save: Callable[[Connection], None]) -> None:
+        """Commit what was done so far, ``save`` last.
+
+        Raises:
+            RuntimeError: a nested ``atomic()`` is open, or both transactions were written to.
+        """
+        if not self._is_used:
+            self._plain.keep(save)
+            return
+        db = self._usable(NESTED)
+        try:
+            save(on_psycopg(db.connection))
+        except psycopg.Error as error:
+            raise judged(error) from error
+        hooks = self._commit(db)
+        self._sent = False
+        run_hooks(hooks)
+        self._begin(db)
+
+    def conclude(self, settlement: Settlement) -> State | None:
+        """Settle and commit on Django's connection, then call what waits for its commit."""
+        if not self._is_used:
+            return self._plain.conclude(settlement)
+        db, called = self._usable(OPEN), list[Called]()
+        try:
+            if self._keeps:
+                db.connection.execute(RESET)
+            if not succeed(db.connection, settlement, called):
+                self.abandon()
+                return None
+        except psycopg.Error as error:
+            raise judged(error) from error
+        hooks = self._commit(db)
+        HINTS.called(called)
+        run_hooks(hooks)
+        return State.SUCCEEDED
+
+    def _usable(self, if_nested: str) -> BaseDatabaseWrapper:
+        db = self._db
+        assert db is not None  # noqa: S101  it is used
+        if self._plain.active:
+            raise RuntimeError(BOTH)
+        if db.closed_in_transaction or db.connection is None or db.connection.closed:
+            raise RuntimeError(CLOSED)
+        status = db.connection.info.transaction_status
+        if len(db.atomic_blocks) != 1 or db.savepoint_ids:
+            raise transaction.TransactionManagementError(if_nested)
+        if db.needs_rollback or status == TransactionStatus.INERROR:
+            raise transaction.TransactionManagementError(BROKEN)
+        if self._sent and status == TransactionStatus.IDLE:
+            raise RuntimeError(ENDED)
+        forget_wrappers(db, self._watch)
+        return db
+
+    def _commit(self, db: BaseDatabaseWrapper) -> list[Any]:
+        """Commit; return what is to be called after that.
+
+        Django would call it within the COMMIT, whose errors could not be told from theirs.
+        """
+        hooks: list[Any]
+        hooks, db.run_on_commit = db.run_on_commit, []
+        atomic, self._atomic = self._atomic, None
+        try:
+            atomic.__exit__(None, None, None)
+        except (DjangoError, psycopg.Error) as error:
+            raise of_commit(judged(error)) from error
+        return hooks
+
+    def abandon(self) -> None:
+        """Roll back; never raises. A time limit may have struck within Django's own bookkeeping."""
+        try:
+            if self._db is not None and (self._atomic is not None or self._keeps):
+                forsake(self._db, close=self._keeps)
+            self._atomic, self._keeps = None, False
+            keep_old(self._alias)
+        except BaseException as error:
+            kind = type(error).__name__
+            log.error("Django's connection was not given back: %s", kind)  # noqa: TRY400
+        self._plain.abandon()

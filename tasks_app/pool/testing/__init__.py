@@ -1,0 +1,1 @@
+"""For tests of users: databases of their own, an empty pool, instants that are moved."""

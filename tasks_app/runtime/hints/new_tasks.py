@@ -1,0 +1,42 @@
+"""Which new tasks are hinted at, and when."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import lru_cache
+
+from tasks_app.domain.tasks.records import HINT_WAIT, RowTemplate, TaskId, TaskRow
+from tasks_app.runtime.hints.sender import Hint
+
+NEAR = timedelta(seconds=1.5)
+"""The scan finds in time what becomes due later than this: it is more than its usual interval."""
+
+
+def of_new(rows: Sequence[TaskRow], ids: Sequence[TaskId]) -> list[Hint]:
+    now = time.monotonic()  # later than the database inserted them: no hint is early
+    return [
+        Hint(row.terms.queue, int(task_id), now + row.terms.delay.total_seconds())
+        for row, task_id in zip(rows, ids, strict=True)
+        if task_id.created and is_near(row.terms)
+    ]
+
+
+@lru_cache(1024)
+def hinted(terms: RowTemplate) -> RowTemplate:
+    return terms._replace(hint_wait=HINT_WAIT)
+
+
+def is_near(terms: RowTemplate) -> bool:
+    """Whether the task may become due before a scan finds it.
+
+    A task with a fair_key is left to the scan: by a hint it would overtake all others.
+    """
+    near = terms.run_at is None and terms.delay <= NEAR
+    return near and terms.enabled and terms.fair_key is None
+
+
+def is_due(terms: RowTemplate) -> bool:
+    """Whether the task is due as soon as it is inserted."""
+    return not terms.delay and is_near(terms)

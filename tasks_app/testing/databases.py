@@ -1,0 +1,126 @@
+"""Databases for a session of tests: a migrated template, and copies of it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Self
+
+from sqlalchemy import URL, Connection, NullPool, create_engine, make_url
+from sqlalchemy.exc import DBAPIError
+
+from tasks_app.domain.errors import ConfigurationError
+from tasks_app.pool.retention.partitions import add_partition, missing_partitions
+from tasks_app.pool.testing import databases
+from tasks_app.pool.testing.empty import empty
+from tasks_app.runtime.db.connections import Raw, Sync, on_connection
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.migration import migrate
+
+Prepare = Callable[[Connection], object]
+
+
+def empty_pool(session: Sync | Raw) -> None:
+    """Remove all tasks, schedules, limits and whatever else our tables hold, in this transaction.
+
+    For tests that commit in a database of your own; the fixture ``tasks_app_pool`` does it. Your
+    tables stay as they are.
+    """
+    on_connection(session, empty)
+
+
+@contextmanager
+def embedded_server() -> Iterator[str]:
+    """Start a PostgreSQL in a folder that is removed afterwards; yield its administrator's URL.
+
+    Raises:
+        ConfigurationError: the extra is not installed.
+    """
+    try:
+        from tasks_app.embedded import temporary  # noqa: PLC0415  it brings psutil
+
+        stack = temporary()
+        running = stack.__enter__()
+    except ImportError as error:
+        raise ConfigurationError(
+            f"No server is given, and {error.name} for an embedded one is not installed. "
+            "Run: pip install 'tasks_app[embedded]', or name a server with --tasks-app-server."
+        ) from error
+    try:
+        url = running.postgres.url_of("postgres")
+        engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            databases.hurry(connection)
+        yield url
+    finally:
+        stack.__exit__(None, None, None)
+
+
+class TestDatabases:
+    """Makes databases on the server of a URL, whose role may do so, and drops them at the end.
+
+    What a session that was killed has left there, the next one drops.
+    """
+
+    __test__ = False  # or pytest takes it for tests
+
+    def __init__(self, server: str, prepare: Prepare | None = None) -> None:
+        self._url: URL = make_url(server).set(drivername="postgresql+psycopg")
+        self._engine = create_engine(self._url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        self._mark = databases.PREFIX + secrets.token_hex(4)
+        self._prepare = prepare
+        self._template = ""
+        self._made: list[str] = []
+
+    @contextmanager
+    def guarded(self) -> Iterator[Self]:
+        """Drop all at the end; meanwhile a connection says that this session lives."""
+        with self._engine.connect() as guard:
+            databases.announce(guard, self._mark)
+            for name in databases.left_over(guard):
+                with suppress(DBAPIError):  # a process still works in it
+                    databases.drop_database(guard, name)
+            try:
+                yield self
+            finally:
+                for name in reversed(self._made):
+                    databases.drop_database(guard, name)
+
+    def create(self) -> str:
+        """Copy the template, which is made before the first copy; return the new one's URL."""
+        template = self._template or self._made_template()
+        name = self._new(template)
+        return self._url_of(name)
+
+    def drop(self, url: str) -> None:
+        """Drop one before the end."""
+        name = make_url(url).database or ""
+        with self._engine.connect() as connection:
+            databases.drop_database(connection, name)
+        self._made.remove(name)
+
+    def _made_template(self) -> str:
+        name = self._new(None)
+        url = self._url_of(name)
+        database = Database(url)
+        migrate(database)
+        database.dispose()
+        engine = create_engine(url, poolclass=NullPool)
+        with engine.begin() as connection:
+            for day in missing_partitions(connection):
+                add_partition(connection, day)
+            if self._prepare is not None:
+                self._prepare(connection)
+        self._template = name
+        return name
+
+    def _new(self, template: str | None) -> str:
+        name = f"{self._mark}_{len(self._made)}_{secrets.token_hex(2)}"
+        with self._engine.connect() as connection:
+            databases.create_database(connection, name, template)
+        self._made.append(name)
+        return name
+
+    def _url_of(self, name: str) -> str:
+        return self._url.set(database=name).render_as_string(hide_password=False)

@@ -1,0 +1,149 @@
+"""Drain: run what is due, in this process, on what is committed or in the test's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+from sqlalchemy.orm import Session
+
+from tasks_app.domain.config.settings import Settings, load_settings
+from tasks_app.domain.errors import ConfigurationError, InvalidConnectionError
+from tasks_app.runtime.db.connections import (
+    Async,
+    Raw,
+    Sync,
+    checked_async,
+    shown,
+    unwrapped,
+)
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.handlers.middleware import Middleware, load_middleware
+from tasks_app.runtime.handlers.registry import HANDLERS, Registry
+from tasks_app.runtime.worker.assembly import run_work
+from tasks_app.testing.collecting import collected
+from tasks_app.testing.faults import layer, rescue
+from tasks_app.testing.in_transaction import TransactionDrain
+from tasks_app.testing.results import Drained
+from tasks_app.testing.sessions import sync_connection
+
+
+@overload
+def drain(
+    session: Sync | Raw,
+    *,
+    settings: Settings | None = None,
+    registry: Registry = HANDLERS,
+    queues: Sequence[str] = (),
+) -> Drained: ...
+@overload
+def drain(
+    settings: Settings | None = None,
+    /,
+    *,
+    registry: Registry = HANDLERS,
+    queues: Sequence[str] = (),
+) -> Drained: ...
+@overload
+def drain(
+    *,
+    settings: Settings | None,
+    registry: Registry = HANDLERS,
+    queues: Sequence[str] = (),
+) -> Drained: ...
+def drain(
+    session: Any = None,
+    *,
+    settings: Settings | None = None,
+    registry: Registry = HANDLERS,
+    queues: Sequence[str] = (),
+) -> Drained:
+    """Run due tasks until none is left, and return what became of each.
+
+    With the ``session`` of the test (what ``create_task`` takes): in its transaction, which may be
+    rolled back at its end. Each run is a savepoint, which its error undoes. Time limits are not
+    enforced, one task runs at a time, and ``commit="batch"`` is a run like any other.
+
+    Without: what is committed, by a worker on connections of its own, which commits. Settings come
+    from the environment unless given.
+
+    It does not wait for later retries: :func:`travel` brings them due.
+
+        drained = drain(session)
+        assert [run.name for run in drained.succeeded] == ["mail.send"]
+
+    Raises:
+        ConfigurationError: a setting is wrong, or ``session`` is neither Settings nor a session.
+        InvalidConnectionError: the connection is in autocommit, so it has no transaction; or it is
+            of another driver than psycopg.
+    """
+    if isinstance(session, Settings | None):
+        return _committed(session or settings or load_settings(), registry, queues)
+    whole = unwrapped(session)
+    try:
+        connection = sync_connection(whole)
+    except InvalidConnectionError as error:
+        if hasattr(whole, "run_sync"):
+            advice = "Use: await adrain(session)"
+        elif hasattr(whole, "execute"):
+            raise
+        else:
+            advice = "Pass Settings(database_url=…), a session, or nothing"
+        raise ConfigurationError(f"{shown(whole)} is no Settings or session. {advice}.") from error
+    return _drained(whole, connection, settings, registry, queues)
+
+
+async def adrain(
+    session: Async,
+    *,
+    settings: Settings | None = None,
+    registry: Registry = HANDLERS,
+    queues: Sequence[str] = (),
+) -> Drained:
+    """Do as :func:`drain` in the transaction of an async test.
+
+    Plain handlers run in it, too: they hold up the event loop.
+    """
+    whole: Any = checked_async(unwrapped(session))
+
+    def run(side: Any) -> Drained:
+        return _drained(side, sync_connection(side), settings, registry, queues)
+
+    drained: Drained = await whole.run_sync(run)
+    return drained
+
+
+def _committed(settings: Settings, registry: Registry, queues: Sequence[str]) -> Drained:
+    database = Database(settings.database, prepare=settings.prepare)
+    faulty = layer(lambda context: rescue(database, context.fence, settings.max_crashes))
+    layers = (faulty, *load_middleware(settings.layers))
+    try:
+        with collected() as collector:
+            run_work(settings, registry=registry, queues=queues, middleware=layers, drain=True)
+        return collector.drained()
+    finally:
+        database.dispose()
+
+
+def _drained(
+    whole: Any,
+    connection: Any,
+    settings: Settings | None,
+    registry: Registry,
+    queues: Sequence[str],
+) -> Drained:
+    if connection.dialect.driver != "psycopg":
+        raise InvalidConnectionError(
+            f"This connection is of {connection.dialect.driver}, and workers use psycopg. "
+            "Use postgresql+psycopg:// in your tests, or commit and call drain() without a session."
+        )
+    settings = settings or load_settings()
+    layers: tuple[Middleware, ...] = load_middleware(settings.layers)
+    if isinstance(whole, Session):
+        whole.flush()
+    if not connection.in_transaction():
+        connection.begin()
+    drained = TransactionDrain(connection, settings, registry, queues, layers).run()
+    if isinstance(whole, Session):
+        whole.expire_all()  # handlers have sessions of their own
+    return drained

@@ -1,0 +1,126 @@
+"""Faults that a test orders for the next runs of a handler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Literal
+
+from tasks_app.domain.handlers.spec import Handler
+from tasks_app.domain.tasks.run import Fence
+from tasks_app.pool.runs.rescue import rescue_claims
+from tasks_app.pool.tasks import browse
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.handlers.context import TaskContext
+from tasks_app.runtime.handlers.middleware import Middleware
+from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_outline
+
+When = Literal["before", "after"]
+
+
+def fail_next(
+    task: Handler[Any, Any] | str,
+    error: BaseException | type[BaseException],
+    *,
+    times: int = 1,
+    when: When = "after",
+) -> None:
+    """Let the next run of this name raise ``error``, in a drain.
+
+    ``after``: when its handler has returned, so that all it did outside of its transaction is done;
+    ``before``: instead of its handler. The task is retried, or fails, as its handler declares.
+
+        fail_next("mail.send", ConnectionResetError)
+        assert drain(session).of("mail.send").waiting
+    """
+    FAULTS.order(task, error() if isinstance(error, type) else error, times, when)
+
+
+def crash_next(task: Handler[Any, Any] | str, *, times: int = 1, when: When = "after") -> None:
+    """Let the next run of this name end as if its process had died before the COMMIT, in a drain.
+
+    What it wrote through ``ctx.session`` is gone, what it did elsewhere is done. The task is
+    rescued, as when a machine vanishes, and comes back at once: nobody is charged, and after
+    ``max_crashes`` (5) it fails. An ``at_most_once`` task fails with "outcome unknown".
+
+        crash_next(charge_card)
+        drain(session).assert_succeeded()
+        assert len(bank.charges) == 1  # by the idempotency key
+    """
+    FAULTS.order(task, None, times, when)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedFault:
+    """What is to happen to one run."""
+
+    name: str
+    error: BaseException | None
+    """None: a crash."""
+    when: When
+
+
+class CrashOrdered(BaseException):
+    """The process of the run has died."""
+
+
+class OrderedFaults:
+    """Those that have hit no run yet."""
+
+    def __init__(self) -> None:
+        self._ordered: list[OrderedFault] = []
+
+    def order(
+        self, task: Handler[Any, Any] | str, error: BaseException | None, times: int, when: When
+    ) -> None:
+        """Add one for each of so many runs."""
+        if when not in {"before", "after"}:
+            raise ValueError(f"when is {when!r}. Allowed: before, after.")
+        name = task.spec.name if isinstance(task, Handler) else task
+        self._ordered += [OrderedFault(name, error, when)] * times
+
+    def take(self, name: str) -> OrderedFault | None:
+        """Return the next one of this name, and forget it."""
+        for fault in self._ordered:
+            if fault.name == name:
+                self._ordered.remove(fault)
+                return fault
+        return None
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._ordered.clear()
+
+
+FAULTS = OrderedFaults()
+"""Of this process; the plugin of pytest clears them after each test."""
+
+
+def layer(on_crash: Callable[[TaskContext], object] = lambda _: None) -> Middleware:
+    """Return what surrounds each run of a drain; ``on_crash`` is called before the run ends."""
+
+    def faulty(context: TaskContext, call: Callable[[], Any]) -> Any:
+        fault = FAULTS.take(context.name)
+        if fault is None:
+            return call()
+        if fault.when == "after":
+            call()
+        if fault.error is not None:
+            raise fault.error
+        on_crash(context)
+        raise CrashOrdered
+
+    return faulty
+
+
+def rescue(database: Database, fence: Fence, max_crashes: int) -> None:
+    """Take a claim back whose process is taken for dead, due at once, and tell hooks."""
+    with database.begin() as connection:
+        moved = rescue_claims(connection, [fence], lease=timedelta(0), max_crashes=max_crashes)
+        causes = browse.last_causes(connection, list(moved))
+        outlines = browse.outlines(connection, list(moved))
+    HOOKS.tell(
+        of_outline(replace(outline, error=causes.get(outline.id)), NoticeKind.RESCUED)
+        for outline in outlines
+    )

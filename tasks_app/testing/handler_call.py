@@ -1,0 +1,249 @@
+"""Run: one call of a handler, without pool and worker, as a function."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from pydantic import ValidationError
+from sqlalchemy.orm import Session
+from sqlalchemy.util import await_, greenlet_spawn
+
+from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.handlers.outcomes import Fail
+from tasks_app.domain.handlers.spec import Handler, HandlerSpec
+from tasks_app.domain.tasks.payload import decode, encode
+from tasks_app.domain.tasks.payload_type import explain
+from tasks_app.domain.tasks.records import Task
+from tasks_app.runtime.api.producer import payload_limit
+from tasks_app.runtime.db.connections import Async, Raw, Sync
+from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
+from tasks_app.runtime.handlers.middleware import Middleware, chain
+from tasks_app.runtime.handlers.registry import HANDLERS, Registry
+from tasks_app.testing.contexts import ContextOptions, MadeContext, context_for
+from tasks_app.testing.given_access import GivenAccess, access_to
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+
+@overload
+def run(
+    task: Handler[P, Coroutine[Any, Any, R]],
+    payload: P,
+    *,
+    session: Sync | Raw | None = None,
+    middleware: Sequence[Middleware] = (),
+    **options: Unpack[ContextOptions],
+) -> R: ...
+@overload
+def run(
+    task: Handler[P, R],
+    payload: P,
+    *,
+    session: Sync | Raw | None = None,
+    middleware: Sequence[Middleware] = (),
+    **options: Unpack[ContextOptions],
+) -> R: ...
+@overload
+def run(
+    task: Handler[None, Coroutine[Any, Any, R]],
+    payload: None = None,
+    *,
+    session: Sync | Raw | None = None,
+    middleware: Sequence[Middleware] = (),
+    **options: Unpack[ContextOptions],
+) -> R: ...
+@overload
+def run(
+    task: Handler[None, R],
+    payload: None = None,
+    *,
+    session: Sync | Raw | None = None,
+    middleware: Sequence[Middleware] = (),
+    **options: Unpack[ContextOptions],
+) -> R: ...
+@overload
+def run(
+    task: str | Task,
+    payload: Any = None,
+    *,
+    session: Sync | Raw | None = None,
+    middleware: Sequence[Middleware] = (),
+    registry: Registry = HANDLERS,
+    **options: Unpack[ContextOptions],
+) -> Any: ...
+def run(
+    task: Any,
+    payload: Any = None,
+    *,
+    session: Sync | Raw | None = None,
+    middleware: Sequence[Middleware] = (),
+    registry: Registry = HANDLERS,
+    **options: Unpack[ContextOptions],
+) -> Any:
+    """Call a handler once and return what it returned, or raise what it raised.
+
+    ``task`` is a handler, its name, or a task that :func:`created` has found; such a one brings its
+    payload. The payload is checked and stored as JSON, and read again, as on its way through the
+    pool; whether the result could be stored is checked, too. Async handlers are run to their end.
+    ``options`` are those of :func:`make_context`. No time limit, no retry, no transaction but the
+    test's.
+
+        assert run(grant_points, GrantPoints(order_id=7), session=session) == {"points": 10}
+        with pytest.raises(Snooze):
+            run("mail.send", {"to": "a@example.org"})
+
+    Raises:
+        InvalidTaskError: ``create_task`` would refuse the payload.
+        LookupError: no handler has this name.
+        Exception: whatever the handler raises, outcomes as ``Snooze`` among it.
+    """
+    call = _call_of(task, payload, session, registry, options)
+    if not call.spec.is_async:
+        return call.made(middleware)
+    return in_own_loop(call.made, middleware)
+
+
+async def arun(
+    task: Handler[P, Coroutine[Any, Any, R]] | str | Task,
+    payload: Any = None,
+    *,
+    session: Async | Sync | Raw | None = None,
+    middleware: Sequence[Middleware] = (),
+    registry: Registry = HANDLERS,
+    **options: Unpack[ContextOptions],
+) -> Any:
+    """Do as :func:`run`, in the event loop of an async test."""
+    call = _call_of(task, payload, session, registry, options)
+    return await greenlet_spawn(call.made, middleware)
+
+
+class HandlerCall:
+    """A handler with what it is called with."""
+
+    def __init__(
+        self, spec: HandlerSpec, payload: str, access: GivenAccess, context: MadeContext
+    ) -> None:
+        self.spec = spec
+        self._payload = payload
+        self._access = access
+        self._context = context
+
+    def made(self, middleware: Sequence[Middleware]) -> Any:
+        """Make it; an async one in a greenlet of SQLAlchemy's."""
+        arguments = arguments_of(self.spec, self._context, self._payload)
+        with self._access.savepoint(), uncommitted(self._access.whole):
+            value = chain(middleware, self._context, lambda: called(self.spec, arguments))
+            checked_result(self.spec, value)
+        self._context.close()
+        return value
+
+
+def in_own_loop(function: Callable[..., R], *arguments: Any) -> R:
+    """Call what awaits through greenlets, in an event loop of its own.
+
+    Raises:
+        RuntimeError: a loop runs here already.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(greenlet_spawn(function, *arguments))
+    raise RuntimeError("An event loop runs here already. Use: await arun(…), await adrain(…)")
+
+
+def _call_of(
+    task: Any, payload: Any, given: Any, registry: Registry, options: ContextOptions
+) -> HandlerCall:
+    if isinstance(task, Task):
+        known: ContextOptions = {
+            "task_id": task.id,
+            "queue": task.queue,
+            "biz_key": task.biz_key,
+            "attempt": task.attempt + 1,
+            "failures": task.failures,
+            "headers": task.headers,
+            "created_at": task.created_at,
+            "due_at": task.due_at,
+            "idempotency_key": task.idempotency_key,
+        }
+        options = {**known, **options}
+        payload = task.payload if payload is None else payload
+    spec = spec_of(task, registry)
+    text = validate(NewTask(spec.name, payload), spec, payload_limit()).payload
+    access = access_to(given, is_async=spec.is_async)
+    of_handler: ContextOptions = {"name": spec.name, "queue": spec.queue}
+    of_handler["max_attempts"] = spec.max_attempts
+    return HandlerCall(spec, text, access, context_for(access, {**of_handler, **options}))
+
+
+def spec_of(task: Handler[Any, Any] | Task | str, registry: Registry) -> HandlerSpec:
+    """Return the declaration.
+
+    Raises:
+        LookupError: no handler has this name.
+    """
+    if isinstance(task, Handler):
+        return task.spec
+    name = task.name if isinstance(task, Task) else task
+    spec = registry.get(name)
+    if spec is None:
+        known = ", ".join(registry.names) or "none"
+        raise LookupError(
+            f"No handler is named {name!r}. Import the module that declares it. Known: {known}."
+        )
+    return spec
+
+
+def arguments_of(spec: HandlerSpec, context: Any, payload: str) -> tuple[Any, ...]:
+    """Return what the handler is called with, read from the payload as it is stored.
+
+    Raises:
+        Fail: the payload does not fit.
+    """
+    if not spec.takes_payload:
+        return (context,)
+    try:
+        return (context, spec.payload(decode(payload, "payload")))
+    except ValidationError as error:
+        path, problem = explain(error)
+        raise Fail(f"{path} {problem}") from None
+
+
+def called(spec: HandlerSpec, arguments: tuple[Any, ...]) -> Any:
+    """Call the function; a coroutine is awaited in the greenlet that this runs in."""
+    value = spec.function(*arguments)
+    return await_(value) if spec.is_async else value
+
+
+def checked_result(spec: HandlerSpec, value: Any) -> None:
+    """Raise what a worker would make of a result that cannot be stored."""
+    try:
+        if value is not None:
+            encode(value, "result", payload_limit(), spec.to_json)
+    except InvalidTaskError as error:
+        raise Fail(f"The handler's result cannot be stored: {error}") from None
+
+
+@contextmanager
+def uncommitted(session: Session | None) -> Iterator[None]:
+    """Refuse a commit of the handler, as a worker does: it belongs to the outcome."""
+    if session is None:
+        yield
+        return
+
+    def refuse() -> None:
+        raise RuntimeError(COMMITS_LATER)
+
+    session.__dict__["commit"] = refuse
+    try:
+        yield
+    finally:
+        del session.__dict__["commit"]

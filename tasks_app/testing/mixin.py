@@ -1,0 +1,117 @@
+"""The kit as methods, for ``unittest`` and what is built on it, as Django's test cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Unpack
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.durations import Duration
+from tasks_app.domain.handlers.spec import Handler
+from tasks_app.domain.tasks.records import Task
+from tasks_app.runtime.db.connections import Raw, Sync
+from tasks_app.runtime.handlers.registry import HANDLERS, Registry
+from tasks_app.testing import creation, draining, faults, handler_call, travelling
+from tasks_app.testing.contexts import ContextOptions
+from tasks_app.testing.expectation import Where
+from tasks_app.testing.results import Drained
+
+
+class TasksTestMixin:
+    """Methods of the kit, on the session or connection of the test.
+
+    class OrderTest(TasksTestMixin, TestCase):
+        def setUp(self):
+            self.tasks_session = Session(...)
+
+        def test_points(self):
+            place_order(self.tasks_session)
+            self.assert_created("points.grant", {"order_id": 7})
+            self.drain().assert_succeeded()
+    """
+
+    tasks_session: Sync | Raw | None = None
+    """What ``create_task`` takes. None: tasks are committed, ``tasks_settings`` says where."""
+    tasks_settings: Settings | None = None
+    """None: from the environment."""
+    tasks_registry: Registry = HANDLERS
+    """Whose handlers run."""
+
+    def tearDown(self) -> None:
+        """Forget the faults that hit no run."""
+        faults.FAULTS.clear()
+        up: Callable[[], None] | None = getattr(super(), "tearDown", None)
+        if up is not None:
+            up()
+
+    def created(
+        self,
+        task: Handler[Any, Any] | str | None = None,
+        payload: Any = ...,
+        **where: Unpack[Where],
+    ) -> list[Task]:
+        """As the function :func:`created`, on ``tasks_session``."""
+        return creation.created(self._session(), task, payload, **where)
+
+    def assert_created(
+        self,
+        task: Handler[Any, Any] | str | None = None,
+        payload: Any = ...,
+        *,
+        count: int | None = None,
+        **where: Unpack[Where],
+    ) -> list[Task]:
+        """As the function :func:`assert_created`, on ``tasks_session``."""
+        return creation.assert_created(self._session(), task, payload, count=count, **where)
+
+    def run_task(
+        self,
+        task: Handler[Any, Any] | Task | str,
+        payload: Any = None,
+        **options: Unpack[ContextOptions],
+    ) -> Any:
+        """As the function :func:`run`, on ``tasks_session``; ``run`` is a method of TestCase."""
+        given: Any = task.spec.name if isinstance(task, Handler) else task
+        registry = self.tasks_registry
+        return handler_call.run(
+            given, payload, session=self.tasks_session, registry=registry, **options
+        )
+
+    def drain(self, *, queues: Sequence[str] = ()) -> Drained:
+        """As the function :func:`drain`, in the transaction of ``tasks_session`` if that is set."""
+        settings, registry = self.tasks_settings, self.tasks_registry
+        if self.tasks_session is None:
+            return draining.drain(settings, registry=registry, queues=queues)
+        return draining.drain(
+            self.tasks_session, settings=settings, registry=registry, queues=queues
+        )
+
+    def travel(self, span: Duration) -> None:
+        """As the function :func:`travel`, likewise."""
+        travelling.travel(
+            span, self.tasks_session, settings=self.tasks_settings, registry=self.tasks_registry
+        )
+
+    def fail_next(
+        self,
+        task: Handler[Any, Any] | str,
+        error: BaseException | type[BaseException],
+        *,
+        times: int = 1,
+        when: faults.When = "after",
+    ) -> None:
+        """As the function :func:`fail_next`."""
+        faults.fail_next(task, error, times=times, when=when)
+
+    def crash_next(
+        self, task: Handler[Any, Any] | str, *, times: int = 1, when: faults.When = "after"
+    ) -> None:
+        """As the function :func:`crash_next`."""
+        faults.crash_next(task, times=times, when=when)
+
+    def _session(self) -> Sync | Raw:
+        if self.tasks_session is None:
+            raise RuntimeError(
+                "This test has no tasks_session. Set it to a session or connection in setUp()."
+            )
+        return self.tasks_session

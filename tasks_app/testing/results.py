@@ -1,0 +1,114 @@
+"""What a drain did: each run, and how each task stands after it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+
+from tasks_app.domain.durations import format_duration
+from tasks_app.domain.handlers.spec import Handler
+from tasks_app.domain.tasks.states import State
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRun:
+    """One run of one task, or its end without a run."""
+
+    task_id: int
+    """The task's id."""
+    name: str
+    """The task's name."""
+    attempt: int
+    """Which claim of the task; 0: it was not claimed."""
+    state: State
+    """Where the run led; PENDING: the task comes back."""
+    result: Any = None
+    """What the handler returned, as it is stored."""
+    error: str | None = None
+    """Class and message of why it did not succeed."""
+    wait: timedelta | None = None
+    """How long until it is due again."""
+    exception: BaseException | None = field(default=None, repr=False, compare=False)
+    """What the handler raised. None after a drain of committed tasks, too."""
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        again = f", due again in {format_duration(self.wait)}" if self.wait is not None else ""
+        why = f": {self.error}" if self.error else ""
+        return f"{self.name} ({self.task_id}, attempt {self.attempt}) is {self.state}{again}{why}"
+
+
+@dataclass(frozen=True)
+class Drained:
+    """All runs of one drain, in the order in which they ended."""
+
+    runs: tuple[TaskRun, ...] = ()
+    """A task that came back at once has several."""
+
+    @cached_property
+    def tasks(self) -> Mapping[int, TaskRun]:
+        """The last run of each task, by its id."""
+        return {run.task_id: run for run in self.runs}
+
+    @property
+    def succeeded(self) -> list[TaskRun]:
+        """Of tasks that are SUCCEEDED."""
+        return self._in(State.SUCCEEDED)
+
+    @property
+    def failed(self) -> list[TaskRun]:
+        """Of tasks that are in the error pool."""
+        return self._in(State.FAILED)
+
+    @property
+    def waiting(self) -> list[TaskRun]:
+        """Of tasks that come back later: retries, snoozes."""
+        return self._in(State.PENDING)
+
+    @property
+    def set_aside(self) -> list[TaskRun]:
+        """Of tasks that are SKIPPED, CANCELLED or EXPIRED."""
+        return self._in(State.SKIPPED, State.CANCELLED, State.EXPIRED)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many tasks are in which state."""
+        return dict(Counter(run.state.value for run in self.tasks.values()))
+
+    def of(self, task: Handler[Any, Any] | str | int) -> Drained:
+        """Return the runs of one name, handler or id."""
+        if isinstance(task, int):
+            return Drained(tuple(run for run in self.runs if run.task_id == task))
+        name = task.spec.name if isinstance(task, Handler) else task
+        return Drained(tuple(run for run in self.runs if run.name == name))
+
+    def assert_succeeded(self) -> Drained:
+        """Assert that something ran, and that all of it succeeded in the end.
+
+        Raises:
+            AssertionError: it says what did not; its cause is what the handler raised.
+        """
+        bad = [run for run in self.tasks.values() if run.state is not State.SUCCEEDED]
+        if bad:
+            lines = "\n".join(f"  {run}" for run in bad)
+            raise AssertionError(
+                f"{len(bad)} of {len(self.tasks)} tasks did not succeed:\n{lines}"
+            ) from bad[0].exception
+        if not self.tasks:
+            raise AssertionError("Nothing was due: no task ran.")
+        return self
+
+    def _in(self, *states: State) -> list[TaskRun]:
+        return [run for run in self.tasks.values() if run.state in states]
+
+    def __iter__(self) -> Iterator[TaskRun]:
+        """Go through all runs."""
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        """Return how many runs there were."""
+        return len(self.runs)

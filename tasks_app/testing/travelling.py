@@ -1,0 +1,90 @@
+"""Travel: let time pass for the pool, so that what waits for it becomes due."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from tasks_app.domain.config.settings import Settings, load_settings
+from tasks_app.domain.durations import Duration, named_duration
+from tasks_app.pool.testing.shift import next_instant, shift, shift_fired
+from tasks_app.runtime.db.connections import Async, Raw, Sync, checked_async, unwrapped
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.handlers.registry import HANDLERS, Registry
+from tasks_app.runtime.schedules.declared import bring_in_schedules
+from tasks_app.runtime.schedules.scheduler import Scheduler
+from tasks_app.testing.one_connection import OneConnection
+from tasks_app.testing.sessions import sync_connection
+
+
+def travel(
+    span: Duration,
+    session: Sync | Raw | None = None,
+    *,
+    settings: Settings | None = None,
+    registry: Registry = HANDLERS,
+    most_instants: int = 10_000,
+) -> None:
+    """Let ``span`` pass for all tasks: retries, delays, expiries and leases come due.
+
+    With ``session`` in the transaction of the test, else committed. It runs nothing: :func:`drain`
+    does. The rows' instants are moved into the past, so ``due_at`` and ``created_at`` are earlier
+    afterwards. Schedules fire for each instant in between, as if a leader had always been there;
+    create them before the first travel. Periods of unique keys, pauses, breakers and rates pass,
+    too. Windows of queues, retention and the clock of your own code do not notice.
+
+        travel("2h", session)
+        assert drain(session).of("mail.send").succeeded
+
+    Raises:
+        ValueError: ``span`` is no duration, or a schedule has too many instants in it.
+    """
+    if session is not None:
+        whole: Any = unwrapped(session)
+        if isinstance(whole, Session):
+            whole.flush()
+        _passed(sync_connection(whole), span, registry, most_instants)
+        return
+    database = Database((settings or load_settings()).database)
+    try:
+        with database.begin() as connection:
+            _passed(connection, span, registry, most_instants)
+    finally:
+        database.dispose()
+
+
+async def atravel(
+    span: Duration,
+    session: Async,
+    *,
+    registry: Registry = HANDLERS,
+    most_instants: int = 10_000,
+) -> None:
+    """Do as :func:`travel` in the transaction of an async test."""
+    whole: Any = checked_async(unwrapped(session))
+    await whole.run_sync(lambda side: _passed(sync_connection(side), span, registry, most_instants))
+
+
+def _passed(connection: Connection, span: Duration, registry: Registry, most: int) -> None:
+    passes = named_duration("span", span)
+    if not connection.in_transaction():
+        connection.begin()
+    database = OneConnection(connection)
+    bring_in_schedules(database, registry)
+    passed, now = shift(connection, passes)
+    scheduler = Scheduler(database)
+    until, number = now + passed, 0
+    at = next_instant(connection, until)
+    while at is not None:
+        number += 1
+        if number > most:
+            raise ValueError(
+                f"span {span!r} holds more than {most} instants of schedules. "
+                "Travel less far, disable the schedule that fires so often, or raise most_instants."
+            )
+        scheduler.run_once(now=at)
+        at = next_instant(connection, until, after=at)
+    scheduler.run_once(now=until)
+    shift_fired(connection, passed)

@@ -1,0 +1,489 @@
+"""What a handler writes through the ORM commits with its outcome, or not at all (P4, P6)."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from tasks_app.pool.runs.rescue import rescue_expired
+from tests.factory import LEASE
+from tests.runtime.bench import Bench
+from tests.waiting import until
+
+if pytest.importorskip("django"):
+    from django.db import IntegrityError, connection, connections, transaction
+
+
+def orders() -> Any:
+    from tests.django.shop.models import Order
+
+    return Order.objects
+
+
+def number_of(task_id: int) -> int:
+    """Return how many are committed."""
+    return len(list(orders().using("other").filter(task_id=task_id)))
+
+
+def outcome(site: Bench, task_id: int) -> tuple[int, str]:
+    return number_of(task_id), site.state(task_id)
+
+
+def test_effect_outcome_and_move_carry_one_transaction_id(site: Bench) -> None:
+    @site.handler()
+    def h(ctx: Any) -> None:
+        orders().create(task_id=ctx.task_id)
+
+    task_id = site.create()
+
+    site.drain()
+
+    mine = site.sql("SELECT xmin::text FROM shop_order WHERE task_id = :id", id=task_id)
+    move = site.sql("SELECT xmin::text FROM task_completed WHERE id = :id", id=task_id)
+    assert mine == move
+
+
+def test_an_error_rolls_all_back(site: Bench) -> None:
+    @site.handler(retry="0s,0s")
+    def h(ctx: Any) -> None:
+        orders().create(task_id=ctx.task_id)
+        with transaction.atomic():
+            orders().create(task_id=ctx.task_id)
+        raise KeyError
+
+    task_id = site.create()
+
+    site.drain()
+
+    assert outcome(site, task_id) == (0, "FAILED")
+    assert site.task(task_id).attempt == 3
+
+
+def test_a_lost_lease_rolls_all_back(site: Bench) -> None:
+    """Interleaving: A runs; rescue; B claims, runs, commits; A wants to commit."""
+    started, go_on = threading.Event(), site.event()
+
+    @site.handler()
+    def h(ctx: Any) -> None:
+        orders().create(task_id=ctx.task_id, note=f"attempt {ctx.attempt}")
+        if ctx.attempt == 1:
+            started.set()
+            go_on.wait(20)
+
+    task_id = site.create()
+    first = site.child(start=False)
+
+    def run() -> None:
+        first.execute(None, [task_id])
+        connections.close_all()  # this thread's
+
+    running = site.beside(run)
+    assert started.wait(10)
+    with site.engine.begin() as engine:
+        rescue_expired(
+            engine, lease=LEASE, max_crashes=5, now=datetime.now(UTC) + timedelta(hours=1)
+        )
+    site.sql("UPDATE task_pending SET due_at = statement_timestamp()")
+
+    site.execute([task_id])
+    go_on.set()
+    running.join(10)
+
+    assert [o.note for o in orders().filter(task_id=task_id)] == ["attempt 2"]
+    assert site.state(task_id) == "SUCCEEDED"
+
+
+def test_a_nested_atomic_may_fail_alone(site: Bench) -> None:
+    @site.handler()
+    def h(ctx: Any) -> None:
+        orders().create(pk=ctx.task_id, task_id=ctx.task_id)
+        try:
+            with transaction.atomic():
+                orders().create(pk=ctx.task_id, task_id=ctx.task_id)
+        except IntegrityError:
+            pass
+
+    task_id = site.create()
+
+    site.drain()
+
+    assert outcome(site, task_id) == (1, "SUCCEEDED")
+
+
+def swallows(ctx: Any) -> None:
+    orders().create(pk=ctx.task_id, task_id=ctx.task_id)
+    with suppress(IntegrityError):
+        orders().create(pk=ctx.task_id, task_id=ctx.task_id)
+
+
+def leaves_a_broken_block(ctx: Any) -> None:
+    orders().create(task_id=ctx.task_id)
+    try:
+        with transaction.atomic(savepoint=False):
+            raise KeyError
+    except KeyError:
+        pass
+
+
+def sets_rollback(ctx: Any) -> None:
+    orders().create(task_id=ctx.task_id)
+    transaction.set_rollback(True)
+
+
+def breaks_a_foreign_key(ctx: Any) -> None:
+    from tests.django.shop.models import Line
+
+    orders().create(task_id=ctx.task_id)
+    Line.objects.create(order_id=-1)
+
+
+def commits(ctx: Any) -> None:
+    orders().create(task_id=ctx.task_id)
+    transaction.commit()
+
+
+def says_commit(ctx: Any) -> None:
+    orders().create(task_id=ctx.task_id)
+    with connection.cursor() as cursor:
+        cursor.execute("COMMIT")
+
+
+def closes(ctx: Any) -> None:
+    orders().create(task_id=ctx.task_id)
+    connection.close()
+
+
+def is_durable(ctx: Any) -> None:
+    orders().create(task_id=ctx.task_id)
+    with transaction.atomic(durable=True):
+        pass
+
+
+def leaves_a_block_open(ctx: Any) -> None:
+    orders().create(task_id=ctx.task_id)
+    transaction.atomic().__enter__()
+
+
+def writes_through_both(ctx: Any) -> None:
+    orders().create(task_id=ctx.task_id)
+    ctx.connection.execute(text("INSERT INTO effect (task_id) VALUES (:id)"), {"id": ctx.task_id})
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (swallows, "swallowed a database error"),
+        (leaves_a_broken_block, "swallowed a database error"),
+        (sets_rollback, "set_rollback"),
+        (breaks_a_foreign_key, "violates foreign key"),
+        (commits, "forbidden when an 'atomic' block"),
+        (says_commit, "commits together with the task"),
+        (closes, "closed"),
+        (is_durable, "durable"),
+        (leaves_a_block_open, "left an atomic() block open"),
+        (writes_through_both, "two transactions"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_cannot_commit_with_the_outcome_fails_and_leaves_nothing(
+    site: Bench, function: Any, reason: str
+) -> None:
+    site.handler(max_attempts=1)(function)
+    site.handler("next")(lambda ctx: orders().create(task_id=ctx.task_id) and None)
+    task_id, following = site.create(max_attempts=1), site.create("next")
+
+    site.drain()
+
+    assert outcome(site, task_id) == (0, "FAILED")
+    assert site.effects(task_id) == 0
+    assert reason in (site.task(task_id).error or "")
+    assert outcome(site, following) == (1, "SUCCEEDED")
+
+
+def test_errors_have_djangos_names(site: Bench) -> None:
+    site.handler(max_attempts=1)(breaks_a_foreign_key)
+    task_id = site.create(max_attempts=1)
+
+    site.drain()
+
+    assert (site.task(task_id).error or "").startswith("django.db.utils.IntegrityError")
+
+
+def test_callbacks_are_called_after_the_commit(site: Bench) -> None:
+    @site.handler()
+    def h(ctx: Any) -> None:
+        def note() -> None:
+            within = connection.in_atomic_block
+            site.runs.append((site.state(ctx.task_id), number_of(ctx.task_id), within))
+
+        def fail() -> None:
+            raise KeyError
+
+        orders().create(task_id=ctx.task_id)
+        transaction.on_commit(fail)
+        transaction.on_commit(note)
+
+    task_id = site.create()
+
+    site.drain()
+
+    assert site.runs == [("SUCCEEDED", 1, False)]
+    assert site.state(task_id) == "SUCCEEDED"
+
+
+def test_callbacks_of_a_run_that_fails_are_not_called(site: Bench) -> None:
+    @site.handler()
+    def h(ctx: Any) -> None:
+        transaction.on_commit(lambda: site.runs.append("called"))
+        raise KeyError
+
+    site.create(max_attempts=1)
+
+    site.drain()
+
+    assert site.runs == []
+
+
+def test_a_callback_alone_commits(site: Bench) -> None:
+    @site.handler()
+    def h(ctx: Any) -> None:
+        transaction.on_commit(lambda: site.runs.append(site.state(ctx.task_id)))
+
+    site.create()
+
+    site.drain()
+
+    assert site.runs == ["SUCCEEDED"]
+
+
+def test_a_backend_that_is_gone_charges_nothing(site: Bench) -> None:
+    @site.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        orders().create(task_id=ctx.task_id)
+        if ctx.attempt == 1:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    task_id = site.create(max_attempts=1)
+
+    site.drain()
+    again = "UPDATE task_pending SET due_at = now() WHERE state = 'PENDING' RETURNING id"
+    until(lambda: site.sql(again))
+    site.drain()
+
+    assert outcome(site, task_id) == (1, "SUCCEEDED")
+    assert site.task(task_id).failures == 0
+
+
+def test_a_connection_that_died_between_runs_is_not_noticed(site: Bench) -> None:
+    @site.handler()
+    def h(ctx: Any) -> None:
+        orders().create(task_id=ctx.task_id)
+        pid = connection.connection.info.backend_pid
+        transaction.on_commit(lambda: site.sql("SELECT pg_terminate_backend(:pid)", pid=pid))
+
+    ids = [site.create() for _ in range(3)]
+
+    site.drain()
+
+    assert [outcome(site, i) for i in ids] == [(1, "SUCCEEDED")] * 3
+    assert [site.task(i).attempt for i in ids] == [1, 1, 1]
+
+
+def test_a_deadlock_runs_again_uncharged(site: Bench) -> None:
+    @site.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        site.runs.append(ctx.task_id)
+        orders().create(task_id=ctx.task_id)
+        if len(site.runs) == 1:
+            with connection.cursor() as cursor:
+                cursor.execute("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40P01'; END $$")
+
+    task_id = site.create(max_attempts=1)
+
+    site.drain()
+
+    assert outcome(site, task_id) == (1, "SUCCEEDED")
+    assert site.runs == [task_id, task_id]
+    assert site.task(task_id).attempt == 1
+
+
+def test_a_time_limit_within_a_nested_block_leaves_no_trace(site: Bench) -> None:
+    @site.handler(max_attempts=1, timeout=0.3)
+    def slow(ctx: Any) -> None:
+        orders().create(task_id=ctx.task_id)
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(20)")
+
+    site.handler("next")(lambda ctx: orders().create(task_id=ctx.task_id) and None)
+    task_id, following = site.create(max_attempts=1), site.create("next")
+
+    site.drain()
+
+    assert outcome(site, task_id) == (0, "FAILED")
+    assert outcome(site, following) == (1, "SUCCEEDED")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SET statement_timeout = '7s'",
+        "SET search_path = pg_catalog",
+        "SELECT set_config('statement_timeout', '7s', false)",
+        "CREATE TEMP TABLE mine (n int)",
+        "SELECT pg_advisory_lock(4711)",
+        "LISTEN something",
+    ],
+)
+def test_what_stays_in_the_session_does_not_reach_the_next_run(site: Bench, statement: str) -> None:
+    @site.handler()
+    def h(ctx: Any) -> None:
+        site.runs.append(connection.connection.info.backend_pid)
+        if len(site.runs) == 1:
+            with connection.cursor() as cursor:
+                cursor.execute(statement)
+        transaction.on_commit(lambda: None)
+
+    ids = [site.create() for _ in range(3)]
+
+    site.drain()
+
+    first, second, third = site.runs
+    assert first != second == third
+    assert site.states(ids) == ["SUCCEEDED"] * 3
+
+
+def test_ctx_session_still_works_where_django_is_not_used(site: Bench) -> None:
+    @site.handler()
+    def h(ctx: Any) -> None:
+        ctx.session.execute(text("INSERT INTO effect (task_id) VALUES (:id)"), {"id": ctx.task_id})
+
+    task_id = site.create()
+
+    site.drain()
+
+    assert (site.effects(task_id), site.state(task_id)) == (1, "SUCCEEDED")
+
+
+def test_ctx_commit_keeps_what_was_done_so_far(site: Bench) -> None:
+    @site.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        orders().create(task_id=ctx.task_id, note="before")
+        transaction.on_commit(lambda: site.runs.append("kept"))
+        ctx.commit({"done": 1})
+        site.runs.append((connection.in_atomic_block, ctx.checkpoint))
+        orders().create(task_id=ctx.task_id, note="behind")
+        raise KeyError
+
+    task_id = site.create(max_attempts=1)
+
+    site.drain()
+
+    assert [o.note for o in orders().filter(task_id=task_id)] == ["before"]
+    assert site.runs == ["kept", (True, {"done": 1})]
+    assert site.state(task_id) == "FAILED"
+
+
+def test_a_task_of_the_handler_exists_if_the_outcome_commits(site: Bench) -> None:
+    from tasks_app.django import create_task
+
+    @site.handler()
+    def h(ctx: Any) -> None:
+        create_task("next", {"of": ctx.task_id})
+        if ctx.attempt == 1:
+            raise KeyError
+
+    site.create(retry="0s")
+
+    site.drain()
+
+    assert site.sql("SELECT count(*) FROM task_pending WHERE name = 'next'") == 1
+
+
+def test_the_last_member_of_a_group_calls_back(site: Bench) -> None:
+    """Its settle answers JSON, which Django's connection does not read as we do."""
+    from tasks_app import NewTask, create_group
+
+    @site.handler()
+    def h(ctx: Any) -> None:
+        orders().create(task_id=ctx.task_id)
+
+    site.succeeding("back")
+    with site.engine.begin() as session:
+        create_group(session, [NewTask("t"), NewTask("t")], then=NewTask("back"))
+
+    site.drain()
+
+    assert orders().count() == 2
+    assert len(site.runs) == 1
+
+
+def test_a_batch_that_uses_the_orm_is_run_one_by_one(site: Bench) -> None:
+    """Although its handlers swallow all errors."""
+
+    @site.handler(commit="batch")
+    def h(ctx: Any) -> None:
+        site.runs.append(ctx.task_id)
+        with suppress(Exception):
+            orders().create(task_id=ctx.task_id)
+
+    ids = [site.create(max_attempts=1) for _ in range(3)]
+    site.tuning["run_times.fast_s"] = 10
+
+    site.drain()
+
+    assert [outcome(site, i) for i in ids] == [(1, "SUCCEEDED")] * 3
+    assert len(site.runs) > 3
+    moves = site.sql("SELECT count(DISTINCT xmin::text) FROM shop_order")
+    assert moves == 3
+
+
+def test_a_non_atomic_handler_may_be_durable(site: Bench) -> None:
+    from tasks_app.django import non_atomic
+
+    @site.handler(max_attempts=1)
+    @non_atomic
+    def h(ctx: Any) -> None:
+        with transaction.atomic(durable=True):
+            orders().create(task_id=ctx.task_id)
+        raise KeyError
+
+    task_id = site.create(max_attempts=1)
+
+    site.drain()
+
+    assert outcome(site, task_id) == (1, "FAILED")
+
+
+def test_another_database_commits_alone_and_is_left_in_order(site: Bench) -> None:
+    @site.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        orders().using("other").create(task_id=ctx.task_id)
+        transaction.atomic(using="other").__enter__()
+        raise KeyError
+
+    task_id = site.create(max_attempts=1)
+
+    site.drain()
+
+    assert outcome(site, task_id) == (1, "FAILED")
+    assert not connections["other"].in_atomic_block
+
+
+def test_a_dead_connection_to_another_database_is_closed(site: Bench) -> None:
+    @site.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        with connections["other"].cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    site.create(max_attempts=1)
+    connections["other"].ensure_connection()
+
+    site.drain()
+
+    assert connections["other"].connection is None

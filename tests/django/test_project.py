@@ -1,0 +1,126 @@
+"""A whole Django project, ``examples/django_shop``, by its commands and real processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from tests.django.django_shop import Site
+from tests.waiting import until
+
+pytest.importorskip("django")
+pytestmark = [pytest.mark.long, pytest.mark.processes]
+
+
+@pytest.fixture(autouse=True)
+def clean(shop: Site) -> None:
+    with shop.engine.begin() as connection:
+        connection.execute(text("DELETE FROM task_pending"))
+        connection.execute(text("DELETE FROM orders_points"))
+
+
+def test_migrate_makes_our_tables_and_its_commands_find_them(shop: Site) -> None:
+    again = shop.manage("migrate")
+    ours = shop.manage("tasks_app", "migrate")
+    stats = shop.manage("tasks_app", "stats", "--json")
+
+    assert (again.returncode, ours.returncode, stats.returncode) == (0, 0, 0), ours.stderr
+    assert "up to date" in ours.stdout
+    assert stats.stdout.startswith("[")
+
+
+def test_makemigrations_leaves_our_tables_alone(shop: Site) -> None:
+    done = shop.manage("makemigrations", "--check", "--dry-run")
+    flush = shop.manage("sqlflush")
+
+    assert (done.returncode, done.stdout.strip()) == (0, "No changes detected")
+    assert "task_" not in flush.stdout
+
+
+def test_work_runs_what_a_view_created(shop: Site) -> None:
+    shop.orders(2)
+
+    done = shop.manage("tasks_app", "work", "--drain")
+
+    assert done.returncode == 0, done.stderr
+    assert shop.sql("SELECT count(*) FROM orders_points") == 2
+    assert "has its points" in done.stdout
+
+
+def test_a_celery_worker_and_beat_run_it_too(shop: Site, tmp_path: Path) -> None:
+    """With Celery's own setup for Django."""
+    celery = [sys.executable, "-m", "celery", "-A", "tasks_app"]
+    options = ["worker", "-B", "-c1", "-l", "info", "-s", str(tmp_path / "beat")]
+    environment = {**shop.environment, "DJANGO_SETTINGS_MODULE": "shop.settings"}
+    with (tmp_path / "log").open("w") as log:
+        worker = subprocess.Popen(
+            [*celery, *options], cwd=shop.folder, env=environment, stdout=log, stderr=log
+        )
+    try:
+        shop.orders(3)
+        points = "SELECT count(*) FROM orders_points"
+        until(lambda: shop.sql(points) == 3, 30, (tmp_path / "log").read_text()[-2000:])
+        assert "orders.award" in (tmp_path / "log").read_text()
+    finally:
+        worker.terminate()
+        assert worker.wait(20) == 0
+
+
+def test_djangos_tests_run_on_a_test_database(shop: Site) -> None:
+    before = shop.sql("SELECT count(*) FROM task_all")
+
+    done = shop.manage("test", "--noinput")
+
+    assert done.returncode == 0, done.stderr
+    assert "Ran 2 tests" in done.stderr
+    assert shop.sql("SELECT count(*) FROM task_all") == before
+
+
+def test_the_admin_shows_tasks_and_changes_none(shop: Site) -> None:
+    shop.orders(1)
+    code = """
+from django.contrib.auth.models import User
+from django.test import Client
+boss = User.objects.create_superuser("boss", password="x")
+client = Client()
+client.force_login(boss)
+pages = [client.get("/admin/tasks_app/taskview/", {"q": q}) for q in ("", "orders.award", "none")]
+print([(p.status_code, b"orders.award" in p.content) for p in pages])
+print([client.get(f"/admin/tasks_app/taskview/{n}/").status_code for n in ("add", "1/delete")])
+boss.delete()
+"""
+
+    done = shop.manage("shell", "-c", code)
+
+    assert "[(200, True), (200, True), (200, False)]\n[403, 403]\n" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("TASKS_APP = {'DATABASE': 'none'}", "TASKS_APP['DATABASE'] is 'none'"),
+        ("TASKS_APP = {'SCAN': 1}", "TASKS_APP has 'SCAN', which is no setting"),
+        ("TASKS_APP = {'SCHEMA': 'x'}", "Set TASKS_APP_SCHEMA in the environment"),
+        ("TASKS_APP = 'x'", "Make it a dict"),
+        ("DATABASES = {'default': {'ENGINE': 'django.db.backends.sqlite3'}}", "is sqlite"),
+        ("TASKS_APP = {'LEASE': 'soon'}", "TASKS_APP_LEASE is wrong"),
+    ],
+)
+def test_wrong_settings_are_said_in_a_sentence(shop: Site, settings: str, words: str) -> None:
+    (shop.folder / "wrong.py").write_text(f"from shop.settings import *\n{settings}\n")
+
+    done = shop.run(sys.executable, "-m", "tasks_app", "stats", DJANGO_SETTINGS_MODULE="wrong")
+
+    assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_settings_module_is_said_in_a_sentence(shop: Site) -> None:
+    done = shop.run(sys.executable, "-m", "tasks_app", "stats", DJANGO_SETTINGS_MODULE="nowhere.x")
+
+    assert (done.returncode, "nowhere.x, which cannot be found" in done.stderr) == (2, True)
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,464 @@
+"""``drain`` in the test's transaction, and of what is committed: the same record of both."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Engine, NullPool, create_engine, make_url, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.errors import ConfigurationError, InvalidConnectionError
+from tasks_app.domain.handlers.outcomes import Cancel, Fail, Retry, Skip, Snooze
+from tasks_app.domain.tasks.states import State
+from tasks_app.runtime.api.producer import acreate_task, create_task
+from tasks_app.runtime.api.tasks import cancel_task, get_task
+from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
+from tasks_app.runtime.handlers.registry import Registry, handler
+from tasks_app.testing import adrain, assert_created, drain
+from tests.factory import count
+
+NOTE = text("INSERT INTO note (text) VALUES (:text)")
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Note(Base):
+    __tablename__ = "note"
+    text: Mapped[str] = mapped_column(primary_key=True)
+
+
+class Remark(Base):
+    __tablename__ = "remark"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    body: Mapped[str]
+
+
+@pytest.fixture
+def noted(session: Session) -> Session:
+    session.execute(text("CREATE TABLE note (text text UNIQUE)"))
+    return session
+
+
+def notes(session: Session) -> list[str]:
+    return list(session.execute(text("SELECT text FROM note ORDER BY text")).scalars())
+
+
+def test_it_runs_in_the_transaction_of_the_test(
+    noted: Session, registry: Registry, engine: Engine
+) -> None:
+    @handler("a", registry=registry)
+    def write(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, Any]:
+        ctx.session.add(Note(text=payload["text"]))
+        return {"n": 1}
+
+    task_id = create_task(noted, write, {"text": "x"})
+
+    (run,) = drain(noted, registry=registry).succeeded
+
+    assert (run.task_id, run.name, run.attempt, run.result) == (task_id, "a", 1, {"n": 1})
+    assert notes(noted) == ["x"]
+    task = get_task(noted, task_id)
+    assert task is not None
+    assert task.state is State.SUCCEEDED
+    noted.rollback()
+    with engine.connect() as other:
+        assert count(other) == 0
+
+
+def test_on_a_connection_of_psycopg(raw: psycopg.Connection, registry: Registry) -> None:
+    raw.execute("CREATE TABLE note (text text)")
+
+    @handler("a", registry=registry)
+    def write(ctx: TaskContext) -> None:
+        ctx.session.execute(NOTE, {"text": "session"})
+        ctx.connection.execute(NOTE, {"text": "connection"})
+
+    create_task(raw, write)
+
+    assert len(drain(raw, registry=registry).assert_succeeded()) == 1
+    assert raw.execute("SELECT count(*) FROM note").fetchone() == (2,)
+    assert raw.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
+
+
+def test_a_connection_in_autocommit_is_refused(raw: psycopg.Connection, registry: Registry) -> None:
+    raw.rollback()
+    raw.set_autocommit(True)
+
+    with pytest.raises(InvalidConnectionError, match="autocommit"):
+        drain(raw, registry=registry)
+
+
+def test_neither_is_sqlalchemys(engine: Engine, registry: Registry) -> None:
+    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    with (
+        autocommit.connect() as connection,
+        pytest.raises(InvalidConnectionError, match="autocommit"),
+    ):
+        drain(connection, registry=registry)
+
+
+def test_another_driver_is_refused(database_url: str, registry: Registry) -> None:
+    engine = create_engine(database_url, poolclass=NullPool)
+    engine.dialect.driver = "pg8000"
+
+    with engine.connect() as connection, pytest.raises(InvalidConnectionError, match="of pg8000"):
+        drain(connection, registry=registry)
+
+
+def test_an_error_undoes_what_its_run_wrote_and_nothing_else(
+    noted: Session, registry: Registry
+) -> None:
+    @handler("bad", registry=registry, retry="1h")
+    def bad(ctx: TaskContext) -> None:
+        ctx.session.execute(NOTE, {"text": "bad"})
+        raise ValueError("no")
+
+    @handler("good", registry=registry)
+    def good(ctx: TaskContext) -> None:
+        ctx.session.execute(NOTE, {"text": "good"})
+
+    create_task(noted, bad)
+    create_task(noted, good)
+    drained = drain(noted, registry=registry)
+
+    (waiting,) = drained.waiting
+    assert (waiting.name, waiting.error, waiting.wait) == (
+        "bad", "ValueError: no", timedelta(hours=1)
+    )  # fmt: skip
+    assert isinstance(waiting.exception, ValueError)
+    assert [run.name for run in drained.succeeded] == ["good"]
+    assert notes(noted) == ["good"]
+
+
+def test_an_error_of_the_database_spoils_its_run_alone(noted: Session, registry: Registry) -> None:
+    @handler("a", registry=registry, max_attempts=1)
+    def twice(ctx: TaskContext) -> None:
+        ctx.session.add(Note(text="x"))
+        ctx.session.flush()
+        ctx.connection.execute(NOTE, {"text": "x"})
+
+    create_task(noted, twice)
+
+    (failed,) = drain(noted, registry=registry).failed
+    assert failed.error is not None
+    assert "UniqueViolation" in failed.error or "IntegrityError" in failed.error
+    assert notes(noted) == []
+
+
+def test_what_the_session_still_holds_is_written_with_the_outcome(
+    noted: Session, registry: Registry
+) -> None:
+    @handler("a", registry=registry, max_attempts=1)
+    def write(ctx: TaskContext) -> None:
+        ctx.session.add(Note(text="x"))
+
+    create_task(noted, write)
+    create_task(noted, write)
+    drained = drain(noted, registry=registry)
+
+    assert drained.counts == {"SUCCEEDED": 1, "FAILED": 1}
+
+
+def test_a_commit_by_the_handler_fails_it_as_in_a_worker(
+    noted: Session, registry: Registry
+) -> None:
+    @handler("a", registry=registry, max_attempts=1)
+    def write(ctx: TaskContext) -> None:
+        ctx.session.execute(NOTE, {"text": "x"})
+        ctx.session.commit()
+
+    create_task(noted, write)
+    (failed,) = drain(noted, registry=registry).failed
+
+    assert "commits together" in str(failed.error)
+    assert notes(noted) == []
+
+
+def test_a_checkpoint_outlives_the_error_after_it(noted: Session, registry: Registry) -> None:
+    seen: list[Any] = []
+
+    @handler("a", registry=registry, retry="0s", max_attempts=2)
+    def write(ctx: TaskContext) -> None:
+        seen.append(ctx.checkpoint)
+        ctx.session.execute(NOTE, {"text": f"kept {ctx.attempt}"})
+        ctx.commit({"page": ctx.attempt})
+        ctx.session.execute(NOTE, {"text": f"lost {ctx.attempt}"})
+        raise ValueError
+
+    create_task(noted, write)
+    drained = drain(noted, registry=registry)
+
+    assert notes(noted) == ["kept 1", "kept 2"]
+    assert seen == [None, {"page": 1}]
+    assert [run.state for run in drained] == [State.PENDING, State.FAILED]
+    assert len(drained.tasks) == 1
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state"),
+    [
+        (Skip("no"), State.SKIPPED),
+        (Cancel("no"), State.CANCELLED),
+        (Fail("no"), State.FAILED),
+        (Snooze("1h"), State.PENDING),
+        (Retry(after="1h"), State.PENDING),
+    ],
+    ids=["skip", "cancel", "fail", "snooze", "retry"],
+)
+def test_each_outcome_leads_where_it_does_in_a_worker(
+    session: Session, registry: Registry, outcome: Exception, state: State
+) -> None:
+    @handler("a", registry=registry)
+    def end(ctx: TaskContext) -> None:
+        raise outcome
+
+    task_id = create_task(session, end)
+    drained = drain(session, registry=registry)
+
+    assert drained.tasks[task_id].state is state
+    task = get_task(session, task_id)
+    assert task is not None
+    assert task.state is state
+
+
+def test_tasks_that_tasks_create_are_run_too(session: Session, registry: Registry) -> None:
+    @handler("first", registry=registry)
+    def first(ctx: TaskContext) -> None:
+        create_task(ctx.session, second)
+
+    @handler("second", registry=registry)
+    def second(ctx: TaskContext) -> None: ...
+
+    create_task(session, first)
+
+    assert [run.name for run in drain(session, registry=registry)] == ["first", "second"]
+
+
+def test_names_that_nobody_knows_and_other_queues_stay(
+    session: Session, registry: Registry
+) -> None:
+    @handler("a", registry=registry)
+    def one(ctx: TaskContext) -> None: ...
+
+    create_task(session, "unknown")
+    create_task(session, one)
+    create_task(session, one, queue="other")
+
+    assert len(drain(session, registry=registry, queues=["default"])) == 1
+    assert_created(session, state="PENDING", count=2)
+
+
+def test_what_expired_or_is_disabled_is_in_the_record(session: Session, registry: Registry) -> None:
+    @handler("a", registry=registry)
+    def one(ctx: TaskContext) -> None: ...
+
+    create_task(session, one, enabled=False)
+
+    (aside,) = drain(session, registry=registry).set_aside
+    assert (aside.state, aside.attempt) == (State.SKIPPED, 0)
+
+
+def test_an_order_key_is_kept(session: Session, registry: Registry) -> None:
+    @handler("a", registry=registry, retry="1h")
+    def some(ctx: TaskContext, payload: dict[str, Any]) -> None:
+        if payload.get("bad"):
+            raise ValueError
+
+    create_task(session, some, {"bad": True}, order_key="o")
+    create_task(session, some, {"behind": True}, order_key="o")
+    create_task(session, some, {"other": True})
+    drained = drain(session, registry=registry)
+
+    assert drained.counts == {"PENDING": 1, "SUCCEEDED": 1}
+    assert_created(session, payload={"behind": True}, state="PENDING")
+
+
+def test_a_cancelled_task_does_not_run(session: Session, registry: Registry) -> None:
+    @handler("a", registry=registry)
+    def one(ctx: TaskContext) -> None: ...
+
+    cancel_task(session, create_task(session, one))
+
+    assert len(drain(session, registry=registry)) == 0
+
+
+def test_async_handlers_run_in_it(noted: Session, registry: Registry) -> None:
+    @handler("a", registry=registry)
+    async def write(ctx: AsyncTaskContext) -> int:
+        await asyncio.sleep(0)
+        ctx.session.add(Note(text="a"))
+        await ctx.session.execute(NOTE, {"text": "b"})
+        await ctx.commit({"page": 1})
+        return len(list(await ctx.session.scalars(text("SELECT text FROM note"))))
+
+    create_task(noted, write)
+    (run,) = drain(noted, registry=registry).assert_succeeded().succeeded
+
+    assert run.result == 2
+    assert notes(noted) == ["a", "b"]
+
+
+def test_a_loop_that_runs_already_is_said(session: Session, registry: Registry) -> None:
+    @handler("a", registry=registry)
+    async def some(ctx: AsyncTaskContext) -> None: ...
+
+    async def scene() -> None:
+        with pytest.raises(RuntimeError, match="await adrain"):
+            drain(session, registry=registry)
+
+    create_task(session, some)
+    asyncio.run(scene())
+
+
+def test_in_an_async_test(engine: Engine, database_url: str, registry: Registry) -> None:
+    @handler("plain", registry=registry)
+    def plain(ctx: TaskContext) -> None:
+        ctx.session.execute(text("CREATE TABLE note (text text)"))
+
+    @handler("async", registry=registry)
+    async def other(ctx: AsyncTaskContext) -> int:
+        async with ctx.locks(exclusive="account:7"):
+            await ctx.session.execute(NOTE, {"text": "x"})
+        await ctx.commit({"page": 1})
+        connection = await ctx.session.connection()
+        await connection.execute(NOTE, {"text": "y"})
+        return await ctx.session.scalar(text("SELECT count(*) FROM note")) or 0
+
+    async def scene() -> None:
+        own = create_async_engine(make_url(database_url))
+        async with AsyncSession(own) as session:
+            await acreate_task(session, "plain")
+            await acreate_task(session, "async")
+            drained = await adrain(session, registry=registry)
+            assert [run.result for run in drained.assert_succeeded()] == [None, 2]
+            with pytest.raises(ConfigurationError, match="await adrain"):
+                drain(session, registry=registry)  # type: ignore[call-overload]
+        await own.dispose()
+
+    asyncio.run(scene())
+
+
+def test_locks_and_chunks_work_in_it(noted: Session, registry: Registry) -> None:
+    for number in range(5):
+        noted.execute(NOTE, {"text": f"n{number}"})
+
+    @handler("plain", registry=registry)
+    def read(ctx: TaskContext) -> list[int]:
+        with ctx.locks(exclusive="account:7"):
+            return [len(p) for p in ctx.chunks("SELECT text FROM note", key="text", size=2)]
+
+    @handler("async", registry=registry)
+    async def read_soon(ctx: AsyncTaskContext) -> list[int]:
+        async with ctx.locks(exclusive="account:7"):
+            pages = ctx.chunks("SELECT text FROM note", key="text", size=2)
+            return [len(page) async for page in pages]
+
+    create_task(noted, read)
+    create_task(noted, read_soon)
+    drained = drain(noted, registry=registry).assert_succeeded()
+
+    assert [run.result for run in drained] == [[2, 2, 1], [2, 2, 1]]
+
+
+def test_objects_of_the_test_see_what_handlers_wrote(noted: Session, registry: Registry) -> None:
+    @handler("a", registry=registry)
+    def write(ctx: TaskContext) -> None:
+        ctx.session.execute(text("UPDATE remark SET body = 'new'"))
+
+    Base.metadata.tables["remark"].create(noted.connection())
+    remark = Remark(id=1, body="old")
+    noted.add(remark)
+    create_task(noted, write)
+    drain(noted, registry=registry)
+
+    assert remark.body == "new"
+
+
+def test_an_assertion_says_what_did_not_succeed(session: Session, registry: Registry) -> None:
+    @handler("mail.send", registry=registry, retry="1h")
+    def bad(ctx: TaskContext) -> None:
+        raise ValueError("no mail server")
+
+    task_id = create_task(session, bad)
+    with pytest.raises(AssertionError) as failure:
+        drain(session, registry=registry).assert_succeeded()
+
+    assert str(failure.value) == (
+        "1 of 1 tasks did not succeed:\n"
+        f"  mail.send ({task_id}, attempt 1) is PENDING, due again in 1h: "
+        "ValueError: no mail server"
+    )
+    assert isinstance(failure.value.__cause__, ValueError)
+
+
+def test_nothing_due_is_no_success(session: Session, registry: Registry) -> None:
+    with pytest.raises(AssertionError, match="Nothing was due"):
+        drain(session, registry=registry).assert_succeeded()
+
+
+def test_a_task_without_an_end_ends_the_test(session: Session, registry: Registry) -> None:
+    @handler("a", registry=registry)
+    def again(ctx: TaskContext) -> None:
+        raise Snooze(0)
+
+    create_task(session, again)
+    with pytest.raises(RuntimeError, match="a comes back at once"):
+        drain(session, registry=registry)
+
+
+def test_an_interrupt_ends_the_test(session: Session, registry: Registry) -> None:
+    @handler("a", registry=registry)
+    def stop(ctx: TaskContext) -> None:
+        raise KeyboardInterrupt
+
+    create_task(session, stop)
+    with pytest.raises(KeyboardInterrupt):
+        drain(session, registry=registry)
+
+
+def test_a_drain_of_what_is_committed_has_the_same_record(
+    engine: Engine, database_url: str, registry: Registry
+) -> None:
+    @handler("good", registry=registry)
+    def good(ctx: TaskContext) -> dict[str, int]:
+        return {"n": 1}
+
+    @handler("bad", registry=registry, retry="1h")
+    def bad(ctx: TaskContext) -> None:
+        raise ValueError("no")
+
+    @handler("worse", registry=registry)
+    def worse(ctx: TaskContext) -> None:
+        raise Fail("never")
+
+    with engine.begin() as connection:
+        for each in (good, bad, worse):
+            create_task(connection, each)
+        create_task(connection, good, enabled=False)
+
+    drained = drain(Settings(database_url=database_url), registry=registry)
+
+    assert drained.counts == {"SUCCEEDED": 1, "PENDING": 1, "FAILED": 1, "SKIPPED": 1}
+    assert drained.of(good).succeeded[0].result == {"n": 1}
+    assert drained.of("bad").waiting[0].error == "ValueError: no"
+    assert drained.of("bad").waiting[0].wait == timedelta(hours=1)
+    assert str(drained.of(worse).failed[0].error).endswith("Fail: never")
+    assert drained.of(good.spec.name).of(drained.succeeded[0].task_id).succeeded
+
+
+def test_settings_may_be_given_by_name(database_url: str, registry: Registry) -> None:
+    assert len(drain(settings=Settings(database_url=database_url), registry=registry)) == 0
+
+
+def test_what_is_no_session_is_refused(registry: Registry) -> None:
+    with pytest.raises((ConfigurationError, InvalidConnectionError), match="is no Settings"):
+        drain(7, registry=registry)  # type: ignore[call-overload]
