@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Unpack
 
 from tasks_app.domain.handlers.spec import Handler
@@ -13,7 +14,6 @@ from tasks_app.runtime.db.connections import (
     AsyncRaw,
     Raw,
     Sync,
-    connection_of,
     made_async,
     on_connection,
 )
@@ -41,7 +41,7 @@ def created(
         (task,) = created(session, "mail.send", {"to": "a@example.org"}, delay="1h")
     """
     expected = expectation(task, payload, where, test)
-    return _matching(on_connection(session, _all), expected)
+    return _matching(_all(session), expected)
 
 
 def assert_created(
@@ -63,7 +63,7 @@ def assert_created(
         AssertionError: it says what was created instead.
     """
     expected = expectation(task, payload, where, test)
-    return _asserted(on_connection(session, _all), expected, count)
+    return _asserted(_all(session), expected, count)
 
 
 async def acreated(
@@ -93,8 +93,8 @@ async def aassert_created(
     return _asserted(await _aall(session), expected, count)
 
 
-def _all(session: Sync) -> list[Task]:
-    return browse.find(connection_of(session), most=MOST_READ)[::-1]
+def _all(session: Sync | Raw) -> list[Task]:
+    return on_connection(session, partial(browse.find, most=MOST_READ))[::-1]
 
 
 _aall = made_async(_all)

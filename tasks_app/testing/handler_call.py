@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
-from sqlalchemy.util import await_, greenlet_spawn
+from sqlalchemy.util import await_only as await_
+from sqlalchemy.util import greenlet_spawn
 
 from tasks_app.domain.creation.new_task import NewTask, validate
 from tasks_app.domain.errors import InvalidTaskError
