@@ -26,11 +26,15 @@ from tasks_app import (
     TaskId,
     TaskOptions,
     acancel_task,
+    acancel_tasks,
+    achange_queue,
     acreate_group,
     acreate_task,
     acreate_tasks,
     aexplain_task,
     aget_task,
+    agroup_results,
+    apause_queue,
     arequeue_task,
     cancel_task,
     create_group,
@@ -211,6 +215,10 @@ async def produce_in_a_loop(
     await aexplain_task(session, task_id)
     await acancel_task(scoped, task_id)
     await arequeue_task(session, task_id)
+    paused: bool = await apause_queue(raw, "mail", resume_in="1h")
+    await achange_queue(connection, "mail", running_below=5, by=f"{paused}")
+    states = [each.state async for each in agroup_results(scoped, 1)]
+    await acancel_tasks(session, name=states[0])
 
 
 def buffered(buffer: TaskBuffer) -> None:

@@ -17,7 +17,10 @@ from tasks_app import (
     TaskBuffer,
     TaskContext,
     TaskId,
+    achange_queue,
     acreate_task,
+    apause_queue,
+    astart_job,
     cancel_task,
     create_group,
     create_task,
@@ -151,6 +154,10 @@ async def produce_in_a_loop(session: AsyncSession, plain: Session, ctx: TaskCont
     await acreate_task(session, pay)  # mistake
     await acreate_task(plain, pay, Order(order_id=1))  # mistake
     await create_task(plain, tick)  # mistake
+    await apause_queue(plain, "mail")  # mistake
+    await achange_queue(session, "mail", runing_below=5)  # mistake
+    started: bool = await astart_job(session, "job")  # mistake
+    print(started)
     task_id: TaskId = acreate_task(session, tick)  # mistake
     await ctx.session.execute()  # mistake
     print(task_id)
