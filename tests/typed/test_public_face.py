@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 import tasks_app
+from tasks_app import testing
 
 FACE = {f"tasks_app.{room}.{name}" for name, room in tasks_app._HOME.items()}
-MODULES = ("tasks_app.testing", "tasks_app.locks", "tasks_app.alembic")
+FACE |= {f"tasks_app.testing.{room}.{name}" for name, room in testing._HOME.items()}
+MODULES = ("tasks_app.locks", "tasks_app.alembic")
 
 
 def is_of_the_face(name: str) -> bool:
