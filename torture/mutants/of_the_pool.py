@@ -54,7 +54,7 @@ def succeed(
     logs = LOG.has_successes
     if do(connection, Statement(_SUCCEED[logs], values)):
         return True
-    return _counted(connection.execute(_MEMBER[logs], values, prepare=True).fetchone(), called)
+    return _counted(do(connection, Statement(_MEMBER[logs], values)), called)
 '''
 
 POOL = (

@@ -219,9 +219,9 @@ RUNTIME = (
         "hints before the commit",
         "A hint tells of what is committed.",
         "tasks_app/runtime/hints/hints.py",
-        "        inserted_at = time.monotonic()  # later",
+        "        transaction = hinting.get_nested_transaction() or",
         "        self.offer(rows[0].terms.queue, ids)\n"
-        "        inserted_at = time.monotonic()  # later",
+        "        transaction = hinting.get_nested_transaction() or",
         "tests/runtime/hints/test_hints.py::TestWhatIsTold::test_a_committed_task_and_not_before",
         "tests/runtime/hints/test_hints.py::TestWhatIsTold::test_nothing_of_a_rollback",
     ),
