@@ -43,7 +43,7 @@ test-pg16: $(READY)  ## everything that touches the database, on PostgreSQL 16
 	@TASKS_APP_TEST_POSTGRES=16 $(BIN)/python $(PYTEST) tests/pool tests/runtime $(ARGS)
 
 # What touches the database: the pool, those who work on it, commands, a worker with beat and broker.
-DATABASE_TESTS := tests/pool tests/runtime tests/batch tests/monitor tests/cli tests/broker/test_walk.py \
+DATABASE_TESTS := tests/pool tests/runtime tests/batch tests/monitor tests/cli tests/django tests/broker/test_walk.py \
 	tests/broker/test_tasks.py tests/broker/checks/test_start.py tests/broker/publish/test_two_pools.py tests/edge/test_matrix.py
 test-server: $(READY)  ## the same and a worker's walk, on the PostgreSQL of TASKS_APP_TEST_POSTGRES_URL
 	@test -n "$(TASKS_APP_TEST_POSTGRES_URL)" || { echo "Set TASKS_APP_TEST_POSTGRES_URL to a server's URL:" \
