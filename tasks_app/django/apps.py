@@ -11,6 +11,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from tasks_app.django.configuration import database_alias, settings_of_django
 from tasks_app.domain.config.behind_environment import BEHIND
+from tasks_app.domain.config.settings import load_settings
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.runtime.handlers.registry import HANDLERS
 
@@ -35,7 +36,7 @@ class TasksAppConfig(AppConfig):
 def _check(**_: Any) -> list[Error]:
     """Say at ``manage.py check``, and before each command, what is wrong with our settings."""
     try:
-        settings_of_django()
+        load_settings()
     except ConfigurationError as error:
         return [Error(str(error), id="tasks_app.E001")]
     return []

@@ -5,15 +5,17 @@ The environment goes before both. A second URL is not needed.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections
-from sqlalchemy import URL
+from sqlalchemy import URL, make_url
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import ConfigurationError
+from tasks_app.runtime.project import DATABASE_VARIABLE
 
 DATABASE = "DATABASE"
 """Which of Django's databases has our tables."""
@@ -53,13 +55,36 @@ def settings_of_django() -> dict[str, str]:
                 "TASKS_APP['SCHEMA'] comes too late: tasks_app reads the schema when it is "
                 "imported. Set TASKS_APP_SCHEMA in the environment."
             )
+        if key == "DATABASE_URL":
+            raise ConfigurationError(
+                "TASKS_APP['DATABASE_URL'] would be a second database beside Django's. "
+                "Name one of DATABASES by TASKS_APP['DATABASE']."
+            )
         if key not in known:
             raise ConfigurationError(
                 f"TASKS_APP has {key!r:.60}, which is no setting. "
                 "Use names of docs/reference/settings.md without TASKS_APP_, or DATABASE."
             )
+    _check_environment()
     found = {key.lower(): _text(value) for key, value in said.items() if value is not None}
     return {"database_url": url_of(database_alias()), **found}
+
+
+def _check_environment() -> None:
+    """See that workers, who read the environment first, look where Django writes.
+
+    Only the names of the databases are compared: a pooler has another host.
+    """
+    said = os.environ.get(DATABASE_VARIABLE)
+    if said is None:
+        return
+    alias = database_alias()
+    ours, theirs = make_url(said).database, str(connections[alias].settings_dict["NAME"])
+    if ours != theirs:
+        raise ConfigurationError(
+            f"{DATABASE_VARIABLE} names the database {ours!r:.60}, and Django's {alias!r} is "
+            f"{theirs!r:.60}. Unset it: the worker would not find what Django creates."
+        )
 
 
 def url_of(alias: str) -> str:

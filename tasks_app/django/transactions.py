@@ -28,7 +28,6 @@ from tasks_app.pool.connection.psycopg_connection import on_psycopg
 from tasks_app.pool.runs.settle_success import succeed
 from tasks_app.runtime.db.transaction import Transaction, of_commit
 from tasks_app.runtime.fork_safety import keep_from_fork
-from tasks_app.runtime.handler_db.handler_driver import CLOSED
 from tasks_app.runtime.hints.hints import HINTS
 
 log = quiet_logger(__name__)
@@ -41,6 +40,10 @@ OPEN = "The handler left an atomic() block open. Leave it before the handler ret
 BROKEN = (
     "The handler swallowed a database error that broke its transaction, or called "
     "set_rollback(True). Let the error out, or catch it outside of a nested atomic()."
+)
+CLOSED = (
+    "The handler closed Django's connection, perhaps by close_old_connections(), and with it went "
+    "what it wrote. Leave it open: the worker looks after it."
 )
 ENDED = (
     "The handler ended its transaction on psycopg's connection by itself, so that what it wrote "

@@ -106,6 +106,7 @@ boss.delete()
         ("TASKS_APP = {'SCAN': 1}", "TASKS_APP has 'SCAN', which is no setting"),
         ("TASKS_APP = {'SCHEMA': 'x'}", "Set TASKS_APP_SCHEMA in the environment"),
         ("TASKS_APP = 'x'", "Make it a dict"),
+        ("TASKS_APP = {'DATABASE_URL': 'postgresql://x/y'}", "a second database beside Django's"),
         ("DATABASES = {'default': {'ENGINE': 'django.db.backends.sqlite3'}}", "is sqlite"),
         ("TASKS_APP = {'LEASE': 'soon'}", "TASKS_APP_LEASE is wrong"),
     ],
@@ -124,3 +125,24 @@ def test_an_unknown_settings_module_is_said_in_a_sentence(shop: Site) -> None:
 
     assert (done.returncode, "nowhere.x, which cannot be found" in done.stderr) == (2, True)
     assert "Traceback" not in done.stderr
+
+
+def test_the_environment_may_not_name_another_database(shop: Site) -> None:
+    url = "postgresql://me@localhost/elsewhere"
+
+    ours = shop.manage("tasks_app", "stats", TASKS_APP_DATABASE_URL=url)
+    check = shop.manage("check", TASKS_APP_DATABASE_URL=url)
+
+    assert (ours.returncode, check.returncode) == (2, 1)
+    for done in (ours, check):
+        assert "names the database 'elsewhere', and Django's 'default' is" in done.stderr
+
+
+def test_check_says_what_is_wrong_with_a_value(shop: Site) -> None:
+    (shop.folder / "wrong.py").write_text(
+        "from shop.settings import *\nTASKS_APP = {'LEASE': 'soon'}\n"
+    )
+
+    done = shop.manage("check", DJANGO_SETTINGS_MODULE="wrong")
+
+    assert (done.returncode, "TASKS_APP_LEASE is wrong" in done.stderr) == (1, True)
