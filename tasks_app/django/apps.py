@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from django.apps import AppConfig
@@ -10,7 +11,8 @@ from django.db.models.signals import post_migrate
 from django.utils.module_loading import autodiscover_modules
 
 from tasks_app.django.configuration import database_alias, settings_of_django
-from tasks_app.domain.config.behind_environment import BEHIND
+from tasks_app.django.connection_reset import leave_to_parent
+from tasks_app.domain.config.framework_settings import FRAMEWORK_SETTINGS
 from tasks_app.domain.config.settings import load_settings
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.runtime.handlers.registry import HANDLERS
@@ -26,7 +28,8 @@ class TasksAppConfig(AppConfig):
 
     def ready(self) -> None:
         """Enter Django's settings and transactions, and import each app's ``tasks.py``."""
-        BEHIND.provide(settings_of_django)
+        FRAMEWORK_SETTINGS.provide(settings_of_django)
+        os.register_at_fork(after_in_child=leave_to_parent)
         HANDLERS.plain_lane = _lane
         post_migrate.connect(_migrate, sender=self)
         register(_check)

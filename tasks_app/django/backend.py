@@ -7,13 +7,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
-from django.core.checks import Error
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
+from django.tasks import task_backends
 from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.base import TaskContext, TaskResult
 from django.tasks.signals import task_enqueued, task_finished, task_started
@@ -21,7 +22,6 @@ from django.utils.json import normalize_json
 
 from tasks_app.django.configuration import database_alias
 from tasks_app.django.results import DJANGO, find_result
-from tasks_app.domain.errors import ConfigurationError
 from tasks_app.runtime.api.producer import create_task
 from tasks_app.runtime.handlers.registry import HANDLERS, handler
 from tasks_app.runtime.hints.hints import hint_tasks
@@ -51,19 +51,11 @@ class TasksBackend(BaseTaskBackend):
         }
         if "retry" in self.options and "max_attempts" not in self.options:
             del self._limits["max_attempts"]  # the policy implies it
-        HOOKS.follow(self._tell_of_failure)
 
     @property
     def database(self) -> str:
         """The alias of the database that has our tables."""
         return str(self.options.get("database") or database_alias())
-
-    def check(self, **_: Any) -> list[Error]:
-        try:
-            database_alias()
-        except ConfigurationError as error:
-            return [Error(str(error), id="tasks_app.E002")]
-        return []
 
     def validate_task(self, task: Any) -> None:
         """Check the task, and declare its handler: each Task of this backend comes by here."""
@@ -107,24 +99,26 @@ class TasksBackend(BaseTaskBackend):
         def run(ctx: Any, payload: dict[str, Any]) -> Any:
             result = self.get_result(str(ctx.task_id))
             task_started.send(type(self), task_result=result)
-            transaction.on_commit(lambda: self._tell(ctx.task_id), using=self.database)
+            transaction.on_commit(lambda: self.tell_of_end(ctx.task_id), using=self.database)
             context = [TaskContext(task_result=result)] * task.takes_context
             return normalize_json(task.call(*context, *payload["args"], **payload["kwargs"]))
 
         run.__module__, run.__qualname__ = task.func.__module__, task.func.__qualname__
         handler(task.module_path, queue=task.queue_name, **self._limits)(run)
 
-    def _tell_of_failure(self, notice: Notice) -> None:
-        if notice.kind.is_final and notice.kind is not NoticeKind.SUCCEEDED:
-            spec = HANDLERS.get(notice.name)
-            mine = notice.headers is not None and f'"{DJANGO}"' in notice.headers
-            if spec is not None and mine:
-                self._tell(notice.task_id)
+    def tell_of_end(self, task_id: int) -> None:
+        """Send ``task_finished``."""
+        task_finished.send(type(self), task_result=self.get_result(str(task_id)))
 
-    def _tell(self, task_id: int) -> None:
-        result = self.get_result(str(task_id))
-        if result.backend == self.alias:
-            task_finished.send(type(self), task_result=result)
+
+@HOOKS.follow
+def tell_of_failure(notice: Notice) -> None:
+    """Send it for what failed; Django makes backends anew in each thread, and this is one."""
+    if not notice.kind.is_final or notice.kind is NoticeKind.SUCCEEDED or notice.headers is None:
+        return
+    header = json.loads(notice.headers).get(DJANGO)
+    if header is not None:
+        task_backends[header["backend"]].tell_of_end(notice.task_id)
 
 
 def ours(priority: int) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections
 from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import ConfigurationError
@@ -75,11 +76,12 @@ def _check_environment() -> None:
 
     Only the names of the databases are compared: a pooler has another host.
     """
-    said = os.environ.get(DATABASE_VARIABLE)
-    if said is None:
+    try:
+        ours = make_url(os.environ[DATABASE_VARIABLE]).database
+    except (KeyError, ArgumentError):  # none, or one that the settings refuse
         return
     alias = database_alias()
-    ours, theirs = make_url(said).database, str(connections[alias].settings_dict["NAME"])
+    theirs = str(connections[alias].settings_dict["NAME"])
     if ours != theirs:
         raise ConfigurationError(
             f"{DATABASE_VARIABLE} names the database {ours!r:.60}, and Django's {alias!r} is "

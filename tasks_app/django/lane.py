@@ -11,8 +11,8 @@ from django.db import connections
 from django.db.utils import Error as DjangoError
 
 from tasks_app.django.atomicity import is_non_atomic
+from tasks_app.django.connection_reset import forget_wrappers
 from tasks_app.django.errors import judged
-from tasks_app.django.tidy import forget_wrappers
 from tasks_app.django.transactions import DjangoTransaction
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.run import Fence

@@ -17,9 +17,15 @@ from django.db.utils import Error as DjangoError
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection
 
+from tasks_app.django.connection_reset import (
+    forget_wrappers,
+    is_fresh,
+    release_others,
+    reset_connection,
+    run_hooks,
+)
 from tasks_app.django.errors import judged
 from tasks_app.django.statements import RESET, keeps_something, refuse_an_end
-from tasks_app.django.tidy import forget_wrappers, forsake, is_fresh, keep_old, run_hooks
 from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import Settlement
@@ -70,7 +76,7 @@ class DjangoTransaction:
         """
         self._db = db = connections[self._alias]
         if db.connection is not None and not is_fresh(db):
-            forsake(db)
+            reset_connection(db)
         self._begin(db)
         keep_from_fork(db.connection)
         db.close_at = None  # CONN_MAX_AGE, which is 0 by default, would reconnect at every run
@@ -198,9 +204,9 @@ class DjangoTransaction:
         """Roll back; never raises. A time limit may have struck within Django's own bookkeeping."""
         try:
             if self._db is not None and (self._atomic is not None or self._keeps):
-                forsake(self._db, close=self._keeps)
+                reset_connection(self._db, close=self._keeps)
             self._atomic, self._keeps = None, False
-            keep_old(self._alias)
+            release_others(self._alias)
         except BaseException as error:
             kind = type(error).__name__
             log.error("Django's connection was not given back: %s", kind)  # noqa: TRY400

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from sqlalchemy.engine import make_url
 
-from tasks_app.domain.config.behind_environment import BEHIND
+from tasks_app.domain.config.framework_settings import FRAMEWORK_SETTINGS
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tests.django.django_shop import shop  # noqa: F401  a fixture
 from tests.runtime.bench import Bench
@@ -61,7 +61,7 @@ def configured(database_url: str) -> None:
         editor.create_model(Order)
         editor.create_model(Line)
     HANDLERS.plain_lane = None
-    BEHIND.provide(dict)
+    FRAMEWORK_SETTINGS.provide(dict)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def site(configured: None, bench: Bench) -> Iterator[Bench]:  # noqa: F811
 
     Order.objects.all().delete()
     bench.registry.plain_lane = partial(DjangoLane, alias="default")
-    BEHIND.provide(settings_of_django)
+    FRAMEWORK_SETTINGS.provide(settings_of_django)
     yield bench
-    BEHIND.provide(dict)
+    FRAMEWORK_SETTINGS.provide(dict)
     connections.close_all()

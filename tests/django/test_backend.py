@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -106,6 +107,19 @@ def test_options_of_the_backend_are_those_of_handlers(
 
     assert (result.status, result.attempts, len(result.errors)) == (Status.FAILED, 3, 3)
     assert [kind for kind, _ in signals] == ["enqueued", *["started"] * 3, "finished"]
+
+
+def test_a_failure_is_told_once_however_many_threads_have_a_backend(
+    site: Bench, calls: Any, signals: Any
+) -> None:
+    with ThreadPoolExecutor(3) as threads:
+        for _ in range(3):
+            threads.submit(calls.fails.get_backend).result()
+    calls.fails.enqueue()
+
+    site.drain()
+
+    assert [kind for kind, _ in signals].count("finished") == 1
 
 
 def test_a_result_that_is_no_json_fails(site: Bench, calls: Any) -> None:

@@ -138,6 +138,31 @@ def test_the_environment_may_not_name_another_database(shop: Site) -> None:
         assert "names the database 'elsewhere', and Django's 'default' is" in done.stderr
 
 
+@pytest.mark.parametrize(("url", "status"), [("", 0), ("not a url", 2)])
+def test_an_odd_url_in_the_environment_ends_in_no_traceback(
+    shop: Site, url: str, status: int
+) -> None:
+    done = shop.manage("tasks_app", "stats", TASKS_APP_DATABASE_URL=url)
+
+    assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
+
+
+def test_children_have_connections_of_their_own(shop: Site) -> None:
+    """Though their parent, which imports the handlers, has one already when it forks."""
+    tasks = shop.folder / "orders" / "tasks.py"
+    before = tasks.read_text()
+    tasks.write_text(before + "\n\nassert Order.objects.count() >= 0\n")
+    try:
+        shop.orders(200)
+        done = shop.manage("tasks_app", "work", "-c", "2", "--drain")
+    finally:
+        tasks.write_text(before)
+
+    assert done.returncode == 0, done.stderr
+    assert shop.sql("SELECT count(*) FROM orders_points") == 200
+    assert shop.sql("SELECT count(*) FROM task_attempt") == 0
+
+
 def test_check_says_what_is_wrong_with_a_value(shop: Site) -> None:
     (shop.folder / "wrong.py").write_text(
         "from shop.settings import *\nTASKS_APP = {'LEASE': 'soon'}\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from tasks_app.domain.config.alert_rules import UserRule, parse_rules
-from tasks_app.domain.config.behind_environment import LayeredSettings
 from tasks_app.domain.config.field_types import Mail, Positive, Span, UserRules, Webhook
+from tasks_app.domain.config.framework_settings import LayeredSettings
 
 
 class AlertSettings(LayeredSettings):

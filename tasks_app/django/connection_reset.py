@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
@@ -28,7 +27,7 @@ def forget_wrappers(db: BaseDatabaseWrapper, wrapper: Callable[..., Any]) -> Non
         del db.execute_wrappers[db.execute_wrappers.index(wrapper) :]
 
 
-def forsake(db: BaseDatabaseWrapper, *, close: bool = False) -> None:
+def reset_connection(db: BaseDatabaseWrapper, *, close: bool = False) -> None:
     """Roll back, and set Django's bookkeeping to what it is outside of transactions.
 
     ``close``: something stays in the session that the next run would see.
@@ -59,7 +58,7 @@ def _forget(db: BaseDatabaseWrapper) -> None:
     db.in_atomic_block = db.needs_rollback = db.closed_in_transaction = False
 
 
-def keep_old(alias: str) -> None:
+def release_others(alias: str) -> None:
     """End what the run left open on other databases, by the rules of Django's requests."""
     for other in connections.all(initialized_only=True):
         if other.alias == alias:
@@ -81,11 +80,8 @@ def run_hooks(hooks: Iterable[Any]) -> None:
             log.error("on_commit callback %s failed: %s", name, type(error).__name__)  # noqa: TRY400
 
 
-def _leave_to_parent() -> None:
-    """In a forked process: its parent's connections are no longer here."""
+def leave_to_parent() -> None:
+    """Forget, in a forked process, the connections of its parent, whose sockets it shares."""
     for db in connections.all(initialized_only=True):
         _forget(db)
         db.connection = None
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)

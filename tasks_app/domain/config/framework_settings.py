@@ -10,7 +10,7 @@ Source = Callable[[], Mapping[str, str]]
 """Returns texts as the environment would have them, by the names of settings: ``scan_interval``."""
 
 
-class BehindEnvironment:
+class FrameworkSettings:
     """The one source of a process. It is asked at each load: a test may change the database."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class BehindEnvironment:
         return self._source()
 
 
-BEHIND = BehindEnvironment()
+FRAMEWORK_SETTINGS = FrameworkSettings()
 """Where a framework enters."""
 
 
@@ -42,5 +42,5 @@ class LayeredSettings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003  the same
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Say so to pydantic."""
-        framework = InitSettingsSource(settings_cls, init_kwargs=dict(BEHIND.read()))
+        framework = InitSettingsSource(settings_cls, init_kwargs=dict(FRAMEWORK_SETTINGS.read()))
         return (init_settings, env_settings, framework)
