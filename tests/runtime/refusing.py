@@ -16,6 +16,8 @@ import psycopg
 import pytest
 from psycopg import errors
 
+from tasks_app.pool.runs.settle_success import LastWord
+from tasks_app.runtime.handler_db.end_of_run import EndOfRun, Steps
 from tests.runtime.bench import Bench
 from tests.runtime.labour import Labour
 from tests.waiting import until
@@ -73,7 +75,7 @@ class Refusals:
         with self._mutex:
             self._wanted = ()
 
-    def judge(self, cursor: psycopg.Cursor[Any], query: object) -> None:
+    def judge(self, connection: Any, query: object) -> None:
         """Raise if the statement is to be refused."""
         sql = query.decode() if isinstance(query, bytes) else str(query)
         with self._mutex:
@@ -86,7 +88,7 @@ class Refusals:
             self._left -= 1
             self.at.append(time.monotonic())
         if self._code.startswith(FATAL):
-            cursor.connection.pgconn.finish()
+            connection.pgconn.finish()
         raise errors.lookup(self._code)(f"refused by the test: {self._code}")
 
 
@@ -94,13 +96,18 @@ class Refusals:
 def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Refusals]:
     """Lay the layer below every psycopg connection of this process."""
     faults = Refusals()
-    execute = psycopg.Cursor.execute
+    execute, end = psycopg.Cursor.execute, EndOfRun.end
 
     def judged(cursor: Any, query: Any, *args: Any, **options: Any) -> Any:
-        faults.judge(cursor, query)
+        faults.judge(cursor.connection, query)
         return execute(cursor, query, *args, **options)
 
+    def judged_end(connection: Any, last: LastWord, **options: Any) -> Steps[None]:
+        faults.judge(connection, last.sql)  # sent prepared, past every cursor
+        yield from end(connection, last, **options)
+
     monkeypatch.setattr(psycopg.Cursor, "execute", judged)
+    monkeypatch.setattr(EndOfRun, "end", judged_end)
     yield faults
     faults.end()
 

@@ -20,6 +20,7 @@ from tests.runtime.refusing import WITH_BROKER, Refusals, endure, get_over
     ("code", "name"),
     [
         ("40P01", "settle successes"),
+        ("40001", "succeed"),
         ("08006", "claim"),
         ("42501", "enter"),
         ("55P03", "claim next"),
