@@ -1,0 +1,97 @@
+"""A shop on disk that is moved in stages, and what its functions did."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import Engine, text
+
+from tests.peers.environments import both
+from tests.waiting import until
+
+DONE = "CREATE TABLE IF NOT EXISTS shop_done (kind text, order_id bigint, by_whom text)"
+
+
+class Shop:
+    """Its files, and the two programs that work for it."""
+
+    def __init__(self, folder: Path, programs: Path, engine: Engine, broker: str) -> None:
+        self.folder, self.programs, self.engine = folder, programs, engine
+        self.url = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if "TASKS_APP_" not in name},
+            "PYTHONPATH": both(folder),
+            "PGDSN": self.url,
+            "REDIS": broker,
+            "TASKS_APP_DATABASE_URL": engine.url.render_as_string(hide_password=False),
+            "TASKS_APP_IMPORTS": "shop.handlers",
+            "TASKS_APP_SCAN_INTERVAL": "0.1",
+            "TASKS_APP_RUN_DIR": str(folder / "run"),
+        }
+        with engine.begin() as connection:
+            connection.execute(text("DROP TABLE IF EXISTS shop_done"))
+            connection.execute(text(DONE))
+
+    def write(self, **files: str) -> None:
+        """Write modules of the package ``shop``."""
+        (self.folder / "shop").mkdir(exist_ok=True)
+        for name, code in {"__init__": "", **files}.items():
+            (self.folder / "shop" / f"{name}.py").write_text(code)
+
+    def run(self, code: str) -> str:
+        """Run a program of the shop to its end."""
+        done = subprocess.run(
+            [self.programs / "python", "-c", code],
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    @contextmanager
+    def serving(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A program of the shop that runs meanwhile."""
+        log = self.folder / f"{Path(arguments[-1]).name}.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [self.programs / "python", *arguments],
+                env=self.environment,
+                cwd=self.folder,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+            try:
+                yield process
+            finally:
+                process.terminate()
+                try:
+                    process.wait(20)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait(10)
+
+    def done(self) -> Counter[tuple[str, int]]:
+        """How often each effect was made."""
+        return Counter(row[:2] for row in self._rows())
+
+    def wait_for(self, effects: int) -> None:
+        """Until so many different effects were made."""
+        until(lambda: len(self.makers()) >= effects, 60, f"effect {effects}")
+
+    def makers(self) -> dict[tuple[str, int], str]:
+        """Who made each effect last."""
+        return {row[:2]: row[2] for row in self._rows()}
+
+    def _rows(self) -> Sequence[tuple[str, int, str]]:
+        with self.engine.connect() as connection:
+            found = connection.execute(text("SELECT kind, order_id, by_whom FROM shop_done"))
+            return [(kind, order_id, by_whom) for kind, order_id, by_whom in found]
