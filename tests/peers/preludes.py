@@ -62,5 +62,29 @@ def send_stop_job_command(connection, job_id):  # nothing runs here, and RQ says
         pass
 '''
 
-THEIRS = {"rq": RQ}
-PROGRAMS = {"rq": "rq"}
+PROCRASTINATE = """
+import os
+from datetime import UTC, datetime, timedelta
+import psycopg
+from procrastinate import *
+from procrastinate import testing
+
+with psycopg.connect(os.environ["PGDSN"], autocommit=True) as aside:
+    aside.execute("DROP SCHEMA IF EXISTS guide_peer CASCADE; CREATE SCHEMA guide_peer")
+dsn = psycopg.conninfo.make_conninfo(os.environ["PGDSN"], options="-c search_path=guide_peer")
+app = App(connector=SyncPsycopgConnector(conninfo=dsn))
+app.open()
+app.schema_manager.apply_schema()
+connection = psycopg.connect(dsn)
+noon = datetime.now(UTC) + timedelta(days=1)
+
+@app.task(name="receipt.send")
+def send_receipt(order_id):
+    pass
+
+job_id = send_receipt.defer(order_id=7)
+DECORATED = "def of_the_table(*arguments): ..."
+"""
+
+THEIRS = {"rq": RQ, "procrastinate": PROCRASTINATE}
+PROGRAMS = {"rq": "rq", "procrastinate": "procrastinate"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tests.docs.reading import section, text_of
 
 HEADING = "What you write, what it becomes"
-PYTHON = re.compile(r"^(?:@|await |raise |with )|\w\(|^ctx\.")
+PYTHON = re.compile(r"^(?:@|await |raise |with )|\w\(|^(?:ctx|app|job)\.\w")
 
 
 @dataclass(frozen=True, slots=True)

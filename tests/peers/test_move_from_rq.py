@@ -10,29 +10,12 @@ from sqlalchemy import Engine
 from tasks_app.embedded import Stack
 from tests.docs.reading import blocks, text_of
 from tests.peers.environments import programs_of
-from tests.peers.shops import Shop
+from tests.peers.shops import KINDS, Shop, handlers_of
 
 pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(300, method="thread")]
 
 JOBS, BEFORE, HANDLER, AFTER = blocks(text_of("docs/from/rq.md"), "python")
-KINDS = ("receipt", "points", "warehouse")
 ORDERS = 8
-OUTSIDE = """
-import os
-import psycopg
-from rq import get_current_job
-
-def mail(kind, order_id):
-    by_whom = "rq" if get_current_job() else "tasks_app"
-    with psycopg.connect(os.environ["PGDSN"], autocommit=True) as connection:
-        connection.execute("INSERT INTO shop_done VALUES (%s, %s, %s)", (kind, order_id, by_whom))
-
-report = mail
-"""
-MOVED = {
-    "points": ("grant_points", "points.grant"),
-    "warehouse": ("tell_warehouse", "warehouse.tell"),
-}
 BUYING = """
 import os, sys
 from redis import Redis
@@ -56,22 +39,10 @@ with Session(create_engine(os.environ["TASKS_APP_DATABASE_URL"])) as session:
 """All three effects of each order: those that moved before the commit, the rest after it."""
 
 
-def handlers_of(kinds: tuple[str, ...]) -> str:
-    """The guide's handler, and its like for the other jobs."""
-    code = HANDLER
-    for kind in kinds[1:]:
-        job, name = MOVED[kind]
-        more = HANDLER.partition("@handler")
-        code += f"\nfrom shop.jobs import {job}\n" + (more[1] + more[2]).replace(
-            "send_receipt", job
-        ).replace("receipt.send", name).replace("def receipt", f"def {kind}")
-    return code
-
-
 @pytest.fixture
 def shop(engine: Engine, stack: Stack, tmp_path: Path) -> Shop:
     shop = Shop(tmp_path, programs_of("rq"), engine, stack.urls.broker)
-    shop.write(jobs=JOBS, outside=OUTSIDE, handlers="")
+    shop.write(jobs=JOBS, handlers="")
     shop.run("import os, redis; redis.Redis.from_url(os.environ['REDIS']).flushdb()")
     return shop
 
@@ -84,9 +55,9 @@ def test_three_jobs_move_one_by_one_while_both_run(shop: Shop) -> None:
         for stage in range(4):
             moved, left = KINDS[:stage], KINDS[stage:]
             orders = range(stage * ORDERS, (stage + 1) * ORDERS)
-            shop.write(handlers=handlers_of(moved) if moved else "")
+            shop.write(handlers=handlers_of(HANDLER, moved))
             expected |= {(kind, order): "tasks_app" for kind in moved for order in orders}
-            expected |= {(kind, order): "rq" for kind in left for order in orders}
+            expected |= {(kind, order): "rq.cli" for kind in left for order in orders}
             with shop.serving("-m", "tasks_app", "work", "-c", "1"):
                 shop.run(BUYING.format(orders=list(orders), moved=moved, left=left))
                 shop.wait_for(len(expected))
@@ -97,7 +68,7 @@ def test_three_jobs_move_one_by_one_while_both_run(shop: Shop) -> None:
 
 def test_what_lies_in_their_queue_at_the_move_is_still_run_by_their_worker(shop: Shop) -> None:
     shop.run(BUYING.format(orders=[1, 2], moved=(), left=KINDS))
-    shop.write(handlers=handlers_of(("receipt",)))
+    shop.write(handlers=HANDLER)
     shop.run(BUYING.format(orders=[3], moved=("receipt",), left=KINDS[1:]))
     shop.run("from tasks_app.testing import drain; import shop.handlers; drain()")
     burst = ("-m", "rq.cli", "worker", "--burst", "--url", shop.environment["REDIS"], "default")
@@ -105,8 +76,8 @@ def test_what_lies_in_their_queue_at_the_move_is_still_run_by_their_worker(shop:
         worker.wait(60)
 
     assert {order: who for (kind, order), who in shop.makers().items() if kind == "receipt"} == {
-        1: "rq",
-        2: "rq",
+        1: "rq.cli",
+        2: "rq.cli",
         3: "tasks_app",
     }
     assert set(shop.done().values()) == {1}
