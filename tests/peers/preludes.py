@@ -86,5 +86,104 @@ job_id = send_receipt.defer(order_id=7)
 DECORATED = "def of_the_table(*arguments): ..."
 """
 
-THEIRS = {"rq": RQ, "procrastinate": PROCRASTINATE}
-PROGRAMS = {"rq": "rq", "procrastinate": "procrastinate"}
+PGQUEUER = '''
+import os
+from datetime import UTC, datetime, timedelta
+from functools import partial
+import asyncpg
+from pgqueuer import PgQueuer
+from pgqueuer.db import AsyncpgDriver
+from pgqueuer.errors import RetryRequested
+from pgqueuer.executors import DatabaseRetryEntrypointExecutor
+from pgqueuer.models import Context
+from pgqueuer.queries import Queries
+
+aside = await asyncpg.connect(os.environ["PGDSN"])
+await aside.execute("DROP SCHEMA IF EXISTS guide_peer CASCADE; CREATE SCHEMA guide_peer")
+connection = await asyncpg.connect(
+    os.environ["PGDSN"], server_settings={"search_path": "guide_peer"}
+)
+queries = Queries(AsyncpgDriver(connection))
+await queries.install()
+pgq = PgQueuer(AsyncpgDriver(connection))
+job_ids = await queries.enqueue("receipt.send", b"1")
+DECORATED = "async def of_the_table(job): ..."
+
+class Forgetful:
+    """A key that a row of the table took is free for the next."""
+
+    async def enqueue(self, *arguments, **options):
+        try:
+            return await queries_.enqueue(*arguments, **options)
+        finally:
+            await connection.execute("DELETE FROM pgqueuer WHERE dedupe_key IS NOT NULL")
+
+    def __getattr__(self, name):
+        return getattr(queries_, name)
+
+queries_, queries = queries, Forgetful()
+'''
+
+OUTBOX = """
+from datetime import UTC, datetime, timedelta
+import django
+from django.conf import settings
+from django.core.management import call_command
+
+settings.configure(
+    INSTALLED_APPS=["django_celery_outbox"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    CELERY_OUTBOX_APP="__main__.app",
+    USE_TZ=True,
+)
+django.setup()
+import asyncio, os
+os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+call_command("migrate", verbosity=0)
+from django_celery_outbox import OutboxCelery
+
+app = OutboxCelery("shop")
+
+@app.task(name="shop.send_receipt", max_retries=3)
+def send_receipt(order_id):
+    pass
+
+noon = datetime.now(UTC) + timedelta(days=1)
+"""
+OUR_CELERY = """
+from celery import Celery
+from tasks_app.celery_tasks import run_from_pool
+
+connection = session.connection()
+app = Celery("shop", set_as_current=False)
+
+@app.task(name="shop.send_receipt", max_retries=3)
+def send_receipt(order_id):
+    return order_id
+
+@app.task(name="shop.tell")
+def tell_them(order_id):
+    return order_id
+
+run_from_pool(send_receipt, tell_them)
+"""
+
+THEIRS = {
+    "rq": RQ,
+    "procrastinate": PROCRASTINATE,
+    "pgqueuer": PGQUEUER,
+    "django-celery-outbox": OUTBOX,
+}
+MORE_OF_OURS = {"django-celery-outbox": OUR_CELERY}
+PROGRAMS = {
+    "rq": ("rq", ["rq"]),
+    "procrastinate": ("procrastinate", ["procrastinate"]),
+    "pgqueuer": ("pgq", ["pgq"]),
+    "django-celery-outbox": ("python manage.py", ["python", "-m", "django"]),
+}
+"""What a command begins with in a guide, and how it is run."""
+OUTBOX_SETTINGS = """
+INSTALLED_APPS = ["django_celery_outbox"]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+CELERY_OUTBOX_APP = "celery.app"
+"""
