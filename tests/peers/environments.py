@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 import sysconfig
 from pathlib import Path
 
 import pytest
 
-from benchmarks.environments import PEERS, MissingError, Virtual
+from benchmarks.environments import FOLDER, PEERS, MissingError, Virtual
 from tests.releases import NO_PEER
 
 HERE = Path(__file__).parent
@@ -30,10 +31,13 @@ def version_of(package: str) -> str:
 def programs_of(package: str) -> Path:
     """The folder of its programs, Python among them; skips where it cannot be had."""
     environment = Virtual(PINS[package].name, (package,), PINS[package])
-    try:
-        environment.ensure()
-    except MissingError as missing:
-        pytest.skip(f"{NO_PEER}: {missing}")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "tests.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # files of tests run side by side
+        try:
+            environment.ensure()
+        except MissingError as missing:
+            pytest.skip(f"{NO_PEER}: {missing}")
     return environment.folder / "bin"
 
 

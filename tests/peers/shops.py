@@ -68,6 +68,26 @@ class Shop:
             connection.execute(text("DROP TABLE IF EXISTS shop_done"))
             connection.execute(text(DONE))
 
+    @contextmanager
+    def schema(self, name: str) -> Iterator[None]:
+        """A schema for the other system's tables and the shop's, before that of the pool."""
+        url = self.engine.url
+        self.environment |= {
+            "PGHOST": str(url.query.get("host", url.host or "")),
+            "PGPORT": str(url.query.get("port", url.port or "")),
+            "PGUSER": url.username or "",
+            "PGPASSWORD": str(url.password or ""),
+            "PGDATABASE": url.database or "",
+            "PGOPTIONS": f"-c search_path={name},public",
+        }
+        with self.engine.begin() as connection:
+            connection.exec_driver_sql(f"DROP SCHEMA IF EXISTS {name} CASCADE")
+            connection.exec_driver_sql(f"CREATE SCHEMA {name}")
+            connection.exec_driver_sql(f"CREATE TABLE {name}.guide_order (id bigint PRIMARY KEY)")
+        yield
+        with self.engine.begin() as connection:
+            connection.exec_driver_sql(f"DROP SCHEMA {name} CASCADE")
+
     def write(self, **files: str) -> None:
         """Write modules of the package ``shop``."""
         (self.folder / "shop").mkdir(exist_ok=True)

@@ -16,7 +16,6 @@ from tests.peers.shops import Shop
 pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(300, method="thread")]
 
 BEFORE, AFTER = blocks(text_of("docs/from/django-celery-outbox.md"), "python")
-SCHEMA = "guide_peer"
 SETTINGS = """
 import os
 INSTALLED_APPS = ["django_celery_outbox", "tasks_app.django"]
@@ -55,26 +54,11 @@ def rows():
 @pytest.fixture
 def shop(engine: Engine, stack: Stack, tmp_path: Path) -> Iterator[Shop]:
     shop = Shop(tmp_path, programs_of("django-celery-outbox"), engine, stack.urls.broker)
-    url = engine.url
     del shop.environment["TASKS_APP_DATABASE_URL"], shop.environment["TASKS_APP_IMPORTS"]
-    shop.environment |= {
-        "PGHOST": url.host or "",
-        "PGPORT": str(url.port or ""),
-        "PGUSER": url.username or "",
-        "PGPASSWORD": str(url.password or ""),
-        "PGDATABASE": url.database or "",
-        "PGOPTIONS": f"-c search_path={SCHEMA},public",
-        "DJANGO_SETTINGS_MODULE": "shop.settings",
-    }
-    with engine.begin() as connection:
-        connection.exec_driver_sql(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
-        connection.exec_driver_sql(f"CREATE SCHEMA {SCHEMA}")
-        connection.exec_driver_sql(f"CREATE TABLE {SCHEMA}.guide_order (id bigint PRIMARY KEY)")
-    task = BEFORE.partition("def buy")[0]
-    shop.write(settings=SETTINGS, jobs=task)
-    yield shop
-    with engine.begin() as connection:
-        connection.exec_driver_sql(f"DROP SCHEMA {SCHEMA} CASCADE")
+    shop.environment["DJANGO_SETTINGS_MODULE"] = "shop.settings"
+    with shop.schema("guide_peer"):
+        shop.write(settings=SETTINGS, jobs=BEFORE.partition("def buy")[0])
+        yield shop
 
 
 def test_both_ways_of_buying_write_in_the_open_block(shop: Shop) -> None:

@@ -17,7 +17,6 @@ pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(300, 
 
 JOBS, BEFORE, HANDLER, AFTER = blocks(text_of("docs/from/procrastinate.md"), "python")
 ORDERS = 8
-SCHEMA = "guide_peer"
 WORKER = ("-m", "procrastinate", "--app=shop.jobs.app", "worker")
 BUYING = """
 import psycopg
@@ -40,24 +39,10 @@ with app.open(), psycopg.connect() as connection:
 @pytest.fixture
 def shop(engine: Engine, stack: Stack, tmp_path: Path) -> Iterator[Shop]:
     shop = Shop(tmp_path, programs_of("procrastinate"), engine, stack.urls.broker)
-    url = engine.url
-    shop.environment |= {
-        "PGHOST": url.query.get("host", url.host or ""),
-        "PGPORT": str(url.query.get("port", url.port or "")),
-        "PGUSER": url.username or "",
-        "PGPASSWORD": str(url.password or ""),
-        "PGDATABASE": url.database or "",
-        "PGOPTIONS": f"-c search_path={SCHEMA},public",
-    }
-    with engine.begin() as connection:
-        connection.exec_driver_sql(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
-        connection.exec_driver_sql(f"CREATE SCHEMA {SCHEMA}")
-        connection.exec_driver_sql(f"CREATE TABLE {SCHEMA}.guide_order (id bigint PRIMARY KEY)")
-    shop.write(jobs=JOBS, handlers="")
-    shop.run("from shop.jobs import app\nwith app.open(): app.schema_manager.apply_schema()")
-    yield shop
-    with engine.begin() as connection:
-        connection.exec_driver_sql(f"DROP SCHEMA {SCHEMA} CASCADE")
+    with shop.schema("guide_peer"):
+        shop.write(jobs=JOBS, handlers="")
+        shop.run("from shop.jobs import app\nwith app.open(): app.schema_manager.apply_schema()")
+        yield shop
 
 
 def test_three_tasks_move_one_by_one_while_both_run(shop: Shop) -> None:
