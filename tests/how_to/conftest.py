@@ -34,7 +34,7 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        assert path.stem not in sys.modules
+        assert path.stem not in before
         sys.modules[path.stem] = module
         spec.loader.exec_module(module)
         return module
