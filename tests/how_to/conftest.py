@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from tasks_app.batch.job import JOBS
+from tasks_app.runtime.handlers.middleware import MIDDLEWARE
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tests.how_to.pages import files
 
@@ -24,7 +25,7 @@ Load = Callable[[str], Any]
 def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
     """Import ``page/file.py``; afterwards its handlers, schedules and jobs are unknown again."""
     known = [(each, dict(each)) for each in (HANDLERS.specs, HANDLERS.schedules, JOBS)]
-    before = set(sys.modules)
+    before, layers = set(sys.modules), [*MIDDLEWARE]
 
     def import_block(name: str) -> ModuleType:
         page, _, file = name.partition("/")
@@ -43,6 +44,7 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
     for each, as_it_was in known:
         each.clear()
         each.update(as_it_was)
+    MIDDLEWARE[:] = layers
     for name in set(sys.modules) - before:
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(_base(tmp_path_factory))):
             del sys.modules[name]
