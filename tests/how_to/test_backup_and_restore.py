@@ -23,16 +23,14 @@ from tasks_app.testing import drain, travel
 from tests.docs.reading import blocks
 from tests.factory import claimer
 from tests.how_to.pages import page
-from tests.servers import GIVEN, Databases, named
+from tests.servers import GIVEN, NOT_OURS, Databases, named
 
 DUMP, RESTORE, RESUME = blocks(page("backup-and-restore"), "bash")
 NEW = named("restored")
 FOR_GOOD: Any = {"unique_key": "7", "unique_scope": "forever"}
 WITHOUT_HISTORY = "--exclude-table-data='task_completed_p*'"
 
-pytestmark = pytest.mark.skipif(
-    bool(GIVEN), reason="pg_dump of the embedded server may be too old, or new, for a given one"
-)
+pytestmark = pytest.mark.skipif(bool(GIVEN), reason=NOT_OURS)
 
 
 class Shop(NamedTuple):
