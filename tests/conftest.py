@@ -20,7 +20,7 @@ from tasks_app.pool.retention.partitions import add_partition, missing_partition
 from tasks_app.pool.schema import migrate
 from tests.broker.rabbitmq import NO_RABBITMQ
 from tests.releases import NO_INDEX, NO_PEER, NO_RELEASE
-from tests.servers import GIVEN, NOT_OURS, Databases
+from tests.servers import GIVEN, NO_PGBOUNCER, NOT_OURS, Databases
 
 HERE = Path(__file__).parent
 
@@ -95,8 +95,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say loudly what was not tested: a skipped test is easily overlooked."""
     skipped = terminalreporter.stats.get("skipped", ())
     words = (str(report.longrepr[-1]).removeprefix("Skipped: ") for report in skipped)
-    marks = (NO_RABBITMQ, NOT_OURS, NO_RELEASE, NO_INDEX, NO_PEER)
-    loud = Counter(w for w in words if w.startswith(marks))
+    reasons = (NO_RABBITMQ, NO_PGBOUNCER, NOT_OURS, NO_RELEASE, NO_INDEX, NO_PEER)
+    loud = Counter(word for word in words if word.startswith(reasons))
     if loud:
         terminalreporter.section("NOT TESTED", yellow=True, bold=True)
     for reason, number in loud.items():

@@ -21,6 +21,7 @@ from tasks_app.domain.finding import Finding
 VARIABLE = "TASKS_APP_TEST_POSTGRES_URL"
 GIVEN = os.environ.get(VARIABLE)
 NOT_OURS = f"{VARIABLE} names a server that is not ours to stop or to set"
+NO_PGBOUNCER = "PgBouncer is not tested: it is not installed"
 PREFIX = "tasks_app_test_"
 MARK = PREFIX + secrets.token_hex(4)
 """Of this session: what its databases and roles are named by, and its connection on guard."""
