@@ -43,12 +43,18 @@ class Terminal:
         self._shell = subprocess.Popen(
             ["bash", "--norc", "--noprofile", "--noediting", "-i"],
             cwd=folder,
-            env={**clean, "PS1": PROMPT, "PS2": "", "TERM": "dumb", "VIRTUAL_ENV_DISABLE_PROMPT": "1"},
+            env={
+                **clean,
+                "PS1": PROMPT,
+                "PS2": "",
+                "TERM": "dumb",
+                "VIRTUAL_ENV_DISABLE_PROMPT": "1",
+            },
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  a tty has jobs
         )
         os.close(theirs)
         self._read()
