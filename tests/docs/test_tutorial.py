@@ -31,7 +31,7 @@ PART = re.compile(
 )
 LOOKS = ("tasks-app list", "tasks-app show", "tasks-app explain", "tasks-app sch", "tail", "cat")
 """Commands that a reader repeats until they show what the page shows."""
-PATIENCE_S = 45
+PATIENCE_S = 90
 MASKS = (
     (r"(?m)^\[\d\].*\n?", ""),  # what the shell says of its jobs
     (r"\b[\w.-]+:\d+:[0-9a-f]{12}\b", "OWNER"),
@@ -40,7 +40,8 @@ MASKS = (
     (r"\b(0\.0\.0\.0|127\.0\.0\.1|localhost):\d+", "ADDRESS"),
     (r"PostgreSQL [\d.]+|Valkey [\d.]+", "VERSION"),
     (r"to \d{4}; \d+ partitions", "MIGRATED"),
-    (r"(?m)\b(\d+ (s|min) ago|just now)", "AGO"),
+    (r"\b(\d+ (s|min) ago|just now)", "AGO"),
+    (r"(?m)^\d+\b|(?<=ids=\[)\d+|(?<=--before )\d+|(?<=is task )\d+", "ID"),  # by the clock
 )
 """What is different every time, besides the spans that ``timeless`` takes out."""
 OWNER = re.compile(r"^owner +[^:\s]+:(\d+):", re.M)
@@ -62,7 +63,9 @@ def masked(answer: str) -> str:
 
 def gist(answer: str) -> list[str]:
     """What a writer waits for."""
-    words = r"\b(?:PENDING|RUNNING|SUCCEEDED|FAILED|similar|ready|result|owner|Dashboard)\b"
+    words = (
+        r"\b(?:PENDING|RUNNING|SUCCEEDED|FAILED|similar|ready|result|owner|stock.count|Dashboard)\b"
+    )
     return re.findall(words, answer)
 
 
