@@ -61,10 +61,11 @@ class Ours:
 
 @dataclass(frozen=True, slots=True)
 class Virtual:
-    """A venv from ``peers/<name>/requirements.txt``."""
+    """A venv from the ``requirements.txt`` of ``pins``, or of ``peers/<name>``."""
 
     name: str
     packages: tuple[str, ...]
+    pins: Path | None = None
 
     @property
     def folder(self) -> Path:
@@ -72,7 +73,7 @@ class Virtual:
 
     def ensure(self) -> None:
         """Install what is pinned, again when the pins have changed."""
-        pins = PEERS / self.name / "requirements.txt"
+        pins = (self.pins or PEERS / self.name) / "requirements.txt"
         if _is_made(self.folder, pins):
             return
         print(f"setting up {self.name} (once) ...", flush=True)

@@ -19,7 +19,7 @@ from tasks_app.embedded.servers import cluster, programs
 from tasks_app.pool.retention.partitions import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
 from tests.broker.rabbitmq import NO_RABBITMQ
-from tests.releases import NO_INDEX, NO_RELEASE
+from tests.releases import NO_INDEX, NO_PEER, NO_RELEASE
 from tests.servers import GIVEN, NOT_OURS, Databases
 
 HERE = Path(__file__).parent
@@ -95,7 +95,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say loudly what was not tested: a skipped test is easily overlooked."""
     skipped = terminalreporter.stats.get("skipped", ())
     words = (str(report.longrepr[-1]).removeprefix("Skipped: ") for report in skipped)
-    loud = Counter(w for w in words if w.startswith((NO_RABBITMQ, NOT_OURS, NO_RELEASE, NO_INDEX)))
+    marks = (NO_RABBITMQ, NOT_OURS, NO_RELEASE, NO_INDEX, NO_PEER)
+    loud = Counter(w for w in words if w.startswith(marks))
     if loud:
         terminalreporter.section("NOT TESTED", yellow=True, bold=True)
     for reason, number in loud.items():

@@ -14,6 +14,7 @@ from tasks_app.pool.schema import newest
 PROJECT = Path(__file__).parents[1]
 NO_RELEASE = "The last release is not tested"
 NO_INDEX = "No package index answers: older versions are not tested"
+NO_PEER = "A system that a guide leads away from is not tested"
 CODE = ("tasks_app", "migrations")
 NEXT = "9999"
 _ROW = re.compile(r"^\| (?P<release>\d[^|]*) \| `(?P<commit>[0-9a-f]{40})` \|", re.MULTILINE)

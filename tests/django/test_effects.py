@@ -272,7 +272,7 @@ def test_a_backend_that_is_gone_charges_nothing(site: Bench) -> None:
     task_id = site.create(max_attempts=1)
 
     site.drain()
-    again = "UPDATE task_pending SET due_at = now() WHERE state = 'PENDING' RETURNING id"
+    again = "UPDATE task_pending SET due_at = now(), scan_at = now() RETURNING id"
     until(lambda: site.sql(again))
     site.drain()
 

@@ -18,7 +18,7 @@ from tasks_app.testing import drain
 from tests.broker.side_by_side import CASES
 from tests.docs.reading import blocks, text_of
 
-PAGE = text_of("docs/from-celery.md")
+PAGE = text_of("docs/from/celery.md")
 TASKS, BEFORE, AFTER, OUTBOX, CHAIN, HANDLER = blocks(PAGE, "python")
 
 

@@ -1,0 +1,107 @@
+"""Of each row of the guides both columns run: theirs in its own environment, ours on the pool."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from tasks_app.embedded import Stack
+from tasks_app.runtime.handlers.registry import HANDLERS
+from tests.docs.reading import text_of
+from tests.peers import play
+from tests.peers.environments import programs_of, version_of
+from tests.peers.preludes import MORE_OF_OURS, OURS, OUTBOX_SETTINGS, PROGRAMS, THEIRS
+from tests.peers.tables import code_of, commands_of, table_of
+
+PAGES = sorted(THEIRS)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_our_column_runs(page: str, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HANDLERS, "specs", {})
+    snippets = code_of([row.ours for row in table_of(page)])
+    with Session(engine) as session:
+        names: dict[str, Any] = {"session": session}
+        errors = asyncio.run(play.try_all(OURS + MORE_OF_OURS.get(page, ""), snippets, names))
+
+    assert len(snippets) > 10
+    assert errors == {}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.timeout(300, method="thread")
+def test_their_column_runs_in_their_own_package(page: str, stack: Stack, engine: Engine) -> None:
+    programs = programs_of(page)
+    snippets = code_of([row.theirs for row in table_of(page)])
+    url = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    done = subprocess.run(
+        [programs / "python", Path(play.__file__)],
+        input=json.dumps({"prelude": THEIRS[page], "snippets": snippets}),
+        env={**os.environ, "PGDSN": url, "REDIS": stack.urls.broker},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(snippets) > 5
+    assert json.loads(done.stdout.splitlines()[-1]) == {}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", PAGES)
+def test_their_commands_exist_with_their_options(page: str, tmp_path: Path) -> None:
+    programs = programs_of(page)
+    begins, (program, *arguments) = PROGRAMS[page]
+    named = commands_of([row.theirs for row in table_of(page)], begins)
+    (tmp_path / "outbox_settings.py").write_text(OUTBOX_SETTINGS)
+    django = {"PYTHONPATH": str(tmp_path), "DJANGO_SETTINGS_MODULE": "outbox_settings"}
+
+    assert named
+    for command, options in named:
+        helped = subprocess.run(
+            [programs / program, *arguments, command, "--help"],
+            env={**os.environ, **django, "COLUMNS": "200", "NO_COLOR": "1"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert helped.returncode == 0, (command, helped.stderr)
+        known = set(re.findall(r"--?[a-z][a-z-]*", helped.stdout))
+        assert options <= known, command
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_guide_is_about_the_version_that_it_was_tried_with(page: str) -> None:
+    [named] = re.findall(r"^Read: \S+ ([\d.]+\d),", text_of(f"docs/from/{page}.md"), re.MULTILINE)
+
+    assert named == version_of(page)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_guide_says_who_should_not_move_and_what_is_lost(page: str) -> None:
+    guide = text_of(f"docs/from/{page}.md")
+
+    assert 10 <= len(table_of(page)) <= 25
+    assert "**Move**" in guide
+    assert "**Stay**" in guide
+    assert all(f"\n## {heading}\n" in guide for heading in ("What you lose", "What you gain"))
+    assert len(re.findall(r"^- ", guide.split("## What you gain")[1], re.MULTILINE)) <= 5
+
+
+def test_every_guide_is_in_the_contents() -> None:
+    contents = text_of("docs/from/README.md")
+
+    assert all(f"({page}.md)" in contents for page in (*PAGES, "celery"))
