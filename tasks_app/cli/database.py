@@ -7,12 +7,14 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import click
 from sqlalchemy import Connection, Engine
 
 from tasks_app.domain.config.schema_name import PREFIX
 from tasks_app.domain.config.settings import Settings, load_settings
+from tasks_app.domain.errors import ConfigurationError
 from tasks_app.embedded import read_urls
 from tasks_app.pool.schema import check_version
 from tasks_app.runtime.db.database import Database
@@ -40,7 +42,13 @@ def settings() -> Settings:
 @contextmanager
 def opened() -> Iterator[Database]:
     """Yield the database, whatever its schema is, and dispose of it."""
-    database = Database(settings().database, prepare=settings().prepare)
+    given = settings()
+    if given.database_url is None and Path("manage.py").is_file():
+        raise ConfigurationError(
+            "No database is configured. In a Django project the commands are those of: "
+            "python manage.py tasks_app. Or set DJANGO_SETTINGS_MODULE."
+        )
+    database = Database(given.database, prepare=given.prepare)
     try:
         yield database
     finally:

@@ -67,6 +67,9 @@ def lay_out(
 
     A column without any value is left out. Only the columns in ``cut`` are cut.
     """
+    if not rows:
+        yield "None."
+        return
     used = [n for n in range(len(columns)) if not n or any(row[n] for row in rows)]
     table = [
         [columns[n] for n in used],

@@ -356,3 +356,20 @@ def test_prune_says_what_had_to_stay(shell: Shell, engine: Engine) -> None:
 
     assert done.returncode == 1
     assert f"{NAME} is in use and stays" in done.stderr
+
+
+def test_a_list_of_nothing_says_so(shell: Shell) -> None:
+    lists = (("audit",), ("schedules", "list"), ("batch", "list"))
+
+    assert [shell(*command).stdout for command in lists] == ["None.\n"] * len(lists)
+
+
+def test_a_misspelt_name_is_created_with_a_hint(shell: Shell) -> None:
+    misspelt, known, other = (shell("create", name) for name in ("cli.ecko", "cli.echo", "mail"))
+
+    assert misspelt.returncode == 0
+    assert misspelt.stderr == (
+        "TASKS_APP_IMPORTS has no handler cli.ecko, but cli.echo."
+        " If that was meant, cancel this task.\n"
+    )
+    assert (known.stderr, other.stderr) == ("", "")

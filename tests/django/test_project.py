@@ -167,11 +167,24 @@ print("the same", backend() == before)
     assert "another True\nthe same True\n" in done.stdout, done.stderr
 
 
-def test_check_says_what_is_wrong_with_a_value(shop: Site) -> None:
-    (shop.folder / "wrong.py").write_text(
-        "from shop.settings import *\nTASKS_APP = {'LEASE': 'soon'}\n"
-    )
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("{'LEASE': 'soon'}", "TASKS_APP_LEASE is wrong"),
+        ("{'BROKER_URL': 'http://x'}", "TASKS_APP_BROKER_URL is wrong: http leads to no broker"),
+    ],
+)
+def test_check_says_what_is_wrong_with_a_value(shop: Site, said: str, words: str) -> None:
+    (shop.folder / "wrong.py").write_text(f"from shop.settings import *\nTASKS_APP = {said}\n")
 
     done = shop.manage("check", DJANGO_SETTINGS_MODULE="wrong")
 
-    assert (done.returncode, "TASKS_APP_LEASE is wrong" in done.stderr) == (1, True)
+    assert (done.returncode, words in done.stderr) == (1, True), done.stderr
+
+
+def test_a_command_without_djangos_settings_leads_to_manage_py(shop: Site) -> None:
+    """Hints name `tasks-app show 4`, which in such a folder is typed as it stands."""
+    done = shop.run(sys.executable, "-m", "tasks_app", "show", "4")
+
+    assert done.returncode == 2
+    assert "python manage.py tasks_app" in done.stderr

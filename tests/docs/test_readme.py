@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import subprocess
@@ -22,7 +21,6 @@ from tests.docs.reading import PROJECT, blocks, text_of
 
 README = text_of("README.md")
 FIRST, MAIL = blocks(README, "python")
-HELLO = blocks(text_of("docs/tutorial.md"), "python")[0]
 
 
 class Base(DeclarativeBase):
@@ -32,25 +30,6 @@ class Base(DeclarativeBase):
 class Order(Base):
     __tablename__ = "readme_order"
     id: Mapped[int] = mapped_column(primary_key=True)
-
-
-def _bare(source: str) -> str:
-    """Code without docstrings and without the future."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list) and body and _is_text(body[0]):
-            body[0:1] = []
-    tree.body = [node for node in tree.body if not _is_future(node)]
-    return ast.unparse(tree)
-
-
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def _is_future(node: ast.AST) -> bool:
-    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
 
 
 @pytest.fixture
@@ -91,10 +70,6 @@ def test_its_first_code_runs(engine: Engine, database_url: str) -> None:
         Base.metadata.drop_all(engine)
 
     assert sent == [1]
-
-
-def test_the_tutorials_first_task_is_the_one_of_the_examples() -> None:
-    assert _bare(HELLO) == _bare(text_of("examples/hello.py"))
 
 
 @pytest.mark.processes

@@ -1,4 +1,4 @@
-"""The first task that the tutorial shows."""
+"""The first task that the README shows."""
 
 from __future__ import annotations
 

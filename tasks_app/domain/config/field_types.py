@@ -12,7 +12,7 @@ from tasks_app.domain.config.dashboard_access import read_passwords
 from tasks_app.domain.config.mail import read_mail
 from tasks_app.domain.config.retention import parse_keep
 from tasks_app.domain.config.schema_name import IDENTIFIER
-from tasks_app.domain.config.urls import ENCODED, is_broker_url, read_database_url
+from tasks_app.domain.config.urls import ENCODED, NO_BROKERS, is_broker_url, read_database_url
 from tasks_app.domain.config.webhook import read_webhook
 from tasks_app.domain.durations import parse_duration
 
@@ -34,10 +34,15 @@ def _database(value: SecretStr) -> SecretStr:
     return SecretStr(read_database_url(value.get_secret_value()))
 
 
+_BROKER_LOOKS = "use a URL such as redis://:password@host:6379/0"
+
+
 def _broker(value: SecretStr) -> SecretStr:
     url = value.get_secret_value()
+    if (scheme := url.partition(":")[0].partition("+")[0].lower()) in NO_BROKERS:
+        raise ValueError(f"{scheme} leads to no broker; {_BROKER_LOOKS}")
     if url and ("://" not in url or not is_broker_url(url)):
-        raise ValueError(f"use a URL such as redis://:password@host:6379/0; {ENCODED}")
+        raise ValueError(f"{_BROKER_LOOKS}; {ENCODED}")
     return value
 
 

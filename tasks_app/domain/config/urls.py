@@ -19,6 +19,8 @@ ENCODED = (
 )
 LOOKS = "use a URL such as postgresql+psycopg://user:password@host/name"
 OTHER_DATABASES = ("sqlite", "mysql", "mariadb", "oracle", "mssql", "cockroachdb", "mongodb")
+NO_BROKERS = {"http", "https", "postgres", "postgresql", *OTHER_DATABASES} - {"mongodb"}
+"""Schemes that are given by mistake. kombu knows many transports; which ones, it says itself."""
 OTHER_DRIVERS = ("asyncpg", "psycopg2", "psycopg2cffi", "pg8000")
 _SCHEME = r"[A-Za-z][\w+.-]*://"
 _DATABASE = re.compile(

@@ -171,7 +171,8 @@ def no_worker(facts: TaskFacts) -> Finding | None:
     return fail(
         "no worker",
         f"No live worker serves its queue {row.queue}{last}",
-        f"{other}Start one: celery -A tasks_app worker -E -Q {row.queue}",
+        f"{other}Start one: celery -A tasks_app worker -E -Q {row.queue}, "
+        f"or without a broker: tasks-app work -q {row.queue}",
     )
 
 

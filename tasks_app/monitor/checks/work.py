@@ -27,7 +27,7 @@ def living(connection: Connection, settings: Settings) -> list[Finding]:
     """Is a worker alive?"""
     found = heartbeats.live(connection, settings.lease)
     if not found:
-        advice = "Start one: celery -A tasks_app worker -E --loglevel=info"
+        advice = "Start one: celery -A tasks_app worker -E --loglevel=info, or: tasks-app work"
         return [warn("workers", "none is alive", advice)]
     nodes = sorted({worker.node for worker in found})
     return [ok("workers", f"{count(len(found), 'child')} of {', '.join(nodes)}")]

@@ -409,7 +409,8 @@ class TestWaiting:
         )
         assert said.advice == (
             "Its handler lives in workers of mail. "
-            "Start one: celery -A tasks_app worker -E -Q default"
+            "Start one: celery -A tasks_app worker -E -Q default, "
+            "or without a broker: tasks-app work -q default"
         )
 
     def test_no_handler(self, connection: Connection) -> None:
