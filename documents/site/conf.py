@@ -1,4 +1,4 @@
-"""Sphinx's settings. Its source folder is the checkout, so that links of the pages are those of the files."""
+"""Sphinx's settings. The checkout is its source folder: links of pages are those of files."""
 
 from __future__ import annotations
 
