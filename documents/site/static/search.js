@@ -4,7 +4,8 @@
 
 const K = 1.2; // a word that a section repeats soon adds nothing
 const B = 0.6; // how far long sections are held against themselves
-const HEADING = 1.5, TITLE = 1; // what a word there adds
+const HEADING = 1.5, TITLE = 1.5; // what a word there adds
+const LEAD = 1.25; // what stands under the title says what the page is about
 const OTHERS = 0.9; // our word, where somebody asked in another system's
 const SHOWN = 20;
 
@@ -68,7 +69,8 @@ function search(question) {
       sum += weight;
       had += weight > 0;
     }
-    const score = (sum * section.weight * had) / asked.length;
+    const share = had / asked.length; // of the words asked for
+    const score = sum * share * section.weight * (section.anchor ? 1 : LEAD);
     if (score > (best.get(section.url)?.score ?? 0)) best.set(section.url, { section, score });
   }
   const terms = new Set(asked.flatMap((each) => each.terms));
