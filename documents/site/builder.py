@@ -1,4 +1,4 @@
-"""Addresses: ``docs/`` is the root of the site, and a README the first page of its folder."""
+"""Builds HTML at the addresses of the site."""
 
 from __future__ import annotations
 
@@ -7,14 +7,7 @@ from typing import Any
 from sphinx.application import Sphinx
 from sphinx.builders.html import StandaloneHTMLBuilder
 
-
-def address(page: str) -> str:
-    """Where a page lies in the site: of docs/a/README a/index.html."""
-    if not page.startswith("docs/"):
-        return f"{page}.html"
-    folder, _, name = page.removeprefix("docs/").rpartition("/")
-    name = "index" if name == "README" else name
-    return f"{folder}/{name}.html" if folder else f"{name}.html"
+from documents.site.address import address
 
 
 class SiteBuilder(StandaloneHTMLBuilder):

@@ -38,4 +38,5 @@ templates_path = [str(HERE / "templates")]
 html_css_files = ["site.css"]
 html_copy_source = html_show_sourcelink = html_use_index = False
 html_show_copyright = False
-pygments_style, pygments_dark_style = "friendly", "monokai"
+pygments_style = "a11y-high-contrast-light"
+pygments_dark_style = "a11y-high-contrast-dark"

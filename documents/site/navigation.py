@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
-from sphinx.application import Sphinx
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 _SECTION = re.compile(r"^## ", re.MULTILINE)
 _LISTED = re.compile(r"^\|(?:[^|\n]*\|)?? *\[([^\]]+)\]\(([^)#\s]+\.md)\) *\|", re.MULTILINE)

@@ -17,7 +17,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.search.en import SearchEnglish
 
-from documents.site.builder import address
+from documents.site.address import address
 
 STEMMER = ("base-stemmer.js", "english-stemmer.js")
 """Of Snowball (BSD-3-Clause), as Sphinx brings it."""

@@ -115,7 +115,8 @@ def _highlighted(path: Path) -> str:
         lexer = get_lexer_for_filename(path.name)
     except ClassNotFound:
         lexer = TextLexer()
-    return highlight(path.read_text(errors="replace"), lexer, _FORMATTER)
+    lines: str = highlight(path.read_text(errors="replace"), lexer, _FORMATTER)
+    return lines
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

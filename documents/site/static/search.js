@@ -7,14 +7,15 @@ const B = 0.6; // how far long sections are held against themselves
 const HEADING = 1.5, TITLE = 1.5; // what a word there adds
 const LEAD = 1.25; // what stands under the title says what the page is about
 const OTHERS = 0.9; // our word, where somebody asked in another system's
-const SHOWN = 20;
+const SHOWN = 10, EXCERPT = 240;
+const OURS = /tasks[_-]app/gi; // on every page: no word
 
 const stemmer = new EnglishStemmer();
 const stems = new Map();
 const stopwords = new Set(INDEX.stopwords);
 
 function words(text) {
-  const found = text.toLowerCase().replaceAll("'", "").match(/[a-z0-9]+/g) ?? [];
+  const found = text.replace(OURS, " ").toLowerCase().replaceAll("'", "").match(/[a-z0-9]+/g) ?? [];
   return found.filter((word) => word.length > 1 && !stopwords.has(word)).map(stem);
 }
 
@@ -82,11 +83,12 @@ function excerpt(text, terms) {
   const pieces = text.split(/(?<=[.:!?]) /);
   const had = pieces.map((piece) => new Set(words(piece).filter((word) => terms.has(word))).size);
   const at = had.indexOf(Math.max(...had));
-  return pieces.slice(at, at + 3).join(" ").slice(0, 240);
+  const says = pieces.slice(at, at + 3).join(" ");
+  return says.length > EXCERPT ? `${says.slice(0, says.lastIndexOf(" ", EXCERPT))} …` : says;
 }
 
 function marked(text, terms) {
-  return text.split(/([A-Za-z0-9]+)/).map((piece) => {
+  return text.split(/(tasks[_-]app|[A-Za-z0-9]+)/).map((piece) => {
     if (!terms.has(stem(piece.toLowerCase()))) return piece;
     const mark = document.createElement("mark");
     mark.textContent = piece;
@@ -110,7 +112,8 @@ function show(question) {
     ...found.slice(0, SHOWN).map((section) => item(section, terms)),
   );
   document.getElementById("found").textContent = !question.trim() ? ""
-    : found.length ? `${found.length} pages, best first.`
+    : found.length > SHOWN ? `The best ${SHOWN} of ${found.length} pages.`
+    : found.length ? "Best first."
       : "No page has these words. Try others, or the glossary.";
 }
 
