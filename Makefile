@@ -11,10 +11,12 @@ JOBS ?= 4
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
+REFUSE_OLD_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tasks_app needs Python 3.11 or newer. Run: make PYTHON=python3.12 " + "$(MAKECMDGOALS)")'
+
 setup: $(READY)  ## make .venv with everything pinned
 
 $(READY): requirements/dev.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tasks_app needs Python 3.11 or newer. Run: make PYTHON=python3.12 " + "$(MAKECMDGOALS)")'
+	@$(REFUSE_OLD_PYTHON)
 	@echo "setting up .venv (once) ..."
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
@@ -139,6 +141,7 @@ docs: $(READY)  ## write the pages that come from the code: schema, settings, co
 
 SITE := .tasks_app/site
 $(SITE)/.venv/.ready: requirements/site.txt
+	@$(REFUSE_OLD_PYTHON)
 	@echo "setting up $(SITE)/.venv (once) ..."
 	@$(PYTHON) -m venv $(SITE)/.venv
 	@$(SITE)/.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/site.txt

@@ -30,7 +30,7 @@ FOR_MAINTAINERS = re.compile(
 
 def _sections(app: Sphinx) -> Iterator[list[Any]]:
     for page in sorted(app.env.found_docs):
-        weight = 0.6 if FOR_MAINTAINERS.match(page) else 1
+        weight = 0.4 if FOR_MAINTAINERS.match(page) else 1
         title = app.env.titles[page].astext()
         for section in app.env.get_doctree(page).findall(nodes.section):
             heading = section.next_node(nodes.title)

@@ -8,15 +8,22 @@ const HEADING = 1.5, TITLE = 1.5; // what a word there adds
 const LEAD = 1.25; // what stands under the title says what the page is about
 const OTHERS = 0.9; // our word, where somebody asked in another system's
 const SHOWN = 10, EXCERPT = 240;
-const OURS = /tasks[_-]app/gi; // on every page: no word
 
 const stemmer = new EnglishStemmer();
 const stems = new Map();
 const stopwords = new Set(INDEX.stopwords);
 
+// Stems of the words, and each name_of_code as a whole beside its parts. "tasks-app" is on every page.
 function words(text) {
-  const found = text.replace(OURS, " ").toLowerCase().replaceAll("'", "").match(/[a-z0-9]+/g) ?? [];
-  return found.filter((word) => word.length > 1 && !stopwords.has(word)).map(stem);
+  const plain = text.toLowerCase().replaceAll("'", "").replaceAll("tasks-app", " ");
+  return (plain.match(/[a-z0-9_]+/g) ?? []).flatMap((name) => {
+    const parts = name.replace(/^tasks_app(_|$)/, "").split("_").filter(isWord).map(stem);
+    return name.includes("_") && parts.length ? [name, ...parts] : parts;
+  });
+}
+
+function isWord(part) {
+  return part.length > 1 && !stopwords.has(part);
 }
 
 function stem(word) {
@@ -88,7 +95,7 @@ function excerpt(text, terms) {
 }
 
 function marked(text, terms) {
-  return text.split(/(tasks[_-]app|[A-Za-z0-9]+)/).map((piece) => {
+  return text.split(/(tasks[_-]app|[A-Za-z0-9]+)/i).map((piece) => {
     if (!terms.has(stem(piece.toLowerCase()))) return piece;
     const mark = document.createElement("mark");
     mark.textContent = piece;
