@@ -39,4 +39,4 @@ html_css_files = ["site.css"]
 html_copy_source = html_show_sourcelink = html_use_index = False
 html_show_copyright = False
 pygments_style = "a11y-high-contrast-light"
-pygments_dark_style = "a11y-high-contrast-dark"
+pygments_dark_style = "github-dark-high-contrast"

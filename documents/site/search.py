@@ -34,11 +34,17 @@ def _sections(app: Sphinx) -> Iterator[list[Any]]:
         title = app.env.titles[page].astext()
         for section in app.env.get_doctree(page).findall(nodes.section):
             heading = section.next_node(nodes.title)
-            parts = (each for each in section.children if _is_text(each))
-            text = " ".join(re.sub(r"\s+", " ", each.astext()) for each in parts)
+            text = " ".join(_text(each) for each in section.children if _is_text(each))
             anchor = "" if heading and heading.astext() == title else section["ids"][0]
             heading_text = heading.astext() if heading else ""
             yield [address(page), weight, title, heading_text, anchor, text]
+
+
+def _text(node: nodes.Node) -> str:
+    text = node.astext()
+    if isinstance(node, nodes.table):
+        text = text.replace("\n\n", " · ")
+    return re.sub(r"\s+", " ", text)
 
 
 def _is_text(node: nodes.Node) -> bool:
