@@ -34,7 +34,7 @@ pages = pytest.mark.parametrize(
 READ: dict[str, Callable[[str], Any]] = {
     "yaml": lambda block: list(yaml.safe_load_all(block)),
     "toml": tomllib.loads,
-    "ini": lambda block: configparser.RawConfigParser(strict=False).read_string(block),
+    "ini": lambda block: configparser.RawConfigParser(strict=False).read_string(f"[top]\n{block}"),
     "json": json.loads,
 }
 OUTSIDE = re.compile(r"TASKS_APP_(TEST_\w+|COMPOSE_\w+)$")

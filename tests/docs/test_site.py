@@ -14,9 +14,10 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page as Window
 from playwright.sync_api import expect
 
+from documents.site.navigation import entries
 from tests.dashboard.chromium import CHROMIUM, chromium
 from tests.docs.built import Page, page, pages
-from tests.docs.reading import PROJECT
+from tests.docs.reading import PROJECT, text_of
 from tests.releases import NO_INDEX
 
 __all__ = ["chromium"]
@@ -128,19 +129,13 @@ def test_a_folder_that_is_linked_shows_its_files(site: Path) -> None:
     assert any(link.endswith("manage.py.html") for link in shown.links)
 
 
-def test_every_page_begins_with_the_same_sidebar(site: Path) -> None:
-    named = {
-        "Your first task",
-        "Producing tasks",
-        "Operations",
-        "Settings",
-        "Guarantees",
-        "Overview",
-    }
-    for each in ("index.html", "operations/stopping.html", "source/tests/conftest.py.html"):
-        if (site / each).exists():
-            text = (site / each).read_text()
-            assert {name for name in named if f">{name}</a>" not in text} == set(), each
+def test_every_page_has_the_sidebar_that_the_readme_lists(site: Path) -> None:
+    titles = [title for title, _ in entries(text_of("docs/README.md"), own=False)]
+    for name in ("index.html", "operations/stopping.html", "source/examples/hello.py.html"):
+        shown = re.findall(
+            r"<a class=\"[^\"]*reference internal[^>]*>([^<]*)</a>", (site / name).read_text()
+        )
+        assert {title.lower() for title in titles} - {each.lower() for each in shown} == set(), name
 
 
 @pytest.fixture
