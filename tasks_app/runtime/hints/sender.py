@@ -63,6 +63,7 @@ class HintSender:
         idle = not self._waiting
         if idle and self._start_now(given):
             return
+        put = False  # CPython 3.13 hands an item to the thread that waits: the queue stays empty
         for hint in given:
             if self._channel.silent(hint.queue):
                 self.counts.silent += 1
@@ -70,9 +71,10 @@ class HintSender:
                 self.counts.dropped += 1
             else:
                 self._waiting.put(hint, hint.at)
-        if self._thread is None and self._waiting:
+                put = True
+        if put and self._thread is None:
             self._start()
-        if idle and self._waiting:
+        if put and idle:
             time.sleep(0)  # lets the thread begin: else it waits until this one waits for something
 
     def flush(self, patience_s: float) -> None:
