@@ -6,15 +6,17 @@ READY := .venv/.ready
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick test-long check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-dashboard bench-gate bench-scrape scale test-pg16 test-server test-newest test-lowest format docs screenshots lock clean
+.PHONY: help setup demo test test-quick test-long check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-dashboard bench-gate bench-scrape scale test-pg16 test-server test-newest test-lowest format docs site screenshots lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
+REFUSE_OLD_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tasks_app needs Python 3.11 or newer. Run: make PYTHON=python3.12 " + "$(MAKECMDGOALS)")'
+
 setup: $(READY)  ## make .venv with everything pinned
 
 $(READY): requirements/dev.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tasks_app needs Python 3.11 or newer. Run: make PYTHON=python3.12 " + "$(MAKECMDGOALS)")'
+	@$(REFUSE_OLD_PYTHON)
 	@echo "setting up .venv (once) ..."
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
@@ -137,6 +139,19 @@ docs: $(READY)  ## write the pages that come from the code: schema, settings, co
 	@$(BIN)/python -m documents
 	@$(BIN)/python -m tests.docs.sql_page
 
+SITE := .tasks_app/site
+$(SITE)/.venv/.ready: requirements/site.txt
+	@$(REFUSE_OLD_PYTHON)
+	@echo "setting up $(SITE)/.venv (once) ..."
+	@$(PYTHON) -m venv $(SITE)/.venv
+	@$(SITE)/.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/site.txt
+	@touch $@
+
+site: $(SITE)/.venv/.ready  ## build the documentation as a web site: .tasks_app/site/html/index.html
+	@rm -rf $(SITE)/html
+	@$(SITE)/.venv/bin/sphinx-build -q -E -W --keep-going -b site -c documents/site -d $(SITE)/read . $(SITE)/html
+	@echo "$(SITE)/html/index.html"
+
 screenshots: $(READY)  ## take the dashboard's pictures anew, of a shop on real servers (two minutes; needs chromium)
 	@$(BIN)/python -m documents.screenshots $(ARGS)
 
@@ -145,6 +160,7 @@ lock: $(READY)  ## pin the newest versions that pyproject allows
 	@$(BIN)/python -m pip install --quiet uv
 	@cd requirements && $(PIN) --upgrade ../pyproject.toml --extra demo --extra otel dev.in -o dev.txt
 	@cd requirements && $(PIN) -c dev.txt ../pyproject.toml --extra cli --extra dashboard --extra flower image.in -o image.txt
+	@cd requirements && $(PIN) --upgrade site.in -o site.txt
 
 clean:  ## remove .venv and ./.tasks_app
 	@rm -rf .venv $(NEWEST) $(LOWEST) .tasks_app

@@ -13,7 +13,7 @@ from tasks_app.pool.schema import newest
 
 PROJECT = Path(__file__).parents[1]
 NO_RELEASE = "The last release is not tested"
-NO_INDEX = "No package index answers: older versions are not tested"
+NO_INDEX = "No package index answers: older versions, or the site, are not tested"
 NO_PEER = "A system that a guide leads away from is not tested"
 CODE = ("tasks_app", "migrations")
 NEXT = "9999"
