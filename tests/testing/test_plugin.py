@@ -103,7 +103,7 @@ def given(tmp_path_factory: pytest.TempPathFactory, database_url: str) -> str:
     engine = create_engine(database_url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         connection.exec_driver_sql("CREATE DATABASE tasks_app_kit_00000000_0_ab")
-    options = ("--tasks-app-server", database_url, "--durations=0", "-vv")
+    options = ("--tasks-app-server", database_url, "--durations=0", "--durations-min=0", "-vv")
     done = users_tests(tmp_path_factory.mktemp("shop"), USERS + EMPTIED, *options)
     return done.stdout + done.stderr
 
