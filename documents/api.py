@@ -14,6 +14,7 @@ from documents.source import (
     fields,
     first_sentence,
     generated,
+    has_example,
     is_property,
     methods,
     signature,
@@ -48,6 +49,13 @@ SUBJECTS = {
     " InvalidSelectionError InvalidJobError BatchStateError ChunkRowError PlanError"
     " TaskBufferFullError UniqueKeyTakenError",
 }
+ON_A_PAGE_OF_ITS_OWN = {"TaskContext"}
+EXAMPLES = (
+    "Examples run as tests, in this world: `session` is an open Session and `engine` its Engine. "
+    "`send_mail` handles `mail.send`, and its task `task_id` waits; that of `card.charge`, "
+    "`failed_id`, has failed. Of the job `payroll`, the instance `running_id` runs and "
+    "`stopped_id` was stopped. `tests/docs/docstrings.py` makes it."
+)
 FOR_ASYNC = (
     "`await aget_task(session, …)` is `get_task` on an AsyncSession, AsyncConnection or psycopg's"
     " AsyncConnection: the same arguments, the same answer. So are the others; `agroup_results` is "
@@ -96,7 +104,8 @@ def hooks_page() -> str:
     """Return the page about subscribers and middleware."""
     about = "How to use them: [hooks and middleware](../operations/hooks.md)."
     lines = generated("Hooks", "tasks_app/runtime/hooks.py", about)
-    subscribe = methods(class_of(HOOKS, "Hooks"))["subscribe"]
+    subscribe = definitions(HOOKS)["subscribe"]
+    assert isinstance(subscribe, Definition)  # noqa: S101
     lines += definition(subscribe, "subscribe", level=2)
     lines += ["## Notice", "", docstring(class_of(HOOKS, "Notice")), ""]
     lines += table(fields(class_of(HOOKS, "Notice")), "field")
@@ -120,7 +129,7 @@ def exports_page(exported: Collection[str] = __all__) -> str:
     about = (
         "What `from tasks_app import …` offers, by subject. Locks for code that is no task are in "
         "`tasks_app.locks` ([locks](../locks.md)), help for your tests is in"
-        " `tasks_app.testing` ([test kit](testing.md))."
+        f" `tasks_app.testing` ([test kit](testing.md)).\n\n{EXAMPLES}"
     )
     lines = generated("Exported names", "tasks_app/__init__.py", about)
     for subject, names in SUBJECTS.items():
@@ -131,14 +140,14 @@ def exports_page(exported: Collection[str] = __all__) -> str:
             node = _node(name)
             if isinstance(node, Definition):
                 lines += definition(node, name, level=3)
+            elif name not in ON_A_PAGE_OF_ITS_OWN and has_example(node):
+                lines += [f"### {name}", "", docstring(node), ""]
     lines += ["## For async callers", "", FOR_ASYNC, "", "| name | of |", "|---|---|"]
     lines += [f"| `{name}` | [`{name[1:]}`](#{name[1:]}) |" for name in twins]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _node(name: str) -> ast.AST:
-    if name == "subscribe":
-        return methods(class_of(HOOKS, "Hooks"))[name]
     return definitions(_HOME[name]).get(name, ast.Pass())
 
 

@@ -126,10 +126,17 @@ def docstring(node: ast.AST) -> str:
 
 
 def _paragraph(text: str) -> str:
-    """An indented one is an example."""
+    """One that is indented, or as typed at the prompt, is an example."""
+    if text.startswith(">>> "):
+        return f"```pycon\n{text}\n```"
     if text.startswith("    "):
         return f"```python\n{textwrap.dedent(text)}\n```"
     return plain(text)
+
+
+def has_example(node: ast.AST) -> bool:
+    """Whether the docstring of a function or class shows a call."""
+    return "\n```pycon\n" in docstring(node)
 
 
 def first_sentence(node: ast.AST) -> str:

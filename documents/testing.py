@@ -12,6 +12,7 @@ from documents.source import (
     fields,
     first_sentence,
     generated,
+    has_example,
     is_property,
     methods,
 )
@@ -25,7 +26,8 @@ RECORDS = ("Where", "ContextOptions", "TaskRun")
 def page() -> str:
     """Return the page about ``from tasks_app.testing import …``."""
     about = (
-        "What `from tasks_app.testing import …` offers. How to use it: [recipes](../testing.md)."
+        "What `from tasks_app.testing import …` offers. How to use it: [recipes](../testing.md). "
+        "Examples begin [as those of the exported names](exports.md)."
     )
     home = {name: f"{KIT}.{room}" for room, names in _ROOMS.items() for name in names.split()}
     lines = [
@@ -39,6 +41,8 @@ def page() -> str:
     for name, node in found.items():
         if isinstance(node, Definition):
             lines += definition(node, name, level=2)
+        elif has_example(node):
+            lines += [f"## {name}", "", docstring(node), ""]
     for name in RECORDS:
         lines += [f"## {name}", "", docstring(found[name]), ""]
         lines += table(fields(class_of(home[name], name)), "field")

@@ -31,6 +31,9 @@ def start_job(
     The identifying parameters name the instance. With ``restart`` one that has failed or was
     stopped goes on where it was; what is complete is not done again.
 
+    >>> start_job(session, payroll, {"month": "2030-01"}).run
+    1
+
     Returns:
         The instance's id and run, and whether it is new.
 
@@ -60,6 +63,9 @@ def restart_job(session: Sync, batch_id: int, *, divide: int | None = None, by: 
 
     ``divide``: into so many, each partition that has not started.
 
+    >>> restart_job(session, stopped_id, by="anna").run
+    2
+
     Raises:
         InvalidJobError: this process does not know its job.
         BatchStateError: there is no such instance, or it runs, or is complete.
@@ -77,6 +83,9 @@ def replan_job(session: Sync, batch_id: int, step: str, *, divide: int, by: str 
     """Divide each partition of a running step that has not started into so many.
 
     Those that run go on as they are. Other decisions about the instance wait meanwhile.
+
+    >>> replan_job(session, running_id, "pay", divide=4)
+    3
 
     Returns:
         How many partitions were added.
@@ -107,6 +116,9 @@ def replan_job(session: Sync, batch_id: int, step: str, *, divide: int, by: str 
 def stop_job(session: Sync, batch_id: int, *, by: str = "") -> int:
     """Let an instance stop: what waits is cancelled, what runs ends at its next chunk.
 
+    >>> stop_job(session, running_id, by="anna")
+    0
+
     Returns:
         How many of its tasks still run.
 
@@ -130,6 +142,10 @@ def stop_job(session: Sync, batch_id: int, *, by: str = "") -> int:
 def abandon_job(session: Sync, batch_id: int, *, by: str = "") -> None:
     """End an instance for ever; what it has done stays, and its parameters are free again.
 
+    >>> abandon_job(session, stopped_id, by="anna")
+    >>> print(get_job(session, stopped_id).batch.status)
+    ABANDONED
+
     Raises:
         BatchStateError: there is no such instance, or it is complete, or tasks of it are left.
     """
@@ -152,6 +168,9 @@ def get_job(session: Sync, batch_id: int) -> BatchView | None:
     """Return an instance with its steps, and how their partitions stand; None: there is none.
 
     Steps are in the order of their plan where this process knows the job; else as they began.
+
+    >>> print(get_job(session, running_id).batch.status)
+    RUNNING
     """
     connection = connection_of(session)
     batch = instances.get(connection, batch_id)
@@ -172,7 +191,11 @@ def get_job(session: Sync, batch_id: int) -> BatchView | None:
 def list_jobs(
     session: Sync, *, job: str | None = None, status: str | None = None, most: int = 50
 ) -> list[Batch]:
-    """Return instances, newest first."""
+    """Return instances, newest first.
+
+    >>> [batch.id == stopped_id for batch in list_jobs(session, job="payroll", status="STOPPED")]
+    [True]
+    """
     return instances.find(connection_of(session), job=job, status=status, most=most)
 
 

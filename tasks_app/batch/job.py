@@ -26,6 +26,13 @@ class BatchJob:
     limits, breakers, pauses and Flower know steps by name, and a worker that does not know the job
     claims none of its tasks.
 
+    >>> def pay(ctx, rows):
+    ...     for row in rows:
+    ...         create_task(ctx.session, send_mail, {"to": row.address})
+    >>> salaries = BatchJob("salaries", [Step("pay", Table("employee"), chunk=pay)])
+    >>> start_job(session, salaries, {"month": "2030-01"}).new
+    True
+
     Args:
         name: keep it, or instances are not found again.
         steps: each after the one before it, unless it says ``after``.

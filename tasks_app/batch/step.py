@@ -38,6 +38,10 @@ T = TypeVar("T")
 class Step:
     """One step of a job; what it declares is checked when it is made.
 
+    >>> def count(ctx, rows):
+    ...     ctx.state["rows"] = ctx.state.get("rows", 0) + len(rows)
+    >>> step = Step("count", Table("employee"), chunk=count, commit_every="500 rows or 1s")
+
     Args:
         name: what it is called in the job; keep it, or restarts do not find what is done.
         source: what is read, or a function of the job's parameters that returns it. None: nothing

@@ -114,7 +114,6 @@ class Hooks:
         self._failures: dict[Subscriber, int] = {}
 
     def subscribe(self, subscriber: S, *, while_: Callable[[], bool] = lambda: True) -> S:
-        """Tell ``subscriber`` from now on, or only while ``while_`` is true. Also a decorator."""
         if subscriber not in self._subscribers:
             self._subscribers = {**self._subscribers, subscriber: while_}
         return subscriber
@@ -162,7 +161,15 @@ HOOKS = Hooks()
 
 
 def subscribe(subscriber: S, *, while_: Callable[[], bool] = lambda: True) -> S:
-    """Call ``subscriber`` with each notice of this process, or only while ``while_`` is true."""
+    """Tell ``subscriber`` from now on, or only while ``while_`` is true. Also a decorator.
+
+    >>> @subscribe
+    ... def tell(notice):
+    ...     if notice.kind.is_final:
+    ...         print(notice.name, notice.kind)
+    >>> drained = drain(session)
+    mail.send succeeded
+    """
     return HOOKS.subscribe(subscriber, while_=while_)
 
 

@@ -61,7 +61,8 @@ def make_context(session: Any = None, **options: Unpack[ContextOptions]) -> Task
     ``ctx.session`` works in it. ``ctx.commit()`` only flushes, and keeps its checkpoint in the
     context. ``ctx.locks()`` holds nothing.
 
-        result = grant_points(make_context(session, attempt=2), GrantPoints(order_id=7))
+    >>> send_mail(make_context(session, attempt=2), {"to": "a@example.org"})
+    {'sent': 'a@example.org'}
     """
     if unknown := options.keys() - ContextOptions.__annotations__.keys():
         raise TypeError(f"A context has no {', '.join(sorted(unknown))}.")

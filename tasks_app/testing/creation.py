@@ -38,7 +38,8 @@ def created(
     pool: after a drain they are found as well. A dict as ``payload`` (or as ``headers``) must be
     contained in that of the task; ``test`` is a function that says whether a task fits.
 
-        (task,) = created(session, "mail.send", {"to": "a@example.org"}, delay="1h")
+    >>> task_id = create_task(session, send_mail, {"to": "b@example.org"}, delay="1h")
+    >>> (task,) = created(session, "mail.send", {"to": "b@example.org"}, delay="1h")
     """
     expected = expectation(task, payload, where, test)
     return _matching(_all(session), expected)
@@ -57,7 +58,8 @@ def assert_created(
 
     The arguments are those of :func:`created`. ``count=0``: none was.
 
-        assert_created(session, send_mail, {"to": "a@example.org"}, count=1, queue="mails")
+    >>> task_id = create_task(session, send_mail, {"to": "b@example.org"}, queue="mails")
+    >>> tasks = assert_created(session, send_mail, {"to": "b@example.org"}, count=1, queue="mails")
 
     Raises:
         AssertionError: it says what was created instead.

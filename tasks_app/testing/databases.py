@@ -26,6 +26,10 @@ def empty_pool(session: Sync | Raw) -> None:
 
     For tests that commit in a database of your own; the fixture ``tasks_app_pool`` does it. Your
     tables stay as they are.
+
+    >>> empty_pool(session)
+    >>> assert_created(session, count=0)
+    []
     """
     on_connection(session, empty)
 

@@ -69,8 +69,9 @@ def drain(
 
     It does not wait for later retries: :func:`travel` brings them due.
 
-        drained = drain(session)
-        assert [run.name for run in drained.succeeded] == ["mail.send"]
+    >>> drained = drain(session)
+    >>> [run.name for run in drained.succeeded]
+    ['mail.send']
 
     Raises:
         ConfigurationError: a setting is wrong, or ``session`` is neither Settings nor a session.

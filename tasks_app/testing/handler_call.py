@@ -97,9 +97,11 @@ def run(
     ``options`` are those of :func:`make_context`. No time limit, no retry, no transaction but the
     test's.
 
-        assert run(grant_points, GrantPoints(order_id=7), session=session) == {"points": 10}
-        with pytest.raises(Snooze):
-            run("mail.send", {"to": "a@example.org"})
+    >>> run(send_mail, {"to": "a@example.org"}, session=session)
+    {'sent': 'a@example.org'}
+    >>> run("card.charge", {"order": 7})
+    Traceback (most recent call last):
+    ConnectionRefusedError: no bank
 
     Raises:
         InvalidTaskError: ``create_task`` would refuse the payload.

@@ -20,14 +20,14 @@ from tasks_app.testing.results import Drained
 class TasksTestMixin:
     """Methods of the kit, on the session or connection of the test.
 
-    class OrderTest(TasksTestMixin, TestCase):
-        def setUp(self):
-            self.tasks_session = Session(...)
-
-        def test_points(self):
-            place_order(self.tasks_session)
-            self.assert_created("points.grant", {"order_id": 7})
-            self.drain().assert_succeeded()
+    >>> class OrderTest(TasksTestMixin, unittest.TestCase):
+    ...     def setUp(self):
+    ...         self.tasks_session = session
+    ...     def test_mail(self):
+    ...         task_id = create_task(session, send_mail, {"to": "b@example.org"})
+    ...         self.assert_created("mail.send", {"to": "b@example.org"})
+    ...         self.drain().assert_succeeded()
+    >>> OrderTest("test_mail").debug()
     """
 
     tasks_session: Sync | Raw | None = None

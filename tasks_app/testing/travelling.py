@@ -35,8 +35,10 @@ def travel(
     create them before the first travel. Periods of unique keys, pauses, breakers and rates pass,
     too. Windows of queues, retention and the clock of your own code do not notice.
 
-        travel("2h", session)
-        assert drain(session).of("mail.send").succeeded
+    >>> task_id = create_task(session, send_mail, {"to": "b@example.org"}, delay="1h")
+    >>> travel("1h", session)
+    >>> drain(session).of(task_id).assert_succeeded().counts
+    {'SUCCEEDED': 1}
 
     Raises:
         ValueError: ``span`` is no duration, or a schedule has too many instants in it.

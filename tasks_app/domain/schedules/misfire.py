@@ -55,6 +55,8 @@ class DueInstants(NamedTuple):
 def fire_all(most: int = 100, max_age: Duration | None = None) -> FireAll:
     """Fire for each missed instant, the newest ``most``, none older than ``max_age``.
 
+    >>> daily = create_schedule(session, "d", "report.write", every="1d", missed=fire_all(7, "30d"))
+
     Raises:
         InvalidScheduleError: ``most`` is not 1 .. 10,000, or the age is no duration.
     """

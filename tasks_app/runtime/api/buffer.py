@@ -46,6 +46,12 @@ class TaskBuffer:
     """Creates tasks in the background: NOT in your transaction, and lost if the process is killed.
 
     Any thread may use it. After a fork the child has an empty one, and its own connections.
+
+    >>> with TaskBuffer(engine) as buffer:
+    ...     for n in range(3):
+    ...         buffer.create_task("clicks.count", {"page": n})
+    >>> buffer.counts().written
+    3
     """
 
     _pause_s = staticmethod(patience_s)

@@ -67,6 +67,10 @@ def start_bulk(
 ) -> int:
     """Open a bulk and return its token. No task is changed yet.
 
+    >>> token = start_bulk(engine, "cancel", name="mail.send", queue="default", by="anna")
+    >>> run_bulk(engine, token).answers["cancelled"]
+    1
+
     Args:
         engine: of the database; each step is a transaction of its own.
         action: ``cancel``, ``requeue`` or ``edit``.
@@ -97,6 +101,11 @@ def run_bulk(
     """Go on with a bulk: the next ``first`` tasks, or all the rest. None: no such token.
 
     The model of the handler, from ``registry``, checks each edited payload.
+
+    >>> token = start_bulk(engine, "edit", name="mail.send", patch={"to": "b@example.org"})
+    >>> done = run_bulk(engine, token, first=100)
+    >>> len(done.ids), done.more
+    (1, False)
     """
     done, passed, careful = Done(token), 0, 0
     while done.more and (first is None or done.number < first):

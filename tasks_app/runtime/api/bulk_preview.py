@@ -43,6 +43,9 @@ def foresee_bulk(
 
     ``most``: count no further when there are so many.
 
+    >>> foresee_bulk(engine, "requeue", name="card.charge").counts.total()
+    1
+
     Raises:
         InvalidSelectionError: as ``start_bulk`` raises it.
     """
@@ -53,7 +56,12 @@ def foresee_bulk(
 
 
 def foresee_rest(engine: Engine, token: int, *, registry: Registry = HANDLERS) -> Foreseen | None:
-    """Count the tasks that are left of a bulk. None: there is no such token."""
+    """Count the tasks that are left of a bulk. None: there is no such token.
+
+    >>> token = start_bulk(engine, "requeue", name="card.charge")
+    >>> foresee_rest(engine, token).counts.total()
+    1
+    """
     with transaction_of(engine) as connection:
         opening = take_turn(connection, token)
     if opening is None:

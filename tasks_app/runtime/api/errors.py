@@ -25,6 +25,10 @@ def list_errors(session: Sync | Raw, /, **filters: Any) -> list[ErrorGroup]:
     """Return the error pool grouped by fingerprint, most tasks first.
 
     ``filters``: ``fingerprint=``, ``name=``, ``queue=``, ``since=``, and ``most=`` (50).
+
+    >>> for group in list_errors(session, name="card.charge"):
+    ...     print(group.number, group.error)
+    1 ConnectionRefusedError: no bank
     """
     return on_connection(session, partial(groups, **filters))
 
@@ -39,6 +43,10 @@ def mark_error_known(
 ) -> bool:
     """Mark the cause of errors as known, until an instant or for a time. False: none has it.
 
+    >>> fingerprint = list_errors(session)[0].fingerprint
+    >>> mark_error_known(session, fingerprint, by="anna", until=timedelta(days=2))
+    True
+
     Raises:
         InvalidSelectionError: it is no fingerprint.
     """
@@ -48,6 +56,9 @@ def mark_error_known(
 
 def mark_error_unknown(session: Sync | Raw, fingerprint: str, *, by: str = "") -> bool:
     """Take the mark back. False: there was none.
+
+    >>> mark_error_unknown(session, list_errors(session)[0].fingerprint, by="anna")
+    False
 
     Raises:
         InvalidSelectionError: it is no fingerprint.
@@ -59,6 +70,9 @@ def fill_fingerprints(session: Sync | Raw, most: int = 1_000) -> int:
     """Give up to ``most`` errors of older code their fingerprints; return how many got one.
 
     When there is none left, causes that are new are entered with their first sighting.
+
+    >>> while fill_fingerprints(session):
+    ...     session.commit()
     """
     return on_connection(session, partial(_filled, most=most))
 

@@ -45,6 +45,11 @@ def create_group(
     ``part_of`` is a group that waits for the callback of this one as for a member: until the
     caller's transaction ends, no end of its members can be counted.
 
+    >>> mails = [NewTask(send_mail, {"to": f"{n}@example.org"}) for n in range(2)]
+    >>> group = create_group(session, mails, then=NewTask("mails.sent"))
+    >>> len(group.task_ids)
+    2
+
     Raises:
         InvalidTaskError: refused before anything was written, with the path of the bad value.
         UniqueKeyTakenError: a member's unique_key is taken; then nothing is written.
@@ -87,7 +92,13 @@ def extend_group(session: Sync, group_id: int, tasks: Sequence[NewTask]) -> list
 
 
 def get_group(session: Sync, group_id: int) -> GroupProgress | None:
-    """Return the progress of a group, or None."""
+    """Return the progress of a group, or None.
+
+    >>> group = create_group(session, [NewTask(send_mail, {"to": "a@example.org"})])
+    >>> progress = get_group(session, group.id)
+    >>> progress.succeeded, progress.total
+    (0, 1)
+    """
     return browse.get(connection_of(session), check_id(group_id, "group_id"))
 
 
@@ -95,6 +106,11 @@ def group_results(session: Sync, group_id: int) -> Iterator[Ended]:
     """Return how a group's members ended, in the order in which they were created.
 
     A thousand are in memory at a time. Those that retention has removed are left out.
+
+    >>> group = create_group(session, [NewTask(send_mail, {"to": "a@example.org"})])
+    >>> drained = drain(session)
+    >>> [ended.result for ended in group_results(session, group.id)]
+    [{'sent': 'a@example.org'}]
 
     Raises:
         TasksError: there is no such group.
@@ -107,6 +123,10 @@ def cancel_group(session: Sync, group_id: int, *, by: str = "") -> CancelledMany
     """Cancel the members that have not ended; running ones are asked to stop.
 
     They count as failed in a group that is not over.
+
+    >>> group = create_group(session, [NewTask(send_mail, {"to": "a@example.org"})])
+    >>> cancel_group(session, group.id, by="anna").cancelled
+    1
 
     Raises:
         TasksError: there is no such group.

@@ -34,6 +34,11 @@ def set_limit(
     ``most`` run at a time. By ``rate``, such as ``100/1m``, so many start in each period, and
     ``burst`` of them at once; default: as many as the rate allows in a second.
 
+    >>> limit = set_limit(session, "queue", "mails", most=5)
+    >>> limit = set_limit(session, "key", "tenant:*", rate="100/1m", burst=10)
+    >>> create_task(session, send_mail, {"to": "a@example.org"}, limit_key="tenant:7").created
+    True
+
     Raises:
         InvalidTaskError: it limits nothing, or is out of range.
     """
@@ -47,6 +52,10 @@ def set_limit(
 def drop_limit(session: Sync, kind: str, target: str, *, by: str = "") -> bool:
     """Remove a limit. False: there was none.
 
+    >>> limit = set_limit(session, "queue", "mails", most=5)
+    >>> drop_limit(session, "queue", "mails")
+    True
+
     Raises:
         InvalidTaskError: there cannot be one.
     """
@@ -58,7 +67,12 @@ def drop_limit(session: Sync, kind: str, target: str, *, by: str = "") -> bool:
 
 
 def list_limits(session: Sync) -> list[Limit]:
-    """Return all limits."""
+    """Return all limits.
+
+    >>> limit = set_limit(session, "queue", "mails", most=5)
+    >>> [(limit.target, limit.most) for limit in list_limits(session)]
+    [('mails', 5)]
+    """
     return limits.all_limits(connection_of(session))
 
 
@@ -88,7 +102,11 @@ def unshare_queue(session: Sync, queue: str, *, by: str = "") -> bool:
 
 
 def unblock_task(session: Sync, task_id: int, *, by: str = "") -> bool:
-    """Let tasks go on that wait behind a failed task of their order key. False: none waits."""
+    """Let tasks go on that wait behind a failed task of their order key. False: none waits.
+
+    >>> unblock_task(session, failed_id, by="anna")
+    False
+    """
     connection, task_id = connection_of(session), check_id(task_id)
     unblocked = unblock(connection, task_id)
     if unblocked:

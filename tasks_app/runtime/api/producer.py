@@ -84,6 +84,10 @@ def create_task(
     ``task`` is a handler, a name, or a Celery task or signature. A Celery task takes ``args`` and
     ``kwargs``, all others a ``payload`` of the type that the handler declares.
 
+    >>> task_id = create_task(session, send_mail, {"to": "a@example.org"}, unique_key="a")
+    >>> create_task(session, "mail.send", {"to": "a@example.org"}, unique_key="a") == task_id
+    True
+
     Returns:
         The id; its ``created`` is False when another task holds the same name and unique_key, and
         its ``outcome`` says what became of that one.
@@ -105,6 +109,10 @@ def create_task(
 
 def create_tasks(session: Sync | Raw, tasks: Sequence[NewTask]) -> list[TaskId]:
     """Create any number of tasks in few statements; ids in the order of ``tasks``.
+
+    >>> mails = [NewTask(send_mail, {"to": f"{n}@example.org"}, delay="1h") for n in range(3)]
+    >>> len(create_tasks(session, mails))
+    3
 
     Raises:
         InvalidTaskError: one is refused, so none is written; its path begins ``tasks[i]``.

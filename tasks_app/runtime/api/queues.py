@@ -26,6 +26,10 @@ def change_queue(
 
     It counts from the next claim on; running tasks go on. None: the queue has no settings any more.
 
+    >>> queue = change_queue(session, "reports", windows=["22:00-06:00 Europe/Berlin"])
+    >>> print(queue.windows[0])
+    22:00-06:00 Europe/Berlin
+
     Raises:
         InvalidTaskError: a setting is invalid.
     """
@@ -44,6 +48,9 @@ def change_queue(
 def reset_queue(session: Sync, queue: str, *, by: str = "") -> bool:
     """Remove all settings of a queue, but not its pause. False: it has none.
 
+    >>> reset_queue(session, "reports")
+    False
+
     Raises:
         InvalidTaskError: it is no queue's name.
     """
@@ -55,18 +62,33 @@ def reset_queue(session: Sync, queue: str, *, by: str = "") -> bool:
 
 
 def get_queue(session: Sync, queue: str) -> Queue | None:
-    """Return the settings and the pause of a queue. None: it has neither."""
+    """Return the settings and the pause of a queue. None: it has neither.
+
+    >>> pause_queue(session, "mails", "mail server is away")
+    True
+    >>> get_queue(session, "mails").reason
+    'mail server is away'
+    """
     found = (each for each in list_queues(session) if each.queue == queue)
     return next(found, None)
 
 
 def list_queues(session: Sync) -> list[Queue]:
-    """Return the queues with settings or a pause, by name; ``*`` if all are paused."""
+    """Return the queues with settings or a pause, by name; ``*`` if all are paused.
+
+    >>> pause_queue(session, "mails")
+    True
+    >>> [queue.queue for queue in list_queues(session) if not queue.runs]
+    ['mails']
+    """
     return rows.find(connection_of(session))
 
 
 def set_calendar(session: Sync, name: str, days: Sequence[date], *, by: str = "") -> list[date]:
     """Set the days of a calendar, on which windows do not open, and return them.
+
+    >>> days = set_calendar(session, "holidays", [date(2030, 12, 25)])
+    >>> queue = change_queue(session, "calls", windows=["mon-fri 09:00-17:00 UTC not on holidays"])
 
     Raises:
         InvalidTaskError: the name or a day is invalid.
@@ -80,6 +102,9 @@ def set_calendar(session: Sync, name: str, days: Sequence[date], *, by: str = ""
 
 def remove_calendar(session: Sync, name: str, *, by: str = "") -> bool:
     """Delete a calendar. False: there is none of that name.
+
+    >>> remove_calendar(session, "holidays")
+    False
 
     Raises:
         InvalidTaskError: the windows of a queue name it.
@@ -96,7 +121,12 @@ def remove_calendar(session: Sync, name: str, *, by: str = "") -> bool:
 
 
 def list_calendars(session: Sync) -> dict[str, list[date]]:
-    """Return the days of each calendar."""
+    """Return the days of each calendar.
+
+    >>> days = set_calendar(session, "holidays", [date(2030, 12, 25)])
+    >>> list_calendars(session)
+    {'holidays': [datetime.date(2030, 12, 25)]}
+    """
     return rows.calendars(connection_of(session))
 
 
@@ -112,6 +142,9 @@ def pause_queue(
     """Pause a queue, or all with ``*``. False: it was paused already, and nothing changes.
 
     It runs again after :func:`resume_queue`, at ``resume_at``, or after ``resume_in``.
+
+    >>> pause_queue(session, "mails", "mail server is away", resume_in="2h", by="anna")
+    True
 
     Raises:
         InvalidTaskError: it is no queue's name, or the end is no instant.
@@ -130,6 +163,11 @@ def pause_queue(
 
 def resume_queue(session: Sync, queue: str, *, by: str = "") -> Sequence[str]:
     """Let a queue run again; ``*`` lets all of them. Return what was paused.
+
+    >>> pause_queue(session, "mails")
+    True
+    >>> resume_queue(session, "mails", by="anna")
+    ['mails']
 
     Raises:
         InvalidTaskError: it is no queue's name.

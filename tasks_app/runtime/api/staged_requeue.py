@@ -43,6 +43,11 @@ def requeue_errors(
     It is one bulk: ``run_bulk`` with ``done.token`` goes on where this has stopped. At most the
     first thousand tasks of a stage are watched.
 
+    >>> (group,) = list_errors(session)
+    >>> for stage in requeue_errors(engine, group.fingerprint, [100], by="anna"):
+    ...     print(len(stage.done.ids), stage.again)
+    1 0
+
     Raises:
         InvalidSelectionError: it is no fingerprint.
     """

@@ -41,7 +41,12 @@ LATE_SCANS, PATIENCE = 5, timedelta(minutes=1)
 
 
 def get_task(session: Sync | Raw, task_id: int) -> Task | None:
-    """Return the task, in any pool, or None."""
+    """Return the task, in any pool, or None.
+
+    >>> task = get_task(session, task_id)
+    >>> print(task.name, task.state)
+    mail.send PENDING
+    """
     return on_connection(session, partial(browse.get, task_id=check_id(task_id)))
 
 
@@ -52,6 +57,11 @@ def explain_task(
 
     ``settings`` say for how long a silent worker counts as living; by default they come from the
     environment.
+
+    >>> pause_queue(session, "default", "mail server is away")
+    True
+    >>> explain_task(session, task_id).findings[0].fact
+    'Its queue default was paused just now (...): mail server is away'
     """
     verb = partial(_explained, task_id=check_id(task_id), settings=settings)
     return on_connection(session, verb)
@@ -85,7 +95,11 @@ def _explained(connection: Connection, task_id: int, settings: Settings | None) 
 
 
 def cancel_task(session: Sync | Raw, task_id: int, *, by: str = "") -> Cancelled:
-    """Cancel a pending task at once; tell a running one, which then does not run again."""
+    """Cancel a pending task at once; tell a running one, which then does not run again.
+
+    >>> print(cancel_task(session, task_id, by="anna"))
+    cancelled
+    """
     return on_connection(session, partial(_cancelled, task_id=check_id(task_id), by=by))
 
 
@@ -102,6 +116,9 @@ def cancel_tasks(
     """Cancel all pending and running tasks with this name and biz_key, in this transaction.
 
     For very many tasks use ``start_bulk``, which takes some at a time.
+
+    >>> cancel_tasks(session, biz_key="order:7", by="anna").cancelled
+    1
 
     Raises:
         ValueError: neither is given, which would cancel everything.
@@ -126,6 +143,9 @@ def cancel_tasks(
 
 def requeue_task(session: Sync | Raw, task_id: int, *, by: str = "") -> Requeued:
     """Return a finished task to the pending pool: same id, charges from 0.
+
+    >>> print(requeue_task(session, failed_id, by="anna"))
+    requeued
 
     Raises:
         UniqueKeyTakenError: another pending task has its name and unique_key.

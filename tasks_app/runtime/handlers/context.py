@@ -44,7 +44,13 @@ def _no_commit() -> str:
 
 
 class TaskContext(Generic[SessionT_co]):
-    """One run of one task: what it is, its session, and what the handler may ask for."""
+    """One run of one task: what it is, its session, and what the handler may ask for.
+
+    >>> @handler("order.pay")
+    ... def pay(ctx: TaskContext, payload: dict):
+    ...     ctx.session.execute(text("UPDATE orders SET paid = true WHERE id = :id"), payload)
+    ...     ctx.log.info("paid in attempt %s", ctx.attempt)
+    """
 
     def __init__(
         self,

@@ -30,6 +30,15 @@ def middleware(layer: M) -> M:
     ``call()`` returned. What it raises is the outcome of the run. Write a plain function: it
     surrounds async handlers, too. The handler's ``timeout`` covers the handler alone.
 
+    >>> @middleware
+    ... def count(ctx, call):
+    ...     try:
+    ...         return call()
+    ...     finally:
+    ...         print(f"{ctx.name} has run")
+    >>> drained = drain(session)
+    mail.send has run
+
     Raises:
         HandlerError: it is a coroutine function.
     """

@@ -128,6 +128,11 @@ def handler(
     annotation, or with ``dict``, it is a dict. Type checkers know ``ctx.session`` where ``ctx`` is
     annotated as ``TaskContext``, in async functions as ``AsyncTaskContext``.
 
+    >>> @handler("points.grant", retry="1m,10m,1h", timeout="30s")
+    ... def grant_points(ctx: TaskContext, payload: dict) -> int:
+    ...     return 10 * payload["orders"]
+    >>> task_id = create_task(session, grant_points, {"orders": 2})
+
     Args:
         name: the name of its tasks. Keep it when the function moves. Without one, it is module and
             function, such as ``shop.mails.send``; then ``@handler`` needs no parentheses.

@@ -231,5 +231,9 @@ def hint_tasks(ids: Iterable[int], *, queue: str = "default") -> None:
     """Tell the broker of due tasks that you have committed on a connection of psycopg.
 
     They start at once instead of at the next scan. It neither waits nor raises.
+
+    >>> with psycopg.connect(url) as connection:
+    ...     task_id = create_task(connection, send_mail, {"to": "a@example.org"})
+    >>> hint_tasks([task_id])
     """
     HINTS.offer(queue, ids)

@@ -46,6 +46,8 @@ def schedule(
     There operators can change it; what they changed, code does not change back. If the declaration
     is gone from its module, the schedule is switched off, not deleted.
 
+    >>> schedule("mails.daily", send_mail, {"to": "boss@example.org"}, cron="0 7 * * mon-fri")
+
     Args:
         name: unique among schedules; keep it.
         task: a handler, or a task's name.

@@ -39,7 +39,12 @@ class Preview(NamedTuple):
 
 
 def preview_schedule(session: Sync, name: str, count: int = 10) -> Preview | None:
-    """Return the next instants of a schedule, as if it were enabled. None: no such schedule."""
+    """Return the next instants of a schedule, as if it were enabled. None: no such schedule.
+
+    >>> nightly = create_schedule(session, "nightly", "report.write", cron="0 3 * * *")
+    >>> len(preview_schedule(session, "nightly", 3).instants)
+    3
+    """
     connection = connection_of(session)
     found = rows.get(connection, name)
     if found is None:
@@ -66,6 +71,9 @@ def preview_change(
 def preview(session: Sync, count: int = 10, **when: Unpack[When]) -> Preview:
     """Return when a schedule would fire, also in words, without creating it.
 
+    >>> preview(session, 2, cron="0 3 * * *", timezone="Europe/Berlin").words
+    'At 03:00 every day, by the clocks of Europe/Berlin'
+
     Raises:
         InvalidTaskError: it would be refused.
     """
@@ -88,6 +96,11 @@ def backfill_schedule(
 
     Each task's headers name its instant. Overlap policy and ``enabled`` do not apply to a backfill.
     A second call creates nothing more.
+
+    >>> hourly = create_schedule(session, "hourly", "report.write", cron="0 * * * *")
+    >>> end = hourly.created_at
+    >>> len(backfill_schedule(session, "hourly", end - timedelta(hours=3), end))
+    3
 
     Raises:
         InvalidScheduleError: the range is not past, is forgotten in part, or is too long.

@@ -44,6 +44,10 @@ def create_schedule(
 ) -> Schedule:
     """Create a schedule in the caller's transaction.
 
+    >>> nightly = create_schedule(session, "nightly", "report.write", cron="0 3 * * *")
+    >>> nightly.next_run_at.hour
+    3
+
     Args:
         session: a Session or Connection.
         name: unique among schedules.
@@ -77,6 +81,10 @@ def change_schedule(
     **options: Unpack[ScheduleOptions],
 ) -> Schedule | None:
     """Change what is given of a schedule, and nothing else. None: there is none of that name.
+
+    >>> nightly = create_schedule(session, "nightly", "report.write", cron="0 3 * * *")
+    >>> change_schedule(session, "nightly", cron="30 4 * * *").expression
+    '30 4 * * *'
 
     Raises:
         InvalidTaskError: an option is invalid, or cannot be changed.
@@ -120,24 +128,46 @@ def changed(standing: Schedule, payload: Any, given: Mapping[str, Any]) -> Sched
 
 
 def get_schedule(session: Sync, name: str) -> Schedule | None:
-    """Return the schedule of this name, or None."""
+    """Return the schedule of this name, or None.
+
+    >>> nightly = create_schedule(session, "nightly", "report.write", cron="0 3 * * *")
+    >>> get_schedule(session, "nightly").task
+    'report.write'
+    """
     return rows.get(connection_of(session), name)
 
 
 def list_schedules(session: Sync) -> list[Schedule]:
-    """Return all schedules, by name."""
+    """Return all schedules, by name.
+
+    >>> nightly = create_schedule(session, "nightly", "report.write", cron="0 3 * * *")
+    >>> [schedule.name for schedule in list_schedules(session)]
+    ['nightly']
+    """
     return rows.find(connection_of(session))
 
 
 def enable_schedule(session: Sync, name: str, *, by: str = "") -> bool:
-    """Let a schedule fire again, from now on. False: there is none of that name."""
+    """Let a schedule fire again, from now on. False: there is none of that name.
+
+    >>> nightly = create_schedule(session, "nightly", "report.write", cron="0 3 * * *")
+    >>> disable_schedule(session, "nightly"), enable_schedule(session, "nightly")
+    (True, True)
+    """
     connection = connection_of(session)
     done = rows.change(connection, name, {"enabled": True}) is not None
     return _noted(connection, "enable", name, by, done=done)
 
 
 def disable_schedule(session: Sync, name: str, *, by: str = "") -> bool:
-    """Stop a schedule until it is enabled again. False: there is none of that name."""
+    """Stop a schedule until it is enabled again. False: there is none of that name.
+
+    >>> nightly = create_schedule(session, "nightly", "report.write", cron="0 3 * * *")
+    >>> disable_schedule(session, "nightly", by="anna")
+    True
+    >>> get_schedule(session, "nightly").enabled
+    False
+    """
     connection = connection_of(session)
     done = rows.change(connection, name, {"enabled": False}) is not None
     return _noted(connection, "disable", name, by, done=done)
@@ -147,6 +177,10 @@ def remove_schedule(session: Sync, name: str, *, by: str = "") -> bool:
     """Delete a schedule; its tasks stay. False: none has that name.
 
     One that code declares comes back with the next worker that starts: disable it instead.
+
+    >>> nightly = create_schedule(session, "nightly", "report.write", cron="0 3 * * *")
+    >>> remove_schedule(session, "nightly", by="anna")
+    True
     """
     connection = connection_of(session)
     return _noted(connection, "remove", name, by, done=rows.remove(connection, name))
@@ -156,6 +190,11 @@ def run_schedule(session: Sync, name: str, *, by: str = "") -> TaskId | None:
     """Make a task of a schedule now, be it enabled or not. None: there is none of that name.
 
     Its next instants stay as they are, and its overlap policy, delay and jitter do not apply.
+
+    >>> nightly = create_schedule(session, "nightly", "report.write", cron="0 3 * * *")
+    >>> task_id = run_schedule(session, "nightly", by="anna")
+    >>> get_task(session, task_id).name
+    'report.write'
     """
     connection = connection_of(session)
     found = rows.get(connection, name)
