@@ -87,7 +87,7 @@ def test_what_matches_is_offered_to_a_bulk(engine: Engine, browser: Browser) -> 
     page = browser.get("/tasks?name=n&error=funds").text
     link = "/bulks/new?action=requeue&amp;name=n&amp;error_text=funds"
     assert link in page
-    assert "Requeue 1 tasks?" in browser.get(link.replace("&amp;", "&")).text
+    assert "Requeue 1 task?" in browser.get(link.replace("&amp;", "&")).text
     for query in ("", "state=FAILED", "name=n&since=1h"):
         assert "/bulks/new?action" not in browser.get(f"/tasks?{query}").text, query
 

@@ -56,16 +56,16 @@ def post(load: Load, database_url: str) -> Post:
 @pytest.fixture
 def order(engine: Engine) -> Iterator[Engine]:
     with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE shop_order (id int PRIMARY KEY, version int)"))
-        connection.execute(text("INSERT INTO shop_order VALUES (7, 0)"))
+        connection.execute(text("CREATE TABLE purchase (id int PRIMARY KEY, version int)"))
+        connection.execute(text("INSERT INTO purchase VALUES (7, 0)"))
     yield engine
     with engine.begin() as connection:
-        connection.execute(text("DROP TABLE shop_order"))
+        connection.execute(text("DROP TABLE purchase"))
 
 
 def version(engine: Engine) -> Any:
     with engine.connect() as connection:
-        return connection.execute(text("SELECT version FROM shop_order")).scalar()
+        return connection.execute(text("SELECT version FROM purchase")).scalar()
 
 
 def tasks(engine: Engine) -> Any:

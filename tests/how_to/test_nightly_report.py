@@ -24,13 +24,13 @@ def reports(load: Load) -> Any:
 
 @pytest.fixture
 def shop(session: Session) -> Session:
-    session.execute(text("CREATE TABLE shop_order (placed_at timestamptz, cents int)"))
+    session.execute(text("CREATE TABLE purchase (placed_at timestamptz, cents int)"))
     session.execute(text("CREATE TABLE sales_report (day date PRIMARY KEY, orders int, cents int)"))
     return session
 
 
 def order(session: Session, placed_at: datetime) -> None:
-    session.execute(text("INSERT INTO shop_order VALUES (:at, 100)"), {"at": placed_at})
+    session.execute(text("INSERT INTO purchase VALUES (:at, 100)"), {"at": placed_at})
 
 
 def stored(session: Session) -> dict[date, int]:

@@ -40,16 +40,16 @@ def guide(load: Load, standby: str) -> Iterator[Any]:
 @pytest.fixture
 def shop(engine: Engine) -> Iterator[Engine]:
     with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE shop_order (cents int)"))
+        connection.execute(text("CREATE TABLE purchase (cents int)"))
         connection.execute(text("CREATE TABLE shop_total (task bigint, orders int, cents int)"))
     yield engine
     with engine.begin() as connection:
-        connection.execute(text("DROP TABLE shop_order, shop_total"))
+        connection.execute(text("DROP TABLE purchase, shop_total"))
 
 
 def order(engine: Engine) -> None:
     with engine.begin() as connection:
-        connection.execute(text("INSERT INTO shop_order VALUES (100)"))
+        connection.execute(text("INSERT INTO purchase VALUES (100)"))
         create_task(connection, "total.make")
 
 
