@@ -6,7 +6,7 @@ READY := .venv/.ready
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick test-long check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-dashboard bench-gate bench-scrape scale test-pg16 test-server test-newest test-lowest format docs site screenshots lock clean
+.PHONY: help setup demo test test-quick test-long check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-dashboard bench-gate bench-scrape scale test-pg16 test-server test-newest test-lowest format docs site screenshots release-check release lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -155,12 +155,28 @@ site: $(SITE)/.venv/.ready  ## build the documentation as a web site: .tasks_app
 screenshots: $(READY)  ## take the dashboard's pictures anew, of a shop on real servers (two minutes; needs chromium)
 	@$(BIN)/python -m documents.screenshots $(ARGS)
 
+RELEASE := .tasks_app/release/.venv
+$(RELEASE)/.ready: requirements/release.txt
+	@$(REFUSE_OLD_PYTHON)
+	@echo "setting up $(RELEASE) (once) ..."
+	@$(PYTHON) -m venv $(RELEASE)
+	@$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/release.txt
+	@touch $@
+
+release-check: $(RELEASE)/.ready  ## build sdist, wheel and bill of materials in dist/, and try each extra as users do (minutes)
+	@$(RELEASE)/bin/python -m release check
+
+release: $(RELEASE)/.ready  ## VERSION=0.2.0: give the package and the unreleased changes that version
+	@test -n "$(VERSION)" || { echo "Say which: make release VERSION=0.2.0"; exit 2; }
+	@$(RELEASE)/bin/python -m release version "$(VERSION)"
+
 PIN := ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 lock: $(READY)  ## pin the newest versions that pyproject allows
 	@$(BIN)/python -m pip install --quiet uv
 	@cd requirements && $(PIN) --upgrade ../pyproject.toml --extra demo --extra otel dev.in -o dev.txt
 	@cd requirements && $(PIN) -c dev.txt ../pyproject.toml --extra cli --extra dashboard --extra flower image.in -o image.txt
 	@cd requirements && $(PIN) --upgrade site.in -o site.txt
+	@cd requirements && $(PIN) --upgrade release.in -o release.txt
 
 clean:  ## remove .venv and ./.tasks_app
 	@rm -rf .venv $(NEWEST) $(LOWEST) .tasks_app

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import tomllib
-import zipfile
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,29 +22,6 @@ BASE: list[str] = PYPROJECT["project"]["dependencies"]
 
 def name_of(requirement: str) -> str:
     return re.split(r"[\[<>=;\s]", requirement, maxsplit=1)[0].lower()
-
-
-@pytest.mark.timeout(120)
-def test_the_wheel_brings_one_package_and_its_licence(tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path],
-        cwd=PROJECT,
-        check=True,
-        capture_output=True,
-    )
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-        (licence,) = [name for name in names if name.endswith("licenses/LICENSE")]
-        words = archive.read(licence).decode()
-
-    assert {name.partition("/")[0] for name in names} == {
-        "tasks_app",
-        f"tasks_app-{PYPROJECT['project']['version']}.dist-info",
-    }
-    assert words.startswith("MIT License")
-    assert "tasks_app/py.typed" in names
-    assert "tasks_app/_migrations/env.py" in names
 
 
 def test_who_runs_tasks_installs_nothing_for_operators() -> None:

