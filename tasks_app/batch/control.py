@@ -222,8 +222,7 @@ def _begin(
 
 
 def _locked(connection: Connection, batch_id: int) -> Batch:
-    batch = instances.lock(connection, batch_id)
-    if batch is None:
+    if (batch := instances.lock(connection, batch_id)) is None:
         raise BatchStateError(batch_id, f"There is no batch {batch_id}. Run: tasks-app batch list")
     return batch
 
@@ -231,26 +230,21 @@ def _locked(connection: Connection, batch_id: int) -> Batch:
 def _check_may_restart(connection: Connection, batch: Batch) -> None:
     """Refuse an instance that may not go on.
 
-    One with the status RUNNING may when none of its tasks is left: the last join failed, so nobody
-    wrote how the instance ended.
+    A RUNNING one of whose tasks none is left may: its last join failed, and nobody wrote its end.
     """
     match batch.status:
         case BatchStatus.COMPLETED:
-            raise BatchStateError(
-                batch.id,
+            why = (
                 f"Batch {batch.id} of {batch.job} is complete with these parameters. "
-                "Other parameters make another instance.",
+                "Other parameters make another instance."
             )
         case BatchStatus.ABANDONED:
-            raise BatchStateError(
-                batch.id, f"Batch {batch.id} was abandoned. Start the job anew instead."
+            why = f"Batch {batch.id} was abandoned. Start the job anew instead."
+        case BatchStatus.RUNNING | BatchStatus.STOPPING if instances.alive(connection, batch.id, 1):
+            why = (
+                f"Batch {batch.id} of {batch.job} is {batch.status}. Wait until it has ended, "
+                f"or stop it: tasks-app batch stop {batch.id}"
             )
-        case BatchStatus.RUNNING | BatchStatus.STOPPING:
-            if instances.alive(connection, batch.id, 1):
-                raise BatchStateError(
-                    batch.id,
-                    f"Batch {batch.id} of {batch.job} is {batch.status}. Wait until it has ended, "
-                    f"or stop it: tasks-app batch stop {batch.id}",
-                )
-        case BatchStatus.STOPPED | BatchStatus.FAILED:
+        case _:
             return
+    raise BatchStateError(batch.id, why)

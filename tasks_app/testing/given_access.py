@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from tasks_app.runtime.db.async_transaction import AsyncTransaction
 from tasks_app.runtime.db.connections import unwrapped
+from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
 from tasks_app.testing.sessions import async_session_on, outer_session
 
 NO_SESSION = "This context has no session. Give it the one of your test, as session=…"
@@ -98,3 +99,20 @@ def is_async(given: Any) -> bool:
     """Whether it belongs to an async handler."""
     names = {kind.__name__ for kind in type(given).__mro__}
     return not names.isdisjoint({"AsyncSession", "AsyncConnection", "async_scoped_session"})
+
+
+@contextmanager
+def uncommitted(session: Session | None) -> Iterator[None]:
+    """Refuse a commit of the handler, as a worker does: it belongs to the outcome."""
+    if session is None:
+        yield
+        return
+
+    def refuse() -> None:
+        raise RuntimeError(COMMITS_LATER)
+
+    session.__dict__["commit"] = refuse
+    try:
+        yield
+    finally:
+        del session.__dict__["commit"]

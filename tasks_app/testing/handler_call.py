@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from pydantic import ValidationError
-from sqlalchemy.orm import Session
 from sqlalchemy.util import await_only as await_
 from sqlalchemy.util import greenlet_spawn
 
@@ -19,13 +17,12 @@ from tasks_app.domain.handlers.spec import Handler, HandlerSpec
 from tasks_app.domain.tasks.payload import decode, encode
 from tasks_app.domain.tasks.payload_type import explain
 from tasks_app.domain.tasks.records import Task
-from tasks_app.runtime.api.producer import payload_limit
+from tasks_app.runtime.api.payload_limit import payload_limit
 from tasks_app.runtime.db.connections import Async, Raw, Sync
-from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
 from tasks_app.runtime.handlers.middleware import Middleware, chain
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 from tasks_app.testing.contexts import ContextOptions, MadeContext, context_for
-from tasks_app.testing.given_access import GivenAccess, access_to
+from tasks_app.testing.given_access import GivenAccess, access_to, uncommitted
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -233,20 +230,3 @@ def checked_result(spec: HandlerSpec, value: Any) -> None:
             encode(value, "result", payload_limit(), spec.to_json)
     except InvalidTaskError as error:
         raise Fail(f"The handler's result cannot be stored: {error}") from None
-
-
-@contextmanager
-def uncommitted(session: Session | None) -> Iterator[None]:
-    """Refuse a commit of the handler, as a worker does: it belongs to the outcome."""
-    if session is None:
-        yield
-        return
-
-    def refuse() -> None:
-        raise RuntimeError(COMMITS_LATER)
-
-    session.__dict__["commit"] = refuse
-    try:
-        yield
-    finally:
-        del session.__dict__["commit"]

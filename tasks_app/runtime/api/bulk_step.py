@@ -22,7 +22,7 @@ from tasks_app.pool.operations.selection import Found, SelectionCut, lock, look
 from tasks_app.pool.tasks.cancel import cancel_these
 from tasks_app.pool.tasks.edit_payload import edit
 from tasks_app.pool.tasks.requeue import requeue
-from tasks_app.runtime.api.producer import payload_limit
+from tasks_app.runtime.api.payload_limit import payload_limit
 from tasks_app.runtime.handlers.registry import Registry
 
 MOST_EDITED = 50

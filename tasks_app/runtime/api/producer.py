@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from functools import cache
 from sys import modules
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
@@ -18,6 +17,7 @@ from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.pool.tasks.create import acreate_many, acreate_one, create_many, create_one
 from tasks_app.runtime.api.foreign_tasks import translated
+from tasks_app.runtime.api.payload_limit import payload_limit
 from tasks_app.runtime.db.connections import (
     Async,
     AsyncRaw,
@@ -195,14 +195,6 @@ def create_rows(session: Sync, admitted: Sequence[TaskRow]) -> list[TaskId]:
 async def _acreate(session: Async, admitted: Sequence[TaskRow]) -> list[TaskId]:
     # one change of greenlets for all statements
     return await checked_async(session).run_sync(create_rows, admitted)
-
-
-@cache
-def payload_limit() -> int:
-    """In bytes."""
-    from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  slow to import
-
-    return load_settings().payload_limit
 
 
 def admitted(new: NewTask) -> TaskRow:
