@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from release import archives, hello, licences, sbom, version
-from release.environment import Environment
+from release.environment import Environment, told
 
 CHECKOUT = Path(__file__).parents[1]
 DIST = CHECKOUT / "dist"
@@ -51,8 +51,7 @@ def main() -> int:
     try:
         found = list(check())
     except subprocess.CalledProcessError as failed:
-        said = (failed.stderr or failed.stdout or b"").decode(errors="replace").strip()
-        found = [f"{' '.join(map(str, failed.cmd))} failed: {said}"]
+        found = [told(failed)]
     for line in found:
         print(f"WRONG: {line}", file=sys.stderr)
     print(f"{len(found)} things are wrong." if found else "Ready for a release.")

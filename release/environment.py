@@ -70,3 +70,10 @@ class Environment:
             capture_output=True,
         )
         return {each["Name"]: each["License"] for each in json.loads(asked.stdout)}
+
+
+def told(failed: subprocess.CalledProcessError | subprocess.TimeoutExpired) -> str:
+    """Return what failed and how it ended, without what it was told in full."""
+    command = " ".join(str(word) for word in failed.cmd[:4] if "\n" not in str(word))
+    lines = (failed.stderr or failed.stdout or b"").decode(errors="replace").strip().splitlines()
+    return f"{command} failed: {' / '.join(lines[-3:]) or failed}"

@@ -11,23 +11,26 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from release.environment import Environment
+from release.environment import Environment, told
 
 Settings = Mapping[str, str]
 
-FIRST_TASK = """
+CREATE = """
 import os
 from sqlalchemy import create_engine
-from sqlalchemy.orm import Session
-from tasks_app import create_task, get_task
+from tasks_app import create_task
 from tasks_app._examples.hello import Hello, say_hello
-from tasks_app.cli.main import main
 
-with Session(create_engine(os.environ["TASKS_APP_DATABASE_URL"])) as session:
-    with session.begin():
-        task = create_task(session, say_hello, Hello(name="release"))
-    main(["work", "--drain"], standalone_mode=False)
-    print(get_task(session, task).result)
+with create_engine(os.environ["TASKS_APP_DATABASE_URL"]).begin() as connection:
+    print(create_task(connection, say_hello, Hello(name="release")))
+"""
+RESULT = """
+import os, sys
+from sqlalchemy import create_engine
+from tasks_app import get_task
+
+with create_engine(os.environ["TASKS_APP_DATABASE_URL"]).begin() as connection:
+    print(get_task(connection, int(sys.argv[1])).result)
 """
 SAID = b"Hello, release!"
 DJANGO = """
@@ -80,9 +83,10 @@ def findings(wheel: Path, sdist: Path, folder: Path) -> Iterator[str]:
                 _first_task(made, settings)
                 if extra in DOES:
                     DOES[extra](made, settings)
-            except (ExtraError, subprocess.CalledProcessError, subprocess.TimeoutExpired) as failed:
-                said = (getattr(failed, "stderr", None) or b"").decode(errors="replace").strip()
-                yield f"the extra {extra or 'none'}: {failed} {said}"
+            except ExtraError as failed:
+                yield f"the extra {extra or 'none'}: {failed}"
+            except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as failed:
+                yield f"the extra {extra or 'none'}: {told(failed)}"
             else:
                 print(f"{f'tasks_app[{extra}]' if extra else 'tasks_app'} runs", flush=True)
     finally:
@@ -90,7 +94,10 @@ def findings(wheel: Path, sdist: Path, folder: Path) -> Iterator[str]:
 
 
 def _first_task(environment: Environment, settings: Settings) -> None:
-    said = environment.run("python", "-c", FIRST_TASK, settings=settings).stdout
+    task = environment.run("python", "-c", CREATE, settings=settings).stdout.decode()
+    named = {**settings, "TASKS_APP_IMPORTS": "tasks_app._examples.hello"}
+    environment.run("tasks-app", "work", "--drain", settings=named)
+    said = environment.run("python", "-c", RESULT, task.strip(), settings=settings).stdout
     if SAID not in said:
         raise ExtraError(f"the first task said {said.decode()!r}")
 

@@ -182,7 +182,7 @@ def test_a_live_part_is_replaced_and_rests_while_it_is_used(
     pending = page.locator(".kpi .v").first
     before = pending.inner_text()
     waiting_task(engine, name="new.one")
-    expect(pending).not_to_have_text(before, timeout=10_000)
+    expect(pending).not_to_have_text(before, timeout=30_000)
     page.keyboard.press(" ")
     expect(page.locator("#live")).to_have_attribute("aria-pressed", "false")
 
@@ -206,11 +206,11 @@ def test_a_part_that_is_used_waits_and_the_others_go_on(
     before = due.inner_text()
     queues.get_by_role("link").first.focus()
     waiting_task(engine, name="while.used")
-    expect(due).not_to_have_text(before, timeout=10_000)
+    expect(due).not_to_have_text(before, timeout=30_000)
     assert "while.used" not in queues.inner_text()
     page.keyboard.press("Escape")
     page.evaluate("document.activeElement.blur()")
-    expect(queues).to_contain_text("while.used", timeout=10_000)
+    expect(queues).to_contain_text("while.used", timeout=30_000)
 
 
 def test_each_filter_is_a_chip_that_goes_with_a_click(page: Page, filled: dict[str, Any]) -> None:
