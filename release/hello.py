@@ -6,7 +6,6 @@ import re
 import socket
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -114,13 +113,15 @@ def _cli(environment: Environment, settings: Settings) -> None:
 
 def _dashboard(environment: Environment, settings: Settings) -> None:
     port = _free_port()
-    _serves(environment, ["tasks-app", "dashboard", "--port", port], settings, port, "hello.say")
+    page = f"http://127.0.0.1:{port}/tasks"
+    _serves(environment, ["tasks-app", "dashboard", "--port", port], settings, page, "hello.say")
 
 
 def _flower(environment: Environment, settings: Settings) -> None:
     port = _free_port()
     own = {**settings, "FLOWER_ADDRESS": "127.0.0.1", "FLOWER_PORT": port}
-    _serves(environment, ["celery", "-A", "tasks_app", "flower"], own, port, "Flower")
+    page = f"http://127.0.0.1:{port}/"
+    _serves(environment, ["celery", "-A", "tasks_app", "flower"], own, page, "Flower")
 
 
 def _django(environment: Environment, settings: Settings) -> None:
@@ -164,9 +165,9 @@ def _free_port() -> str:
 
 
 def _serves(
-    environment: Environment, command: list[str], settings: Settings, port: str, words: str
+    environment: Environment, command: list[str], settings: Settings, page: str, words: str
 ) -> None:
-    """Start it, ask for its first page for up to half a minute, stop it."""
+    """Start it, ask for the page until it has the words, for up to a minute; then stop it."""
     process = subprocess.Popen(
         [environment.bin / command[0], *command[1:]],
         cwd=environment.folder,
@@ -175,18 +176,21 @@ def _serves(
         stderr=subprocess.DEVNULL,
     )
     try:
-        until = time.monotonic() + 30
-        page = ""
-        while words not in page:
+        until = time.monotonic() + 60
+        while words not in _read(page):
             if time.monotonic() > until or process.poll() is not None:
-                raise ExtraError(
-                    f"{' '.join(command)} does not answer with a page that says {words}"
-                )
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
-                    page = answer.read().decode()
-            except (urllib.error.URLError, ConnectionError):
-                time.sleep(0.2)
+                raise ExtraError(f"{' '.join(command)} shows no page that says {words}")
+            time.sleep(0.2)
     finally:
         process.terminate()
         process.wait(20)
+
+
+def _read(page: str) -> str:
+    """Return the page, or nothing where nobody answers."""
+    try:
+        with urllib.request.urlopen(page, timeout=5) as answer:
+            text: str = answer.read().decode()
+            return text
+    except OSError:
+        return ""
