@@ -64,7 +64,10 @@ def test_warnings_exit_with_0_and_say_what_to_do(shell: Shell, engine: Engine) -
     lines = done.stdout.splitlines()
     warnings = [line for line in lines if line.startswith("warn")]
     assert [line.split()[1] for line in warnings] == ["settings", "workers", "scan", "celery"]
-    assert "TASKS_APP_LEAS is unknown. Nobody reads it" in warnings[0]
+    assert (
+        "TASKS_APP_LEAS is unknown; perhaps TASKS_APP_LEASE is meant. Nobody reads it"
+        in warnings[0]
+    )
     assert "Start one: celery -A tasks_app worker" in warnings[1]
     assert "task_acks_latte, which Celery ignores. Write task_acks_late." in warnings[3]
     assert all(line.startswith(("ok ", "warn ")) for line in lines)

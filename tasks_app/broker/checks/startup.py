@@ -15,6 +15,7 @@ from tasks_app.broker import internals
 from tasks_app.broker.checks.broker import examine_access
 from tasks_app.broker.guard.other_pools import learn_own_name
 from tasks_app.domain.config.refusals import MAY_NOT, NOT_GRANTED
+from tasks_app.domain.config.setting_sources import unknown_variables
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.unreachable import why_unreachable
 from tasks_app.domain.errors import (
@@ -94,6 +95,8 @@ def check_surroundings(app: Celery, settings: Settings) -> None:
         )
     for sentence in (*internals.said_at_start(), *driver_internals.said_at_start()):
         log.warning(sentence)
+    for finding in unknown_variables():
+        log.warning("%s. %s", finding.fact, finding.advice)
     for finding in examine_access(app):
         log.warning("The broker %s. %s", finding.fact, finding.advice)
     check_database(settings)

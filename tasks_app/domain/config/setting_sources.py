@@ -17,6 +17,8 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.urls import BETWEEN
 from tasks_app.domain.config.webhook import shown
 from tasks_app.domain.durations import format_duration
+from tasks_app.domain.finding import Finding, warn
+from tasks_app.domain.spelling import meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +41,17 @@ def effective_settings(
     return found
 
 
-def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Return variables with our prefix that no setting has: nothing else reports a misspelt one."""
+def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[Finding]:
+    """Return what is wrong with variables that have our prefix, and no setting has them."""
     known = {effective.name for effective in effective_settings(Settings.model_construct())}
-    return sorted(
-        name
-        for name in environment
+    return [
+        warn("settings", f"{name} is unknown{meant(name, known)}", READ_BY_NOBODY)
+        for name in sorted(environment)
         if name.startswith(PREFIX) and name not in known | _INTERNAL and "_TEST_" not in name
-    )
+    ]
 
 
+READ_BY_NOBODY = "Nobody reads it: see docs/reference/settings.md."
 _INTERNAL = {f"{PREFIX}{name}" for name in ("NODE", "QUEUES", "SLOTS")}
 """Set by a worker's parent for its children."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.spelling import meant
 from tasks_app.domain.tasks.names import check_name, check_queue
 from tasks_app.domain.tasks.option_checks import (
     boolean,
@@ -33,7 +34,8 @@ _RNG = Random()  # noqa: S311  jitter, not a secret
 def checked_template(name: Any, spec: HandlerSpec | None, given: Mapping[str, Any]) -> RowTemplate:
     for option in given:
         if option not in _KNOWN:
-            raise InvalidTaskError(f"options.{option}", "is unknown", ", ".join(sorted(_KNOWN)))
+            problem = f"is unknown{meant(option, _KNOWN)}"
+            raise InvalidTaskError(f"options.{option}", problem, ", ".join(sorted(_KNOWN)))
     options: Mapping[str, Any] = {k: v for k, v in given.items() if v is not None}
     retry = _policy(options, spec)
     wait_first = boolean(options, "wait_first", default=False)

@@ -77,8 +77,8 @@ def _put_off(facts: TaskFacts, row: StoredRow) -> str:
         return f"attempt {row.attempt} asked for later (Snooze), or was given back with a wait"
     if last.event == Event.RESCUE:
         return (
-            f"it was on board when attempt {row.attempt} vanished ({last.cause}), and comes back "
-            f"at a distance from the others; crashes: {row.crashes}"
+            f"attempt {row.attempt} ended without an outcome ({last.kind}), and it comes back at a "
+            f"distance from the others; crashes: {row.crashes}"
         )
     most = f" of at most {row.max_attempts}" if row.max_attempts else ""
     return (

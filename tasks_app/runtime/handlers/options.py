@@ -14,6 +14,7 @@ from tasks_app.domain.flow_control.circuit_breaker import Breaker, check_breaker
 from tasks_app.domain.handlers.outages import OutageRule, parse_limit
 from tasks_app.domain.handlers.outcomes import Reaction
 from tasks_app.domain.schedules.when import When
+from tasks_app.domain.spelling import meant
 from tasks_app.domain.tasks.names import check_name, check_queue, shown
 from tasks_app.domain.tasks.retry_policy import (
     DEFAULT_POLICY,
@@ -88,7 +89,8 @@ def fields_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     for word in options:
         if word not in _KNOWN:
             known = ", ".join(sorted(_KNOWN))
-            raise HandlerError(f"Handler {name!r} has no option {word:.60}. Allowed: {known}.")
+            lacks = f"Handler {name!r} has no option {word:.60}{meant(word, _KNOWN)}"
+            raise HandlerError(f"{lacks}. Allowed: {known}.")
     said = {word: value for word, value in options.items() if value is not None}
     _check_together(name, said)
     policy = _policy(name, "retry", said) or DEFAULT_POLICY

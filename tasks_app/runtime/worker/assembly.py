@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.exc import OperationalError
 
+from tasks_app.domain.config.setting_sources import unknown_variables
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.explain.words import count
 from tasks_app.domain.safe_logging import quiet_logger
@@ -42,6 +43,8 @@ def run_work(  # noqa: PLR0913  what the command line and tests may choose
     """
     for sentence in said_at_start():
         log.warning(sentence)
+    for finding in unknown_variables():
+        log.warning("%s. %s", finding.fact, finding.advice)
     slots = slots or slot_file()
     served = tuple(queues) or registry.queues
     child = Child(

@@ -149,7 +149,7 @@ class Reaper:
         more = f" and {len(tasks) - MOST_NAMED} more" if len(tasks) > MOST_NAMED else ""
         named = ", ".join(tasks[:MOST_NAMED]) + more
         if not guilty:
-            return "nobody is charged, as no task ran in it"
+            return "nobody is charged, as no handler had begun in it"
         if self._leaves:
             return f"nobody is charged, as the worker is leaving; it ran {named}"
         if self._is_sure(view):

@@ -74,6 +74,14 @@ def test_a_database_that_forgets_commits_is_said(house: House) -> None:
         process.end()
 
 
+def test_a_misspelt_setting_is_said(house: House) -> None:
+    process = house.start("worker", "-l", "INFO", TASKS_APP_LEAS="5s")
+    try:
+        process.says("TASKS_APP_LEAS is unknown; perhaps TASKS_APP_LEASE is meant. Nobody reads it")
+    finally:
+        process.end()
+
+
 def test_a_misspelt_module_of_handlers_is_said(house: House) -> None:
     """Celery logs what a signal's receiver raises: the worker looked healthy and knew no task."""
     said = last_words(house, "worker", TASKS_APP_IMPORTS="hose_handlers")

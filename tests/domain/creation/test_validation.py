@@ -242,8 +242,9 @@ def test_what_is_said_of_an_order_key_needs_one(options) -> None:
 def test_an_unknown_option_names_the_known_ones() -> None:
     message = str(refusal(run_in=5))
 
-    assert "options.run_in is unknown" in message
-    assert "run_at" in message
+    assert "options.run_in is unknown; perhaps run_at is meant" in message
+    assert "biz_key, delay" in message
+    assert "options.colour is unknown. " in str(refusal(colour=5))
 
 
 def test_run_at_together_with_delay_is_refused() -> None:

@@ -352,7 +352,7 @@ class TestWaiting:
 
         fact = answer(healthy, task.task_id).fact
 
-        assert "it was on board when attempt 1 vanished (worker vanished: The task was" in fact
+        assert "attempt 1 ended without an outcome (worker vanished), and it comes back" in fact
         assert "crashes: 1" in fact
 
     @pytest.mark.parametrize(

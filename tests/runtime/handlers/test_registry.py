@@ -196,7 +196,7 @@ def test_an_unknown_option_is_answered_with_all_that_there_are(registry: Registr
         handler("x", registry=registry, retri="5s")  # type: ignore[call-overload]
 
     said, _, allowed = str(refused.value).partition(" Allowed: ")
-    assert said == "Handler 'x' has no option retri."
+    assert said == "Handler 'x' has no option retri; perhaps retry is meant."
     assert {"retry", "queue", "cron", "on_error"} <= set(allowed.rstrip(".").split(", "))
 
 
