@@ -20,6 +20,7 @@ from tasks_app.pool.tables import ALL, NOW, PENDING, admits_by_id
 from tasks_app.pool.tasks.next_in_line import look_at_next
 
 _AT = f"greatest({NOW}, coalesce(CAST(:at AS timestamptz), {NOW} + CAST(:delay AS interval)))"
+_LOOKED_AT = f"scan_at = greatest({NOW}, p.due_at), {UNPARKED}"
 _GIVEN_BACK = f"greatest({NOW}, p.held_due_at)"
 # A held task that is to run later stays held; the due_at that holds it may depend on its date.
 _RESCHEDULE = f"""
@@ -37,7 +38,7 @@ _SETS = {
         "p.priority <> :priority",
     ),
     Action.MOVE: (
-        f"queue = :queue, scan_at = greatest({NOW}, p.due_at), {UNPARKED}",
+        f"queue = :queue, {_LOOKED_AT}",
         "p.queue <> :queue",
     ),
     Action.HOLD: (
@@ -48,8 +49,8 @@ _SETS = {
         f"due_at = {_GIVEN_BACK}, scan_at = {_GIVEN_BACK}, held_due_at = NULL",
         is_held(),
     ),
-    Action.ENABLE: (f"enabled = true, scan_at = greatest({NOW}, p.scan_at)", "NOT p.enabled"),
-    Action.DISABLE: ("enabled = false", "p.enabled"),
+    Action.ENABLE: (f"enabled = true, {_LOOKED_AT}", "NOT p.enabled"),
+    Action.DISABLE: (f"enabled = false, {_LOOKED_AT}", "p.enabled"),
 }
 """What each action sets, and of which tasks."""
 _LEAVE_THEIR_PLACE = {Action.HOLD, Action.RESCHEDULE, Action.DISABLE}

@@ -9,11 +9,14 @@ from uuid import UUID
 
 from hypothesis.stateful import invariant
 
+from tasks_app.domain.operations.change import Change
+from tasks_app.domain.operations.selection import Action
 from tasks_app.domain.tasks.states import State
 from tests.pool.stateful.rows import read_notes, read_pauses, read_rows
 from tests.pool.stateful.rules_of_gates import Admissions
 from tests.pool.stateful.rules_of_operators import Operators
 from tests.pool.stateful.rules_of_rescuers import Rescuers
+from tests.pool.stateful.rules_of_waiting import Waiting
 from tests.pool.stateful.rules_of_workers import EVERYBODY
 from tests.pool.stateful.seats import AT_ONCE
 from tests.pool.stateful.world import Row
@@ -21,7 +24,7 @@ from tests.pool.stateful.world import Row
 DAY = timedelta(days=1)
 
 
-class Promises(Admissions, Rescuers, Operators):
+class Promises(Admissions, Rescuers, Operators, Waiting):
     """Looks at what is committed after each step, and compares it with what it saw before."""
 
     def __init__(self) -> None:
@@ -102,6 +105,8 @@ class Promises(Admissions, Rescuers, Operators):
         for seat in sorted(self.world.open):
             self.end(seat, commits=False)
         self.resume(AT_ONCE, "*")
+        for task_id in self._unfinished():
+            self.amend_task(AT_ONCE, Action.RELEASE, task_id, Change())
         self.later(DAY)
         self.rescue_expired(AT_ONCE, 500, 0.5)
         while left := self._unfinished():
