@@ -72,7 +72,7 @@ def test_a_rate_makes_a_bulk_of_ids_too(shell: Shell, engine: Engine) -> None:
 
     done = shell("run-now", *map(str, ids), "--rate", "1/1s")
 
-    assert f"2 due now\nids: {ids[0]} {ids[1]}\n" in done.stdout
+    assert f"2 brought forward\nids: {ids[0]} {ids[1]}\n" in done.stdout
 
 
 def test_lists_say_held_and_name_no_date(

@@ -1,4 +1,4 @@
-"""Bulks: requeue, cancel, hold or release many tasks in stages, each after a look at what became of the last."""
+"""Bulks: requeue, cancel, hold or release many tasks in stages, with a look after each."""
 
 from __future__ import annotations
 

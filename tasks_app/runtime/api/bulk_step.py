@@ -31,7 +31,7 @@ MOST_EDITED = 50
 """Tasks of one step, whose payloads are in memory meanwhile."""
 HELD = "another transaction has locked its row"
 KEY_TAKEN = "another task has its unique_key"
-UNCHANGED = "unchanged"
+BROUGHT_FORWARD, UNCHANGED = "brought forward", "unchanged"
 _IN_THE_WAY = ("55P03", "40P01")
 """SQLSTATEs: lock_not_available, and deadlock_detected."""
 _PATIENCE, _HASTE = "1s", "100ms"
@@ -169,14 +169,13 @@ class BulkStep:
         if change.gap is None:
             if change.delay is not None:  # all of a bulk have one date
                 change = replace(change, at=self._end.at + change.delay, delay=None)
-            done = amend(self._connection, self._action, ids, change)
+            done, word = amend(self._connection, self._action, ids, change), DONE[self._action]
         else:
             done, next_at = spread(self._connection, ids, change.gap, self._next_at)
+            word = BROUGHT_FORWARD
             self._next_at = next_at or self._next_at
         self._done.ids += done
-        self._done.answers += Counter(
-            {DONE[self._action]: len(done), UNCHANGED: len(ids) - len(done)}
-        )
+        self._done.answers += Counter({word: len(done), UNCHANGED: len(ids) - len(done)})
 
 
 class Edits:
