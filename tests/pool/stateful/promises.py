@@ -69,7 +69,9 @@ class Promises(Admissions, Rescuers, Operators, Waiting):
     def _it_moved_as_it_may(self, before: Row, row: Row) -> None:
         assert row.attempt >= before.attempt, "the attempt fell"
         assert (row.name, row.created_at) == (before.name, before.created_at)
-        if before.is_over:
+        if row.but(payload=before.payload, order_skips=before.order_skips) == before:
+            pass  # a failed one may be edited, and may let others pass
+        elif before.is_over:
             assert row.id in self.requeued, "what is over moved, and nobody requeued it"
             self.requeued.discard(row.id)
         elif before.cancel_requested_at and row.attempt == before.attempt:
