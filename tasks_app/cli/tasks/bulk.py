@@ -73,7 +73,7 @@ waiting_filters = options(
 @filters
 @output.as_json
 def cancel(ids: tuple[int, ...], *, json_: bool, **given: Any) -> None:
-    """Cancel tasks by id, or all for which every given option holds.
+    """Cancel tasks by id, or all that the options select.
 
     Waiting ones are cancelled at once, running ones are told.
     """

@@ -28,9 +28,10 @@ _tasks = options(
 @click.option("--rate", metavar="N/TIME", help="So many in which time: 50/1s. Not all at once.")
 @_tasks
 def run_now(ids: tuple[int, ...], **given: Any) -> None:
-    """Make waiting tasks due: by id, or all for which every option holds.
+    """Make waiting tasks due now.
 
-    It ends the wait for a date, for a retry, and for a release.
+    By id, or all that the options select. It ends the wait for a date, for a
+    retry, and for a release.
     """
     _act(Action.RUN_NOW, waiting.run_task_now, ids, given, "rate")
 
@@ -40,9 +41,10 @@ def run_now(ids: tuple[int, ...], **given: Any) -> None:
 @click.option("--in", "delay", metavar="TIME", help="So long from now: 30m, 6h, 2d.")
 @_tasks
 def reschedule(ids: tuple[int, ...], at: str | None, **given: Any) -> None:
-    """Give waiting tasks another date: by id, or all for which every option holds.
+    """Give waiting tasks another date.
 
-    A held task stays held, and has the new date when it is released.
+    By id, or all that the options select. A held task stays held, and has the
+    new date when it is released.
     """
     given["at"] = None if at is None else moment(at, "--at")
     _act(Action.RESCHEDULE, waiting.reschedule_task, ids, given, "at", "delay")
@@ -54,7 +56,10 @@ def reschedule(ids: tuple[int, ...], at: str | None, **given: Any) -> None:
 )
 @_tasks
 def reprioritise(ids: tuple[int, ...], **given: Any) -> None:
-    """Give waiting tasks another priority: by id, or all for which every option holds."""
+    """Give waiting tasks another priority.
+
+    By id, or all that the options select.
+    """
     _act(Action.REPRIORITISE, waiting.reprioritise_task, ids, given, "to_priority")
 
 
@@ -62,9 +67,10 @@ def reprioritise(ids: tuple[int, ...], **given: Any) -> None:
 @click.option("--to", "to_queue", metavar="QUEUE", required=True, help="Their new queue.")
 @_tasks
 def move(ids: tuple[int, ...], **given: Any) -> None:
-    """Put waiting tasks into another queue: by id, or all for which every option holds.
+    """Put waiting tasks into another queue.
 
-    A message that is out may still bring a task to a worker of its old queue.
+    By id, or all that the options select. A message that is out may still
+    bring a task to a worker of its old queue.
     """
     _act(Action.MOVE, waiting.move_task, ids, given, "to_queue")
 
@@ -72,9 +78,10 @@ def move(ids: tuple[int, ...], **given: Any) -> None:
 @click.command()
 @_tasks
 def hold(ids: tuple[int, ...], **given: Any) -> None:
-    """Keep waiting tasks from running: by id, or all for which every option holds.
+    """Keep waiting tasks from running.
 
-    They wait until they are released; one that has an expires_at still expires.
+    By id, or all that the options select. They wait until they are released; one
+    that has an expires_at still expires.
     """
     _act(Action.HOLD, waiting.hold_task, ids, given)
 
@@ -82,9 +89,9 @@ def hold(ids: tuple[int, ...], **given: Any) -> None:
 @click.command()
 @_tasks
 def release(ids: tuple[int, ...], **given: Any) -> None:
-    """Give held tasks their dates back: by id, or all for which every option holds.
+    """Give held tasks their dates back.
 
-    A date that has passed means now.
+    By id, or all that the options select. A date that has passed means now.
     """
     _act(Action.RELEASE, waiting.release_task, ids, given)
 
@@ -92,7 +99,10 @@ def release(ids: tuple[int, ...], **given: Any) -> None:
 @click.command()
 @_tasks
 def enable(ids: tuple[int, ...], **given: Any) -> None:
-    """Let disabled tasks run when they are due: by id, or all that the options select."""
+    """Let disabled tasks run when they are due.
+
+    By id, or all that the options select.
+    """
     _act(Action.ENABLE, waiting.enable_task, ids, given)
 
 
@@ -101,7 +111,7 @@ def enable(ids: tuple[int, ...], **given: Any) -> None:
 def disable(ids: tuple[int, ...], **given: Any) -> None:
     """Have waiting tasks end as SKIPPED when they are due. To keep them, use hold.
 
-    By id, or all for which every option holds.
+    By id, or all that the options select.
     """
     _act(Action.DISABLE, waiting.disable_task, ids, given)
 

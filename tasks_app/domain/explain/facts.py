@@ -9,13 +9,13 @@ from tasks_app.domain.coordination.groups import GroupProgress
 from tasks_app.domain.explain.surroundings import (
     ConnectionLimit,
     Denial,
-    Hold,
     LastAttempt,
     LedgerMessage,
     ReportedProgress,
     Scan,
     Service,
     Shut,
+    StandingHold,
     Stop,
     Turn,
 )
@@ -86,7 +86,7 @@ class TaskFacts:
     last: LastAttempt | None = None
     stop: Stop | None = None
     denial: Denial | None = None
-    hold: Hold | None = None
+    hold: StandingHold | None = None
     """Who holds it; None: nobody, or the audit does not tell."""
     queue: Queue | None = None
     """Its queue's settings, if it has any."""

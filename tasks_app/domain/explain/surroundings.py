@@ -37,7 +37,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class StandingHold:
     """An operator's wish that it waits until it is released."""
 
     since: datetime

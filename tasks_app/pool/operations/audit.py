@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.explain.surroundings import Hold
+from tasks_app.domain.explain.surroundings import StandingHold
 from tasks_app.domain.operations.selection import Action
 from tasks_app.domain.tasks.error_text import clean
 from tasks_app.pool.tables import AUDIT
@@ -173,10 +173,10 @@ def find_among_newest(
     return [AuditLine(*row) for row in connection.execute(_AMONG_NEWEST, values)]
 
 
-def last_hold(connection: Connection, task_id: int) -> Hold | None:
+def last_hold(connection: Connection, task_id: int) -> StandingHold | None:
     """Return who held a task last, and why; None: that is none of the newest lines."""
     row = connection.execute(_LAST_HOLD, {"task_id": task_id}).first()
-    return None if row is None else Hold(row.at, row.who or row.role, row.why)
+    return None if row is None else StandingHold(row.at, row.who or row.role, row.why)
 
 
 def steps(connection: Connection, token: int) -> list[AuditLine]:

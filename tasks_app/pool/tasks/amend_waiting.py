@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, TextClause, text
 
-from tasks_app.domain.operations.change import Change
+from tasks_app.domain.operations.amendment import Amendment
 from tasks_app.domain.operations.selection import Action
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.held import HELD_DUE, is_held
@@ -79,7 +79,7 @@ _SPREAD = text(f"""
     FROM place WHERE p.id = place.id AND {admits_by_id(Event.CLAIM)} AND p.due_at > {NOW}
     RETURNING p.id, place.at + CAST(:gap AS interval) AS next_at
 """)
-NO_CHANGE = Change()
+NO_AMENDMENT = Amendment()
 _STATE = text(f"SELECT state FROM {ALL} WHERE id = :id")
 
 
@@ -87,7 +87,7 @@ def amend(
     connection: Connection,
     action: Action,
     ids: Sequence[int],
-    change: Change = NO_CHANGE,
+    change: Amendment = NO_AMENDMENT,
     *,
     now: datetime | None = None,
 ) -> list[int]:

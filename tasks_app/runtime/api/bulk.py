@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.errors import InvalidSelectionError
-from tasks_app.domain.operations.change import Change
+from tasks_app.domain.operations.amendment import Amendment
 from tasks_app.domain.operations.selection import Action, Selection
 from tasks_app.pool.operations import audit
 from tasks_app.pool.operations.selection import cut
@@ -145,7 +145,7 @@ def transaction_of(engine: Engine) -> AbstractContextManager[Connection]:
 
 def checked(
     action: str, selection: dict[str, Any], patch: Mapping[str, Any] | None
-) -> tuple[Action, Change, Selection]:
+) -> tuple[Action, Amendment, Selection]:
     """Return the action, what it makes of the tasks, and which tasks.
 
     Raises:

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.creation.patch import accepted, patched
 from tasks_app.domain.errors import InvalidSelectionError, UniqueKeyTakenError, UnreadableTaskError
-from tasks_app.domain.operations.change import WORDS, Change, change_of
+from tasks_app.domain.operations.amendment import WORDS, Amendment, amendment_of
 from tasks_app.domain.operations.selection import DONE, WAITING, Action, Selection, select
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.pool.connection.transactions import wait_for_locks
@@ -50,14 +50,14 @@ class BulkStepResult:
     """The id behind which to go on; None: that was all."""
 
 
-def read_opening(opening: Opening) -> tuple[Action, Change, Selection, SelectionCut]:
+def read_opening(opening: Opening) -> tuple[Action, Amendment, Selection, SelectionCut]:
     """Return what a bulk is to do, and to what."""
     action = Action(opening.action)
     change, chosen = parted(action, opening.what)
     return action, change, chosen, SelectionCut(opening.at, opening.until)
 
 
-def parted(action: Action, words: Mapping[str, Any]) -> tuple[Change, Selection]:
+def parted(action: Action, words: Mapping[str, Any]) -> tuple[Amendment, Selection]:
     """Return what is made of the tasks, and which tasks.
 
     Raises:
@@ -65,7 +65,7 @@ def parted(action: Action, words: Mapping[str, Any]) -> tuple[Change, Selection]
     """
     made = {name: value for name, value in words.items() if name in WORDS}
     which = {name: value for name, value in words.items() if name not in WORDS}
-    return change_of(action, made), select(action, which)
+    return amendment_of(action, made), select(action, which)
 
 
 def in_the_way(error: DBAPIError) -> bool:

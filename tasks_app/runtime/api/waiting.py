@@ -15,7 +15,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from tasks_app.domain.durations import Duration
-from tasks_app.domain.operations.change import Change, change_of
+from tasks_app.domain.operations.amendment import Amendment, amendment_of
 from tasks_app.domain.operations.selection import DONE, Action
 from tasks_app.domain.tasks.names import check_id
 from tasks_app.domain.tasks.states import State
@@ -134,12 +134,12 @@ def disable_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = 
 def _verb(
     action: Action, task_id: int, by: str, why: str, **words: Any
 ) -> Callable[[Connection], Changed]:
-    change = change_of(action, {**words, "why": why})
+    change = amendment_of(action, {**words, "why": why})
     return partial(_changed, action=action, task_id=check_id(task_id), by=by, change=change)
 
 
 def _changed(
-    connection: Connection, action: Action, task_id: int, by: str, change: Change
+    connection: Connection, action: Action, task_id: int, by: str, change: Amendment
 ) -> Changed:
     done = amend(connection, action, [task_id], change)
     if done:

@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, Engine
 
-from tasks_app.domain.operations.change import Change
+from tasks_app.domain.operations.amendment import Amendment
 from tasks_app.domain.operations.selection import WAITING, Action
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.dispatch.scan import due
@@ -25,9 +25,9 @@ from tests.pool.runs.racing import Pair, committed, take
 ACTIONS = sorted(WAITING - {Action.ENABLE, Action.RELEASE, Action.RUN_NOW})
 """Those that change a task which is due, enabled and not held."""
 CHANGES = {
-    Action.RESCHEDULE: Change(delay=timedelta(hours=1)),
-    Action.REPRIORITISE: Change(to_priority=0),
-    Action.MOVE: Change(to_queue="slow"),
+    Action.RESCHEDULE: Amendment(delay=timedelta(hours=1)),
+    Action.REPRIORITISE: Amendment(to_priority=0),
+    Action.MOVE: Amendment(to_queue="slow"),
 }
 
 
@@ -38,7 +38,7 @@ def pair(engine: Engine) -> Iterator[Pair]:
 
 
 def do(connection: Connection, action: Action, task_id: int) -> list[int]:
-    return amend(connection, action, [task_id], CHANGES.get(action, Change()))
+    return amend(connection, action, [task_id], CHANGES.get(action, Amendment()))
 
 
 def found(connection: Connection) -> list[int]:

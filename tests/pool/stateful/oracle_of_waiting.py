@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from tasks_app.domain.operations.change import Change
+from tasks_app.domain.operations.amendment import Amendment
 from tasks_app.domain.operations.selection import Action
 from tasks_app.domain.tasks.states import State
 from tests.pool.stateful.oracle_of_gates import next_of
@@ -14,7 +14,7 @@ from tests.pool.stateful.world import Expected, Row, View
 FAR = datetime(9899, 1, 1, tzinfo=UTC)
 
 
-def amend(view: View, action: Action, task_id: int, change: Change, now: datetime) -> Expected:
+def amend(view: View, action: Action, task_id: int, change: Amendment, now: datetime) -> Expected:
     row = view.pending(task_id)
     changes = None if row is None or row.state is State.RUNNING else _of(row, action, change, now)
     if row is None or changes is None:
@@ -25,7 +25,7 @@ def amend(view: View, action: Action, task_id: int, change: Change, now: datetim
     return Expected([task_id], {**behind, task_id: row.but(**changes)})
 
 
-def _of(row: Row, action: Action, change: Change, now: datetime) -> dict[str, Any] | None:
+def _of(row: Row, action: Action, change: Amendment, now: datetime) -> dict[str, Any] | None:
     """What changes in it; None: it is so already."""
     at, back = max(now, change.at or now), max(now, row.held_due_at or now)
     far = max(row.due_at, row.expires_at) if row.expires_at else FAR

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.waiting_reason import WaitingKind, WaitingReason
-from tasks_app.domain.operations.change import Change
+from tasks_app.domain.operations.amendment import Amendment
 from tasks_app.domain.operations.selection import WAITING, Action
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.dispatch.scan import due
@@ -27,14 +27,14 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 LATER, MUCH_LATER = NOW + HOUR, NOW + 100 * HOUR
 CHANGES = {
-    Action.RESCHEDULE: Change(at=LATER),
-    Action.REPRIORITISE: Change(to_priority=0),
-    Action.MOVE: Change(to_queue="slow"),
+    Action.RESCHEDULE: Amendment(at=LATER),
+    Action.REPRIORITISE: Amendment(to_priority=0),
+    Action.MOVE: Amendment(to_queue="slow"),
 }
 
 
 def do(connection: Connection, action: Action, *ids: int, now: datetime = NOW) -> list[int]:
-    return amend(connection, action, ids, CHANGES.get(action, Change()), now=now)
+    return amend(connection, action, ids, CHANGES.get(action, Amendment()), now=now)
 
 
 def found(connection: Connection, now: datetime, queue: str = "default") -> list[int]:
@@ -89,7 +89,7 @@ def test_reschedule_gives_another_date_and_the_past_means_now(connection: Connec
     assert (row.due_at, row.scan_at) == (LATER, LATER)
     assert taken(connection, task_id) == []
 
-    amend(connection, Action.RESCHEDULE, [task_id], Change(at=NOW - HOUR), now=NOW)
+    amend(connection, Action.RESCHEDULE, [task_id], Amendment(at=NOW - HOUR), now=NOW)
     row = row_of(connection, task_id)
     assert (row.due_at, row.scan_at) == (NOW, NOW)
 
@@ -97,7 +97,7 @@ def test_reschedule_gives_another_date_and_the_past_means_now(connection: Connec
 def test_reschedule_counts_a_delay_from_now(connection: Connection) -> None:
     task_id = pending_task(connection, now=NOW)
 
-    amend(connection, Action.RESCHEDULE, [task_id], Change(delay=HOUR), now=NOW)
+    amend(connection, Action.RESCHEDULE, [task_id], Amendment(delay=HOUR), now=NOW)
 
     assert row_of(connection, task_id).due_at == LATER
 

@@ -24,7 +24,7 @@ _TAKES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Amendment:
     """The fields that the action does not take are None."""
 
     at: datetime | None = None
@@ -49,16 +49,16 @@ class Change:
         return {name: _plain(value) for name, value in given(self).items()}
 
 
-WORDS = frozenset(field.name for field in fields(Change))
+WORDS = frozenset(field.name for field in fields(Amendment))
 """None is a word of a selection."""
 
 
-def given(change: Change) -> dict[str, Any]:
+def given(change: Amendment) -> dict[str, Any]:
     values = {field.name: getattr(change, field.name) for field in fields(change)}
     return {name: value for name, value in values.items() if value is not None}
 
 
-def change_of(action: Action, words: dict[str, Any]) -> Change:
+def amendment_of(action: Action, words: dict[str, Any]) -> Amendment:
     """Return the change; instants and durations may be text.
 
     Raises:
@@ -74,7 +74,7 @@ def change_of(action: Action, words: dict[str, Any]) -> Change:
     if takes and action is not Action.RUN_NOW and len(said.keys() & takes) != 1:
         raise InvalidSelectionError(f"{action} needs {' or '.join(sorted(takes))}. Give one.")
     try:
-        return Change(**_checked(said))
+        return Amendment(**_checked(said))
     except InvalidTaskError as error:
         raise InvalidSelectionError(str(error)) from None
 
