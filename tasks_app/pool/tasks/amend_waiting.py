@@ -46,7 +46,7 @@ _SETS = {
         f"NOT {is_held()}",
     ),
     Action.RELEASE: (
-        f"due_at = {_GIVEN_BACK}, scan_at = {_GIVEN_BACK}, held_due_at = NULL",
+        f"due_at = {_GIVEN_BACK}, scan_at = {_GIVEN_BACK}, held_due_at = NULL, {UNPARKED}",
         is_held(),
     ),
     Action.ENABLE: (f"enabled = true, {_LOOKED_AT}", "NOT p.enabled"),

@@ -32,7 +32,7 @@ def _of(row: Row, action: Action, change: Amendment, now: datetime) -> dict[str,
     look = {"scan_at": max(now, row.due_at), "parked": None}
     moved = {"due_at": at, "scan_at": at}
     sooner = {"priority": change.to_priority, "scan_at": max(now, row.scan_at or now)}
-    free = {"due_at": back, "scan_at": back, "held_due_at": None}
+    free = {"due_at": back, "scan_at": back, "held_due_at": None, "parked": None}
     gone = {"held_due_at": row.due_at, "due_at": far, "scan_at": far, "parked": None}
     whether: dict[Action, tuple[bool, dict[str, Any]]] = {
         Action.RUN_NOW: (row.due_at > now, {**moved, "held_due_at": None, "parked": None}),
