@@ -46,9 +46,12 @@ def parse_rate(value: Any) -> tuple[int, timedelta]:
         ValueError: not a rate, or one that nobody can keep.
     """
     number, _, span = value.partition("/") if isinstance(value, str) else ("", "", "")
-    some, period = int(number), parse_duration(span)
+    try:
+        some, period = int(number), parse_duration(span)
+    except ValueError:
+        some, period = 0, timedelta(0)
     if not 1 <= some < 2**31 or not _SHORTEST_PERIOD <= period <= _LONGEST_PERIOD:
-        raise ValueError("is out of range")
+        raise ValueError("is no rate")
     return some, period
 
 

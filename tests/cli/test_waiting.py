@@ -103,14 +103,14 @@ def test_lists_say_held_and_name_no_date(
     ("arguments", "problem"),
     [
         (("hold",), "That would be everything. Say which: by name, queue, ids, …"),
-        (("reschedule", "1"), "reschedule needs at or delay. Give one."),
+        (("reschedule", "1"), "Give --at or --in, and not both."),
         (("reschedule", "1", "--at", "tomorrow"), "'tomorrow' is no ISO 8601 instant"),
         (("reschedule", "1", "--at", "2031-01-01T00:00"), "has no time zone"),
         (("reschedule", "1", "--in", "soon"), "is 'soon', which is not a duration"),
         (("reprioritise", "1", "--to", "10"), "10 is not in the range"),
         (("reprioritise", "1"), "Missing option '--to'"),
         (("move", "1", "--to", "a b"), "is 'a b'"),
-        (("run-now", "1", "--rate", "fast"), "rate"),
+        (("run-now", "1", "--rate", "fast"), "options.rate is no rate. Allowed: a number and a"),
     ],
 )
 def test_nonsense_ends_with_2(

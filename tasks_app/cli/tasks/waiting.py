@@ -46,6 +46,8 @@ def reschedule(ids: tuple[int, ...], at: str | None, **given: Any) -> None:
     By id, or all that the options select. A held task stays held, and has the
     new date when it is released.
     """
+    if (at is None) == (given["delay"] is None):
+        raise click.UsageError("Give --at or --in, and not both.")
     given["at"] = None if at is None else moment(at, "--at")
     _act(Action.RESCHEDULE, waiting.reschedule_task, ids, given, "at", "delay")
 

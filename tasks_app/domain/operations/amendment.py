@@ -82,7 +82,7 @@ def amendment_of(action: Action, words: dict[str, Any]) -> Amendment:
 def _checked(said: dict[str, Any]) -> dict[str, Any]:
     checked = dict(said)
     if isinstance(checked.get("at"), str):
-        checked["at"] = option_checks.tried(datetime.fromisoformat, checked["at"], "at", "ISO 8601")
+        checked["at"] = option_checks.tried(_instant, checked["at"], "at", "an ISO 8601 instant")
     if "at" in checked:
         checked["at"] = option_checks.moment(checked, "at")
     if "delay" in checked:
@@ -96,6 +96,13 @@ def _checked(said: dict[str, Any]) -> dict[str, Any]:
     if "why" in checked:
         checked["why"] = check_text(str(checked["why"]), "why")[:LONGEST_WHY]
     return checked
+
+
+def _instant(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"is {text!r:.40}") from None
 
 
 def _plain(value: Any) -> Any:

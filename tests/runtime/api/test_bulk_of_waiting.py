@@ -189,7 +189,8 @@ def test_a_task_that_waits_for_its_retry_is_held_and_released(engine: Engine) ->
         ("requeue", {"name": "t", "retrying": True}, "Only tasks of the pool pending"),
         ("reschedule", {"name": "t"}, "reschedule needs at or delay"),
         ("reschedule", {"name": "t", "at": "2031-01-01T00:00Z", "delay": 1}, "Give one"),
-        ("run-now", {"name": "t", "rate": "many"}, "options.rate"),
+        ("run-now", {"name": "t", "rate": "many"}, "options.rate is no rate"),
+        ("reschedule", {"name": "t", "at": "tomorrow"}, "options.at is 'tomorrow'"),
         ("run-now", {"retrying": False}, "That would be everything"),
     ],
 )
