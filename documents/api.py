@@ -33,6 +33,8 @@ SUBJECTS = {
     " CreateOutcome hint_tasks TaskBuffer",
     "Look and act": "get_task cancel_task cancel_tasks requeue_task explain_task Task Cancelled"
     " Requeued Explanation Finding",
+    "Change how a task waits": "run_task_now reschedule_task reprioritise_task move_task hold_task"
+    " release_task enable_task disable_task Changed",
     "Many at once": "foresee_bulk foresee_rest start_bulk run_bulk Foreseen Done",
     "Errors": "list_errors mark_error_known mark_error_unknown requeue_errors fill_fingerprints"
     " ErrorGroup RequeueStage",

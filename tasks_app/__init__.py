@@ -73,6 +73,11 @@ if TYPE_CHECKING:
         acancel_task, acancel_tasks, aexplain_task, aget_task, arequeue_task, cancel_task,
         cancel_tasks, explain_task, get_task, requeue_task,
     )
+    from tasks_app.runtime.api.waiting import (
+        Changed, adisable_task, aenable_task, ahold_task, amove_task, arelease_task,
+        areprioritise_task, areschedule_task, arun_task_now, disable_task, enable_task, hold_task,
+        move_task, release_task, reprioritise_task, reschedule_task, run_task_now,
+    )
     from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
     from tasks_app.runtime.handlers.middleware import middleware
     from tasks_app.runtime.handlers.registry import handler
@@ -94,9 +99,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncTaskContext", "BatchJob", "BatchStateError", "BatchView", "Breaker", "Cancel",
-    "Cancelled", "ChunkContext", "ChunkRowError", "CreateOutcome", "DependencyDown", "Done",
-    "Ended", "ErrorGroup", "Explanation", "Exponential", "Fail", "File", "Finding", "FireAll",
-    "Fixed", "Foreseen", "Group", "GroupProgress", "Handler", "HandlerTimeoutError",
+    "Cancelled", "Changed", "ChunkContext", "ChunkRowError", "CreateOutcome", "DependencyDown",
+    "Done", "Ended", "ErrorGroup", "Explanation", "Exponential", "Fail", "File", "Finding",
+    "FireAll", "Fixed", "Foreseen", "Group", "GroupProgress", "Handler", "HandlerTimeoutError",
     "InvalidJobError", "InvalidScheduleError", "InvalidSelectionError", "InvalidTaskError",
     "JobRun", "LeaseLostError", "Levels", "Limit", "NewTask", "Notice", "PartResult", "PlanError",
     "Preview", "Query", "Queue", "QueueOptions", "RequeueStage", "Requeued", "Retry", "Schedule",
@@ -104,24 +109,26 @@ __all__ = [
     "TaskContext", "TaskId", "TaskOptions", "TasksError", "UniqueKeyTakenError", "Window",
     "aabandon_job", "abackfill_schedule", "abandon_job", "acancel_group", "acancel_task",
     "acancel_tasks", "achange_queue", "achange_schedule", "acreate_group", "acreate_schedule",
-    "acreate_task", "acreate_tasks", "adisable_schedule", "adrop_limit", "aenable_schedule",
-    "aexplain_task", "afill_fingerprints", "aget_group", "aget_job", "aget_queue", "aget_schedule",
-    "aget_task", "agroup_results", "alist_calendars", "alist_errors", "alist_jobs", "alist_limits",
-    "alist_queues", "alist_schedules", "amark_error_known", "amark_error_unknown", "apause_queue",
-    "apreview", "apreview_schedule", "aremove_calendar", "aremove_schedule", "areplan_job",
-    "arequeue_task", "areset_queue", "arestart_job", "aresume_queue", "arun_schedule",
-    "aset_calendar", "aset_limit", "astart_job", "astop_job", "aunblock_task", "backfill_schedule",
-    "cancel_group", "cancel_task", "cancel_tasks", "change_queue", "change_schedule",
-    "create_group", "create_schedule", "create_task", "create_tasks", "disable_schedule",
-    "drop_limit", "enable_schedule", "explain_task", "fill_fingerprints", "fire_all",
-    "foresee_bulk", "foresee_rest", "get_group", "get_job", "get_queue", "get_schedule",
-    "get_task", "group_results", "handler", "hint_tasks", "list_calendars", "list_errors",
+    "acreate_task", "acreate_tasks", "adisable_schedule", "adisable_task", "adrop_limit",
+    "aenable_schedule", "aenable_task", "aexplain_task", "afill_fingerprints", "aget_group",
+    "aget_job", "aget_queue", "aget_schedule", "aget_task", "agroup_results", "ahold_task",
+    "alist_calendars", "alist_errors", "alist_jobs", "alist_limits", "alist_queues",
+    "alist_schedules", "amark_error_known", "amark_error_unknown", "amove_task", "apause_queue",
+    "apreview", "apreview_schedule", "arelease_task", "aremove_calendar", "aremove_schedule",
+    "areplan_job", "areprioritise_task", "arequeue_task", "areschedule_task", "areset_queue",
+    "arestart_job", "aresume_queue", "arun_schedule", "arun_task_now", "aset_calendar",
+    "aset_limit", "astart_job", "astop_job", "aunblock_task", "backfill_schedule", "cancel_group",
+    "cancel_task", "cancel_tasks", "change_queue", "change_schedule", "create_group",
+    "create_schedule", "create_task", "create_tasks", "disable_schedule", "disable_task",
+    "drop_limit", "enable_schedule", "enable_task", "explain_task", "fill_fingerprints", "fire_all",
+    "foresee_bulk", "foresee_rest", "get_group", "get_job", "get_queue", "get_schedule", "get_task",
+    "group_results", "handler", "hint_tasks", "hold_task", "list_calendars", "list_errors",
     "list_jobs", "list_limits", "list_queues", "list_schedules", "mark_error_known",
-    "mark_error_unknown", "middleware", "pause_queue", "preview", "preview_schedule",
-    "remove_calendar", "remove_schedule", "replan_job", "requeue_errors", "requeue_task",
-    "reset_queue", "restart_job", "resume_queue", "run_bulk", "run_schedule", "schedule",
-    "set_calendar", "set_limit", "start_bulk", "start_job", "stop_job", "subscribe",
-    "unblock_task",
+    "mark_error_unknown", "middleware", "move_task", "pause_queue", "preview", "preview_schedule",
+    "release_task", "remove_calendar", "remove_schedule", "replan_job", "reprioritise_task",
+    "requeue_errors", "requeue_task", "reschedule_task", "reset_queue", "restart_job",
+    "resume_queue", "run_bulk", "run_schedule", "run_task_now", "schedule", "set_calendar",
+    "set_limit", "start_bulk", "start_job", "stop_job", "subscribe", "unblock_task",
 ]  # fmt: skip
 
 _ROOMS = {
@@ -168,6 +175,9 @@ _ROOMS = {
     "runtime.api.staged_requeue": "RequeueStage requeue_errors",
     "runtime.api.tasks": "acancel_task acancel_tasks aexplain_task aget_task arequeue_task"
     " cancel_task cancel_tasks explain_task get_task requeue_task",
+    "runtime.api.waiting": "Changed adisable_task aenable_task ahold_task amove_task arelease_task"
+    " areprioritise_task areschedule_task arun_task_now disable_task enable_task hold_task"
+    " move_task release_task reprioritise_task reschedule_task run_task_now",
     "runtime.api.producer": "acreate_task acreate_tasks create_task create_tasks",
     "runtime.api.queues": "achange_queue aget_queue alist_calendars alist_queues apause_queue"
     " aremove_calendar areset_queue aresume_queue aset_calendar change_queue get_queue"

@@ -21,7 +21,7 @@ group_id = click.argument("group_id", type=int, metavar="ID")
 
 @click.group()
 def groups() -> None:
-    """Show groups of tasks: how far they are, and which have failed."""
+    """Show groups of tasks: how far they are, which have failed."""
 
 
 @groups.command("list")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django.contrib import admin
@@ -26,12 +27,18 @@ class FirstPages(Paginator):
 class TaskAdmin(admin.ModelAdmin):
     """Read only; the payload is not shown."""
 
-    list_display = ("id", "state", "name", "queue", "attempt", "due_at", "finished_at")
+    list_display = ("id", "state", "name", "queue", "attempt", "due", "finished_at")
+    exclude = ("due_at", "held_due_at")
+    readonly_fields = ("due",)
     list_filter = ("pool", "state")
     search_fields = ("=id", "=name", "=biz_key")
     search_help_text = "an id, or a whole name or business key"
     show_full_result_count = False
     paginator = FirstPages
+
+    @admin.display(ordering="due_at")
+    def due(self, task: TaskView) -> datetime | str:
+        return "held" if task.held else task.due_at
 
     def has_add_permission(self, *_: Any) -> bool:
         return False

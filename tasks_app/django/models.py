@@ -11,6 +11,7 @@ from django.db import models
 
 from tasks_app.domain.tasks.states import Pool, State
 
+HELD_FROM = 9500
 READ_ONLY = "Tasks are not written through this model. Use create_task, cancel_task, requeue_task."
 
 
@@ -27,6 +28,8 @@ class TaskView(models.Model):
     attempt = models.IntegerField()
     failures = models.IntegerField()
     due_at = models.DateTimeField(null=True)
+    held_due_at = models.DateTimeField(null=True)
+    expires_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
@@ -37,6 +40,14 @@ class TaskView(models.Model):
         db_table = "task_all"
         ordering: ClassVar = ["-id"]
         verbose_name = "task"
+
+    @property
+    def held(self) -> bool:
+        """As ``is_held`` of the pool has it; ``due_at`` is then no date of the task."""
+        if self.held_due_at is None:
+            return False
+        far = self.due_at.year >= HELD_FROM
+        return bool(far if self.expires_at is None else self.due_at >= self.expires_at)
 
     def __str__(self) -> str:
         """Name it as logs do."""

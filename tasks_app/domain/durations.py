@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from typing import Any
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _WRITTEN = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*$")
+_SHORTEST_PERIOD, _LONGEST_PERIOD = timedelta(milliseconds=1), timedelta(days=366)
 LONGEST = timedelta(days=3660)
 """Ten years: a longer wait is taken for a typing error."""
 
 ALLOWED = "seconds, a timedelta, or text such as '30s'"
+ALLOWED_RATE = "a number and a time, such as 100/1m"
 Duration = float | str | timedelta
 
 
@@ -34,6 +37,22 @@ def parse_duration(value: Duration) -> timedelta:
     if not timedelta(0) <= span <= LONGEST:
         raise ValueError("is outside 0 .. 3660 days")
     return span
+
+
+def parse_rate(value: Any) -> tuple[int, timedelta]:
+    """Return number and time of a rate such as ``100/1m``.
+
+    Raises:
+        ValueError: not a rate, or one that nobody can keep.
+    """
+    number, _, span = value.partition("/") if isinstance(value, str) else ("", "", "")
+    try:
+        some, period = int(number), parse_duration(span)
+    except ValueError:
+        some, period = 0, timedelta(0)
+    if not 1 <= some < 2**31 or not _SHORTEST_PERIOD <= period <= _LONGEST_PERIOD:
+        raise ValueError("is no rate")
+    return some, period
 
 
 def named_duration(name: str, value: Duration) -> timedelta:

@@ -56,6 +56,15 @@ cancel --name cli.echo --first 1
 rest {bulk}
 rest {bulk} --dry-run
 edit --name t --set 'n=1'
+run-now {task}
+reschedule {task} --in 2h
+reprioritise {task} --to 0
+move {task} --to slow
+hold --name cli.echo --dry-run
+hold --name cli.echo
+release {task}
+enable {task}
+disable {task}
 audit
 audit {bulk}
 alerts list

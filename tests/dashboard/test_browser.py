@@ -103,7 +103,7 @@ def test_one_task_by_its_buttons(page: Page, engine: Engine, filled: dict[str, A
     expect(page.get_by_text("CANCELLED", exact=True).first).to_be_visible()
     page.get_by_role("button", name="Requeue").click()
     expect(page.get_by_text("Done: requeue.")).to_be_visible()
-    assert [action for action, _, _ in done(engine)] == ["run now", "cancel", "requeue"]
+    assert [action for action, _, _ in done(engine)] == ["run-now", "cancel", "requeue"]
 
 
 def test_chosen_tasks_by_the_keyboard(page: Page, engine: Engine, filled: dict[str, Any]) -> None:

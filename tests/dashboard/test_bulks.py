@@ -71,6 +71,29 @@ def test_what_fails_alike_again_is_said_before_the_next_stage(
     assert browser.get(f"/api{path}").json()["again"] == 1
 
 
+def test_what_matches_is_held_and_released_in_stages(engine: Engine, browser: Browser) -> None:
+    ids = [waiting_task(engine) for _ in range(3)]
+    listed = browser.get("/tasks?pool=pending&queue=default").text
+    assert "/bulks/new?action=hold&amp;pool=pending&amp;queue=default" in listed
+    seen = browser.get("/bulks/new?action=hold&pool=pending&queue=default").text
+    assert "Hold 3 tasks?" in text_of(seen)
+
+    path = opened(browser, action="hold", pool="pending", queue="default", why="the bank asks")
+    browser.act(f"{path}/run", {"first": "1"})
+    assert "the bank asks" in text_of(browser.get(path).text)
+    held = browser.get(f"/api/tasks/{ids[0]}").json()["task"]["held"]
+    other = browser.get(f"/api/tasks/{ids[1]}").json()["task"]["held"]
+
+    assert (held, other) == (True, False)
+    assert "held" in text_of(browser.get("/tasks").text)
+    page = text_of(browser.get(f"/tasks/{ids[0]}").text)
+    assert "It is held since just now" in page
+    assert "the bank asks" in page
+    assert "9899" not in page
+    browser.act(f"/tasks/{ids[0]}/release")
+    assert not browser.get(f"/api/tasks/{ids[0]}").json()["task"]["held"]
+
+
 def test_chosen_ids_are_cancelled(engine: Engine, browser: Browser) -> None:
     ids = [waiting_task(engine) for _ in range(4)]
     path = opened(browser, action="cancel", ids=f"{ids[0]},{ids[2]}")

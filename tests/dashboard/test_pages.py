@@ -141,7 +141,7 @@ def test_cancel_and_run_now(engine: Engine, browser: Browser) -> None:
     assert "Nothing was changed" in browser.get("/tasks").text
     browser.act(f"/tasks/{later}/cancel")
     assert browser.get(f"/api/tasks/{later}").json()["task"]["state"] == "CANCELLED"
-    assert [line[0] for line in audit(engine)] == ["run now", "cancel"]
+    assert [line[0] for line in audit(engine)] == ["run-now", "cancel"]
 
 
 def test_unblock(engine: Engine, browser: Browser) -> None:

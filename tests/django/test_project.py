@@ -99,6 +99,27 @@ boss.delete()
     assert "[(200, True), (200, True), (200, False)]\n[403, 403]\n" in done.stdout, done.stderr
 
 
+def test_the_admin_says_held_and_no_date_of_the_year_9899(shop: Site) -> None:
+    shop.orders(1)
+    shop.manage("tasks_app", "hold", "--name", "orders.award")
+    code = """
+from django.contrib.auth.models import User
+from django.test import Client
+from tasks_app.django.models import TaskView
+boss = User.objects.create_superuser("boss", password="x")
+client = Client()
+client.force_login(boss)
+task_id = TaskView.objects.get(name="orders.award", state="PENDING").pk
+pages = [client.get(f"/admin/tasks_app/taskview/{where}") for where in ("", f"{task_id}/change/")]
+print([(p.status_code, b">held<" in p.content, b"9899" in p.content) for p in pages])
+boss.delete()
+"""
+
+    done = shop.manage("shell", "-c", code)
+
+    assert "[(200, True, False), (200, True, False)]\n" in done.stdout, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

@@ -27,8 +27,8 @@ from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.runs.renew import renew
 from tasks_app.pool.runs.rescue import rescue_expired
 from tasks_app.pool.tables import NOW
-from tasks_app.pool.tasks.cancel import _NEXT
 from tasks_app.pool.tasks.create import create_one
+from tasks_app.pool.tasks.next_in_line import _NEXT
 from tests.factory import LEASE, claimer
 from tests.pool.filled import FRESH, bare_database, filled
 from tests.pool.plans import sent_by

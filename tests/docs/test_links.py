@@ -25,7 +25,7 @@ pages = pytest.mark.parametrize(
     "document", DOCUMENTS, ids=[str(path.relative_to(PROJECT)) for path in DOCUMENTS]
 )
 DECISIONS = [path for path in DOCUMENTS if path.parent.name == "decisions"]
-INVITED = re.compile(r"tasks-app ([a-z]+)([^`|;&#\n]*)")
+INVITED = re.compile(r"tasks-app ([a-z](?:[a-z-]*[a-z])?)([^`|;&#\n]*)")
 
 
 def _has_test(file: Path, name: str) -> bool:

@@ -201,3 +201,43 @@ def test_ten_thousand_failed_ones_are_requeued_once_while_workers_fail_them_agai
         ).all()
     assert [tuple(row) for row in attempts] == [(2, TASKS)]
     print(f"\n{killed=} steps={len(steps)}")
+
+
+def test_ten_thousand_held_ones_are_released_in_stages_and_none_runs_before(
+    engine: Engine, database_url: str
+) -> None:
+    with engine.begin() as connection:
+        ids = create_tasks(connection, [NewTask("t")] * TASKS)
+    held = run_bulk(engine, start_bulk(engine, "hold", name="t", by="first"))
+    crowd = Crowd(database_url)
+    try:
+        for seed in range(WORKERS):
+            crowd.start(work, seed)
+        token = start_bulk(engine, "release", name="t", by="first")
+        ten = run_bulk(engine, token, first=10, by="first")
+        until(lambda: len(begun(engine)) == 10, 60, "the first stage")
+        killed = finish(engine, database_url, token, crowd)
+        until(lambda: not left(engine), 600, "the last run")
+    finally:
+        crowd.end()
+
+    assert held is not None
+    assert ten is not None
+    assert (held.number, ten.number) == (TASKS, 10)
+    assert killed >= 3
+    steps = steps_of(engine, token)
+    released = {one: line.at for line in steps for one in line.ids}
+    assert sorted(released) == sorted(ids)
+    assert sum(line.number for line in steps) == TASKS
+    runs = begun(engine)
+    assert len(runs) == TASKS
+    early = [one for one, started_at in runs.items() if started_at < released[one]]
+    assert early == []
+    print(f"\n{killed=} steps={len(steps)}")
+
+
+def begun(engine: Engine) -> dict[int, Any]:
+    """When each task was claimed."""
+    with engine.connect() as connection:
+        query = "SELECT id, started_at FROM task_all WHERE started_at IS NOT NULL"
+        return {row.id: row.started_at for row in connection.execute(text(query))}

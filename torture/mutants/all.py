@@ -16,6 +16,7 @@ from torture.mutants.of_the_pool import POOL
 from torture.mutants.of_the_runs import RUNS
 from torture.mutants.of_the_runtime import RUNTIME
 from torture.mutants.of_the_steps import STEPS
+from torture.mutants.of_the_waiting import WAITING
 
 ALL = (
     *POOL,
@@ -32,4 +33,5 @@ ALL = (
     *BROKER,
     *KEYS,
     *OPERATORS,
+    *WAITING,
 )

@@ -191,8 +191,8 @@ GATES = (
         "a head that is cancelled and holds its key",
         "Who waits behind a task that is cancelled goes on.",
         "tasks_app/pool/tasks/cancel.py",
-        "    if keys:  #",
-        "    if False:  #",
+        "    look_at_next(connection, keys, now=now)\n",
+        "",
         f"{RUNS}a_head_that_is_cancelled_while_it_waits_lets_the_next_go_on",
     ),
     mutant(

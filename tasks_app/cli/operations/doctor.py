@@ -21,7 +21,7 @@ _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 @click.command()
 @output.as_json
 def doctor(*, json_: bool) -> None:
-    """Check settings, database, broker and workers; say what to do.
+    """Check settings, database, broker, workers; say what to do.
 
     Exit 0: nothing fails, warnings or not. 1: a check fails. 3: database or broker is away.
     """

@@ -34,7 +34,7 @@ _HINT = "'--since'"
 )
 @output.as_json
 def report(*, since: str, html: Path | None, json_: bool) -> None:
-    """Report what happened: how much was done, how well, what is new.
+    """Report what happened: how much was done, how well, what new.
 
     The last two minutes are not counted yet. Of errors it shows class and place, never a message.
     """

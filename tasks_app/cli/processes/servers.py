@@ -81,7 +81,7 @@ def urls(*, json_: bool, folder: Path) -> None:
 )
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def demo(options: tuple[str, ...]) -> None:
-    """Watch a shop's day: retries, a killed worker, an emptied broker.
+    """Watch a shop's day: retries, a killed worker, a lost broker.
 
     Without a terminal, or with --once, it ends by itself, with its verdict as exit code.
     """

@@ -43,7 +43,10 @@ def cores() -> int:
 @click.command()
 @output.as_json
 def scan(*, json_: bool) -> None:
-    """Scan once: rescue tasks whose lease is over, publish due ones. Beat does it every second."""
+    """Scan once: rescue what lost its lease, publish what is due.
+
+    Beat does it every second.
+    """
     _ = settings().broker  # raises with advice when there is none
     from tasks_app.broker.worker.processes import beat_leader  # noqa: PLC0415  Celery only where used
     from tasks_app.celery import app  # noqa: PLC0415

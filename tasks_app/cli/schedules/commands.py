@@ -30,7 +30,7 @@ _LISTED = ("name", "task", "when", "enabled", "next", "last", "outcome", "from")
 
 @click.group()
 def schedules() -> None:
-    """Make tasks by the clock: list, add, change, preview, backfill."""
+    """Make tasks by the clock: list, add, preview, backfill, run."""
 
 
 schedules.add_command(preview)

@@ -32,10 +32,12 @@ first = click.option(
 dry_run = click.option("--dry-run", is_flag=True, help="Only count the tasks; change nothing.")
 
 
-filters = options(
+_named = options(
     click.option("--name", help="Tasks of this name."),
     click.option("--queue", help="Of this queue."),
     click.option("--biz-key", help="Of this business object: order:42."),
+)
+_placed = options(
     click.option(
         "--pool", type=click.Choice([str(pool) for pool in Pool]), help="Only those in this pool."
     ),
@@ -45,6 +47,8 @@ filters = options(
         help="Only those in this state.",
     ),
     click.option("--fingerprint", help="Of the error, as `errors` lists it."),
+)
+_aged = options(
     click.option("--error-kind", help="Class of the last error."),
     click.option("--error-text", help="Part of the last error."),
     click.option("--older-than", help="Created, or finished, longer ago than this: 30m, 6h, 2d."),
@@ -52,7 +56,16 @@ filters = options(
     first,
     dry_run,
 )
+filters = options(_named, _placed, _aged)
 """Which tasks, and how many of them now."""
+waiting_filters = options(
+    _named,
+    click.option(
+        "--retrying", is_flag=True, default=None, help="Only those that wait for another attempt."
+    ),
+    _aged,
+)
+"""The same of those that wait."""
 
 
 @click.command()
@@ -60,14 +73,14 @@ filters = options(
 @filters
 @output.as_json
 def cancel(ids: tuple[int, ...], *, json_: bool, **given: Any) -> None:
-    """Cancel tasks by id, or all for which every given option holds.
+    """Cancel tasks by id, or all that the options select.
 
     Waiting ones are cancelled at once, running ones are told.
     """
-    if ids and not _filters(given):
-        _each(ids, cancel_task, good={Cancelled.CANCELLED, Cancelled.REQUESTED}, json_=json_)
+    if ids and not selects(given):
+        each(ids, cancel_task, good={Cancelled.CANCELLED, Cancelled.REQUESTED}, json_=json_)
     else:
-        _many("cancel", ids, given, json_=json_)
+        many("cancel", ids, given, json_=json_)
 
 
 @click.command()
@@ -80,10 +93,10 @@ def requeue(ids: tuple[int, ...], *, json_: bool, **given: Any) -> None:
     Their ids and idempotency keys stay. By id, or all of the error pool that the options select;
     --pool completed: of that one.
     """
-    if ids and not _filters(given):
-        _each(ids, requeue_task, good={Requeued.REQUEUED}, json_=json_)
+    if ids and not selects(given):
+        each(ids, requeue_task, good={Requeued.REQUEUED}, json_=json_)
     else:
-        _many("requeue", ids, given, json_=json_)
+        many("requeue", ids, given, json_=json_)
 
 
 @click.command()
@@ -111,7 +124,7 @@ def edit(
         raise click.UsageError("Give --set, once or several times, or --merge.")
     patch = json_object(merge) if merge else patch_of(dict(map(_setting, settings_)))
     load_handlers(settings().modules)
-    _many("edit", ids, given, patch, json_=json_)
+    many("edit", ids, given, patch, json_=json_)
 
 
 @click.command()
@@ -133,12 +146,12 @@ def rest(token: int, first: int | None, *, dry_run: bool, json_: bool) -> None:
     _tell(done, json_=json_)
 
 
-def _filters(given: dict[str, Any]) -> bool:
+def selects(given: dict[str, Any]) -> bool:
     """Say whether any option selects tasks."""
     return any(value is not None and value is not False for value in given.values())
 
 
-def _many(
+def many(
     action: str,
     ids: Sequence[int],
     given: dict[str, Any],
@@ -146,6 +159,7 @@ def _many(
     *,
     json_: bool,
 ) -> None:
+    """Open a bulk on what is ``given`` and begin it, or count what it would mean."""
     number, dry = given.pop("first"), given.pop("dry_run")
     chosen = {**given, "ids": tuple(dict.fromkeys(ids))}
     with connected() as engine:
@@ -205,12 +219,21 @@ def _setting(given: str) -> tuple[str, Any]:
         raise click.BadParameter(f"{path} {problem}", param_hint="--set") from None
 
 
-def _each(ids: Sequence[int], act: Callable[..., Any], good: set[Any], *, json_: bool) -> None:
+def each(
+    ids: Sequence[int],
+    act: Callable[..., Any],
+    good: set[Any],
+    words: Mapping[Any, str] | None = None,
+    *,
+    json_: bool,
+) -> None:
+    """Act on each by itself and print the answers, some of them in other ``words``."""
     with transaction() as connection:
         by = caller()
         answers = {one: act(connection, one, by=by) for one in sorted({*ids})}
-    told = "\n".join(f"{task_id}  {answer}" for task_id, answer in answers.items())
-    fields = [{"id": task_id, "answer": answer} for task_id, answer in answers.items()]
+    said = {one: (words or {}).get(answer, answer) for one, answer in answers.items()}
+    told = "\n".join(f"{task_id}  {answer}" for task_id, answer in said.items())
+    fields = [{"id": task_id, "answer": answer} for task_id, answer in said.items()]
     output.answer(told, fields, json_=json_)
     if not set(answers.values()) <= good:
         sys.exit(NO)

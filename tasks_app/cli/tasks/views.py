@@ -34,6 +34,7 @@ from tasks_app.pool.tasks import browse, checkpoint
 @click.option("--biz-key", help="Only this business object: order:42.")
 @click.option("--group", type=int, metavar="ID", help="Only members of this group.")
 @click.option("--fingerprint", help="Only failed tasks with this error, as `errors` lists it.")
+@click.option("--held", is_flag=True, default=None, help="Only those that are held.")
 @click.option("--before", type=int, help="Only ids below this one.")
 @click.option(
     "--most", type=click.IntRange(1, 1000), default=20, show_default=True, help="At most so many."
@@ -83,7 +84,7 @@ def list_(*, wide: bool, json_: bool, **filters: Any) -> None:
 _WIDE = (
     *("id", "pool", "state", "name", "queue", "priority", "biz_key", "unique_key", "attempt"),
     *("failures", "max_attempts", "crashes", "created_at", "due_at", "started_at", "finished_at"),
-    *("expires_at", "cancel_requested_at", "owner", "lease_until", "run_ms"),
+    *("held", "expires_at", "cancel_requested_at", "owner", "lease_until", "run_ms"),
 )
 
 
@@ -98,6 +99,8 @@ def _line(task: Task, now: datetime) -> list[str]:
 def _when(task: Task, now: datetime) -> str:
     if task.state is State.RUNNING:
         return f"began {listing.age(task.started_at, now)}"
+    if task.held:
+        return "held"
     if task.state is State.PENDING:
         return f"due {listing.age(task.due_at, now)}"
     return listing.age(task.finished_at, now)

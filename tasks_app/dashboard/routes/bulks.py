@@ -1,4 +1,4 @@
-"""Bulks: requeue or cancel many tasks in stages, each after a look at what became of the last."""
+"""Bulks: requeue, cancel, hold or release many tasks in stages, with a look after each."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Ids = Annotated[
 class NewBulk:
     """An action and the tasks that it means: all given fields must fit."""
 
-    action: Literal["requeue", "cancel"]
+    action: Literal["requeue", "cancel", "run-now", "hold", "release"]
     pool: Word = None
     state: Word = None
     name: Word = None
@@ -54,6 +54,9 @@ class NewBulk:
     fingerprint: Word = None
     older_than: Word = None
     newer_than: Word = None
+    rate: Word = None
+    """Of `run-now`: so many in which time, as `50/1s`."""
+    why: Word = None
     ids: Ids = ()
 
     def selection(self) -> dict[str, Any]:

@@ -23,15 +23,20 @@ from tasks_app.monitor.pages.tasks import FILTERS, SINCE, Tasks, page_by_page, t
 from tasks_app.pool.tasks.cancel import Cancelled
 from tasks_app.pool.tasks.requeue import Requeued
 from tasks_app.runtime.api.limits import unblock_task
-from tasks_app.runtime.api.tasks import cancel_task, requeue_task, run_task_now
+from tasks_app.runtime.api.tasks import cancel_task, requeue_task
+from tasks_app.runtime.api.waiting import Changed, hold_task, release_task, run_task_now
 
-_CHANGED = frozenset({Cancelled.CANCELLED, Cancelled.REQUESTED, Requeued.REQUEUED, True})
+_CHANGED = frozenset(
+    {Cancelled.CANCELLED, Cancelled.REQUESTED, Requeued.REQUEUED, Changed.CHANGED, True}
+)
 UNCHANGED = "Nothing was changed: the task is not in a state for that any more."
 ACTIONS: dict[str, Callable[..., Any]] = {
     "requeue": requeue_task,
     "cancel": cancel_task,
     "unblock": unblock_task,
     "run-now": run_task_now,
+    "hold": hold_task,
+    "release": release_task,
 }
 
 
@@ -117,7 +122,7 @@ async def task_json(request: Request, desk: Desk) -> Response:
 
 @requires(Role.OPERATOR, answers=ActionAnswer)
 async def act_on_task(request: Request, desk: Desk) -> Response:
-    """requeue, cancel, unblock or run-now."""
+    """requeue, cancel, unblock, run-now, hold or release."""
     task_id, name = row_id(request.path_params["task_id"]), request.path_params["action"]
     verb = ACTIONS.get(name)
     if verb is None:

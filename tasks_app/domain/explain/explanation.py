@@ -59,6 +59,8 @@ def _shown(facts: TaskFacts) -> dict[str, Any]:
     if row is None:
         return groups_
     shown = {name: getattr(row, name) for name in _OF_ROW} | groups_
+    if row.held:
+        shown |= {"due_at": row.own_date, "scan_at": None, "held": True}
     if facts.last is not None:
         shown |= {"last_cause": facts.last.cause, "last_ended_at": facts.last.ended_at}
     if facts.progress is not None:

@@ -15,6 +15,7 @@ from tasks_app.domain.explain.surroundings import (
     Scan,
     Service,
     Shut,
+    StandingHold,
     Stop,
     Turn,
 )
@@ -64,6 +65,9 @@ class StoredRow:
     outages: int | None
     """Uncharged attempts that met something that was down."""
     outage_since: datetime | None
+    own_date: datetime | None
+    """When it is due if it is not held."""
+    held: bool
 
     @property
     def is_over(self) -> bool:
@@ -82,6 +86,8 @@ class TaskFacts:
     last: LastAttempt | None = None
     stop: Stop | None = None
     denial: Denial | None = None
+    hold: StandingHold | None = None
+    """Who holds it; None: nobody, or the audit does not tell."""
     queue: Queue | None = None
     """Its queue's settings, if it has any."""
     breaker: BreakerStanding | None = None

@@ -37,6 +37,15 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class StandingHold:
+    """An operator's wish that it waits until it is released."""
+
+    since: datetime
+    by: str
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Denial:
     """A lock that its last run could not get."""
 

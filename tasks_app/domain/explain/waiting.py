@@ -16,16 +16,24 @@ _LEAST = 2
 _LESS = "Raise it so, start fewer children, or put a pooler between."
 
 
+def held(facts: TaskFacts) -> Finding | None:
+    row, hold = facts.waiting, facts.hold
+    if row is None or not row.held:
+        return None
+    by = f" since {when(hold.since, facts.now)} by {hold.by}" if hold else ""
+    why = f": {hold.why}" if hold and hold.why else ""
+    command = f"tasks-app release {row.id}"
+    return warn("held", f"It is held{by}{why}", f"When it may go on: {command}")
+
+
 def disabled(facts: TaskFacts) -> Finding | None:
     row = facts.waiting
     if row is None or row.enabled:
         return None
     then = "the next scan skips it" if row.due_at <= facts.now else "it is skipped when it is due"
-    return warn(
-        "disabled",
-        f"It is disabled: {then}, {when(row.due_at, facts.now)}",
-        f"To run it all the same, wait until it is SKIPPED, then: tasks-app requeue {row.id}",
-    )
+    at = "" if row.held else f", {when(row.due_at, facts.now)}"
+    command = f"tasks-app enable {row.id}"
+    return warn("disabled", f"It is disabled: {then}{at}", f"To run it all the same: {command}")
 
 
 def expired(facts: TaskFacts) -> Finding | None:
@@ -55,7 +63,7 @@ def lock_held(facts: TaskFacts) -> Finding | None:
 
 def not_due(facts: TaskFacts) -> Finding | None:
     row = facts.waiting
-    if row is None or row.due_at <= facts.now:
+    if row is None or row.held or row.due_at <= facts.now:
         return None
     at = when(row.due_at, facts.now)
     advice = "Nothing to do: it starts by itself then."
@@ -216,6 +224,6 @@ def no_scan(facts: TaskFacts) -> Finding | None:
 
 
 RULES = (
-    *(disabled, expired, lock_held, not_due, paused, closed, gate, breaker),
+    *(held, disabled, expired, lock_held, not_due, paused, closed, gate, breaker),
     *(no_connection, no_worker, no_handler, unpublished, no_scan),
 )

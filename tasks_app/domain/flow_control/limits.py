@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
-from tasks_app.domain.durations import format_duration, parse_duration
+from tasks_app.domain.durations import ALLOWED_RATE, format_duration, parse_rate
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.flow_control.waiting_reason import WORDS
 from tasks_app.domain.tasks.names import check_name, check_queue
@@ -17,7 +17,6 @@ from tasks_app.domain.tasks.option_checks import LONGEST_KEY
 from tasks_app.domain.tasks.payload_checks import check_text
 
 MOST = 2**31 - 1
-LONGEST_PERIOD = timedelta(days=366)
 LOOKS_A_SECOND = 10
 """How often a bucket is looked at while a task waits for it: a bucket that holds less than flows in
 between two looks would lose the rest."""
@@ -67,15 +66,10 @@ def limit_of(kind: Any, target: Any, most: Any, rate: Any, burst: Any) -> Limit:
 
 
 def _rate(rate: Any) -> tuple[int, timedelta]:
-    number, _, span = rate.partition("/") if isinstance(rate, str) else ("", "", "")
     try:
-        period = parse_duration(span)
-        some = int(number)
+        return parse_rate(rate)
     except ValueError:
-        some, period = 0, timedelta(0)
-    if not 1 <= some <= MOST or not timedelta(milliseconds=1) <= period <= LONGEST_PERIOD:
-        raise InvalidTaskError("limit.rate", "is none", "a number and a time, such as 100/1m")
-    return some, period
+        raise InvalidTaskError("limit.rate", "is none", ALLOWED_RATE) from None
 
 
 def _integer(name: str, value: Any, least: int) -> int:

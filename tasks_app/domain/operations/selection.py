@@ -22,14 +22,35 @@ class Action(StrEnum):
     CANCEL = "cancel"
     REQUEUE = "requeue"
     EDIT = "edit"
+    RUN_NOW = "run-now"
+    RESCHEDULE = "reschedule"
+    REPRIORITISE = "reprioritise"
+    MOVE = "move"
+    HOLD = "hold"
+    RELEASE = "release"
+    ENABLE = "enable"
+    DISABLE = "disable"
 
 
+DONE = {
+    Action.RUN_NOW: "due now",
+    Action.RESCHEDULE: "rescheduled",
+    Action.REPRIORITISE: "reprioritised",
+    Action.MOVE: "moved",
+    Action.HOLD: "held",
+    Action.RELEASE: "released",
+    Action.ENABLE: "enabled",
+    Action.DISABLE: "disabled",
+}
+"""What those that change how a task waits are said to have done."""
+WAITING = frozenset(DONE)
 _POOLS = {
-    Action.CANCEL: (Pool.PENDING,),
     Action.REQUEUE: (Pool.ERROR, Pool.COMPLETED),
     Action.EDIT: (Pool.PENDING, Pool.ERROR),
 }
-"""The pools of each action; the first is the default."""
+"""The pools of an action, the pending one of all others; the first is the default."""
+_HELD = {Action.HOLD: False, Action.RELEASE: True}
+"""What an action means by itself: to hold what is held would change nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +71,9 @@ class Selection:
     older_than: timedelta | None = None
     """Since its creation, or since its end."""
     newer_than: timedelta | None = None
+    retrying: bool | None = None
+    """It has run, and waits for its next attempt."""
+    held: bool | None = None
     ids: tuple[int, ...] | None = None
 
     def plain(self) -> dict[str, Any]:
@@ -69,6 +93,8 @@ def select(action: Action, given: dict[str, Any]) -> Selection:
         InvalidSelectionError: it would mean all tasks, or tasks that the action does not fit.
     """
     words = {name: value for name, value in given.items() if value not in (None, ())}
+    if not words.get("retrying", True):
+        del words["retrying"]
     unknown = words.keys() - {field.name for field in fields(Selection)}
     if unknown:
         raise InvalidSelectionError(f"Nothing can be selected by {', '.join(sorted(unknown))}.")
@@ -78,22 +104,36 @@ def select(action: Action, given: dict[str, Any]) -> Selection:
     pool = _word(Pool, "pool", words.get("pool"))
     if "fingerprint" in words:
         words["fingerprint"], pool = _fingerprint(words["fingerprint"], pool)
-    if pool is None:
-        pool = _POOLS[action][0] if state is None else pool_of(state)
-    if pool not in _POOLS[action] or (state and pool_of(state) is not pool):
-        where = " or ".join(_POOLS[action])
-        raise InvalidSelectionError(f"Only tasks of the pool {where} can be chosen for {action}.")
-    if action is Action.EDIT and pool is Pool.PENDING:
-        if state is State.RUNNING:
-            raise InvalidSelectionError("What runs has its payload already. Edit what is PENDING.")
-        state = State.PENDING
+    pool, state = _where(action, pool, state)
+    if pool is not Pool.PENDING and words.keys() & {"retrying", "held"}:
+        raise InvalidSelectionError("Only tasks of the pool pending are held or retry.")
     words |= {"pool": pool, "state": state}
+    if action in _HELD:
+        words["held"] = _HELD[action]
     for span in ("older_than", "newer_than"):
         words[span] = _span(span, words.get(span))
     ids = tuple(sorted({int(one) for one in words.get("ids") or ()}))
     if len(ids) > MOST_IDS:
         raise InvalidSelectionError(f"{len(ids)} ids are too many. Give {MOST_IDS} at a time.")
     return Selection(**{**words, "ids": ids or None})
+
+
+def _where(action: Action, pool: Pool | None, state: State | None) -> tuple[Pool, State | None]:
+    pools = _POOLS.get(action, (Pool.PENDING,))
+    if pool is None:
+        pool = pools[0] if state is None else pool_of(state)
+    if pool not in pools or (state and pool_of(state) is not pool):
+        where = " or ".join(pools)
+        raise InvalidSelectionError(f"Only tasks of the pool {where} can be chosen for {action}.")
+    if pool is not Pool.PENDING or action not in {Action.EDIT, *WAITING}:
+        return pool, state
+    if state is State.RUNNING and action is Action.EDIT:
+        raise InvalidSelectionError("What runs has its payload already. Edit what is PENDING.")
+    if state is State.RUNNING:
+        raise InvalidSelectionError(
+            f"What runs does not wait. For {action} choose what is PENDING."
+        )
+    return pool, State.PENDING
 
 
 def _word(kind: Any, what: str, word: Any) -> Any:

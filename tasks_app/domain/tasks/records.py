@@ -133,6 +133,8 @@ class Task:
     """Tasks of one key run one at a time."""
     limit_key: str | None = None
     """What it counts against, where there is a limit of that key."""
+    held: bool = False
+    """It does not run until it is released; ``due_at`` is the date that it gets back then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,11 @@ class TaskPage:
 
     @property
     def may_run_now(self) -> bool:
-        return self.task.state is State.PENDING and self.task.due_at > self.at
+        return self.may_hold and (self.task.held or self.task.due_at > self.at)
+
+    @property
+    def may_hold(self) -> bool:
+        return self.task.state is State.PENDING
 
     @property
     def may_unblock(self) -> bool:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.waiting_reason import WaitingReason
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.fragments.move_rows import AS_IT_WAS, NAMED, SKIP_LOCKED, leave
+from tasks_app.pool.fragments.move_rows import NAMED, SKIP_LOCKED, WITH_ITS_DATE, leave
 from tasks_app.pool.fragments.parked import PARKED_BY_OLD_CODE, UNPARKED
 from tasks_app.pool.statistics.parts import note_moved
 from tasks_app.pool.tables import NOW, PENDING, admits, admits_by_id
@@ -17,7 +17,7 @@ from tasks_app.pool.tables import NOW, PENDING, admits, admits_by_id
 
 def _held(which: str) -> str:
     return f"""
-    SELECT {AS_IT_WAS},
+    SELECT {WITH_ITS_DATE},
         CASE WHEN NOT p.enabled THEN '{State.SKIPPED}' ELSE '{State.EXPIRED}' END AS goes_to,
         p.due_at AS back_at, p.failures, p.crashes, p.retry_level, NULL::jsonb AS result,
         CASE WHEN NOT p.enabled THEN 'disabled' ELSE 'expired' END AS kind,

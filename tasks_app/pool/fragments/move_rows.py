@@ -14,6 +14,7 @@ and the log of transitions has one as far as it is kept.
 from __future__ import annotations
 
 from tasks_app.domain.tasks.states import Event, Pool, State, states_in
+from tasks_app.pool.fragments.held import own_date
 from tasks_app.pool.fragments.parked import UNPARKED
 from tasks_app.pool.fragments.transition_log import Logged, Moving, lines_of, lines_of_successes
 from tasks_app.pool.groups.count import ENDS, LOCKED, counting, locking, sparing
@@ -26,6 +27,8 @@ WAIT = "FOR UPDATE OF p"
 _DECIDED = ("failures", "crashes", "retry_level", "result", "run_ms")
 _KEPT = tuple(c for c in CARRIED if c not in _DECIDED)
 AS_IT_WAS = ", ".join(f"p.{c}" for c in _KEPT)
+WITH_ITS_DATE = ", ".join(f"{own_date()} AS due_at" if c == "due_at" else f"p.{c}" for c in _KEPT)
+"""The same of rows that may be held; those are still PENDING."""
 _MOVED = ", ".join(_KEPT + _DECIDED)
 _INTO = f"{_MOVED}, state, error, finished_at"
 _VALUES = f"{_MOVED}, goes_to, kind || coalesce(': ' || nullif(message, ''), ''), {NOW}"

@@ -14,12 +14,16 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
+from tasks_app.domain.explain.surroundings import StandingHold
+from tasks_app.domain.operations.selection import Action
 from tasks_app.domain.tasks.error_text import clean
 from tasks_app.pool.tables import AUDIT
 
 MOST_IDS = 500
 """Of a line; a larger single action keeps this many as a sample."""
 LONGEST_WHO = 200
+NEXT_AT = "next_at"
+"""In ``what`` of a step whose tasks become due one after the other: when the next one does."""
 
 TOLD = (
     *("who", "action", "what", "patch", "bulk", "until", "after"),
@@ -56,11 +60,11 @@ class AuditLine:
 
 
 _OPENING = text(f"SELECT id, at, action, what, patch, until FROM {AUDIT} WHERE id = :token")
-_AFTER = text(f"""
-    SELECT after FROM (
-        SELECT id, after FROM {AUDIT} WHERE id = :token
+_REACHED = text(f"""
+    SELECT after, CAST(what ->> '{NEXT_AT}' AS timestamptz) AS next_at FROM (
+        SELECT id, after, what FROM {AUDIT} WHERE id = :token
         UNION ALL
-        (SELECT id, after FROM {AUDIT} WHERE bulk = :token ORDER BY id DESC LIMIT 1)) lines
+        (SELECT id, after, what FROM {AUDIT} WHERE bulk = :token ORDER BY id DESC LIMIT 1)) lines
     ORDER BY id DESC LIMIT 1
 """)
 _COLUMNS = ", ".join(field.name for field in fields(AuditLine))
@@ -82,6 +86,13 @@ _AMONG_NEWEST = text(f"""
       AND (CAST(:task_id AS bigint) IS NULL OR :task_id = ANY(ids))
     ORDER BY id DESC LIMIT :most
 """)
+_LAST_HOLD = text(f"""
+    SELECT l.at, l.who, l.role, coalesce(o.what, l.what) ->> 'why' AS why FROM (
+        SELECT * FROM (SELECT * FROM {AUDIT} ORDER BY id DESC LIMIT {NEWEST}) AS newest
+        WHERE action = '{Action.HOLD}' AND :task_id = ANY(ids) ORDER BY id DESC LIMIT 1) AS l
+    LEFT JOIN {AUDIT} o ON o.id = l.bulk
+""")
+"""Of a bulk the line that opened it says why."""
 _STEPS = text(f"""
     SELECT {_COLUMNS} FROM {AUDIT} WHERE id = :token OR bulk = :token ORDER BY id
 """)
@@ -100,6 +111,8 @@ class Opening:
     patch: dict[str, Any] | None
     until: int
     after: int | None
+    next_at: datetime | None = None
+    """When the next task becomes due, if they become so one after the other."""
 
 
 def note(
@@ -134,8 +147,8 @@ def take_turn(connection: Connection, token: int) -> Opening | None:
     row = connection.execute(_OPENING, {"token": token}).first()
     if row is None or row.until is None:
         return None
-    after = connection.execute(_AFTER, {"token": token}).scalar()
-    return Opening(row.id, row.at, row.action, row.what, row.patch, row.until, after)
+    reached = connection.execute(_REACHED, {"token": token}).one()
+    return Opening(*row, *reached)
 
 
 def find(
@@ -158,6 +171,12 @@ def find_among_newest(
     """Return lines by a part of the name and by a task, newest first; older ones are not read."""
     values = {"who": who, "task_id": task_id, "action": action, "before": before, "most": most}
     return [AuditLine(*row) for row in connection.execute(_AMONG_NEWEST, values)]
+
+
+def last_hold(connection: Connection, task_id: int) -> StandingHold | None:
+    """Return who held a task last, and why; None: that is none of the newest lines."""
+    row = connection.execute(_LAST_HOLD, {"task_id": task_id}).first()
+    return None if row is None else StandingHold(row.at, row.who or row.role, row.why)
 
 
 def steps(connection: Connection, token: int) -> list[AuditLine]:

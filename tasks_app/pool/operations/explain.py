@@ -24,6 +24,7 @@ from tasks_app.domain.explain.surroundings import (
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.flow_control import order_and_limits
 from tasks_app.pool.flow_control.capacity import rooms_of
+from tasks_app.pool.operations.audit import last_hold
 from tasks_app.pool.operations.connection_limits import connection_limits
 from tasks_app.pool.operations.explain_statements import AHEAD, AROUND, NAMES, ROW, TURN
 
@@ -59,6 +60,7 @@ def read_facts(
         last=_last(around),
         stop=_stop(around),
         denial=_denial(around),
+        hold=last_hold(connection, task_id) if row.held else None,
         message=_message(around),
         service=Service(
             *(around.children, around.knowing, around.busy),

@@ -9,6 +9,7 @@ from sqlalchemy import text
 from tasks_app.domain.explain.facts import MOST_AHEAD, StoredRow
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.fragments.availability import STOPS
+from tasks_app.pool.fragments.held import is_held, own_date
 from tasks_app.pool.tables import (
     ALL,
     ATTEMPT,
@@ -28,7 +29,12 @@ from tasks_app.pool.tables import (
 
 MOST_NAMES = 1_000
 _OF_PENDING = {"scan_at", "at_most_once", "outages", "outage_since"}
-_COLUMNS = ", ".join(f"{'p' if f.name in _OF_PENDING else 't'}.{f.name}" for f in fields(StoredRow))
+_STORED = {
+    **{name: f"p.{name}" for name in _OF_PENDING},
+    "own_date": own_date("t"),
+    "held": is_held("t"),
+}
+_COLUMNS = ", ".join(f"{_STORED.get(f.name, f't.{f.name}')} AS {f.name}" for f in fields(StoredRow))
 ROW = text(f"""
     SELECT n.now, {_COLUMNS} FROM (SELECT {NOW} AS now) AS n
     LEFT JOIN {ALL} t ON t.id = :id

@@ -170,16 +170,18 @@ _STANDING = (
         "cancel_requested_at",
         "batch_id",
         "created_at",
+        "held_due_at",
     ),
 )
 """How a task stands. Its payload is not for producers of other tasks, and its lease token would
 let them settle it."""
+_AMENDED = ("payload", "due_at", "scan_at", "held_due_at", "parked", "parked_kind", "parked_for")
 _CREATE = f"SELECT ({', '.join(_STANDING)}), INSERT ON {PENDING}"
 _GRANTS = {
     RoleKind.PRODUCER: (_CREATE, _KEYS, _GROUP, _MEMBERS, _JOBS, _IDS, _SEE),
     RoleKind.AMENDER: (
         _CREATE,
-        f"UPDATE (payload, due_at, scan_at, parked, parked_kind, parked_for) ON {PENDING}",
+        f"UPDATE ({', '.join(_AMENDED)}) ON {PENDING}",
         *(_KEYS, _GROUP, _MEMBERS, _JOBS, _IDS, _SEE),
     ),
     RoleKind.LOCKER: (

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.operations.selection import Selection
 from tasks_app.domain.tasks.states import Pool, State
+from tasks_app.pool.fragments.held import is_held
 from tasks_app.pool.tables import ATTEMPT, COMPLETED, ERROR, PENDING
 
 LOOKED_AT = 2_000
@@ -145,6 +146,8 @@ def _fits(pool: Pool, given: tuple[str, ...]) -> str:
         "fingerprint": "p.fingerprint = decode(:fingerprint, 'hex')",
         "error_kind": f"split_part({error}, ': ', 1) ~ :error_kind",
         "error_text": f"strpos(lower({error}), lower(:error_text)) > 0",
+        "retrying": f"(p.attempt > 0 AND p.state = '{State.PENDING}') = :retrying",
+        "held": f"{is_held()} = :held",
         "older_than": f"{since} <= :at - CAST(:older_than AS interval)",
         "newer_than": f"{since} > :at - CAST(:newer_than AS interval)",
     }

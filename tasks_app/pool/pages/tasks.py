@@ -9,6 +9,7 @@ from functools import lru_cache
 from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.tasks.states import State, pool_of
+from tasks_app.pool.fragments.held import is_held, own_date
 from tasks_app.pool.tables import ALL, FIRE, GROUP_IDS, SCHEDULE
 
 MOST = 10_000
@@ -76,6 +77,7 @@ class TaskLine:
     run_ms: int | None
     parked: str | None
     error: str | None
+    held: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,10 @@ class Look:
     """The id to go on below; None: there are no more rows."""
 
 
-_COLUMNS = ", ".join(f"t.{name}" for name in TaskLine.__dataclass_fields__)
+_STORED = {"due_at": own_date("t"), "held": is_held("t")}
+_COLUMNS = ", ".join(
+    f"{_STORED.get(name, f't.{name}')} AS {name}" for name in TaskLine.__dataclass_fields__
+)
 _ROWS = text(f"SELECT {_COLUMNS} FROM {ALL} t WHERE t.id = ANY(:ids) ORDER BY t.id DESC")
 
 

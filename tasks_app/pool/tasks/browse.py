@@ -14,6 +14,7 @@ from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Pool, State, pool_of
 from tasks_app.pool.fragments.availability import runs
+from tasks_app.pool.fragments.held import is_held, own_date
 from tasks_app.pool.tables import (
     ALL,
     ATTEMPT,
@@ -31,6 +32,8 @@ _FINGERPRINT = f"""CASE t.pool WHEN 'error' THEN (
 _STORED = {
     "group_id": group_of("t"),
     "fingerprint": _FINGERPRINT,
+    "due_at": own_date("t"),
+    "held": is_held("t"),
     **{name: f"t.{name}::text" for name in _JSON},
 }
 _COLUMNS = ", ".join(f"{_STORED.get(f.name, f't.{f.name}')} AS {f.name}" for f in fields(Task))
@@ -41,6 +44,7 @@ _MATCHING = f"""
       AND (CAST(:name AS text) IS NULL OR t.name = :name)
       AND (CAST(:queue AS text) IS NULL OR t.queue = :queue)
       AND (CAST(:biz_key AS text) IS NULL OR t.biz_key = :biz_key)
+      AND (CAST(:held AS boolean) IS NULL OR {is_held("t")} = :held)
       AND (CAST(:fingerprint AS text) IS NULL OR t.id = ANY(ARRAY(
             SELECT e.id FROM {ERROR} e WHERE e.fingerprint = decode(:fingerprint, 'hex'))))
       AND (CAST(:before AS bigint) IS NULL OR t.id < :before)
@@ -128,6 +132,7 @@ def find(  # noqa: PLR0913  filters, all by keyword
     biz_key: str | None = None,
     group: int | None = None,
     fingerprint: str | None = None,
+    held: bool | None = None,
     before: int | None = None,
     most: int = 50,
 ) -> list[Task]:
@@ -139,8 +144,11 @@ def find(  # noqa: PLR0913  filters, all by keyword
         pool = pool_of(State(state))  # or the other pools are read to the end for nothing
     if fingerprint is not None:
         pool = pool or Pool.ERROR
+    if held:
+        pool = pool or Pool.PENDING
     values: dict[str, Any] = {"pool": pool, "state": state, "name": name, "queue": queue}
-    values |= {"biz_key": biz_key, "fingerprint": fingerprint, "before": before, "most": most}
+    values |= {"biz_key": biz_key, "fingerprint": fingerprint, "held": held}
+    values |= {"before": before, "most": most}
     if group is None:
         rows = connection.execute(_FIND, values)
     else:

@@ -10,15 +10,13 @@ from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
 
-from tasks_app.domain.flow_control.waiting_reason import WaitingKind
 from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.fragments.fences import texts
-from tasks_app.pool.fragments.move_rows import AS_IT_WAS, WAIT, leave
-from tasks_app.pool.fragments.parked import UNPARKED
+from tasks_app.pool.fragments.move_rows import WAIT, WITH_ITS_DATE, leave
 from tasks_app.pool.groups.count import LOCKED, locking
 from tasks_app.pool.statistics.parts import note
 from tasks_app.pool.tables import ALL, NOW, PENDING, admits, admits_by_id
+from tasks_app.pool.tasks.next_in_line import look_at_next
 
 
 class Cancelled(StrEnum):
@@ -57,7 +55,7 @@ _LOCK_MANY = _lock("""(CAST(:name AS text) IS NULL OR p.name = :name)
 _LOCK_THESE = _lock("p.id = ANY(CAST(:ids AS bigint[]))")
 _MOVE = leave(
     f"""
-    SELECT {AS_IT_WAS}, '{State.CANCELLED}' AS goes_to,
+    SELECT {WITH_ITS_DATE}, '{State.CANCELLED}' AS goes_to,
         p.due_at AS back_at, p.failures, p.crashes, p.retry_level,
         NULL::jsonb AS result, NULL AS kind, NULL AS message, NULL AS traceback,
         NULL::bytea AS fingerprint,
@@ -72,18 +70,6 @@ _TELL = text(f"""
     UPDATE {PENDING} p SET cancel_requested_at = coalesce(p.cancel_requested_at, {NOW})
     WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits(Event.CANCEL)}
       AND p.state = '{State.RUNNING}'
-""")
-# No gate is locked: the caller's transaction may stay open, and claims would wait for it.
-_NEXT = text(f"""
-    WITH next AS MATERIALIZED (
-        SELECT n.id FROM unnest(CAST(:keys AS text[])) AS k(key)
-        CROSS JOIN LATERAL (
-            SELECT p.id FROM {PENDING} p
-            WHERE p.order_key = k.key AND p.state = '{State.PENDING}'
-              AND p.parked_kind = '{WaitingKind.ORDER}'
-            ORDER BY p.id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS n)
-    UPDATE {PENDING} p SET scan_at = greatest({NOW}, p.due_at), {UNPARKED}
-    WHERE p.id = ANY(ARRAY(SELECT id FROM next))
 """)
 _ELSEWHERE = text(f"SELECT state FROM {ALL} WHERE id = :id")
 
@@ -125,8 +111,7 @@ def _carry_out(connection: Connection, locked: Any, now: datetime | None) -> Can
         ended = [row for row in locked if row.state == State.PENDING]
         note(connection, [(r.name, r.queue, CountedOutcome.CANCELLED) for r in ended], now=now)
     keys = {row.order_key for row in locked if row.order_key and row.state == State.PENDING}
-    if keys:  # the next of their keys are looked at again
-        connection.execute(_NEXT, {"keys": texts(keys), "now": now})
+    look_at_next(connection, keys, now=now)
     if running:
         connection.execute(_TELL, {"ids": running, "now": now})
     return CancelledMany(len(pending), len(running), tuple(row.id for row in locked))

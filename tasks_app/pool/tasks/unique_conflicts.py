@@ -10,6 +10,7 @@ from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.domain.tasks.states import State
 from tasks_app.domain.tasks.unique_key import CreateOutcome, KeyRule, OnConflict, Scope
 from tasks_app.pool.connection.steps import Statement, Statements
+from tasks_app.pool.fragments.held import is_held
 from tasks_app.pool.fragments.parked import UNPARKED
 from tasks_app.pool.tables import PENDING
 from tasks_app.pool.tasks import unique_keys
@@ -26,7 +27,11 @@ _DUE = f"""
 """
 _CHANGES = {
     OnConflict.REPLACE_PAYLOAD: "payload = CAST(%(payload)s AS jsonb)",
-    OnConflict.RESCHEDULE: f"due_at = {_DUE}, scan_at = {_DUE}, {UNPARKED}",
+    # A held one keeps waiting; it gets the new date when it is released.
+    OnConflict.RESCHEDULE: f"""
+        due_at = CASE WHEN {is_held()} THEN p.due_at ELSE {_DUE} END,
+        scan_at = CASE WHEN {is_held()} THEN p.scan_at ELSE {_DUE} END,
+        held_due_at = CASE WHEN {is_held()} THEN {_DUE} END, {UNPARKED}""",
 }
 _OUTCOMES = {
     OnConflict.REPLACE_PAYLOAD: CreateOutcome.REPLACED,

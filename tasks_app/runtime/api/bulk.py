@@ -18,10 +18,11 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.errors import InvalidSelectionError
-from tasks_app.domain.operations.selection import Action, Selection, select
+from tasks_app.domain.operations.amendment import Amendment
+from tasks_app.domain.operations.selection import Action, Selection
 from tasks_app.pool.operations import audit
 from tasks_app.pool.operations.selection import cut
-from tasks_app.runtime.api.bulk_step import BulkStep, BulkStepResult, Edits, in_the_way
+from tasks_app.runtime.api.bulk_step import BulkStep, BulkStepResult, Edits, in_the_way, parted
 from tasks_app.runtime.db.connections import checked_engine
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 
@@ -73,21 +74,25 @@ def start_bulk(
 
     Args:
         engine: of the database; each step is a transaction of its own.
-        action: ``cancel``, ``requeue`` or ``edit``.
+        action: ``cancel``, ``requeue``, ``edit``; of what waits ``run-now``, ``reschedule``,
+            ``reprioritise``, ``move``, ``hold``, ``release``, ``enable``, ``disable``.
         patch: of an ``edit``: is merged into each payload; None in it removes a key.
         by: who does it, for the audit.
         selection: ``ids=``, ``name=``, ``queue=``, ``biz_key=``, ``state=``, ``pool=``,
-            ``error_kind=``, ``error_text=``, ``fingerprint=``, ``older_than=``, ``newer_than=``;
-            all must be true.
+            ``error_kind=``, ``error_text=``, ``fingerprint=``, ``older_than=``, ``newer_than=``,
+            ``retrying=``, ``held=``; all must be true. Besides what the action makes of them:
+            ``at=`` or ``delay=`` of ``reschedule``, ``to_priority=`` of ``reprioritise``,
+            ``to_queue=`` of ``move``, ``rate="50/1s"`` of ``run-now``; and ``why=``.
 
     Raises:
         InvalidSelectionError: it would select everything, or makes no sense.
     """
-    what, chosen = checked(action, selection, patch)
+    what, change, chosen = checked(action, selection, patch)
+    means = {**chosen.plain(), **change.plain()}
     more: dict[str, Any] = {"patch": dict(patch)} if patch else {}
     with transaction_of(engine) as connection:
         until = cut(connection).until
-        return audit.note(connection, what, chosen.plain(), who=by, until=until, after=0, **more)
+        return audit.note(connection, what, means, who=by, until=until, after=0, **more)
 
 
 def run_bulk(
@@ -140,8 +145,8 @@ def transaction_of(engine: Engine) -> AbstractContextManager[Connection]:
 
 def checked(
     action: str, selection: dict[str, Any], patch: Mapping[str, Any] | None
-) -> tuple[Action, Selection]:
-    """Return the action and the selection.
+) -> tuple[Action, Amendment, Selection]:
+    """Return the action, what it makes of the tasks, and which tasks.
 
     Raises:
         InvalidSelectionError: they make no sense.
@@ -154,4 +159,4 @@ def checked(
         raise InvalidSelectionError(
             "An edit needs a patch of payloads, and nothing else takes one."
         )
-    return Action(action), select(Action(action), selection)
+    return (Action(action), *parted(Action(action), selection))

@@ -49,7 +49,7 @@ def foresee_bulk(
     Raises:
         InvalidSelectionError: as ``start_bulk`` raises it.
     """
-    what, chosen = checked(action, selection, patch)
+    what, _, chosen = checked(action, selection, patch)
     with transaction_of(engine) as connection:
         end = cut(connection)
     return _walk(engine, what, chosen, end, 0, Edits(patch, registry), most)
@@ -66,7 +66,7 @@ def foresee_rest(engine: Engine, token: int, *, registry: Registry = HANDLERS) -
         opening = take_turn(connection, token)
     if opening is None:
         return None
-    action, chosen, end = read_opening(opening)
+    action, _, chosen, end = read_opening(opening)
     edits = Edits(opening.patch, registry)
     return _walk(engine, action, chosen, end, opening.after, edits)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -12,13 +12,15 @@ from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.creation.patch import accepted, patched
 from tasks_app.domain.errors import InvalidSelectionError, UniqueKeyTakenError, UnreadableTaskError
-from tasks_app.domain.operations.selection import Action, Selection, select
+from tasks_app.domain.operations.amendment import WORDS, Amendment, amendment_of
+from tasks_app.domain.operations.selection import DONE, WAITING, Action, Selection, select
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.pool.connection.transactions import wait_for_locks
 from tasks_app.pool.groups.create import hold
 from tasks_app.pool.operations import audit
-from tasks_app.pool.operations.audit import Opening
+from tasks_app.pool.operations.audit import NEXT_AT, Opening
 from tasks_app.pool.operations.selection import Found, SelectionCut, lock, look
+from tasks_app.pool.tasks.amend_waiting import amend, spread
 from tasks_app.pool.tasks.cancel import cancel_these
 from tasks_app.pool.tasks.edit_payload import edit
 from tasks_app.pool.tasks.requeue import requeue
@@ -29,6 +31,7 @@ MOST_EDITED = 50
 """Tasks of one step, whose payloads are in memory meanwhile."""
 HELD = "another transaction has locked its row"
 KEY_TAKEN = "another task has its unique_key"
+BROUGHT_FORWARD, UNCHANGED = "brought forward", "unchanged"
 _IN_THE_WAY = ("55P03", "40P01")
 """SQLSTATEs: lock_not_available, and deadlock_detected."""
 _PATIENCE, _HASTE = "1s", "100ms"
@@ -47,10 +50,22 @@ class BulkStepResult:
     """The id behind which to go on; None: that was all."""
 
 
-def read_opening(opening: Opening) -> tuple[Action, Selection, SelectionCut]:
+def read_opening(opening: Opening) -> tuple[Action, Amendment, Selection, SelectionCut]:
     """Return what a bulk is to do, and to what."""
     action = Action(opening.action)
-    return action, select(action, opening.what), SelectionCut(opening.at, opening.until)
+    change, chosen = parted(action, opening.what)
+    return action, change, chosen, SelectionCut(opening.at, opening.until)
+
+
+def parted(action: Action, words: Mapping[str, Any]) -> tuple[Amendment, Selection]:
+    """Return what is made of the tasks, and which tasks.
+
+    Raises:
+        InvalidSelectionError: that makes no sense.
+    """
+    made = {name: value for name, value in words.items() if name in WORDS}
+    which = {name: value for name, value in words.items() if name not in WORDS}
+    return amendment_of(action, made), select(action, which)
 
 
 def in_the_way(error: DBAPIError) -> bool:
@@ -63,7 +78,8 @@ class BulkStep:
 
     def __init__(self, connection: Connection, opening: Opening, by: str, edits: Edits) -> None:
         self._connection, self._token, self._by = connection, opening.token, by
-        self._action, self._chosen, self._end = read_opening(opening)
+        self._action, self._change, self._chosen, self._end = read_opening(opening)
+        self._next_at = opening.next_at
         self._edits = edits
         self._done = BulkStepResult()
 
@@ -100,6 +116,7 @@ class BulkStep:
             audit.note(
                 self._connection,
                 self._action,
+                {NEXT_AT: self._next_at.isoformat()} if self._next_at else None,
                 who=self._by,
                 bulk=self._token,
                 after=self._done.after,
@@ -114,6 +131,7 @@ class BulkStep:
             Action.CANCEL: self._cancel,
             Action.REQUEUE: self._requeue,
             Action.EDIT: self._edit,
+            **dict.fromkeys(WAITING, self._amend),
         }
         if self._action is Action.CANCEL:
             hold(self._connection, ids)
@@ -145,6 +163,19 @@ class BulkStep:
                 edit(self._connection, self._chosen.pool, one.id, payload)
                 self._done.ids.append(one.id)
                 self._done.answers["edited"] += 1
+
+    def _amend(self, locked: list[Found]) -> None:
+        ids, change = [one.id for one in locked], self._change
+        if change.gap is None:
+            if change.delay is not None:  # all of a bulk have one date
+                change = replace(change, at=self._end.at + change.delay, delay=None)
+            done, word = amend(self._connection, self._action, ids, change), DONE[self._action]
+        else:
+            done, next_at = spread(self._connection, ids, change.gap, self._next_at)
+            word = BROUGHT_FORWARD
+            self._next_at = next_at or self._next_at
+        self._done.ids += done
+        self._done.answers += Counter({word: len(done), UNCHANGED: len(ids) - len(done)})
 
 
 class Edits:

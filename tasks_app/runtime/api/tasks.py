@@ -24,7 +24,6 @@ from tasks_app.pool.operations.explain import read_facts
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.cancel import Cancelled, CancelledMany, cancel, cancel_many
 from tasks_app.pool.tasks.requeue import Requeued, requeue
-from tasks_app.pool.tasks.run_now import run_now
 from tasks_app.runtime.db.connections import (
     Raw,
     Sync,
@@ -158,18 +157,6 @@ def _requeued(connection: Connection, task_id: int, by: str) -> Requeued:
     if answer is Requeued.REQUEUED:
         _note(connection, Action.REQUEUE, task_id, answer, by)
     return answer
-
-
-def run_task_now(session: Sync | Raw, task_id: int, *, by: str = "") -> bool:
-    """Make a task due that waits for its time. False: it does not wait for it."""
-    return on_connection(session, partial(_run_now, task_id=check_id(task_id), by=by))
-
-
-def _run_now(connection: Connection, task_id: int, by: str) -> bool:
-    changed = run_now(connection, task_id)
-    if changed:
-        note(connection, "run now", who=by, ids=[task_id], answers={"due": 1})
-    return changed
 
 
 def _note(connection: Connection, action: Action, task_id: int, answer: str, by: str) -> None:

@@ -122,14 +122,6 @@ def requeue(view: View, task_id: int, now: datetime) -> Expected:
     return Expected(Requeued.REQUEUED, {task_id: after})
 
 
-def enable(view: View, task_id: int, *, enabled: bool) -> Expected:
-    row = view.pending(task_id)
-    if row is None:
-        return Expected(0)
-    view.wait_for(task_id)
-    return Expected(1, {task_id: row.but(enabled=enabled)})
-
-
 def pause(view: View, queue: str, reason: str) -> Expected:
     view.wait_for(queue)
     if view.get(queue) is not None:

@@ -51,6 +51,8 @@ def back(row: Row, due: datetime, **changes) -> Row:
 def over(row: Row, state: State, error: str | None = None, **changes) -> Row:
     """Move it to the pool where it stays; it keeps who ran it last, and the lease goes."""
     gone = {"scan_at": None, "parked": None, "token": None, "lease_until": None}
+    if row.held_due_at:
+        gone |= {"due_at": row.held_due_at, "held_due_at": None}
     return row.but(**gone, **changes, state=state, error=error)
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.tasks.states import State
 from tests.pool.stateful.world import Changes, Row
 
-_OF_PENDING = {"scan_at", "parked", "lease_token", "lease_until"}
+_OF_PENDING = {"scan_at", "parked", "lease_token", "lease_until", "held_due_at"}
 _OF_THE_OTHERS = {"error", "result"}
 _NAMES = ["lease_token" if f.name == "token" else f.name for f in fields(Row)]
 

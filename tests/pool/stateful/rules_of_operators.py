@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from tasks_app.domain.errors import UniqueKeyTakenError
 from tasks_app.domain.tasks.states import Pool
@@ -23,8 +23,6 @@ from tests.pool.stateful import oracle_of_people as people
 from tests.pool.stateful.picks import Pick, Picks, one, some
 from tests.pool.stateful.seats import seats, ways_out
 from tests.pool.stateful.world import Expected, View
-
-ENABLE = text("UPDATE task_pending SET enabled = :enabled WHERE id = :id")
 
 LATE = unknown("late")
 
@@ -100,17 +98,6 @@ class Operators(Picks):
         answer = self.do(seat, call, lambda view, _: people.requeue(view, task_id, now), way_out)
         if answer is Requeued.REQUEUED:
             self.requeued.add(task_id)
-
-    @rule(seat=seats, pick=one, enabled=st.booleans(), way_out=ways_out)
-    def enable(self, seat: int, pick: Pick, way_out: str, *, enabled: bool) -> None:
-        task_id = self.id_of(pick)
-        values = {"id": task_id, "enabled": enabled}
-        self.do(
-            seat,
-            lambda c: c.execute(ENABLE, values).rowcount,
-            lambda view, _: people.enable(view, task_id, enabled=enabled),
-            way_out,
-        )
 
     @rule(seat=seats, queue=st.sampled_from(("q2", "q2", "*")), way_out=ways_out)
     def pause(self, seat: int, queue: str, way_out: str) -> None:

@@ -199,7 +199,13 @@ class Workers(Producers):
                     savepoint.rollback()
             return ours
 
-        self.do(seat, call, lambda view, _: runs.succeed(view, task.fence), way_out)
+        self.do(
+            seat,
+            call,
+            lambda view, _: runs.succeed(view, task.fence),
+            way_out,
+            keeps_locks=False,
+        )
 
     @rule(seat=seats, picks=some, wait=waits)
     def release_group(self, seat: int, picks: list[Pick], wait: timedelta) -> None:

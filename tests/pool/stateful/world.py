@@ -45,6 +45,7 @@ class Row:
     result: Any = None
     order_key: str | None = None
     order_skips: bool | None = None
+    held_due_at: datetime | None = None
 
     @property
     def is_over(self) -> bool:

@@ -1,0 +1,133 @@
+"""Amend waiting tasks: their date, priority or queue, and whether they are held or enabled.
+
+A task that runs, or is over, is left as it is. Whatever changes a row's place in a queue sets
+``scan_at`` anew: else a message that is out, or the place where a scan began, would hide it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, TextClause, text
+
+from tasks_app.domain.operations.amendment import Amendment
+from tasks_app.domain.operations.selection import Action
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.fragments.held import HELD_DUE, is_held
+from tasks_app.pool.fragments.parked import UNPARKED
+from tasks_app.pool.tables import ALL, NOW, PENDING, admits_by_id
+from tasks_app.pool.tasks.next_in_line import look_at_next
+
+_AT = f"greatest({NOW}, coalesce(CAST(:at AS timestamptz), {NOW} + CAST(:delay AS interval)))"
+_LOOKED_AT = f"scan_at = greatest({NOW}, p.due_at), {UNPARKED}"
+_GIVEN_BACK = f"greatest({NOW}, p.held_due_at)"
+# A held task that is to run later stays held; the due_at that holds it may depend on its date.
+_RESCHEDULE = f"""
+    held_due_at = CASE WHEN {is_held()} THEN {_AT} END, {UNPARKED},
+    due_at = CASE WHEN {is_held()} THEN p.due_at ELSE {_AT} END,
+    scan_at = CASE WHEN {is_held()} THEN p.scan_at ELSE {_AT} END"""
+_SETS = {
+    Action.RUN_NOW: (
+        f"due_at = {NOW}, scan_at = {NOW}, held_due_at = NULL, {UNPARKED}",
+        f"p.due_at > {NOW}",
+    ),
+    Action.RESCHEDULE: (_RESCHEDULE, "true"),
+    Action.REPRIORITISE: (
+        f"priority = CAST(:priority AS smallint), scan_at = greatest({NOW}, p.scan_at)",
+        "p.priority <> :priority",
+    ),
+    Action.MOVE: (
+        f"queue = :queue, {_LOOKED_AT}",
+        "p.queue <> :queue",
+    ),
+    Action.HOLD: (
+        f"held_due_at = p.due_at, due_at = {HELD_DUE}, scan_at = {HELD_DUE}, {UNPARKED}",
+        f"NOT {is_held()}",
+    ),
+    Action.RELEASE: (
+        f"due_at = {_GIVEN_BACK}, scan_at = {_GIVEN_BACK}, held_due_at = NULL, {UNPARKED}",
+        is_held(),
+    ),
+    Action.ENABLE: (f"enabled = true, {_LOOKED_AT}", "NOT p.enabled"),
+    Action.DISABLE: (f"enabled = false, {_LOOKED_AT}", "p.enabled"),
+}
+"""What each action sets, and of which tasks."""
+_LEAVE_THEIR_PLACE = {Action.HOLD, Action.RESCHEDULE, Action.DISABLE}
+
+
+def _amend(action: Action) -> TextClause:
+    sets, which = _SETS[action]
+    return text(f"""
+        UPDATE {PENDING} p SET {sets}
+        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {which}
+        RETURNING p.id, p.order_key
+    """)
+
+
+_AMEND = {action: _amend(action) for action in _SETS}
+# Never later than a task was due anyway; what is due already takes no place in the row.
+_SPREAD = text(f"""
+    WITH place AS MATERIALIZED (
+        SELECT p.id, greatest({NOW}, CAST(:start AS timestamptz))
+            + CAST(:gap AS interval) * (row_number() OVER (ORDER BY p.id) - 1) AS at
+        FROM {PENDING} p
+        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}
+          AND p.due_at > {NOW})
+    UPDATE {PENDING} p SET due_at = least(p.due_at, place.at),
+        scan_at = least(p.due_at, place.at), held_due_at = NULL, {UNPARKED}
+    FROM place WHERE p.id = place.id AND {admits_by_id(Event.CLAIM)} AND p.due_at > {NOW}
+    RETURNING p.id, place.at + CAST(:gap AS interval) AS next_at
+""")
+NO_AMENDMENT = Amendment()
+_STATE = text(f"SELECT state FROM {ALL} WHERE id = :id")
+
+
+def amend(
+    connection: Connection,
+    action: Action,
+    ids: Sequence[int],
+    change: Amendment = NO_AMENDMENT,
+    *,
+    now: datetime | None = None,
+) -> list[int]:
+    """Return the ids of those that were changed; waits for their rows.
+
+    Who gives many ids has locked them, in the order of their ids.
+    """
+    values = {
+        "ids": sorted(map(int, ids)),
+        "at": change.at,
+        "delay": change.delay,
+        "queue": change.to_queue,
+        "priority": change.to_priority,
+        "now": now,
+    }
+    changed = connection.execute(_AMEND[action], values).all()
+    if action in _LEAVE_THEIR_PLACE:
+        look_at_next(connection, {row.order_key for row in changed if row.order_key}, now=now)
+    return sorted(row.id for row in changed)
+
+
+def spread(
+    connection: Connection,
+    ids: Sequence[int],
+    gap: timedelta,
+    start: datetime | None,
+    *,
+    now: datetime | None = None,
+) -> tuple[list[int], datetime | None]:
+    """Make tasks due one after the other, ``gap`` apart, the first at ``start`` or now.
+
+    Return the ids of those that were changed, and where the next one comes; None: none was changed.
+    The caller has locked them.
+    """
+    values = {"ids": sorted(map(int, ids)), "gap": gap, "start": start, "now": now}
+    changed = connection.execute(_SPREAD, values).all()
+    return sorted(row.id for row in changed), max((row.next_at for row in changed), default=None)
+
+
+def state_of(connection: Connection, task_id: int) -> State | None:
+    """Return the state of a task in any pool; None: there is none."""
+    state = connection.execute(_STATE, {"id": task_id}).scalar()
+    return None if state is None else State(state)

@@ -1,0 +1,166 @@
+"""What operators call for single tasks that wait, on a connection or session of theirs.
+
+Nothing commits. A change is noted in the audit, in the same transaction: ``by`` is who wanted it,
+``why`` is kept beside. A task that runs, or is over, is left as it is, and the answer says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from enum import StrEnum
+from functools import partial
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.durations import Duration
+from tasks_app.domain.operations.amendment import Amendment, amendment_of
+from tasks_app.domain.operations.selection import DONE, Action
+from tasks_app.domain.tasks.names import check_id
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.operations.audit import note
+from tasks_app.pool.tasks.amend_waiting import amend, state_of
+from tasks_app.runtime.db.connections import Raw, Sync, made_async, on_connection
+
+
+class Changed(StrEnum):
+    """What became of a wish to change how a task waits."""
+
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"
+    """It was so already."""
+    RUNNING = "running, left as it is"
+    ALREADY_OVER = "already over"
+    NOT_FOUND = "not found"
+
+
+def run_task_now(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "") -> Changed:
+    """Make a task due that waits for its time, its retry or its release.
+
+    >>> hold_task(session, task_id) and print(run_task_now(session, task_id, by="anna"))
+    changed
+    """
+    return on_connection(session, _verb(Action.RUN_NOW, task_id, by, why))
+
+
+def reschedule_task(
+    session: Sync | Raw,
+    task_id: int,
+    *,
+    at: datetime | None = None,
+    delay: Duration | None = None,
+    by: str = "",
+    why: str = "",
+) -> Changed:
+    """Give a waiting task another date: ``at``, or ``delay`` from now. A held one has it then.
+
+    >>> print(reschedule_task(session, task_id, delay="2h", by="anna"))
+    changed
+
+    Raises:
+        InvalidSelectionError: neither is given, or both, or it is none.
+    """
+    return on_connection(session, _verb(Action.RESCHEDULE, task_id, by, why, at=at, delay=delay))
+
+
+def reprioritise_task(
+    session: Sync | Raw, task_id: int, to_priority: int, *, by: str = "", why: str = ""
+) -> Changed:
+    """Give a waiting task another priority, 0 to 9; 0 goes first.
+
+    >>> print(reprioritise_task(session, task_id, 0, by="anna"))
+    changed
+
+    Raises:
+        InvalidSelectionError: the priority is none.
+    """
+    verb = _verb(Action.REPRIORITISE, task_id, by, why, to_priority=to_priority)
+    return on_connection(session, verb)
+
+
+def move_task(
+    session: Sync | Raw, task_id: int, to_queue: str, *, by: str = "", why: str = ""
+) -> Changed:
+    """Put a waiting task into another queue. A message that is out may still bring it to its old.
+
+    >>> print(move_task(session, task_id, "slow", by="anna"))
+    changed
+
+    Raises:
+        InvalidSelectionError: no queue has such a name.
+    """
+    return on_connection(session, _verb(Action.MOVE, task_id, by, why, to_queue=to_queue))
+
+
+def hold_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "") -> Changed:
+    """Keep a waiting task from running until it is released. Its ``expires_at`` still ends it.
+
+    >>> print(hold_task(session, task_id, by="anna", why="the bank asks"))
+    changed
+    >>> explain_task(session, task_id).findings[0].fact
+    'It is held since just now (...) by anna: the bank asks'
+    """
+    return on_connection(session, _verb(Action.HOLD, task_id, by, why))
+
+
+def release_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "") -> Changed:
+    """Give a held task its date back; one that has passed means now.
+
+    >>> hold_task(session, task_id) and print(release_task(session, task_id, by="anna"))
+    changed
+    """
+    return on_connection(session, _verb(Action.RELEASE, task_id, by, why))
+
+
+def enable_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "") -> Changed:
+    """Let a disabled task run when it is due.
+
+    >>> disable_task(session, task_id) and print(enable_task(session, task_id, by="anna"))
+    changed
+    """
+    return on_connection(session, _verb(Action.ENABLE, task_id, by, why))
+
+
+def disable_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "") -> Changed:
+    """Have a waiting task end as SKIPPED when it is due. To keep it, use ``hold_task``.
+
+    >>> print(disable_task(session, task_id, by="anna"))
+    changed
+    """
+    return on_connection(session, _verb(Action.DISABLE, task_id, by, why))
+
+
+def _verb(
+    action: Action, task_id: int, by: str, why: str, **words: Any
+) -> Callable[[Connection], Changed]:
+    change = amendment_of(action, {**words, "why": why})
+    return partial(_changed, action=action, task_id=check_id(task_id), by=by, change=change)
+
+
+def _changed(
+    connection: Connection, action: Action, task_id: int, by: str, change: Amendment
+) -> Changed:
+    done = amend(connection, action, [task_id], change)
+    if done:
+        note(connection, action, change.plain(), who=by, ids=done, answers={DONE[action]: 1})
+        return Changed.CHANGED
+    match state_of(connection, task_id):
+        case None:
+            return Changed.NOT_FOUND
+        case State.PENDING:
+            return Changed.UNCHANGED
+        case State.RUNNING:
+            return Changed.RUNNING
+        case _:
+            return Changed.ALREADY_OVER
+
+
+arun_task_now: Final = made_async(run_task_now)
+areschedule_task: Final = made_async(reschedule_task)
+areprioritise_task: Final = made_async(reprioritise_task)
+amove_task: Final = made_async(move_task)
+ahold_task: Final = made_async(hold_task)
+arelease_task: Final = made_async(release_task)
+aenable_task: Final = made_async(enable_task)
+adisable_task: Final = made_async(disable_task)
