@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tasks_app.domain.errors import (
         BatchStateError, ChunkRowError, HandlerTimeoutError, InvalidJobError, InvalidScheduleError,
         InvalidSelectionError, InvalidTaskError, LeaseLostError, PlanError, TaskBufferFullError,
-        TasksError, UniqueKeyTakenError,
+        TasksError, UniqueKeyTakenError, UnknownTaskError, WaitTimeoutError,
     )
     from tasks_app.domain.explain.explanation import Explanation
     from tasks_app.domain.finding import Finding
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
         acancel_task, acancel_tasks, aexplain_task, aget_task, arequeue_task, cancel_task,
         cancel_tasks, explain_task, get_task, requeue_task,
     )
+    from tasks_app.runtime.api.waiting import await_task, wait_task
     from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
     from tasks_app.runtime.handlers.middleware import middleware
     from tasks_app.runtime.handlers.registry import handler
@@ -101,7 +102,8 @@ __all__ = [
     "JobRun", "LeaseLostError", "Levels", "Limit", "NewTask", "Notice", "PartResult", "PlanError",
     "Preview", "Query", "Queue", "QueueOptions", "RequeueStage", "Requeued", "Retry", "Schedule",
     "Settings", "Skip", "Snooze", "Step", "Table", "Task", "TaskBuffer", "TaskBufferFullError",
-    "TaskContext", "TaskId", "TaskOptions", "TasksError", "UniqueKeyTakenError", "Window",
+    "TaskContext", "TaskId", "TaskOptions", "TasksError", "UniqueKeyTakenError", "UnknownTaskError",
+    "WaitTimeoutError", "Window",
     "aabandon_job", "abackfill_schedule", "abandon_job", "acancel_group", "acancel_task",
     "acancel_tasks", "achange_queue", "achange_schedule", "acreate_group", "acreate_schedule",
     "acreate_task", "acreate_tasks", "adisable_schedule", "adrop_limit", "aenable_schedule",
@@ -110,7 +112,8 @@ __all__ = [
     "alist_queues", "alist_schedules", "amark_error_known", "amark_error_unknown", "apause_queue",
     "apreview", "apreview_schedule", "aremove_calendar", "aremove_schedule", "areplan_job",
     "arequeue_task", "areset_queue", "arestart_job", "aresume_queue", "arun_schedule",
-    "aset_calendar", "aset_limit", "astart_job", "astop_job", "aunblock_task", "backfill_schedule",
+    "aset_calendar", "aset_limit", "astart_job", "astop_job", "aunblock_task", "await_task",
+    "backfill_schedule",
     "cancel_group", "cancel_task", "cancel_tasks", "change_queue", "change_schedule",
     "create_group", "create_schedule", "create_task", "create_tasks", "disable_schedule",
     "drop_limit", "enable_schedule", "explain_task", "fill_fingerprints", "fire_all",
@@ -121,7 +124,7 @@ __all__ = [
     "remove_calendar", "remove_schedule", "replan_job", "requeue_errors", "requeue_task",
     "reset_queue", "restart_job", "resume_queue", "run_bulk", "run_schedule", "schedule",
     "set_calendar", "set_limit", "start_bulk", "start_job", "stop_job", "subscribe",
-    "unblock_task",
+    "unblock_task", "wait_task",
 ]  # fmt: skip
 
 _ROOMS = {
@@ -136,7 +139,7 @@ _ROOMS = {
     "domain.creation.new_task": "NewTask",
     "domain.errors": "BatchStateError ChunkRowError HandlerTimeoutError InvalidJobError"
     " InvalidScheduleError InvalidSelectionError InvalidTaskError LeaseLostError PlanError"
-    " TaskBufferFullError TasksError UniqueKeyTakenError",
+    " TaskBufferFullError TasksError UniqueKeyTakenError UnknownTaskError WaitTimeoutError",
     "domain.explain.explanation": "Explanation",
     "domain.finding": "Finding",
     "domain.flow_control.circuit_breaker": "Breaker",
@@ -173,6 +176,7 @@ _ROOMS = {
     " aremove_calendar areset_queue aresume_queue aset_calendar change_queue get_queue"
     " list_calendars list_queues pause_queue remove_calendar reset_queue resume_queue"
     " set_calendar",
+    "runtime.api.waiting": "await_task wait_task",
     "runtime.handlers.context": "AsyncTaskContext TaskContext",
     "runtime.handlers.middleware": "middleware",
     "runtime.handlers.registry": "handler",
