@@ -24,9 +24,19 @@ _DUE = f"""
     coalesce(CAST(%(run_at)s AS timestamptz), {INSTANT})
     + make_interval(secs => CAST(%(delay)s AS double precision))
 """
+_LATEST = """
+    CASE WHEN p.attempt = 0
+        THEN p.created_at + make_interval(secs => CAST(%(max_wait)s AS double precision))
+        ELSE p.due_at END
+"""
+"""A task that has run once has waited long enough: what counts then is when it is due."""
+_DUE_IN_TIME = f"""
+    CASE WHEN CAST(%(max_wait)s AS double precision) IS NULL THEN {_DUE}
+        ELSE least({_DUE}, {_LATEST}) END
+"""
 _CHANGES = {
     OnConflict.REPLACE_PAYLOAD: "payload = CAST(%(payload)s AS jsonb)",
-    OnConflict.RESCHEDULE: f"due_at = {_DUE}, scan_at = {_DUE}, {UNPARKED}",
+    OnConflict.RESCHEDULE: f"due_at = {_DUE_IN_TIME}, scan_at = {_DUE_IN_TIME}, {UNPARKED}",
 }
 _OUTCOMES = {
     OnConflict.REPLACE_PAYLOAD: CreateOutcome.REPLACED,
@@ -110,6 +120,7 @@ def _change(
         "payload": row.payload,
         "run_at": row.terms.run_at,
         "delay": row.terms.delay.total_seconds(),
+        "max_wait": rule.max_wait and rule.max_wait.total_seconds(),
         "now": now,
     }
     return Statement(sql, values)
