@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine
@@ -63,12 +64,10 @@ def wait_task(engine_or_session: Engine | Sync | Raw, task_id: int, timeout: Dur
     _check_idle(caller)
     span = named_duration("timeout", timeout)
     task_id = check_id(task_id)
-    for pause in pauses(span.total_seconds()):
-        task = _known(_look(caller, task_id), task_id)
-        if task.state in TERMINAL:
-            return task
-        time.sleep(pause)
-    raise WaitTimeoutError(task_id, task.name, task.state, format_duration(span))
+    waits = pauses(span.total_seconds())
+    while (task := _known(_look(caller, task_id), task_id)).state not in TERMINAL:
+        time.sleep(_next(waits, task, span))
+    return task
 
 
 async def await_task(
@@ -84,21 +83,24 @@ async def await_task(
     _check_idle(caller)
     span = named_duration("timeout", timeout)
     task_id = check_id(task_id)
-    for pause in pauses(span.total_seconds()):
-        task = _known(await _alook(caller, task_id), task_id)
-        if task.state in TERMINAL:
-            return task
-        await asyncio.sleep(pause)
-    raise WaitTimeoutError(task_id, task.name, task.state, format_duration(span))
+    waits = pauses(span.total_seconds())
+    while (task := _known(await _alook(caller, task_id), task_id)).state not in TERMINAL:
+        await asyncio.sleep(_next(waits, task, span))
+    return task
 
 
 def pauses(span_s: float, clock: Callable[[], float] = time.monotonic) -> Iterator[float]:
-    """Yield the pause after each look; 0 after the last one, at the end of the span."""
+    """Yield the pause after each look but the last one, which is at the end of the span."""
     ends, pause = clock() + span_s, FIRST_PAUSE_S
     while (left := ends - clock()) > 0:
         yield min(pause, left)
         pause = min(pause * GROWTH, LONGEST_PAUSE_S)
-    yield 0.0
+
+
+def _next(waits: Iterator[float], task: Task, span: timedelta) -> float:
+    for pause in waits:
+        return pause
+    raise WaitTimeoutError(task.id, task.name, task.state, format_duration(span))
 
 
 def _check_idle(caller: Any) -> None:

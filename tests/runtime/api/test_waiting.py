@@ -329,10 +329,9 @@ class TestPauses:
         seen = walked(30)
 
         assert seen[0] == FIRST_PAUSE_S
-        assert seen[:-2] == sorted(seen[:-2])
+        assert seen[:-1] == sorted(seen[:-1])
         assert max(seen) == LONGEST_PAUSE_S
         assert [*accumulate(seen)][-1] == pytest.approx(30)
-        assert seen[-1] == 0
         assert len(seen) < 45
 
     def test_a_slow_look_does_not_make_the_wait_longer(self) -> None:
@@ -340,4 +339,4 @@ class TestPauses:
 
     @pytest.mark.parametrize("span_s", [0, -1])
     def test_no_time_is_one_look(self, span_s: float) -> None:
-        assert walked(span_s) == [0]
+        assert walked(span_s) == []
