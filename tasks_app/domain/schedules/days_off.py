@@ -9,10 +9,15 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-from tasks_app.domain.schedules.timing import Timing
+from tasks_app.domain.errors import InvalidScheduleError
+from tasks_app.domain.schedules.timing import Timing, TimingKind
+from tasks_app.domain.schedules.when import When
+
+CALENDAR = ("calendar", "on_day_off")
+"""Kept in a schedule's options: releases that know no days off leave them alone there."""
 
 _DAY, _TICK = timedelta(days=1), timedelta(microseconds=1)
 _FARTHEST = 4000
@@ -42,7 +47,7 @@ class DaysOff(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Skipping:
+class DaysOffSkipped:
     """A timing without the days of a calendar."""
 
     timing: Timing
@@ -64,7 +69,7 @@ class Skipping:
 
 
 @dataclass(frozen=True, slots=True)
-class Moving:
+class DaysOffMoved:
     """A timing whose instants on days off are moved; two that meet are one."""
 
     timing: Timing
@@ -120,12 +125,47 @@ class Moving:
         return _at(day, hands.time(), self.zone) - _TICK
 
 
+def options_of(when: When, kind: TimingKind) -> dict[str, Any]:
+    """Return what is kept of the days off.
+
+    Raises:
+        InvalidScheduleError: it is wrong, or makes no sense for this kind.
+    """
+    said: dict[str, Any] = {word: when.get(word) for word in CALENDAR if when.get(word)}
+    if "on_day_off" in said and "calendar" not in said:
+        raise InvalidScheduleError("on_day_off", "is given without a calendar", "calendar= beside")
+    off = read_days_off(said)
+    if off and off.policy is OnDayOff.NEXT_WORKING_DAY and kind is TimingKind.EVERY:
+        raise InvalidScheduleError("on_day_off", "moves an interval", "skip, or cron= or at=")
+    return said
+
+
+def kept_in(options: Any) -> dict[str, Any]:
+    """Return the words of days off among a schedule's options, as they are."""
+    there = options if isinstance(options, dict) else {}
+    return {word: there[word] for word in CALENDAR if there.get(word) is not None}
+
+
+def read_days_off(options: Any) -> DaysOff | None:
+    """Return what a schedule's options say; InvalidScheduleError if they bypassed the checks."""
+    said = kept_in(options)
+    if "calendar" not in said:
+        return None
+    calendar = said["calendar"]
+    if not isinstance(calendar, str):
+        raise InvalidScheduleError("calendar", f"is {calendar!r:.60}", "the name of a calendar")
+    policy = said.get("on_day_off", OnDayOff.SKIP)
+    if policy not in list(OnDayOff):
+        raise InvalidScheduleError("on_day_off", f"is {policy!r:.60}", ", ".join(OnDayOff))
+    return DaysOff(calendar, OnDayOff(policy))
+
+
 def with_days_off(
     timing: Timing, zone: ZoneInfo, off: DaysOff | None, days: Collection[date]
 ) -> Timing:
     if off is None:
         return timing
-    kind = Skipping if off.policy is OnDayOff.SKIP else Moving
+    kind = DaysOffSkipped if off.policy is OnDayOff.SKIP else DaysOffMoved
     return kind(timing, zone, off, frozenset(days))
 
 

@@ -13,19 +13,17 @@ from typing import Any
 from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.cron import zone_of
-from tasks_app.domain.schedules.days_off import DaysOff, OnDayOff, with_days_off
+from tasks_app.domain.schedules.days_off import DaysOff, options_of, read_days_off, with_days_off
 from tasks_app.domain.schedules.misfire import MisfirePolicy, parse_missed
 from tasks_app.domain.schedules.overlap import Overlap
 from tasks_app.domain.schedules.timing import (
     UTC_NAME,
     Timing,
-    TimingKind,
     check_instant,
     timing_of,
     written,
 )
 from tasks_app.domain.schedules.when import When
-from tasks_app.domain.tasks.names import check_queue
 from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskRow
 
 LONGEST_JITTER = timedelta(days=1)
@@ -34,8 +32,6 @@ _KEPT = (
     *("strict_order", "fair_key"),
 )
 """Columns of a task that a schedule keeps in its options, if they are set; keys come on top."""
-CALENDAR = ("calendar", "on_day_off")
-"""Kept in the options, too: releases that know no days off leave them alone there."""
 _UNTIMED = ("run_at", "expires_at")
 
 
@@ -63,7 +59,7 @@ class SchedulePlan:
     @property
     def days_off(self) -> DaysOff | None:
         """Its days off; InvalidScheduleError if the row bypassed the checks."""
-        return _days_off(json.loads(self.options))
+        return read_days_off(json.loads(self.options))
 
     def timing_from(self, anchor: datetime, days: Collection[date]) -> Timing:
         """Return when it fires; ``days`` are those of its calendar."""
@@ -170,7 +166,7 @@ def plan_of(row: TaskRow, when: When) -> SchedulePlan:
     )
     if starts_at and ends_at and starts_at > ends_at:
         raise InvalidScheduleError("ends_at", "is before starts_at", "an instant after it")
-    options = _options(row) | _calendar(when, kind)
+    options = _options(row) | options_of(when, kind)
     return SchedulePlan(
         task=row.name,
         queue=row.terms.queue,
@@ -198,25 +194,6 @@ def _options(row: TaskRow) -> dict[str, Any]:
     if terms.headers is not None:
         options["headers"] = json.loads(terms.headers)
     return options
-
-
-def _calendar(when: When, kind: TimingKind) -> dict[str, Any]:
-    said: dict[str, Any] = {word: when.get(word) for word in CALENDAR if when.get(word)}
-    if "on_day_off" in said and "calendar" not in said:
-        raise InvalidScheduleError("on_day_off", "is given without a calendar", "calendar= beside")
-    off = _days_off(said)
-    if off and off.policy is OnDayOff.NEXT_WORKING_DAY and kind is TimingKind.EVERY:
-        raise InvalidScheduleError("on_day_off", "moves an interval", "skip, or cron= or at=")
-    return {word: str(value) for word, value in said.items()}
-
-
-def _days_off(options: Any) -> DaysOff | None:
-    if not isinstance(options, dict) or options.get("calendar") is None:
-        return None
-    policy = options.get("on_day_off", OnDayOff.SKIP)
-    if policy not in list(OnDayOff):
-        raise InvalidScheduleError("on_day_off", f"is {policy!r:.60}", ", ".join(OnDayOff))
-    return DaysOff(check_queue(options["calendar"]), OnDayOff(policy))
 
 
 def _origin(name: str, fire_at: datetime) -> dict[str, str]:

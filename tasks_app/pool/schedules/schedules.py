@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.schedules.days_off import kept_in
 from tasks_app.domain.schedules.misfire import first_at
 from tasks_app.domain.schedules.schedule import PLANNED, Schedule, SchedulePlan
 from tasks_app.pool.tables import CALENDAR, NOW, SCHEDULE
@@ -149,8 +150,8 @@ def change(
     changed = lock(connection, name, now=now)
     if changed is None:
         return None
-    same_days = "options" not in changes or changed[0].days_off == schedule.days_off
-    if same_days and not (_TIMED & changes.keys() or schedule.remark):
+    was, is_now = (kept_in(json.loads(each.options)) for each in (schedule, changed[0]))
+    if was == is_now and not (_TIMED & changes.keys() or schedule.remark):
         return changed[0]
     return _aimed(connection, changed[0], clock)
 

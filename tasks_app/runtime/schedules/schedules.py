@@ -13,8 +13,8 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import InvalidScheduleError
+from tasks_app.domain.schedules.days_off import CALENDAR, kept_in
 from tasks_app.domain.schedules.schedule import (
-    CALENDAR,
     PLANNED,
     Schedule,
     SchedulePlan,
@@ -136,11 +136,10 @@ def changed(standing: Schedule, payload: Any, given: Mapping[str, Any]) -> Sched
 
 def _kept_options(standing: Schedule, plan: SchedulePlan) -> str:
     """Return the options as they stand, but for the days off."""
-    there, said = json.loads(standing.options), json.loads(plan.options)
+    there, said = json.loads(standing.options), kept_in(json.loads(plan.options))
     if not isinstance(there, dict):
         return standing.options
-    rest = {word: value for word, value in there.items() if word not in CALENDAR}
-    wanted = rest | {word: said[word] for word in CALENDAR if word in said}
+    wanted = {word: value for word, value in there.items() if word not in CALENDAR} | said
     return standing.options if wanted == there else json.dumps(wanted, sort_keys=True)
 
 
@@ -264,11 +263,10 @@ def _when(standing: Schedule) -> dict[str, Any]:
     """Return the options with which the schedule could have been created."""
     at = datetime.fromisoformat(standing.expression) if standing.kind == "once" else None
     word = "at" if at else standing.kind
-    off = standing.days_off
     return {
         word: at or standing.expression,
         "timezone": standing.zone,
         **{name: getattr(standing, name) for name in ("missed", "overlap", "jitter")},
         **{name: getattr(standing, name) for name in ("starts_at", "ends_at", "enabled")},
-        **({} if off is None else {"calendar": off.calendar, "on_day_off": off.policy}),
+        **kept_in(json.loads(standing.options)),
     }

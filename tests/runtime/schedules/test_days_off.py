@@ -25,7 +25,7 @@ from tasks_app.domain.schedules.days_off import DaysOff, OnDayOff
 from tasks_app.pool.schedules import schedules as rows
 from tasks_app.runtime.schedules.preview import preview_change
 from tests.runtime.bench import Bench
-from tests.runtime.timetable import scheduled, scheduler, tasks
+from tests.runtime.timetable import scheduled, scheduler, standing, tasks
 
 DAY = timedelta(days=1)
 EVE, XMAS = date(2030, 12, 24), date(2030, 12, 25)
@@ -167,6 +167,7 @@ def test_a_calendar_that_a_schedule_names_stays(session: Session) -> None:
         ({"calendar": "fr"}, "calendar 'fr' does not exist. Allowed: de"),
         ({"calendar": None, "on_day_off": "skip"}, "on_day_off is given without a calendar"),
         ({"on_day_off": "never"}, "on_day_off is 'never'"),
+        ({"calendar": 7}, "calendar is 7"),
         (
             {"cron": None, "every": "1d", "on_day_off": "next_working_day"},
             "on_day_off moves an interval",
@@ -178,3 +179,23 @@ def test_what_makes_no_sense_is_refused(session: Session, options: dict, said: s
     with pytest.raises(InvalidScheduleError, match=said):
         made(session, **options)
     assert get_schedule(session, "s") is None
+
+
+def test_a_row_that_bypassed_the_checks_is_broken_and_is_mended(
+    bench: Bench, session: Session
+) -> None:
+    session.commit()
+    scheduled(bench, cron="0 7 * * *", calendar="de", on_day_off="skip", now=START)
+    bench.sql('UPDATE task_schedule SET options = options || \'{"on_day_off": "x"}\'')
+    scheduler(bench).run_once(now=START + DAY)
+    broken = standing(bench)
+    assert (broken.last_outcome, broken.remark) == (
+        "broken",
+        "on_day_off is 'x'. Allowed: skip, next_working_day.",
+    )
+
+    mended = change_schedule(session, "s", on_day_off="next_working_day")
+
+    assert mended is not None
+    assert (mended.remark, mended.days_off) == (None, DaysOff("de", OnDayOff.NEXT_WORKING_DAY))
+    assert mended.next_run_at is not None
