@@ -67,8 +67,9 @@ _AIM = text(f"""
 """)
 _NAMING = text(f"""
     SELECT {COLUMNS}, {NOW} AS now FROM {SCHEDULE} s
-    WHERE s.options ->> 'calendar' = :calendar ORDER BY s.id FOR NO KEY UPDATE
+    WHERE s.options ->> 'calendar' = :calendar ORDER BY s.name COLLATE "C" FOR NO KEY UPDATE
 """)
+"""By name, as those lock them who bring in what code declares."""
 _AIM_AGAIN = text(f"""
     UPDATE {SCHEDULE} SET next_run_at = CAST(:next_at AS timestamptz),
         look_at = CASE WHEN queued_at IS NULL THEN CAST(:next_at AS timestamptz) ELSE look_at END
