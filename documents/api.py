@@ -31,8 +31,8 @@ SUBJECTS = {
     "End a run": "Retry Snooze Fail Skip Cancel DependencyDown HandlerTimeoutError LeaseLostError",
     "Create tasks": "create_task create_tasks acreate_task acreate_tasks NewTask TaskOptions TaskId"
     " CreateOutcome hint_tasks TaskBuffer",
-    "Look and act": "get_task cancel_task cancel_tasks requeue_task explain_task Task Cancelled"
-    " Requeued Explanation Finding",
+    "Look and act": "get_task cancel_task cancel_tasks requeue_task explain_task wait_task Task"
+    " Cancelled Requeued Explanation Finding",
     "Change how a task waits": "run_task_now reschedule_task reprioritise_task move_task hold_task"
     " release_task enable_task disable_task Changed",
     "Many at once": "foresee_bulk foresee_rest start_bulk run_bulk Foreseen Done",
@@ -49,7 +49,7 @@ SUBJECTS = {
     " abandon_job replan_job get_job list_jobs BatchView JobRun PartResult",
     "Settings and errors": "Settings TasksError InvalidTaskError InvalidScheduleError"
     " InvalidSelectionError InvalidJobError BatchStateError ChunkRowError PlanError"
-    " TaskBufferFullError UniqueKeyTakenError",
+    " TaskBufferFullError UniqueKeyTakenError UnknownTaskError WaitTimeoutError",
 }
 ON_A_PAGE_OF_ITS_OWN = {"TaskContext"}
 EXAMPLES = (
@@ -61,7 +61,7 @@ EXAMPLES = (
 FOR_ASYNC = (
     "`await aget_task(session, …)` is `get_task` on an AsyncSession, AsyncConnection or psycopg's"
     " AsyncConnection: the same arguments, the same answer. So are the others; `agroup_results` is "
-    "for `async for`."
+    "for `async for`, and `await_task` takes an AsyncEngine, too."
 )
 _HOME = {name: f"tasks_app.{room}" for room, names in _ROOMS.items() for name in names.split()}
 

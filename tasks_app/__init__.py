@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tasks_app.domain.errors import (
         BatchStateError, ChunkRowError, HandlerTimeoutError, InvalidJobError, InvalidScheduleError,
         InvalidSelectionError, InvalidTaskError, LeaseLostError, PlanError, TaskBufferFullError,
-        TasksError, UniqueKeyTakenError,
+        TasksError, UniqueKeyTakenError, UnknownTaskError, WaitTimeoutError,
     )
     from tasks_app.domain.explain.explanation import Explanation
     from tasks_app.domain.finding import Finding
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
         acancel_task, acancel_tasks, aexplain_task, aget_task, arequeue_task, cancel_task,
         cancel_tasks, explain_task, get_task, requeue_task,
     )
+    from tasks_app.runtime.api.wait import await_task, wait_task
     from tasks_app.runtime.api.waiting import (
         Changed, adisable_task, aenable_task, ahold_task, amove_task, arelease_task,
         areprioritise_task, areschedule_task, arun_task_now, disable_task, enable_task, hold_task,
@@ -106,7 +107,8 @@ __all__ = [
     "JobRun", "LeaseLostError", "Levels", "Limit", "NewTask", "Notice", "PartResult", "PlanError",
     "Preview", "Query", "Queue", "QueueOptions", "RequeueStage", "Requeued", "Retry", "Schedule",
     "Settings", "Skip", "Snooze", "Step", "Table", "Task", "TaskBuffer", "TaskBufferFullError",
-    "TaskContext", "TaskId", "TaskOptions", "TasksError", "UniqueKeyTakenError", "Window",
+    "TaskContext", "TaskId", "TaskOptions", "TasksError", "UniqueKeyTakenError", "UnknownTaskError",
+    "WaitTimeoutError", "Window",
     "aabandon_job", "abackfill_schedule", "abandon_job", "acancel_group", "acancel_task",
     "acancel_tasks", "achange_queue", "achange_schedule", "acreate_group", "acreate_schedule",
     "acreate_task", "acreate_tasks", "adisable_schedule", "adisable_task", "adrop_limit",
@@ -117,8 +119,8 @@ __all__ = [
     "apreview", "apreview_schedule", "arelease_task", "aremove_calendar", "aremove_schedule",
     "areplan_job", "areprioritise_task", "arequeue_task", "areschedule_task", "areset_queue",
     "arestart_job", "aresume_queue", "arun_schedule", "arun_task_now", "aset_calendar",
-    "aset_limit", "astart_job", "astop_job", "aunblock_task", "backfill_schedule", "cancel_group",
-    "cancel_task", "cancel_tasks", "change_queue", "change_schedule", "create_group",
+    "aset_limit", "astart_job", "astop_job", "aunblock_task", "await_task",
+    "backfill_schedule", "cancel_group", "cancel_task", "cancel_tasks", "change_queue", "change_schedule", "create_group",
     "create_schedule", "create_task", "create_tasks", "disable_schedule", "disable_task",
     "drop_limit", "enable_schedule", "enable_task", "explain_task", "fill_fingerprints", "fire_all",
     "foresee_bulk", "foresee_rest", "get_group", "get_job", "get_queue", "get_schedule", "get_task",
@@ -128,7 +130,7 @@ __all__ = [
     "release_task", "remove_calendar", "remove_schedule", "replan_job", "reprioritise_task",
     "requeue_errors", "requeue_task", "reschedule_task", "reset_queue", "restart_job",
     "resume_queue", "run_bulk", "run_schedule", "run_task_now", "schedule", "set_calendar",
-    "set_limit", "start_bulk", "start_job", "stop_job", "subscribe", "unblock_task",
+    "set_limit", "start_bulk", "start_job", "stop_job", "subscribe", "unblock_task", "wait_task",
 ]  # fmt: skip
 
 _ROOMS = {
@@ -143,7 +145,7 @@ _ROOMS = {
     "domain.creation.new_task": "NewTask",
     "domain.errors": "BatchStateError ChunkRowError HandlerTimeoutError InvalidJobError"
     " InvalidScheduleError InvalidSelectionError InvalidTaskError LeaseLostError PlanError"
-    " TaskBufferFullError TasksError UniqueKeyTakenError",
+    " TaskBufferFullError TasksError UniqueKeyTakenError UnknownTaskError WaitTimeoutError",
     "domain.explain.explanation": "Explanation",
     "domain.finding": "Finding",
     "domain.flow_control.circuit_breaker": "Breaker",
@@ -175,6 +177,7 @@ _ROOMS = {
     "runtime.api.staged_requeue": "RequeueStage requeue_errors",
     "runtime.api.tasks": "acancel_task acancel_tasks aexplain_task aget_task arequeue_task"
     " cancel_task cancel_tasks explain_task get_task requeue_task",
+    "runtime.api.wait": "await_task wait_task",
     "runtime.api.waiting": "Changed adisable_task aenable_task ahold_task amove_task arelease_task"
     " areprioritise_task areschedule_task arun_task_now disable_task enable_task hold_task"
     " move_task release_task reprioritise_task reschedule_task run_task_now",

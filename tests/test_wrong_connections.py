@@ -90,6 +90,8 @@ ENGINES: dict[str, tuple[Any, ...]] = {
     "start_bulk": ("cancel", {"name": "t"}),
 }
 """By function, what it takes beside: a dict at the end is by keyword."""
+WAITS = {"wait_task": "An AsyncSession", "await_task": "A Session"}
+"""They take an engine, too; and what is none for them."""
 
 
 class Base(DeclarativeBase):
@@ -127,6 +129,7 @@ def test_every_public_function_is_in_a_table() -> None:
 
     assert {name for name in first if first[name] == "session"} == {*SYNC, *ASYNC}
     assert {name for name in first if first[name] == "engine"} == set(ENGINES)
+    assert {name for name in first if first[name] == "engine_or_session"} == set(WAITS)
 
 
 WRONG: list[tuple[Any, str]] = [
@@ -164,6 +167,18 @@ def test_no_async_session(name: str, given: Any, said: str) -> None:
 @pytest.mark.parametrize("name", ENGINES)
 def test_no_engine(name: str, given: Any, said: str) -> None:
     assert_refused(lambda: call(name, given, ENGINES[name]), f"{said} Engine")
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_a_wait_takes_both_but_not_those_of_its_twin(name: str) -> None:
+    for given in (None, NOWHERE, Session() if name == "await_task" else AsyncSession()):
+        kind = {None: "None", NOWHERE: "A str"}.get(given, WAITS[name])
+        assert_refused(lambda given=given: waited(name, given), f"{kind} is no (Async)?Engine")
+
+
+def waited(name: str, given: Any) -> Any:
+    answer = getattr(tasks_app, name)(given, 1, "0s")
+    return asyncio.run(_awaited(answer)) if name == "await_task" else answer
 
 
 async def block(given: Any) -> None:

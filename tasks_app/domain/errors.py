@@ -97,6 +97,38 @@ class UniqueKeyTakenError(TasksError):
         self.holder: int = holder
 
 
+class UnknownTaskError(TasksError, LookupError):
+    """No task has the id for which somebody waits.
+
+    Attributes:
+        task_id: the id.
+    """
+
+    def __init__(self, task_id: int) -> None:
+        super().__init__(
+            f"There is no task {task_id}: it is not committed, or was pruned. "
+            "Commit the transaction that creates it before you wait."
+        )
+        self.task_id: int = task_id
+
+
+class WaitTimeoutError(TasksError, TimeoutError):
+    """A task is not over at the end of a wait.
+
+    Attributes:
+        task_id: the task.
+        state: its state at the end of the wait.
+    """
+
+    def __init__(self, task_id: int, name: str, state: str, waited: str) -> None:
+        super().__init__(
+            f"Task {task_id} ({name}) is {state} after a wait of {waited}. "
+            "It goes on: wait again, or ask explain_task why it is not over."
+        )
+        self.task_id: int = task_id
+        self.state: str = state
+
+
 class InvalidJobError(TasksError, ValueError):
     """A batch job's declaration cannot work, or its parameters do not fit."""
 

@@ -178,3 +178,21 @@ def test_a_schedule_is_run_now_and_fires_as_before(run: Shell, engine: Engine) -
         ).all()
     assert [tuple(row) for row in of] == [("night", True)] * 2
     assert run("schedules", "run", "day").returncode == 1
+
+
+def test_days_off(run: Shell) -> None:
+    run("queues", "calendar", "de", "2030-12-24,2030-12-25")
+    from_the_23rd = ("--cron", "0 7 * * *", "--starts-at", "2030-12-23T00:00Z")
+    off = ("--calendar", "de", "--on-day-off", "next_working_day")
+
+    unknown = run("schedules", "add", "day", "cli.echo", *from_the_23rd, "--calendar", "fr")
+    added = run("schedules", "add", "day", "cli.echo", *from_the_23rd, *off)
+    seen = run("schedules", "preview", *from_the_23rd, *off, "-n", "2").stdout
+    shown = run.json("schedules", "show", "day")
+    removed = run("schedules", "change", "day", "--calendar", "")
+
+    assert "calendar 'fr' does not exist. Allowed: de" in unknown.stderr
+    assert "on the next working day after weekends and days of de" in added.stdout
+    assert re.findall(r"2030-12-(\d\d)", seen) == ["23", "26"]
+    assert (shown["calendar"], shown["on_day_off"]) == ("de", "next_working_day")
+    assert "days of de" not in removed.stdout

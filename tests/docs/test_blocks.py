@@ -118,7 +118,13 @@ def test_the_policies_of_retries_are_what_its_comments_say(monkeypatch: pytest.M
         "report.build": 3,
         "order.export": 8,
         "cache.warm": 5,
+        "stock.push": 5,
         "feed.pull": 12,
         "price.fetch": 3,
     }
     assert declared["order.export"].retry.wait(7, Random()) == timedelta(days=2)
+    assert (
+        timedelta(minutes=1)
+        < declared["stock.push"].retry.wait(3, Random())
+        < timedelta(seconds=66)
+    )

@@ -36,6 +36,7 @@ from tasks_app import (
     agroup_results,
     apause_queue,
     arequeue_task,
+    await_task,
     cancel_task,
     create_group,
     create_schedule,
@@ -47,6 +48,7 @@ from tasks_app import (
     requeue_task,
     schedule,
     set_limit,
+    wait_task,
 )
 from tasks_app.testing import (
     Drained,
@@ -153,14 +155,24 @@ def orders(ctx: TaskContext, payload: list[Order]) -> None: ...
 def number(ctx: TaskContext, payload: int) -> None: ...
 
 
-schedule("nightly", grant, Order(order_id=1), cron="0 3 * * *", overlap="queue")
+schedule(
+    "nightly",
+    grant,
+    Order(order_id=1),
+    cron="0 3 * * *",
+    overlap="queue",
+    calendar="de",
+    on_day_off="skip",
+)
 
 
 def produce(session: Session, connection: Connection, raw: psycopg.Connection[Any]) -> None:
     first: TaskId = create_task(session, bare)
     create_task(connection, without_a_name, Order(order_id=1))
     create_task(raw, grant, GiftOrder(order_id=1), biz_key="order:1", delay="5s", priority=0)
-    create_task(session, send, Order(order_id=1), unique_key="1", on_conflict="reschedule")
+    create_task(
+        session, send, Order(order_id=1), unique_key="1", on_conflict="reschedule", max_wait="1m"
+    )
     create_task(session, send, Order(order_id=1), run_at=datetime.now(UTC), retry=["5s", 30])
     create_task(session, untyped, {"a": 1})
     create_task(session, anything, {"a": 1})
@@ -195,6 +207,8 @@ def produce(session: Session, connection: Connection, raw: psycopg.Connection[An
     if found is not None and found.state == "FAILED":
         requeue_task(connection, found.id)
     explain_task(raw, ids[0])
+    ended: Task = wait_task(raw, ids[0], "10s")
+    wait_task(connection.engine, ended.id, timeout=10)
     cancel_task(raw, 7, by="ann")
 
 
@@ -213,6 +227,8 @@ async def produce_in_a_loop(
     await acreate_group(session, [NewTask(bare)])
     await aget_task(raw, await acreate_task(raw, bare))
     await aexplain_task(session, task_id)
+    ended: Task = await await_task(raw, task_id, timeout="10s")
+    await await_task(connection.engine, ended.id, 10)
     await acancel_task(scoped, task_id)
     await arequeue_task(session, task_id)
     paused: bool = await apause_queue(raw, "mail", resume_in="1h")

@@ -114,7 +114,7 @@ def reset(queue: str, *, json_: bool) -> None:
 @click.option("--remove", is_flag=True, help="Delete it.")
 @output.as_json
 def calendar(name: str | None, days: tuple[str, ...], *, remove: bool, json_: bool) -> None:
-    """List calendars. With DAYS (2026-12-25) write one: windows do not open on them."""
+    """List calendars. With DAYS (2026-12-25) write one, for windows and schedules."""
     if remove == bool(days) and (remove or name is not None):
         raise click.UsageError("Give a name with days, or with --remove.")
     with transaction() as connection:

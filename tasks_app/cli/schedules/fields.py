@@ -18,6 +18,8 @@ timing = options(
     click.option("--every", help="An interval: 90s, 15m, 6h."),
     click.option("--at", help="One instant, ISO 8601 with a zone."),
     click.option("--timezone", help="The time zone of --cron. Default: UTC."),
+    click.option("--calendar", help="Its days are days off; '' for none."),
+    click.option("--on-day-off", help="skip (default) or next_working_day."),
     click.option("--starts-at", help="ISO 8601 with a zone."),
     click.option("--ends-at", help="ISO 8601 with a zone."),
 )

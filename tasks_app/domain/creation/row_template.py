@@ -60,7 +60,7 @@ def checked_template(name: Any, spec: HandlerSpec | None, given: Mapping[str, An
         order_skips=_order_skips(options),
         strict_order=boolean(options, "strict_order", default=False),
         fair_key=key(options, "fair_key"),
-        rule=_rule(options),
+        rule=_rule(options, delay),
     )
 
 
@@ -117,9 +117,13 @@ def _order_skips(options: Mapping[str, Any]) -> bool | None:
     return True if policy == OrderPolicy.SKIPS else None
 
 
-def _rule(options: Mapping[str, Any]) -> KeyRule | None:
+def _rule(options: Mapping[str, Any], delay: timedelta | None) -> KeyRule | None:
     try:
-        return parse_rule(options.get("unique_scope"), options.get("on_conflict"))
+        given = (options.get(name) for name in ("unique_scope", "on_conflict", "max_wait"))
+        rule = parse_rule(*given)
     except ValueError as error:
         option, problem, allowed = error.args
         raise InvalidTaskError(f"options.{option}", problem, allowed) from None
+    if rule and rule.max_wait and delay and delay > rule.max_wait:
+        raise InvalidTaskError("options.max_wait", "is shorter than delay", "delay or more")
+    return rule

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from random import Random
 from typing import Any
 
 from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import InvalidScheduleError
+from tasks_app.domain.schedules.cron import zone_of
+from tasks_app.domain.schedules.days_off import DaysOff, options_of, read_days_off, with_days_off
 from tasks_app.domain.schedules.misfire import MisfirePolicy, parse_missed
 from tasks_app.domain.schedules.overlap import Overlap
-from tasks_app.domain.schedules.timing import UTC_NAME, Timing, check_instant, timing_of, written
+from tasks_app.domain.schedules.timing import (
+    UTC_NAME,
+    Timing,
+    check_instant,
+    timing_of,
+    written,
+)
 from tasks_app.domain.schedules.when import When
 from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskRow
 
@@ -36,7 +45,7 @@ class SchedulePlan:
     payload: str
     """JSON text of an object."""
     options: str
-    """JSON text: its tasks' options other than queue and priority."""
+    """JSON text: its tasks' options other than queue and priority, and its days off."""
     kind: str
     expression: str
     zone: str
@@ -46,6 +55,17 @@ class SchedulePlan:
     starts_at: datetime | None
     ends_at: datetime | None
     enabled: bool
+
+    @property
+    def days_off(self) -> DaysOff | None:
+        """Its days off; InvalidScheduleError if the row bypassed the checks."""
+        return read_days_off(json.loads(self.options))
+
+    def timing_from(self, anchor: datetime, days: Collection[date]) -> Timing:
+        """Return when it fires; ``days`` are those of its calendar."""
+        timing = timing_of(self.kind, self.expression, self.zone, anchor)
+        off = self.days_off
+        return timing if off is None else with_days_off(timing, zone_of(self.zone), off, days)
 
     def plain(self) -> dict[str, Any]:
         """Return all fields as JSON values, for comparison."""
@@ -80,12 +100,13 @@ class Schedule(SchedulePlan):
     """Whether that module no longer declares it."""
     changed_by: str
     created_at: datetime
+    holidays: list[date] | None = None
+    """The days of its calendar; None: it has none, or there is no such calendar yet."""
 
     @cached_property
     def timing(self) -> Timing:
         """When it fires; InvalidScheduleError if the row bypassed the checks."""
-        anchor = self.starts_at or self.created_at
-        return timing_of(self.kind, self.expression, self.zone, anchor)
+        return self.timing_from(self.starts_at or self.created_at, self.holidays or ())
 
     def explain(self) -> str:
         words = self.timing.explain()
@@ -145,12 +166,13 @@ def plan_of(row: TaskRow, when: When) -> SchedulePlan:
     )
     if starts_at and ends_at and starts_at > ends_at:
         raise InvalidScheduleError("ends_at", "is before starts_at", "an instant after it")
+    options = _options(row) | options_of(when, kind)
     return SchedulePlan(
         task=row.name,
         queue=row.terms.queue,
         priority=row.terms.priority,
         payload=row.payload,
-        options=json.dumps(_options(row), sort_keys=True),
+        options=json.dumps(options, sort_keys=True),
         kind=str(kind),
         expression=expression,
         zone=zone,

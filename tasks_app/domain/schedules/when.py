@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from tasks_app.domain.durations import Duration
+    from tasks_app.domain.schedules.days_off import OnDayOff
     from tasks_app.domain.schedules.misfire import FireAll, MisfirePolicy
     from tasks_app.domain.schedules.overlap import Overlap
 
@@ -30,6 +31,11 @@ class When(TypedDict, total=False):
     """While the task before is not over: ``allow`` (default), ``skip``, ``queue``, ``replace``."""
     jitter: Duration | None
     """Each task becomes due up to this much later, at random."""
+    calendar: str | None
+    """A calendar, as ``set_calendar`` makes them: its days are days off."""
+    on_day_off: Literal["skip", "next_working_day"] | OnDayOff | None
+    """An instant on a day off: ``skip`` (default), or the same time of the ``next_working_day``,
+    for which Saturdays and Sundays are off, too."""
     starts_at: datetime | None
     """No instant before this one fires."""
     ends_at: datetime | None

@@ -35,6 +35,9 @@ class TaskOptions(TypedDict, total=False):
     on_conflict: Literal["return_existing", "replace_payload", "reschedule", "raise"] | None
     """When the key is taken: ``return_existing`` (default), ``replace_payload``, ``reschedule``,
     ``raise``."""
+    max_wait: Duration | None
+    """With ``reschedule``: so long after its creation the task is due at the latest, however often
+    it is rescheduled."""
     fair_key: str | None
     """In a fair queue: whose share it belongs to, for instance a tenant's."""
     order_key: str | None

@@ -5,6 +5,8 @@ A policy is written in one line of text, which is also what a row stores:
 * ``5s,30s,1m,10m``                  levels: the first failure waits level 1, and so on
 * ``fixed 30s``                      the same wait each time
 * ``exponential 1s x2 cap 1h``       full jitter: a random wait up to 1s, 2s, 4s … 1h
+
+``5s,30s,1m jitter 10%`` and ``fixed 30s jitter 10%`` wait up to a tenth longer, at random.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from decimal import Decimal
 from random import Random
 from typing import Protocol
 
-from tasks_app.domain.durations import Duration, format_duration, parse_duration
+from tasks_app.domain.durations import LONGEST, Duration, format_duration, parse_duration
 
 DEFAULT_MAX_ATTEMPTS = 3
 MOST_LEVELS = 100
+MOST_JITTER = 100
+"""Percent."""
 MOST_ATTEMPTS = 32_000
 """Fits into a smallint."""
 LARGEST_FACTOR = 1_000
@@ -40,34 +44,36 @@ class RetryPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """A list of waits; the last one repeats."""
+    """A list of waits; the last one repeats. Each is longer by up to ``jitter`` percent."""
 
     waits: tuple[timedelta, ...]
+    jitter: int = 0
 
     @property
     def max_attempts(self) -> int:
         """One run before the first level and one after each."""
         return len(self.waits) + 1
 
-    def wait(self, level: int, rng: Random) -> timedelta:  # noqa: ARG002  nothing is random
-        return self.waits[min(level, len(self.waits)) - 1]
+    def wait(self, level: int, rng: Random) -> timedelta:
+        return _longer(self.waits[min(level, len(self.waits)) - 1], self.jitter, rng)
 
     def __str__(self) -> str:
-        return ",".join(map(format_duration, self.waits))
+        return ",".join(map(format_duration, self.waits)) + _written(self.jitter)
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """The same wait each time."""
+    """The same wait each time, longer by up to ``jitter`` percent."""
 
     every: timedelta
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    jitter: int = 0
 
-    def wait(self, level: int, rng: Random) -> timedelta:  # noqa: ARG002  nothing is random
-        return self.every
+    def wait(self, level: int, rng: Random) -> timedelta:  # noqa: ARG002  each is the same
+        return _longer(self.every, self.jitter, rng)
 
     def __str__(self) -> str:
-        return f"fixed {format_duration(self.every)}"
+        return f"fixed {format_duration(self.every)}{_written(self.jitter)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,7 @@ class Exponential:
 
 DEFAULT_POLICY: RetryPolicy = Exponential()
 
+_JITTER = re.compile(r"^(.*\S) jitter (\d{1,3})%$", re.DOTALL)
 _FIXED = re.compile(r"^fixed (\S+)$")
 _EXPONENTIAL = re.compile(r"^exponential (\S+) x(\d+(?:\.\d+)?) cap (\S+)$")
 
@@ -107,25 +114,47 @@ def parse_policy(value: str | Sequence[Duration] | RetryPolicy) -> RetryPolicy:
     if isinstance(value, Levels | Fixed | Exponential):
         return _checked(value)
     if isinstance(value, str):
-        if found := _FIXED.match(value):
-            return Fixed(parse_duration(found[1]))
-        if found := _EXPONENTIAL.match(value):
-            return Exponential(
-                parse_duration(found[1]), _factor(found[2]), parse_duration(found[3])
-            )
-        return _levels(value.split(","))
+        return _parse(value)
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return _levels(value)
     raise ValueError(f"is of type {type(value).__name__}, which is not a retry policy")
 
 
-def _levels(waits: Sequence[Duration]) -> Levels:
+def _parse(written: str) -> RetryPolicy:
+    if found := _EXPONENTIAL.match(written):
+        return Exponential(parse_duration(found[1]), _factor(found[2]), parse_duration(found[3]))
+    jitter = 0
+    if found := _JITTER.match(written):
+        written, jitter = found[1], _percent(int(found[2]))
+    if found := _FIXED.match(written):
+        return Fixed(parse_duration(found[1]), jitter=jitter)
+    return _levels(written.split(","), jitter)
+
+
+def _levels(waits: Sequence[Duration], jitter: int = 0) -> Levels:
     if not 1 <= len(waits) <= MOST_LEVELS:
         raise ValueError(f"has {len(waits)} levels")
-    return Levels(tuple(map(parse_duration, waits)))
+    return Levels(tuple(map(parse_duration, waits)), jitter)
+
+
+def _percent(jitter: object) -> int:
+    if type(jitter) is not int or not 0 <= jitter <= MOST_JITTER:
+        raise ValueError(f"has a jitter of {jitter!r:.20}, which is not 0 .. {MOST_JITTER} percent")
+    return jitter
+
+
+def _longer(wait: timedelta, jitter: int, rng: Random) -> timedelta:
+    """Never sooner than said: who asks for a wait of 30 s may depend on it."""
+    return min(wait * (1 + rng.random() * jitter / 100), LONGEST) if jitter else wait
+
+
+def _written(jitter: int) -> str:
+    return f" jitter {jitter}%" if jitter else ""
 
 
 def _checked(policy: Levels | Fixed | Exponential) -> RetryPolicy:
+    if not isinstance(policy, Exponential):
+        _percent(policy.jitter)
     try:
         parse_policy(str(policy))
     except TypeError:

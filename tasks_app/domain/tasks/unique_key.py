@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tasks_app.domain.durations import parse_duration
 
@@ -52,6 +52,8 @@ class KeyRule(NamedTuple):
     on_conflict: OnConflict = OnConflict.RETURN_EXISTING
     period: timedelta | None = None
     """For the scope ``for_period``."""
+    max_wait: timedelta | None = None
+    """How long after its creation the holder is due at the latest, however often rescheduled."""
 
     @property
     def outlives_the_index(self) -> bool:
@@ -64,19 +66,22 @@ SCOPES = ", ".join(f"{s} 1h" if s is Scope.FOR_PERIOD else s for s in Scope)
 POLICIES = ", ".join(OnConflict)
 
 
-def parse_rule(scope: object, on_conflict: object) -> KeyRule | None:
+def parse_rule(scope: object, on_conflict: object, max_wait: object = None) -> KeyRule | None:
     """Return the rule; None: neither is given. A time follows ``for_period``.
 
     Raises:
         ValueError: the first argument names the option, the second what is wrong with it.
     """
+    if max_wait is not None and on_conflict != OnConflict.RESCHEDULE:
+        raise ValueError("max_wait", "bounds what is rescheduled", "with on_conflict='reschedule'")
     if scope is None and on_conflict is None:
         return None
     kind, period = _scope(Scope.UNTIL_TERMINAL if scope is None else scope)
     policy = OnConflict.RETURN_EXISTING if on_conflict is None else on_conflict
     if not isinstance(policy, str) or policy not in set(OnConflict):
         raise ValueError("on_conflict", "names no policy", POLICIES)
-    return KeyRule(kind, OnConflict(policy), period)
+    longest = None if max_wait is None else _span("max_wait", max_wait, "such as '1m'")
+    return KeyRule(kind, OnConflict(policy), period, longest)
 
 
 def _scope(scope: object) -> tuple[Scope, timedelta | None]:
@@ -85,14 +90,14 @@ def _scope(scope: object) -> tuple[Scope, timedelta | None]:
     name, _, span = scope.partition(" ")
     if name not in set(Scope) or bool(span) != (name == Scope.FOR_PERIOD):
         raise ValueError("unique_scope", "names no scope", SCOPES)
-    return Scope(name), _period(span) if span else None
+    return Scope(name), _span("unique_scope", span, SCOPES) if span else None
 
 
-def _period(span: str) -> timedelta:
+def _span(option: str, value: Any, allowed: str) -> timedelta:
     try:
-        period = parse_duration(span)
+        span = parse_duration(value)
     except ValueError as error:
-        raise ValueError("unique_scope", str(error), SCOPES) from None
-    if not period:
-        raise ValueError("unique_scope", "has a period of 0", SCOPES)
-    return period
+        raise ValueError(option, str(error), allowed) from None
+    if not span:
+        raise ValueError(option, "has a period of 0", allowed)
+    return span

@@ -9,9 +9,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
+from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.schedules.days_off import kept_in
 from tasks_app.domain.schedules.misfire import first_at
 from tasks_app.domain.schedules.schedule import PLANNED, Schedule, SchedulePlan
-from tasks_app.pool.tables import NOW, SCHEDULE
+from tasks_app.pool.tables import CALENDAR, NOW, SCHEDULE
 
 _KINDS = {
     "payload": "jsonb",
@@ -30,15 +32,19 @@ def _value(column: str) -> str:
     return f"CAST(:{column} AS {_KINDS.get(column, 'text')})"
 
 
-COLUMNS = ", ".join(
-    f"s.{name}::text AS {name}" if name in ("payload", "options", "declared") else f"s.{name}"
-    for name in (
-        *PLANNED,
-        *("id", "name", "next_run_at", "queued_at", "last_run_at", "last_task_id"),
-        *("last_outcome", "remark", "forgotten_until", "declared", "declared_in", "retired"),
-        *("changed_by", "created_at"),
-    )
-).replace("::", r"\:\:")
+COLUMNS = (
+    ", ".join(
+        f"s.{name}::text AS {name}" if name in ("payload", "options", "declared") else f"s.{name}"
+        for name in (
+            *PLANNED,
+            *("id", "name", "next_run_at", "queued_at", "last_run_at", "last_task_id"),
+            *("last_outcome", "remark", "forgotten_until", "declared", "declared_in", "retired"),
+            *("changed_by", "created_at"),
+        )
+    ).replace("::", r"\:\:")
+    + f"""
+    , (SELECT c.days FROM {CALENDAR} c WHERE c.name = s.options ->> 'calendar') AS holidays"""
+)
 """What a record is made of: JSON as text, so that one unreadable row breaks no other."""
 _ADD = text(f"""
     INSERT INTO {SCHEDULE} AS s (name, {", ".join(PLANNED)}, declared, declared_in,
@@ -57,6 +63,16 @@ _FIND = text(f"SELECT {COLUMNS} FROM {SCHEDULE} s ORDER BY s.name")
 _AIM = text(f"""
     UPDATE {SCHEDULE} SET next_run_at = CAST(:next_at AS timestamptz),
         look_at = CAST(:next_at AS timestamptz), queued_at = NULL, remark = NULL
+    WHERE id = :id
+""")
+_NAMING = text(f"""
+    SELECT {COLUMNS}, {NOW} AS now FROM {SCHEDULE} s
+    WHERE s.options ->> 'calendar' = :calendar ORDER BY s.name COLLATE "C" FOR NO KEY UPDATE
+""")
+"""By name, as those lock them who bring in what code declares."""
+_AIM_AGAIN = text(f"""
+    UPDATE {SCHEDULE} SET next_run_at = CAST(:next_at AS timestamptz),
+        look_at = CASE WHEN queued_at IS NULL THEN CAST(:next_at AS timestamptz) ELSE look_at END
     WHERE id = :id
 """)
 _REMOVE = text(f"DELETE FROM {SCHEDULE} WHERE name = :name RETURNING id")
@@ -133,9 +149,36 @@ def change(
         values = {**changes, **extra, "id": schedule.id, "now": now}
         connection.execute(text(statement), values)
     changed = lock(connection, name, now=now)
-    if changed is None or not (_TIMED & changes.keys() or schedule.remark):
-        return changed and changed[0]
+    if changed is None:
+        return None
+    was, is_now = (kept_in(json.loads(each.options)) for each in (schedule, changed[0]))
+    if was == is_now and not (_TIMED & changes.keys() or schedule.remark):
+        return changed[0]
     return _aimed(connection, changed[0], clock)
+
+
+def naming(connection: Connection, calendar: str) -> list[str]:
+    """Return the names of the schedules that name this calendar, and lock them."""
+    found = connection.execute(_NAMING, {"calendar": calendar, "now": None})
+    return sorted(row.name for row in found)
+
+
+def aim_again(connection: Connection, calendar: str, *, now: datetime | None = None) -> None:
+    """Say when those fire next that name this calendar, whose days have changed.
+
+    What is due already, and what is broken, the scheduler looks at.
+    """
+    for row in connection.execute(_NAMING, {"calendar": calendar, "now": now}).all():
+        schedule = record(row)
+        if schedule.next_run_at is None and (schedule.remark or not schedule.enabled):
+            continue
+        if schedule.next_run_at is not None and schedule.next_run_at <= row.now:
+            continue
+        try:
+            following = first_at(schedule.timing, row.now, schedule.starts_at, schedule.ends_at)
+        except InvalidTaskError:
+            continue
+        connection.execute(_AIM_AGAIN, {"id": schedule.id, "next_at": following})
 
 
 def clock(connection: Connection) -> datetime:

@@ -25,13 +25,23 @@ _DUE = f"""
     coalesce(CAST(%(run_at)s AS timestamptz), {INSTANT})
     + make_interval(secs => CAST(%(delay)s AS double precision))
 """
+_LATEST = f"""
+    CASE WHEN p.attempt = 0
+        THEN p.created_at + make_interval(secs => CAST(%(max_wait)s AS double precision))
+        WHEN {is_held()} THEN p.held_due_at ELSE p.due_at END
+"""
+"""A task that has run once has waited long enough: what counts then is when it is due."""
+_DUE_IN_TIME = f"""
+    CASE WHEN CAST(%(max_wait)s AS double precision) IS NULL THEN {_DUE}
+        ELSE least({_DUE}, {_LATEST}) END
+"""
 _CHANGES = {
     OnConflict.REPLACE_PAYLOAD: "payload = CAST(%(payload)s AS jsonb)",
     # A held one keeps waiting; it gets the new date when it is released.
     OnConflict.RESCHEDULE: f"""
-        due_at = CASE WHEN {is_held()} THEN p.due_at ELSE {_DUE} END,
-        scan_at = CASE WHEN {is_held()} THEN p.scan_at ELSE {_DUE} END,
-        held_due_at = CASE WHEN {is_held()} THEN {_DUE} END, {UNPARKED}""",
+        due_at = CASE WHEN {is_held()} THEN p.due_at ELSE {_DUE_IN_TIME} END,
+        scan_at = CASE WHEN {is_held()} THEN p.scan_at ELSE {_DUE_IN_TIME} END,
+        held_due_at = CASE WHEN {is_held()} THEN {_DUE_IN_TIME} END, {UNPARKED}""",
 }
 _OUTCOMES = {
     OnConflict.REPLACE_PAYLOAD: CreateOutcome.REPLACED,
@@ -115,6 +125,7 @@ def _change(
         "payload": row.payload,
         "run_at": row.terms.run_at,
         "delay": row.terms.delay.total_seconds(),
+        "max_wait": rule.max_wait and rule.max_wait.total_seconds(),
         "now": now,
     }
     return Statement(sql, values)

@@ -14,6 +14,7 @@ from tasks_app.domain.tasks.names import check_queue
 from tasks_app.pool.flow_control import queue_settings as rows
 from tasks_app.pool.flow_control.pause import pause, resume
 from tasks_app.pool.operations.audit import note
+from tasks_app.pool.schedules import schedules
 from tasks_app.runtime.db.connections import Sync, connection_of, made_async
 
 _NOTHING: Any = dict.fromkeys(QueueOptions.__annotations__)
@@ -87,6 +88,8 @@ def list_queues(session: Sync) -> list[Queue]:
 def set_calendar(session: Sync, name: str, days: Sequence[date], *, by: str = "") -> list[date]:
     """Set the days of a calendar, on which windows do not open, and return them.
 
+    Schedules that name it fire by its new days from now on.
+
     >>> days = set_calendar(session, "holidays", [date(2030, 12, 25)])
     >>> queue = change_queue(session, "calls", windows=["mon-fri 09:00-17:00 UTC not on holidays"])
 
@@ -96,6 +99,7 @@ def set_calendar(session: Sync, name: str, days: Sequence[date], *, by: str = ""
     found = check_days(days)
     connection = connection_of(session)
     rows.set_calendar(connection, check_queue(name), found)
+    schedules.aim_again(connection, name)
     note(connection, "calendar set", {"calendar": name, "days": len(found)}, who=by)
     return found
 
@@ -107,13 +111,16 @@ def remove_calendar(session: Sync, name: str, *, by: str = "") -> bool:
     False
 
     Raises:
-        InvalidTaskError: the windows of a queue name it.
+        InvalidTaskError: the windows of a queue name it, or a schedule.
     """
     connection = connection_of(session)
-    users = rows.users_of(connection, name)
-    if users:
-        said = f"is named by the windows of {', '.join(users)}"
-        raise InvalidTaskError("name", said, "a calendar that none names")
+    for what, users in (
+        ("the windows of", rows.users_of(connection, name)),
+        ("schedule", schedules.naming(connection, name)),
+    ):
+        if users:
+            said = f"is named by {what} {', '.join(users)}"
+            raise InvalidTaskError("name", said, "a calendar that none names")
     removed = rows.remove_calendar(connection, name)
     if removed:
         note(connection, "calendar remove", {"calendar": name}, who=by)

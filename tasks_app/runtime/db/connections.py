@@ -110,10 +110,18 @@ def checked_engine(engine: object, *, advice: str) -> Engine:
     return engine
 
 
+def is_async_engine(engine: object) -> bool:
+    return _is(engine, "sqlalchemy.ext.asyncio", "AsyncEngine")
+
+
+def is_async_session(session: object) -> bool:
+    return _is(session, "sqlalchemy.ext.asyncio", "AsyncSession", "AsyncConnection")
+
+
 def checked_async(session: Async) -> AsyncSession | AsyncConnection:
     """Return the AsyncSession or AsyncConnection."""
     whole: AsyncSession | AsyncConnection = unwrapped(session)
-    if not _is(whole, "sqlalchemy.ext.asyncio", "AsyncSession", "AsyncConnection"):
+    if not is_async_session(whole):
         raise InvalidConnectionError(
             f"{shown(session)} is no AsyncSession or AsyncConnection. "
             "Pass the async session of your transaction; others go to create_task, get_task …"

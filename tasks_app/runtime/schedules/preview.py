@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from random import Random
@@ -13,7 +14,7 @@ from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.misfire import first_at, next_at
 from tasks_app.domain.schedules.overlap import Fired
 from tasks_app.domain.schedules.schedule import Schedule, SchedulePlan, plan_of
-from tasks_app.domain.schedules.timing import Timing, between, check_instant, timing_of
+from tasks_app.domain.schedules.timing import Timing, between, check_instant
 from tasks_app.domain.schedules.when import When
 from tasks_app.domain.tasks.names import check_name
 from tasks_app.domain.tasks.records import TaskId
@@ -23,7 +24,7 @@ from tasks_app.runtime.api.producer import admitted
 from tasks_app.runtime.db.connections import Sync, connection_of, made_async
 from tasks_app.runtime.schedules.declared import ScheduleOptions
 from tasks_app.runtime.schedules.scheduler import make
-from tasks_app.runtime.schedules.schedules import changed
+from tasks_app.runtime.schedules.schedules import changed, days_of
 
 MOST_FILLED = 10_000
 """Instants of one backfill: it is one transaction."""
@@ -65,6 +66,7 @@ def preview_change(
     if standing is None:
         return None
     wanted = changed(standing, None, options)
+    wanted = replace(wanted, holidays=days_of(connection, wanted))
     return Preview(wanted.explain(), _next(wanted, wanted.timing, rows.clock(connection), count))
 
 
@@ -77,9 +79,10 @@ def preview(session: Sync, count: int = 10, **when: Unpack[When]) -> Preview:
     Raises:
         InvalidTaskError: it would be refused.
     """
-    now = rows.clock(connection_of(session))
+    connection = connection_of(session)
+    now = rows.clock(connection)
     plan = plan_of(admitted(NewTask(check_name("preview"))), when)
-    timing = timing_of(plan.kind, plan.expression, plan.zone, plan.starts_at or now)
+    timing = plan.timing_from(plan.starts_at or now, days_of(connection, plan))
     return Preview(timing.explain(), _next(plan, timing, now, count))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from random import Random
 from typing import Any, Final, Unpack
 
@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import InvalidScheduleError
+from tasks_app.domain.schedules.days_off import CALENDAR, kept_in
 from tasks_app.domain.schedules.schedule import (
     PLANNED,
     Schedule,
@@ -22,6 +23,7 @@ from tasks_app.domain.schedules.schedule import (
 from tasks_app.domain.schedules.when import When
 from tasks_app.domain.tasks.names import check_name
 from tasks_app.domain.tasks.records import TaskId
+from tasks_app.pool.flow_control.queue_settings import calendars
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.schedules import schedules as rows
 from tasks_app.pool.tasks.create import create_one
@@ -62,6 +64,7 @@ def create_schedule(
     connection = connection_of(session)
     when, new = split(task, payload, options)
     plan = _plan(new, when)
+    days_of(connection, plan)
     made = rows.add(connection, check_name(name), plan)
     if made is None:
         raise InvalidScheduleError("name", f"{name!r} is taken", "one that no schedule has")
@@ -94,7 +97,8 @@ def change_schedule(
     if standing is None:
         return None
     wanted = changed(standing, payload, options)
-    kept = {"task", "options"} | ({"payload"} if payload is None else set())
+    days_of(connection, wanted)
+    kept = {"task"} | ({"payload"} if payload is None else set())
     changes = {
         word: getattr(wanted, word)
         for word in PLANNED
@@ -123,8 +127,36 @@ def changed(standing: Schedule, payload: Any, given: Mapping[str, Any]) -> Sched
         for word in ("queue", "priority")
     }
     payload = json.loads(standing.payload) if payload is None else payload
+    if not when.get("calendar") and "on_day_off" not in given:
+        when.pop("on_day_off", None)  # it goes with its calendar
     plan = _plan(NewTask(standing.task, payload, task_options), when)
-    return replace(standing, **{word: getattr(plan, word) for word in PLANNED})
+    planned = {word: getattr(plan, word) for word in PLANNED}
+    return replace(standing, **planned | {"options": _kept_options(standing, plan)})
+
+
+def _kept_options(standing: Schedule, plan: SchedulePlan) -> str:
+    """Return the options as they stand, but for the days off."""
+    there, said = json.loads(standing.options), kept_in(json.loads(plan.options))
+    if not isinstance(there, dict):
+        return standing.options
+    wanted = {word: value for word, value in there.items() if word not in CALENDAR} | said
+    return standing.options if wanted == there else json.dumps(wanted, sort_keys=True)
+
+
+def days_of(connection: Connection, plan: SchedulePlan) -> list[date]:
+    """Return the days of its calendar.
+
+    Raises:
+        InvalidScheduleError: there is no such calendar.
+    """
+    off = plan.days_off
+    if off is None:
+        return []
+    known = calendars(connection)
+    if off.calendar not in known:
+        there = ", ".join(sorted(known)) or "none yet: set_calendar makes one"
+        raise InvalidScheduleError("calendar", f"{off.calendar!r} does not exist", there)
+    return known[off.calendar]
 
 
 def get_schedule(session: Sync, name: str) -> Schedule | None:
@@ -236,4 +268,5 @@ def _when(standing: Schedule) -> dict[str, Any]:
         "timezone": standing.zone,
         **{name: getattr(standing, name) for name in ("missed", "overlap", "jitter")},
         **{name: getattr(standing, name) for name in ("starts_at", "ends_at", "enabled")},
+        **kept_in(json.loads(standing.options)),
     }

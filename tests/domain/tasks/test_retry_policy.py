@@ -13,9 +13,10 @@ from tasks_app.domain.durations import LONGEST
 from tasks_app.domain.tasks.retry_policy import Exponential, Fixed, Levels, parse_policy
 
 SPANS = st.timedeltas(timedelta(0), LONGEST)
+JITTERS = st.integers(0, 100)
 POLICIES = st.one_of(
-    st.lists(SPANS, min_size=1, max_size=100).map(lambda waits: Levels(tuple(waits))),
-    SPANS.map(Fixed),
+    st.builds(Levels, st.lists(SPANS, min_size=1, max_size=100).map(tuple), JITTERS),
+    st.builds(Fixed, SPANS, jitter=JITTERS),
     st.builds(Exponential, SPANS, st.floats(0.001, 1000), SPANS),
 )
 NINE = "5s,30s,1m,10m,30m,1h,6h,1d,2d"
@@ -64,6 +65,49 @@ def test_a_fixed_policy_waits_the_same_each_time() -> None:
 
     assert [policy.wait(level, Random(1)) for level in (1, 2, 99)] == list(seconds(30, 30, 30))
     assert policy.max_attempts == 3
+
+
+@pytest.mark.parametrize(
+    ("written", "policy"),
+    [
+        ("5s,30s,1m jitter 10%", Levels(seconds(5, 30, 60), jitter=10)),
+        ("5s jitter 100%", Levels(seconds(5), jitter=100)),
+        ("fixed 30s jitter 25%", Fixed(timedelta(seconds=30), jitter=25)),
+    ],
+)
+def test_jitter_is_read_and_written(written: str, policy) -> None:
+    assert parse_policy(written) == policy
+    assert str(policy) == written
+
+
+def test_no_jitter_is_not_written() -> None:
+    assert str(parse_policy("5s,30s jitter 0%")) == "5s,30s"
+
+
+def test_jitter_does_not_change_how_many_attempts_a_table_implies() -> None:
+    """`task_create()` of SQL counts its commas, too."""
+    assert parse_policy("5s,30s,1m jitter 10%").max_attempts == 4
+
+
+@given(st.integers(1, 100), st.integers(1, 5), st.integers(0, 2**32))
+def test_jitter_makes_a_wait_longer_up_to_its_share_and_never_shorter(
+    jitter: int, level: int, seed: int
+) -> None:
+    said = (5, 30, 60)[min(level, 3) - 1]
+
+    for policy in (Levels(seconds(5, 30, 60), jitter), Fixed(timedelta(seconds=said), 3, jitter)):
+        wait = policy.wait(level, Random(seed)).total_seconds()
+        assert said <= wait <= said * (1 + jitter / 100) + 0.000_001
+
+
+def test_jitter_uses_the_whole_range() -> None:
+    policy, rng = parse_policy("10s jitter 50%"), Random(7)
+
+    waits = [policy.wait(1, rng).total_seconds() for _ in range(400)]
+
+    assert min(waits) < 10.1
+    assert max(waits) > 14.9
+    assert 12 < sum(waits) / len(waits) < 13
 
 
 @given(st.integers(1, 32_000), st.integers(0, 2**32), st.floats(1, 1000))
@@ -116,6 +160,15 @@ def test_no_admitted_policy_fails_at_any_level(policy, level: int) -> None:
         "exponential 1s xnan cap 1h",
         "exponential 0s x" + "9" * 400 + " cap 1h",
         "exponential 1s x100000 cap 1h",
+        "exponential 1s x2 cap 1h jitter 10%",
+        "5s jitter",
+        "5s jitter 10",
+        "5s jitter 101%",
+        "5s jitter -1%",
+        "5s jitter 1.5%",
+        "5s jitter 10% jitter 10%",
+        "jitter 10%",
+        " jitter 10%",
         ",".join(["1s"] * 101),
         [],
         [None],
@@ -130,6 +183,10 @@ def test_no_admitted_policy_fails_at_any_level(policy, level: int) -> None:
         Levels(()),
         Levels((timedelta(seconds=-1),)),
         Fixed(timedelta(seconds=-1)),
+        Levels((timedelta(seconds=1),), jitter=101),
+        Levels((timedelta(seconds=1),), jitter=-1),
+        Levels((timedelta(seconds=1),), jitter=0.1),  # type: ignore[arg-type]
+        Fixed(timedelta(seconds=1), jitter=True),
         Fixed("30s"),  # type: ignore[arg-type]
         Fixed(timedelta(seconds=1), max_attempts=0),
         Exponential(factor=float("nan")),

@@ -206,6 +206,50 @@ class TestPolicies:
 
         assert row_of(connection, first).due_at == NOON + HOUR
 
+    @pytest.mark.parametrize("scope", [None, "queued", "until_terminal", "forever"])
+    def test_a_steady_stream_cannot_postpone_beyond_the_longest_wait(
+        self, connection: Connection, scope: str | None
+    ) -> None:
+        debounce = {"on_conflict": "reschedule", "delay": "5s", "max_wait": "12s"}
+        dues = []
+        for second in (0, 4, 8, 11):
+            now = NOON + timedelta(seconds=second)
+            task_id = made(connection, scope, now=now, **debounce)
+            row = row_of(connection, task_id)
+            assert row.scan_at == row.due_at
+            dues.append((row.due_at - NOON).total_seconds())
+
+        assert dues == [5, 9, 12, 12]
+        assert count(connection) == 1
+
+    def test_an_overdue_task_keeps_its_place(self, connection: Connection) -> None:
+        """A request that makes it due now would send it behind all that are due."""
+        debounce = {"on_conflict": "reschedule", "delay": "5s", "max_wait": "12s"}
+        first = made(connection, None, **debounce)
+
+        made(connection, None, now=NOON + HOUR, **debounce)
+
+        assert row_of(connection, first).due_at == NOON + timedelta(seconds=12)
+
+    def test_the_longest_wait_bounds_an_instant_too(self, connection: Connection) -> None:
+        first = made(connection, None)
+
+        made(connection, None, on_conflict="reschedule", run_at=NOON + HOUR, max_wait="1m")
+
+        assert row_of(connection, first).due_at == NOON + timedelta(minutes=1)
+
+    @pytest.mark.parametrize(("delay", "due"), [("2h", HOUR), ("5m", timedelta(minutes=5))])
+    def test_a_retry_may_come_sooner_but_no_later_where_a_longest_wait_is_given(
+        self, connection: Connection, delay: str, due: timedelta
+    ) -> None:
+        """Else a steady stream would keep it from its retry; its creation may be long ago."""
+        first = made(connection, None)
+        run(connection, first, Event.RETRY, wait=HOUR, failures=1)
+
+        made(connection, None, on_conflict="reschedule", delay=delay, max_wait="3h")
+
+        assert row_of(connection, first).due_at == NOON + due
+
     @pytest.mark.parametrize("policy", ["replace_payload", "reschedule"])
     @pytest.mark.parametrize("scope", [None, *SCOPES])
     def test_what_runs_is_left_alone(
@@ -348,6 +392,16 @@ class TestPrune:
         ({"unique_key": "k", "unique_scope": "forever 1h"}, "options.unique_scope"),
         ({"unique_key": "k", "on_conflict": "explode"}, "options.on_conflict"),
         ({"unique_key": "k", "on_conflict": True}, "options.on_conflict"),
+        ({"unique_key": "k", "max_wait": "1m"}, "options.max_wait"),
+        ({"unique_key": "k", "max_wait": "1m", "on_conflict": "raise"}, "options.max_wait"),
+        ({"max_wait": "1m", "on_conflict": "reschedule"}, "options.unique_key"),
+        *(
+            (
+                {"unique_key": "k", "on_conflict": "reschedule", "delay": "5s", "max_wait": wrong},
+                "options.max_wait",
+            )
+            for wrong in ("soon", 0, -1, "4s")
+        ),
     ],
 )
 def test_nonsense_is_refused_with_its_path(options: dict, path: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,13 +13,15 @@ from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from tasks_app.domain.errors import HandlerError
+from tasks_app.domain.schedules.days_off import DaysOff
 from tasks_app.domain.schedules.schedule import Schedule
 from tasks_app.pool.schedules import schedules
+from tasks_app.runtime.api.queues import set_calendar
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.runtime.schedules import declared
 from tasks_app.runtime.schedules.declared import bring_in_schedules, schedule, synchronise
-from tasks_app.runtime.schedules.schedules import create_schedule
+from tasks_app.runtime.schedules.schedules import change_schedule, create_schedule
 from tests.pool.interleave import blocked, two
 from tests.runtime.bench import Bench
 from tests.runtime.declared_here import declare
@@ -269,3 +272,33 @@ def test_an_async_session_creates_one(bench: Bench) -> None:
     asyncio.run(create())
 
     assert [each.name for each in all_of(bench)] == ["s"]
+
+
+def test_a_calendar_may_be_set_after_the_code_that_names_it(bench: Bench) -> None:
+    """A new release starts before an operator has set its calendar: no worker stands still."""
+    tomorrow = datetime.now(UTC).date() + timedelta(days=1)
+    registry = said_by(cron="0 0 * * *", calendar="de")
+    start(bench, registry)
+    before = standing(bench, "night")
+
+    with bench.engine.begin() as connection:
+        set_calendar(connection, "de", [tomorrow, tomorrow + timedelta(days=1)])
+    after = standing(bench, "night")
+    start(bench, registry)
+
+    assert before.next_run_at is not None
+    assert after.next_run_at is not None
+    assert after.next_run_at.date() == tomorrow + timedelta(days=2)
+    assert standing(bench, "night") == after
+
+
+def test_days_off_that_an_operator_set_stay(bench: Bench) -> None:
+    start(bench, said_by(cron="0 7 * * *"))
+    with bench.engine.begin() as connection:
+        set_calendar(connection, "de", [])
+        change_schedule(connection, "night", calendar="de")
+    start(bench, said_by(cron="0 8 * * *"))
+
+    there = standing(bench, "night")
+    assert there.expression == "0 8 * * *"
+    assert there.days_off == DaysOff("de")

@@ -1,0 +1,173 @@
+"""Days off: a timing that leaves out the days of a calendar, or moves to the next working day.
+
+Which day an instant is on is said by the wall clock of the schedule's zone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from enum import StrEnum
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+from tasks_app.domain.errors import InvalidScheduleError
+from tasks_app.domain.schedules.timing import Timing, TimingKind
+from tasks_app.domain.schedules.when import When
+
+CALENDAR = ("calendar", "on_day_off")
+"""Kept in a schedule's options: releases that know no days off leave them alone there."""
+
+_DAY, _TICK = timedelta(days=1), timedelta(microseconds=1)
+_FARTHEST = 4000
+"""Days in a row that are looked at; a calendar may name each day of ten years."""
+_SATURDAY = 6
+
+
+class OnDayOff(StrEnum):
+    """What becomes of an instant on a day off."""
+
+    SKIP = "skip"
+    """It does not fire. Days off are those of the calendar."""
+    NEXT_WORKING_DAY = "next_working_day"
+    """It fires at the same time of the next working day. Saturdays and Sundays are off, too."""
+
+
+class DaysOff(NamedTuple):
+    """What a schedule says of days off."""
+
+    calendar: str
+    policy: OnDayOff = OnDayOff.SKIP
+
+    def explain(self) -> str:
+        if self.policy is OnDayOff.SKIP:
+            return f", not on days of {self.calendar}"
+        return f", on the next working day after weekends and days of {self.calendar}"
+
+
+@dataclass(frozen=True, slots=True)
+class DaysOffSkipped:
+    """A timing without the days of a calendar."""
+
+    timing: Timing
+    zone: ZoneInfo
+    off: DaysOff
+    days: Collection[date]
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """Go on behind each day off: an interval of seconds has 86,400 instants on it."""
+        at = self.timing.next_after(instant)
+        for _ in range(_FARTHEST):
+            if at is None or (day := at.astimezone(self.zone).date()) not in self.days:
+                return at
+            at = self.timing.next_after(_at(day + _DAY, time(), self.zone) - _TICK)
+        return None
+
+    def explain(self) -> str:
+        return self.timing.explain() + self.off.explain()
+
+
+@dataclass(frozen=True, slots=True)
+class DaysOffMoved:
+    """A timing whose instants on days off are moved; two that meet are one."""
+
+    timing: Timing
+    zone: ZoneInfo
+    off: DaysOff
+    days: Collection[date]
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """Of each working day the instants are its own, and those of the days off before it."""
+        day = instant.astimezone(self.zone).date()
+        for _ in range(_FARTHEST):
+            target = self._working_day(day)
+            if found := self._first_of(target, instant):
+                return found
+            following = self.timing.next_after(_at(target + _DAY, time(), self.zone) - _TICK)
+            if following is None:
+                return None
+            day = following.astimezone(self.zone).date()
+        return None
+
+    def explain(self) -> str:
+        return self.timing.explain() + self.off.explain()
+
+    def _is_off(self, day: date) -> bool:
+        return day.isoweekday() >= _SATURDAY or day in self.days
+
+    def _working_day(self, day: date) -> date:
+        while self._is_off(day):
+            day += _DAY
+        return day
+
+    def _first_of(self, target: date, instant: datetime) -> datetime | None:
+        """Return the first instant on this working day that is after ``instant``."""
+        found, day = [], target
+        while day == target or self._is_off(day):
+            at = self.timing.next_after(self._same_time_on(day, target, instant))
+            while at is not None and (hands := at.astimezone(self.zone)).date() == day:
+                moved = at if day == target else _at(target, hands.time(), self.zone)
+                if moved > instant:
+                    found.append(moved)
+                    break
+                at = self.timing.next_after(at)
+            day -= _DAY
+        return min(found, default=None)
+
+    def _same_time_on(self, day: date, target: date, instant: datetime) -> datetime:
+        """Return where to begin on ``day``, so that what is moved is after ``instant``."""
+        hands = instant.astimezone(self.zone)
+        if day == target == hands.date():
+            return instant
+        if hands.date() < target:
+            return _at(day, time(), self.zone) - _TICK
+        return _at(day, hands.time(), self.zone) - _TICK
+
+
+def options_of(when: When, kind: TimingKind) -> dict[str, Any]:
+    """Return what is kept of the days off.
+
+    Raises:
+        InvalidScheduleError: it is wrong, or makes no sense for this kind.
+    """
+    said: dict[str, Any] = {word: when.get(word) for word in CALENDAR if when.get(word)}
+    if "on_day_off" in said and "calendar" not in said:
+        raise InvalidScheduleError("on_day_off", "is given without a calendar", "calendar= beside")
+    off = read_days_off(said)
+    if off and off.policy is OnDayOff.NEXT_WORKING_DAY and kind is TimingKind.EVERY:
+        raise InvalidScheduleError("on_day_off", "moves an interval", "skip, or cron= or at=")
+    return said
+
+
+def kept_in(options: Any) -> dict[str, Any]:
+    """Return the words of days off among a schedule's options, as they are."""
+    there = options if isinstance(options, dict) else {}
+    return {word: there[word] for word in CALENDAR if there.get(word) is not None}
+
+
+def read_days_off(options: Any) -> DaysOff | None:
+    """Return what a schedule's options say; InvalidScheduleError if they bypassed the checks."""
+    said = kept_in(options)
+    if "calendar" not in said:
+        return None
+    calendar = said["calendar"]
+    if not isinstance(calendar, str):
+        raise InvalidScheduleError("calendar", f"is {calendar!r:.60}", "the name of a calendar")
+    policy = said.get("on_day_off", OnDayOff.SKIP)
+    if policy not in list(OnDayOff):
+        raise InvalidScheduleError("on_day_off", f"is {policy!r:.60}", ", ".join(OnDayOff))
+    return DaysOff(calendar, OnDayOff(policy))
+
+
+def with_days_off(
+    timing: Timing, zone: ZoneInfo, off: DaysOff | None, days: Collection[date]
+) -> Timing:
+    if off is None:
+        return timing
+    kind = DaysOffSkipped if off.policy is OnDayOff.SKIP else DaysOffMoved
+    return kind(timing, zone, off, frozenset(days))
+
+
+def _at(day: date, hands: time, zone: ZoneInfo) -> datetime:
+    return datetime.combine(day, hands.replace(tzinfo=None, fold=0), zone).astimezone(UTC)

@@ -1,0 +1,350 @@
+"""Who waits for a task gets it when it is over, and holds nothing meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime
+from itertools import accumulate
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from tasks_app import (
+    Skip,
+    Task,
+    TasksError,
+    UnknownTaskError,
+    WaitTimeoutError,
+    acancel_task,
+    await_task,
+    cancel_task,
+    create_task,
+    requeue_task,
+    wait_task,
+)
+from tasks_app.runtime.api.wait import FIRST_PAUSE_S, LONGEST_PAUSE_S, pauses
+from tests.runtime.bench import NOW_DUE, Bench
+from tests.waiting import until
+
+LONG = "30s"
+"""Far longer than anything here takes."""
+LOOKS = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE application_name = 'waiter' AND state = 'idle' AND xact_start IS NULL
+        AND backend_xid IS NULL AND backend_xmin IS NULL AND query <> ''
+"""
+
+
+@pytest.fixture
+def waiters() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as threads:
+        yield threads
+
+
+@pytest.fixture
+def plain(bench: Bench) -> str:
+    """The database's URL, for psycopg."""
+    return make_url(bench.url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def awaited_by(task: asyncio.Task[Any]) -> str:
+    """Return the name of the coroutine for which the task's own one waits now."""
+    coroutine: Any = task.get_coro()
+    return getattr(coroutine.cr_await, "__name__", "")
+
+
+def over(bench: Bench, task_id: int) -> Task:
+    return wait_task(bench.engine, task_id, LONG)
+
+
+class TestHowItEnds:
+    def test_succeeded_with_its_result(self, bench: Bench, waiters: ThreadPoolExecutor) -> None:
+        @bench.handler("t")
+        def answer(ctx: Any) -> dict[str, int]:
+            return {"points": 7}
+
+        task_id = bench.create()
+        waiting = waiters.submit(wait_task, bench.engine, task_id, LONG)
+        bench.drain()
+
+        task = waiting.result()
+        assert (task.id, task.state, task.result) == (task_id, "SUCCEEDED", {"points": 7})
+
+    def test_a_retry_is_no_end(self, bench: Bench, waiters: ThreadPoolExecutor) -> None:
+        @bench.handler("t", retry="1h")
+        def twice(ctx: Any) -> int:
+            if ctx.failures == 0:
+                raise LookupError
+            return 2
+
+        task_id = bench.create()
+        waiting = waiters.submit(wait_task, bench.engine, task_id, LONG)
+        bench.drain()
+        with pytest.raises(WaitTimeoutError):
+            wait_task(bench.engine, task_id, 0)
+        assert not waiting.done()
+        bench.sql(NOW_DUE)
+        bench.drain()
+
+        assert waiting.result().result == 2
+
+    def test_failed_with_its_error(self, bench: Bench) -> None:
+        bench.raising(ValueError("no such order"), max_attempts=1)
+        task_id = bench.create()
+        bench.drain()
+
+        task = over(bench, task_id)
+        assert task.state == "FAILED"
+        assert "no such order" in (task.error or "")
+
+    def test_skipped_and_expired(self, bench: Bench) -> None:
+        bench.raising(Skip("nothing to do"))
+        skipped = bench.create()
+        expired = bench.create(expires_at=datetime(2020, 1, 1, tzinfo=UTC))
+        bench.drain()
+
+        assert [over(bench, each).state for each in (skipped, expired)] == ["SKIPPED", "EXPIRED"]
+
+    def test_cancelled(self, bench: Bench, waiters: ThreadPoolExecutor) -> None:
+        task_id = bench.create(delay="1h")
+        waiting = waiters.submit(wait_task, bench.engine, task_id, LONG)
+        with bench.engine.begin() as connection:
+            cancel_task(connection, task_id)
+
+        assert waiting.result().state == "CANCELLED"
+
+    def test_requeued_it_is_not_over(self, bench: Bench) -> None:
+        task_id = bench.create(delay="1h")
+        with bench.engine.begin() as connection:
+            cancel_task(connection, task_id)
+            requeue_task(connection, task_id)
+
+        with pytest.raises(WaitTimeoutError):
+            wait_task(bench.engine, task_id, 0)
+
+
+class TestTheErrors:
+    def test_at_the_end_of_the_wait(self, bench: Bench) -> None:
+        task_id = bench.create("mail.send", delay="1h")
+
+        with pytest.raises(WaitTimeoutError) as late:
+            wait_task(bench.engine, task_id, "10ms")
+
+        assert (late.value.task_id, late.value.state) == (task_id, "PENDING")
+        assert str(late.value) == (
+            f"Task {task_id} (mail.send) is PENDING after a wait of 10ms. "
+            "It goes on: wait again, or ask explain_task why it is not over."
+        )
+        assert isinstance(late.value, TimeoutError)
+
+    def test_an_unknown_task_is_not_waited_for(self, bench: Bench) -> None:
+        with pytest.raises(UnknownTaskError, match="There is no task 4711"):
+            wait_task(bench.engine, 4711, LONG)
+
+    def test_nor_one_that_is_not_committed(self, bench: Bench) -> None:
+        with Session(bench.engine) as session:
+            task_id = create_task(session, "t")
+            with pytest.raises(UnknownTaskError, match="Commit the transaction"):
+                wait_task(bench.engine, task_id, LONG)
+
+    def test_a_task_that_is_pruned_meanwhile(
+        self, bench: Bench, waiters: ThreadPoolExecutor
+    ) -> None:
+        task_id = bench.create(delay="1h")
+        waiting = waiters.submit(wait_task, bench.engine, task_id, LONG)
+        bench.sql("DELETE FROM task_pending")
+
+        with pytest.raises(UnknownTaskError):
+            waiting.result()
+
+    @pytest.mark.parametrize("wrong", [-1, "soon", None])
+    def test_a_wrong_timeout(self, bench: Bench, wrong: Any) -> None:
+        with pytest.raises(ValueError, match="timeout"):
+            wait_task(bench.engine, 1, wrong)
+
+
+class TestAnOpenTransaction:
+    """Its own task could not start: the refusal comes at once, and the transaction goes on."""
+
+    def test_of_a_session(self, bench: Bench) -> None:
+        with Session(bench.engine) as session:
+            task_id = create_task(session, "t")
+            with pytest.raises(TasksError, match=r"A Session is in a transaction.*Commit first"):
+                wait_task(session, task_id, LONG)
+            session.commit()
+
+            with pytest.raises(WaitTimeoutError):
+                wait_task(session, task_id, 0)
+            assert not session.in_transaction()
+
+    def test_of_a_connection(self, bench: Bench) -> None:
+        with bench.engine.connect() as connection:
+            task_id = create_task(connection, "t")
+            with pytest.raises(TasksError, match="A Connection is in a transaction"):
+                wait_task(connection, task_id, LONG)
+            connection.commit()
+
+            with pytest.raises(WaitTimeoutError):
+                wait_task(connection, task_id, 0)
+            assert not connection.in_transaction()
+
+    @pytest.mark.parametrize("autocommit", [False, True])
+    def test_of_psycopg(self, bench: Bench, plain: str, autocommit: bool) -> None:
+        with psycopg.connect(plain, autocommit=autocommit) as raw:
+            with raw.transaction():
+                task_id = create_task(raw, "t")
+                with pytest.raises(TasksError, match="A Connection of psycopg is in a transaction"):
+                    wait_task(raw, task_id, LONG)
+
+            with pytest.raises(WaitTimeoutError):
+                wait_task(raw, task_id, 0)
+            assert raw.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+    def test_what_a_session_has_loaded_stays(self, bench: Bench) -> None:
+        """As after the commit before: with ``expire_on_commit=False`` nothing is read again."""
+        task_id = bench.create(enabled=False)
+        bench.drain()
+        with Session(bench.engine, expire_on_commit=False) as session:
+            ended: list[object] = []
+            event.listen(session, "after_rollback", ended.append)
+            assert wait_task(session, task_id, LONG).state == "SKIPPED"
+            assert ended == []
+
+
+class TestAsync:
+    def test_each_kind(self, bench: Bench, plain: str) -> None:
+        bench.succeeding()
+        task_id = bench.create()
+        bench.drain()
+
+        async def all_of_them() -> list[str]:
+            engine = create_async_engine(bench.url)
+            raw = await psycopg.AsyncConnection.connect(plain)
+            async with AsyncSession(engine) as session, engine.connect() as connection, raw:
+                tasks = [
+                    await await_task(each, task_id, LONG)
+                    for each in (engine, session, connection, raw)
+                ]
+                assert not session.in_transaction()
+                assert not connection.in_transaction()
+                assert raw.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+            await engine.dispose()
+            return [task.state for task in tasks]
+
+        assert asyncio.run(all_of_them()) == ["SUCCEEDED"] * 4
+
+    def test_the_loop_is_free_meanwhile(self, bench: Bench) -> None:
+        """The loop turns while the waiter pauses, and in it runs what ends the wait."""
+        task_id = bench.create(delay="1h")
+
+        async def both() -> str:
+            engine = create_async_engine(bench.url)
+            waiting = asyncio.create_task(await_task(engine, task_id, LONG))
+            while not waiting.done() and awaited_by(waiting) != "sleep":
+                await asyncio.sleep(0)
+            async with engine.begin() as connection:
+                await acancel_task(connection, task_id)
+            state = (await waiting).state
+            await engine.dispose()
+            return state
+
+        assert asyncio.run(both()) == "CANCELLED"
+
+    def test_the_errors(self, bench: Bench) -> None:
+        task_id = bench.create(delay="1h")
+
+        async def late(number: int, timeout: str) -> None:
+            engine = create_async_engine(bench.url)
+            try:
+                await await_task(engine, number, timeout)
+            finally:
+                await engine.dispose()
+
+        with pytest.raises(WaitTimeoutError, match="is PENDING after a wait of 10ms"):
+            asyncio.run(late(task_id, "10ms"))
+        with pytest.raises(UnknownTaskError):
+            asyncio.run(late(4711, LONG))
+
+    def test_an_open_transaction(self, bench: Bench, plain: str) -> None:
+        task_id = bench.create()
+
+        async def refused() -> None:
+            engine = create_async_engine(bench.url)
+            raw = await psycopg.AsyncConnection.connect(plain)
+            async with AsyncSession(engine) as session, engine.connect() as connection, raw:
+                await session.connection()
+                await connection.exec_driver_sql("SELECT 1")
+                await raw.execute("SELECT 1")
+                for each in (session, connection, raw):
+                    with pytest.raises(TasksError, match="is in a transaction"):
+                        await await_task(each, task_id, LONG)
+            await engine.dispose()
+
+        asyncio.run(refused())
+
+
+def test_between_looks_there_is_neither_transaction_nor_snapshot(
+    bench: Bench, waiters: ThreadPoolExecutor, plain: str
+) -> None:
+    task_id = bench.create(delay="1h")
+    with psycopg.connect(plain, application_name="waiter") as raw:
+        waiting: Future[Task] = waiters.submit(wait_task, raw, task_id, LONG)
+        until(lambda: bench.sql(LOOKS) == 1)
+        with bench.engine.begin() as connection:
+            cancel_task(connection, task_id)
+        waiting.result()
+
+
+def test_nor_is_a_connection_of_the_engine_kept(bench: Bench, waiters: ThreadPoolExecutor) -> None:
+    """A pool of one connection, which the waiter shares with whoever ends its wait."""
+    engine = create_engine(bench.url, pool_size=1, max_overflow=0, pool_timeout=20)
+    task_id = bench.create(delay="1h")
+    waiting = waiters.submit(wait_task, engine, task_id, LONG)
+    with engine.begin() as connection:
+        cancel_task(connection, task_id)
+
+    assert waiting.result().state == "CANCELLED"
+    engine.dispose()
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def walked(span_s: float, look_s: float = 0.0) -> list[float]:
+    clock, seen = Clock(), []
+    for pause in pauses(span_s, clock):
+        seen.append(pause)
+        clock.at += pause + look_s
+    return seen
+
+
+class TestPauses:
+    def test_they_grow_to_the_longest_and_end_with_the_span(self) -> None:
+        seen = walked(30)
+
+        assert seen[0] == FIRST_PAUSE_S
+        assert seen[:-1] == sorted(seen[:-1])
+        assert max(seen) == LONGEST_PAUSE_S
+        assert [*accumulate(seen)][-1] == pytest.approx(30)
+        assert len(seen) < 45
+
+    def test_a_slow_look_does_not_make_the_wait_longer(self) -> None:
+        assert sum(pause + 0.5 for pause in walked(10, look_s=0.5)) < 11.1
+
+    @pytest.mark.parametrize("span_s", [0, -1])
+    def test_no_time_is_one_look(self, span_s: float) -> None:
+        assert walked(span_s) == []
