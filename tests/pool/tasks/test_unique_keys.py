@@ -9,19 +9,21 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.creation.new_task import NewTask, validate
 from tasks_app.domain.errors import InvalidTaskError, UniqueKeyTakenError
+from tasks_app.domain.operations.selection import Action
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.domain.tasks.unique_key import CreateOutcome
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks import unique_keys
+from tasks_app.pool.tasks.amend_waiting import amend
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.create import CHUNK, create_many, create_one
 from tasks_app.pool.tasks.requeue import requeue
 from tests.factory import claimed_task, count, ending, row_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-HOUR = timedelta(hours=1)
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 DEFAULT = ("queued_or_running", "until_terminal")
 LASTING = ("for_period 1h", "forever")
 SCOPES = ("queued", *DEFAULT, *LASTING)
@@ -249,6 +251,21 @@ class TestPolicies:
         made(connection, None, on_conflict="reschedule", delay=delay, max_wait="3h")
 
         assert row_of(connection, first).due_at == NOON + due
+
+    @pytest.mark.parametrize("retries", [False, True])
+    def test_the_longest_wait_bounds_the_date_of_a_held_task(
+        self, connection: Connection, *, retries: bool
+    ) -> None:
+        """Its ``due_at`` lies in the year 9899, and is no bound."""
+        first = made(connection, None)
+        if retries:
+            run(connection, first, Event.RETRY, wait=MINUTE, failures=1)
+        amend(connection, Action.HOLD, [first], now=NOON)
+
+        made(connection, None, on_conflict="reschedule", run_at=NOON + HOUR, max_wait="1m")
+        amend(connection, Action.RELEASE, [first], now=NOON)
+
+        assert row_of(connection, first).due_at == NOON + MINUTE
 
     @pytest.mark.parametrize("policy", ["replace_payload", "reschedule"])
     @pytest.mark.parametrize("scope", [None, *SCOPES])
