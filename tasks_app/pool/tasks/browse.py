@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -71,6 +71,11 @@ _OUTLINES = text(f"""
     SELECT t.id, t.state, t.name, t.queue, t.biz_key, t.attempt, t.failures, t.error
     FROM {ALL} t WHERE t.id = ANY(CAST(:ids AS bigint[])) ORDER BY t.id
 """)
+_ENDED_LATELY = text(f"""
+    SELECT t.id FROM {ALL} t
+    WHERE t.id = ANY(CAST(:ids AS bigint[]))
+      AND t.finished_at > statement_timestamp() - CAST(:within AS interval)
+""")
 _STATS = text(f"""
     SELECT name, queue, state, count(*) AS number,
         min(due_at) FILTER (WHERE state = '{State.PENDING}' AND due_at <= {NOW}) AS oldest_due_at,
@@ -120,6 +125,12 @@ def outlines(connection: Connection, ids: Sequence[int]) -> list[Outline]:
     """Return the tasks of these ids, from whichever pools they lie in."""
     rows = connection.execute(_OUTLINES, {"ids": sorted(map(int, ids))}) if ids else ()
     return [Outline(row.id, State(row.state), *row[2:]) for row in rows]
+
+
+def ended_lately(connection: Connection, ids: Sequence[int], within: timedelta) -> set[int]:
+    """Return those of the ids that ended so short a time ago, by the database's clock."""
+    values = {"ids": sorted(map(int, ids)), "within": within}
+    return set(connection.execute(_ENDED_LATELY, values).scalars())
 
 
 def find(  # noqa: PLR0913  filters, all by keyword

@@ -82,7 +82,7 @@ def reprioritise_task(
 def move_task(
     session: Sync | Raw, task_id: int, to_queue: str, *, by: str = "", why: str = ""
 ) -> Changed:
-    """Put a waiting task into another queue. A message that is out may still bring it to its old.
+    """Put a waiting task into another queue. A message that is out may still start it in its old.
 
     >>> print(move_task(session, task_id, "slow", by="anna"))
     changed

@@ -7,6 +7,7 @@ of its worker, twice at the same time too: they meet at the fence.
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from random import Random
 from typing import NamedTuple
 
@@ -38,6 +39,8 @@ from tasks_app.runtime.scoreboard.slot import Stage
 log = quiet_logger(__name__)
 
 MOST_NAMED = 10
+TELLS_WITHIN = timedelta(seconds=2)
+"""Who has charged a task tells of it by then, or does not live any more."""
 
 
 class _Found(NamedTuple):
@@ -47,6 +50,8 @@ class _Found(NamedTuple):
     innocent: dict[int, str]
     told: set[int]
     """Of which it was told that they are charged."""
+    unsure: set[int]
+    """Perhaps charged by this reaper: its COMMIT was not answered."""
 
 
 class Reaper:
@@ -99,7 +104,7 @@ class Reaper:
         ran = frozenset(view.running)
         guilty = [task for task in claims if task.run in ran or view.untold]
         innocent = [task for task in claims if not (task.run in ran or view.untold)]
-        found = self._found.setdefault(view.owner, _Found({}, {}, set()))
+        found = self._found.setdefault(view.owner, _Found({}, {}, set(), set()))
         found.guilty.update((task.task_id, task.name) for task in guilty)
         found.innocent.update((task.task_id, task.name) for task in innocent)
         if innocent and (view.running or self._leaves):
@@ -116,8 +121,10 @@ class Reaper:
         self._admission.gone([task.task_id for task in claims])
         for queue, ids in messages.items():
             HINTS.offer(queue, ids)
-        self._found.pop(view.owner, None)  # two threads of this child may reap at once
         missed = self._missed(view, found)
+        if missed is None:
+            return False
+        self._found.pop(view.owner, None)  # two threads of this child may reap at once
         found.guilty.update((outline.id, outline.name) for outline in missed)
         if self._slots.free(view):
             HOOKS.tell(of_outline(outline, NoticeKind.FAILED) for outline in missed)
@@ -126,23 +133,28 @@ class Reaper:
             log.warning("child process %s died: %s%s", view.pid, blame, back)
         return True
 
-    def _missed(self, view: SlotView, found: _Found) -> list[Outline]:
+    def _missed(self, view: SlotView, found: _Found) -> list[Outline] | None:
         """Return what was charged and not told: its reaper was killed, or its COMMIT's reply lost.
 
-        Only what is over: of the others, the next run tells.
+        Only what is over: of the others, the next run tells. None: another reaper has charged one
+        just now, and is about to tell.
         """
         untold = {run for run in view.running if run.task_id not in found.told}
         if not untold:
             return []
         with self._database.begin() as connection:
-            outlines = browse.outlines(connection, [run.task_id for run in untold])
-        return [
+            ids = [run.task_id for run in untold]
+            outlines = browse.outlines(connection, ids)
+            lately = browse.ended_lately(connection, ids, TELLS_WITHIN)
+        missed = [
             outline
             for outline in outlines
             if Run(outline.id, outline.attempt) in untold
             and outline.state is State.FAILED
             and (outline.error or "").startswith(PROCESS_DIED)
         ]
+        others = lately - found.unsure
+        return None if any(outline.id in others for outline in missed) else missed
 
     def _blame(self, view: SlotView, guilty: dict[int, str]) -> str:
         tasks = [f"task {task_id} ({name})" for task_id, name in guilty.items()]
@@ -168,8 +180,12 @@ class Reaper:
         """
         if self._is_sure(view) or self._leaves:
             settlements = [self._verdict(view, task) for task in suspects]
-            with self._database.begin() as connection:
-                moved = settle_group(connection, settlements)
+            try:
+                with self._database.begin() as connection:
+                    moved = settle_group(connection, settlements)
+            except SQLAlchemyError:
+                found.unsure.update(task.task_id for task in suspects)
+                raise
             HINTS.again(s for s in settlements if s.fence.task_id in moved)
             tell_settled(settlements, moved)
             found.told.update(moved)

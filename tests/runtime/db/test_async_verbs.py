@@ -127,6 +127,21 @@ async def tasks(caller: Any, _: Bench) -> list[Any]:
     ]
 
 
+async def waiting(caller: Any, _: Bench) -> list[Any]:
+    task_id = await acreate_task(caller, "t", delay="1h")
+    changed = [
+        await tasks_app.ahold_task(caller, task_id),
+        await tasks_app.areschedule_task(caller, task_id, delay="2h"),
+        await tasks_app.areprioritise_task(caller, task_id, 0),
+        await tasks_app.amove_task(caller, task_id, "slow"),
+        await tasks_app.arelease_task(caller, task_id),
+        await tasks_app.adisable_task(caller, task_id),
+        await tasks_app.aenable_task(caller, task_id),
+        await tasks_app.arun_task_now(caller, task_id),
+    ]
+    return [answer is tasks_app.Changed.CHANGED for answer in changed]
+
+
 @pytest.fixture(autouse=True)
 def known_here() -> Iterator[None]:
     """As if the job were declared without a registry of its own."""
@@ -135,7 +150,7 @@ def known_here() -> Iterator[None]:
     del JOBS[JOB.name]
 
 
-SUBJECTS: list[Work] = [queues, limits, schedules, groups, jobs, errors, tasks]
+SUBJECTS: list[Work] = [queues, limits, schedules, groups, jobs, errors, tasks, waiting]
 
 
 def test_every_verb_is_called_here() -> None:

@@ -233,12 +233,34 @@ def test_a_failure_is_told_although_its_reaper_was_killed_before_it_could(
     assert bench.state(task_id) == "FAILED"
     assert heard == []
 
-    (one if same else reaper(bench)).look()
+    next_one = one if same else reaper(bench)
+    until(lambda: next_one.look() == 0, 10, "the end of the time that another has to tell")
 
     (notice,) = heard
     assert (notice.kind, notice.task_id, notice.name) == (NoticeKind.FAILED, task_id, "t")
     assert notice.cause is not None
     assert notice.cause.kind == "process died"
+    assert bench.slots.occupied() == []
+
+
+def test_who_has_charged_a_task_is_left_the_time_to_tell(bench: Bench, dead: Dead) -> None:
+    """Two reapers, step by step: the second comes between the first one's COMMIT and its word."""
+    heard: list[Notice] = []
+    meanwhile: list[int] = []
+
+    def listen(notice: Notice) -> None:
+        if not heard and not meanwhile:
+            meanwhile.append(reaper(bench).look())
+        heard.append(notice)
+
+    HOOKS.subscribe(listen)
+    bench.at_end(lambda: HOOKS.unsubscribe(listen))
+    dead([bench.create(max_attempts=1)])
+
+    reaper(bench).look()
+
+    assert meanwhile == [1]
+    assert [notice.kind for notice in heard] == [NoticeKind.FAILED]
     assert bench.slots.occupied() == []
 
 
