@@ -39,6 +39,19 @@ def test_eighty_columns_hold_whole_words(run: Shell, monkeypatch: pytest.MonkeyP
     assert re.search(rf"^{long}  cli\.echo .* Europe/Berlin  yes +20.*Z", wide[1])
 
 
+def test_a_schedule_of_a_misspelt_name_is_added_with_a_hint(run: Shell) -> None:
+    misspelt, known = (
+        run("schedules", "add", name, name, *DAILY) for name in ("cli.ecko", "cli.echo")
+    )
+
+    assert misspelt.returncode == 0
+    assert misspelt.stderr == (
+        "TASKS_APP_IMPORTS has no handler cli.ecko, but cli.echo."
+        " If that was meant, remove the schedule: tasks-app schedules remove cli.ecko.\n"
+    )
+    assert known.stderr == ""
+
+
 def test_a_schedule_is_added_listed_shown_and_removed(run: Shell) -> None:
     added = run("schedules", "add", "night", "cli.echo", '{"n": 1}', *DAILY, "--overlap", "skip")
     (listed,) = run.json("schedules", "list")

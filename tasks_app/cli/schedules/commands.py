@@ -9,6 +9,7 @@ import click
 from tasks_app.cli import listing, output
 from tasks_app.cli.arguments import json_object
 from tasks_app.cli.database import caller, settings, transaction
+from tasks_app.cli.handler_names import hint_at_name
 from tasks_app.cli.schedules.fields import (
     fields,
     known,
@@ -83,6 +84,7 @@ def add(name: str, task: str, payload: str, *, json_: bool, **given: Any) -> Non
         made = rows.create_schedule(
             connection, name, task, json_object(payload), by=caller(), **read_options(given)
         )
+    hint_at_name(task, f"remove the schedule: tasks-app schedules remove {name}")
     tell(made, json_=json_)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 import click
@@ -10,10 +9,11 @@ import click
 from tasks_app.cli import output
 from tasks_app.cli.arguments import json_value, moment
 from tasks_app.cli.database import settings, transaction
+from tasks_app.cli.handler_names import hint_at_name
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.unique_key import POLICIES, SCOPES, CreateOutcome
 from tasks_app.runtime.api.producer import create_task
-from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
+from tasks_app.runtime.handlers.registry import load_handlers
 
 
 @click.command()
@@ -41,17 +41,9 @@ def create(name: str, payload: str, run_at: str | None, *, json_: bool, **given:
     load_handlers(settings().modules)
     with transaction() as connection:
         task_id = create_task(connection, name, json_value(payload), **TaskOptions(**options))  # type: ignore[typeddict-item]
-    if name not in HANDLERS.names:
-        _hint(name)
+    hint_at_name(name, "cancel this task")
     made = {"id": int(task_id), "outcome": task_id.outcome}
     output.answer(f"{task_id}{_NOTES[task_id.outcome]}", made, json_=json_)
-
-
-def _hint(name: str) -> None:
-    """Say which handler was perhaps meant. The task waits for a worker that knows its name."""
-    if near := difflib.get_close_matches(name, HANDLERS.names, 1):
-        told = f"TASKS_APP_IMPORTS has no handler {name}, but {near[0]}."
-        click.echo(f"{told} If that was meant, cancel this task.", err=True)
 
 
 _NOTES = {
