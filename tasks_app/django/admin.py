@@ -9,6 +9,7 @@ from django.contrib import admin
 from django.core.paginator import Paginator
 from django.utils.functional import cached_property
 
+from tasks_app.django.configuration import database_alias
 from tasks_app.django.models import TaskView
 
 COUNTED = 10_000
@@ -35,6 +36,9 @@ class TaskAdmin(admin.ModelAdmin):
     search_help_text = "an id, or a whole name or business key"
     show_full_result_count = False
     paginator = FirstPages
+
+    def get_queryset(self, request: Any) -> Any:
+        return super().get_queryset(request).using(database_alias())
 
     @admin.display(ordering="due_at")
     def due(self, task: TaskView) -> datetime | str:

@@ -21,6 +21,7 @@ from django.tasks.signals import task_enqueued, task_finished, task_started
 from django.utils.json import normalize_json
 
 from tasks_app.django.configuration import database_alias
+from tasks_app.django.creating import alias_to_write
 from tasks_app.django.results import DJANGO, find_result
 from tasks_app.runtime.api.producer import create_task
 from tasks_app.runtime.handlers.registry import HANDLERS, handler
@@ -64,9 +65,13 @@ class TasksBackend(BaseTaskBackend):
             self._declare(task)
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        """Create the task in the open ``atomic()``; without one it commits alone."""
+        """Create the task in the open ``atomic()``; without one it commits alone.
+
+        Raises:
+            InvalidConnectionError: only another database has an open ``atomic()``.
+        """
         self.validate_task(task)
-        database = connections[self.database]
+        database = connections[alias_to_write(self.database)]
         database.ensure_connection()
         headers = {
             DJANGO: {

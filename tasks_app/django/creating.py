@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Unpack
 
+from django.apps import apps
 from django.db import connections
 
 from tasks_app.django.configuration import database_alias
 from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.errors import InvalidConnectionError
+from tasks_app.domain.errors import ConfigurationError, InvalidConnectionError
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.records import TaskId
 from tasks_app.runtime.api import producer
@@ -37,20 +38,23 @@ def create_task(
         django.db.transaction.TransactionManagementError: the transaction can only be rolled back.
         UniqueKeyTakenError: another task holds the key, and ``on_conflict`` is ``raise``.
     """
-    return producer.create_task(connections[_alias(using)], task, payload, **options)
+    return producer.create_task(connections[alias_to_write(using)], task, payload, **options)
 
 
 def create_tasks(tasks: Sequence[NewTask], *, using: str | None = None) -> list[TaskId]:
     """Create any number of tasks, as :func:`create_task`; ids in the order of ``tasks``."""
-    return producer.create_tasks(connections[_alias(using)], tasks)
+    return producer.create_tasks(connections[alias_to_write(using)], tasks)
 
 
-def _alias(using: str | None) -> str:
+def alias_to_write(using: str | None) -> str:
     """Return the alias to write to.
 
     Raises:
+        ConfigurationError: our app is not installed, so that no command would find the task.
         InvalidConnectionError: only another database has an open transaction.
     """
+    if not apps.is_installed("tasks_app.django"):
+        raise ConfigurationError("INSTALLED_APPS lacks 'tasks_app.django'. Add it, then migrate.")
     alias = using or database_alias()
     if not connections[alias].in_atomic_block:
         others = [

@@ -14,6 +14,7 @@ from pydantic_core import to_jsonable_python
 from tasks_app.domain.durations import Duration, format_duration, named_duration
 from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.tasks.records import Task
+from tasks_app.testing.names import name_of
 
 LONGEST = 300
 """Characters of a task in a message."""
@@ -93,7 +94,7 @@ def expectation(
     if unknown := where.keys() - Where.__annotations__.keys():
         known = ", ".join(Where.__annotations__)
         raise TypeError(f"A created task has no {', '.join(sorted(unknown))}. It has: {known}.")
-    name = task.spec.name if isinstance(task, Handler) else task
+    name = None if task is None else name_of(task)
     return Expectation(name, payload if payload is ... else _as_json(task, payload), where, test)
 
 

@@ -15,6 +15,7 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.middleware import Middleware
 from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_outline
+from tasks_app.testing.names import name_of
 
 When = Literal["before", "after"]
 
@@ -78,8 +79,7 @@ class OrderedFaults:
         """Add one for each of so many runs."""
         if when not in {"before", "after"}:
             raise ValueError(f"when is {when!r}. Allowed: before, after.")
-        name = task.spec.name if isinstance(task, Handler) else task
-        self._ordered += [OrderedFault(name, error, when)] * times
+        self._ordered += [OrderedFault(name_of(task), error, when)] * times
 
     def take(self, name: str) -> OrderedFault | None:
         """Return the next one of this name, and forget it."""

@@ -12,6 +12,7 @@ from typing import Any
 from tasks_app.domain.durations import format_duration
 from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.tasks.states import State
+from tasks_app.testing.names import name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Drained:
         """Return the runs of one name, handler or id."""
         if isinstance(task, int):
             return Drained(tuple(run for run in self.runs if run.task_id == task))
-        name = task.spec.name if isinstance(task, Handler) else task
+        name = name_of(task)
         return Drained(tuple(run for run in self.runs if run.name == name))
 
     def assert_succeeded(self) -> Drained:

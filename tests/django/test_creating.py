@@ -10,7 +10,7 @@ import pytest
 
 from tasks_app import NewTask, get_task
 from tasks_app import create_task as create_on
-from tasks_app.domain.errors import InvalidConnectionError
+from tasks_app.domain.errors import ConfigurationError, InvalidConnectionError
 from tasks_app.runtime.hints.hints import HINTS
 from tests.runtime.bench import Bench
 from tests.runtime.hints.ear import Ear, ear  # noqa: F401  a fixture
@@ -18,6 +18,7 @@ from tests.runtime.hints.ear import Ear, ear  # noqa: F401  a fixture
 if pytest.importorskip("django"):
     from django.db import connection, connections, transaction
     from django.db.transaction import TransactionManagementError
+    from django.test import override_settings
 
     from tasks_app.django import create_task, create_tasks
 
@@ -48,6 +49,18 @@ def test_it_goes_with_its_savepoint(site: Bench) -> None:
             raise KeyError
 
     assert names(site) == ["outer"]
+
+
+def test_a_project_without_our_app_is_refused(site: Bench) -> None:
+    """No command of such a project would find the task."""
+    with (
+        override_settings(INSTALLED_APPS=["tests.django.shop"]),
+        transaction.atomic(),
+        pytest.raises(ConfigurationError, match="INSTALLED_APPS lacks 'tasks_app"),
+    ):
+        create_task("t")
+
+    assert names(site) is None
 
 
 def alone() -> None:

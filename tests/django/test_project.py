@@ -92,11 +92,18 @@ pages = [client.get("/admin/tasks_app/taskview/", {"q": q}) for q in ("", "order
 print([(p.status_code, b"orders.award" in p.content) for p in pages])
 print([client.get(f"/admin/tasks_app/taskview/{n}/").status_code for n in ("add", "1/delete")])
 boss.delete()
+from django.conf import settings
+from django.contrib import admin
+from tasks_app.django.models import TaskView
+settings.DATABASES["archive"] = settings.DATABASES["default"]
+settings.TASKS_APP = {"DATABASE": "archive"}
+print(admin.site.get_model_admin(TaskView).get_queryset(None).db)
 """
 
     done = shop.manage("shell", "-c", code)
 
-    assert "[(200, True), (200, True), (200, False)]\n[403, 403]\n" in done.stdout, done.stderr
+    seen = "[(200, True), (200, True), (200, False)]\n[403, 403]\narchive\n"
+    assert seen in done.stdout, done.stderr
 
 
 def test_the_admin_says_held_and_no_date_of_the_year_9899(shop: Site) -> None:
