@@ -95,7 +95,7 @@ def test_lists_say_held_and_name_no_date(
     assert f"tasks-app release {held}" in said
     assert stored["held"] is True
     everything = f"{listed}{only}{shown}{said}{stored}"
-    assert not re.search(r"\b9[5-9]\d\d-", everything)
+    assert not re.search(r"(?<![\w-])9[5-9]\d\d-\d\d-", everything)  # a key may hold such digits
     assert max(map(len, f"{listed}\n{only}".splitlines())) <= 80
 
 
