@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 from tasks_app.domain.durations import Duration, format_duration, named_duration
 from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.tasks.records import Task
-from tasks_app.testing.names import name_of
+from tasks_app.testing.results import name_of
 
 LONGEST = 300
 """Characters of a task in a message."""

@@ -15,7 +15,7 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.middleware import Middleware
 from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_outline
-from tasks_app.testing.names import name_of
+from tasks_app.testing.results import name_of
 
 When = Literal["before", "after"]
 

@@ -17,10 +17,10 @@ from tasks_app.domain.handlers.spec import Handler, HandlerSpec
 from tasks_app.domain.tasks.payload import decode, encode
 from tasks_app.domain.tasks.payload_type import explain
 from tasks_app.domain.tasks.records import Task
-from tasks_app.runtime.api.payload_limit import payload_limit
 from tasks_app.runtime.db.connections import Async, Raw, Sync
 from tasks_app.runtime.handlers.middleware import Middleware, chain
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
+from tasks_app.runtime.payload_limit import payload_limit
 from tasks_app.testing.contexts import ContextOptions, MadeContext, context_for
 from tasks_app.testing.given_access import GivenAccess, access_to, uncommitted
 

@@ -12,7 +12,6 @@ from typing import Any
 from tasks_app.domain.durations import format_duration
 from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.tasks.states import State
-from tasks_app.testing.names import name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +112,15 @@ class Drained:
     def __len__(self) -> int:
         """Return how many runs there were."""
         return len(self.runs)
+
+
+def name_of(task: Any) -> str:
+    """Return the name of a handler, of a task of ``django.tasks``, or the name as it is given.
+
+    Raises:
+        TypeError: it is none of them.
+    """
+    name = task.spec.name if isinstance(task, Handler) else getattr(task, "module_path", task)
+    if not isinstance(name, str):
+        raise TypeError(f"{task!r:.80} is no handler. Give the handler, or its name.")
+    return name

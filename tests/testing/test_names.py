@@ -8,7 +8,7 @@ import pytest
 
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.testing import crash_next, fail_next
-from tasks_app.testing.names import name_of
+from tasks_app.testing.results import name_of
 
 
 def test_a_handler_a_name_and_a_task_of_django() -> None:

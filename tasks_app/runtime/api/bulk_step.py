@@ -24,8 +24,8 @@ from tasks_app.pool.tasks.amend_waiting import amend, spread
 from tasks_app.pool.tasks.cancel import cancel_these
 from tasks_app.pool.tasks.edit_payload import edit
 from tasks_app.pool.tasks.requeue import requeue
-from tasks_app.runtime.api.payload_limit import payload_limit
 from tasks_app.runtime.handlers.registry import Registry
+from tasks_app.runtime.payload_limit import payload_limit
 
 MOST_EDITED = 50
 """Tasks of one step, whose payloads are in memory meanwhile."""

@@ -13,8 +13,8 @@ from tasks_app.domain.tasks.states import Pool
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.edit_payload import edit
-from tasks_app.runtime.api.payload_limit import payload_limit
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
+from tasks_app.runtime.payload_limit import payload_limit
 
 
 def check_payload(name: str, payload: dict[str, Any], registry: Registry = HANDLERS) -> str:

@@ -17,7 +17,6 @@ from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.pool.tasks.create import acreate_many, acreate_one, create_many, create_one
 from tasks_app.runtime.api.foreign_tasks import translated
-from tasks_app.runtime.api.payload_limit import payload_limit
 from tasks_app.runtime.db.connections import (
     Async,
     AsyncRaw,
@@ -33,6 +32,7 @@ from tasks_app.runtime.db.connections import (
 from tasks_app.runtime.gc_pause import uncollected
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.payload_limit import payload_limit
 
 if TYPE_CHECKING:
     from tasks_app.domain.tasks.call_payload import CeleryCall
