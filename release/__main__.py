@@ -50,7 +50,7 @@ def main() -> int:
         return 0
     try:
         found = list(check())
-    except subprocess.CalledProcessError as failed:
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as failed:
         found = [told(failed)]
     for line in found:
         print(f"WRONG: {line}", file=sys.stderr)

@@ -79,7 +79,7 @@ def findings(archive: Path, own: set[bytes]) -> Iterator[str]:
     for name, words in sorted(files.items()):
         if not allowed.fullmatch(name.partition("/")[0]):
             yield f"{archive.name} has {name}, which is not part of the package"
-        if LEFT_OVER.search(name) and name != ".gitignore":
+        if LEFT_OVER.search(name):
             yield f"{archive.name} has {name}, which is left over from work"
         if SECRET.search(words):
             yield f"{archive.name}: {name} holds a key or a token"

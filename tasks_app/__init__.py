@@ -45,6 +45,11 @@ if TYPE_CHECKING:
     from tasks_app.pool.errors.groups import ErrorGroup
     from tasks_app.pool.tasks.cancel import Cancelled
     from tasks_app.pool.tasks.requeue import Requeued
+    from tasks_app.runtime.api.amend_waiting import (
+        Changed, adisable_task, aenable_task, ahold_task, amove_task, arelease_task,
+        areprioritise_task, areschedule_task, arun_task_now, disable_task, enable_task, hold_task,
+        move_task, release_task, reprioritise_task, reschedule_task, run_task_now,
+    )
     from tasks_app.runtime.api.buffer import TaskBuffer
     from tasks_app.runtime.api.bulk import Done, run_bulk, start_bulk
     from tasks_app.runtime.api.bulk_preview import Foreseen, foresee_bulk, foresee_rest
@@ -74,11 +79,6 @@ if TYPE_CHECKING:
         cancel_tasks, explain_task, get_task, requeue_task,
     )
     from tasks_app.runtime.api.wait import await_task, wait_task
-    from tasks_app.runtime.api.waiting import (
-        Changed, adisable_task, aenable_task, ahold_task, amove_task, arelease_task,
-        areprioritise_task, areschedule_task, arun_task_now, disable_task, enable_task, hold_task,
-        move_task, release_task, reprioritise_task, reschedule_task, run_task_now,
-    )
     from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
     from tasks_app.runtime.handlers.middleware import middleware
     from tasks_app.runtime.handlers.registry import handler
@@ -166,6 +166,10 @@ _ROOMS = {
     "pool.errors.groups": "ErrorGroup",
     "pool.tasks.cancel": "Cancelled",
     "pool.tasks.requeue": "Requeued",
+    "runtime.api.amend_waiting": "Changed adisable_task aenable_task ahold_task amove_task"
+    " arelease_task"
+    " areprioritise_task areschedule_task arun_task_now disable_task enable_task hold_task"
+    " move_task release_task reprioritise_task reschedule_task run_task_now",
     "runtime.api.buffer": "TaskBuffer",
     "runtime.api.bulk": "Done run_bulk start_bulk",
     "runtime.api.bulk_preview": "Foreseen foresee_bulk foresee_rest",
@@ -179,9 +183,6 @@ _ROOMS = {
     "runtime.api.tasks": "acancel_task acancel_tasks aexplain_task aget_task arequeue_task"
     " cancel_task cancel_tasks explain_task get_task requeue_task",
     "runtime.api.wait": "await_task wait_task",
-    "runtime.api.waiting": "Changed adisable_task aenable_task ahold_task amove_task arelease_task"
-    " areprioritise_task areschedule_task arun_task_now disable_task enable_task hold_task"
-    " move_task release_task reprioritise_task reschedule_task run_task_now",
     "runtime.api.producer": "acreate_task acreate_tasks create_task create_tasks",
     "runtime.api.queues": "achange_queue aget_queue alist_calendars alist_queues apause_queue"
     " aremove_calendar areset_queue aresume_queue aset_calendar change_queue get_queue"

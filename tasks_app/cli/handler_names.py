@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
-
 import click
 
+from tasks_app.domain.spelling import nearest
 from tasks_app.runtime.handlers.registry import HANDLERS
 
 
@@ -13,6 +12,6 @@ def hint_at_name(name: str, undo: str) -> None:
     """Say which handler was perhaps meant. The task waits for a worker that knows its name."""
     if name in HANDLERS.names:
         return
-    if near := difflib.get_close_matches(name, HANDLERS.names, 1):
-        told = f"TASKS_APP_IMPORTS has no handler {name}, but {near[0]}."
+    if near := nearest(name, HANDLERS.names):
+        told = f"TASKS_APP_IMPORTS has no handler {name}, but {near}."
         click.echo(f"{told} If that was meant, {undo}.", err=True)

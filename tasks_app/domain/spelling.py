@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-def meant(word: str, known: Iterable[str]) -> str:
-    """Return a clause such as ``; perhaps delay is meant``; empty: none of them is like it."""
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that is most like it; None: none is."""
     import difflib  # noqa: PLC0415  only for what is wrong
 
-    near = difflib.get_close_matches(word, sorted(known), 1)
-    return f"; perhaps {near[0]} is meant" if near else ""
+    return next(iter(difflib.get_close_matches(word, sorted(known), 1)), None)
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """Return a clause such as ``; perhaps delay is meant``; empty: none of them is like it."""
+    near = nearest(word, known)
+    return f"; perhaps {near} is meant" if near else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -79,3 +80,10 @@ def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
                 found = command.get_command(context, name)
                 assert found is not None
                 waiting.append(((*words, name), found))
+
+
+def token_of(output: str) -> str:
+    """Return the token of the bulk that a command has begun."""
+    found = re.search(r"^bulk (\d+)$", output, re.M)
+    assert found
+    return found[1]

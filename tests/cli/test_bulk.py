@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from tests.cli.shell import Shell
+from tests.cli.shell import Shell, token_of
 from tests.factory import pending_task
 from tests.runtime.api.bulk_rows import failed_task, make, pools
 
@@ -30,12 +30,6 @@ def run(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     (tmp_path / "cli_orders.py").write_text(EDITED)
     monkeypatch.setenv("TASKS_APP_IMPORTS", "cli_orders")
     return shell
-
-
-def token_of(output: str) -> str:
-    found = re.search(r"^bulk (\d+)$", output, re.M)
-    assert found
-    return found[1]
 
 
 def test_a_dry_run_then_the_first_then_the_rest(run: Shell, engine: Engine) -> None:

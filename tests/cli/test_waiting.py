@@ -7,8 +7,7 @@ import re
 import pytest
 from sqlalchemy import Engine
 
-from tests.cli.shell import Shell
-from tests.cli.test_bulk import token_of
+from tests.cli.shell import Shell, token_of
 from tests.factory import claimed_task
 from tests.runtime.api.bulk_rows import make
 

@@ -13,7 +13,6 @@ from tasks_app.domain.operations.selection import Action
 from tasks_app.pool.schema import _config, migrate
 from tasks_app.pool.tasks.amend_waiting import amend
 from tests.factory import pending_task, row_of
-from tests.pool.test_schema import database, empty, spare  # noqa: F401  fixtures
 
 LATER = datetime(2031, 1, 1, tzinfo=UTC)
 
@@ -26,8 +25,7 @@ def before_it(connection: Connection) -> None:
 
 @pytest.mark.parametrize("may", [True, False])
 def test_who_may_change_dates_column_by_column_may_change_that_of_a_held_task(
-    database: Connection,  # noqa: F811
-    may: bool,
+    database: Connection, may: bool
 ) -> None:
     role = f"held_{uuid4().hex[:8]}"
     migrate(database)
@@ -48,7 +46,7 @@ def test_who_may_change_dates_column_by_column_may_change_that_of_a_held_task(
     assert allowed == [may, may]
 
 
-def test_down_gives_what_is_held_its_date_back(database: Connection) -> None:  # noqa: F811
+def test_down_gives_what_is_held_its_date_back(database: Connection) -> None:
     migrate(database)
     task_id = pending_task(database, run_at=LATER)
     amend(database, Action.HOLD, [task_id])

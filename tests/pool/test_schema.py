@@ -6,14 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.errors import SchemaError
 from tasks_app.pool.schema import (
@@ -31,7 +30,6 @@ from tasks_app.runtime import migration
 from tasks_app.runtime.db.database import Database
 from tests.factory import claimed_task, pending_task, pool_of_task, tables
 from tests.pool.interleave import PATIENCE_S, pid_of, two
-from tests.servers import Databases
 from tests.waiting import until
 
 CATALOGUE = text(
@@ -50,31 +48,6 @@ CHECKS = text(
     WHERE connamespace = 'public'::regnamespace AND conrelid::regclass::text LIKE 'task%'
     ORDER BY 1, 2""".replace("::", r"\:\:")
 )
-
-
-@pytest.fixture(scope="module")
-def spare(databases: Databases) -> Iterator[Engine]:
-    """A second database; it goes with its server, because dropping one takes long."""
-    other = create_engine(databases.create("spare"))
-    yield other
-    other.dispose()
-
-
-@pytest.fixture
-def empty(spare: Engine) -> Engine:
-    """An engine of an empty database beside the shared one."""
-    with spare.begin() as connection:
-        connection.exec_driver_sql("DROP SCHEMA IF EXISTS inside CASCADE")
-        connection.exec_driver_sql("DROP SCHEMA public CASCADE")
-        connection.exec_driver_sql("CREATE SCHEMA public")
-    return spare
-
-
-@pytest.fixture
-def database(empty: Engine) -> Iterator[Connection]:
-    """A connection to an empty database."""
-    with empty.connect() as connection:
-        yield connection
 
 
 def picture(connection: Connection) -> tuple:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +17,7 @@ from tasks_app.broker.publish.blocked import BlockedError, try_to_send
 from tasks_app.broker.publish.publisher import PATIENCE_S
 from tasks_app.domain.config.addresses import is_local
 from tasks_app.domain.finding import Finding, away, fail, ok, warn
+from tasks_app.domain.spelling import nearest
 
 LEAVE_ALONE = {
     "worker_prefetch_multiplier": "messages would wait in one worker while another one is free",
@@ -124,6 +124,6 @@ def _redis(info: dict[str, Any]) -> list[Finding]:
 
 
 def _unknown(name: str) -> Finding:
-    near = difflib.get_close_matches(name.lower().removeprefix("celery_"), DEFAULTS, 1)
-    advice = f"Write {near[0]}." if near else "Take it out, or give it a leading underscore."
+    near = nearest(name.lower().removeprefix("celery_"), DEFAULTS)
+    advice = f"Write {near}." if near else "Take it out, or give it a leading underscore."
     return warn("celery", f"celeryconfig sets {name}, which Celery ignores", advice)

@@ -134,7 +134,8 @@ def show(task_id: int, *, json_: bool) -> None:
             {"task": task, "attempts": attempts, "progress": found, "why_last": why, **of}
         )
         return
-    output.print_fields((field.name, getattr(task, field.name)) for field in fields(task))
+    shown = {field.name: getattr(task, field.name) for field in fields(task)}
+    output.print_fields({**shown, "held": task.held or None}.items())
     output.print_fields([("not tried again", why)])
     output.print_fields(
         (name, f"{each.id}, {_stands(each)}")

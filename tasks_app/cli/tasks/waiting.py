@@ -12,8 +12,8 @@ from tasks_app.cli import output
 from tasks_app.cli.arguments import moment, options
 from tasks_app.cli.tasks.bulk import each, many, selects, waiting_filters
 from tasks_app.domain.operations.selection import DONE, Action
-from tasks_app.runtime.api import waiting
-from tasks_app.runtime.api.waiting import Changed
+from tasks_app.runtime.api import amend_waiting
+from tasks_app.runtime.api.amend_waiting import Changed
 
 _tasks = options(
     click.argument("ids", nargs=-1, type=int),
@@ -33,7 +33,7 @@ def run_now(ids: tuple[int, ...], **given: Any) -> None:
     By id, or all that the options select. It ends the wait for a date, for a
     retry, and for a release.
     """
-    _act(Action.RUN_NOW, waiting.run_task_now, ids, given, "rate")
+    _act(Action.RUN_NOW, amend_waiting.run_task_now, ids, given, "rate")
 
 
 @click.command()
@@ -49,7 +49,7 @@ def reschedule(ids: tuple[int, ...], at: str | None, **given: Any) -> None:
     if (at is None) == (given["delay"] is None):
         raise click.UsageError("Give --at or --in, and not both.")
     given["at"] = None if at is None else moment(at, "--at")
-    _act(Action.RESCHEDULE, waiting.reschedule_task, ids, given, "at", "delay")
+    _act(Action.RESCHEDULE, amend_waiting.reschedule_task, ids, given, "at", "delay")
 
 
 @click.command()
@@ -62,7 +62,7 @@ def reprioritise(ids: tuple[int, ...], **given: Any) -> None:
 
     By id, or all that the options select.
     """
-    _act(Action.REPRIORITISE, waiting.reprioritise_task, ids, given, "to_priority")
+    _act(Action.REPRIORITISE, amend_waiting.reprioritise_task, ids, given, "to_priority")
 
 
 @click.command()
@@ -74,7 +74,7 @@ def move(ids: tuple[int, ...], **given: Any) -> None:
     By id, or all that the options select. A message that is out may still
     bring a task to a worker of its old queue.
     """
-    _act(Action.MOVE, waiting.move_task, ids, given, "to_queue")
+    _act(Action.MOVE, amend_waiting.move_task, ids, given, "to_queue")
 
 
 @click.command()
@@ -85,7 +85,7 @@ def hold(ids: tuple[int, ...], **given: Any) -> None:
     By id, or all that the options select. They wait until they are released; one
     that has an expires_at still expires.
     """
-    _act(Action.HOLD, waiting.hold_task, ids, given)
+    _act(Action.HOLD, amend_waiting.hold_task, ids, given)
 
 
 @click.command()
@@ -95,7 +95,7 @@ def release(ids: tuple[int, ...], **given: Any) -> None:
 
     By id, or all that the options select. A date that has passed means now.
     """
-    _act(Action.RELEASE, waiting.release_task, ids, given)
+    _act(Action.RELEASE, amend_waiting.release_task, ids, given)
 
 
 @click.command()
@@ -105,7 +105,7 @@ def enable(ids: tuple[int, ...], **given: Any) -> None:
 
     By id, or all that the options select.
     """
-    _act(Action.ENABLE, waiting.enable_task, ids, given)
+    _act(Action.ENABLE, amend_waiting.enable_task, ids, given)
 
 
 @click.command()
@@ -115,7 +115,7 @@ def disable(ids: tuple[int, ...], **given: Any) -> None:
 
     By id, or all that the options select.
     """
-    _act(Action.DISABLE, waiting.disable_task, ids, given)
+    _act(Action.DISABLE, amend_waiting.disable_task, ids, given)
 
 
 def _act(

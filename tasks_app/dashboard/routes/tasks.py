@@ -22,9 +22,9 @@ from tasks_app.monitor.pages.task import TaskPage, task_page
 from tasks_app.monitor.pages.tasks import FILTERS, SINCE, Tasks, page_by_page, tasks
 from tasks_app.pool.tasks.cancel import Cancelled
 from tasks_app.pool.tasks.requeue import Requeued
+from tasks_app.runtime.api.amend_waiting import Changed, hold_task, release_task, run_task_now
 from tasks_app.runtime.api.limits import unblock_task
 from tasks_app.runtime.api.tasks import cancel_task, requeue_task
-from tasks_app.runtime.api.waiting import Changed, hold_task, release_task, run_task_now
 
 _CHANGED = frozenset(
     {Cancelled.CANCELLED, Cancelled.REQUESTED, Requeued.REQUEUED, Changed.CHANGED, True}

@@ -16,13 +16,7 @@ from tasks_app.domain.schedules.cron import zone_of
 from tasks_app.domain.schedules.days_off import DaysOff, options_of, read_days_off, with_days_off
 from tasks_app.domain.schedules.misfire import MisfirePolicy, parse_missed
 from tasks_app.domain.schedules.overlap import Overlap
-from tasks_app.domain.schedules.timing import (
-    UTC_NAME,
-    Timing,
-    check_instant,
-    timing_of,
-    written,
-)
+from tasks_app.domain.schedules.timing import UTC_NAME, Timing, check_instant, timing_of, written
 from tasks_app.domain.schedules.when import When
 from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskRow
 

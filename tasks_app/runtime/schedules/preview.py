@@ -13,18 +13,17 @@ from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.misfire import first_at, next_at
 from tasks_app.domain.schedules.overlap import Fired
-from tasks_app.domain.schedules.schedule import Schedule, SchedulePlan, plan_of
+from tasks_app.domain.schedules.schedule import Schedule, SchedulePlan
 from tasks_app.domain.schedules.timing import Timing, between, check_instant
 from tasks_app.domain.schedules.when import When
 from tasks_app.domain.tasks.names import check_name
 from tasks_app.domain.tasks.records import TaskId
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.schedules import schedules as rows
-from tasks_app.runtime.api.producer import admitted
 from tasks_app.runtime.db.connections import Sync, connection_of, made_async
 from tasks_app.runtime.schedules.declared import ScheduleOptions
+from tasks_app.runtime.schedules.planned import changed, days_of, planned
 from tasks_app.runtime.schedules.scheduler import make
-from tasks_app.runtime.schedules.schedules import changed, days_of
 
 MOST_FILLED = 10_000
 """Instants of one backfill: it is one transaction."""
@@ -81,7 +80,7 @@ def preview(session: Sync, count: int = 10, **when: Unpack[When]) -> Preview:
     """
     connection = connection_of(session)
     now = rows.clock(connection)
-    plan = plan_of(admitted(NewTask(check_name("preview"))), when)
+    plan = planned(NewTask(check_name("preview")), when)
     timing = plan.timing_from(plan.starts_at or now, days_of(connection, plan))
     return Preview(timing.explain(), _next(plan, timing, now, count))
 

@@ -79,7 +79,10 @@ class Reaper:
         """
         troubles: list[SQLAlchemyError] = []
         still_open = 0
-        for view in self._slots.occupied():
+        views = self._slots.occupied()
+        for owner in self._found.keys() - {view.owner for view in views}:
+            self._found.pop(owner, None)  # another has reaped it
+        for view in views:
             if not view.dead:
                 continue
             last = self._slots.read(view.index)  # what it wrote after we read, before it died
