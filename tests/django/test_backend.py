@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tasks_app.domain.errors import InvalidConnectionError
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tests.runtime.bench import Bench
 
@@ -141,6 +142,14 @@ def test_it_is_enqueued_with_its_transaction(site: Bench, calls: Any) -> None:
     assert calls.add.get_result(kept.id).status is Status.READY
     with pytest.raises(TaskResultDoesNotExist):
         calls.add.get_result(lost.id)
+
+
+def test_a_block_of_another_database_alone_is_refused(site: Bench, calls: Any) -> None:
+    """It would commit alone, also when that block is rolled back."""
+    with transaction.atomic(using="other"), pytest.raises(InvalidConnectionError, match="'other'"):
+        calls.add.enqueue(1, b=1)
+
+    assert site.sql("SELECT count(*) FROM task_pending") == 0
 
 
 def test_the_terms_of_a_call_come_back(site: Bench, calls: Any) -> None:
