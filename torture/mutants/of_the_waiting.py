@@ -93,9 +93,9 @@ WAITING = (
         "waiting: producers",
         "A producer who reschedules by the unique key releases nothing.",
         "tasks_app/pool/tasks/unique_conflicts.py",
-        "        due_at = CASE WHEN {is_held()} THEN p.due_at ELSE {_DUE} END,\n"
-        "        scan_at = CASE WHEN {is_held()} THEN p.scan_at ELSE {_DUE} END,\n",
-        "        due_at = {_DUE}, scan_at = {_DUE},\n",
+        "        due_at = CASE WHEN {is_held()} THEN p.due_at ELSE {_DUE_IN_TIME} END,\n"
+        "        scan_at = CASE WHEN {is_held()} THEN p.scan_at ELSE {_DUE_IN_TIME} END,\n",
+        "        due_at = {_DUE_IN_TIME}, scan_at = {_DUE_IN_TIME},\n",
         f"{VERBS}test_a_producer_who_reschedules_by_the_unique_key_leaves_it_held",
     ),
     mutant(

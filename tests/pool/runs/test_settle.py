@@ -195,6 +195,7 @@ def test_a_finished_row_keeps_everything_that_it_was(
     outcome = {"result", "error", "run_ms", "finished_at", "fingerprint"}
     gone = {
         "scan_at",
+        "held_due_at",
         "parked",
         "parked_kind",
         "parked_for",
