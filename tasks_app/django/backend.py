@@ -29,6 +29,8 @@ from tasks_app.runtime.hints.hints import hint_tasks
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
 
 _OF_HANDLERS = frozenset({"retry", "max_attempts", "timeout"})
+_BACKENDS: dict[str, str] = {}
+"""Of each handler's name that a backend declared in this process: its alias."""
 
 
 class TasksBackend(BaseTaskBackend):
@@ -101,15 +103,18 @@ class TasksBackend(BaseTaskBackend):
         return find_result(connections[self.database], result_id)
 
     def _declare(self, task: Any) -> None:
-        def run(ctx: Any, payload: dict[str, Any]) -> Any:
+        def run(ctx: Any, payload: dict[str, Any] | None) -> Any:
             result = self.get_result(str(ctx.task_id))
             task_started.send(type(self), task_result=result)
             transaction.on_commit(lambda: self.tell_of_end(ctx.task_id), using=self.database)
             context = [TaskContext(task_result=result)] * task.takes_context
-            return normalize_json(task.call(*context, *payload["args"], **payload["kwargs"]))
+            call = payload or {}
+            args, kwargs = call.get("args", []), call.get("kwargs", {})
+            return normalize_json(task.call(*context, *args, **kwargs))
 
         run.__module__, run.__qualname__ = task.func.__module__, task.func.__qualname__
         handler(task.module_path, queue=task.queue_name, **self._limits)(run)
+        _BACKENDS[task.module_path] = self.alias
 
     def tell_of_end(self, task_id: int) -> None:
         """Send ``task_finished``."""
@@ -119,11 +124,12 @@ class TasksBackend(BaseTaskBackend):
 @HOOKS.follow
 def tell_of_failure(notice: Notice) -> None:
     """Send it for what failed; Django makes backends anew in each thread, and this is one."""
-    if not notice.kind.is_final or notice.kind is NoticeKind.SUCCEEDED or notice.headers is None:
+    if not notice.kind.is_final or notice.kind is NoticeKind.SUCCEEDED:
         return
-    header = json.loads(notice.headers).get(DJANGO)
-    if header is not None:
-        task_backends[header["backend"]].tell_of_end(notice.task_id)
+    header = json.loads(notice.headers or "{}").get(DJANGO)
+    alias = header["backend"] if header else _BACKENDS.get(notice.name)
+    if alias is not None:
+        task_backends[alias].tell_of_end(notice.task_id)
 
 
 def ours(priority: int) -> int:

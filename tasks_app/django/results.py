@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from django.tasks import task_backends
+from django.tasks.base import Task as DjangoTask
 from django.tasks.base import TaskError, TaskResult, TaskResultStatus
 from django.tasks.exceptions import TaskResultDoesNotExist
 from django.utils.module_loading import import_string
@@ -15,7 +17,7 @@ from tasks_app.pool.connection.psycopg_connection import on_psycopg
 from tasks_app.pool.tasks import browse
 
 DJANGO = "django"
-"""The header that a task of ``django.tasks`` has."""
+"""The header that a task has which ``enqueue()`` made. One of a schedule, or by name, has none."""
 _STATUS = {
     State.PENDING: TaskResultStatus.READY,
     State.RUNNING: TaskResultStatus.RUNNING,
@@ -37,12 +39,22 @@ def find_result(database: Any, result_id: str) -> TaskResult:
     database.ensure_connection()
     connection = on_psycopg(database.connection)
     task = browse.get(connection, number)
-    if task is None or DJANGO not in (task.headers or {}):
+    function = _function(task) if task else None
+    if task is None or function is None:
         raise TaskResultDoesNotExist(result_id)
-    return _result(task, browse.attempts(connection, number))
+    return _result(task, function, browse.attempts(connection, number))
 
 
-def _result(task: Task, attempts: list[Attempt]) -> TaskResult:
+def _function(task: Task) -> Any:
+    """Return the function as Django knows it; None: it is none of ``django.tasks``."""
+    try:
+        function = import_string(task.name)
+    except ImportError:
+        return None
+    return function if isinstance(function, DjangoTask) else None
+
+
+def _result(task: Task, function: Any, attempts: list[Attempt]) -> TaskResult:
     status = _STATUS.get(task.state, TaskResultStatus.FAILED)
     errors = [_error(each.kind, each.message, each.traceback) for each in attempts]
     if status is TaskResultStatus.FAILED and not errors:
@@ -52,18 +64,18 @@ def _result(task: Task, attempts: list[Attempt]) -> TaskResult:
         workers.append(task.owner)
     starts = [each.started_at for each in attempts if each.started_at]
     starts += [task.started_at] if task.started_at else []
-    call = task.payload or {"args": [], "kwargs": {}}
+    called, call = _called(task, function), task.payload or {}
     result = TaskResult(
-        task=_called(task),
+        task=called,
         id=str(task.id),
         status=status,
         enqueued_at=task.created_at,
         started_at=min(starts, default=None),
         last_attempted_at=max(starts, default=None),
         finished_at=task.finished_at,
-        args=call["args"],
-        kwargs=call["kwargs"],
-        backend=task.headers[DJANGO]["backend"],
+        args=call.get("args", []),
+        kwargs=call.get("kwargs", {}),
+        backend=called.backend,
         errors=errors,
         worker_ids=workers,
     )
@@ -71,16 +83,20 @@ def _result(task: Task, attempts: list[Attempt]) -> TaskResult:
     return result
 
 
-def _called(task: Task) -> Any:
-    """Return the function as Django knows it, on the terms of this call."""
-    terms = task.headers[DJANGO]
-    function = import_string(task.name)
-    called = function.using(
-        queue_name=task.queue, priority=terms["priority"], backend=terms["backend"]
-    )
-    if terms["run_after"]:
-        called = called.using(run_after=datetime.fromisoformat(terms["run_after"]))
-    return called
+def _called(task: Task, function: Any) -> Any:
+    """Return the function on the terms of this call.
+
+    The queue is left out if Django does not know it: an operator or a schedule chose it.
+    """
+    terms = (task.headers or {}).get(DJANGO, {})
+    alias = terms.get("backend", function.backend)
+    changes = {"backend": alias, "priority": terms.get("priority")}
+    queues = task_backends[alias].queues
+    if not queues or task.queue in queues:
+        changes["queue_name"] = task.queue
+    if terms.get("run_after"):
+        changes["run_after"] = datetime.fromisoformat(terms["run_after"])
+    return function.using(**changes)
 
 
 def _error(kind: str, message: str, traceback: str | None) -> TaskError:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tasks_app.django import create_task
 from tasks_app.domain.errors import InvalidConnectionError
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tests.runtime.bench import Bench
@@ -169,6 +170,23 @@ def test_priorities(site: Bench, calls: Any, theirs: int, ours: int) -> None:
     result = calls.add.using(priority=theirs).enqueue(1, 1)
 
     assert site.task(int(result.id)).priority == ours
+
+
+def test_a_schedule_or_a_name_calls_it_too(site: Bench, calls: Any, signals: Any) -> None:
+    with transaction.atomic():
+        added = create_task("tests.django.shop.calls.add", {"args": [2], "kwargs": {"b": 3}})
+        failed = create_task("tests.django.shop.calls.fails")
+        elsewhere = create_task("tests.django.shop.calls.fails", queue="unknown_to_django")
+
+    site.drain()
+    ids = (added, failed, elsewhere)
+    results = [calls.fails.get_backend().get_result(str(int(each))) for each in ids]
+
+    assert [each.status for each in results] == [Status.SUCCESSFUL, Status.FAILED, Status.READY]
+    assert (results[0].args, results[0].kwargs, results[0].return_value) == ([2], {"b": 3}, 5)
+    assert (results[1].args, results[1].backend) == ([], "retried")
+    assert results[2].task.queue_name == "default"
+    assert [kind for kind, _ in signals].count("finished") == 2
 
 
 def test_other_results_are_not_found(site: Bench, calls: Any) -> None:
