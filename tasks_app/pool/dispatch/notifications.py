@@ -33,7 +33,7 @@ def is_pooled(connection: Connection) -> bool:
     It tells another process id than the server's, and what it gives us for a transaction may serve
     another client in the next: that one would get our notices.
     """
-    driver: Any = connection.connection.driver_connection
+    driver = driver_of(connection)
     return bool(driver.info.backend_pid != connection.scalar(text("SELECT pg_backend_pid()")))
 
 
@@ -49,9 +49,14 @@ def received(connection: Connection) -> set[str]:
     Raises:
         psycopg.OperationalError: the connection is lost.
     """
-    driver: Any = connection.connection.driver_connection
+    driver = driver_of(connection)
     driver.pgconn.consume_input()
     queues = set()
     while notice := driver.pgconn.notifies():
         queues.add(notice.extra.decode())
     return queues
+
+
+def driver_of(connection: Connection) -> Any:
+    """Return psycopg's connection, also of one that belongs to no pool."""
+    return connection.connection.dbapi_connection

@@ -10,13 +10,13 @@ import select
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from sqlalchemy import Connection
 
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
-from tasks_app.pool.dispatch.notifications import is_pooled, listen, received
+from tasks_app.pool.dispatch.notifications import driver_of, is_pooled, listen, received
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import patience_s
 
@@ -30,10 +30,16 @@ JOIN_S = 1.0
 class Listener:
     """One process's: it has a connection of its own while it listens."""
 
-    def __init__(self, database: Database, wake: Callable[[set[str]], None]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        wake: Callable[[set[str]], None],
+        patience: Callable[[], float] = patience_s,
+    ) -> None:
         """``wake`` gets the queues of the notices; none: any queue may have work."""
         self._database = database
         self._wake = wake
+        self._patience = patience
         self._ends = threading.Event()
         self._patience_s = 0.0
         self._read_end, self._write_end = os.pipe()
@@ -53,6 +59,9 @@ class Listener:
         self._ends.set()
         os.write(self._write_end, b"\0")
         self._thread.join(JOIN_S)
+        if not self._thread.is_alive():
+            os.close(self._read_end)
+            os.close(self._write_end)
 
     def _work(self) -> None:
         while not self._ends.is_set():
@@ -70,13 +79,12 @@ class Listener:
                 self._ends.wait(self._patience_s)
 
     def _listen(self, connection: Connection) -> None:
-        driver: Any = connection.connection.driver_connection
         listen(connection)
         if self._patience_s:
             log.info("the database wakes this process again")
             self._patience_s = 0.0
         poll = select.poll()
-        for descriptor in (driver.fileno(), self._read_end):
+        for descriptor in (driver_of(connection).fileno(), self._read_end):
             poll.register(descriptor, select.POLLIN)
         self._wake(set())  # what came before this was not heard
         while not self._ends.is_set():
@@ -90,4 +98,4 @@ class Listener:
                 "the database wakes this process no more, so it looks for work by itself: %s",
                 brief(error),
             )
-        self._patience_s = min(2 * self._patience_s or patience_s(), LONGEST_PATIENCE_S)
+        self._patience_s = min(2 * self._patience_s or self._patience(), LONGEST_PATIENCE_S)
