@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from tasks_app import create_task
 from tasks_app.embedded.servers.postgres import Postgres
+from tasks_app.pool.operations.notify_trigger import install, remove
 from tests.runtime.bench import Bench
 from tests.waiting import until
 
@@ -106,6 +107,21 @@ def test_it_listens_again_after_a_restart_of_the_database(
     said = log.read_text()
     assert said.count("wakes this process no more") == 1
     assert said.count("wakes this process again") == 1
+
+
+def test_sql_wakes_by_the_trigger(bench: Bench, work: Work, listeners: Callable[[], int]) -> None:
+    with bench.engine.begin() as connection:
+        install(connection)
+    try:
+        work("-c", "1")
+        until(listeners, 30)
+
+        for _ in range(3):
+            task_id = bench.sql("SELECT task_create('plain')")
+            until(lambda task=task_id: bench.state(task) == "SUCCEEDED", SOON_S, "the run")
+    finally:
+        with bench.engine.begin() as connection:
+            remove(connection)
 
 
 def test_without_hints_nobody_listens(
