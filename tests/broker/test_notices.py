@@ -8,16 +8,13 @@ import pytest
 
 from tasks_app.pool.operations.notify_trigger import install, remove
 from tests.broker.conftest import House
+from tests.runtime.notify.conftest import LISTENERS
 from tests.waiting import until
 
 pytestmark = pytest.mark.processes
 
 SCANS = {"TASKS_APP_SCAN_INTERVAL": "60s"}
 SOON_S = 20.0
-LISTENS = """
-    SELECT count(*) FROM pg_stat_activity
-    WHERE datname = current_database() AND state = 'idle' AND query LIKE 'LISTEN%'
-"""
 
 
 @pytest.fixture
@@ -33,18 +30,18 @@ def trigger(house: House) -> Iterator[None]:
 def test_tasks_of_sql_are_published_long_before_the_next_scan(house: House) -> None:
     house.worker(children=1, **SCANS)
     beat = house.beat(**SCANS)
-    until(lambda: house.sql(LISTENS) == 1, 30, "LISTEN")
+    until(lambda: house.sql(LISTENERS) == 1, 30, "LISTEN")
 
     for _ in range(3):
         task_id = house.sql("SELECT task_create('plain')")
         assert house.over([task_id], SOON_S) == {"SUCCEEDED": 1}
 
     assert beat.stop() == 0
-    assert house.sql(LISTENS) == 0
+    assert house.sql(LISTENERS) == 0
 
 
 def test_without_hints_beat_does_not_listen(house: House) -> None:
     beat = house.beat(TASKS_APP_HINTS="off")
     beat.says("this beat leads")
 
-    assert house.sql(LISTENS) == 0
+    assert house.sql(LISTENERS) == 0
