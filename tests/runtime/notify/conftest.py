@@ -45,7 +45,7 @@ def listening(bench: Bench) -> Iterator[Listening]:
     """A listener in this process, which listens."""
     listening = Listening(Database(bench.url))
     with listening.listener:
-        until(lambda: listening.heard)
+        until(lambda: bench.sql(LISTENERS))
         yield listening
 
 
