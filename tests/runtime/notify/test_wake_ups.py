@@ -20,6 +20,7 @@ from tasks_app import create_task
 from tasks_app.embedded.servers.postgres import Postgres
 from tasks_app.pool.operations.notify_trigger import install, remove
 from tests.runtime.bench import Bench
+from tests.runtime.notify.conftest import QUIET
 from tests.waiting import until
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
@@ -68,8 +69,9 @@ def _end(parent: subprocess.Popen) -> None:
 
 
 def starts_soon(bench: Bench) -> None:
-    """Create tasks on a session one after the other; each runs before the next is created."""
+    """Create tasks on a session, each while all workers sleep."""
     for _ in range(3):
+        until(lambda: bench.sql(QUIET))
         with Session(bench.engine) as session, session.begin():
             task_id = create_task(session, "plain")
         until(lambda task=task_id: bench.state(task) == "SUCCEEDED", SOON_S, "the run")
@@ -117,6 +119,7 @@ def test_sql_wakes_by_the_trigger(bench: Bench, work: Work, listeners: Callable[
         until(listeners, 30)
 
         for _ in range(3):
+            until(lambda: bench.sql(QUIET))
             task_id = bench.sql("SELECT task_create('plain')")
             until(lambda task=task_id: bench.state(task) == "SUCCEEDED", SOON_S, "the run")
     finally:

@@ -15,7 +15,7 @@ from tasks_app.pool.dispatch.notifications import notify
 from tasks_app.pool.flow_control.limits import set_limit
 from tasks_app.runtime.api.groups import create_group
 from tests.runtime.bench import Bench
-from tests.runtime.notify.conftest import LISTENERS
+from tests.runtime.notify.conftest import LISTENERS, QUIET
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 
@@ -107,6 +107,7 @@ def test_a_notice_ends_the_nap(bench: Bench) -> None:
     until(lambda: bench.sql(LISTENERS))
 
     for _ in range(3):
+        until(lambda: bench.sql(QUIET))
         task_id = bench.create()
         with bench.engine.begin() as connection:
             notify(connection, "default")
