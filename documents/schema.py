@@ -70,7 +70,7 @@ pools on one broker do not run each other's tasks.
 ## task_notify
 
 `task_notify()` is for the trigger of `tasks-app notify install`, which tells workers by NOTIFY
-which queues got a task that is due: [tasks created in SQL](operations/hints.md#tasks-created-in-sql).
+which queues got a task that is due ([tasks created in SQL](operations/hints.md)).
 """
 _TABLES = text("""
     SELECT c.oid, c.relname AS name, c.relkind AS kind, obj_description(c.oid, 'pg_class') AS about
