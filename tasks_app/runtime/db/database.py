@@ -138,23 +138,6 @@ class Database:
             raise
         self._keep_at_hand(connection)
 
-    @contextmanager
-    def apart(self) -> Iterator[Connection]:
-        """Open a connection that stays out of the pools, with autocommit; it ends with the block.
-
-        For one that stays open for long, and whose settings nobody else may get.
-        """
-        self._fresh()
-        connection = self._autocommit.connect()
-        connection.detach()
-        try:
-            yield connection
-        except BaseException:
-            connection.invalidate()
-            raise
-        finally:
-            connection.close()
-
     def _from_hand(self) -> Connection | None:
         with suppress(IndexError):  # another thread was faster
             connection = self._at_hand.pop()

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -25,6 +26,20 @@ log = quiet_logger(__name__)
 LONGEST_PATIENCE_S = 30.0
 """Between two tries to connect; the first are as near as those of other threads."""
 JOIN_S = 1.0
+
+
+@contextmanager
+def apart(database: Database) -> Iterator[Connection]:
+    """Open a connection that stays out of the pools, with autocommit; it ends with the block."""
+    connection = database.engine.execution_options(isolation_level="AUTOCOMMIT").connect()
+    connection.detach()
+    try:
+        yield connection
+    except BaseException:
+        connection.invalidate()
+        raise
+    finally:
+        connection.close()
 
 
 class Listener:
@@ -66,7 +81,7 @@ class Listener:
     def _work(self) -> None:
         while not self._ends.is_set():
             try:
-                with self._database.apart() as connection:
+                with apart(self._database) as connection:
                     if is_pooled(connection):
                         log.info(
                             "a pooler stands before the database, and LISTEN does not pass it: "

@@ -7,10 +7,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from tasks_app import create_task, hint_tasks
@@ -108,9 +107,10 @@ class TestListener:
         heard: list[set[str]] = []
 
         class Away(Database):
-            def apart(self) -> Any:
+            @property
+            def engine(self) -> Engine:
                 tries.append(time.monotonic())
-                return super().apart()
+                return super().engine
 
         database = Away("postgresql+psycopg://me@127.0.0.1:1/x")
         with Listener(database, heard.append, lambda: 0.01):
