@@ -55,6 +55,8 @@ INSERT = {"handler": "insert"}
 BULK, SINGLE = {"verb": "bulk"}, {"verb": "single"}
 IN_TRANSACTIONS = {"verb": "single_in_transactions"}
 PEERS_ON_A_DATABASE = ("pgqueuer", "graphile", "procrastinate")
+WAYS = ("ours-celery", "ours-notify", "ours-poll")
+"""A worker is told by the broker, by the database, or by nobody."""
 CREATORS = ("ours-celery", *PEERS_ON_A_DATABASE)
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
@@ -118,7 +120,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "latency",
         "Idle system, a task every 20 ms: from the start of the call to the handler",
         latency,
-        tuple(Entry(name, 200) for name in ("ours-celery", *PEERS_ON_A_DATABASE, "celery")),
+        tuple(Entry(name, 200) for name in (*WAYS, *PEERS_ON_A_DATABASE, "celery")),
         quick=True,
     ),
     Scenario(

@@ -66,6 +66,11 @@ POOL = """
 
 `task_pool()` returns what the name of the pool is made of. Messages carry that name, so that two
 pools on one broker do not run each other's tasks.
+
+## task_notify
+
+`task_notify()` is for the trigger of `tasks-app notify install`, which tells workers by NOTIFY
+which queues got a task that is due ([tasks created in SQL](operations/hints.md)).
 """
 _TABLES = text("""
     SELECT c.oid, c.relname AS name, c.relkind AS kind, obj_description(c.oid, 'pg_class') AS about

@@ -93,6 +93,20 @@ OURS = (
     _ours("ours-celery-batch", "Celery prefork 2 and beat, commit=batch", missing=batches),
     _ours("ours-work", "2 x tasks-app work", WORK, parties=2),
     _ours(
+        "ours-notify",
+        "2 x tasks-app work, woken by NOTIFY",
+        WORK,
+        parties=2,
+        variables={"TASKS_APP_BROKER_URL": ""},
+    ),
+    _ours(
+        "ours-poll",
+        "2 x tasks-app work that look for work once a second",
+        WORK,
+        parties=2,
+        variables={"TASKS_APP_BROKER_URL": "", "TASKS_APP_HINTS": "off"},
+    ),
+    _ours(
         "ours-celery-threads",
         "Celery prefork 2 with 8 threads each, and beat",
         variables={"TASKS_APP_THREADS": "8"},

@@ -3,13 +3,15 @@
 It keeps no schedule file. Any number of beats may run: the one that holds the lease of the scan
 ticks, the others look about twice a second whether the lease is over. When each entry last fired
 is stored beside the lease, so that the next leader, or the same beat restarted, goes on from there.
+A notice of tasks that no message announces ends the pause of the one that leads.
 """
 
 from __future__ import annotations
 
 import socket
+import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,6 +29,8 @@ from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
 from tasks_app.runtime.db.errors import is_unanswered, patience_s
 from tasks_app.runtime.health_files import BEAT, Liveness
+from tasks_app.runtime.notify.listener import Listener
+from tasks_app.runtime.scan.result import AGAIN_S
 
 log = quiet_logger(__name__)
 
@@ -34,6 +38,8 @@ STANDBY_S = 0.5
 """Between two looks of a beat that does not lead."""
 LONGEST_NAP_S = 1.0
 """Between two looks of the leader: it has a lease of seconds to renew."""
+WAITED_S = 1e-6
+"""What is left to wait. After a pause, however short, Celery does what it does once in a while."""
 
 
 class PoolScheduler(Scheduler):
@@ -46,6 +52,9 @@ class PoolScheduler(Scheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._again_at: float | None = None
         self._leads = False
+        self._listening: ExitStack | None = None
+        self._noticed = threading.Event()
+        self._scanned_at = 0.0
         self._look_in_s = STANDBY_S
         self._failures = 0
         settings = load_settings()
@@ -59,6 +68,7 @@ class PoolScheduler(Scheduler):
         settings = load_settings()
         check_surroundings(self.app, settings)
         self._interval_s = settings.scan_interval.total_seconds()
+        self._hints = settings.hints
         self._leader = beat_leader(self.app)
         report_from_beat(self.app, settings, self._leader.database)
         self.install_default_entries(self.schedule)
@@ -74,7 +84,27 @@ class PoolScheduler(Scheduler):
             self._run_inline(SCAN)
         if self._again_at is not None:
             wait = min(wait, max(0.0, self._again_at - time.monotonic()))
-        return min(wait, LONGEST_NAP_S)
+        return self._await_notice(min(wait, LONGEST_NAP_S))
+
+    def _await_notice(self, wait_s: float) -> float:
+        """Wait here, where a notice ends it, and let Celery wait for next to nothing."""
+        if self._listening is None or wait_s == 0:
+            return wait_s
+        if self._noticed.wait(wait_s):
+            self._noticed.clear()
+            self._again_at = self._scanned_at + AGAIN_S
+        return WAITED_S
+
+    def _listen(self) -> None:
+        """Listen for notices while this beat leads."""
+        if self._leads and self._listening is None and self._hints:
+            self._listening = ExitStack()
+            self._listening.enter_context(
+                Listener(self._leader.database, lambda _queues: self._noticed.set())
+            )
+        elif not self._leads and self._listening is not None:
+            self._listening.close()
+            self._listening = None
 
     def adjust(self, n: float, drift: float = 0.0) -> float:
         """Wake up on time. Celery wakes 10 ms before, and polls without a pause until then."""
@@ -89,6 +119,8 @@ class PoolScheduler(Scheduler):
 
     def close(self) -> None:
         """Let a standby take over at once."""
+        self._leads = False
+        self._listen()
         if self._leader is not None:
             self._leader.lead.release()
             self._leader.duties.stop()
@@ -112,6 +144,7 @@ class PoolScheduler(Scheduler):
             self._take_over()
         elif led and not self._leads:
             log.info("this beat stands by")
+        self._listen()
         return self._leads
 
     def _take_over(self) -> None:
@@ -143,6 +176,7 @@ class PoolScheduler(Scheduler):
         """Run one of ours; the next tick repeats what fails."""
         try:
             if task == SCAN:
+                self._scanned_at = time.monotonic()
                 again_s = self._leader.scan().again_in(self._interval_s)
                 again = again_s < self._interval_s
                 self._again_at = time.monotonic() + again_s if again else None

@@ -23,6 +23,7 @@ COMMANDS = {
     "urls": "tasks_app.cli.processes.servers:urls",
     "migrate": "tasks_app.cli.operations.migrate:migrate",
     "grants": "tasks_app.cli.operations.grants:grants",
+    "notify": "tasks_app.cli.operations.notify:notify",
     "list": "tasks_app.cli.tasks.views:list_",
     "show": "tasks_app.cli.tasks.views:show",
     "explain": "tasks_app.cli.tasks.explain:explain",

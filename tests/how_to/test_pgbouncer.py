@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import logging
 import os
 import pwd
 import shutil
@@ -18,7 +19,11 @@ from sqlalchemy.orm import Session
 
 from tasks_app import Settings, create_task, get_task, handler
 from tasks_app.embedded.servers.ports import HOST, choose_port
+from tasks_app.monitor.checks.sessions import wake_ups
+from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import Registry
+from tasks_app.runtime.notify.listener import Listener
+from tasks_app.runtime.notify.publisher import NotifyHints
 from tasks_app.testing import drain
 from tests.docs.reading import blocks
 from tests.how_to.conftest import Load
@@ -116,3 +121,40 @@ def test_producers_and_workers_work_behind_it(
     with engine.connect() as connection:
         assert {get_task(connection, task).result for task in tasks} == {7}
     shop.dispose()
+
+
+@pytest.mark.processes
+def test_nobody_listens_behind_it_and_that_is_said(
+    engine: Engine, pooled: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    heard: list[set[str]] = []
+    behind = Database(pooled, prepare=False)
+    settings = Settings(database_url=pooled, prepare=False)
+    with Listener(behind, heard.append):
+        until(lambda: any("a pooler stands" in said for said in caplog.messages), 20)
+
+    with behind.begin() as connection:
+        (finding,) = wake_ups(connection, settings)
+    behind.dispose()
+    assert heard == []
+    assert finding.fact == (
+        "LISTEN does not pass the pooler before the database: "
+        "tasks-app work looks for work every 1s"
+    )
+    with engine.connect() as connection:
+        listens = text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
+        assert connection.scalar(listens) == 0
+    assert len([said for said in caplog.messages if "pooler" in said]) == 1
+
+
+@pytest.mark.processes
+def test_hints_pass_through_it(engine: Engine, database_url: str, pooled: str) -> None:
+    """Who sends them may stand behind it, if who listens does not."""
+    heard: list[set[str]] = []
+    hints = NotifyHints(Settings(database_url=pooled, prepare=False))
+    with Listener(Database(database_url), heard.append):
+        until(lambda: heard)
+        hints.publish("mail", [1])
+        until(lambda: heard[1:] == [{"mail"}])
+    hints._database.dispose()

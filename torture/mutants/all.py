@@ -10,6 +10,7 @@ from torture.mutants.of_the_gates import GATES
 from torture.mutants.of_the_groups import GROUPS_AND_PROGRESS
 from torture.mutants.of_the_keys import KEYS
 from torture.mutants.of_the_locks import LOCKS
+from torture.mutants.of_the_notices import NOTICES
 from torture.mutants.of_the_operators import OPERATORS
 from torture.mutants.of_the_partitions import PARTITIONS
 from torture.mutants.of_the_pool import POOL
@@ -34,4 +35,5 @@ ALL = (
     *KEYS,
     *OPERATORS,
     *WAITING,
+    *NOTICES,
 )

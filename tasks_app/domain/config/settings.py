@@ -41,7 +41,8 @@ class Settings(AlertSettings):
     broker_url: BrokerUrl | None = None
     """``redis://…`` or ``amqp://…``. Workers and beat need it; producers may have it, for hints."""
     hints: bool = True
-    """Producers tell the broker what they committed, so that tasks start at once."""
+    """Producers tell what they committed, so that tasks start at once: the broker or, where no URL
+    names one, by NOTIFY those who listen: `tasks-app work` and beat."""
     delay_index: bool = True
     """Redis hints at delayed tasks when they become due: they start a few milliseconds late, not
     tens."""

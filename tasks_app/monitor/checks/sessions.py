@@ -5,9 +5,11 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.durations import format_duration
 from tasks_app.domain.finding import Finding, ok, warn
 from tasks_app.monitor.checks.database import Check
-from tasks_app.pool.operations import diagnostics
+from tasks_app.pool.dispatch.notifications import is_pooled
+from tasks_app.pool.operations import diagnostics, notify_trigger
 from tasks_app.runtime.db.session_settings import PLANNED
 
 CUTTING = ("idle_in_transaction_session_timeout", "transaction_timeout")
@@ -41,7 +43,20 @@ def handlers(connection: Connection, _settings: Settings) -> list[Finding]:
     return [ok("handlers' SQL", f"is planned as for everybody (jit = {found['jit']})")]
 
 
-CHECKS: tuple[Check, ...] = (planner,)
+def wake_ups(connection: Connection, settings: Settings) -> list[Finding]:
+    """Is a worker without a broker told of new tasks, or does it poll?"""
+    polls = f"tasks-app work looks for work every {format_duration(settings.scan_interval)}"
+    if not settings.hints:
+        return [ok("wake-ups", f"TASKS_APP_HINTS is off: {polls}")]
+    if is_pooled(connection):
+        return [ok("wake-ups", f"LISTEN does not pass the pooler before the database: {polls}")]
+    of_sql = "of all tasks"
+    if not notify_trigger.is_installed(connection):
+        of_sql = "not of those that SQL creates (tasks-app notify install)"
+    return [ok("wake-ups", f"the database tells tasks-app work and beat by NOTIFY, {of_sql}")]
+
+
+CHECKS: tuple[Check, ...] = (planner, wake_ups)
 """In our own sessions."""
 CHECKS_OF_HANDLERS: tuple[Check, ...] = (handlers,)
 """In the sessions of handlers."""

@@ -1,7 +1,7 @@
 """The channel by which hints go out: one message at a time, and none where it would not help.
 
-When the broker fails, or a queue has enough messages, hints are dropped for a while: the scan finds
-the tasks.
+When the broker, or the database, fails, or a queue has enough messages, hints are dropped for a
+while: the scan finds the tasks.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class HintChannel:
         self,
         connect: Callable[[], HintPublisher],
         counts: HintCounts,
+        whom: str = "broker",
         window_s: float = WINDOW_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -66,6 +67,7 @@ class HintChannel:
         """Whether the last message went out."""
         self._counts = counts
         self._connect = connect
+        self._whom = whom
         self._window_s = window_s
         self._clock = clock
         self._publisher: HintPublisher | None = None
@@ -176,7 +178,8 @@ class HintChannel:
     def _fall_silent(self, error: BaseException) -> None:
         if self._patience_s == SILENCE_S:  # once per outage
             log.warning(
-                "the broker takes no hints (%s): tasks start at the next scan until it does",
+                "the %s takes no hints (%s): tasks start at the next scan until it does",
+                self._whom,
                 str(error).rstrip(".")
                 if isinstance(error, ConfigurationError)
                 else type(error).__name__,

@@ -1,4 +1,6 @@
-"""Hints: tasks that a session created are offered to the broker once its transaction commits.
+"""Hints: tasks that a session created are offered to workers once its transaction commits.
+
+They go through the broker or, where there is none, by PostgreSQL's NOTIFY.
 
 A savepoint's tasks pass to the transaction around it when it is released, and are forgotten when it
 rolls back. A session bound to a connection hints nothing: what it commits may be rolled back by the
@@ -42,16 +44,22 @@ BULK = 1_000
 """Calls that create more tasks than this are left to the scan: nobody waits for the first task."""
 PUBLISHER = "tasks_app.broker.publish.hints"
 """The module that sends hints through Celery's broker."""
+NOTIFIER = "tasks_app.runtime.notify.publisher"
+"""The one that sends them by NOTIFY."""
 _NOTES = "tasks_app hints"
 """Where a session keeps a list of hints for each of its open transactions."""
 
 
-def through_broker(settings: Settings) -> HintPublisher:
-    """Reach the broker by a module of a higher floor, which brings Celery: with the first hint.
+def as_configured(settings: Settings) -> HintPublisher:
+    """Reach the workers by a module of a higher room, which may bring Celery: with the first hint.
 
     Nobody has to hand it in, so that producers send hints by whichever import they came to us.
     """
-    publisher: HintPublisher = importlib.import_module(PUBLISHER).CeleryHints(settings)
+    publisher: HintPublisher
+    if settings.broker_url is None:
+        publisher = importlib.import_module(NOTIFIER).NotifyHints(settings)
+    else:
+        publisher = importlib.import_module(PUBLISHER).CeleryHints(settings)
     return publisher
 
 
@@ -59,7 +67,7 @@ class Hints:
     """The hints of one process; a forked one starts afresh."""
 
     def __init__(self) -> None:
-        self._connect: Connect = through_broker
+        self._connect: Connect = as_configured
         self._left_behind: list[HintSender] = []
         self._names: WeakKeyDictionary[Any, str | None] = WeakKeyDictionary()
         self.pool: str | None = None
@@ -85,10 +93,11 @@ class Hints:
     def expected(self, session: object, rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
         """Return the rows to insert: the scan leaves those alone that a hint will announce.
 
-        A task that may expire meanwhile is not left to a hint.
+        A task that may expire meanwhile is not left to a hint. By NOTIFY none is: who is woken
+        looks for what is there to be scanned.
         """
         sender = self._current()
-        if sender is None or self._hinting_here(session, rows) is None:
+        if sender is None or self._by_notify or self._hinting_here(session, rows) is None:
             return rows
         return [
             row._replace(terms=hinted(row.terms))
@@ -155,11 +164,12 @@ class Hints:
 
     def _forget(self) -> None:
         self._sender: HintSender | None = None
+        self._by_notify = False
         self._decided = False
         self._deciding = threading.Lock()
 
     def _current(self) -> HintSender | None:
-        """Return the sender; None: hints are switched off, or no broker is configured."""
+        """Return the sender; None: hints are switched off, or no URL says where to."""
         if not self._decided:
             with self._deciding:
                 if not self._decided:
@@ -171,13 +181,15 @@ class Hints:
         from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  slow to import
 
         connect, settings = self._connect, load_settings()
-        if not settings.hints or settings.broker_url is None:
+        self._by_notify = settings.broker_url is None
+        if not settings.hints or (self._by_notify and settings.database_url is None):
             return None
         if not event.contains(Session, "after_commit", self._committed):
             event.listen(Session, "after_commit", self._committed)
             event.listen(Session, "after_transaction_end", self._ended)
             atexit.register(self.flush)
-        return HintSender(lambda: connect(settings))
+        whom = "database" if self._by_notify else "broker"
+        return HintSender(lambda: connect(settings), whom)
 
     def _hinting_here(self, session: object, rows: Sequence[TaskRow]) -> Session | None:
         """Return the session whose commit is to be heard, if it is of the pool that is hinted at.
@@ -228,7 +240,7 @@ os.register_at_fork(after_in_child=HINTS.forked)
 
 
 def hint_tasks(ids: Iterable[int], *, queue: str = "default") -> None:
-    """Tell the broker of due tasks that you have committed on a connection of psycopg.
+    """Tell workers of due tasks that you have committed on a connection of psycopg.
 
     They start at once instead of at the next scan. It neither waits nor raises.
 

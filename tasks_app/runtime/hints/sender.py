@@ -1,4 +1,4 @@
-"""The sender: tells the broker what was committed, by a thread that waits for its answers.
+"""The sender: tells broker or database what was committed, by a thread that waits for answers.
 
 A thread that offers hints never waits. Where the channel works and is free, hints go out at once
 from the thread that offers them: to wake another takes as long as to send. Hints that come while
@@ -41,12 +41,13 @@ class HintSender:
     def __init__(
         self,
         connect: Callable[[], HintPublisher],
+        whom: str = "broker",
         window_s: float = WINDOW_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``window_s`` and ``clock`` pace the channel."""
+        """``whom`` is for the log; ``window_s`` and ``clock`` pace the channel."""
         self.counts = HintCounts()
-        self._channel = HintChannel(connect, self.counts, window_s, clock)
+        self._channel = HintChannel(connect, self.counts, whom, window_s, clock)
         self._waiting: DelayQueue[Hint | threading.Event | None] = DelayQueue()
         """None: an answer is to be read. An Event: set it when all hints before it are sent."""
         self._starting = threading.Lock()

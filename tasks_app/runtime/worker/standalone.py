@@ -1,14 +1,14 @@
 """A worker without a broker: the smallest deployment, and the fast way for tests.
 
 Its main thread claims groups straight from the pool, and runs tasks, too; further threads and the
-event loop take theirs from the in-flight set.
+event loop take theirs from the in-flight set. While it is idle a notice of new work wakes it.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 
 from sqlalchemy import Connection
@@ -25,7 +25,9 @@ from tasks_app.runtime.execution.completion import UNANSWERED_WAIT
 from tasks_app.runtime.flow_control.admission import AdmissionControl, AdmissionVerdict
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.leader.duties import Duties
+from tasks_app.runtime.notify.listener import Listener
 from tasks_app.runtime.scan.position import ScanPosition
+from tasks_app.runtime.scan.throttle import Pace, Throttle
 from tasks_app.runtime.scan.triage import tidy
 from tasks_app.runtime.worker.child import Child
 
@@ -36,6 +38,9 @@ DRAIN_NAP_S = 0.1
 """Between two looks of a child that waits for its siblings' last tasks."""
 SHORTEST_NAP_S = 0.005
 """Instants that lie closer together are served together."""
+IN_VAIN = Pace(0.0, 20, 0.1)
+"""A notice wakes all idle children, and one gets the task: the looks of the others take a twentieth
+of their time."""
 
 
 class StandaloneWorker:
@@ -60,6 +65,9 @@ class StandaloneWorker:
         self._front = front or ScanPosition(child.parts.paces.front)
         self._admission = AdmissionControl(child.database)
         self._crowded_since: float | None = None
+        self._noticed = False
+        self._in_vain = Throttle(IN_VAIN)
+        self._rest_s = 0.0
 
     def run(self, *, drain: bool = False) -> None:
         """Work until the in-flight set is stopped; with ``drain``, until nothing is due or running.
@@ -74,6 +82,14 @@ class StandaloneWorker:
         if not drain:
             self.duties.rescuer.let_renew()
         self.child.threads.start()
+        listens = self._settings.hints and not drain
+        with Listener(self.child.database, self.notice) if listens else nullcontext():
+            self._work(drain=drain)
+        self._inflight.stop()
+        self.duties.stop()
+        self.child.await_runs()
+
+    def _work(self, *, drain: bool) -> None:
         while not self._inflight.over:
             self._every(self.tidy)
             taken = self.claim(drain=drain)
@@ -85,13 +101,17 @@ class StandaloneWorker:
             if drain and self._drained():
                 break
             self.nap(DRAIN_NAP_S if drain else None)
-        self._inflight.stop()
-        self.duties.stop()
-        self.child.await_runs()
+
+    def notice(self, queues: set[str]) -> None:
+        """End the nap: there may be work in these queues; none: in any."""
+        if not queues or not queues.isdisjoint(self._queues):
+            self._noticed = True
+            self._inflight.stirred.set()
 
     def claim(self, *, drain: bool = False) -> int | None:
         """Claim what is due; return how many, or None if the database did not answer."""
         self._claimed_at = time.monotonic()
+        noticed, self._noticed = self._noticed, False
         try:
             taken = self.child.executor.top_up(self._queues)
         except SQLAlchemyError as error:
@@ -99,6 +119,8 @@ class StandaloneWorker:
                 raise
             return None
         self._crowded_since = None
+        if noticed and not taken:
+            self._rest_s = self._in_vain.rest_after(time.monotonic() - self._claimed_at)
         return taken
 
     def _is_hopeless(self, error: SQLAlchemyError) -> bool:
@@ -145,6 +167,10 @@ class StandaloneWorker:
                 near = upcoming(connection, self._queues, within, since=since)
                 interval = min([interval, *(task.due_in_s + SHORTEST_NAP_S for task in near)])
             interval = max(0.0, min(interval, self._slot.tidy_at - time.monotonic()))
+            rest_s, self._rest_s = min(self._rest_s, interval), 0.0
+            if self._inflight.stopping.wait(rest_s):
+                return
+            interval -= rest_s
         self._inflight.stirred.wait(interval)
         self._inflight.stirred.clear()
 

@@ -19,7 +19,7 @@ from tasks_app.monitor.checks import database, flow_control, sessions, work
 from tasks_app.monitor.checks.checkup import examine, run_checks
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.flow_control import pause
-from tasks_app.pool.operations import diagnostics
+from tasks_app.pool.operations import diagnostics, notify_trigger
 from tasks_app.pool.operations.grants import RoleKind
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.settle import settle_one
@@ -85,8 +85,8 @@ def test_a_healthy_database_has_nothing_to_complain_of(engine: Engine, settings:
     assert set(levels(not_of_a_given_server(findings))) == {"ok"}, said(findings)
     assert [f.subject for f in findings] == [
         *("database", "schema", "privileges", "durability", "partitions", "retention"),
-        *("autovacuum", "connections", "transactions", "planner", "handlers' SQL"),
-        *("workers", "scan", "queues"),
+        *("autovacuum", "connections", "transactions", "planner", "wake-ups"),
+        *("handlers' SQL", "workers", "scan", "queues"),
         *("due tasks", "rescue", "schedules", "locks"),
     ]
 
@@ -179,6 +179,20 @@ def test_a_pooler_that_drops_what_we_set_is_seen(
     assert levels([*dropped, *ours]) == ["warn", "ok", "ok"]
     assert "enable_seqscan = on" in dropped[0].fact
     assert "TASKS_APP_PREPARE=off" in dropped[0].advice
+
+
+def test_it_says_who_is_told_of_new_tasks(connection: Connection, settings: Settings) -> None:
+    found = sessions.wake_ups(connection, settings)
+    found += sessions.wake_ups(connection, settings.model_copy(update={"hints": False}))
+    notify_trigger.install(connection)
+    found += sessions.wake_ups(connection, settings)
+
+    tells = "ok wake-ups: the database tells tasks-app work and beat by NOTIFY, "
+    assert said(found) == [
+        f"{tells}not of those that SQL creates (tasks-app notify install)",
+        "ok wake-ups: TASKS_APP_HINTS is off: tasks-app work looks for work every 1s",
+        f"{tells}of all tasks",
+    ]
 
 
 def test_a_server_that_cuts_off_handlers_is_seen(

@@ -26,7 +26,7 @@ from tasks_app import (
 )
 from tasks_app.runtime.api import producer
 from tasks_app.runtime.gc_pause import uncollected
-from tasks_app.runtime.hints.hints import HINTS, through_broker
+from tasks_app.runtime.hints.hints import HINTS, as_configured
 from tests.runtime.bench import Bench
 from tests.statements import once_after
 
@@ -38,7 +38,7 @@ def without_broker_and_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever tests before this one, in the same process, have connected to, or loaded."""
     monkeypatch.delenv("TASKS_APP_BROKER_URL", raising=False)
     monkeypatch.delitem(sys.modules, "opentelemetry.trace", raising=False)
-    HINTS.provide(through_broker)
+    HINTS.provide(as_configured)
 
 
 class Order(BaseModel):

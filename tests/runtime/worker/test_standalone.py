@@ -11,9 +11,11 @@ from sqlalchemy.engine import make_url
 
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.flow_control.limits import GateKind, Limit
+from tasks_app.pool.dispatch.notifications import notify
 from tasks_app.pool.flow_control.limits import set_limit
 from tasks_app.runtime.api.groups import create_group
 from tests.runtime.bench import Bench
+from tests.runtime.notify.conftest import LISTENERS, QUIET
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 
@@ -97,6 +99,33 @@ def test_no_nap_passes_over_what_became_due_after_the_claim(bench: Bench) -> Non
 
     assert not nap.is_alive()
     assert work.claim() == 1
+
+
+def test_a_notice_ends_the_nap(bench: Bench) -> None:
+    bench.succeeding()
+    bench.beside(bench.work(scan_interval=30).run)
+    until(lambda: bench.sql(LISTENERS))
+
+    for _ in range(3):
+        until(lambda: bench.sql(QUIET))
+        task_id = bench.create()
+        with bench.engine.begin() as connection:
+            notify(connection, "default")
+        until(lambda task=task_id: bench.state(task) == "SUCCEEDED")
+
+
+def test_a_child_that_is_woken_in_vain_rests(bench: Bench) -> None:
+    bench.succeeding()
+    work = bench.work()
+    rests = []
+    for queues in (set(), {"other"}, {"default"}, {"default", "other"}):
+        work.notice(queues)
+        assert work.claim() == 0
+        rests.append(work._rest_s)
+        work._rest_s = 0.0
+
+    assert rests[:2] == [0, 0]  # one slow look is no sign
+    assert all(0 < rest <= 0.1 for rest in rests[2:])
 
 
 def test_four_threads_run_four_tasks_at_a_time(bench: Bench) -> None:

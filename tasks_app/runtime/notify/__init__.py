@@ -1,0 +1,1 @@
+"""Hints without a broker: PostgreSQL's NOTIFY carries them."""

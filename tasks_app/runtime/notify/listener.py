@@ -1,0 +1,116 @@
+"""The listener: a thread that hears by NOTIFY which queue has work, and wakes who claims.
+
+Who is woken goes on looking by itself, too: a notice that is lost costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import brief
+from tasks_app.pool.dispatch.notifications import driver_of, is_pooled, listen, received
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.errors import patience_s
+
+log = quiet_logger(__name__)
+
+LONGEST_PATIENCE_S = 30.0
+"""Between two tries to connect; the first are as near as those of other threads."""
+JOIN_S = 1.0
+
+
+@contextmanager
+def apart(database: Database) -> Iterator[Connection]:
+    """Open a connection that stays out of the pools, with autocommit; it ends with the block."""
+    connection = database.engine.execution_options(isolation_level="AUTOCOMMIT").connect()
+    connection.detach()
+    try:
+        yield connection
+    except BaseException:
+        connection.invalidate()
+        raise
+    finally:
+        connection.close()
+
+
+class Listener:
+    """One process's: it has a connection of its own while it listens."""
+
+    def __init__(
+        self,
+        database: Database,
+        wake: Callable[[set[str]], None],
+        patience: Callable[[], float] = patience_s,
+    ) -> None:
+        """``wake`` gets the queues of the notices; none: any queue may have work."""
+        self._database = database
+        self._wake = wake
+        self._patience = patience
+        self._ends = threading.Event()
+        self._patience_s = 0.0
+        self._read_end, self._write_end = os.pipe()
+        self._thread = threading.Thread(target=self._work, name="tasks_app listener", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        """End at once, unless a connection is just being made."""
+        self._ends.set()
+        os.write(self._write_end, b"\0")
+        self._thread.join(JOIN_S)
+        if not self._thread.is_alive():
+            os.close(self._read_end)
+            os.close(self._write_end)
+
+    def _work(self) -> None:
+        while not self._ends.is_set():
+            try:
+                with apart(self._database) as connection:
+                    if is_pooled(connection):
+                        log.info(
+                            "a pooler stands before the database, and LISTEN does not pass it: "
+                            "this process looks for work by itself"
+                        )
+                        return
+                    self._listen(connection)
+            except Exception as error:
+                self._lost(error)
+                self._ends.wait(self._patience_s)
+
+    def _listen(self, connection: Connection) -> None:
+        listen(connection)
+        if self._patience_s:
+            log.info("the database wakes this process again")
+            self._patience_s = 0.0
+        poll = select.poll()
+        for descriptor in (driver_of(connection).fileno(), self._read_end):
+            poll.register(descriptor, select.POLLIN)
+        self._wake(set())  # what came before this was not heard
+        while not self._ends.is_set():
+            poll.poll()
+            if queues := received(connection):
+                self._wake(queues)
+
+    def _lost(self, error: Exception) -> None:
+        if not self._patience_s:  # once per outage
+            log.warning(
+                "the database wakes this process no more, so it looks for work by itself: %s",
+                brief(error),
+            )
+        self._patience_s = min(2 * self._patience_s or self._patience(), LONGEST_PATIENCE_S)

@@ -1,0 +1,62 @@
+"""Fixtures of the tests of hints by NOTIFY."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.hints.hints import HINTS, as_configured
+from tasks_app.runtime.notify.listener import Listener
+from tests.runtime.bench import Bench
+from tests.waiting import until
+
+LISTENERS = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND state = 'idle' AND query LIKE 'LISTEN%'
+"""
+
+
+QUIET = """
+    SELECT bool_and(state = 'idle' AND state_change < clock_timestamp() - interval '0.3 s')
+    FROM pg_stat_activity WHERE datname = current_database() AND pid != pg_backend_pid()
+"""
+"""Nobody looks for work just now, so that nobody finds by a look what is created next."""
+
+
+class Listening:
+    """A listener that notes what it hears."""
+
+    def __init__(self, database: Database) -> None:
+        self.heard: list[set[str]] = []
+        self.listener = Listener(database, self.heard.append)
+
+    @property
+    def notices(self) -> list[set[str]]:
+        """Without the one that says that it listens."""
+        return [queues for queues in self.heard if queues]
+
+
+@pytest.fixture
+def hinting(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process has the database's URL, and no broker."""
+    monkeypatch.setenv("TASKS_APP_DATABASE_URL", bench.url)
+    before = HINTS.provide(as_configured)
+    yield
+    HINTS.provide(before)
+
+
+@pytest.fixture
+def listening(bench: Bench) -> Iterator[Listening]:
+    """A listener in this process, which listens."""
+    listening = Listening(Database(bench.url))
+    with listening.listener:
+        until(lambda: bench.sql(LISTENERS))
+        yield listening
+
+
+@pytest.fixture
+def listeners(bench: Bench) -> Callable[[], int]:
+    """How many connections listen just now."""
+    return lambda: int(bench.sql(LISTENERS))

@@ -1,0 +1,176 @@
+"""Hints by NOTIFY in one process: what is told, who hears it, and what a lost connection costs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
+
+from tasks_app import create_task, hint_tasks
+from tasks_app.pool.dispatch.notifications import notify
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.notify.listener import Listener
+from tests.runtime.bench import Bench
+from tests.runtime.notify.conftest import LISTENERS, Listening
+from tests.statements import watched
+from tests.waiting import until
+
+pytestmark = pytest.mark.timeout(60, method="thread")
+
+
+@pytest.mark.usefixtures("hinting")
+class TestProducers:
+    def test_a_commit_is_told_and_a_rollback_is_not(
+        self, bench: Bench, listening: Listening
+    ) -> None:
+        with Session(bench.engine) as session:
+            create_task(session, "t", queue="undone")
+            session.rollback()
+            create_task(session, "t", queue="mail")
+            HINTS.flush(20)
+            assert listening.notices == []
+            session.commit()
+
+        until(lambda: listening.notices)
+        HINTS.flush(20)
+        assert listening.notices == [{"mail"}]
+        assert HINTS.counts().sent == 1
+
+    def test_the_scan_need_not_wait_for_a_notice(self, bench: Bench) -> None:
+        for _ in range(2):  # of a broker that took a hint, the next is expected
+            with Session(bench.engine) as session, session.begin():
+                task_id = create_task(session, "t")
+            HINTS.flush(20)
+
+        assert HINTS.counts().sent == 2
+        waits = bench.sql("SELECT scan_at - due_at FROM task_pending WHERE id = :id", id=task_id)
+        assert waits.total_seconds() == 0
+
+    def test_the_producers_transaction_sends_nothing_itself(self, bench: Bench) -> None:
+        """NOTIFY would let it commit only after all others that notify."""
+        engine = bench.engine.execution_options()
+        with watched(engine) as seen, Session(engine) as session, session.begin():
+            create_task(session, "t")
+        HINTS.flush(20)
+
+        assert HINTS.counts().sent == 1
+        assert any("INSERT" in statement.sql for statement in seen)
+        assert not any("notify" in statement.sql for statement in seen)
+
+    def test_a_commit_of_psycopg_is_told_by_hand(self, bench: Bench, listening: Listening) -> None:
+        hint_tasks([bench.create("t", queue="mail")], queue="mail")
+
+        until(lambda: listening.notices == [{"mail"}])
+
+    def test_a_database_that_is_away_is_said_once_and_fails_no_commit(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setenv("TASKS_APP_DATABASE_URL", "postgresql+psycopg://me@127.0.0.1:1/x")
+        with Session(bench.engine) as session:
+            for _ in range(3):
+                task_id = create_task(session, "t")
+                session.commit()
+                HINTS.flush(20)
+
+        assert bench.state(task_id) == "PENDING"
+        said = [r.getMessage() for r in caplog.records if "takes no hints" in r.getMessage()]
+        assert len(said) == 1
+        assert said[0].startswith("the database takes no hints (OperationalError): tasks start at")
+
+
+class TestListener:
+    def test_it_listens_again_when_the_server_has_ended_its_connection(
+        self, bench: Bench, listening: Listening, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        bench.sql(LISTENERS.replace("count(*)", "pg_terminate_backend(pid)"))
+
+        until(lambda: len(listening.heard) == 2, 20)  # what came meanwhile may be there: look
+
+        assert listening.heard == [set(), set()]
+        tell(bench, "mail")
+        until(lambda: listening.notices == [{"mail"}])
+        told = [r.getMessage() for r in caplog.records if "wakes this process" in r.getMessage()]
+        assert len(told) == 2
+        assert told[0].startswith("the database wakes this process no more, so it looks for work")
+        assert told[1] == "the database wakes this process again"
+
+    def test_a_server_that_is_away_is_said_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        tries: list[float] = []
+        heard: list[set[str]] = []
+
+        class Away(Database):
+            @property
+            def engine(self) -> Engine:
+                tries.append(time.monotonic())
+                return super().engine
+
+        database = Away("postgresql+psycopg://me@127.0.0.1:1/x")
+        with Listener(database, heard.append, lambda: 0.01):
+            until(lambda: len(tries) > 4)
+
+        assert len([r for r in caplog.records if "no more" in r.getMessage()]) == 1
+        assert heard == []
+        assert tries[4] - tries[3] > tries[2] - tries[1]
+
+    def test_it_ends_at_once_and_leaves_no_connection(
+        self, bench: Bench, listeners: Callable[[], int]
+    ) -> None:
+        listening = Listening(Database(bench.url))
+        with listening.listener:
+            until(listeners)
+            began = time.monotonic()
+        assert time.monotonic() - began < 0.5
+
+        until(lambda: not listeners())
+        assert "tasks_app listener" not in [t.name for t in threading.enumerate()]
+
+    def test_pools_of_one_database_do_not_hear_each_other(
+        self, bench: Bench, listening: Listening
+    ) -> None:
+        bench.sql("SELECT pg_notify('tasks_app_1', 'mail')")
+        tell(bench, "own")
+
+        until(lambda: listening.notices == [{"own"}])
+
+    def test_a_forked_process_does_not_end_it(self, bench: Bench, listening: Listening) -> None:
+        pid = os.fork()
+        if not pid:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        tell(bench, "mail")
+
+        until(lambda: listening.notices == [{"mail"}])
+
+    def test_it_is_idle_for_longer_than_sessions_may_be(self, bench: Bench) -> None:
+        """Roles may have an idle_session_timeout."""
+        database = Database(f"{bench.url}?options=-c%20idle_session_timeout%3D200")
+        listening = Listening(database)
+        with listening.listener:
+            until(lambda: listening.heard)
+            shown = bench.sql(LISTENERS)
+            assert shown == 1
+            with database.begin() as connection:
+                own = connection.scalar(text("SHOW idle_session_timeout"))
+            assert own == "200ms"
+            until(
+                lambda: bench.sql(
+                    f"SELECT bool_or(state_change < clock_timestamp() "
+                    f"- interval '0.6 s') {LISTENERS.partition('count(*)')[2]}"
+                )
+            )
+            assert len(listening.heard) == 1
+        database.dispose()
+
+
+def tell(bench: Bench, queue: str) -> None:
+    """Send a notice as another process would."""
+    with bench.engine.begin() as connection:
+        notify(connection, queue)
