@@ -26,8 +26,8 @@ HOOKS = "tasks_app.runtime.hooks"
 WHEN = "tasks_app.domain.schedules.when"
 FOR_THE_EXECUTOR = {"close", "has_locks", "end_locks", "commit_by"}
 SUBJECTS = {
-    "Declare": "handler sql_handler TaskContext AsyncTaskContext Handler middleware subscribe Notice"
-    " schedule Exponential Fixed Levels Breaker",
+    "Declare": "handler sql_handler TaskContext AsyncTaskContext Handler middleware subscribe"
+    " Notice schedule Exponential Fixed Levels Breaker",
     "End a run": "Retry Snooze Fail Skip Cancel DependencyDown HandlerTimeoutError LeaseLostError",
     "Create tasks": "create_task create_tasks acreate_task acreate_tasks NewTask TaskOptions TaskId"
     " CreateOutcome hint_tasks TaskBuffer",
