@@ -12,6 +12,7 @@ from tasks_app.domain.handlers.sql_statement import parameter_texts, parse_state
     [
         ("CALL refresh_report(:day)", "CALL refresh_report(%(day)s)", ("day",)),
         ("SELECT :a::date, :b, :a", "SELECT %(a)s::date, %(b)s, %(a)s", ("a", "b")),
+        ("SELECT :größe", "SELECT %(größe)s", ("größe",)),
         ("SELECT f(x := :x, y := 1)", "SELECT f(x := %(x)s, y := 1)", ("x",)),
         ("SELECT 1::int, '10:30', ':no', E'it\\':s', \":no\"", None, ()),
         ("SELECT $$:no$$, $q$ $$ :no $q$", None, ()),

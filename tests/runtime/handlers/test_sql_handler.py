@@ -100,14 +100,14 @@ class TestValues:
     def test_postgresql_reads_each_as_its_place_asks(
         self, bench: Bench, declare: Declare, ran: Callable[..., Task]
     ) -> None:
-        given = "day date, n numeric, yes boolean, lines jsonb, nothing text, big bigint"
-        words = "concat_ws('|', day + 1, n * 2, NOT yes, lines->1, nothing IS NULL, big)"
+        given = "day date, n numeric, yes boolean, lines jsonb, nothing text, größe bigint"
+        words = "concat_ws('|', day + 1, n * 2, NOT yes, lines->1, nothing IS NULL, größe)"
         procedure(bench, f"BEGIN INSERT INTO effect VALUES (1, {words}); END", given)
-        declare("CALL work(:day, :n, :yes, :lines, :nothing, :big)")
+        declare("CALL work(:day, :n, :yes, :lines, :nothing, :größe)")
 
         task = ran(
             {"day": "2026-02-28", "n": 1.25, "yes": True, "lines": [1, {"a": None}]}
-            | {"nothing": None, "big": 2**62}
+            | {"nothing": None, "größe": 2**62}
         )
 
         assert task.state == "SUCCEEDED", bench.attempts(task.id)
@@ -223,7 +223,7 @@ class TestTimeout:
         assert one == other
 
     def test_any_thread_may_run_it_and_a_tasks_own_limit_counts(
-        self, bench: Bench, declare: Declare
+        self, bench: Bench, declare: Declare, caplog: pytest.LogCaptureFixture
     ) -> None:
         declare("SELECT pg_sleep(:s::float)", timeout="1h", retry="1h")
         task_id = bench.create("t", {"s": 20}, timeout="100ms")
@@ -231,6 +231,24 @@ class TestTimeout:
         bench.beside(bench.execute, [task_id]).join(30)
 
         assert bench.attempts(task_id)[0].kind == "HandlerTimeoutError"
+        assert "nothing can enforce here" not in caplog.text
+
+    def test_further_threads_take_it_although_it_has_a_limit(
+        self, bench: Bench, declare: Declare
+    ) -> None:
+        both = "SELECT count(*) = 2 FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711"
+        procedure(
+            bench,
+            "BEGIN PERFORM pg_advisory_xact_lock_shared(4711);"
+            f" WHILE NOT ({both}) LOOP PERFORM pg_sleep(0.01); END LOOP;"
+            " PERFORM pg_sleep(0.2); END",
+        )
+        declare("CALL work()", timeout="20s")
+        ids = [bench.create("t"), bench.create("t")]
+
+        bench.execute(ids, extra_threads=1)
+
+        assert bench.states(ids) == ["SUCCEEDED", "SUCCEEDED"]
 
     def test_somebody_who_cancels_the_statement_is_no_timeout(
         self, bench: Bench, declare: Declare
