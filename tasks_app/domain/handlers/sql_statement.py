@@ -17,6 +17,7 @@ KINDS = frozenset(
 )
 _WHOLE = frozenset({"refresh", "truncate"})
 """PostgreSQL takes no parameters in these."""
+_SEVERAL = "is more than one statement. Put them into a procedure, and CALL it."
 _TOKEN = re.compile(
     r"""
     (?P<comment>  --[^\n]* | /\*.*?\*/ )
@@ -57,7 +58,7 @@ def parse_statement(statement: str) -> SqlStatement:
         parts.append(between.replace("%", "%%"))
         kind, token, end = found.lastgroup, found[0], found.end()
         if is_over and (between.strip() or kind not in {"comment", "end"}):
-            raise ValueError("is more than one statement. Put them into a procedure, and CALL it.")
+            raise ValueError(_SEVERAL)
         match kind:
             case "open":
                 raise ValueError(f"has a {token} that is not closed. Close it.")
@@ -75,7 +76,7 @@ def parse_statement(statement: str) -> SqlStatement:
                 parts.append(token.replace("%", "%%"))
     rest = statement[end:]
     if is_over and rest.strip():
-        raise ValueError("is more than one statement. Put them into a procedure, and CALL it.")
+        raise ValueError(_SEVERAL)
     parts.append(rest.replace("%", "%%"))
     _check_kind(words[0] if words else "", names)
     return SqlStatement("".join(parts).strip(), tuple(dict.fromkeys(names)))
