@@ -26,8 +26,8 @@ HOOKS = "tasks_app.runtime.hooks"
 WHEN = "tasks_app.domain.schedules.when"
 FOR_THE_EXECUTOR = {"close", "has_locks", "end_locks", "commit_by"}
 SUBJECTS = {
-    "Declare": "handler TaskContext AsyncTaskContext Handler middleware subscribe Notice schedule"
-    " Exponential Fixed Levels Breaker",
+    "Declare": "handler sql_handler TaskContext AsyncTaskContext Handler middleware subscribe"
+    " Notice schedule Exponential Fixed Levels Breaker",
     "End a run": "Retry Snooze Fail Skip Cancel DependencyDown HandlerTimeoutError LeaseLostError",
     "Create tasks": "create_task create_tasks acreate_task acreate_tasks NewTask TaskOptions TaskId"
     " CreateOutcome hint_tasks TaskBuffer",
@@ -74,7 +74,10 @@ def handler_page() -> str:
     lines += table(fields(class_of(f"{HANDLERS}.options", "HandlerOptions")), "option")
     lines += ["## A schedule of its own", "", "With `cron=`, `every=` or `at=` the handler has a"]
     lines += ["[schedule](../schedules.md) of its own name.", ""]
-    return "\n".join([*lines, *table(fields(class_of(WHEN, "When")), "option")]).rstrip() + "\n"
+    lines += [*table(fields(class_of(WHEN, "When")), "option"), "## A task in SQL", ""]
+    lines += ["Takes the same options. How to use it: [tasks in SQL](../sql-tasks.md).", ""]
+    of_sql = definitions(f"{HANDLERS}.sql_handler")["sql_handler"]
+    return "\n".join([*lines, *definition(of_sql, "sql_handler", level=3)]).rstrip() + "\n"
 
 
 def context_page() -> str:

@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
     from tasks_app.runtime.handlers.middleware import middleware
     from tasks_app.runtime.handlers.registry import handler
+    from tasks_app.runtime.handlers.sql_handler import sql_handler
     from tasks_app.runtime.hints.hints import hint_tasks
     from tasks_app.runtime.hooks import Notice, subscribe
     from tasks_app.runtime.schedules.declared import schedule
@@ -131,7 +132,8 @@ __all__ = [
     "release_task", "remove_calendar", "remove_schedule", "replan_job", "reprioritise_task",
     "requeue_errors", "requeue_task", "reschedule_task", "reset_queue", "restart_job",
     "resume_queue", "run_bulk", "run_schedule", "run_task_now", "schedule", "set_calendar",
-    "set_limit", "start_bulk", "start_job", "stop_job", "subscribe", "unblock_task", "wait_task",
+    "set_limit", "sql_handler", "start_bulk", "start_job", "stop_job", "subscribe", "unblock_task",
+    "wait_task",
 ]  # fmt: skip
 
 _ROOMS = {
@@ -191,6 +193,7 @@ _ROOMS = {
     "runtime.handlers.context": "AsyncTaskContext TaskContext",
     "runtime.handlers.middleware": "middleware",
     "runtime.handlers.registry": "handler",
+    "runtime.handlers.sql_handler": "sql_handler",
     "runtime.hints.hints": "hint_tasks",
     "runtime.hooks": "Notice subscribe",
     "runtime.schedules.declared": "schedule",

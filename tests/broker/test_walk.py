@@ -37,6 +37,16 @@ def test_tasks_go_through(house: House) -> None:
     until(lambda: house.sql("SELECT count(*) FROM task_dispatch") == 0)
 
 
+def test_tasks_in_sql_go_through(house: House) -> None:
+    before, _ = house.effects()
+    ids = house.create("ok.sql", 20, {"n": -1, "note": "'); DROP TABLE effect; --"})
+
+    states = house.over(ids)
+
+    assert states == {"SUCCEEDED": 20}
+    assert house.effects()[0] == before + 20
+
+
 @pytest.mark.parametrize(
     "statement",
     [

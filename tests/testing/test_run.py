@@ -18,6 +18,7 @@ from tasks_app.domain.handlers.outcomes import Fail, Snooze
 from tasks_app.runtime.api.producer import create_task
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
 from tasks_app.runtime.handlers.registry import Registry, handler
+from tasks_app.runtime.handlers.sql_handler import sql_handler
 from tasks_app.testing import arun, created, make_context, run
 
 NOTE = "INSERT INTO note (text) VALUES (:text)"
@@ -87,6 +88,16 @@ def test_a_created_task_is_run_with_its_payload(session: Session, registry: Regi
     (task,) = created(session)
 
     assert run(task, session=session, registry=registry) == [task_id, "order:7", {"n": 1}]
+
+
+def test_a_task_in_sql_is_run_in_the_session_of_the_test(
+    noted: Session, registry: Registry
+) -> None:
+    note = sql_handler("note", NOTE, registry=registry)
+
+    assert run(note, {"text": "it's"}, session=noted) == {"rows": 1}
+    assert note(make_context(session=noted), {"text": ":text"}) == {"rows": 1}
+    assert notes(noted) == [":text", "it's"]
 
 
 def test_the_handler_writes_in_the_session_of_the_test(noted: Session, registry: Registry) -> None:

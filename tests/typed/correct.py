@@ -48,6 +48,7 @@ from tasks_app import (
     requeue_task,
     schedule,
     set_limit,
+    sql_handler,
     wait_task,
 )
 from tasks_app.testing import (
@@ -147,6 +148,10 @@ def point(ctx: TaskContext, payload: Point) -> None: ...
 def maybe(ctx: TaskContext, payload: Order | None) -> None: ...
 
 
+refresh = sql_handler("report.refresh", "CALL refresh(:day)", timeout="10m", retry="1m,10m")
+vacate = sql_handler("shop.vacate", "DELETE FROM basket WHERE age > '1d'", cron="0 3 * * *")
+
+
 @handler("orders")
 def orders(ctx: TaskContext, payload: list[Order]) -> None: ...
 
@@ -179,6 +184,8 @@ def produce(session: Session, connection: Connection, raw: psycopg.Connection[An
     create_task(session, parcel, Parcel(1.5))
     create_task(session, point, Point(x=1))
     create_task(session, maybe)
+    create_task(session, refresh, {"day": "2026-03-01"}, unique_key="2026-03-01")
+    create_task(session, vacate)
     create_task(session, maybe, None)
     create_task(session, maybe, Order(order_id=1))
     create_task(session, orders, [Order(order_id=1)])

@@ -16,6 +16,7 @@ from torture.mutants.of_the_partitions import PARTITIONS
 from torture.mutants.of_the_pool import POOL
 from torture.mutants.of_the_runs import RUNS
 from torture.mutants.of_the_runtime import RUNTIME
+from torture.mutants.of_the_sql_tasks import SQL_TASKS
 from torture.mutants.of_the_steps import STEPS
 from torture.mutants.of_the_waiting import WAITING
 
@@ -23,6 +24,7 @@ ALL = (
     *POOL,
     *RUNTIME,
     *RUNS,
+    *SQL_TASKS,
     *ENDS_OF_RUNS,
     *CONNECTIONS,
     *LOCKS,

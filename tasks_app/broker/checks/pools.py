@@ -64,7 +64,8 @@ def check_limits(
 
 def _can_raise(kind: type, spec: HandlerSpec) -> bool:
     """Solo runs in the main thread, where an alarm can raise; an event loop cancels in any."""
-    return issubclass(kind, SoloPool) or (issubclass(kind, ThreadsPool) and spec.is_async)
+    anywhere = spec.is_async or spec.keeps_timeout
+    return issubclass(kind, SoloPool) or (issubclass(kind, ThreadsPool) and anywhere)
 
 
 def _name_of(kind: type) -> str:

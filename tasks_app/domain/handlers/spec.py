@@ -54,6 +54,8 @@ class HandlerSpec:
     """Converts values of payload and result that JSON does not know; None: they are refused."""
     timeout_error: Callable[[float], BaseException] = HandlerTimeoutError
     """Makes what is raised in the handler after ``timeout`` seconds."""
+    keeps_timeout: bool = False
+    """The function itself ends at ``ctx.deadline``: nothing is raised in it."""
 
     def reaction(self, error: BaseException) -> Reaction | None:
         """Return the rule of the error's nearest ancestor that has one, or None."""

@@ -78,7 +78,7 @@ class BatchCommit:
         spec = self._registry.get(task.name)
         if spec is None or not spec.batched or task.runs_alone:
             return False
-        limited = self._limits.timeout_s(task, spec) is not None
+        limited = not spec.keeps_timeout and self._limits.timeout_s(task, spec) is not None
         return self._run_times.is_fast(task.name) and (can_limit() or not limited)
 
     def _one(self, run: ActiveRun, shared: SharedTransaction) -> Settlement:

@@ -178,7 +178,7 @@ class SyncLane:
         It runs in a copy of the context, so that its context variables end with it.
         """
         with self._guard:
-            if limit is None:
+            if limit is None or spec.keeps_timeout:
                 return contextvars.copy_context().run(spec.function, *arguments)
             with time_limit(limit, spec.timeout_error):
                 return contextvars.copy_context().run(spec.function, *arguments)

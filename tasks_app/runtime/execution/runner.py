@@ -187,4 +187,4 @@ class Runner:
         spec = self._registry.get(task.name)
         if spec is None or spec.is_async:
             return False
-        return self._limits.timeout_s(task, spec) is None
+        return spec.keeps_timeout or self._limits.timeout_s(task, spec) is None

@@ -92,8 +92,9 @@ class TimeLimits:
         """
         if task.timeout_ms is None and task.hard_timeout_ms is None:
             return
+        keeps = spec.is_async or spec.keeps_timeout or can_limit()
         unenforced = [
-            *["timeout"] * (task.timeout_ms is not None and not spec.is_async and not can_limit()),
+            *["timeout"] * (task.timeout_ms is not None and not keeps),
             *["hard_timeout"] * (task.hard_timeout_ms is not None and not self._watched),
         ]
         if unenforced and task.name not in self._warned:

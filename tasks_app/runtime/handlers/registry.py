@@ -154,6 +154,18 @@ def _declared(
 ) -> Handler[Any, Any]:
     takes_payload, payload_type = signature_of(function, TaskContext)
     name = name_of(function) if name is None else name
+    more = {"payload_type": payload_type, "takes_payload": takes_payload}
+    return declare_handler(function, name, registry, options, **more)
+
+
+def declare_handler(
+    function: Any, name: str, registry: Registry, options: HandlerOptions, **more: Any
+) -> Handler[Any, Any]:
+    """Enter a handler, and its schedule if it has one; ``more``: fields of the HandlerSpec.
+
+    Raises:
+        HandlerError: the declaration cannot work.
+    """
     fields = fields_of(name, options)
     is_async = inspect.iscoroutinefunction(function)
     if fields["batched"] and is_async:
@@ -161,13 +173,7 @@ def _declared(
             f'{name!r} is a coroutine function and says commit="batch". Use commit="each", '
             "or a plain function: batches are run one after the other."
         )
-    spec = HandlerSpec(
-        **fields,
-        function=function,
-        payload_type=payload_type,
-        takes_payload=takes_payload,
-        is_async=is_async,
-    )
+    spec = HandlerSpec(**fields, function=function, is_async=is_async, **more)
     registry.add(spec)
     if when := when_of(options):
         from tasks_app.domain.schedules.declaration import declare  # noqa: PLC0415  as rare

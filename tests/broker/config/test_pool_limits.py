@@ -36,6 +36,7 @@ SPECS = [
     HandlerSpec("free", nothing, is_async=True),
     HandlerSpec("soft", nothing, timeout=LIMIT),
     HandlerSpec("soft.async", nothing, timeout=LIMIT, is_async=True),
+    HandlerSpec("soft.sql", nothing, timeout=LIMIT, keeps_timeout=True),
     HandlerSpec("hard", nothing, hard_timeout=LIMIT),
     HandlerSpec("elsewhere", nothing, queue="other", timeout=LIMIT, hard_timeout=LIMIT),
 ]
@@ -57,7 +58,10 @@ def refused(pool: str | type) -> str:
         ("processes", ""),
         ("solo", "hard (hard_timeout)"),
         ("threads", "soft (timeout), hard (hard_timeout)"),
-        (OwnPool, "soft (timeout), soft.async (timeout), hard (hard_timeout)"),
+        (
+            OwnPool,
+            "soft (timeout), soft.async (timeout), soft.sql (timeout), hard (hard_timeout)",
+        ),
     ],
 )
 def test_what_is_declared_in_vain_is_refused_by_name(pool: str | type, names: str) -> None:

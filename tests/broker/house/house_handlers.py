@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from tasks_app import TaskContext, create_task, handler
+from tasks_app import TaskContext, create_task, handler, sql_handler
 
 EFFECT = text("INSERT INTO effect (task_id, note) VALUES (:id, :note)")
 
@@ -26,6 +26,10 @@ def effect(ctx: TaskContext) -> None:
 def ok(ctx: TaskContext) -> None:
     """Leave an effect."""
     effect(ctx)
+
+
+sql_handler("ok.sql", "INSERT INTO effect (task_id, note) VALUES (:n, :note)")
+sql_handler("slow.sql", "INSERT INTO effect (task_id) SELECT :n::bigint FROM pg_sleep(0.005)")
 
 
 @handler("plain")
