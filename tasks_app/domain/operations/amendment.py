@@ -8,12 +8,11 @@ from typing import Any
 
 from tasks_app.domain.durations import ALLOWED_RATE, format_duration, parse_rate
 from tasks_app.domain.errors import InvalidSelectionError, InvalidTaskError
+from tasks_app.domain.operations.author import author
 from tasks_app.domain.operations.selection import Action
 from tasks_app.domain.tasks import option_checks
 from tasks_app.domain.tasks.names import check_queue
-from tasks_app.domain.tasks.payload_checks import check_text
 
-LONGEST_WHY = 500
 _TAKES = {
     Action.RESCHEDULE: {"at", "delay"},
     Action.REPRIORITISE: {"to_priority"},
@@ -43,6 +42,13 @@ class Amendment:
             return None
         number, period = parse_rate(self.rate)
         return period / number
+
+    @property
+    def place(self) -> str | None:
+        """Return the new place in words, if it is another one."""
+        if self.to_queue is not None:
+            return f"to queue {self.to_queue}"
+        return None if self.to_priority is None else f"to priority {self.to_priority}"
 
     def plain(self) -> dict[str, Any]:
         """Return the given fields as JSON values."""
@@ -94,7 +100,7 @@ def _checked(said: dict[str, Any]) -> dict[str, Any]:
     if "rate" in checked:
         option_checks.tried(parse_rate, checked["rate"], "rate", ALLOWED_RATE)
     if "why" in checked:
-        checked["why"] = check_text(str(checked["why"]), "why")[:LONGEST_WHY]
+        checked["why"] = author("", str(checked["why"])).why
     return checked
 
 

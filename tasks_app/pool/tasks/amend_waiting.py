@@ -12,9 +12,11 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.operations.amendment import Amendment
+from tasks_app.domain.operations.author import NOBODY, Author
 from tasks_app.domain.operations.selection import Action
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.held import HELD_DUE, is_held
+from tasks_app.pool.fragments.operator_lines import tell
 from tasks_app.pool.fragments.parked import UNPARKED
 from tasks_app.pool.tables import ALL, NOW, PENDING, admits_by_id
 from tasks_app.pool.tasks.next_in_line import look_at_next
@@ -59,7 +61,7 @@ _LEAVE_THEIR_PLACE = {Action.HOLD, Action.RESCHEDULE, Action.DISABLE}
 def _amend(action: Action) -> TextClause:
     sets, which = _SETS[action]
     return text(f"""
-        UPDATE {PENDING} p SET {sets}
+        UPDATE {PENDING} p SET {sets}, changed_at = {NOW}
         WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {which}
         RETURNING p.id, p.order_key
     """)
@@ -75,7 +77,7 @@ _SPREAD = text(f"""
         WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}
           AND p.due_at > {NOW})
     UPDATE {PENDING} p SET due_at = least(p.due_at, place.at),
-        scan_at = least(p.due_at, place.at), held_due_at = NULL, {UNPARKED}
+        scan_at = least(p.due_at, place.at), held_due_at = NULL, {UNPARKED}, changed_at = {NOW}
     FROM place WHERE p.id = place.id AND {admits_by_id(Event.CLAIM)} AND p.due_at > {NOW}
     RETURNING p.id, place.at + CAST(:gap AS interval) AS next_at
 """)
@@ -89,6 +91,7 @@ def amend(
     ids: Sequence[int],
     change: Amendment = NO_AMENDMENT,
     *,
+    by: Author = NOBODY,
     now: datetime | None = None,
 ) -> list[int]:
     """Return the ids of those that were changed; waits for their rows.
@@ -106,7 +109,9 @@ def amend(
     changed = connection.execute(_AMEND[action], values).all()
     if action in _LEAVE_THEIR_PLACE:
         look_at_next(connection, {row.order_key for row in changed if row.order_key}, now=now)
-    return sorted(row.id for row in changed)
+    done = sorted(row.id for row in changed)
+    tell(connection, action, done, by, detail=change.place, now=now)
+    return done
 
 
 def spread(
@@ -115,6 +120,7 @@ def spread(
     gap: timedelta,
     start: datetime | None,
     *,
+    by: Author = NOBODY,
     now: datetime | None = None,
 ) -> tuple[list[int], datetime | None]:
     """Make tasks due one after the other, ``gap`` apart, the first at ``start`` or now.
@@ -124,6 +130,7 @@ def spread(
     """
     values = {"ids": sorted(map(int, ids)), "gap": gap, "start": start, "now": now}
     changed = connection.execute(_SPREAD, values).all()
+    tell(connection, Action.RUN_NOW, [row.id for row in changed], by, now=now)
     return sorted(row.id for row in changed), max((row.next_at for row in changed), default=None)
 
 
