@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
@@ -15,9 +16,12 @@ from tasks_app.domain.coordination.groups import GroupProgress
 from tasks_app.domain.explain.last_attempt import why_last
 from tasks_app.domain.tasks.records import Task
 from tasks_app.domain.tasks.states import Pool, State
+from tasks_app.monitor.pages.task import sources_of
+from tasks_app.monitor.pages.timeline import Moment, timeline
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.flow_control.pause import paused
 from tasks_app.pool.groups.browse import groups_of
+from tasks_app.pool.pages.schedules import of_task
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.pool.tasks import browse, checkpoint
 
@@ -35,6 +39,7 @@ from tasks_app.pool.tasks import browse, checkpoint
 @click.option("--group", type=int, metavar="ID", help="Only members of this group.")
 @click.option("--fingerprint", help="Only failed tasks with this error, as `errors` lists it.")
 @click.option("--held", is_flag=True, default=None, help="Only those that are held.")
+@click.option("--sub-status", help="Only those of which their handler said this.")
 @click.option("--before", type=int, help="Only ids below this one.")
 @click.option(
     "--most", type=click.IntRange(1, 1000), default=20, show_default=True, help="At most so many."
@@ -85,6 +90,7 @@ _WIDE = (
     *("id", "pool", "state", "name", "queue", "priority", "biz_key", "unique_key", "attempt"),
     *("failures", "max_attempts", "crashes", "created_at", "due_at", "started_at", "finished_at"),
     *("held", "expires_at", "cancel_requested_at", "owner", "lease_until", "run_ms"),
+    *("sub_status", "updated_at"),
 )
 
 
@@ -107,16 +113,27 @@ def _when(task: Task, now: datetime) -> str:
 
 
 def _remark(task: Task, last_error: str | None) -> str:
-    return "; ".join(said for said in (task.error, task.parked, last_error) if said)
+    said = (task.sub_status, task.error, task.parked, last_error)
+    return "; ".join(each for each in said if each)
 
 
 @click.command()
 @click.argument("task_id", type=int)
+@click.option("--trail", is_flag=True, help="Show all that happened to it, in order.")
 @output.as_json
-def show(task_id: int, *, json_: bool) -> None:
-    """Show one task of any pool, with its failed attempts."""
+def show(task_id: int, *, trail: bool, json_: bool) -> None:
+    """Show one task of any pool, with its failed attempts.
+
+    With --trail: each thing that is known to have happened to it, when, by whom
+    and why. TASKS_APP_TRANSITIONS=all leaves nothing out.
+    """
     with transaction() as connection:
         task = browse.get(connection, task_id)
+        if trail and task is not None:
+            made_by = of_task(connection, task.pool, task_id)
+            moments = timeline(sources_of(connection, task, made_by))
+            _tell_trail(moments, json_=json_)
+            return
         attempts = browse.attempts(connection, task_id)
         kept = checkpoint.read(connection, task_id)
         groups = groups_of(connection, task_id, exists=task is not None)
@@ -154,6 +171,22 @@ def show(task_id: int, *, json_: bool) -> None:
         )
         if attempt.traceback:
             click.echo(output.cell(attempt.traceback.rstrip()))
+
+
+def _tell_trail(moments: Sequence[Moment], *, json_: bool) -> None:
+    if json_:
+        output.print_json(list(moments))
+        return
+    columns = ("at", "what", "state", "attempt", "by", "due again", "why")
+    lines = [
+        (m.at, m.what, m.state, m.attempt, m.by, m.due_at, ": ".join(filter(None, _why(m))) or None)
+        for m in moments
+    ]
+    output.print_table(columns, lines)
+
+
+def _why(moment: Moment) -> tuple[str | None, str | None]:
+    return moment.kind, moment.message
 
 
 @click.command()
