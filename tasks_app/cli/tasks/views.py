@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
@@ -12,16 +11,14 @@ import click
 from tasks_app.cli import listing, output
 from tasks_app.cli.arguments import fingerprint_digits
 from tasks_app.cli.database import transaction
+from tasks_app.cli.tasks.trail import tell_trail
 from tasks_app.domain.coordination.groups import GroupProgress
 from tasks_app.domain.explain.last_attempt import why_last
 from tasks_app.domain.tasks.records import Task
 from tasks_app.domain.tasks.states import Pool, State
-from tasks_app.monitor.pages.task import sources_of
-from tasks_app.monitor.pages.timeline import Moment, timeline
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.flow_control.pause import paused
 from tasks_app.pool.groups.browse import groups_of
-from tasks_app.pool.pages.schedules import of_task
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.pool.tasks import browse, checkpoint
 
@@ -127,13 +124,11 @@ def show(task_id: int, *, trail: bool, json_: bool) -> None:
     With --trail: each thing that is known to have happened to it, when, by whom
     and why. TASKS_APP_TRANSITIONS=all leaves nothing out.
     """
+    if trail:
+        tell_trail(task_id, json_=json_)
+        return
     with transaction() as connection:
         task = browse.get(connection, task_id)
-        if trail and task is not None:
-            made_by = of_task(connection, task.pool, task_id)
-            moments = timeline(sources_of(connection, task, made_by))
-            _tell_trail(moments, json_=json_)
-            return
         attempts = browse.attempts(connection, task_id)
         kept = checkpoint.read(connection, task_id)
         groups = groups_of(connection, task_id, exists=task is not None)
@@ -171,22 +166,6 @@ def show(task_id: int, *, trail: bool, json_: bool) -> None:
         )
         if attempt.traceback:
             click.echo(output.cell(attempt.traceback.rstrip()))
-
-
-def _tell_trail(moments: Sequence[Moment], *, json_: bool) -> None:
-    if json_:
-        output.print_json(list(moments))
-        return
-    columns = ("at", "what", "state", "attempt", "by", "due again", "why")
-    lines = [
-        (m.at, m.what, m.state, m.attempt, m.by, m.due_at, ": ".join(filter(None, _why(m))) or None)
-        for m in moments
-    ]
-    output.print_table(columns, lines)
-
-
-def _why(moment: Moment) -> tuple[str | None, str | None]:
-    return moment.kind, moment.message
 
 
 @click.command()

@@ -18,6 +18,7 @@ _TAKES = {
     Action.REPRIORITISE: {"to_priority"},
     Action.MOVE: {"to_queue"},
     Action.RUN_NOW: {"rate"},
+    Action.RELEASE: {"rate"},
 }
 """What each takes beside ``why``; of the first three, exactly one of it must be given."""
 
@@ -77,7 +78,7 @@ def amendment_of(action: Action, words: dict[str, Any]) -> Amendment:
         raise InvalidSelectionError(
             f"{action} takes no {', '.join(sorted(strange))}. Leave it out."
         )
-    if takes and action is not Action.RUN_NOW and len(said.keys() & takes) != 1:
+    if takes and "rate" not in takes and len(said.keys() & takes) != 1:
         raise InvalidSelectionError(f"{action} needs {' or '.join(sorted(takes))}. Give one.")
     try:
         return Amendment(**_checked(said))

@@ -88,7 +88,7 @@ def tried(parse: Callable[[Any], T], value: Any, name: str, allowed: str) -> T:
         raise InvalidTaskError(f"options.{name}", str(error), allowed) from None
 
 
-def check_sub_status(text: str) -> str:
+def check_sub_status(text: Any) -> str:
     """Return what a handler says of its task's state; empty: nothing any more.
 
     Raises:

@@ -175,9 +175,9 @@ class BulkStep:
             word = DONE[self._action]
         else:
             done, next_at = spread(
-                self._connection, ids, change.gap, self._next_at, by=self._author
+                self._connection, self._action, ids, change.gap, self._next_at, by=self._author
             )
-            word = BROUGHT_FORWARD
+            word = BROUGHT_FORWARD if self._action is Action.RUN_NOW else DONE[self._action]
             self._next_at = next_at or self._next_at
         self._done.ids += done
         self._done.answers += Counter({word: len(done), UNCHANGED: len(ids) - len(done)})

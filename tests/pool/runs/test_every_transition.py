@@ -248,7 +248,7 @@ def test_what_operators_do_to_a_waiting_task_leaves_a_line(
 
 def test_tasks_that_are_let_go_at_a_rate_and_edits_leave_lines(connection: Connection) -> None:
     waiting, failed = pending_task(connection, delay="1h"), settled(connection, Event.FAIL)
-    spread(connection, [waiting], timedelta(seconds=1), None, by=ANNA)
+    spread(connection, Action.RUN_NOW, [waiting], timedelta(seconds=1), None, by=ANNA)
     assert edit(connection, Pool.PENDING, waiting, "{}", by=ANNA)
     assert edit(connection, Pool.ERROR, failed, "{}", by=ANNA)
 
@@ -287,7 +287,7 @@ def test_off_sends_no_statement_more(engine: Engine) -> None:
         waiting = pending_task(connection, delay="1h")
         for action in sorted(WAITING):
             amend(connection, action, [waiting], amendment_of(action, WORDS.get(action, {})))
-        spread(connection, [waiting], timedelta(seconds=1), None)
+        spread(connection, Action.RUN_NOW, [waiting], timedelta(seconds=1), None)
         edit(connection, Pool.PENDING, waiting, "{}")
         connection.rollback()
 

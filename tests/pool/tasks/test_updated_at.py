@@ -108,7 +108,7 @@ def test_it_is_the_instant_at_which_an_operator_changed_it(
 
 def test_a_rate_an_edit_and_a_unique_key_change_it_too(connection: Connection) -> None:
     spread_out = pending_task(connection, now=NOON, delay="9h")
-    spread(connection, [spread_out], timedelta(seconds=1), None, now=NOON + HOUR)
+    spread(connection, Action.RUN_NOW, [spread_out], timedelta(seconds=1), None, now=NOON + HOUR)
     assert updated_at(connection, spread_out) == NOON + HOUR
 
     waiting = pending_task(connection, now=NOON)
