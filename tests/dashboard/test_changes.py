@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy import Engine
+from sqlalchemy.orm import Session
 
-from tasks_app import Settings
+from tasks_app import NewTask, Settings, TaskContext, create_group, handler
 from tasks_app.pool.operations.audit import find
+from tasks_app.runtime.handlers.registry import HANDLERS
 from tests.dashboard.browser import Browser, dashboard
 from tests.dashboard.chromium import MARKS, address, chromium, filled, one, page
 from tests.dashboard.test_pages import waiting_task
@@ -25,6 +28,15 @@ ONE = [
     ("move", {"to_queue": "slow"}, "queue = 'slow'"),
     ("disable", {}, "NOT enabled"),
 ]
+
+
+@pytest.fixture
+def known() -> Iterator[None]:
+    @handler("t")
+    def t(ctx: TaskContext, payload: dict[str, Any]) -> None: ...
+
+    yield
+    del HANDLERS.specs["t"]
 
 
 def row_is(engine: Engine, task_id: int, condition: str) -> bool:
@@ -101,7 +113,7 @@ def test_what_is_held_is_released_at_a_rate(engine: Engine, browser: Browser) ->
         ("reschedule", {"at": "tomorrow"}, "an ISO 8601 instant"),
         ("reprioritise", {}, "reprioritise needs to_priority. Give one."),
         ("reprioritise", {"to_priority": "10"}, "less than or equal to 9"),
-        ("move", {"to_queue": "a b"}, "to_queue"),
+        ("move", {"to_queue": "a b"}, "a b&#39;"),
         ("requeue", {"why": "x" * 301}, "why: String should have at most 300 characters"),
     ],
 )
@@ -118,15 +130,21 @@ def test_wrong_words_are_refused_in_a_sentence(
     assert reasons(engine) == []
 
 
+@pytest.mark.usefixtures("known")
 def test_requeue_cancel_edit_and_a_group_keep_their_reason(
     engine: Engine, browser: Browser
 ) -> None:
     with engine.begin() as connection:
         failed = failed_task(connection)
     browser.act(f"/tasks/{failed}/requeue", {"why": WHY})
+    edited = {"payload": '{"a": 1}', "why": WHY}
+    browser.act(f"/tasks/{failed}/edit", edited)
     browser.act(f"/tasks/{failed}/cancel", {"why": WHY})
+    with Session(engine) as session, session.begin():
+        group = create_group(session, [NewTask("a"), NewTask("b")])
+    browser.act(f"/groups/{group.id}/cancel", {"why": WHY})
 
-    assert reasons(engine) == [("cancel", WHY), ("requeue", WHY)]
+    assert reasons(engine) == [(it, WHY) for it in ("cancel", "cancel", "edit", "requeue")]
 
 
 def test_viewers_may_not(engine: Engine, settings: Settings) -> None:
