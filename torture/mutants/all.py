@@ -16,6 +16,7 @@ from torture.mutants.of_the_pool import POOL
 from torture.mutants.of_the_runs import RUNS
 from torture.mutants.of_the_runtime import RUNTIME
 from torture.mutants.of_the_steps import STEPS
+from torture.mutants.of_the_trail import TRAIL
 from torture.mutants.of_the_waiting import WAITING
 
 ALL = (
@@ -34,4 +35,5 @@ ALL = (
     *KEYS,
     *OPERATORS,
     *WAITING,
+    *TRAIL,
 )

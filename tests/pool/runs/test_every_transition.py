@@ -222,6 +222,15 @@ def test_a_line_is_written_once_for_each_move(connection: Connection) -> None:
     ]
 
 
+def test_that_it_was_created_is_told_once(connection: Connection) -> None:
+    task_id = cancelled(connection, Event.CANCEL)
+    requeue(connection, task_id)
+    claimed_task(connection, task_id)
+
+    events = [each.event for each in lines(connection, task_id)]
+    assert events == ["create", "cancel", "requeue", "claim"]
+
+
 WORDS: dict[Action, dict[str, Any]] = {
     Action.RESCHEDULE: {"at": NOON},
     Action.REPRIORITISE: {"to_priority": 0},
