@@ -14,6 +14,7 @@ from tasks_app.domain.batch.decisions import again
 from tasks_app.domain.batch.identity import checked_params, identity
 from tasks_app.domain.batch.records import Batch, BatchStatus, BatchView, JobRun, StepStatus
 from tasks_app.domain.errors import BatchStateError
+from tasks_app.domain.operations.author import Author
 from tasks_app.pool.batch import instances, partition_runs, steps
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks.cancel import cancel_these
@@ -133,7 +134,7 @@ def stop_job(session: Sync, batch_id: int, *, by: str = "") -> int:
     note(connection, "stop batch", {"batch": batch_id}, who=by)
     for step in steps.find(connection, batch_id):
         partition_runs.lock_tasks(connection, batch_id, step)
-    cancel_these(connection, instances.waiting(connection, batch_id))
+    cancel_these(connection, instances.waiting(connection, batch_id), by=Author(by))
     if not instances.alive(connection, batch_id, 1):
         instances.change(connection, batch_id, BatchStatus.STOPPED)
     return instances.running(connection, batch_id)

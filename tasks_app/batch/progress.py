@@ -24,6 +24,7 @@ from tasks_app.domain.batch.decisions import (
 )
 from tasks_app.domain.batch.policies import AbortKind
 from tasks_app.domain.batch.records import Batch, BatchStatus, PartTally, StepStatus
+from tasks_app.domain.operations.author import Author
 from tasks_app.domain.partition.records import PartitionKind, Plan, Status
 from tasks_app.domain.partition.sources import Table
 from tasks_app.pool.batch import (
@@ -210,7 +211,7 @@ class JobProgress:
         tasks = partition_runs.lock_tasks(self._connection, self._id, step.name)
         self._change(step, status, **more)
         if tasks:
-            cancel_these(self._connection, tasks)
+            cancel_these(self._connection, tasks, by=Author(f"batch {self._id}"))
             partition_runs.close(self._connection, self._id, step.name, left)
 
     def _change(self, step: Step, status: StepStatus, **more: Any) -> None:

@@ -16,6 +16,7 @@ from tasks_app.domain.config.schema_name import PREFIX
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.embedded import read_urls
+from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.pool.schema import check_version
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.framework import set_up_framework
@@ -28,6 +29,7 @@ def settings() -> Settings:
     """
     set_up_framework()
     given = load_settings()
+    LOG.level = Logged(given.transitions)
     if given.database_url is not None:
         return given
     found = read_urls()

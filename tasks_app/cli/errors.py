@@ -107,6 +107,7 @@ def show(fingerprint: str, most: int, *, json_: bool) -> None:
 )
 @click.option("--patience", default="10m", show_default=True, help="How long a stage may take.")
 @click.option("--dry-run", is_flag=True, help="Say what would be requeued; change nothing.")
+@click.option("--why", default="", metavar="TEXT", help="Why; audit and trail show it.")
 @output.as_json
 def requeue(
     fingerprint: str,
@@ -115,6 +116,7 @@ def requeue(
     patience: str,
     *,
     dry_run: bool,
+    why: str,
     json_: bool,
 ) -> None:
     """Return the tasks of one cause to the pending pool, in stages.
@@ -133,7 +135,7 @@ def requeue(
             output.answer(words, {"number": number, "changed": False}, json_=json_)
             return
         told, failed = [], False
-        for stage in requeue_errors(engine, digits, plan, by=caller(), patience=span):
+        for stage in requeue_errors(engine, digits, plan, by=caller(), why=why, patience=span):
             done = stage.done
             failed = bool(stage.again or stage.going or done.left_out)
             told.append({"token": done.token, "answers": done.answers, "ids": done.ids})
@@ -142,8 +144,8 @@ def requeue(
             if json_:
                 continue
             click.echo(f"{count(len(done.ids), 'task')} of the stage requeued" * bool(done.ids))
-            for why, ids in sorted(done.left_out.items()):
-                click.echo(f"{count(len(ids), 'task')} left as they are, {why}", err=True)
+            for reason, ids in sorted(done.left_out.items()):
+                click.echo(f"{count(len(ids), 'task')} left as they are, {reason}", err=True)
             if stage.again:
                 click.echo(f"Stopped: {count(stage.again, 'task')} failed alike again.", err=True)
             elif stage.going:

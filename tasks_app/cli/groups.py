@@ -76,11 +76,12 @@ def show(group_id: int, *, json_: bool) -> None:
 
 @groups.command()
 @group_id
+@click.option("--why", default="", metavar="TEXT", help="Why; audit and trail show it.")
 @output.as_json
-def cancel(group_id: int, *, json_: bool) -> None:
+def cancel(group_id: int, *, why: str, json_: bool) -> None:
     """Cancel the members that have not ended; those that run are told."""
     with transaction() as connection:
-        done = cancel_group(connection, group_id, by=caller())
+        done = cancel_group(connection, group_id, by=caller(), why=why)
     told = f"{done.cancelled} cancelled, {done.requested} told to stop"
     output.answer(told, {"group": group_id, **asdict(done)}, json_=json_)
 

@@ -43,6 +43,7 @@ from tasks_app.dashboard.security.same_site import is_api
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.unreachable import why_unreachable
 from tasks_app.monitor.metrics.reader import MetricsReader
+from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import sqlstate
 
@@ -89,6 +90,7 @@ def dashboard_app(
     ``who`` names who asks, for the audit. Both may be async. Without ``role`` the passwords of the
     settings decide; without those it answers this machine only.
     """
+    LOG.level = Logged(settings.transitions)
     url = settings.database
     reader = PageReader(url)
     database = Database(url, prepare=settings.prepare)

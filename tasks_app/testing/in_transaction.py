@@ -157,7 +157,7 @@ class TransactionDrain:
         )
         states: list[State | None] = []
         try:
-            settlement = self._invocation.make(run, spec, context, None)
+            settlement = run.said(self._invocation.make(run, spec, context, None))
             transaction.release(
                 lambda connection: states.append(settle_one(connection, settlement))
             )
@@ -168,7 +168,7 @@ class TransactionDrain:
         except CAUGHT as raised:
             transaction.abandon()
             self._collector.raised[task.run] = raised
-            settlement = self._policy.on_handler(task, spec, raised)
+            settlement = run.said(self._policy.on_handler(task, spec, raised))
             with self._database.begin() as connection:
                 states.append(settle_one(connection, settlement))
         finally:

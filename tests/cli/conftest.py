@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import Engine
 
 from tasks_app.embedded import Valkey
+from tasks_app.pool.fragments.transition_log import LOG
 from tests.cli.batch_shell import run  # noqa: F401  a fixture
 from tests.cli.shell import Shell
 from tests.runtime.alerts.conftest import free_port  # noqa: F401  a fixture
@@ -35,6 +36,7 @@ def shell(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Shell:
     """A shell whose environment names the test's database, broker and handlers."""
+    monkeypatch.setattr(LOG, "level", LOG.level)  # a command sets it, and here it would stay
     (tmp_path / "cli_handlers.py").write_text(HANDLERS)
     return Shell(
         monkeypatch,

@@ -18,6 +18,7 @@ from torture.mutants.of_the_runs import RUNS
 from torture.mutants.of_the_runtime import RUNTIME
 from torture.mutants.of_the_sql_tasks import SQL_TASKS
 from torture.mutants.of_the_steps import STEPS
+from torture.mutants.of_the_trail import TRAIL
 from torture.mutants.of_the_waiting import WAITING
 
 ALL = (
@@ -38,4 +39,5 @@ ALL = (
     *OPERATORS,
     *WAITING,
     *NOTICES,
+    *TRAIL,
 )

@@ -25,7 +25,7 @@ STEPS = (
         "any that does not call the others off",
         "The join calls off what waits, before anybody claims it.",
         PROGRESS,
-        "            cancel_these(self._connection, tasks)\n",
+        '            cancel_these(self._connection, tasks, by=Author(f"batch {self._id}"))\n',
         "",
         f"{ABORTS}what_waits_is_called_off_by_the_join_before_anybody_claims_it",
     ),

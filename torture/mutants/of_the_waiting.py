@@ -13,8 +13,8 @@ WAITING = (
         "waiting: who runs",
         "What runs is left as it is.",
         AMEND,
-        "AND {admits_by_id(Event.CLAIM)} AND {which}",
-        "AND {which}",
+        "AND {admits_by_id(Event.CLAIM)} AND {which}\n        RETURNING",
+        "AND {which}\n        RETURNING",
         f"{VERBS}test_what_runs_is_over_or_is_not_there_stays_as_it_is",
     ),
     mutant(

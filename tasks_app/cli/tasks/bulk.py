@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import click
@@ -30,6 +31,7 @@ first = click.option(
     "--first", type=click.IntRange(1), help="Act on this many, and say how to go on."
 )
 dry_run = click.option("--dry-run", is_flag=True, help="Only count the tasks; change nothing.")
+why = click.option("--why", metavar="TEXT", help="Why; audit, trail and `explain` show it.")
 
 
 _named = options(
@@ -71,32 +73,35 @@ waiting_filters = options(
 @click.command()
 @click.argument("ids", nargs=-1, type=int)
 @filters
+@why
 @output.as_json
-def cancel(ids: tuple[int, ...], *, json_: bool, **given: Any) -> None:
+def cancel(ids: tuple[int, ...], *, why: str | None, json_: bool, **given: Any) -> None:
     """Cancel tasks by id, or all that the options select.
 
     Waiting ones are cancelled at once, running ones are told.
     """
     if ids and not selects(given):
-        each(ids, cancel_task, good={Cancelled.CANCELLED, Cancelled.REQUESTED}, json_=json_)
+        verb = partial(cancel_task, why=why or "")
+        each(ids, verb, good={Cancelled.CANCELLED, Cancelled.REQUESTED}, json_=json_)
     else:
-        many("cancel", ids, given, json_=json_)
+        many("cancel", ids, {**given, "why": why}, json_=json_)
 
 
 @click.command()
 @click.argument("ids", nargs=-1, type=int)
 @filters
+@why
 @output.as_json
-def requeue(ids: tuple[int, ...], *, json_: bool, **given: Any) -> None:
+def requeue(ids: tuple[int, ...], *, why: str | None, json_: bool, **given: Any) -> None:
     """Return finished tasks to the pending pool. Failures begin at 0.
 
     Their ids and idempotency keys stay. By id, or all of the error pool that the options select;
     --pool completed: of that one.
     """
     if ids and not selects(given):
-        each(ids, requeue_task, good={Requeued.REQUEUED}, json_=json_)
+        each(ids, partial(requeue_task, why=why or ""), good={Requeued.REQUEUED}, json_=json_)
     else:
-        many("requeue", ids, given, json_=json_)
+        many("requeue", ids, {**given, "why": why}, json_=json_)
 
 
 @click.command()
@@ -106,6 +111,7 @@ def requeue(ids: tuple[int, ...], *, json_: bool, **given: Any) -> None:
 )
 @click.option("--merge", help="A JSON object; null in it removes a key (RFC 7396).")
 @filters
+@why
 @output.as_json
 def edit(
     ids: tuple[int, ...],

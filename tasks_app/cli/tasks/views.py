@@ -11,6 +11,7 @@ import click
 from tasks_app.cli import listing, output
 from tasks_app.cli.arguments import fingerprint_digits
 from tasks_app.cli.database import transaction
+from tasks_app.cli.tasks.trail import tell_trail
 from tasks_app.domain.coordination.groups import GroupProgress
 from tasks_app.domain.explain.last_attempt import why_last
 from tasks_app.domain.tasks.records import Task
@@ -35,6 +36,7 @@ from tasks_app.pool.tasks import browse, checkpoint
 @click.option("--group", type=int, metavar="ID", help="Only members of this group.")
 @click.option("--fingerprint", help="Only failed tasks with this error, as `errors` lists it.")
 @click.option("--held", is_flag=True, default=None, help="Only those that are held.")
+@click.option("--sub-status", help="Only those of which their handler said this.")
 @click.option("--before", type=int, help="Only ids below this one.")
 @click.option(
     "--most", type=click.IntRange(1, 1000), default=20, show_default=True, help="At most so many."
@@ -85,6 +87,7 @@ _WIDE = (
     *("id", "pool", "state", "name", "queue", "priority", "biz_key", "unique_key", "attempt"),
     *("failures", "max_attempts", "crashes", "created_at", "due_at", "started_at", "finished_at"),
     *("held", "expires_at", "cancel_requested_at", "owner", "lease_until", "run_ms"),
+    *("sub_status", "updated_at"),
 )
 
 
@@ -107,14 +110,23 @@ def _when(task: Task, now: datetime) -> str:
 
 
 def _remark(task: Task, last_error: str | None) -> str:
-    return "; ".join(said for said in (task.error, task.parked, last_error) if said)
+    said = (task.sub_status, task.error, task.parked, last_error)
+    return "; ".join(each for each in said if each)
 
 
 @click.command()
 @click.argument("task_id", type=int)
+@click.option("--trail", is_flag=True, help="Show all that happened to it, in order.")
 @output.as_json
-def show(task_id: int, *, json_: bool) -> None:
-    """Show one task of any pool, with its failed attempts."""
+def show(task_id: int, *, trail: bool, json_: bool) -> None:
+    """Show one task of any pool, with its failed attempts.
+
+    With --trail: each thing that is known to have happened to it, when, by whom
+    and why. TASKS_APP_TRANSITIONS=all leaves nothing out.
+    """
+    if trail:
+        tell_trail(task_id, json_=json_)
+        return
     with transaction() as connection:
         task = browse.get(connection, task_id)
         attempts = browse.attempts(connection, task_id)

@@ -10,7 +10,7 @@ import click
 
 from tasks_app.cli import output
 from tasks_app.cli.arguments import moment, options
-from tasks_app.cli.tasks.bulk import each, many, selects, waiting_filters
+from tasks_app.cli.tasks.bulk import each, many, selects, waiting_filters, why
 from tasks_app.domain.operations.selection import DONE, Action
 from tasks_app.runtime.api import amend_waiting
 from tasks_app.runtime.api.amend_waiting import Changed
@@ -18,14 +18,18 @@ from tasks_app.runtime.api.amend_waiting import Changed
 _tasks = options(
     click.argument("ids", nargs=-1, type=int),
     waiting_filters,
-    click.option("--why", metavar="TEXT", help="Why; the audit and `explain` show it."),
+    why,
     output.as_json,
 )
 """Which tasks, and why."""
 
 
+_rate = click.option("--rate", metavar="N/TIME", help="So many in which time: 50/1s.")
+"""They become due one after the other, not all at once."""
+
+
 @click.command("run-now")
-@click.option("--rate", metavar="N/TIME", help="So many in which time: 50/1s. Not all at once.")
+@_rate
 @_tasks
 def run_now(ids: tuple[int, ...], **given: Any) -> None:
     """Make waiting tasks due now.
@@ -89,13 +93,15 @@ def hold(ids: tuple[int, ...], **given: Any) -> None:
 
 
 @click.command()
+@_rate
 @_tasks
 def release(ids: tuple[int, ...], **given: Any) -> None:
     """Give held tasks their dates back.
 
-    By id, or all that the options select. A date that has passed means now.
+    By id, or all that the options select. A date that has passed means now, or
+    with --rate one after the other; a later one stays.
     """
-    _act(Action.RELEASE, amend_waiting.release_task, ids, given)
+    _act(Action.RELEASE, amend_waiting.release_task, ids, given, "rate")
 
 
 @click.command()

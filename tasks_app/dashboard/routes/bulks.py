@@ -1,4 +1,4 @@
-"""Bulks: requeue, cancel, hold or release many tasks in stages, with a look after each."""
+"""Bulks: requeue, cancel or amend many tasks in stages, with a look after each."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tasks_app.dashboard.security import Role
 from tasks_app.dashboard.security.guard import HttpError, requires
 from tasks_app.dashboard.security.same_site import is_api
 from tasks_app.domain.errors import TasksError
+from tasks_app.domain.operations.amendment import WORDS
 from tasks_app.monitor.pages.bulk import BulkPage, bulk_page
 from tasks_app.pool.connection.clock import instant
 from tasks_app.runtime.api.bulk import run_bulk, start_bulk
@@ -43,7 +44,18 @@ Ids = Annotated[
 class NewBulk:
     """An action and the tasks that it means: all given fields must fit."""
 
-    action: Literal["requeue", "cancel", "run-now", "hold", "release"]
+    action: Literal[
+        "requeue",
+        "cancel",
+        "run-now",
+        "hold",
+        "release",
+        "reschedule",
+        "reprioritise",
+        "move",
+        "enable",
+        "disable",
+    ]
     pool: Word = None
     state: Word = None
     name: Word = None
@@ -55,7 +67,15 @@ class NewBulk:
     older_than: Word = None
     newer_than: Word = None
     rate: Word = None
-    """Of `run-now`: so many in which time, as `50/1s`."""
+    """Of `run-now` and `release`: so many in which time, as `50/1s`."""
+    at: Word = None
+    """Of `reschedule`: an ISO 8601 instant with its zone."""
+    delay: Word = None
+    """Of `reschedule`: from when the bulk is opened, as `6h`."""
+    to_priority: Annotated[int, Field(ge=0, le=9)] | None = None
+    """Of `reprioritise`."""
+    to_queue: Word = None
+    """Of `move`."""
     why: Word = None
     ids: Ids = ()
 
@@ -63,7 +83,20 @@ class NewBulk:
         """Return the given fields but the action."""
         given = asdict(self)
         del given["action"]
-        return {name: value for name, value in given.items() if value}
+        return {name: value for name, value in given.items() if value not in (None, "", ())}
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it says what to make of the tasks."""
+        return not (WORDS - {"why"}).isdisjoint(self.selection())
+
+
+_SOME: dict[str, dict[str, Any]] = {
+    "reschedule": {"delay": "0s"},
+    "reprioritise": {"to_priority": 0},
+    "move": {"to_queue": "default"},
+}
+"""Which tasks are meant can be seen before it is said what to make of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +122,8 @@ async def foresee(request: Request, desk: Desk) -> Response:
 
     def look() -> tuple[Foreseen, Any]:
         engine = desk.reader.engine
-        seen = foresee_bulk(engine, new.action, most=MOST_COUNTED, **new.selection())
+        words = {} if new.is_told else _SOME.get(new.action, {})
+        seen = foresee_bulk(engine, new.action, most=MOST_COUNTED, **words, **new.selection())
         with engine.connect() as connection:
             return seen, instant(connection)
 

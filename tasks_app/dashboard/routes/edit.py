@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from difflib import unified_diff
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -37,6 +38,7 @@ class NewPayload:
     payload: dict[str, Any] | str
     """A JSON object, or its text."""
     requeue: bool = False
+    why: Annotated[str, Field(max_length=300)] = ""
     look: bool = False
     """Only show the difference."""
 
@@ -78,12 +80,12 @@ async def edit_task(request: Request, desk: Desk) -> Response:
         return render(request, "tasks/edit.html", task=task, text=new, diff=lines, at=None)
 
     def carry_out(connection: Connection, who: str) -> ActionAnswer:
-        if not edit_payload(connection, task_id, payload, by=who):
+        if not edit_payload(connection, task_id, payload, by=who, why=said.why):
             return ActionAnswer(
                 "Nothing was changed: the task runs or has succeeded.", changed=False
             )
         if said.requeue:
-            requeue_task(connection, task_id, by=who)
+            requeue_task(connection, task_id, by=who, why=said.why)
         return ActionAnswer("Saved and requeued." if said.requeue else "Saved.")
 
     return await act(request, desk, carry_out, back=f"/tasks/{task_id}")

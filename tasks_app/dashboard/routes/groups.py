@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -10,7 +14,7 @@ from starlette.responses import Response
 from tasks_app.dashboard.rendering.html import is_part, render
 from tasks_app.dashboard.rendering.json import answer
 from tasks_app.dashboard.routes.acting import ActionAnswer, act
-from tasks_app.dashboard.routes.asked import row_id
+from tasks_app.dashboard.routes.asked import fields, row_id
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.security import Role
 from tasks_app.dashboard.security.guard import HttpError, requires
@@ -58,13 +62,21 @@ async def group_json(request: Request, desk: Desk) -> Response:
     return answer(request, await run_in_threadpool(_group, request, desk))
 
 
-@requires(Role.OPERATOR, answers=ActionAnswer)
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why, for the audit."""
+
+    why: Annotated[str, Field(max_length=300)] = ""
+
+
+@requires(Role.OPERATOR, answers=ActionAnswer, takes=Reason)
 async def cancel(request: Request, desk: Desk) -> Response:
     """Cancel the members that have not ended; those that run are told."""
     group_id = (await run_in_threadpool(_group, request, desk)).group.id
+    why = (await fields(request, Reason)).why
 
     def carry_out(connection: Connection, who: str) -> ActionAnswer:
-        done = cancel_group(connection, group_id, by=who)
+        done = cancel_group(connection, group_id, by=who, why=why)
         said = f"{done.cancelled} cancelled, {done.requested} told to stop."
         return ActionAnswer(said, changed=bool(done.cancelled or done.requested))
 

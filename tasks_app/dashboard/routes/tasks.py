@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -13,7 +15,7 @@ from tasks_app.dashboard.rendering.export import FORMATS
 from tasks_app.dashboard.rendering.html import is_part, render
 from tasks_app.dashboard.rendering.json import answer
 from tasks_app.dashboard.routes.acting import ActionAnswer, act
-from tasks_app.dashboard.routes.asked import filters, row_id
+from tasks_app.dashboard.routes.asked import fields, filters, row_id
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.security import Role
 from tasks_app.dashboard.security.guard import HttpError, requires
@@ -22,7 +24,17 @@ from tasks_app.monitor.pages.task import TaskPage, task_page
 from tasks_app.monitor.pages.tasks import FILTERS, SINCE, Tasks, page_by_page, tasks
 from tasks_app.pool.tasks.cancel import Cancelled
 from tasks_app.pool.tasks.requeue import Requeued
-from tasks_app.runtime.api.amend_waiting import Changed, hold_task, release_task, run_task_now
+from tasks_app.runtime.api.amend_waiting import (
+    Changed,
+    disable_task,
+    enable_task,
+    hold_task,
+    move_task,
+    release_task,
+    reprioritise_task,
+    reschedule_task,
+    run_task_now,
+)
 from tasks_app.runtime.api.limits import unblock_task
 from tasks_app.runtime.api.tasks import cancel_task, requeue_task
 
@@ -30,14 +42,35 @@ _CHANGED = frozenset(
     {Cancelled.CANCELLED, Cancelled.REQUESTED, Requeued.REQUEUED, Changed.CHANGED, True}
 )
 UNCHANGED = "Nothing was changed: the task is not in a state for that any more."
-ACTIONS: dict[str, Callable[..., Any]] = {
-    "requeue": requeue_task,
-    "cancel": cancel_task,
-    "unblock": unblock_task,
-    "run-now": run_task_now,
-    "hold": hold_task,
-    "release": release_task,
+ACTIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    "requeue": (requeue_task, ("why",)),
+    "cancel": (cancel_task, ("why",)),
+    "unblock": (unblock_task, ()),
+    "run-now": (run_task_now, ("why",)),
+    "hold": (hold_task, ("why",)),
+    "release": (release_task, ("why",)),
+    "enable": (enable_task, ("why",)),
+    "disable": (disable_task, ("why",)),
+    "reschedule": (reschedule_task, ("at", "delay", "why")),
+    "reprioritise": (reprioritise_task, ("to_priority", "why")),
+    "move": (move_task, ("to_queue", "why")),
 }
+"""Each with what it is told; of ``reschedule`` one of both, else all but ``why`` must be given."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionWords:
+    """What an action is told."""
+
+    why: Annotated[str, Field(max_length=300)] = ""
+    at: Annotated[str, Field(max_length=300)] | None = None
+    """Of `reschedule`: an ISO 8601 instant with its zone."""
+    delay: Annotated[str, Field(max_length=300)] | None = None
+    """Of `reschedule`: from now, as `6h`."""
+    to_priority: Annotated[int, Field(ge=0, le=9)] | None = None
+    """Of `reprioritise`."""
+    to_queue: Annotated[str, Field(max_length=255)] | None = None
+    """Of `move`."""
 
 
 def _filters(request: Request) -> dict[str, str]:
@@ -120,16 +153,21 @@ async def task_json(request: Request, desk: Desk) -> Response:
     return answer(request, await run_in_threadpool(_task, request, desk))
 
 
-@requires(Role.OPERATOR, answers=ActionAnswer)
+@requires(Role.OPERATOR, answers=ActionAnswer, takes=ActionWords)
 async def act_on_task(request: Request, desk: Desk) -> Response:
-    """requeue, cancel, unblock, run-now, hold or release."""
+    """requeue, cancel, unblock, run-now, hold, release, enable, disable or another place.
+
+    Another place is reschedule, reprioritise or move.
+    """
     task_id, name = row_id(request.path_params["task_id"]), request.path_params["action"]
-    verb = ACTIONS.get(name)
-    if verb is None:
+    if name not in ACTIONS:
         raise HttpError(404, "There is no such action. Go back to the task.")
+    verb, takes = ACTIONS[name]
+    told = await fields(request, ActionWords)
+    words = {each: getattr(told, each) for each in takes}
 
     def carry_out(connection: Any, who: str) -> ActionAnswer:
-        said = verb(connection, task_id, by=who)
+        said = verb(connection, task_id, by=who, **words)
         if said in _CHANGED:
             return ActionAnswer(f"Done: {name}.")
         return ActionAnswer(UNCHANGED, changed=False)

@@ -118,8 +118,9 @@ class Settings(AlertSettings):
     gone, the same parameters start it anew; so keep it for longer than anybody may try that."""
 
     transitions: Literal["off", "failures", "all"] = "off"
-    """Which moves of tasks have a line in `task_transition`: all that are no successes, or all. A
-    line takes about 150 bytes; for a success it is another INSERT."""
+    """Which moves of tasks have a line in `task_transition`: all ends of claims that are no
+    successes, or all transitions and what operators do. A line takes about 150 bytes; a task that
+    succeeds at once has three with `all`."""
     keep_transitions: Span = timedelta(days=30)
     """How long those lines are kept."""
 

@@ -8,17 +8,17 @@ from typing import Any
 
 from tasks_app.domain.durations import ALLOWED_RATE, format_duration, parse_rate
 from tasks_app.domain.errors import InvalidSelectionError, InvalidTaskError
+from tasks_app.domain.operations.author import author
 from tasks_app.domain.operations.selection import Action
 from tasks_app.domain.tasks import option_checks
 from tasks_app.domain.tasks.names import check_queue
-from tasks_app.domain.tasks.payload_checks import check_text
 
-LONGEST_WHY = 500
 _TAKES = {
     Action.RESCHEDULE: {"at", "delay"},
     Action.REPRIORITISE: {"to_priority"},
     Action.MOVE: {"to_queue"},
     Action.RUN_NOW: {"rate"},
+    Action.RELEASE: {"rate"},
 }
 """What each takes beside ``why``; of the first three, exactly one of it must be given."""
 
@@ -43,6 +43,13 @@ class Amendment:
             return None
         number, period = parse_rate(self.rate)
         return period / number
+
+    @property
+    def place(self) -> str | None:
+        """Return the new place in words, if it is another one."""
+        if self.to_queue is not None:
+            return f"to queue {self.to_queue}"
+        return None if self.to_priority is None else f"to priority {self.to_priority}"
 
     def plain(self) -> dict[str, Any]:
         """Return the given fields as JSON values."""
@@ -71,7 +78,7 @@ def amendment_of(action: Action, words: dict[str, Any]) -> Amendment:
         raise InvalidSelectionError(
             f"{action} takes no {', '.join(sorted(strange))}. Leave it out."
         )
-    if takes and action is not Action.RUN_NOW and len(said.keys() & takes) != 1:
+    if takes and "rate" not in takes and len(said.keys() & takes) != 1:
         raise InvalidSelectionError(f"{action} needs {' or '.join(sorted(takes))}. Give one.")
     try:
         return Amendment(**_checked(said))
@@ -94,7 +101,7 @@ def _checked(said: dict[str, Any]) -> dict[str, Any]:
     if "rate" in checked:
         option_checks.tried(parse_rate, checked["rate"], "rate", ALLOWED_RATE)
     if "why" in checked:
-        checked["why"] = check_text(str(checked["why"]), "why")[:LONGEST_WHY]
+        checked["why"] = author("", str(checked["why"])).why
     return checked
 
 

@@ -15,6 +15,7 @@ from tasks_app.domain.tasks.names import shown
 from tasks_app.domain.tasks.payload_checks import check_text
 
 LONGEST_KEY = 255
+LONGEST_SUB_STATUS = 200
 T = TypeVar("T")
 
 
@@ -85,3 +86,15 @@ def tried(parse: Callable[[Any], T], value: Any, name: str, allowed: str) -> T:
         return parse(value)
     except (ValueError, TypeError) as error:
         raise InvalidTaskError(f"options.{name}", str(error), allowed) from None
+
+
+def check_sub_status(text: Any) -> str:
+    """Return what a handler says of its task's state; empty: nothing any more.
+
+    Raises:
+        InvalidTaskError: it cannot be stored.
+    """
+    if not isinstance(text, str) or len(text) > LONGEST_SUB_STATUS:
+        allowed = f"text of at most {LONGEST_SUB_STATUS} characters"
+        raise InvalidTaskError("sub_status", f"is {shown(text)}", allowed)
+    return check_text(text, "sub_status")

@@ -135,6 +135,10 @@ class Task:
     """What it counts against, where there is a limit of that key."""
     held: bool = False
     """It does not run until it is released; ``due_at`` is the date that it gets back then."""
+    sub_status: str | None = None
+    """What its handler said of its state."""
+    updated_at: datetime | None = None
+    """When it was last created, claimed, returned, ended, changed or asked to stop."""
 
 
 @dataclass(frozen=True, slots=True)

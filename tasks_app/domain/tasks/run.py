@@ -119,3 +119,5 @@ class Settlement(NamedTuple):
     """For hooks, logs and counters; the write needs the fence alone."""
     began: float | None = None
     """When its handler was called, by the worker's monotonic clock; None: it did not return."""
+    sub_status: str | None = None
+    """What the run said of the task's state. None: nothing."""

@@ -78,34 +78,37 @@ def task_page(connection: Connection, settings: Settings, task_id: int) -> TaskP
     if task is None:
         return None
     said = explain_task(connection, task_id, settings=settings)
-    attempts = browse.attempts(connection, task_id)
-    audit = find_among_newest(connection, task_id=task_id, most=MOST_LINES)
     schedule = of_task(connection, task.pool, task_id)
-    moments = Sources(
-        task,
-        attempts,
-        trail.transitions(connection, task_id),
-        read_lines(connection, task_id),
-        audit,
-        trail.sent(connection, task_id) if task.pool == Pool.PENDING else None,
-        None if schedule is None else f"schedule {schedule}",
-    )
+    sources = sources_of(connection, task, schedule)
     kept = checkpoint.read(connection, task_id)
     hidden = {name: masked(getattr(task, name)) for name in ("payload", "headers", "result")}
     return TaskPage(
         at=said.at,
         task=replace(task, **hidden),
-        attempts=tuple(attempts),
+        attempts=tuple(sources.attempts),
         explanation=said,
         progress=None if kept is None else kept.fraction,
         note=None if kept is None else kept.note,
         checkpoint=None if kept is None else masked(kept.checkpoint),
         progress_at=None if kept is None else kept.at,
         member_of=groups_of(connection, task_id).member_of,
-        timeline=timeline(moments),
-        audit=tuple(audit),
+        timeline=timeline(sources),
+        audit=tuple(sources.audit),
         schedule=schedule,
         trace_id=_trace_of(task.headers),
+    )
+
+
+def sources_of(connection: Connection, task: Task, schedule: str | None) -> Sources:
+    """Return what the timeline of a task is made of; ``schedule`` is the one that made it."""
+    return Sources(
+        task,
+        browse.attempts(connection, task.id),
+        trail.transitions(connection, task.id),
+        read_lines(connection, task.id),
+        find_among_newest(connection, task_id=task.id, most=MOST_LINES),
+        trail.sent(connection, task.id) if task.pool == Pool.PENDING else None,
+        None if schedule is None else f"schedule {schedule}",
     )
 
 

@@ -33,7 +33,7 @@ class Tasks:
     filters: dict[str, str]
     rows: tuple[TaskLine, ...]
     remarks: dict[int, str]
-    """The error, or why it waits, by id."""
+    """Its sub-status, and the error or why it waits, by id."""
     number: int
     """All that match, or ``most``."""
     more: bool
@@ -54,7 +54,7 @@ def tasks(connection: Connection, filters: dict[str, str], *, before: int | None
     causes = browse.last_causes(
         connection, [row.id for row in found.rows if row.attempt and row.finished_at is None]
     )
-    remarks = {row.id: row.error or row.parked or causes.get(row.id, "") for row in found.rows}
+    remarks = {row.id: _remark(row, causes.get(row.id)) for row in found.rows}
     return Tasks(
         at=instant(connection),
         filters=filters,
@@ -64,6 +64,11 @@ def tasks(connection: Connection, filters: dict[str, str], *, before: int | None
         more=found.number > MOST or not found.whole,
         older=found.below,
     )
+
+
+def _remark(row: TaskLine, last_error: str | None) -> str:
+    said = (row.sub_status, row.error or row.parked or last_error)
+    return "; ".join(each for each in said if each)
 
 
 def page_by_page(engine: Engine, filters: dict[str, str]) -> Iterator[list[TaskLine]]:

@@ -1,17 +1,19 @@
 """Timeline: all that is known to have happened to a task, in order.
 
 Its row tells when it was created, claimed last and ended; the history which attempts failed; the
-log of transitions, where it is kept, each claim and its end; the audit what people did.
+audit what people did; the log of transitions, where it is kept, each claim and its end, and, where
+it has all, what people did to this task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from tasks_app.domain.tasks.records import Attempt, Task
-from tasks_app.domain.tasks.states import State
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.fragments.transition_log import CREATED
 from tasks_app.pool.operations.audit import AuditLine
 from tasks_app.pool.pages.trail import Transition
 from tasks_app.pool.tasks.log_lines import LogLine, LogOfAttempt
@@ -29,6 +31,8 @@ _OF_STATE = {
     State.EXPIRED: "expired",
     State.FAILED: "failed",
 }
+_STEP = timedelta(seconds=10)
+"""Within so long after a line of the log the audit has its own of the same action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ class Moment:
     kind: str | None = None
     """Class of the exception, or a word of ours."""
     message: str | None = None
+    """Of the error; of people: why they did it."""
     traceback: str | None = None
     traceback_of: int | None = None
     """The later attempt that shows the same traceback."""
@@ -76,20 +81,37 @@ class Sources:
         ends = {(each.attempt, each.event): each for each in self.attempts}
         object.__setattr__(self, "ends", ends)
 
+    @property
+    def acts(self) -> list[Transition]:
+        """Lines of what people did."""
+        return [each for each in self.transitions if each.who and each.event != CREATED]
+
+    @property
+    def claims(self) -> list[Transition]:
+        return [each for each in self.transitions if each.event == Event.CLAIM]
+
+    @property
+    def moves(self) -> list[Transition]:
+        """Lines of all other moves."""
+        return [each for each in self.transitions if not each.who and each.event != Event.CLAIM]
+
 
 def timeline(of: Sources) -> tuple[Moment, ...]:
     """Return the moments of a task, oldest first."""
     moments = [Moment(of.task.created_at, "created", by=of.creator, state=State.PENDING)]
     ends = [*_logged(of), *_failed(of), *_last(of)]
-    claims = [claim for claim, _ in ends]
+    claims = [_claim(line.attempt, line.started_at, line.owner) for line in of.claims]
+    claims += [claim for claim, _ in ends]
     if of.task.state is State.RUNNING:
         claims.append(_claim(of.task.attempt, of.task.started_at, of.task.owner))
     moments += {claim.attempt: claim for claim in claims if claim is not None}.values()
     moments += [end for _, end in ends]
     if of.sent is not None:
         moments.append(Moment(of.sent[1], "sent", kind=f"message {of.sent[0]}"))
+    moments += map(_done, of.acts)
     for line in of.audit:
-        moments.append(Moment(line.at, line.action, by=line.who or line.role))
+        if not any(_is_same(line, act) for act in of.acts):
+            moments.append(Moment(line.at, line.action, by=line.who or line.role, message=line.why))
     moments.sort(key=lambda m: (m.at, m.what != "created", m.what != "claimed"))
     return tuple(_folded(_with_lines(moments, of.logs)))
 
@@ -99,7 +121,7 @@ Ending = tuple[Moment | None, Moment]
 
 
 def _logged(of: Sources) -> Iterator[Ending]:
-    for line in of.transitions:
+    for line in of.moves:
         failed = of.ends.get((line.attempt, line.event))
         end = Moment(
             line.at,
@@ -113,6 +135,16 @@ def _logged(of: Sources) -> Iterator[Ending]:
             None if failed is None else failed.traceback,
         )
         yield _claim(line.attempt, line.started_at, line.owner), end
+
+
+def _done(act: Transition) -> Moment:
+    state = act.to_state if act.to_state != act.from_state else None
+    return Moment(act.at, act.event, None, act.who, state, act.due_at, act.detail, act.why)
+
+
+def _is_same(line: AuditLine, act: Transition) -> bool:
+    by = (line.who or line.role) == act.who
+    return by and line.action == act.event and timedelta(0) <= line.at - act.at < _STEP
 
 
 def _failed(of: Sources) -> Iterator[Ending]:

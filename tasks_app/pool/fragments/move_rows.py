@@ -104,7 +104,7 @@ def _moving(first: str, told: str = _WENT, origin: State | None = State.RUNNING)
         FROM held WHERE goes_to = '{State.PENDING}'),
     again AS (
         UPDATE {PENDING} p
-        SET state = '{State.PENDING}', {UNPARKED},
+        SET state = '{State.PENDING}', {UNPARKED}, changed_at = {NOW},
             lease_token = NULL, lease_until = NULL, owner = NULL,
             due_at = {_back("back_at")}, scan_at = {_back("back_at")},
             failures = {_back("failures")}, crashes = {_back("crashes")},

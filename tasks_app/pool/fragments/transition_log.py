@@ -1,20 +1,22 @@
 """The log of transitions: statements that move rows write a line for each, if that is wanted.
 
-A line is written by the statement of the move, so they commit together. It names the claim that
-ended: who held it, and since when. So claims need no lines of their own. What people do is in the
-audit instead.
+A line is written by the statement of the move, or right behind it in its transaction, so they
+commit together. That a task was created is written by the first of its moves, with the instant that
+its row knows: so producers need no rights on the log, and do nothing for it.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from enum import StrEnum
 from functools import cache
 
 from sqlalchemy import TextClause, text
 
-from tasks_app.domain.tasks.states import State
-from tasks_app.pool.tables import NOW, TRANSITION
+from tasks_app.domain.config.schema_name import PREFIX
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.tables import NOW, PENDING, TRANSITION
 
 
 class Logged(StrEnum):
@@ -22,14 +24,21 @@ class Logged(StrEnum):
 
     OFF = "off"
     FAILURES = "failures"
-    """All but successes: what failed, was put off, given back, rescued, cancelled, swept."""
+    """All ends of claims but successes: failed, put off, given back, rescued; and what is swept."""
     ALL = "all"
+    """Also successes, claims, creations, and what operators do."""
+
+
+def _level_of_the_environment() -> Logged:
+    """Return what holds where nobody has read the settings, which refuse other words."""
+    given = os.environ.get(f"{PREFIX}TRANSITIONS", "")
+    return Logged(given) if given in list(Logged) else Logged.OFF
 
 
 class TransitionLog:
-    """What this process logs; whoever runs tasks or leads says so when it starts."""
+    """What this process logs; whoever has settings says so when it starts."""
 
-    level = Logged.OFF
+    level = _level_of_the_environment()
 
     @property
     def has_successes(self) -> bool:
@@ -37,16 +46,23 @@ class TransitionLog:
 
 
 LOG = TransitionLog()
-_COLUMNS = "task_id, at, attempt, event, from_state, to_state, owner, started_at, due_at, detail"
+CREATED = "create"
+"""The event of a line that no transition leads to."""
 LONGEST = 200
+_COLUMNS = "task_id, at, attempt, event, from_state, to_state, owner, started_at, due_at, detail"
+_MADE_BY = """CASE WHEN n.schedule_id IS NOT NULL THEN 'schedule ' || n.schedule_id
+    WHEN n.batch_id IS NOT NULL THEN 'group ' || n.batch_id ELSE 'producer' END"""
 
 
 def lines_of(rows: str, level: Logged, origin: State = State.RUNNING) -> str:
-    """Return a CTE that writes the lines of the moved ``rows``, as ``move_rows`` has them."""
+    """Return CTEs that write the lines of the moved ``rows``, as ``move_rows`` has them."""
     if level is Logged.OFF:
         return ""
     which = "" if level is Logged.ALL else f"WHERE goes_to <> '{State.SUCCEEDED}'"
-    return f""",
+    first = ""
+    if level is Logged.ALL and origin is State.PENDING:
+        first = f",\n    created AS ({creations(f'{rows} n WHERE n.attempt = 0')})"
+    return f"""{first},
     logged AS (
         INSERT INTO {TRANSITION} ({_COLUMNS})
         SELECT id, {NOW}, attempt, event, '{origin}', goes_to, owner, started_at,
@@ -62,6 +78,28 @@ def lines_of_successes(rows: str, now: str = NOW) -> str:
         SELECT id, {now}, attempt, 'succeed', '{State.RUNNING}', '{State.SUCCEEDED}', owner,
             started_at, NULL, NULL
         FROM {rows})"""
+
+
+def lines_of_claims(rows: str) -> str:
+    """Return the same of ``rows`` that ``:owner`` has claimed."""
+    first = f"{PENDING} n WHERE n.id = ANY(ARRAY(SELECT c.id FROM {rows} c WHERE c.attempt = 1))"
+    return f""",
+    created AS ({creations(first)}),
+    logged AS (
+        INSERT INTO {TRANSITION} ({_COLUMNS})
+        SELECT c.id, {NOW}, c.attempt, '{Event.CLAIM}', '{State.PENDING}', '{State.RUNNING}',
+            :owner, {NOW}, NULL, NULL
+        FROM {rows} c)"""
+
+
+def creations(of: str) -> str:
+    """Return what writes a line for each row ``n`` that has none; a requeued one has."""
+    return f"""
+        INSERT INTO {TRANSITION} (task_id, at, attempt, event, to_state, who)
+        SELECT n.id, n.created_at, 0, '{CREATED}', '{State.PENDING}', {_MADE_BY}
+        FROM {of} AND (
+            SELECT true FROM {TRANSITION} t WHERE t.task_id = n.id AND t.event = '{CREATED}'
+            LIMIT 1) IS NULL"""
 
 
 class Moving:

@@ -57,6 +57,8 @@ class AuditLine:
     answers: dict[str, int]
     left_out: dict[str, list[int]]
     """Ids of those that it was not done to, by reason."""
+    why: str | None = None
+    """As the caller said; of a step, when the bulk was opened."""
 
 
 _OPENING = text(f"SELECT id, at, action, what, patch, until FROM {AUDIT} WHERE id = :token")
@@ -67,11 +69,13 @@ _REACHED = text(f"""
         (SELECT id, after, what FROM {AUDIT} WHERE bulk = :token ORDER BY id DESC LIMIT 1)) lines
     ORDER BY id DESC LIMIT 1
 """)
-_COLUMNS = ", ".join(field.name for field in fields(AuditLine))
+_WHY = f"""coalesce(l.what ->> 'why', (SELECT o.what ->> 'why' FROM {AUDIT} o WHERE o.id = l.bulk))
+    AS why"""
+_COLUMNS = ", ".join(_WHY if f.name == "why" else f"l.{f.name}" for f in fields(AuditLine))
 NEWEST = 100_000
 """Among so many lines one looks for a task or a person; no index has them."""
 _FIND = text(f"""
-    SELECT {_COLUMNS} FROM {AUDIT}
+    SELECT {_COLUMNS} FROM {AUDIT} l
     WHERE (CAST(:action AS text) IS NULL OR action = :action)
       AND (CAST(:before AS bigint) IS NULL OR id < :before)
     ORDER BY id DESC LIMIT :most
@@ -80,21 +84,19 @@ _AMONG_NEWEST = text(f"""
     SELECT {_COLUMNS} FROM (
         SELECT * FROM {AUDIT}
         WHERE CAST(:before AS bigint) IS NULL OR id < :before
-        ORDER BY id DESC LIMIT {NEWEST}) AS newest
+        ORDER BY id DESC LIMIT {NEWEST}) AS l
     WHERE (CAST(:action AS text) IS NULL OR action = :action)
       AND (CAST(:who AS text) IS NULL OR strpos(lower(who), lower(:who)) > 0)
       AND (CAST(:task_id AS bigint) IS NULL OR :task_id = ANY(ids))
     ORDER BY id DESC LIMIT :most
 """)
 _LAST_HOLD = text(f"""
-    SELECT l.at, l.who, l.role, coalesce(o.what, l.what) ->> 'why' AS why FROM (
-        SELECT * FROM (SELECT * FROM {AUDIT} ORDER BY id DESC LIMIT {NEWEST}) AS newest
-        WHERE action = '{Action.HOLD}' AND :task_id = ANY(ids) ORDER BY id DESC LIMIT 1) AS l
-    LEFT JOIN {AUDIT} o ON o.id = l.bulk
+    SELECT l.at, l.who, l.role, {_WHY}
+    FROM (SELECT * FROM {AUDIT} ORDER BY id DESC LIMIT {NEWEST}) AS l
+    WHERE action = '{Action.HOLD}' AND :task_id = ANY(ids) ORDER BY id DESC LIMIT 1
 """)
-"""Of a bulk the line that opened it says why."""
 _STEPS = text(f"""
-    SELECT {_COLUMNS} FROM {AUDIT} WHERE id = :token OR bulk = :token ORDER BY id
+    SELECT {_COLUMNS} FROM {AUDIT} l WHERE id = :token OR bulk = :token ORDER BY id
 """)
 _ALONE = text("SELECT pg_advisory_xact_lock(hashtext('task_audit'), CAST(:token AS integer))")
 _JSON = frozenset({"what", "patch", "answers", "left_out"})

@@ -175,7 +175,10 @@ _STANDING = (
 )
 """How a task stands. Its payload is not for producers of other tasks, and its lease token would
 let them settle it."""
-_AMENDED = ("payload", "due_at", "scan_at", "held_due_at", "parked", "parked_kind", "parked_for")
+_AMENDED = (
+    *("payload", "due_at", "scan_at", "held_due_at", "parked", "parked_kind", "parked_for"),
+    "changed_at",
+)
 _CREATE = f"SELECT ({', '.join(_STANDING)}), INSERT ON {PENDING}"
 _GRANTS = {
     RoleKind.PRODUCER: (_CREATE, _KEYS, _GROUP, _MEMBERS, _JOBS, _IDS, _SEE),

@@ -39,6 +39,7 @@ _WALKED = {
     "state": "t.state = :state",
     "name": "t.name = :name",
     "queue": "t.queue = :queue",
+    "sub_status": "t.sub_status = :sub_status",
     **_TEXTS,
 }
 """Row by row, the newest first: an index of each would cost every task more than this costs."""
@@ -52,6 +53,7 @@ _ORDER = (
     "payload",
     "group",
     "schedule",
+    "sub_status",
     "since",
 )
 FILTERS = _ORDER
@@ -78,6 +80,7 @@ class TaskLine:
     parked: str | None
     error: str | None
     held: bool
+    sub_status: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,17 @@ class Transition:
     at: datetime
     attempt: int
     event: str
-    from_state: str
+    from_state: str | None
+    """None: it was created."""
     to_state: str
     owner: str | None
     started_at: datetime | None
     """When the claim that ended was made."""
     due_at: datetime | None
     detail: str | None
+    who: str | None
+    """If no child did it: an operator, or what made the task."""
+    why: str | None
 
 
 _COLUMNS = ", ".join(field.name for field in fields(Transition))
@@ -31,7 +35,7 @@ _READ = text(f"""
     SELECT {_COLUMNS} FROM (
         SELECT id, {_COLUMNS} FROM {TRANSITION} WHERE task_id = :id ORDER BY id DESC LIMIT :most)
         AS newest
-    ORDER BY at, id
+    ORDER BY at, from_state IS NOT NULL, id
 """)
 _SENT = text(f"SELECT id, created_at FROM {DISPATCH} WHERE :id = ANY(ids) ORDER BY id DESC LIMIT 1")
 

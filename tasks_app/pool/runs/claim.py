@@ -14,6 +14,7 @@ from tasks_app.pool.connection.execute import ask, in_psycopgs_words
 from tasks_app.pool.connection.steps import Statement
 from tasks_app.pool.fragments.availability import ALL_RUN, is_free, runs
 from tasks_app.pool.fragments.fences import array
+from tasks_app.pool.fragments.transition_log import LOG
 from tasks_app.pool.runs.claim_sql import (
     ALONE,
     CANDIDATE,
@@ -39,27 +40,28 @@ def _of_message(columns: str, passes: str) -> str:
         ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED"""
 
 
-def _by_id(passes: str) -> str:
+def _by_id(passes: str, *, logs: bool) -> str:
     """Return it for psycopg: SQLAlchemy's own work on it takes as long as the server's."""
     rows = _of_message(CANDIDATE, f"{is_free()} AND {runs('p.queue')} AND {passes}")
     claims = statement(
         f"candidate AS MATERIALIZED ({rows})",
         order="id",
         lonely_goes_first="false",  # a message ends, so its lonely ones get their turn
+        logs=logs,
     )
     return in_psycopgs_words(claims)
 
 
-_UNGATED, _ADMITTED = _by_id(UNGATED), _by_id("true")
+def _unhindered(*, logs: bool) -> str:
+    rows = _of_message("p.id", f"NOT {ALONE} AND {UNLIMITED} AND {ALL_RUN} AND {NO_QUEUE_SAYS}")
+    taken = f"taken AS MATERIALIZED ({rows})"
+    return in_psycopgs_words(update(taken, of="p.{}".format, logs=logs))
 
-_UNHINDERED = in_psycopgs_words(
-    update(
-        "taken AS MATERIALIZED ("
-        + _of_message("p.id", f"NOT {ALONE} AND {UNLIMITED} AND {ALL_RUN} AND {NO_QUEUE_SAYS}")
-        + ")",
-        of="p.{}".format,
-    )
-)
+
+_UNGATED = _by_id(UNGATED, logs=False), _by_id(UNGATED, logs=True)
+_ADMITTED = _by_id("true", logs=False), _by_id("true", logs=True)
+_UNHINDERED = _unhindered(logs=False), _unhindered(logs=True)
+"""Each without and with lines in the log of transitions."""
 
 _WAITING = text(f"""
     SELECT p.id FROM {PENDING} p
@@ -93,7 +95,7 @@ def claim(
     claimed by a child that crashed, is only ever taken alone: then the list has one entry, and a
     second call may find more.
     """
-    statement = _ADMITTED if admitted else _UNGATED
+    statement = (_ADMITTED if admitted else _UNGATED)[LOG.has_successes]
     return _claimed(connection, statement, ids, claimer, token, now)
 
 
@@ -110,7 +112,8 @@ def claim_unhindered(
     It knows no exceptions: it takes nothing while any queue or name stands still or is limited, or
     any queue has defaults of its own; and it never takes a task that has to run alone.
     """
-    return _claimed(connection, _UNHINDERED, ids, claimer, token, now)
+    statement = _UNHINDERED[LOG.has_successes]
+    return _claimed(connection, statement, ids, claimer, token, now)
 
 
 def _claimed(

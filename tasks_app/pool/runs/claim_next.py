@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from operator import itemgetter
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.fragments.availability import is_free, runs
 from tasks_app.pool.fragments.scan_position import BEHIND, NUMBERED, Place, place_values
+from tasks_app.pool.fragments.transition_log import LOG
 from tasks_app.pool.runs.claim_sql import (
     ALONE,
     CANDIDATE,
@@ -32,9 +34,9 @@ _IN_TURN = itemgetter(END, 1 + ClaimedTask._fields.index("due_s"), 0)
 """By priority, then as they became due."""
 
 
-_NEXT = text(
-    statement(
-        f"""
+_CLAIMS = partial(
+    statement,
+    f"""
     candidate AS MATERIALIZED (
         SELECT p.*
         FROM unnest(CAST(:queues AS text[])) WITH ORDINALITY AS q(queue, number)
@@ -52,12 +54,12 @@ _NEXT = text(
         WHERE {runs("q.queue")}
         ORDER BY p.priority, p.scan_at, p.id LIMIT :most)
     """,
-        order="priority, scan_at, id",
-        # The pool may never run out of others, so the first in line goes first.
-        lonely_goes_first="(SELECT alone FROM candidate ORDER BY priority, scan_at, id LIMIT 1)",
-        more=", p.priority, date_part('epoch', p.scan_at)",
-    )
+    order="priority, scan_at, id",
+    # The pool may never run out of others, so the first in line goes first.
+    lonely_goes_first="(SELECT alone FROM candidate ORDER BY priority, scan_at, id LIMIT 1)",
+    more=", p.priority, date_part('epoch', p.scan_at)",
 )
+_NEXT, _NEXT_LOGGED = text(_CLAIMS(logs=False)), text(_CLAIMS(logs=True))
 
 
 def claim_next(  # noqa: PLR0913  who, what and how much of it, by keyword
@@ -79,7 +81,7 @@ def claim_next(  # noqa: PLR0913  who, what and how much of it, by keyword
     read. It begins behind ``places``, and moves them behind what it took.
     """
     found = connection.execute(
-        _NEXT,
+        _NEXT_LOGGED if LOG.has_successes else _NEXT,
         {
             **values_of(claimer, token),
             "queues": list(queues),

@@ -19,6 +19,7 @@ from sqlalchemy import CursorResult
 from tasks_app.domain.tasks.run import ClaimedTask, Fence
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.fragments.parked import UNPARKED
+from tasks_app.pool.fragments.transition_log import lines_of_claims
 from tasks_app.pool.tables import NOW, PENDING, QUEUE
 
 PAYLOADS_UP_TO = 16 * 1024
@@ -82,8 +83,8 @@ _AT_MOST_ONCE = f"coalesce(p.at_most_once, ({_POLICY} ->> 1)::boolean)"
 END = 1 + len(ClaimedTask._fields)
 """Columns from here on are not the task's."""
 
+_WITH = "\n    WITH handler AS MATERIALIZED (SELECT CAST(:handlers AS jsonb) AS policies), "
 _CLAIM = """
-    WITH handler AS MATERIALIZED (SELECT CAST(:handlers AS jsonb) AS policies), {taken}
     UPDATE {pending} p
     SET state = '{running}', attempt = p.attempt + 1, lease_token = :token, owner = :owner,
         lease_until = {now} + CAST(:lease AS interval), started_at = {now}, {unparked},
@@ -93,13 +94,15 @@ _CLAIM = """
 """
 
 
-def update(taken: str, of: Callable[[str], str] = of_queue, more: str = "") -> str:
+def update(
+    taken: str, of: Callable[[str], str] = of_queue, more: str = "", *, logs: bool = False
+) -> str:
     """Return the UPDATE of the ids that the CTE ``taken`` yields; ``more`` to return behind all.
 
-    ``of`` returns the value that a row or its queue has in a column.
+    ``of`` returns the value that a row or its queue has in a column. ``logs``: with a line for each
+    claim in the log of transitions.
     """
-    return _CLAIM.format(
-        taken=taken,
+    claims = _CLAIM.format(
         pending=PENDING,
         running=State.RUNNING,
         now=NOW,
@@ -109,9 +112,15 @@ def update(taken: str, of: Callable[[str], str] = of_queue, more: str = "") -> s
         returned=returned(of),
         more=more,
     )
+    if not logs:
+        return f"{_WITH}{taken}{claims}"
+    claimed = f"claimed AS ({claims}){lines_of_claims('claimed')}"
+    return f"{_WITH}{taken},\n    {claimed} SELECT * FROM claimed"
 
 
-def statement(candidates: str, *, order: str, lonely_goes_first: str, more: str = "") -> str:
+def statement(
+    candidates: str, *, order: str, lonely_goes_first: str, more: str = "", logs: bool = False
+) -> str:
     """Return the claim of what the CTE ``candidate`` yields: what runs alone is taken alone."""
     taken = f"""{QUEUE_SAYS},
     {candidates},
@@ -122,7 +131,7 @@ def statement(candidates: str, *, order: str, lonely_goes_first: str, more: str 
          WHERE alone
            AND ({lonely_goes_first} OR NOT EXISTS (SELECT FROM candidate WHERE NOT alone))
          ORDER BY {order} LIMIT 1))"""
-    return update(taken, more=more)
+    return update(taken, more=more, logs=logs)
 
 
 ALONE = f"(p.crashes >= 1 OR {_AT_MOST_ONCE})"

@@ -25,6 +25,7 @@ from tasks_app.pool.fragments.move_rows import (
     leave_uncounted,
 )
 from tasks_app.pool.fragments.transition_log import Moving
+from tasks_app.pool.runs.sub_status import say
 from tasks_app.pool.tables import NOW, admits
 
 _OUTCOMES = """
@@ -88,6 +89,10 @@ def settle_group(
     Of the others the fence is lost, or somebody holds their row or counts their group:
     :func:`still_held` tells. Callbacks that were inserted are added to ``called``.
     """
+    told = [(s.fence, s.sub_status) for s in settlements if s.sub_status is not None]
+    if told:
+        said = say(connection, told)
+        settlements = [s for s in settlements if s.sub_status is None or s.fence.task_id in said]
     if not settlements:
         return {}
     if all(s.event is Event.SUCCEED for s in settlements):
@@ -127,6 +132,8 @@ def settle_one(
     None: the fence is lost. A callback that was inserted is added to ``called``.
     """
     one = [settlement]
+    if settlement.sub_status is not None:
+        say(connection, [(settlement.fence, settlement.sub_status)], waits=True)
     moved = _moved(connection, _ONE, one, now) or _moved(connection, _MEMBER, one, now, called)
     return moved.get(settlement.fence.task_id)
 

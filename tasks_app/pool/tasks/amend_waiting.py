@@ -12,9 +12,11 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.operations.amendment import Amendment
+from tasks_app.domain.operations.author import NOBODY, Author
 from tasks_app.domain.operations.selection import Action
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.held import HELD_DUE, is_held
+from tasks_app.pool.fragments.operator_lines import tell
 from tasks_app.pool.fragments.parked import UNPARKED
 from tasks_app.pool.tables import ALL, NOW, PENDING, admits_by_id
 from tasks_app.pool.tasks.next_in_line import look_at_next
@@ -59,26 +61,41 @@ _LEAVE_THEIR_PLACE = {Action.HOLD, Action.RESCHEDULE, Action.DISABLE}
 def _amend(action: Action) -> TextClause:
     sets, which = _SETS[action]
     return text(f"""
-        UPDATE {PENDING} p SET {sets}
+        UPDATE {PENDING} p SET {sets}, changed_at = {NOW}
         WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {which}
         RETURNING p.id, p.order_key
     """)
 
 
 _AMEND = {action: _amend(action) for action in _SETS}
-# Never later than a task was due anyway; what is due already takes no place in the row.
-_SPREAD = text(f"""
+_START = f"greatest({NOW}, CAST(:start AS timestamptz))"
+
+
+def _spread(takes_a_place: str, which: str, due_at: str) -> TextClause:
+    """Return what makes ``which`` tasks due one by one, as far as each takes a place in the row."""
+    return text(f"""
     WITH place AS MATERIALIZED (
-        SELECT p.id, greatest({NOW}, CAST(:start AS timestamptz))
-            + CAST(:gap AS interval) * (row_number() OVER (ORDER BY p.id) - 1) AS at
+        SELECT p.id, {takes_a_place} AS taken, {_START} + CAST(:gap AS interval) * (
+            row_number() OVER (PARTITION BY {takes_a_place} ORDER BY p.id) - 1) AS at
         FROM {PENDING} p
-        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}
-          AND p.due_at > {NOW})
-    UPDATE {PENDING} p SET due_at = least(p.due_at, place.at),
-        scan_at = least(p.due_at, place.at), held_due_at = NULL, {UNPARKED}
-    FROM place WHERE p.id = place.id AND {admits_by_id(Event.CLAIM)} AND p.due_at > {NOW}
-    RETURNING p.id, place.at + CAST(:gap AS interval) AS next_at
-""")
+        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {which})
+    UPDATE {PENDING} p SET due_at = {due_at}, scan_at = {due_at}, held_due_at = NULL, {UNPARKED},
+        changed_at = {NOW}
+    FROM place WHERE p.id = place.id AND {admits_by_id(Event.CLAIM)} AND {which}
+    RETURNING p.id, CASE WHEN place.taken THEN place.at + CAST(:gap AS interval) END AS next_at
+    """)
+
+
+_SPREAD = {
+    # Never later than a task was due anyway; what is due already takes no place in the row.
+    Action.RUN_NOW: _spread("true", f"p.due_at > {NOW}", "least(p.due_at, place.at)"),
+    # Never earlier than its own date; what is due later anyway takes no place in the row.
+    Action.RELEASE: _spread(
+        f"p.held_due_at <= {_START}",
+        is_held(),
+        "CASE WHEN place.taken THEN place.at ELSE p.held_due_at END",
+    ),
+}
 NO_AMENDMENT = Amendment()
 _STATE = text(f"SELECT state FROM {ALL} WHERE id = :id")
 
@@ -89,6 +106,7 @@ def amend(
     ids: Sequence[int],
     change: Amendment = NO_AMENDMENT,
     *,
+    by: Author = NOBODY,
     now: datetime | None = None,
 ) -> list[int]:
     """Return the ids of those that were changed; waits for their rows.
@@ -106,25 +124,31 @@ def amend(
     changed = connection.execute(_AMEND[action], values).all()
     if action in _LEAVE_THEIR_PLACE:
         look_at_next(connection, {row.order_key for row in changed if row.order_key}, now=now)
-    return sorted(row.id for row in changed)
+    done = sorted(row.id for row in changed)
+    tell(connection, action, done, by, detail=change.place, now=now)
+    return done
 
 
 def spread(
     connection: Connection,
+    action: Action,
     ids: Sequence[int],
     gap: timedelta,
     start: datetime | None,
     *,
+    by: Author = NOBODY,
     now: datetime | None = None,
 ) -> tuple[list[int], datetime | None]:
     """Make tasks due one after the other, ``gap`` apart, the first at ``start`` or now.
 
-    Return the ids of those that were changed, and where the next one comes; None: none was changed.
-    The caller has locked them.
+    Return the ids of those that were changed, and where the next one comes; None: none took a
+    place. The caller has locked them.
     """
     values = {"ids": sorted(map(int, ids)), "gap": gap, "start": start, "now": now}
-    changed = connection.execute(_SPREAD, values).all()
-    return sorted(row.id for row in changed), max((row.next_at for row in changed), default=None)
+    changed = connection.execute(_SPREAD[action], values).all()
+    tell(connection, action, [row.id for row in changed], by, now=now)
+    places = [row.next_at for row in changed if row.next_at is not None]
+    return sorted(row.id for row in changed), max(places, default=None)
 
 
 def state_of(connection: Connection, task_id: int) -> State | None:

@@ -44,6 +44,7 @@ _MATCHING = f"""
       AND (CAST(:name AS text) IS NULL OR t.name = :name)
       AND (CAST(:queue AS text) IS NULL OR t.queue = :queue)
       AND (CAST(:biz_key AS text) IS NULL OR t.biz_key = :biz_key)
+      AND (CAST(:sub_status AS text) IS NULL OR t.sub_status = :sub_status)
       AND (CAST(:held AS boolean) IS NULL OR {is_held("t")} = :held)
       AND (CAST(:fingerprint AS text) IS NULL OR t.id = ANY(ARRAY(
             SELECT e.id FROM {ERROR} e WHERE e.fingerprint = decode(:fingerprint, 'hex'))))
@@ -144,6 +145,7 @@ def find(  # noqa: PLR0913  filters, all by keyword
     group: int | None = None,
     fingerprint: str | None = None,
     held: bool | None = None,
+    sub_status: str | None = None,
     before: int | None = None,
     most: int = 50,
 ) -> list[Task]:
@@ -159,6 +161,7 @@ def find(  # noqa: PLR0913  filters, all by keyword
         pool = pool or Pool.PENDING
     values: dict[str, Any] = {"pool": pool, "state": state, "name": name, "queue": queue}
     values |= {"biz_key": biz_key, "fingerprint": fingerprint, "held": held}
+    values |= {"sub_status": sub_status}
     values |= {"before": before, "most": most}
     if group is None:
         rows = connection.execute(_FIND, values)

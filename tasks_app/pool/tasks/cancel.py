@@ -10,9 +10,11 @@ from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
 
+from tasks_app.domain.operations.author import NOBODY, Author
 from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.move_rows import WAIT, WITH_ITS_DATE, leave
+from tasks_app.pool.fragments.operator_lines import tell
 from tasks_app.pool.groups.count import LOCKED, locking
 from tasks_app.pool.statistics.parts import note
 from tasks_app.pool.tables import ALL, NOW, PENDING, admits, admits_by_id
@@ -64,7 +66,7 @@ _MOVE = leave(
     ORDER BY p.id {WAIT}
 """,
     waits=True,
-    origin=None,  # the audit has it
+    origin=None,  # its lines say who wanted it
 )
 _TELL = text(f"""
     UPDATE {PENDING} p SET cancel_requested_at = coalesce(p.cancel_requested_at, {NOW})
@@ -74,13 +76,15 @@ _TELL = text(f"""
 _ELSEWHERE = text(f"SELECT state FROM {ALL} WHERE id = :id")
 
 
-def cancel(connection: Connection, task_id: int, *, now: datetime | None = None) -> Cancelled:
+def cancel(
+    connection: Connection, task_id: int, *, by: Author = NOBODY, now: datetime | None = None
+) -> Cancelled:
     """Cancel one task, wherever it is; waits for its row."""
     locked = connection.execute(_LOCK_ONE, {"id": task_id}).all()
     if not locked:
         known = connection.execute(_ELSEWHERE, {"id": task_id}).first()
         return Cancelled.ALREADY_OVER if known else Cancelled.NOT_FOUND
-    done = _carry_out(connection, locked, now)
+    done = _carry_out(connection, locked, by, now)
     return Cancelled.CANCELLED if done.cancelled else Cancelled.REQUESTED
 
 
@@ -89,23 +93,32 @@ def cancel_many(
     *,
     name: str | None,
     biz_key: str | None,
+    by: Author = NOBODY,
     now: datetime | None = None,
 ) -> CancelledMany:
     """Cancel all pending and running tasks with this name and biz_key; None matches any."""
     locked = connection.execute(_LOCK_MANY, {"name": name, "biz_key": biz_key}).all()
-    return _carry_out(connection, locked, now)
+    return _carry_out(connection, locked, by, now)
 
 
 def cancel_these(
-    connection: Connection, ids: Sequence[int], *, now: datetime | None = None
+    connection: Connection,
+    ids: Sequence[int],
+    *,
+    by: Author = NOBODY,
+    now: datetime | None = None,
 ) -> CancelledMany:
     locked = connection.execute(_LOCK_THESE, {"ids": sorted(ids)}).all()
-    return _carry_out(connection, locked, now)
+    return _carry_out(connection, locked, by, now)
 
 
-def _carry_out(connection: Connection, locked: Any, now: datetime | None) -> CancelledMany:
+def _carry_out(
+    connection: Connection, locked: Any, by: Author, now: datetime | None
+) -> CancelledMany:
     pending = [row.id for row in locked if row.state == State.PENDING]
     running = [row.id for row in locked if row.state == State.RUNNING]
+    tell(connection, Event.CANCEL, pending, by, target=State.CANCELLED, now=now)
+    tell(connection, Event.CANCEL, running, by, now=now)
     if pending:
         connection.execute(_MOVE(), {"ids": pending, "now": now})
         ended = [row for row in locked if row.state == State.PENDING]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, text
 
+from tasks_app.domain.operations.author import NOBODY, Author
+from tasks_app.domain.operations.selection import Action
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import Pool, State
+from tasks_app.pool.fragments.operator_lines import tell
 from tasks_app.pool.tables import ERROR, PENDING
 
 _AMEND = text(f"""
@@ -17,7 +20,7 @@ _AMEND = text(f"""
 
 _EDIT = {
     pool: text(f"""
-        UPDATE {table} t SET payload = CAST(:payload AS jsonb)
+        UPDATE {table} t SET payload = CAST(:payload AS jsonb), changed_at = statement_timestamp()
         WHERE t.id = :id AND t.state = '{state}' RETURNING t.id
     """)
     for pool, table, state in (
@@ -33,7 +36,11 @@ def amend(connection: Connection, fence: Fence, payload: str) -> bool:
     return connection.execute(_AMEND, values).first() is not None
 
 
-def edit(connection: Connection, pool: Pool, task_id: int, payload: str) -> bool:
+def edit(
+    connection: Connection, pool: Pool, task_id: int, payload: str, *, by: Author = NOBODY
+) -> bool:
     """Give a task that waits, or has failed, another payload, JSON text; False: there is none."""
     values = {"id": task_id, "payload": payload}
-    return connection.execute(_EDIT[pool], values).first() is not None
+    done = connection.execute(_EDIT[pool], values).first() is not None
+    tell(connection, Action.EDIT, [task_id] if done else [], by, pool=pool)
+    return done

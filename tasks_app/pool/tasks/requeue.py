@@ -9,7 +9,9 @@ from enum import StrEnum
 from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.errors import UniqueKeyTakenError
+from tasks_app.domain.operations.author import NOBODY, Author
 from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.fragments.operator_lines import tell
 from tasks_app.pool.groups.count import GOOD
 from tasks_app.pool.tables import (
     CARRIED,
@@ -62,8 +64,8 @@ def _source(pool: str) -> _Source:
             WHERE t.id = :id AND {admits(Event.REQUEUE, "t")} FOR UPDATE
         """),
         insert=text(f"""
-            INSERT INTO {PENDING} ({_COLUMNS}, state, scan_at)
-            SELECT {_SELECTED}, '{State.PENDING}', {NOW} FROM {pool} t WHERE t.id = :id
+            INSERT INTO {PENDING} ({_COLUMNS}, state, scan_at, changed_at)
+            SELECT {_SELECTED}, '{State.PENDING}', {NOW}, {NOW} FROM {pool} t WHERE t.id = :id
             ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING RETURNING id
         """),
         delete=text(f"DELETE FROM {pool} t WHERE t.id = :id RETURNING t.name, t.unique_key"),
@@ -87,7 +89,9 @@ _HOLDER = text(f"""
 """)
 
 
-def requeue(connection: Connection, task_id: int, *, now: datetime | None = None) -> Requeued:
+def requeue(
+    connection: Connection, task_id: int, *, by: Author = NOBODY, now: datetime | None = None
+) -> Requeued:
     """Move a finished task back to PENDING, due now; its attempts count on, its charges start anew.
 
     What has ended well begins anew, all else goes on at its checkpoint.
@@ -106,6 +110,7 @@ def requeue(connection: Connection, task_id: int, *, now: datetime | None = None
             if holder is not None:  # else it ended just now, and the key is free again
                 raise UniqueKeyTakenError(holder.name, holder.unique_key, holder.id)
         connection.execute(source.delete, {"id": task_id})
+        tell(connection, Event.REQUEUE, [task_id], by, origin=State(found.state), now=now)
         if found.state in GOOD:
             connection.execute(_FORGET, {"id": task_id})
         if found.batch_id is not None:

@@ -115,7 +115,7 @@ def _change(
 ) -> Statement:
     """Change the holder unless it runs; waits for a claim that is under way."""
     sql = f"""
-        UPDATE {PENDING} p SET {_CHANGES[rule.on_conflict]}
+        UPDATE {PENDING} p SET {_CHANGES[rule.on_conflict]}, changed_at = {INSTANT}
         WHERE {whom} AND p.state = '{State.PENDING}' RETURNING p.id
     """
     values = {

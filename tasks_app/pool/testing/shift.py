@@ -16,7 +16,7 @@ from tasks_app.pool.tables import BREAKER, GATE, KEY, LEASE, PAUSE, PENDING, SCH
 _TRAVELLED = "tasks_app: travelled"
 _OF_TASKS = (
     *("due_at", "scan_at", "created_at", "started_at", "expires_at"),
-    *("cancel_requested_at", "lease_until", "outage_since", "held_due_at"),
+    *("cancel_requested_at", "lease_until", "outage_since", "held_due_at", "changed_at"),
 )
 _MOVED = {
     PENDING: _OF_TASKS,

@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.durations import Duration
 from tasks_app.domain.operations.amendment import Amendment, amendment_of
+from tasks_app.domain.operations.author import Author
 from tasks_app.domain.operations.selection import DONE, Action
 from tasks_app.domain.tasks.names import check_id
 from tasks_app.domain.tasks.states import State
@@ -141,7 +142,7 @@ def _verb(
 def _changed(
     connection: Connection, action: Action, task_id: int, by: str, change: Amendment
 ) -> Changed:
-    done = amend(connection, action, [task_id], change)
+    done = amend(connection, action, [task_id], change, by=Author(by, change.why or ""))
     if done:
         note(connection, action, change.plain(), who=by, ids=done, answers={DONE[action]: 1})
         return Changed.CHANGED

@@ -82,7 +82,8 @@ def start_bulk(
             ``error_kind=``, ``error_text=``, ``fingerprint=``, ``older_than=``, ``newer_than=``,
             ``retrying=``, ``held=``; all must be true. Besides what the action makes of them:
             ``at=`` or ``delay=`` of ``reschedule``, ``to_priority=`` of ``reprioritise``,
-            ``to_queue=`` of ``move``, ``rate="50/1s"`` of ``run-now``; and ``why=``.
+            ``to_queue=`` of ``move``, ``rate="50/1s"`` of ``run-now`` and ``release``; and
+            ``why=``.
 
     Raises:
         InvalidSelectionError: it would select everything, or makes no sense.

@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.creation.patch import accepted, patched
 from tasks_app.domain.errors import InvalidSelectionError, UniqueKeyTakenError, UnreadableTaskError
 from tasks_app.domain.operations.amendment import WORDS, Amendment, amendment_of
+from tasks_app.domain.operations.author import Author
 from tasks_app.domain.operations.selection import DONE, WAITING, Action, Selection, select
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.pool.connection.transactions import wait_for_locks
@@ -79,6 +80,7 @@ class BulkStep:
     def __init__(self, connection: Connection, opening: Opening, by: str, edits: Edits) -> None:
         self._connection, self._token, self._by = connection, opening.token, by
         self._action, self._change, self._chosen, self._end = read_opening(opening)
+        self._author = Author(by, self._change.why or "")
         self._next_at = opening.next_at
         self._edits = edits
         self._done = BulkStepResult()
@@ -139,14 +141,14 @@ class BulkStep:
         acts[self._action](lock(self._connection, self._chosen, self._end, ids, payloads=edits))
 
     def _cancel(self, locked: list[Found]) -> None:
-        done = cancel_these(self._connection, [one.id for one in locked])
+        done = cancel_these(self._connection, [one.id for one in locked], by=self._author)
         self._done.ids += done.ids
         self._done.answers += Counter(cancelled=done.cancelled, requested=done.requested)
 
     def _requeue(self, locked: list[Found]) -> None:
         for one in locked:
             try:
-                answer = requeue(self._connection, one.id)
+                answer = requeue(self._connection, one.id, by=self._author)
             except UniqueKeyTakenError:
                 self._done.left_out[KEY_TAKEN].append(one.id)
             else:
@@ -160,7 +162,7 @@ class BulkStep:
             except InvalidSelectionError as why:
                 self._done.left_out[str(why)].append(one.id)
             else:
-                edit(self._connection, self._chosen.pool, one.id, payload)
+                edit(self._connection, self._chosen.pool, one.id, payload, by=self._author)
                 self._done.ids.append(one.id)
                 self._done.answers["edited"] += 1
 
@@ -169,10 +171,13 @@ class BulkStep:
         if change.gap is None:
             if change.delay is not None:  # all of a bulk have one date
                 change = replace(change, at=self._end.at + change.delay, delay=None)
-            done, word = amend(self._connection, self._action, ids, change), DONE[self._action]
+            done = amend(self._connection, self._action, ids, change, by=self._author)
+            word = DONE[self._action]
         else:
-            done, next_at = spread(self._connection, ids, change.gap, self._next_at)
-            word = BROUGHT_FORWARD
+            done, next_at = spread(
+                self._connection, self._action, ids, change.gap, self._next_at, by=self._author
+            )
+            word = BROUGHT_FORWARD if self._action is Action.RUN_NOW else DONE[self._action]
             self._next_at = next_at or self._next_at
         self._done.ids += done
         self._done.answers += Counter({word: len(done), UNCHANGED: len(ids) - len(done)})

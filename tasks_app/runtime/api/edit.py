@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.creation.patch import accepted
 from tasks_app.domain.errors import InvalidSelectionError
+from tasks_app.domain.operations.author import author
 from tasks_app.domain.operations.selection import Action
 from tasks_app.domain.tasks.states import Pool
 from tasks_app.pool.operations.audit import note
@@ -37,6 +38,7 @@ def edit_payload(
     payload: dict[str, Any],
     *,
     by: str = "",
+    why: str = "",
     registry: Registry = HANDLERS,
 ) -> bool:
     """Give a task that waits, or has failed, another payload. False: it is neither.
@@ -47,7 +49,8 @@ def edit_payload(
     task = browse.get(connection, task_id)
     if task is None or task.pool == Pool.COMPLETED:
         return False
-    done = edit(connection, Pool(task.pool), task_id, check_payload(task.name, payload, registry))
+    wanted, new = author(by, why), check_payload(task.name, payload, registry)
+    done = edit(connection, Pool(task.pool), task_id, new, by=wanted)
     if done:
-        note(connection, Action.EDIT, {"ids": [task_id]}, who=by, ids=[task_id])
+        note(connection, Action.EDIT, {"ids": [task_id], **wanted.reason}, who=by, ids=[task_id])
     return done

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.coordination.groups import Ended, Group, GroupProgress, group_of, member
 from tasks_app.domain.creation.new_task import NewTask, check_many
 from tasks_app.domain.errors import InvalidTaskError, TasksError
+from tasks_app.domain.operations.author import author
 from tasks_app.domain.operations.selection import Action
 from tasks_app.domain.tasks.names import check_id
 from tasks_app.domain.tasks.records import TaskId, TaskRow
@@ -119,7 +120,7 @@ def group_results(session: Sync, group_id: int) -> Iterator[Ended]:
     return browse.results(connection, _known(connection, group_id))
 
 
-def cancel_group(session: Sync, group_id: int, *, by: str = "") -> CancelledMany:
+def cancel_group(session: Sync, group_id: int, *, by: str = "", why: str = "") -> CancelledMany:
     """Cancel the members that have not ended; running ones are asked to stop.
 
     They count as failed in a group that is not over.
@@ -131,17 +132,17 @@ def cancel_group(session: Sync, group_id: int, *, by: str = "") -> CancelledMany
     Raises:
         TasksError: there is no such group.
     """
-    connection = connection_of(session)
+    connection, wanted = connection_of(session), author(by, why)
     _known(connection, group_id)
     ids: tuple[int, ...] = ()
     cancelled = requested = 0
     for page in browse.pages(connection, group_id):
-        done = cancel_these(connection, page)
+        done = cancel_these(connection, page, by=wanted)
         ids += done.ids
         cancelled, requested = cancelled + done.cancelled, requested + done.requested
     if ids:
         answers = {"cancelled": cancelled, "requested": requested}
-        what = {"group": group_id}
+        what = {"group": group_id, **wanted.reason}
         note(connection, Action.CANCEL, what, who=by, number=len(ids), ids=ids, answers=answers)
     return CancelledMany(cancelled, requested, ids)
 

@@ -35,6 +35,7 @@ def requeue_errors(
     stages: Sequence[int | None] = STAGES,
     *,
     by: str = "",
+    why: str = "",
     patience: timedelta = timedelta(minutes=10),
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[RequeueStage]:
@@ -51,7 +52,7 @@ def requeue_errors(
     Raises:
         InvalidSelectionError: it is no fingerprint.
     """
-    token = start_bulk(engine, Action.REQUEUE, fingerprint=fingerprint, by=by)
+    token = start_bulk(engine, Action.REQUEUE, fingerprint=fingerprint, by=by, why=why)
     return _stages(engine, token, fingerprint, stages, by, patience.total_seconds(), pause)
 
 

@@ -1,6 +1,7 @@
 """What operators call for single tasks, on a connection or session of theirs; nothing commits.
 
-A change is noted in the audit, in the same transaction; ``by`` is who wanted it.
+A change is noted in the audit, in the same transaction: ``by`` is who wanted it, ``why`` is kept
+beside.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.explain.explanation import Explanation, explain
 from tasks_app.domain.flow_control.circuit_breaker import BreakerState
+from tasks_app.domain.operations.author import Author, author
 from tasks_app.domain.operations.selection import Action
 from tasks_app.domain.tasks.names import check_id
 from tasks_app.domain.tasks.records import Task
@@ -93,24 +95,30 @@ def _explained(connection: Connection, task_id: int, settings: Settings | None) 
     return explain(facts)
 
 
-def cancel_task(session: Sync | Raw, task_id: int, *, by: str = "") -> Cancelled:
+def cancel_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "") -> Cancelled:
     """Cancel a pending task at once; tell a running one, which then does not run again.
 
-    >>> print(cancel_task(session, task_id, by="anna"))
+    >>> print(cancel_task(session, task_id, by="anna", why="ordered twice"))
     cancelled
     """
-    return on_connection(session, partial(_cancelled, task_id=check_id(task_id), by=by))
+    verb = partial(_cancelled, task_id=check_id(task_id), by=author(by, why))
+    return on_connection(session, verb)
 
 
-def _cancelled(connection: Connection, task_id: int, by: str) -> Cancelled:
-    answer = cancel(connection, task_id)
+def _cancelled(connection: Connection, task_id: int, by: Author) -> Cancelled:
+    answer = cancel(connection, task_id, by=by)
     if answer in {Cancelled.CANCELLED, Cancelled.REQUESTED}:
         _note(connection, Action.CANCEL, task_id, answer, by)
     return answer
 
 
 def cancel_tasks(
-    session: Sync, *, name: str | None = None, biz_key: str | None = None, by: str = ""
+    session: Sync,
+    *,
+    name: str | None = None,
+    biz_key: str | None = None,
+    by: str = "",
+    why: str = "",
 ) -> CancelledMany:
     """Cancel all pending and running tasks with this name and biz_key, in this transaction.
 
@@ -125,9 +133,10 @@ def cancel_tasks(
     if name is None and biz_key is None:
         raise ValueError("cancel_tasks needs name= or biz_key=; it never cancels everything.")
     connection = connection_of(session)
-    done = cancel_many(connection, name=name, biz_key=biz_key)
+    wanted = author(by, why)
+    done = cancel_many(connection, name=name, biz_key=biz_key, by=wanted)
     if done.ids:
-        chosen = {"name": name, "biz_key": biz_key}
+        chosen = {"name": name, "biz_key": biz_key, **wanted.reason}
         note(
             connection,
             Action.CANCEL,
@@ -140,27 +149,28 @@ def cancel_tasks(
     return done
 
 
-def requeue_task(session: Sync | Raw, task_id: int, *, by: str = "") -> Requeued:
+def requeue_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "") -> Requeued:
     """Return a finished task to the pending pool: same id, charges from 0.
 
-    >>> print(requeue_task(session, failed_id, by="anna"))
+    >>> print(requeue_task(session, failed_id, by="anna", why="the bank is back"))
     requeued
 
     Raises:
         UniqueKeyTakenError: another pending task has its name and unique_key.
     """
-    return on_connection(session, partial(_requeued, task_id=check_id(task_id), by=by))
+    verb = partial(_requeued, task_id=check_id(task_id), by=author(by, why))
+    return on_connection(session, verb)
 
 
-def _requeued(connection: Connection, task_id: int, by: str) -> Requeued:
-    answer = requeue(connection, task_id)
+def _requeued(connection: Connection, task_id: int, by: Author) -> Requeued:
+    answer = requeue(connection, task_id, by=by)
     if answer is Requeued.REQUEUED:
         _note(connection, Action.REQUEUE, task_id, answer, by)
     return answer
 
 
-def _note(connection: Connection, action: Action, task_id: int, answer: str, by: str) -> None:
-    note(connection, action, who=by, ids=[task_id], answers={str(answer): 1})
+def _note(connection: Connection, action: Action, task_id: int, answer: str, by: Author) -> None:
+    note(connection, action, by.reason, who=by.who, ids=[task_id], answers={str(answer): 1})
 
 
 aget_task: Final = made_async(get_task)

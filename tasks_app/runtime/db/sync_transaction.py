@@ -11,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import State
+from tasks_app.pool.runs.sub_status import say
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import is_unanswered
 from tasks_app.runtime.db.transaction import (
@@ -112,6 +113,8 @@ class PlainTransaction:
         If there is a session, it is the one that commits, so that its listeners are called.
         """
         connection = self._flushed()
+        if settlement.sub_status is not None:
+            say(connection, [(settlement.fence, settlement.sub_status)], waits=True)
         begins_next = self._begun is not None and not connection.get_execution_options()
         permit = Permit(settlement, begins_next=begins_next)
         try:

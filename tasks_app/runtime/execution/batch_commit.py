@@ -98,7 +98,7 @@ class BatchCommit:
                 context.close()
             share.end()
             self._shell.learn(run)
-            return settlement
+            return run.said(settlement)
         finally:
             self._shell.finish(announced)
 

@@ -121,6 +121,8 @@ class Runner:
         )
         try:
             settlement = self._call(run, spec, context, transaction, limit)
+            if settlement is not None:
+                settlement = run.said(settlement)
             if settlement is None:
                 log.warning("task %s: the lease was lost before it began", task.task_id)
                 count_stale(task)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
 
-from tasks_app.domain.tasks.run import ClaimedTask, Fence
+from tasks_app.domain.tasks.run import ClaimedTask, Fence, Settlement
 
 
 @dataclass(slots=True)
@@ -17,6 +17,8 @@ class ActiveRun:
     since: float
     cancelled: bool
     progress: tuple[float, str] | None = None
+    sub_status: str | None = None
+    """What it said of the task's state; empty: to forget it. None: nothing."""
     held_until: float = inf
     """By ``time.monotonic``: its lease does not end before, as far as is known."""
     in_async_pool: bool = False
@@ -29,6 +31,12 @@ class ActiveRun:
     """It began on a dead connection, did nothing, and begins once more."""
     stops: bool = False
     """The child stops; a handler that can stop in between may do so."""
+
+    def said(self, settlement: Settlement) -> Settlement:
+        """Return the end of this run with what it said."""
+        if self.sub_status is None:
+            return settlement
+        return settlement._replace(sub_status=self.sub_status)
 
 
 @dataclass(frozen=True, slots=True)

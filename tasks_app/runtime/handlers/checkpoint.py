@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.errors import InvalidTaskError, LeaseLostError
 from tasks_app.domain.tasks.payload import encode_object
+from tasks_app.pool.runs.sub_status import say
 from tasks_app.pool.tasks.checkpoint import Note, keep, read
 from tasks_app.runtime.db.async_transaction import AsyncTransaction
 from tasks_app.runtime.db.transaction import Access
@@ -85,6 +86,8 @@ class _Point:
         cancelled = keep(connection, task.fence, note)
         if cancelled is None:
             raise LeaseLostError(task.task_id)
+        if self._run.sub_status is not None:
+            say(connection, [(task.fence, self._run.sub_status)], waits=True)
         self._run.cancelled = self._run.cancelled or cancelled
 
     def _text(self) -> str | None:

@@ -6,6 +6,7 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic
 
+from tasks_app.domain.tasks.option_checks import check_sub_status
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.runtime.handlers.run_log import RunLog
 
@@ -303,6 +304,17 @@ class TaskContext(Generic[SessionT_co]):
     def progress(self, fraction: float, note: str = "") -> None:
         """Tell how far this run is (0 to 1). People see it after the next heartbeat."""
         self._run.progress = (min(1.0, max(0.0, float(fraction))), str(note)[:200])
+
+    def set_sub_status(self, text: str) -> None:
+        """Say in which state of the user's own the task is: ``"waiting for bank"``.
+
+        It is stored with the next :meth:`commit` or with the outcome, whatever that is: also when
+        the handler raises. It stays until a run says something else; an empty text ends it.
+
+        Raises:
+            InvalidTaskError: it is longer than 200 characters, or holds what cannot be stored.
+        """
+        self._run.sub_status = check_sub_status(text)
 
     def locks(
         self,

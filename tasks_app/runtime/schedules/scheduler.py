@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.operations.author import Author
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.schedules.misfire import DueInstants, due_instants, parse_missed
 from tasks_app.domain.schedules.overlap import Fired, Overlap, OverlapVerdict, judge
@@ -119,7 +120,7 @@ class Scheduler:
                 entries[schedule.id, verdict.queued] = Fired.QUEUED
             if verdict.cancels:
                 for task_id in there[schedule.id]:
-                    cancel(connection, task_id, now=now)
+                    cancel(connection, task_id, by=Author(f"schedule {schedule.id}"), now=now)
             plans.append((schedule, due, verdict))
         tasks = make(connection, entries, rows, now=now)
         fire.stand(connection, [_standing(*plan, tasks, clock) for plan in plans])

@@ -192,8 +192,9 @@ def test_a_finished_row_keeps_everything_that_it_was(
 
     after = row_of(connection, task_id, table)._mapping
     changed = {"state", "failures", "retry_level"}
-    outcome = {"result", "error", "run_ms", "finished_at", "fingerprint"}
+    outcome = {"result", "error", "run_ms", "finished_at", "fingerprint", "changed_at"}
     gone = {
+        "changed_at",
         "scan_at",
         "held_due_at",
         "parked",

@@ -308,8 +308,8 @@ def test_a_rate_spreads_them_and_goes_on_where_it_was(connection: Connection) ->
     ids = [pending_task(connection, run_at=MUCH_LATER, now=NOW) for _ in range(5)]
     is_due = pending_task(connection, now=NOW)
 
-    changed, next_at = spread(connection, [*ids[:3], is_due], gap, None, now=NOW)
-    more, end = spread(connection, ids[3:], gap, next_at, now=NOW)
+    changed, next_at = spread(connection, Action.RUN_NOW, [*ids[:3], is_due], gap, None, now=NOW)
+    more, end = spread(connection, Action.RUN_NOW, ids[3:], gap, next_at, now=NOW)
 
     assert (changed, more) == (ids[:3], ids[3:])
     rows = [row_of(connection, task_id) for task_id in ids]
@@ -322,7 +322,7 @@ def test_a_rate_that_goes_on_an_hour_later_begins_then(connection: Connection) -
     """Else all that is left would be due at once."""
     ids = [pending_task(connection, run_at=MUCH_LATER, now=NOW) for _ in range(2)]
 
-    spread(connection, ids, timedelta(seconds=1), NOW, now=LATER)
+    spread(connection, Action.RUN_NOW, ids, timedelta(seconds=1), NOW, now=LATER)
 
     due_at = [row_of(connection, task_id).due_at for task_id in ids]
     assert due_at == [LATER, LATER + timedelta(seconds=1)]
@@ -332,12 +332,44 @@ def test_a_rate_puts_nobody_off_and_releases_what_is_held(connection: Connection
     soon, held = (pending_task(connection, run_at=NOW + HOUR, now=NOW) for _ in range(2))
     do(connection, Action.HOLD, held)
 
-    changed, _ = spread(connection, [soon, held], 10 * HOUR, NOW + 2 * HOUR, now=NOW)
+    changed, _ = spread(
+        connection, Action.RUN_NOW, [soon, held], 10 * HOUR, NOW + 2 * HOUR, now=NOW
+    )
 
     assert changed == [soon, held]
     assert row_of(connection, soon).due_at == LATER
     row = row_of(connection, held)
     assert (row.due_at, row.held_due_at) == (NOW + 12 * HOUR, None)
+
+
+def test_a_release_at_a_rate_spreads_what_is_late_and_is_early_for_nobody(
+    connection: Connection,
+) -> None:
+    gap = timedelta(seconds=2)
+    late = [pending_task(connection, now=NOW) for _ in range(4)]
+    dated = pending_task(connection, run_at=MUCH_LATER, now=NOW)
+    free = pending_task(connection, run_at=MUCH_LATER, now=NOW)
+    for task_id in (*late, dated):
+        do(connection, Action.HOLD, task_id)
+
+    ids = [late[0], late[1], dated, free]
+    changed, next_at = spread(connection, Action.RELEASE, ids, gap, None, now=NOW)
+    more, end = spread(connection, Action.RELEASE, late[2:], gap, next_at, now=NOW)
+
+    assert (changed, more) == ([*late[:2], dated], late[2:])
+    rows = [row_of(connection, task_id) for task_id in late]
+    assert [(row.due_at, row.scan_at) for row in rows] == [(NOW + n * gap,) * 2 for n in range(4)]
+    assert (next_at, end) == (NOW + 2 * gap, NOW + 4 * gap)
+    for task_id in (dated, free):
+        assert row_of(connection, task_id).due_at == MUCH_LATER
+    assert {row_of(connection, task_id).held_due_at for task_id in (*late, dated)} == {None}
+
+
+def test_a_release_at_a_rate_of_dated_tasks_alone_takes_no_place(connection: Connection) -> None:
+    dated = pending_task(connection, run_at=MUCH_LATER, now=NOW)
+    do(connection, Action.HOLD, dated)
+
+    assert spread(connection, Action.RELEASE, [dated], HOUR, None, now=NOW) == ([dated], None)
 
 
 def test_nothing_is_lost_or_doubled(connection: Connection) -> None:

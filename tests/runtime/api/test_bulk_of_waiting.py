@@ -134,6 +134,20 @@ def test_what_runs_by_the_time_of_the_lock_is_left_as_it_is(engine: Engine) -> N
     assert rows(engine, [task_id])[0].held_due_at is None
 
 
+def test_a_release_at_a_rate_lets_go_of_them_one_after_the_other(engine: Engine) -> None:
+    ids = make(engine, 5)
+    bulk(engine, "hold", ids=ids)
+    token = start_bulk(engine, "release", name="t", rate="1/10s", why="the bank is back")
+
+    first, rest = run_bulk(engine, token, first=2), run_bulk(engine, token)
+
+    assert first is not None
+    assert rest is not None
+    assert (first.ids, first.answers) == (ids[:2], {"released": 2})
+    assert (rest.ids, rest.answers) == (ids[2:], {"released": 3})
+    assert set(gaps(engine, ids)) == {timedelta(seconds=10)}
+
+
 def test_a_killed_one_goes_on_at_its_rate_behind_its_last_step(engine: Engine) -> None:
     ids = make(engine, STEP + 5, delay="100d")
     token = start_bulk(engine, "run-now", name="t", rate="10/1s")

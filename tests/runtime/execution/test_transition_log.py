@@ -16,7 +16,8 @@ from tasks_app.pool.dispatch.set_aside import sweep
 from tasks_app.pool.fragments.transition_log import LOG, Logged, Moving
 from tasks_app.pool.operations.grants import check_may_run
 from tasks_app.pool.retention.trail import delete_old_lines
-from tasks_app.pool.runs import release, rescue, settle, settle_success
+from tasks_app.pool.runs import claim as claims
+from tasks_app.pool.runs import claim_next, release, rescue, settle, settle_success
 from tasks_app.pool.runs.rescue import rescue_expired
 from tests.runtime.bench import Bench, effect
 
@@ -71,22 +72,21 @@ def run_all(bench: Bench, level: str) -> dict[str, int]:
     return ids
 
 
-def test_all_has_a_line_for_each_claim_that_ended(bench: Bench) -> None:
+def test_all_has_lines_for_each_claim_and_its_end(bench: Bench) -> None:
     ids = run_all(bench, "all")
     member = bench.create("plain")
     with bench.engine.begin() as connection:
         create_group(connection, [NewTask("plain"), NewTask("effect")])
     bench.drain(transitions="all")
 
-    found = bench.sql("SELECT count(*) FROM task_transition")
-    assert found == sum(
-        bench.sql("SELECT coalesce(sum(attempt), 0) FROM " + pool)
-        for pool in ("task_pending", "task_completed", "task_error")
-    )
+    assert bench.sql("SELECT count(*) FROM task_transition WHERE event = 'create'") == len(ids) + 3
+    claims = bench.sql("SELECT sum(attempt) FROM task_all")
+    assert bench.sql("SELECT count(*) FROM task_transition WHERE event = 'claim'") == claims
+    assert bench.sql("SELECT count(*) FROM task_transition WHERE from_state = 'RUNNING'") == claims
     of = {
         name: bench.sql(
             "SELECT array_agg(event || ' ' || from_state || ' ' || to_state ORDER BY id)"
-            " FROM task_transition WHERE task_id = :id",
+            " FROM task_transition WHERE task_id = :id AND from_state = 'RUNNING'",
             id=task_id,
         )
         for name, task_id in ids.items()
@@ -100,7 +100,10 @@ def test_all_has_a_line_for_each_claim_that_ended(bench: Bench) -> None:
     assert bench.state(member) == "SUCCEEDED"
     told = "owner IS NOT NULL AND started_at <= at"
     comes_back = "(to_state = 'PENDING') = (due_at IS NOT NULL)"
-    assert bench.sql(f"SELECT bool_and({told} AND {comes_back}) FROM task_transition")
+    ends = "FROM task_transition WHERE from_state = 'RUNNING'"
+    assert bench.sql(f"SELECT bool_and({told} AND {comes_back}) {ends}")
+    made = "SELECT bool_and(who IN ('producer', 'group 1')) FROM task_transition WHERE attempt = 0"
+    assert bench.sql(made)
     assert SECRET not in str(lines(bench))
 
 
@@ -116,7 +119,9 @@ def test_off_writes_nothing_and_sends_nothing_more(bench: Bench) -> None:
     moving = [each for each in vars(settle).values() if isinstance(each, Moving)]
     sent = [statement().text for statement in (*moving, release._GROUP, rescue._EXPIRED)]
     sent += [settle_success._SUCCEED[False], settle_success._MEMBER[False]]
-    assert len(sent) >= 9
+    sent += [each[False] for each in (claims._UNGATED, claims._ADMITTED, claims._UNHINDERED)]
+    sent.append(claim_next._NEXT.text)
+    assert len(sent) >= 13
     assert not [statement for statement in sent if "task_transition" in statement]
     assert lines(bench) == []
 
