@@ -51,6 +51,7 @@ COMMANDS = {
     "breakers": "tasks_app.cli.flow_control.breakers:breakers",
     "fair": "tasks_app.cli.flow_control.fair:fair",
     "prune": "tasks_app.cli.operations.prune:prune",
+    "maintain": "tasks_app.cli.operations.maintain:maintain",
     "schedules": "tasks_app.cli.schedules.commands:schedules",
     "batch": "tasks_app.cli.batch:batch",
     "locks": "tasks_app.cli.locks:locks",

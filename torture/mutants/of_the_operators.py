@@ -221,6 +221,14 @@ OPERATORS = (
         "tests/cli/test_commands.py::test_an_id_that_is_given_twice_is_one",
     ),
     mutant(
+        "reindex: what a killed one left",
+        "A reindex drops what an earlier one left half done.",
+        "tasks_app/runtime/reindex.py",
+        "dropped = _clean(connection)",
+        "dropped: list[str] = []",
+        "tests/runtime/test_reindex.py::test_what_a_killed_try_left_half_done_is_dropped",
+    ),
+    mutant(
         "drain: what came late",
         "What became due while a drain ended was not left by it.",
         "tasks_app/pool/operations/left_due.py",

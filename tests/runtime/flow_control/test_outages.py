@@ -264,8 +264,7 @@ class TestBreakers:
             counts.add("bank", 0, 1)
             report.tell()
 
-        ((_, bad),) = counts.take().values()
-        assert bad > 5
+        assert sum(bad for _, bad in counts.take().values()) > 5
 
     def test_what_was_claimed_before_it_opened_is_given_back(self, bench: Bench) -> None:
         @bench.handler("pay", depends_on=Breaker("bank", least=1), dependency_retry="1h")
