@@ -12,6 +12,8 @@ WALK = f"{ODD}test_a_task_walks_its_way_under_all_odd_settings_at_once"
 LOG = "tests/runtime/execution/test_attempt_log.py::"
 EXPLAIN = "tests/pool/operations/test_explain.py::"
 SECRETS = "tests/broker/config/test_secrets.py::"
+TRANSFER = "tasks_app/pool/tasks/transfer.py"
+MOVES = "tests/runtime/test_transfer.py::test_"
 SCHEMA = "tasks_app/pool/schema.py"
 VERSIONS = "tests/pool/test_schema.py::"
 MIGRATION = "tests/runtime/test_migration.py::"
@@ -227,6 +229,38 @@ OPERATORS = (
         "dropped = _clean(connection)",
         "dropped: list[str] = []",
         "tests/runtime/test_reindex.py::test_what_a_killed_try_left_half_done_is_dropped",
+    ),
+    mutant(
+        "import: twice is two",
+        "A task is brought in once, however often its file is.",
+        TRANSFER,
+        "if task.idempotency_key not in known}",
+        "}",
+        f"{MOVES}each_is_created_once_however_often_it_is_tried",
+    ),
+    mutant(
+        "import: another key",
+        "A task that is moved keeps its idempotency key.",
+        TRANSFER,
+        "SET idempotency_key = :key, created_at",
+        "SET created_at",
+        f"{MOVES}a_task_takes_all_along_that_its_producer_said",
+    ),
+    mutant(
+        "move: what was released is cancelled",
+        "Only what is still held is cancelled after a move.",
+        TRANSFER,
+        "p.state = '{State.PENDING}' AND {is_held()} ORDER BY",
+        "p.state = '{State.PENDING}' ORDER BY",
+        f"{MOVES}a_move_cancels_what_has_arrived_and_nothing_else",
+    ),
+    mutant(
+        "move: by the id alone",
+        "A receipt cancels the task that it means, not another one with its id.",
+        TRANSFER,
+        "ON p.id = k.id AND p.idempotency_key = k.key",
+        "ON p.id = k.id",
+        f"{MOVES}a_receipt_cancels_nothing_in_another_database",
     ),
     mutant(
         "drain: what came late",
