@@ -16,7 +16,7 @@ from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.pool.schema import migrate
 from tasks_app.pool.tasks.transfer import prune
 from tasks_app.runtime.leader.maintainer import FORGET_IMPORTS_AFTER
-from tasks_app.runtime.transfer.exporting import Ended, cancel_moved, export_tasks
+from tasks_app.runtime.transfer.exporting import MoveEnded, cancel_moved, export_tasks
 from tasks_app.runtime.transfer.importing import Imported, import_tasks
 from tests.factory import claimed_task
 from tests.servers import Databases
@@ -213,7 +213,7 @@ def test_a_move_cancels_what_has_arrived_and_nothing_else(
         connection.execute(text("UPDATE task_pending SET scan_at = due_at"))
 
     assert brought(there, file, receipt).left_out == [stays]
-    assert cancel_moved(engine, receipt) == Ended(3, [released])
+    assert cancel_moved(engine, receipt) == MoveEnded(3, [released])
     assert cancel_moved(engine, receipt).cancelled == 0
 
     assert rows(engine, "id") == [(released,), (stays,)]
@@ -231,7 +231,7 @@ def test_a_receipt_cancels_nothing_in_another_database(
     with engine.begin() as connection:
         connection.execute(text("UPDATE task_pending SET idempotency_key = gen_random_uuid()"))
 
-    assert cancel_moved(engine, receipt) == Ended(0, ids)
+    assert cancel_moved(engine, receipt) == MoveEnded(0, ids)
 
 
 def test_tasks_are_not_imported_where_they_wait(engine: Engine, file: Path) -> None:

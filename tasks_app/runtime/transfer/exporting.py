@@ -64,7 +64,7 @@ def export_tasks(engine: Engine, path: Path, *, by: str = "", **selection: Any) 
 
 
 @dataclass(slots=True)
-class Ended:
+class MoveEnded:
     """What became of moved tasks where they came from."""
 
     cancelled: int = 0
@@ -72,13 +72,13 @@ class Ended:
     """Not cancelled: they are not held, or gone from the pool."""
 
 
-def cancel_moved(engine: Engine, receipt: Path, *, by: str = "") -> Ended:
+def cancel_moved(engine: Engine, receipt: Path, *, by: str = "") -> MoveEnded:
     """Cancel what an import says it has, if it is held here: what is not may have run here, too.
 
     Raises:
         InvalidSelectionError: it is no receipt of an import.
     """
-    done = Ended()
+    done = MoveEnded()
     moved = list(_receipt(receipt))  # all of it is read before anything is done
     for start in range(0, len(moved), AT_ONCE):
         tasks = dict(moved[start : start + AT_ONCE])
