@@ -18,16 +18,19 @@ def test_a_move_at_the_shell(shell: Shell, engine: Engine, tmp_path: Path) -> No
     with engine.begin() as connection:  # as another database, which lacks them
         kept = connection.execute(text("DELETE FROM task_pending RETURNING idempotency_key")).all()
     imported = shell("import", "tasks.jsonl")
-    again = shell("import", "tasks.jsonl")
-    (tmp_path / "moved.jsonl").write_text(imported.stdout)
-    left = shell("cancel-moved", "moved.jsonl")
+    again = shell("import", "tasks.jsonl", "--receipt", "again", "--json")
+    refused = shell("import", "tasks.jsonl")
+    left = shell("cancel-moved", "tasks.jsonl.moved")
 
     assert exported.stdout == "2 tasks exported to tasks.jsonl\n"
-    lines = [json.loads(line) for line in imported.stdout.splitlines()]
+    assert imported.stdout == "2 tasks of tasks.jsonl here: tasks.jsonl.moved says which\n"
+    receipt = (tmp_path / "tasks.jsonl.moved").read_text()
+    lines = [json.loads(line) for line in receipt.splitlines()]
     assert [line["id"] for line in lines] == ids
     assert len(kept) == 2
-    assert "2 tasks of tasks.jsonl here" in imported.stderr
-    assert again.stdout == imported.stdout
+    assert json.loads(again.stdout) == {"tasks": 2, "left_out": []}
+    assert (tmp_path / "again").read_text() == receipt
+    assert "tasks.jsonl.moved is there already" in refused.stderr
     assert (left.returncode, left.stdout) == (1, "0 tasks cancelled\n")
     assert f"2 are not held here, or gone, and left as they are: {ids[0]} {ids[1]}" in left.stderr
 

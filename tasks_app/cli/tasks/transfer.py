@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import click
 
 from tasks_app.cli import output
 from tasks_app.cli.database import caller, connected
-from tasks_app.domain.creation.portable_task import PortableTask
 from tasks_app.domain.errors import NO
 from tasks_app.domain.explain.words import count
 from tasks_app.runtime.transfer.exporting import cancel_moved, export_tasks
@@ -45,21 +43,23 @@ def export(file: Path, *, json_: bool, **selection: Any) -> None:
 
 @click.command("import")
 @file
-def import_(file: Path) -> None:
+@click.option(
+    "--receipt",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="What is here now, for `cancel-moved`. Default: FILE.moved.",
+)
+@output.as_json
+def import_(file: Path, receipt: Path | None, *, json_: bool) -> None:
     """Create the tasks of FILE, which `export` wrote elsewhere, each once.
 
-    Prints a line of JSON for each task that is here now, for `cancel-moved`. It
-    may be killed and run again. Exit 1: tasks were left out, as others have their
-    unique keys.
+    It may be killed and run again. Exit 1: tasks were left out, as others have
+    their unique keys.
     """
-
-    def told(task: PortableTask, became: int) -> None:
-        key = str(task.idempotency_key)
-        click.echo(json.dumps({"id": task.id, "idempotency_key": key, "became": became}))
-
+    receipt = receipt or file.with_name(f"{file.name}.moved")
     with connected() as engine:
-        done = import_tasks(engine, file, told, by=caller())
-    click.echo(f"{count(done.tasks, 'task')} of {file} here", err=True)
+        done = import_tasks(engine, file, receipt, by=caller())
+    words = f"{count(done.tasks, 'task')} of {file} here: {receipt} says which"
+    output.answer(words, done, json_=json_)
     _left(done.left_out, "are left out: others have their names and unique keys here")
 
 
@@ -69,7 +69,7 @@ def import_(file: Path) -> None:
 def cancel_moved_(file: Path, *, json_: bool) -> None:
     """Cancel held tasks that `import` has brought into another database.
 
-    FILE is what `import` printed. Exit 1: some are not held, and left as they are.
+    FILE is the receipt that `import` wrote. Exit 1: some are not held, and left as they are.
     """
     with connected() as engine:
         done = cancel_moved(engine, file, by=caller())

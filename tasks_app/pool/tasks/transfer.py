@@ -6,9 +6,9 @@ those that were brought in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Connection, text
@@ -28,13 +28,22 @@ _LEAVE = text(f"""
     FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.state = '{State.PENDING}'
     ORDER BY p.id
 """)
-_STILL_HERE = f"""
-    FROM unnest(CAST(:ids AS bigint[]), CAST(:keys AS uuid[])) AS k(id, key)
+_HERE = text(f"""
+    SELECT p.id FROM unnest(CAST(:ids AS bigint[]), CAST(:keys AS uuid[])) AS k(id, key)
     JOIN {PENDING} p ON p.id = k.id AND p.idempotency_key = k.key
-"""
-_HERE = text(f"SELECT p.id {_STILL_HERE} ORDER BY p.id")
+    WHERE NOT EXISTS (SELECT FROM {IMPORT} i WHERE i.idempotency_key = k.key)
+    ORDER BY p.id
+""")
+# Both databases may count from 1, so that a task has one id and one key in both.
 _HELD = text(f"""
-    SELECT p.id {_STILL_HERE} WHERE p.state = '{State.PENDING}' AND {is_held()} ORDER BY p.id
+    SELECT p.id
+    FROM unnest(CAST(:ids AS bigint[]), CAST(:keys AS uuid[]), CAST(:became AS bigint[]))
+        AS k(id, key, became)
+    JOIN {PENDING} p ON p.id = k.id AND p.idempotency_key = k.key
+    WHERE p.state = '{State.PENDING}' AND {is_held()}
+      AND NOT EXISTS (SELECT FROM {IMPORT} i
+        WHERE k.became = k.id AND i.idempotency_key = k.key AND i.task_id = k.became)
+    ORDER BY p.id
 """)
 _ALONE = text(f"LOCK TABLE {IMPORT} IN SHARE ROW EXCLUSIVE MODE")
 _KNOWN = text(f"""
@@ -56,19 +65,31 @@ _PRUNE = text(f"""
 """)
 
 
+class Moved(NamedTuple):
+    """A task that has arrived in another database."""
+
+    id: int
+    idempotency_key: UUID
+    became: int
+    """Its id there."""
+
+
 def leaving(connection: Connection, ids: Sequence[int]) -> Sequence[Any]:
     """Return those of the rows that wait, whole; payloads as text."""
     return connection.execute(_LEAVE, {"ids": list(ids)}).all()
 
 
-def here(connection: Connection, tasks: Mapping[int, UUID]) -> list[int]:
-    """Return the ids of those that are in this pool under that very id."""
-    return list(connection.execute(_HERE, _values(tasks)).scalars())
+def here(connection: Connection, tasks: Sequence[PortableTask]) -> list[int]:
+    """Return the ids of those that wait in this pool, and were not brought in from another one."""
+    values = {"ids": [task.id for task in tasks], "keys": [task.idempotency_key for task in tasks]}
+    return list(connection.execute(_HERE, values).scalars())
 
 
-def held(connection: Connection, tasks: Mapping[int, UUID]) -> list[int]:
-    """Return the ids of those that are in this pool, and held."""
-    return list(connection.execute(_HELD, _values(tasks)).scalars())
+def held(connection: Connection, moved: Sequence[Moved]) -> list[int]:
+    """Return the ids of those that are held in this pool, and were not brought into it."""
+    ids, keys, became = zip(*moved, strict=True)
+    values = {"ids": list(ids), "keys": list(keys), "became": list(became)}
+    return list(connection.execute(_HELD, values).scalars())
 
 
 def bring_in(connection: Connection, tasks: Sequence[PortableTask]) -> dict[UUID, int]:
@@ -107,7 +128,3 @@ def prune(
 ) -> int:
     """Forget what was brought in this long ago; return how many."""
     return len(connection.execute(_PRUNE, {"older": older, "most": most, "now": now}).all())
-
-
-def _values(tasks: Mapping[int, UUID]) -> dict[str, Any]:
-    return {"ids": list(tasks), "keys": list(tasks.values())}

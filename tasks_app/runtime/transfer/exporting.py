@@ -17,7 +17,7 @@ from tasks_app.domain.operations.selection import Action, select
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.operations.selection import LOOKED_AT, cut, look
-from tasks_app.pool.tasks.transfer import held, leaving
+from tasks_app.pool.tasks.transfer import Moved, held, leaving
 from tasks_app.runtime.api.bulk import run_bulk, start_bulk, transaction_of
 from tasks_app.runtime.transfer.private_file import written_privately
 
@@ -81,10 +81,10 @@ def cancel_moved(engine: Engine, receipt: Path, *, by: str = "") -> MoveEnded:
     done = MoveEnded()
     moved = list(_receipt(receipt))  # all of it is read before anything is done
     for start in range(0, len(moved), AT_ONCE):
-        tasks = dict(moved[start : start + AT_ONCE])
+        some = moved[start : start + AT_ONCE]
         with transaction_of(engine) as connection:
-            ids = held(connection, tasks)
-        done.left += sorted(tasks.keys() - set(ids))
+            ids = held(connection, some)
+        done.left += sorted({task.id for task in some} - set(ids))
         if ids:
             token = start_bulk(engine, Action.CANCEL, ids=ids, held=True, by=by)
             ended = run_bulk(engine, token, by=by)
@@ -92,15 +92,15 @@ def cancel_moved(engine: Engine, receipt: Path, *, by: str = "") -> MoveEnded:
     return done
 
 
-def _receipt(path: Path) -> Iterator[tuple[int, UUID]]:
+def _receipt(path: Path) -> Iterator[Moved]:
     try:
         for line in path.read_text(encoding="utf-8").splitlines():
             given = json.loads(line)
-            int(given["became"])
-            yield int(given["id"]), UUID(given["idempotency_key"])
+            key = UUID(given["idempotency_key"])
+            yield Moved(int(given["id"]), key, int(given["became"]))
     except OSError as error:
         raise InvalidSelectionError(f"{path} cannot be read: {error.strerror}.") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise InvalidSelectionError(
-            f"{path} is no receipt of an import. Write one with: tasks-app import FILE > RECEIPT"
+            f"{path} is no receipt of an import. tasks-app import writes one."
         ) from None

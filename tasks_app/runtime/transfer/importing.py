@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -12,9 +13,10 @@ from sqlalchemy import Engine
 from tasks_app.domain.creation.portable_task import PortableTask, task_of
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.pool.operations.audit import note
-from tasks_app.pool.tasks.transfer import bring_in, here
+from tasks_app.pool.tasks.transfer import Moved, bring_in, here
 from tasks_app.runtime.api.bulk import transaction_of
 from tasks_app.runtime.payload_limit import payload_limit
+from tasks_app.runtime.transfer.private_file import written_privately
 
 AT_ONCE = 200
 
@@ -29,39 +31,38 @@ class Imported:
     """By their ids in the file: another task has their name and unique_key here."""
 
 
-def import_tasks(
-    engine: Engine,
-    path: Path,
-    told: Callable[[PortableTask, int], object] = lambda _task, _became: None,
-    *,
-    by: str = "",
-) -> Imported:
-    """Create the tasks of a file; ``told`` is called for each that is here, after its commit.
+def import_tasks(engine: Engine, path: Path, receipt: Path, *, by: str = "") -> Imported:
+    """Create the tasks of a file, and write which of them are here into a receipt.
 
     The whole file is checked before the first one is created. They keep their idempotency keys.
+    The receipt is there when all is done.
 
     Raises:
-        InvalidSelectionError: a line is none of an export, or the tasks are of this very database.
+        InvalidSelectionError: a line is none of an export, the tasks are of this very database, or
+            there is such a receipt.
     """
     limit, done = payload_limit(), Imported()
-    for some in _parts(_tasks(path, limit)):
-        with transaction_of(engine) as connection:
-            own = here(connection, {task.id: task.idempotency_key for task in some})
-        if own:
-            raise InvalidSelectionError(
-                f"Task {own[0]} waits in this database: it was exported from here. "
-                "Set TASKS_APP_DATABASE_URL to the one that the tasks shall go to."
-            )
-    for some in _parts(_tasks(path, limit)):
-        with transaction_of(engine) as connection:
-            became = bring_in(connection, some)
-            note(connection, "import", {"file": path.name}, who=by, ids=sorted(became.values()))
-        for task in some:
-            if task.idempotency_key in became:
-                done.tasks += 1
-                told(task, became[task.idempotency_key])
-            else:
-                done.left_out.append(task.id)
+    with written_privately(receipt) as written:
+        for some in _parts(_tasks(path, limit)):
+            with transaction_of(engine) as connection:
+                own = here(connection, some)
+            if own:
+                raise InvalidSelectionError(
+                    f"Task {own[0]} waits in this database: it was exported from here. "
+                    "Set TASKS_APP_DATABASE_URL to the one that the tasks shall go to."
+                )
+        for some in _parts(_tasks(path, limit)):
+            with transaction_of(engine) as connection:
+                became = bring_in(connection, some)
+                ids = sorted(became.values())
+                note(connection, "import", {"file": path.name}, who=by, ids=ids)
+            for task in some:
+                if task.idempotency_key in became:
+                    done.tasks += 1
+                    moved = Moved(task.id, task.idempotency_key, became[task.idempotency_key])
+                    written.write(json.dumps(moved._asdict(), default=str) + "\n")
+                else:
+                    done.left_out.append(task.id)
     return done
 
 
