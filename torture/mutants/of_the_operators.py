@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torture.mutants.change import mutant
+from torture.mutants.change import Change, mutant
 
 GROUP = "tasks_app/cli/group.py"
 ARGUMENTS = "tests/cli/test_arguments.py::"
@@ -237,6 +237,9 @@ OPERATORS = (
         "if task.idempotency_key not in known}",
         "}",
         f"{MOVES}each_is_created_once_however_often_it_is_tried",
+        also=[
+            Change(TRANSFER, "VALUES (:key, :id)", "VALUES (:key, :id) ON CONFLICT DO NOTHING"),
+        ],
     ),
     mutant(
         "import: another key",
