@@ -65,7 +65,7 @@ _PRUNE = text(f"""
 """)
 
 
-class Moved(NamedTuple):
+class ArrivedTask(NamedTuple):
     """A task that has arrived in another database."""
 
     id: int
@@ -85,7 +85,7 @@ def here(connection: Connection, tasks: Sequence[PortableTask]) -> list[int]:
     return list(connection.execute(_HERE, values).scalars())
 
 
-def held(connection: Connection, moved: Sequence[Moved]) -> list[int]:
+def held(connection: Connection, moved: Sequence[ArrivedTask]) -> list[int]:
     """Return the ids of those that are held in this pool, and were not brought into it."""
     ids, keys, became = zip(*moved, strict=True)
     values = {"ids": list(ids), "keys": list(keys), "became": list(became)}

@@ -35,7 +35,7 @@ class DependencyCounts:
         self.failed = False
         """Whether a failure was counted since :meth:`take`."""
         self.tell_soon: Callable[[], object] = lambda: None
-        """Called at each failure."""
+        """Called at the first of them."""
 
     def watch(self, spec: HandlerSpec, call: Callable[[], T]) -> T:
         """Call, and count how the call ended."""
@@ -56,8 +56,9 @@ class DependencyCounts:
             counts = self._counts[dependency]
             counts[0] += good
             counts[1] += bad
-            self.failed |= bad > 0
-        if bad:
+            first = bad > 0 and not self.failed
+            self.failed |= first
+        if first:
             self.tell_soon()
 
     def take(self) -> dict[str, tuple[int, int]]:

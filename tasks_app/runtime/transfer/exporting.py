@@ -17,7 +17,7 @@ from tasks_app.domain.operations.selection import Action, select
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.operations.selection import LOOKED_AT, cut, look
-from tasks_app.pool.tasks.transfer import Moved, held, leaving
+from tasks_app.pool.tasks.transfer import ArrivedTask, held, leaving
 from tasks_app.runtime.api.bulk import run_bulk, start_bulk, transaction_of
 from tasks_app.runtime.transfer.private_file import written_privately
 
@@ -92,12 +92,12 @@ def cancel_moved(engine: Engine, receipt: Path, *, by: str = "") -> MoveEnded:
     return done
 
 
-def _receipt(path: Path) -> Iterator[Moved]:
+def _receipt(path: Path) -> Iterator[ArrivedTask]:
     try:
         for line in path.read_text(encoding="utf-8").splitlines():
             given = json.loads(line)
             key = UUID(given["idempotency_key"])
-            yield Moved(int(given["id"]), key, int(given["became"]))
+            yield ArrivedTask(int(given["id"]), key, int(given["became"]))
     except OSError as error:
         raise InvalidSelectionError(f"{path} cannot be read: {error.strerror}.") from None
     except (ValueError, KeyError, TypeError, AttributeError):

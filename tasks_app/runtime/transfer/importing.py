@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from tasks_app.domain.creation.portable_task import PortableTask, task_of
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.pool.operations.audit import note
-from tasks_app.pool.tasks.transfer import Moved, bring_in, here
+from tasks_app.pool.tasks.transfer import ArrivedTask, bring_in, here
 from tasks_app.runtime.api.bulk import transaction_of
 from tasks_app.runtime.payload_limit import payload_limit
 from tasks_app.runtime.transfer.private_file import written_privately
@@ -59,7 +59,7 @@ def import_tasks(engine: Engine, path: Path, receipt: Path, *, by: str = "") -> 
             for task in some:
                 if task.idempotency_key in became:
                     done.tasks += 1
-                    moved = Moved(task.id, task.idempotency_key, became[task.idempotency_key])
+                    moved = ArrivedTask(task.id, task.idempotency_key, became[task.idempotency_key])
                     written.write(json.dumps(moved._asdict(), default=str) + "\n")
                 else:
                     done.left_out.append(task.id)
