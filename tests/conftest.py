@@ -44,7 +44,8 @@ TABLES = (
     " task_breaker, task_breaker_count, task_breaker_held, task_queue_fair,"
     " task_partition, task_partition_value, task_marker,"
     " task_group, task_group_ids, task_progress,"
-    " task_batch, task_batch_step, task_batch_skip, task_count, task_count_part, task_total"
+    " task_batch, task_batch_step, task_batch_skip, task_count, task_count_part, task_total,"
+    " task_import"
 )
 LARGE = 100
 """Pages. To truncate a table costs a millisecond and more: few rows are deleted."""

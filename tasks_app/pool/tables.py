@@ -63,6 +63,7 @@ BATCH_SKIP = table("task_batch_skip")
 COUNT = table("task_count")
 COUNT_PART = table("task_count_part")
 TOTAL = table("task_total")
+IMPORT = table("task_import")
 ALL = table("task_all")
 VERSION = table("tasks_app_version")
 TABLES = frozenset(
@@ -87,7 +88,7 @@ TABLES = frozenset(
         *(PAUSE, QUEUE, WINDOW, CALENDAR, LIMIT, GATE, FAIR, BREAKER, CALLS, HELD, SCHEDULE, FIRE),
         *(LOCK, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, GROUP, GROUP_IDS, PROGRESS),
         *(PARTITION, PARTITION_VALUE, MARKER, BATCH, BATCH_STEP, BATCH_SKIP),
-        *(COUNT, COUNT_PART, TOTAL, ALERT, ALERT_LOOK),
+        *(COUNT, COUNT_PART, TOTAL, ALERT, ALERT_LOOK, IMPORT),
     )
 )
 """The bare names of all tables; the partitions of the completed pool come and go."""

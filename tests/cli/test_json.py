@@ -65,6 +65,11 @@ hold --name cli.echo
 release {task}
 enable {task}
 disable {task}
+export tasks.jsonl --name nobody
+import tasks.jsonl
+cancel-moved tasks.jsonl.moved
+maintain
+maintain --reindex
 audit
 audit {bulk}
 alerts list

@@ -11,6 +11,7 @@ LIMITS = "tests/pool/flow_control/test_limits.py::test_"
 RUNS = "tests/runtime/flow_control/test_gates.py::test_"
 SHARES = "tests/runtime/flow_control/test_fair_queues.py::test_"
 BREAKER = "tests/pool/flow_control/test_breaker.py::"
+OUTAGES = "tests/runtime/flow_control/test_outages.py::TestBreakers::test_"
 WAKE = "tasks_app/pool/flow_control/wake.py"
 WAKES = "tests/pool/flow_control/test_wakes.py::test_"
 SWEEPS = "tests/runtime/leader/test_sweeper.py::test_"
@@ -136,6 +137,30 @@ GATES = (
         "wanted = standing.breaker.probes - number",
         "wanted = 1_000",
         f"{BREAKER}TestProbing::test_as_many_as_declared_are_let_through_and_no_more",
+    ),
+    mutant(
+        "a breaker that hears of failures once a second",
+        "A failed call is reported at once.",
+        "tasks_app/runtime/flow_control/dependency_report.py",
+        "self._dependencies.failed and self._may_hurry(now)",
+        "False",
+        f"{OUTAGES}a_failure_is_reported_at_once_and_a_storm_of_them_is_not",
+    ),
+    mutant(
+        "a breaker that each failure writes to",
+        "A storm of failures becomes no storm of writes.",
+        "tasks_app/runtime/flow_control/dependency_report.py",
+        "        if self._allowed < 1:\n",
+        "        if self._allowed < -1000:\n",
+        f"{OUTAGES}a_failure_is_reported_at_once_and_a_storm_of_them_is_not",
+    ),
+    mutant(
+        "a breaker past which claimed tasks go",
+        "What was claimed before a breaker opened goes back.",
+        "tasks_app/runtime/inflight/held_claims.py",
+        "for task in self._waiting.take_named(names):",
+        "for task in self._waiting.take_named(()):",
+        f"{OUTAGES}what_was_claimed_before_it_opened_is_given_back",
     ),
     mutant(
         "windows that the claim does not know",

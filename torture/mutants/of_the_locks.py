@@ -8,6 +8,7 @@ ACQUIRE = "tasks_app/pool/locks/acquire.py"
 HOLD = "tasks_app/pool/locks/renew.py"
 VERBS = "tests/pool/locks/test_locks.py::"
 RACES = "tests/pool/locks/test_races_of_locks.py::test_"
+WAKE_UPS = "tests/runtime/locks/test_wake_ups.py::test_"
 HANDLERS = "tests/runtime/locks/test_locks.py::TestHandlers::test_"
 
 LOCKS = (
@@ -74,6 +75,30 @@ LOCKS = (
         "if held and self._wait_s:",
         "if False:",
         "tests/runtime/locks/test_locks.py::TestOnline::test_who_holds_may_not_wait_for_more",
+    ),
+    mutant(
+        "lock given back in silence",
+        "A release wakes the next in line.",
+        "tasks_app/runtime/locks/lock.py",
+        "        self.end()\n        wake_next(self.begin, self.resources)\n",
+        "        self.end()\n",
+        f"{WAKE_UPS}a_release_wakes_the_next_in_line_and_only_it",
+    ),
+    mutant(
+        "lock that wakes all who wait",
+        "Only the first in line is woken, and who gets along with it.",
+        "tasks_app/pool/locks/wake.py",
+        "(h.fence IS NOT NULL OR q.holder_id < p.holder_id)",
+        "h.fence IS NOT NULL",
+        "tests/pool/locks/test_wake.py::test_the_first_in_line_is_told_and_nobody_behind_it",
+    ),
+    mutant(
+        "lock waited for without a look first",
+        "Who has joined a line looks once, since nobody was told of what was released meanwhile.",
+        "tasks_app/runtime/locks/acquire.py",
+        "hindered = bool(answer) and not passed_by and is_hindered(connection, ask)",
+        "hindered = True",
+        f"{WAKE_UPS}a_release_while_somebody_joins_the_line_is_not_missed",
     ),
     mutant(
         "lock on a row without its fence",

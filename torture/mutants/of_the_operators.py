@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torture.mutants.change import mutant
+from torture.mutants.change import Change, mutant
 
 GROUP = "tasks_app/cli/group.py"
 ARGUMENTS = "tests/cli/test_arguments.py::"
@@ -12,6 +12,8 @@ WALK = f"{ODD}test_a_task_walks_its_way_under_all_odd_settings_at_once"
 LOG = "tests/runtime/execution/test_attempt_log.py::"
 EXPLAIN = "tests/pool/operations/test_explain.py::"
 SECRETS = "tests/broker/config/test_secrets.py::"
+TRANSFER = "tasks_app/pool/tasks/transfer.py"
+MOVES = "tests/runtime/test_transfer.py::test_"
 SCHEMA = "tasks_app/pool/schema.py"
 VERSIONS = "tests/pool/test_schema.py::"
 MIGRATION = "tests/runtime/test_migration.py::"
@@ -219,6 +221,49 @@ OPERATORS = (
         "act(connection, one, by=by) for one in sorted({*ids})",
         "act(connection, one, by=by) for one in sorted(ids)",
         "tests/cli/test_commands.py::test_an_id_that_is_given_twice_is_one",
+    ),
+    mutant(
+        "reindex: what a killed one left",
+        "A reindex drops what an earlier one left half done.",
+        "tasks_app/runtime/reindex.py",
+        "dropped = _clean(connection)",
+        "dropped: list[str] = []",
+        "tests/runtime/test_reindex.py::test_what_a_killed_try_left_half_done_is_dropped",
+    ),
+    mutant(
+        "import: twice is two",
+        "A task is brought in once, however often its file is.",
+        TRANSFER,
+        "if task.idempotency_key not in known}",
+        "}",
+        f"{MOVES}each_is_created_once_however_often_it_is_tried",
+        also=[
+            Change(TRANSFER, "VALUES (:key, :id)", "VALUES (:key, :id) ON CONFLICT DO NOTHING"),
+        ],
+    ),
+    mutant(
+        "import: another key",
+        "A task that is moved keeps its idempotency key.",
+        TRANSFER,
+        "SET idempotency_key = :key, created_at",
+        "SET created_at",
+        f"{MOVES}a_task_takes_all_along_that_its_producer_said",
+    ),
+    mutant(
+        "move: what was released is cancelled",
+        "Only what is still held is cancelled after a move.",
+        TRANSFER,
+        "AND {is_held()}\n",
+        "\n",
+        f"{MOVES}a_move_cancels_what_has_arrived_and_nothing_else",
+    ),
+    mutant(
+        "move: by the id alone",
+        "A receipt cancels the task that it means, not another one with its id.",
+        TRANSFER,
+        "p.id = k.id AND p.idempotency_key = k.key\n    WHERE p.state",
+        "p.id = k.id\n    WHERE p.state",
+        f"{MOVES}a_receipt_cancels_nothing_in_another_database",
     ),
     mutant(
         "drain: what came late",

@@ -50,5 +50,5 @@ def when(at: datetime, now: datetime) -> str:
 
 def count(number: int, thing: str) -> str:
     """Return ``1 child`` or ``2 children``."""
-    plural = "children" if thing == "child" else f"{thing}s"
+    plural = {"child": "children", "index": "indexes"}.get(thing, f"{thing}s")
     return f"{number} {thing if number == 1 else plural}"

@@ -13,6 +13,7 @@ from tasks_app.domain.errors import SchemaError
 from tasks_app.domain.explain.words import count, rough
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.pool.operations import diagnostics
+from tasks_app.pool.operations.bloat import sizes
 from tasks_app.pool.operations.connection_limits import connection_limits
 from tasks_app.pool.retention import partitions as days
 from tasks_app.pool.runs import heartbeats
@@ -173,6 +174,17 @@ def transactions(
     return [ok("transactions", f"none is open for long{blind}")]
 
 
+def bloat(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Do indexes waste more than half of themselves?"""
+    found = [size for size in sizes(connection) if size.kind == "index" and size.is_bloated]
+    if not found:
+        return [ok("bloat", "no index wastes half of its size")]
+    wasted = sum(size.wasted for size in found) // 2**20
+    names = _some([size.name for size in found])
+    advice = "Run: tasks-app maintain --reindex"
+    return [warn("bloat", f"{wasted} MB are wasted by {names}", advice)]
+
+
 FIRST: tuple[Check, ...] = (version, schema)
 """All others need these."""
 CHECKS: tuple[Check, ...] = (
@@ -181,6 +193,7 @@ CHECKS: tuple[Check, ...] = (
     partitions,
     retention,
     vacuum,
+    bloat,
     connections,
     transactions,
 )

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
+from tasks_app.domain.flow_control.circuit_breaker import BreakerState
 from tasks_app.domain.flow_control.waiting_reason import WORDS, WaitingKind, WaitingReason
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.parked import UNPARKED, is_parked_as
@@ -40,6 +41,10 @@ _HOLD = text(f"""
                 a.dependency
             FROM aside a WHERE a.id = p.id)
     WHERE p.id = ANY(ARRAY(SELECT id FROM aside))
+""")
+_HELD_NAMES = text(f"""
+    SELECT unnest(names) FROM {BREAKER}
+    WHERE dependency = :dependency AND state = '{BreakerState.OPEN}'
 """)
 _LET_GO = text(f"""
     WITH next AS MATERIALIZED (
@@ -78,6 +83,11 @@ _OUTSTANDING = text(f"""
         SELECT h.task_id FROM {HELD} h WHERE h.dependency = :dependency AND h.let))
       AND (p.state = '{State.RUNNING}' OR {_LET})
 """)
+
+
+def held_names(connection: Connection, dependency: str) -> list[str]:
+    """Return the handlers whose claimed tasks should not begin, because the breaker is open."""
+    return list(connection.execute(_HELD_NAMES, {"dependency": dependency}).scalars())
 
 
 def hold(connection: Connection, ids: Sequence[int], *, now: datetime | None = None) -> int:

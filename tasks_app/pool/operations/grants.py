@@ -32,6 +32,7 @@ from tasks_app.pool.tables import (
     GROUP,
     GROUP_IDS,
     HELD,
+    IMPORT,
     KEY,
     LEASE,
     LIMIT,
@@ -132,7 +133,7 @@ _EVERYTHING = (
         *_GATES,
         *_LOCKS,
     ),
-    *(*_RULES, *_BATCH, GROUP, GROUP_IDS, PROGRESS, *_COUNTS),
+    *(*_RULES, *_BATCH, GROUP, GROUP_IDS, PROGRESS, *_COUNTS, IMPORT),
 )
 _VIEWS = (ALL, SCHEDULES, LOCKS, LOCK_REPORT, PARTITIONS)
 _LOOK = f"SELECT ON {', '.join((*_VIEWS, *_EVERYTHING, AUDIT, _DEFAULT, VERSION))}"
@@ -156,6 +157,7 @@ _ADMIN = (
     GROUP,
     PROGRESS,
     *_COUNTS,
+    IMPORT,
 )
 _CHANGE = "SELECT, INSERT, UPDATE, DELETE ON"
 _STANDING = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -154,6 +154,13 @@ class HeldClaims:
                 for task in self._waiting.take_turned_away():
                     self._returning[task.fence] = ReturnedClaim(task, LONE_WAIT)
             return self._messages.give_back() if in_async_pool >= self._places else []
+
+    def take_named_back(self, names: Collection[str]) -> None:
+        """Return what waits for these handlers: what they depend on is down."""
+        with self._mutex:
+            for task in self._waiting.take_named(names):
+                self._returning[task.fence] = ReturnedClaim(task, timedelta(0))
+        self.wake.set()
 
     def take_all_back(self) -> list[int]:
         """Return all that waits, because the child stops; give back the messages in hand."""

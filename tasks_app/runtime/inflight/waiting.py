@@ -69,6 +69,13 @@ class WaitingClaims:
         self._held_until.clear()
         return tasks
 
+    def take_named(self, names: Collection[str]) -> list[ClaimedTask]:
+        taken = [task for task in self if task.name in names]
+        for task in taken:
+            self._queue_of(task).remove(task)
+            self._held_until.pop(task.fence, None)
+        return taken
+
     def take_turned_away(self) -> list[ClaimedTask]:
         """Take those that run alone, to be sent away: other children may be free.
 

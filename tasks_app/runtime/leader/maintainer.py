@@ -20,7 +20,7 @@ from tasks_app.pool.locks.prune import prune as prune_locks
 from tasks_app.pool.retention.partitions import add_partition, has_strays, missing_partitions
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schedules import fire
-from tasks_app.pool.tasks import checkpoint, unique_keys
+from tasks_app.pool.tasks import checkpoint, transfer, unique_keys
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.leadership import Leadership
 from tasks_app.runtime.leader.lost_batches import end_lost
@@ -36,6 +36,7 @@ FORGET_WORKERS_AFTER = timedelta(hours=1)
 FORGET_FIRES_AFTER = timedelta(days=30)
 """Before that, the past of a schedule cannot be filled up any more: nobody knows what was made."""
 FORGET_GROUPS_AFTER = timedelta(days=30)
+FORGET_IMPORTS_AFTER = timedelta(days=90)
 FORGET_ALERTS_AFTER = timedelta(days=30)
 """Of a maintainer that was given no settings."""
 
@@ -162,7 +163,9 @@ class Maintainer:
                 kept = checkpoint.prune(connection, most, now=now)
             with self._database.begin() as connection:
                 told = alerts.prune(connection, self._keep_alerts, most, now=now)
-            if max(fires, ended, unlocked, idle, groups, kept, told) < most:
+            with self._database.begin() as connection:
+                imported = transfer.prune(connection, FORGET_IMPORTS_AFTER, most, now=now)
+            if max(fires, ended, unlocked, idle, groups, kept, told, imported) < most:
                 return True
             if time.monotonic() >= ends:
                 return False

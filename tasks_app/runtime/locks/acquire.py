@@ -1,11 +1,12 @@
-"""Waiting for a lock: ask, check now and then whether to ask again, and withdraw the request."""
+"""Waiting for a lock: ask, ask again when woken or after a look, and withdraw the request."""
 
 from __future__ import annotations
 
 import random
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from datetime import timedelta
 from itertools import chain, repeat
 from typing import TypeVar
@@ -16,7 +17,9 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.coordination.locks import Ask, Granted, LockDeniedError, Obstacle
 from tasks_app.pool.locks.acquire import WAIT_LEASE, acquire, is_hindered, open_up
 from tasks_app.pool.locks.renew import give_up, release, renew
+from tasks_app.pool.locks.wake import wake
 from tasks_app.runtime.db.errors import sqlstate
+from tasks_app.runtime.locks.wake_ups import wake_ups_of
 
 FIRST_LOOKS_S, LOOK_EVERY_S = (0.05, 0.1, 0.2, 0.3), 0.4
 """The first looks, and the interval of those after them; each is one read, which locks nothing."""
@@ -34,55 +37,83 @@ def take(
     snooze_s: float,
     *,
     place_lease: timedelta = WAIT_LEASE,
+    naps: Iterator[float] | None = None,
 ) -> Granted:
     """Return when the group is held.
 
     Raises:
         LockDeniedError: it was not free in time; nothing is held then.
     """
+    began = time.monotonic()
     try:
-        return _stand(begin, ask, wait_s, snooze_s, place_lease)
-    except LockDeniedError:
-        raise
+        answer = _ask(begin, ask, waits=wait_s > 0)
+        if wait_s > 0 and not isinstance(answer, Granted):
+            answer = _stand(begin, ask, began + wait_s, answer, place_lease, naps or pauses())
+        if isinstance(answer, Granted):
+            return answer
+        if wait_s > 0:
+            patiently(begin, lambda connection: give_up(connection, ask.token))
     except BaseException:  # a time limit, say, or a COMMIT that was not answered
         with suppress(Exception):
             patiently(begin, lambda connection: release(connection, ask.token))
+            wake_next(begin, ask.resources)
         raise
+    if wait_s > 0:
+        wake_next(begin, ask.resources)
+    after = timedelta(seconds=snooze_s * random.uniform(0.75, 1.25))  # noqa: S311  no secret
+    raise LockDeniedError(answer, time.monotonic() - began if wait_s else 0.0, after)
 
 
 def _stand(
     begin: Callable[[], AbstractContextManager[Connection]],
     ask: Ask,
-    wait_s: float,
-    snooze_s: float,
+    ends: float,
+    answer: tuple[Obstacle, ...],
     place_lease: timedelta,
-) -> Granted:
-    began = time.monotonic()
+    naps: Iterator[float],
+) -> Granted | tuple[Obstacle, ...]:
+    """Stand in line: look at once, since a release meanwhile told nobody, then when woken."""
     renew_every_s = place_lease.total_seconds() / 3
-    ends, renew_at = began + wait_s, began + renew_every_s
-    naps = pauses()
-    hindered = False
-    answer: tuple[Obstacle, ...] = ()
-    while True:
-        if not hindered:
-            found = _ask(begin, ask, waits=wait_s > 0)
-            if isinstance(found, Granted):
-                return found
-            answer = found
-        left = ends - time.monotonic()
-        if left <= 0:
-            break
-        nap(min(left, next(naps)))
-        with begin() as connection:
-            passed_by = False
-            if time.monotonic() >= renew_at:
-                passed_by = bool(renew(connection, [ask.token], place_lease))
-                renew_at = time.monotonic() + renew_every_s
-            hindered = bool(answer) and not passed_by and is_hindered(connection, ask)
-    if wait_s:
-        patiently(begin, lambda connection: give_up(connection, ask.token))
-    after = timedelta(seconds=snooze_s * random.uniform(0.75, 1.25))  # noqa: S311  no secret
-    raise LockDeniedError(answer, time.monotonic() - began if wait_s else 0.0, after)
+    renew_at = time.monotonic() + renew_every_s
+    with ExitStack() as leaving:
+        woken: threading.Event | None = None
+        told = False
+        while True:
+            hindered = False
+            if not told:
+                with begin() as connection:
+                    if woken is None:  # before the look, or a release between both is missed
+                        engine = connection.engine
+                        woken = leaving.enter_context(
+                            wake_ups_of(engine).expected(engine, ask.token)
+                        )
+                    passed_by = False
+                    if time.monotonic() >= renew_at:
+                        passed_by = bool(renew(connection, [ask.token], place_lease))
+                        renew_at = time.monotonic() + renew_every_s
+                    hindered = bool(answer) and not passed_by and is_hindered(connection, ask)
+            if not hindered:
+                found = _ask(begin, ask, waits=True)
+                if isinstance(found, Granted):
+                    return found
+                answer = found
+            left = ends - time.monotonic()
+            if left <= 0:
+                return answer
+            assert woken is not None  # noqa: S101  the first round was not told
+            told = woken.wait(min(left, next(naps)))
+            woken.clear()
+
+
+def wake_next(
+    begin: Callable[[], AbstractContextManager[Connection]], resources: Sequence[str]
+) -> None:
+    """Tell the next in line, after the commit that freed the resources.
+
+    If that fails they look by themselves, and what was released is released.
+    """
+    with suppress(DBAPIError), begin() as connection:
+        wake(connection, resources)
 
 
 def _ask(

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Transaction
 from tasks_app.domain.coordination.locks import Ask, Granted, LockLostError
 from tasks_app.pool.locks.renew import guard, release, renew
 from tasks_app.runtime.db.connections import Sync, connection_of
-from tasks_app.runtime.locks.acquire import patiently
+from tasks_app.runtime.locks.acquire import patiently, wake_next
 
 _HELD: ContextVar[tuple[Lock, ...]] = ContextVar("tasks_app locks", default=())
 
@@ -50,6 +50,8 @@ class Lock:
             with self.begin() as connection:
                 gone = renew(connection, [self.ask.token], self.ask.lease)
             self._ended, self._released_in = bool(gone), None
+            if gone:
+                wake_next(self.begin, self.resources)
             self.renew_at = time.monotonic() + self.ask.lease.total_seconds() / 3
         return self._ended
 
@@ -109,6 +111,7 @@ class Lock:
         if not patiently(self.begin, lambda connection: release(connection, self.ask.token)):
             self.lose()
         self.end()
+        wake_next(self.begin, self.resources)
 
     def end(self) -> None:
         """Note that it is released, or that its run's end releases it."""

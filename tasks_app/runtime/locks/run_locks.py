@@ -19,6 +19,7 @@ from tasks_app.domain.coordination.locks import LONGEST_WHO, Ask, Names, parts_o
 from tasks_app.domain.durations import Duration
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.pool.locks.renew import release
+from tasks_app.pool.locks.wake import wake
 from tasks_app.runtime.db.async_transaction import AsyncTransaction
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.pending_writes import PendingWrite
@@ -51,7 +52,9 @@ class LocksOfChild:
     def release_soon(self, locks: list[Lock]) -> None:
         """Release what a run did not, and try until the database has answered."""
         tokens = [lock.ask.token for lock in locks]
+        resources = [name for lock in locks for name in lock.resources]
         self._pending_write(lambda connection: release(connection, *tokens))
+        self._pending_write(lambda connection: wake(connection, resources))
 
 
 class LocksOfRun:

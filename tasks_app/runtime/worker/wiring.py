@@ -166,6 +166,8 @@ def wire(
         threads=1 + extra_threads,
         async_concurrency=settings.async_concurrency,
     )
+    calls = tools.invocation.dependencies
+    calls.tell_soon = inflight.wake.set
     commands = ControlCommands(database, Mailbox.beside(slots.path), renewer.renew_soon)
     more_duties: tuple[Callable[[], None], ...] = (
         parts.admission.pass_on,
@@ -173,7 +175,7 @@ def wire(
         report.tell,
         commands.carry_out,
         async_pool.look,
-        DependencyReport(database, tools.invocation.dependencies).tell,
+        DependencyReport(database, calls, inflight.take_named_back).tell,
         runner.locks.renew,
         ATTEMPTS.tell,
     )

@@ -20,6 +20,7 @@ from tasks_app.monitor.checks.checkup import examine, run_checks
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.flow_control import pause
 from tasks_app.pool.operations import diagnostics, notify_trigger
+from tasks_app.pool.operations.bloat import RelationSize
 from tasks_app.pool.operations.grants import RoleKind
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.settle import settle_one
@@ -85,10 +86,22 @@ def test_a_healthy_database_has_nothing_to_complain_of(engine: Engine, settings:
     assert set(levels(not_of_a_given_server(findings))) == {"ok"}, said(findings)
     assert [f.subject for f in findings] == [
         *("database", "schema", "privileges", "durability", "partitions", "retention"),
-        *("autovacuum", "connections", "transactions", "planner", "wake-ups"),
+        *("autovacuum", "bloat", "connections", "transactions", "planner", "wake-ups"),
         *("handlers' SQL", "workers", "scan", "queues"),
         *("due tasks", "rescue", "schedules", "locks"),
     ]
+
+
+def test_bloated_indexes_are_told(
+    connection: Connection, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [
+        RelationSize("t", "fat", "index", 80 << 20, 10 << 20),
+        RelationSize("t", "heap", "table", 80 << 20, 1),
+    ]
+    monkeypatch.setattr(database, "sizes", lambda _: found)
+
+    assert said(database.bloat(connection, settings)) == ["warn bloat: 70 MB are wasted by fat"]
 
 
 def test_old_servers_and_other_encodings_are_told(

@@ -15,6 +15,7 @@ from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.pool.flow_control import breaker as rows
 from tasks_app.runtime.flow_control.breakers import Breakers, bring_in_breakers
 from tasks_app.runtime.flow_control.dependency_report import (
+    MOST_AT_ONCE,
     DependencyCounts,
     DependencyReport,
     speaks_of_dependency,
@@ -250,6 +251,57 @@ class TestBreakers:
 
         assert bench.sql("SELECT sum(good) || '/' || sum(bad) FROM task_breaker_count") == "10/1"
         assert counts.take() == {"bank": (1, 0)}
+
+    def test_a_failure_is_reported_at_once_and_a_storm_of_them_is_not(self, bench: Bench) -> None:
+        self.declared(bench)
+        counts = DependencyCounts()
+        report = DependencyReport(self.work.child.database, counts)
+        for _ in range(MOST_AT_ONCE):
+            counts.add("bank", 0, 1)
+            report.tell()
+            assert counts.take() == {}
+        for _ in range(30):
+            counts.add("bank", 0, 1)
+            report.tell()
+
+        assert sum(bad for _, bad in counts.take().values()) > 5
+
+    def test_what_was_claimed_before_it_opened_is_given_back(self, bench: Bench) -> None:
+        @bench.handler("pay", depends_on=Breaker("bank", least=1), dependency_retry="1h")
+        def pay(ctx: Any) -> None:
+            bench.runs.append(ctx.task_id)
+            if len(bench.runs) > 1:  # it began before the report
+                until(lambda: not child.inflight.waiting)
+            raise down()
+
+        ids = [bench.create("pay") for _ in range(10)]
+        child = bench.child()
+        bring_in_breakers(child.database, bench.registry)
+        child.execute(None, ids)
+
+        assert len(bench.runs) <= 2
+        until(lambda: bench.states(ids) == ["PENDING"] * 10)
+        assert bench.sql("SELECT count(*) FROM task_pending WHERE failures > 0") == 0
+
+    def test_few_more_calls_go_out_than_its_threshold(self, bench: Bench) -> None:
+        """Of 60 due ones, by two children."""
+        held_up = bench.event()
+
+        @bench.handler("pay", depends_on=Breaker("bank", least=5), dependency_retry="1h")
+        def pay(ctx: Any) -> None:
+            bench.runs.append(ctx.task_id)
+            held_up.wait(0.05)  # as a call does
+            raise down()
+
+        works = [bench.work() for _ in range(2)]
+        bring_in_breakers(works[0].child.database, bench.registry)
+        for _ in range(60):
+            bench.create("pay")
+        for work in works:
+            bench.beside(work.run)
+        until(lambda: bench.sql("SELECT count(*) FROM task_breaker_held") > 30, 30)
+
+        assert 5 <= len(bench.runs) <= 25
 
     def test_handlers_that_depend_on_nothing_are_not_counted(self) -> None:
         counts = DependencyCounts()

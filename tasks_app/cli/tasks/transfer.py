@@ -1,0 +1,84 @@
+"""``export``, ``import``, ``cancel-moved``: waiting tasks from one database into another."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tasks_app.cli import output
+from tasks_app.cli.database import caller, connected
+from tasks_app.domain.errors import NO
+from tasks_app.domain.explain.words import count
+from tasks_app.runtime.transfer.exporting import cancel_moved, export_tasks
+from tasks_app.runtime.transfer.importing import import_tasks
+
+SHOWN = 20
+file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+
+
+@click.command()
+@file
+@click.option("--name", help="Tasks of this name.")
+@click.option("--queue", help="Of this queue.")
+@click.option("--biz-key", help="Of this business object: order:42.")
+@click.option("--held", is_flag=True, default=None, help="Only those that are held.")
+@click.option("--retrying", is_flag=True, default=None, help="Only those that have run before.")
+@click.option("--older-than", help="Created longer ago than this: 30m, 6h, 2d.")
+@click.option("--newer-than", help="Created within this long.")
+@output.as_json
+def export(file: Path, *, json_: bool, **selection: Any) -> None:
+    """Write waiting tasks to FILE, a line of JSON each; they stay.
+
+    FILE holds their payloads, and only you can read it. It is there when it is
+    whole. Exit 1: members of groups were left out.
+    """
+    with connected() as engine:
+        done = export_tasks(engine, file, by=caller(), **selection)
+    output.answer(f"{count(done.tasks, 'task')} exported to {file}", done, json_=json_)
+    _left(done.members, "belong to groups, and stay")
+
+
+@click.command("import")
+@file
+@click.option(
+    "--receipt",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="What is here now, for `cancel-moved`. Default: FILE.moved.",
+)
+@output.as_json
+def import_(file: Path, receipt: Path | None, *, json_: bool) -> None:
+    """Create the tasks of FILE, which `export` wrote elsewhere, each once.
+
+    It may be killed and run again. Exit 1: tasks were left out, as others have
+    their unique keys.
+    """
+    receipt = receipt or file.with_name(f"{file.name}.moved")
+    with connected() as engine:
+        done = import_tasks(engine, file, receipt, by=caller())
+    words = f"{count(done.tasks, 'task')} of {file} here: {receipt} says which"
+    output.answer(words, done, json_=json_)
+    _left(done.left_out, "are left out: others have their names and unique keys here")
+
+
+@click.command("cancel-moved")
+@file
+@output.as_json
+def cancel_moved_(file: Path, *, json_: bool) -> None:
+    """Cancel held tasks that `import` has brought into another database.
+
+    FILE is the receipt that `import` wrote. Exit 1: some are not held, and left as they are.
+    """
+    with connected() as engine:
+        done = cancel_moved(engine, file, by=caller())
+    output.answer(f"{count(done.cancelled, 'task')} cancelled", done, json_=json_)
+    _left(done.left, "are not held here, or gone, and left as they are")
+
+
+def _left(ids: list[int], why: str) -> None:
+    if ids:
+        shown = " ".join(map(str, ids[:SHOWN])) + (" …" if len(ids) > SHOWN else "")
+        click.echo(f"{len(ids)} {why}: {shown}", err=True)
+        sys.exit(NO)

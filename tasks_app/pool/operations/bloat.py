@@ -1,0 +1,129 @@
+"""Bloat: how large our tables and indexes are, and how large they would be if written anew.
+
+The estimate is from what ANALYZE found: rows, and the average width of their columns. It is made
+without an extension and without reading the tables. Equal keys, which a B-tree stores once, make
+the estimate too high, so an index is rather called good than bloated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+from tasks_app.pool.tables import TABLES, table
+
+LEAST_WASTE = 10 * 2**20
+"""Bytes. To rewrite an index for less than that is not worth its load."""
+
+_OURS = """
+    SELECT c.oid, c.relname, c.relnamespace::regnamespace::text AS schema, c.reltuples,
+        coalesce((SELECT o.option_value::float8 FROM pg_options_to_table(c.reloptions) o
+            WHERE o.option_name = 'fillfactor'), 100) / 100 AS fill
+    FROM (SELECT DISTINCT coalesce(t.relid, to_regclass(n.name)) AS oid
+        FROM unnest(CAST(:tables AS text[])) AS n(name)
+        LEFT JOIN LATERAL pg_partition_tree(to_regclass(n.name)) AS t ON true) AS o
+    JOIN pg_class c ON c.oid = o.oid AND c.relkind = 'r'
+"""
+_PAGE, _HEADER = 8192, 24
+_SIZES = text(f"""
+    WITH ours AS MATERIALIZED ({_OURS}),
+    rows AS (
+        SELECT o.relname AS "table", o.relname AS name, 'table' AS kind, o.oid, o.reltuples, o.fill,
+            (SELECT sum(s.avg_width * (1 - s.null_frac)) FROM pg_stats s
+                WHERE s.schemaname = o.schema AND s.tablename = o.relname) AS width,
+            28 AS header
+        FROM ours o),
+    entries AS (
+        SELECT o.relname AS "table", i.relname AS name, 'index' AS kind, i.oid, i.reltuples,
+            coalesce((SELECT f.option_value::float8 FROM pg_options_to_table(i.reloptions) f
+                WHERE f.option_name = 'fillfactor'), 90) / 100 AS fill,
+            (SELECT sum(coalesce(s.avg_width, 8))
+                FROM unnest(CAST(x.indkey AS int2[])) WITH ORDINALITY AS k(number, place)
+                JOIN pg_attribute e ON e.attrelid = i.oid AND e.attnum = k.place
+                LEFT JOIN pg_attribute a ON a.attrelid = o.oid AND a.attnum = k.number
+                    AND k.number > 0
+                LEFT JOIN pg_stats s ON s.schemaname = o.schema
+                    AND s.tablename = CASE WHEN k.number > 0 THEN o.relname ELSE i.relname END
+                    AND s.attname = coalesce(a.attname, e.attname)) AS width,
+            12 AS header
+        FROM ours o JOIN pg_index x ON x.indrelid = o.oid AND x.indisvalid
+        JOIN pg_class i ON i.oid = x.indexrelid
+        JOIN pg_am m ON m.oid = i.relam AND m.amname = 'btree')
+    SELECT "table", name, kind, pg_relation_size(oid) AS bytes,
+        CASE WHEN reltuples >= 0 AND (width IS NOT NULL OR reltuples = 0) THEN CAST({_PAGE} * (1
+            + ceil(reltuples * (header + 8 * ceil(coalesce(width, 0) / 8))
+                / (({_PAGE} - {_HEADER}) * fill))) AS bigint) END AS estimate
+    FROM (SELECT * FROM rows UNION ALL SELECT * FROM entries) AS all_of_them
+""")
+_LEFT_OVER = text(f"""
+    WITH ours AS MATERIALIZED ({_OURS})
+    SELECT i.relname FROM ours o JOIN pg_index x ON x.indrelid = o.oid AND NOT x.indisvalid
+    JOIN pg_class i ON i.oid = x.indexrelid
+    WHERE i.relname ~ '_cc(new|old)[0-9]*$' ORDER BY 1
+""")
+_NOT_OURS = text(f"""
+    WITH ours AS MATERIALIZED ({_OURS})
+    SELECT o.relname FROM ours o JOIN pg_class c ON c.oid = o.oid
+    WHERE NOT pg_has_role(current_user, c.relowner, 'USAGE') ORDER BY 1
+""")
+_ALL = {"tables": [table(name) for name in sorted(TABLES)]}
+
+
+@dataclass(frozen=True, slots=True)
+class RelationSize:
+    """A table without its indexes, or an index."""
+
+    table: str
+    name: str
+    kind: str
+    bytes: int
+    estimate: int | None
+    """Bytes, if it were written anew; None: ANALYZE has not seen it yet."""
+
+    @property
+    def wasted(self) -> int:
+        return 0 if self.estimate is None else max(0, self.bytes - self.estimate)
+
+    @property
+    def is_bloated(self) -> bool:
+        """Whether it wastes more than half of itself, and enough to care."""
+        return self.wasted > self.bytes / 2 and self.wasted >= LEAST_WASTE
+
+
+def sizes(connection: Connection) -> list[RelationSize]:
+    """Return all tables and indexes of ours, those that waste most first."""
+    found = [RelationSize(*row) for row in connection.execute(_SIZES, _ALL)]
+    return sorted(found, key=lambda size: (-size.wasted, -size.bytes, size.name))
+
+
+def left_over(connection: Connection) -> list[str]:
+    """Return the invalid indexes that a REINDEX left which failed or was killed."""
+    return list(connection.execute(_LEFT_OVER, _ALL).scalars())
+
+
+def others_tables(connection: Connection) -> Sequence[str]:
+    """Return the tables that this role does not own, so that it may not rewrite their indexes."""
+    return connection.execute(_NOT_OURS, _ALL).scalars().all()
+
+
+def set_lock_timeout(connection: Connection, seconds: float) -> None:
+    """Set it for the session: REINDEX CONCURRENTLY runs in no transaction of ours."""
+    connection.execute(
+        text("SELECT set_config('lock_timeout', :value, false)"),
+        {"value": f"{round(seconds * 1000)}ms"},
+    )
+
+
+def rewrite(connection: Connection, index: str) -> None:
+    """Write an index anew beside the old one; nobody who reads or writes waits."""
+    connection.exec_driver_sql(f"REINDEX INDEX CONCURRENTLY {table(_quoted(index))}")
+
+
+def drop(connection: Connection, index: str) -> None:
+    connection.exec_driver_sql(f"DROP INDEX CONCURRENTLY IF EXISTS {table(_quoted(index))}")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,33 @@
+"""``maintain`` from the shell."""
+
+from __future__ import annotations
+
+import json
+
+from tests.cli.shell import Shell
+
+
+def test_tables_and_indexes_are_listed_with_what_they_waste(shell: Shell) -> None:
+    shown = shell("maintain")
+    all_of_them = json.loads(shell("maintain", "--all", "--json").stdout)
+
+    assert shown.stdout.splitlines()[0].split()[:3] == ["name", "table", "kind"]
+    assert {"task_pending", "task_pending_pkey"} <= {each["name"] for each in all_of_them}
+    assert {each["kind"] for each in all_of_them} == {"table", "index"}
+
+
+def test_a_named_index_is_written_anew(shell: Shell) -> None:
+    done = shell("maintain", "--reindex", "--index", "task_limit_pkey")
+
+    assert done.returncode == 0
+    assert done.stdout.startswith("task_limit_pkey: ")
+    assert done.stdout.endswith("1 index written anew.\n")
+
+
+def test_what_makes_no_sense_is_refused_in_words(shell: Shell) -> None:
+    unknown = shell("maintain", "--reindex", "--index", "no_such_index")
+    alone = shell("maintain", "--index", "task_limit_pkey")
+
+    assert (unknown.returncode, alone.returncode) == (2, 2)
+    assert "no_such_index is no index of tasks_app" in unknown.stderr
+    assert "--index goes with --reindex" in alone.stderr

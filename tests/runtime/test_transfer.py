@@ -1,0 +1,311 @@
+"""Waiting tasks move from one database into another: each once, none lost, killed anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+
+from tasks_app import create_task, hold_task
+from tasks_app.domain.errors import InvalidSelectionError
+from tasks_app.pool.schema import migrate
+from tasks_app.pool.tasks.transfer import prune
+from tasks_app.runtime.leader.maintainer import FORGET_IMPORTS_AFTER
+from tasks_app.runtime.transfer.exporting import MoveEnded, cancel_moved, export_tasks
+from tasks_app.runtime.transfer.importing import Imported, import_tasks
+from tests.factory import claimed_task
+from tests.servers import Databases
+from tests.statements import once_after
+
+LATER = datetime(2031, 5, 1, 12, tzinfo=UTC)
+OPTIONS: dict[str, Any] = {
+    "queue": "slow",
+    "priority": 2,
+    "run_at": LATER,
+    "biz_key": "order:42",
+    "unique_key": "order 42",
+    "order_key": "customer:7",
+    "order_policy": "skips",
+    "limit_key": "tenant:7",
+    "fair_key": "tenant:7",
+    "max_attempts": 7,
+    "retry": "5s,30s",
+    "timeout": "1500ms",
+    "hard_timeout": "1m",
+    "expires_at": LATER + timedelta(days=1),
+    "enabled": False,
+    "headers": {"trace": "ü"},
+}
+TAKEN_ALONG = (
+    *("name", "queue", "priority", "biz_key", "unique_key", "order_key", "order_skips"),
+    *("limit_key", "fair_key", "payload", "headers", "enabled", "attempt", "failures", "crashes"),
+    *("retry_level", "max_attempts", "retry", "expires_at", "timeout_ms", "hard_timeout_ms"),
+    *("idempotency_key", "created_at", "state"),
+)
+
+
+@pytest.fixture(scope="module")
+def elsewhere(databases: Databases) -> Iterator[Engine]:
+    """Another database with the schema."""
+    made = create_engine(databases.create("elsewhere"))
+    with made.connect() as connection:
+        migrate(connection)
+        connection.commit()
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def there(elsewhere: Engine) -> Engine:
+    with elsewhere.begin() as connection:
+        connection.execute(text("TRUNCATE task_pending, task_completed, task_import"))
+    return elsewhere
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "tasks.jsonl"
+
+
+def rows(engine: Engine, *columns: str, table: str = "task_pending") -> list[tuple]:
+    with engine.connect() as connection:
+        found = connection.execute(text(f"SELECT {', '.join(columns)} FROM {table} ORDER BY id"))
+        return [tuple(row) for row in found]
+
+
+def made(engine: Engine, number: int, **options: Any) -> list[int]:
+    with engine.begin() as connection:
+        return [create_task(connection, "t", {"n": n}, **options) for n in range(number)]
+
+
+def held(engine: Engine, number: int) -> list[int]:
+    ids = made(engine, number)
+    with engine.begin() as connection:
+        for one in ids:
+            hold_task(connection, one)
+    return ids
+
+
+def brought(engine: Engine, file: Path) -> Imported:
+    """Import the file; its receipt stands beside it, in place of an earlier one."""
+    receipt(file).unlink(missing_ok=True)
+    return import_tasks(engine, file, receipt(file))
+
+
+def receipt(file: Path) -> Path:
+    return file.with_name("moved.jsonl")
+
+
+def test_a_task_takes_all_along_that_its_producer_said(
+    engine: Engine, there: Engine, file: Path
+) -> None:
+    with engine.begin() as connection:
+        create_task(connection, "bank.pay", {"sum": 0.1, "big": 2**62, "ä": ["\\n"]}, **OPTIONS)
+        connection.execute(
+            text("UPDATE task_pending SET attempt = 3, failures = 2, crashes = 1, retry_level = 2")
+        )
+
+    export_tasks(engine, file, name="bank.pay")
+    brought(there, file)
+
+    assert rows(there, *TAKEN_ALONG) == rows(engine, *TAKEN_ALONG)
+    assert rows(there, "due_at", "scan_at") == [(LATER, LATER)]
+
+
+def test_a_held_task_takes_its_own_date_along(engine: Engine, there: Engine, file: Path) -> None:
+    (task_id,) = made(engine, 1, run_at=LATER)
+    with engine.begin() as connection:
+        hold_task(connection, task_id)
+
+    export_tasks(engine, file, held=True)
+    brought(there, file)
+
+    assert rows(there, "due_at", "held_due_at") == [(LATER, None)]
+
+
+def test_only_its_owner_reads_the_file_and_none_is_written_over(engine: Engine, file: Path) -> None:
+    made(engine, 1)
+    file.with_name("tasks.jsonl.part").write_text("of one that was killed")
+    export_tasks(engine, file, name="t")
+
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in file.parent.iterdir()] == ["tasks.jsonl"]
+    with pytest.raises(InvalidSelectionError, match="is there already"):
+        export_tasks(engine, file, name="t")
+
+
+def test_what_runs_is_over_or_counts_in_a_group_stays(
+    engine: Engine, there: Engine, file: Path
+) -> None:
+    (waits, member) = made(engine, 2)
+    with engine.begin() as connection:
+        claimed_task(connection)
+        connection.execute(
+            text("UPDATE task_pending SET batch_id = 5 WHERE id = :id"), {"id": member}
+        )
+
+    done = export_tasks(engine, file, queue="default")
+    brought(there, file)
+
+    assert (done.tasks, done.members) == (1, [member])
+    assert json.loads(file.read_text())["id"] == waits
+
+
+def test_each_is_created_once_however_often_it_is_tried(
+    engine: Engine, there: Engine, file: Path
+) -> None:
+    """Also when it is over, and gone, where it was brought."""
+    made(engine, 450)
+    export_tasks(engine, file, name="t")
+    own = there.execution_options()
+
+    def killed() -> None:
+        raise KeyboardInterrupt
+
+    second = once_after(own, "INSERT INTO task_audit", killed, number=2)
+    with pytest.raises(KeyboardInterrupt), second:
+        import_tasks(own, file, receipt(file))
+    assert not receipt(file).exists()
+    assert len(rows(there, "id")) == 200
+    with there.begin() as connection:
+        connection.execute(text("DELETE FROM task_pending WHERE id % 200 = 1"))
+    gone = 450 - len(rows(there, "id")) - 250
+    assert brought(there, file).tasks == 450
+    assert brought(there, file).tasks == 450
+
+    keys = rows(there, "idempotency_key")
+    assert len(keys) == 450 - gone
+    assert set(keys) < set(rows(engine, "idempotency_key"))
+
+
+def test_a_taken_unique_key_leaves_it_out_until_it_is_free(
+    engine: Engine, there: Engine, file: Path
+) -> None:
+    (task_id,) = made(engine, 1, unique_key="a")
+    made(there, 1, unique_key="a")
+    export_tasks(engine, file, name="t")
+
+    assert brought(there, file) == Imported(0, [task_id])
+    with there.begin() as connection:
+        connection.execute(text("DELETE FROM task_pending"))
+    assert brought(there, file) == Imported(1, [])
+
+
+def test_a_move_cancels_what_has_arrived_and_nothing_else(
+    engine: Engine, there: Engine, file: Path
+) -> None:
+    held(engine, 3)
+    with engine.begin() as connection:
+        released, stays = held(engine, 1)[0], create_task(connection, "t", unique_key="a")
+        hold_task(connection, stays)
+    made(there, 1, unique_key="a")
+    export_tasks(engine, file, held=True)
+    with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE task_pending SET due_at = created_at WHERE id = :id"), {"id": released}
+        )
+        connection.execute(text("UPDATE task_pending SET scan_at = due_at"))
+
+    assert brought(there, file).left_out == [stays]
+    assert cancel_moved(engine, receipt(file)) == MoveEnded(3, [released])
+    assert cancel_moved(engine, receipt(file)).cancelled == 0
+
+    assert rows(engine, "id") == [(released,), (stays,)]
+    assert rows(engine, "state", table="task_completed") == [("CANCELLED",)] * 3
+
+
+def test_a_receipt_cancels_nothing_in_another_database(
+    engine: Engine, there: Engine, file: Path
+) -> None:
+    """There an id is another task's."""
+    ids = held(engine, 1)
+    export_tasks(engine, file, held=True)
+    brought(there, file)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE task_pending SET idempotency_key = gen_random_uuid()"))
+
+    assert cancel_moved(engine, receipt(file)) == MoveEnded(0, ids)
+
+
+def test_both_databases_may_give_a_task_one_id(engine: Engine, there: Engine, file: Path) -> None:
+    """A move goes on all the same, and a receipt cancels nothing where the tasks went."""
+    ids = held(engine, 2)
+    export_tasks(engine, file, held=True)
+    with there.begin() as connection:
+        connection.execute(text(f"ALTER SEQUENCE task_pending_id_seq RESTART WITH {ids[0]}"))
+    brought(there, file)
+    assert brought(there, file).tasks == 2
+    assert rows(there, "id") == [(one,) for one in ids]
+    with there.begin() as connection:
+        for one in ids:
+            hold_task(connection, one)
+
+    assert cancel_moved(there, receipt(file)) == MoveEnded(0, ids)
+    assert cancel_moved(engine, receipt(file)) == MoveEnded(2, [])
+
+
+def test_tasks_are_not_imported_where_they_wait(engine: Engine, file: Path) -> None:
+    made(engine, 2)
+    export_tasks(engine, file, name="t")
+
+    with pytest.raises(InvalidSelectionError, match="was exported from here"):
+        brought(engine, file)
+
+    assert len(rows(engine, "id")) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"name": "no name"}, "Line 2: name"),
+        ({"payload": []}, "Line 2: payload"),
+        ({"options": {"priority": 11}}, "Line 2: options.priority"),
+        ({"options": {"colour": "red"}}, "Line 2: options.colour is unknown"),
+        ({"failures": 3}, "Line 2 is no task"),
+        ({"idempotency_key": "x"}, "Line 2 is no task"),
+        ({"tasks_app": 2}, "Line 2 is of another version"),
+    ],
+)
+def test_a_bad_line_is_named_and_nothing_is_imported(
+    engine: Engine, there: Engine, file: Path, change: dict, says: str
+) -> None:
+    made(engine, 2)
+    export_tasks(engine, file, name="t")
+    first, second = map(json.loads, file.read_text().splitlines())
+    file.write_text(f"{json.dumps(first)}\n{json.dumps(second | change)}\n")
+
+    with pytest.raises(InvalidSelectionError) as told:
+        brought(there, file)
+
+    assert says in str(told.value)
+    assert rows(there, "id") == []
+
+
+@pytest.mark.parametrize("words", ["", "no JSON", '{"id": 1}', "[]"])
+def test_files_of_other_kinds_are_refused(there: Engine, file: Path, words: str) -> None:
+    file.write_text(words + "\n")
+
+    with pytest.raises(InvalidSelectionError, match="Line 1 is no task"):
+        brought(there, file)
+    with pytest.raises(InvalidSelectionError, match="is no receipt"):
+        cancel_moved(there, file)
+    with pytest.raises(InvalidSelectionError, match="cannot be read"):
+        brought(there, file.with_name("none"))
+
+
+def test_what_was_brought_in_long_ago_is_forgotten(
+    engine: Engine, there: Engine, file: Path
+) -> None:
+    made(engine, 1)
+    export_tasks(engine, file, name="t")
+    brought(there, file)
+    with there.begin() as connection:
+        now = datetime.now(UTC)
+        assert prune(connection, FORGET_IMPORTS_AFTER, 10, now=now) == 0
+        later = now + FORGET_IMPORTS_AFTER + timedelta(minutes=1)
+        assert prune(connection, FORGET_IMPORTS_AFTER, 10, now=later) == 1
