@@ -25,7 +25,7 @@ def _held(source: str) -> str:
             AS goes_to,
         {NOW} + CAST(:wait AS interval) AS back_at, p.failures, p.crashes, p.retry_level,
         NULL::jsonb AS result, NULL AS kind, NULL AS message, NULL AS traceback,
-        NULL::bytea AS fingerprint,
+        NULL AS encrypted_message, NULL::bytea AS fingerprint,
         NULL::integer AS run_ms, '{Event.RELEASE}' AS event
     FROM {source}
     """
