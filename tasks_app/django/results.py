@@ -13,6 +13,7 @@ from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection.psycopg_connection import on_psycopg
 from tasks_app.pool.tasks import browse
+from tasks_app.runtime.encryption.values import opened_attempts, opened_task
 
 DJANGO = "django"
 """The header that a task of ``django.tasks`` has."""
@@ -39,7 +40,8 @@ def find_result(database: Any, result_id: str) -> TaskResult:
     task = browse.get(connection, number)
     if task is None or DJANGO not in (task.headers or {}):
         raise TaskResultDoesNotExist(result_id)
-    return _result(task, browse.attempts(connection, number))
+    attempts = opened_attempts(browse.attempts(connection, number), task.name)
+    return _result(opened_task(task), attempts)
 
 
 def _result(task: Task, attempts: list[Attempt]) -> TaskResult:
@@ -52,7 +54,7 @@ def _result(task: Task, attempts: list[Attempt]) -> TaskResult:
         workers.append(task.owner)
     starts = [each.started_at for each in attempts if each.started_at]
     starts += [task.started_at] if task.started_at else []
-    call = task.payload or {"args": [], "kwargs": {}}
+    call = task.payload or {}  # an encrypted one has neither where its key is missing
     result = TaskResult(
         task=_called(task),
         id=str(task.id),
@@ -61,8 +63,8 @@ def _result(task: Task, attempts: list[Attempt]) -> TaskResult:
         started_at=min(starts, default=None),
         last_attempted_at=max(starts, default=None),
         finished_at=task.finished_at,
-        args=call["args"],
-        kwargs=call["kwargs"],
+        args=call.get("args", []),
+        kwargs=call.get("kwargs", {}),
         backend=task.headers[DJANGO]["backend"],
         errors=errors,
         worker_ids=workers,

@@ -20,6 +20,13 @@ from tasks_app.pool.flow_control.pause import paused
 from tasks_app.pool.groups.browse import groups_of
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.pool.tasks import browse, checkpoint
+from tasks_app.runtime.encryption.encryption import encryption
+from tasks_app.runtime.encryption.values import (
+    concealed_attempts,
+    concealed_task,
+    opened_attempts,
+    opened_task,
+)
 
 
 @click.command("list")
@@ -53,7 +60,10 @@ def list_(*, wide: bool, json_: bool, **filters: Any) -> None:
         going = [task.id for task in tasks if task.pool == Pool.PENDING and task.attempt]
         causes = browse.last_causes(connection, going)
     if json_:
-        output.print_json([{**asdict(task), "last_error": causes.get(task.id)} for task in tasks])
+        shown = [
+            {**asdict(concealed_task(task)), "last_error": causes.get(task.id)} for task in tasks
+        ]
+        output.print_json(shown)
         return
     if not tasks:
         click.echo("There is no such task.")
@@ -112,8 +122,11 @@ def _remark(task: Task, last_error: str | None) -> str:
 
 @click.command()
 @click.argument("task_id", type=int)
+@click.option(
+    "--decrypt", is_flag=True, help="Show what is encrypted, by the keys of this process."
+)
 @output.as_json
-def show(task_id: int, *, json_: bool) -> None:
+def show(task_id: int, *, decrypt: bool, json_: bool) -> None:
     """Show one task of any pool, with its failed attempts."""
     with transaction() as connection:
         task = browse.get(connection, task_id)
@@ -125,6 +138,11 @@ def show(task_id: int, *, json_: bool) -> None:
         it = "" if awaited is None else f", it is the callback of group {awaited.id}"
         look = "list" if awaited is None else f"groups show {awaited.id}"
         output.refuse(f"There is no task {task_id}{it}. Run: tasks-app {look}")
+    if decrypt:
+        if not encryption().has_key():
+            output.refuse("No key is configured here. Set TASKS_APP_ENCRYPTION_KEYS.")
+        task, attempts = opened_task(task), opened_attempts(attempts, task.name)
+    task, attempts = concealed_task(task), concealed_attempts(attempts)
     last = attempts[-1] if attempts else None
     why = why_last(task, last) if task.state is State.FAILED else None
     if json_:

@@ -114,6 +114,21 @@ async def show_task(request: Request, desk: Desk) -> Response:
     return render(request, name, model=model, at=model.at)
 
 
+@requires(Role.ADMIN)
+async def show_decrypted(request: Request, desk: Desk) -> Response:
+    """Show what is encrypted, by the keys of this process; it is asked anew each time."""
+    task_id = row_id(request.path_params["task_id"])
+
+    def read(connection: Any) -> TaskPage | None:
+        return task_page(connection, desk.settings, task_id, decrypt=True)
+
+    key = ("decrypted task", task_id)
+    model = await run_in_threadpool(lambda: desk.reader.read(key, read, keep_s=0))
+    if model is None:
+        raise HttpError(404, f"There is no task {task_id}. It may have been pruned.")
+    return render(request, "tasks/decrypted.html", model=model, at=model.at)
+
+
 @requires(Role.VIEWER, answers=TaskPage)
 async def task_json(request: Request, desk: Desk) -> Response:
     """One task, its failed attempts, and why it does not run."""
@@ -141,6 +156,7 @@ ROUTES = (
     ("/tasks", show_tasks, "GET"),
     ("/tasks/export.{kind}", export_tasks, "GET"),
     ("/tasks/{task_id}", show_task, "GET"),
+    ("/tasks/{task_id}/decrypted", show_decrypted, "GET"),
     ("/tasks/{task_id}/{action}", act_on_task, "POST"),
     ("/api/tasks", tasks_json, "GET"),
     ("/api/tasks/{task_id}", task_json, "GET"),

@@ -18,7 +18,6 @@ from tasks_app.domain.config.webhook import read_webhook
 from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.encryption.keyring import read_keys
 
-
 _PATTERN = re.compile(r"[A-Za-z0-9_.:*?-]+")
 
 

@@ -10,11 +10,14 @@ import json
 import re
 from typing import Any, NamedTuple
 
+from tasks_app.domain.errors import InvalidTaskError
+
 MARK = "$encrypted"
 VERSION = "v1"
 HIDDEN = "encrypted"
 """What stands for an encrypted text where people read it."""
-_BEGIN = f'{{"{MARK}":'
+BEGIN = f'{{"{MARK}":'
+"""With what the JSON text of each encrypted value begins."""
 _TOKEN = re.compile(r"(v\d+)\.([A-Za-z0-9_-]{1,40})\.([A-Za-z0-9_-]+)")
 
 
@@ -38,12 +41,12 @@ def parse_token(text: str) -> Token | None:
 
 def wrapped(token: Token) -> str:
     """Return the JSON text that holds a token."""
-    return f'{_BEGIN} "{token}"}}'
+    return f'{BEGIN} "{token}"}}'
 
 
 def token_in(text: str | None) -> Token | None:
     """Return the token that a JSON text holds and nothing beside it; None: it is not encrypted."""
-    if text is None or not text.startswith(_BEGIN):
+    if text is None or not text.startswith(BEGIN):
         return None
     try:
         return token_of(json.loads(text))
@@ -57,6 +60,16 @@ def token_of(value: Any) -> Token | None:
         return None
     text = value.get(MARK)
     return parse_token(text) if isinstance(text, str) else None
+
+
+def check_no_token(text: str) -> None:
+    """Pass if a payload is no stored token: a handler would be given what it holds.
+
+    Raises:
+        InvalidTaskError: it is one.
+    """
+    if token_in(text) is not None:
+        raise InvalidTaskError(f"payload.{MARK}", "is an encrypted value", "the value itself")
 
 
 def concealed(value: Any) -> Any:

@@ -57,6 +57,10 @@ class Keyring:
     def __contains__(self, key_id: str) -> bool:
         return key_id in self._keys
 
+    def with_first(self, keys: Mapping[str, bytes]) -> Keyring:
+        """Return a keyring with these before its own."""
+        return Keyring({**keys, **{k: v for k, v in self._keys.items() if k not in keys}})
+
     @property
     def ids(self) -> tuple[str, ...]:
         """The one that encrypts comes first."""

@@ -57,8 +57,10 @@ class Encryption:
         assert self._keyring is not None  # noqa: S101  read above
         return self._keyring
 
-    @property
-    def has_keys(self) -> bool:
+    def has_key(self) -> bool:
+        """Whether there is one to encrypt with, or one has come meanwhile."""
+        if self.keyring.current is None:
+            self._read_again()
         return self.keyring.current is not None
 
     def sealed(self, text: str, kind: str, name: str) -> str:
@@ -129,7 +131,8 @@ class Encryption:
         keys = keys_of(self._settings)
         if keys:
             check_package()
-        self._keyring = Keyring(keys)
+        # One that was here stays: a run that has begun may need it at its end.
+        self._keyring = Keyring(keys) if self._keyring is None else self._keyring.with_first(keys)
 
 
 @cache

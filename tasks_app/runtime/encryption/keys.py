@@ -53,9 +53,11 @@ def _read(settings: EncryptionSettings) -> dict[str, bytes]:
 def _function(name: str) -> Callable[[], object]:
     module, _, function = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), function, None)
+        found: Callable[[], object] | None = getattr(
+            importlib.import_module(module), function, None
+        )
     except (ImportError, ValueError):
         found = None
-    if not callable(found):
+    if found is None or not callable(found):
         raise ValueError(f"{name} is no function; write module:function")
     return found

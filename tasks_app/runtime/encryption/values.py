@@ -1,16 +1,21 @@
-"""Values of tasks on their way into the pool and out of it: encrypted, and opened where it can be."""
+"""Values of tasks: encrypted on their way into the pool, and opened where the key is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from tasks_app.domain.encryption.envelope import MARK, parse_token, token_in, token_of
+from tasks_app.domain.encryption.envelope import concealed, parse_token, token_of
 from tasks_app.domain.encryption.keyring import MissingKeyError, SealBrokenError
-from tasks_app.domain.errors import ConfigurationError, InvalidTaskError, UnreadableTaskError
+from tasks_app.domain.errors import ConfigurationError, UnreadableTaskError
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.records import Attempt, Task, TaskRow
 from tasks_app.runtime.encryption.encryption import ERROR, PAYLOAD, RESULT, encryption
+
+
+def asked(name: str, queue: str) -> bool:
+    """Whether the settings say that such tasks are encrypted."""
+    return encryption().asks(name, queue)
 
 
 def sealed_payload(text: str, name: str) -> str:
@@ -28,32 +33,52 @@ def sealed_payload(text: str, name: str) -> str:
         ) from None
 
 
-def sealed_rows(rows: Sequence[TaskRow], asks: Callable[[TaskRow], bool]) -> Sequence[TaskRow]:
-    """Return checked rows, with the payloads of those encrypted that it is asked for."""
-    return [
-        row._replace(payload=sealed_payload(row.payload, row.name)) if asks(row) else row
-        for row in rows
-    ]
+def sealed_rows(
+    rows: Sequence[TaskRow], handlers: Collection[str] = frozenset()
+) -> Sequence[TaskRow]:
+    """Return checked rows with those payloads encrypted of which settings or handlers say so.
 
-
-def check_no_token(text: str) -> None:
-    """Pass if nobody hands in a stored token as a payload: a handler would be given its secret.
+    ``handlers`` are the names of those that do, for rows that were made without theirs.
 
     Raises:
-        InvalidTaskError: it is one.
+        ConfigurationError: there is no key.
     """
-    if token_in(text) is not None:
-        raise InvalidTaskError(f"payload.{MARK}", "is an encrypted value", "the value itself")
+    asks, patterns = encryption().asks, encryption().patterns
+    if not (patterns or handlers or any(row.terms.encrypted for row in rows)):
+        return rows
+    return [
+        row._replace(payload=sealed_payload(row.payload, row.name))
+        if row.terms.encrypted
+        or row.name in handlers
+        or (patterns and asks(row.name, row.terms.queue))
+        else row
+        for row in rows
+    ]
 
 
 def opened_task(task: Task) -> Task:
     """Return a task with what can be decrypted here; the rest is as stored."""
     if token_of(task.payload) is None and token_of(task.result) is None:
         return task
-    values = {
-        kind: _opened_value(getattr(task, kind), kind, task.name) for kind in (PAYLOAD, RESULT)
-    }
-    return replace(task, **values)
+    payload = _opened_value(task.payload, PAYLOAD, task.name)
+    return replace(task, payload=payload, result=opened_result(task.result, task.name))
+
+
+def is_encrypted(task: Task, attempts: Sequence[Attempt]) -> bool:
+    return (
+        token_of(task.payload) is not None
+        or token_of(task.result) is not None
+        or any(each.encrypted_message is not None for each in attempts)
+    )
+
+
+def concealed_task(task: Task) -> Task:
+    """Return a task of whose encrypted values nothing but the key's id is left."""
+    return replace(task, payload=concealed(task.payload), result=concealed(task.result))
+
+
+def concealed_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:
+    return [replace(each, encrypted_message=None) for each in attempts]
 
 
 def opened_attempts(attempts: Sequence[Attempt], name: str) -> list[Attempt]:
@@ -64,6 +89,11 @@ def opened_attempts(attempts: Sequence[Attempt], name: str) -> list[Attempt]:
         else replace(each, message=_opened_message(each, name), encrypted_message=None)
         for each in attempts
     ]
+
+
+def opened_result(value: object, name: str) -> object:
+    """Return a result decrypted, if that is possible here; else as stored."""
+    return _opened_value(value, RESULT, name)
 
 
 def opened_value(value: object, kind: str, name: str) -> object:

@@ -29,6 +29,8 @@ class Registry:
         """By name; producers, who ask at each task, look into it themselves."""
         self.schedules: dict[str, Declaration] = {}
         """Schedules that code declares, by name."""
+        self.encrypted: set[str] = set()
+        """Names of those that say so."""
         self.plain_lane: Callable[..., Any] | None = None
         """Makes what calls plain handlers, instead of ``SyncLane`` and from what that takes: for a
         framework whose ORM has connections of its own."""
@@ -47,6 +49,8 @@ class Registry:
             )
         self._check_breaker(spec)
         self.specs[spec.name] = spec
+        if spec.encrypted:
+            self.encrypted.add(spec.name)
 
     def _check_breaker(self, spec: HandlerSpec) -> None:
         mine = spec.depends_on
