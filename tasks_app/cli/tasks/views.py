@@ -13,7 +13,7 @@ from tasks_app.cli.arguments import fingerprint_digits
 from tasks_app.cli.database import transaction
 from tasks_app.domain.coordination.groups import GroupProgress
 from tasks_app.domain.explain.last_attempt import why_last
-from tasks_app.domain.tasks.records import Task
+from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.flow_control.pause import paused
@@ -138,11 +138,7 @@ def show(task_id: int, *, decrypt: bool, json_: bool) -> None:
         it = "" if awaited is None else f", it is the callback of group {awaited.id}"
         look = "list" if awaited is None else f"groups show {awaited.id}"
         output.refuse(f"There is no task {task_id}{it}. Run: tasks-app {look}")
-    if decrypt:
-        if not encryption().has_key():
-            output.refuse("No key is configured here. Set TASKS_APP_ENCRYPTION_KEYS.")
-        task, attempts = opened_task(task), opened_attempts(attempts, task.name)
-    task, attempts = concealed_task(task), concealed_attempts(attempts)
+    task, attempts = _as_asked(task, attempts, decrypt=decrypt)
     last = attempts[-1] if attempts else None
     why = why_last(task, last) if task.state is State.FAILED else None
     if json_:
@@ -172,6 +168,15 @@ def show(task_id: int, *, decrypt: bool, json_: bool) -> None:
         )
         if attempt.traceback:
             click.echo(output.cell(attempt.traceback.rstrip()))
+
+
+def _as_asked(task: Task, attempts: list[Attempt], *, decrypt: bool) -> tuple[Task, list[Attempt]]:
+    """Return what is to be shown of encrypted values."""
+    if decrypt:
+        if not encryption().has_key():
+            output.refuse("No key is configured here. Set TASKS_APP_ENCRYPTION_KEYS.")
+        task, attempts = opened_task(task), opened_attempts(attempts, task.name)
+    return concealed_task(task), concealed_attempts(attempts)
 
 
 @click.command()

@@ -116,14 +116,14 @@ async def show_task(request: Request, desk: Desk) -> Response:
 
 @requires(Role.ADMIN)
 async def show_decrypted(request: Request, desk: Desk) -> Response:
-    """Show what is encrypted, by the keys of this process; it is asked anew each time."""
+    """Show what is encrypted, by the keys of this process; nothing of it is kept."""
     task_id = row_id(request.path_params["task_id"])
 
-    def read(connection: Any) -> TaskPage | None:
-        return task_page(connection, desk.settings, task_id, decrypt=True)
+    def read() -> TaskPage | None:
+        with desk.reader.engine.connect() as connection:
+            return task_page(connection, desk.settings, task_id, decrypt=True)
 
-    key = ("decrypted task", task_id)
-    model = await run_in_threadpool(lambda: desk.reader.read(key, read, keep_s=0))
+    model = await run_in_threadpool(read)
     if model is None:
         raise HttpError(404, f"There is no task {task_id}. It may have been pruned.")
     return render(request, "tasks/decrypted.html", model=model, at=model.at)

@@ -99,8 +99,8 @@ class Keyring:
             text: str = cipher.decrypt(nonce, sealed[SALT_BYTES:], bound).decode()
         except _broken():
             raise SealBrokenError(
-                f"The {kind} cannot be decrypted with the key {token.key_id}: it was changed, it is "
-                "of a task of another name, or the key is not the one that encrypted it."
+                f"The {kind} cannot be decrypted with the key {token.key_id}: it was changed, or "
+                "is of a task of another name, or another key has that id."
             ) from None
         return text
 

@@ -53,11 +53,7 @@ def _read(settings: EncryptionSettings) -> dict[str, bytes]:
 def _function(name: str) -> Callable[[], object]:
     module, _, function = name.partition(":")
     try:
-        found: Callable[[], object] | None = getattr(
-            importlib.import_module(module), function, None
-        )
-    except (ImportError, ValueError):
-        found = None
-    if found is None or not callable(found):
-        raise ValueError(f"{name} is no function; write module:function")
+        found: Callable[[], object] = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError):
+        raise ValueError(f"{name} is no function; write module:function") from None
     return found
