@@ -76,9 +76,9 @@ def release_parked(
 ) -> State | None:
     """Give a claim back, parked for ``wait``: it stays due since when it was.
 
-    None: somebody holds the row, or the fence is lost.
+    It waits for the row. None: the fence is lost.
     """
-    state = release(connection, [task.fence], wait=wait, now=now).get(task.task_id)
+    state = release(connection, [task.fence], wait=wait, block=True, now=now).get(task.task_id)
     if state is State.PENDING:
         values = {"id": task.task_id, "due_at": task.due_at, "reason": str(reason)}
         kind = {"kind": reason.kind.value, "subject": reason.subject}

@@ -45,7 +45,9 @@ def test_equal_values_look_different() -> None:
     assert len({ring.seal("x", "payload", "t").data for _ in range(100)}) == 100
 
 
-@pytest.mark.parametrize(("kind", "name"), [("result", "t"), ("payload", "other"), ("t", "payload")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("result", "t"), ("payload", "other"), ("t", "payload")]
+)
 def test_a_token_opens_only_as_its_own_kind_and_name(kind: str, name: str) -> None:
     ring = Keyring({"k1": A})
     token = ring.seal(SECRET, "payload", "t")
