@@ -50,6 +50,7 @@ COMMANDS = {
     "queues": "tasks_app.cli.flow_control.queues:queues",
     "breakers": "tasks_app.cli.flow_control.breakers:breakers",
     "fair": "tasks_app.cli.flow_control.fair:fair",
+    "encryption": "tasks_app.cli.operations.encryption:encryption",
     "prune": "tasks_app.cli.operations.prune:prune",
     "schedules": "tasks_app.cli.schedules.commands:schedules",
     "batch": "tasks_app.cli.batch:batch",
