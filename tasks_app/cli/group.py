@@ -51,6 +51,7 @@ COMMANDS = {
     "breakers": "tasks_app.cli.flow_control.breakers:breakers",
     "fair": "tasks_app.cli.flow_control.fair:fair",
     "encryption": "tasks_app.cli.operations.encryption:encryption",
+    "erase": "tasks_app.cli.operations.erase:erase",
     "prune": "tasks_app.cli.operations.prune:prune",
     "schedules": "tasks_app.cli.schedules.commands:schedules",
     "batch": "tasks_app.cli.batch:batch",

@@ -22,7 +22,7 @@ from tasks_app.pool.operations.encrypted_values import PLACES, Place, Step, Stor
 ROWS = 1_000
 """That a step looks at: some ten milliseconds, in which it holds the rows that it changes."""
 PASSES = 20
-"""Over all places, at most. A task that moves on while it is looked for is found by the next pass."""
+"""Over all places, at most. A task that moves on meanwhile is found by the next one."""
 
 PATIENT = 3
 """Passes in which nothing but rows that somebody holds was found, before they are left."""

@@ -23,6 +23,7 @@ from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.settlement import succeeded
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.erased import BEGIN as ERASED
 from tasks_app.domain.tasks.payload import decode, encode
 from tasks_app.domain.tasks.payload_type import explain
 from tasks_app.domain.tasks.run import ClaimedTask, Fence, Settlement
@@ -134,6 +135,8 @@ class Invocation:
         if text.startswith(BEGIN) and token_in(text):
             run.task = task._replace(payload=text)  # even of a large one it is known from now on
             text = self.secrecy.payload(text, task.name)
+        if text.startswith(ERASED):
+            raise Fail("The payload was erased, so the task cannot run.")
         try:
             return (context, spec.payload(decode(text, "payload")))
         except ValidationError as error:
