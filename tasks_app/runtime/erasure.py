@@ -75,7 +75,12 @@ def erase(
 
     ``cancel``: those that wait are cancelled first, and those that run are told to stop. What still
     waits or runs is left and counted: call it again when that is over.
+
+    Raises:
+        SchemaError: this role may not.
     """
+    with engine.begin() as connection:
+        rows.check_may_erase(connection)
     cancelled = _cancel(engine, biz_keys, subject, by) if cancel else 0
     with engine.begin() as connection:
         meant = rows.find(connection, biz_keys, subject)

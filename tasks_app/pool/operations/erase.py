@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
+from tasks_app.domain.errors import SchemaError
 from tasks_app.domain.tasks.erased import ERASED, MARK
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.tables import (
@@ -70,12 +71,29 @@ _OPEN_BULKS = text(f"""
 """)
 
 
+_MAY = text("SELECT has_table_privilege(:audit, 'UPDATE') AS may, current_user AS role")
+
+
 class Meant(NamedTuple):
     """The tasks that an erasure means."""
 
     over: list[int]
     waiting: list[int]
     running: list[int]
+
+
+def check_may_erase(connection: Connection) -> None:
+    """Pass if this role may erase: who only adds lines to the audit may not.
+
+    Raises:
+        SchemaError: it may not.
+    """
+    row = connection.execute(_MAY, {"audit": AUDIT}).one()
+    if not row.may:
+        raise SchemaError(
+            f"The database role {row.role} may not erase: it may not change the audit. "
+            "Run it as the owner of the tables."
+        )
 
 
 def find(connection: Connection, biz_keys: Sequence[str], subject: str | None) -> Meant:
