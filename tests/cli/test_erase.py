@@ -22,7 +22,7 @@ def task_id(engine: Engine) -> int:
 
 def test_it_prints_a_receipt(shell: Shell, task_id: int) -> None:
     assert (
-        "0 tasks would be erased" in shell("erase", "--biz-key", "customer:7", "--preview").stdout
+        "0 tasks would be erased" in shell("erase", "--biz-key", "customer:7", "--dry-run").stdout
     )
     left = shell("erase", "--biz-key", "customer:7")
     assert left.returncode == 1

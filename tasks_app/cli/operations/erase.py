@@ -20,7 +20,7 @@ from tasks_app.runtime.erasure import erase as carry_out
 @click.option("--subject", help='Tasks whose headers say {"subject": …}. Reads every row.')
 @click.option("--cancel", is_flag=True, help="Cancel those that wait first, tell those that run.")
 @click.option("--why", default="", help="Kept in the receipt and in the audit.")
-@click.option("--preview", is_flag=True, help="Only count what is meant.")
+@click.option("--dry-run", "preview", is_flag=True, help="Only count what is meant.")
 @output.as_json
 def erase(
     *,
