@@ -11,7 +11,7 @@ from tasks_app.domain.encryption.envelope import BEGIN, MARK, Token, parse_token
 from tasks_app.pool.tables import ALL, ATTEMPT, COMPLETED, ERROR, GROUP, PENDING
 
 
-class Place(NamedTuple):
+class SecretColumn(NamedTuple):
     """A column that may hold encrypted values."""
 
     name: str
@@ -28,14 +28,14 @@ class Place(NamedTuple):
     """What replaces it by ``g.new``."""
 
 
-def _json(pool: str, column: str) -> Place:
+def _json(pool: str, column: str) -> SecretColumn:
     name = f"{pool.rpartition('.')[2]}.{column}"
     new = f"{column} = CAST(g.new AS jsonb)"
-    return Place(name, pool, column, "t.id", f"CAST(t.{column} AS text)", "t.name", new)
+    return SecretColumn(name, pool, column, "t.id", f"CAST(t.{column} AS text)", "t.name", new)
 
 
-def _callback(column: str) -> Place:
-    return Place(
+def _callback(column: str) -> SecretColumn:
+    return SecretColumn(
         f"task_group.{column}",
         GROUP,
         "payload",
@@ -51,7 +51,7 @@ PLACES = (
     _callback("on_failure"),
     *(_json(pool, "payload") for pool in (PENDING, ERROR, COMPLETED)),
     _json(COMPLETED, "result"),
-    Place(
+    SecretColumn(
         "task_attempt.encrypted_message",
         ATTEMPT,
         "error",
@@ -74,7 +74,7 @@ class Stored(NamedTuple):
     token: Token
 
 
-class Step(NamedTuple):
+class ValuePage(NamedTuple):
     """What stands in the next rows of a place."""
 
     after: int | None
@@ -82,7 +82,7 @@ class Step(NamedTuple):
     found: list[Stored]
 
 
-def _encrypted(place: Place) -> str:
+def _encrypted(place: SecretColumn) -> str:
     """Return the condition that the value is encrypted."""
     return f"{place.value} LIKE '{'v%.%.%' if place.kind == 'error' else _WRAPPED}'"
 
@@ -90,7 +90,7 @@ def _encrypted(place: Place) -> str:
 _WRAPPED = f'{BEGIN} "v%.%.%"}}'
 
 
-def read(connection: Connection, place: Place, after: int, most: int) -> Step:
+def read(connection: Connection, place: SecretColumn, after: int, most: int) -> ValuePage:
     """Return what is encrypted in the next rows."""
     rows = connection.execute(
         text(f"""
@@ -108,10 +108,12 @@ def read(connection: Connection, place: Place, after: int, most: int) -> Step:
             token = parse_token(row.value) if place.kind == "error" else token_in(row.value)
             if token is not None:
                 found.append(Stored(row.id, row.task, row.value, token))
-    return Step(rows[-1].id if len(rows) >= most else None, found)
+    return ValuePage(rows[-1].id if len(rows) >= most else None, found)
 
 
-def replace(connection: Connection, place: Place, changes: Sequence[tuple[Stored, str]]) -> int:
+def replace(
+    connection: Connection, place: SecretColumn, changes: Sequence[tuple[Stored, str]]
+) -> int:
     """Write new values where the old ones still stand; return how many did.
 
     A row that somebody holds is left out, as is one that has gone on to another pool.

@@ -17,7 +17,14 @@ from tasks_app.domain.encryption.envelope import wrapped
 from tasks_app.domain.encryption.keyring import Keyring, MissingKeyError, SealBrokenError
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.pool.operations.audit import note
-from tasks_app.pool.operations.encrypted_values import PLACES, Place, Step, Stored, read, replace
+from tasks_app.pool.operations.encrypted_values import (
+    PLACES,
+    SecretColumn,
+    Stored,
+    ValuePage,
+    read,
+    replace,
+)
 
 ROWS = 1_000
 """That a step looks at: some ten milliseconds, in which it holds the rows that it changes."""
@@ -107,7 +114,7 @@ def _pass(
     return changed
 
 
-def _steps(engine: Engine, place: Place, rows: int) -> Iterator[Step]:
+def _steps(engine: Engine, place: SecretColumn, rows: int) -> Iterator[ValuePage]:
     after: int | None = -1
     while after is not None:
         with engine.begin() as connection:
@@ -117,7 +124,7 @@ def _steps(engine: Engine, place: Place, rows: int) -> Iterator[Step]:
 
 
 def _anew(
-    keyring: Keyring, place: Place, old: Stored, missing: Counter[str], broken: Counter[str]
+    keyring: Keyring, place: SecretColumn, old: Stored, missing: Counter[str], broken: Counter[str]
 ) -> str | None:
     """Return the stored form under the first key; None: it cannot be opened."""
     try:

@@ -17,13 +17,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only as await_
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.encryption.envelope import BEGIN, token_in
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.settlement import succeeded
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.erased import BEGIN as ERASED
 from tasks_app.domain.tasks.payload import decode, encode
 from tasks_app.domain.tasks.payload_type import explain
 from tasks_app.domain.tasks.run import ClaimedTask, Fence, Settlement
@@ -34,8 +32,8 @@ from tasks_app.runtime.db.errors import is_lost
 from tasks_app.runtime.db.sync_transaction import PlainTransaction
 from tasks_app.runtime.db.transaction import Transaction
 from tasks_app.runtime.encryption.encryption import Encryption
+from tasks_app.runtime.encryption.secrecy import Secrecy
 from tasks_app.runtime.execution.process_guard import ProcessGuard
-from tasks_app.runtime.execution.secrecy import Secrecy
 from tasks_app.runtime.execution.time_limits import time_limit
 from tasks_app.runtime.flow_control.dependency_report import DependencyCounts
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
@@ -86,15 +84,12 @@ class Invocation:
             NotBegunError: nothing was called: the payload could not be fetched, or the lease may
                 be over. Otherwise a process that was suspended, say, would begin what others have
                 declared dead.
-            MissingKeyError: nothing was called: what is encrypted cannot be opened here, or what
-                is to be encrypted could not be.
+            MissingKeyError: nothing was called: there is no key to decrypt, or to encrypt, with.
         """
         lane = self._async if spec.is_async else self.plain
         arguments = self._arguments(run, spec, lane, context) if spec.takes_payload else (context,)
         task = run.task
-        secret = self.secrecy.covers(task, spec)
-        if secret:
-            self.secrecy.check_key()
+        secret = self.secrecy.begin(task, spec)
         if time.monotonic() >= run.held_until:
             log.warning("task %s: not begun, its lease may be over", task.task_id)
             raise NotBegunError
@@ -132,11 +127,7 @@ class Invocation:
                 raise
         if text is None:
             raise FenceLostError
-        if text.startswith(BEGIN) and token_in(text):
-            run.task = task._replace(payload=text)  # even of a large one it is known from now on
-            text = self.secrecy.payload(text, task.name)
-        if text.startswith(ERASED):
-            raise Fail("The payload was erased, so the task cannot run.")
+        text = self.secrecy.payload(run, text)
         try:
             return (context, spec.payload(decode(text, "payload")))
         except ValidationError as error:

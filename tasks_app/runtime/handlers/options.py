@@ -71,8 +71,7 @@ class HandlerOptions(When, total=False):
     plain functions whose effects are all in ``ctx.session`` or ``ctx.connection``."""
 
     encrypt: bool
-    """Store payload, result and error texts of its tasks encrypted. Producers that know the name
-    alone need ``TASKS_APP_ENCRYPTED_TASKS``."""
+    """Store payload, result and errors encrypted; who creates by name needs the setting, too."""
 
 
 _WHEN = frozenset(When.__annotations__)

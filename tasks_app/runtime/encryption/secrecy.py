@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from tasks_app.domain.encryption.envelope import HIDDEN, token_in
+from typing import Protocol
+
+from tasks_app.domain.encryption.envelope import BEGIN, HIDDEN, token_in
 from tasks_app.domain.encryption.keyring import MissingKeyError, SealBrokenError
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.tasks.erased import BEGIN as ERASED
 from tasks_app.domain.tasks.run import Cause, ClaimedTask
 from tasks_app.runtime.encryption.encryption import PAYLOAD, RESULT, Encryption
+
+
+class _Run(Protocol):
+    """What is needed of a run."""
+
+    task: ClaimedTask
 
 
 class Secrecy:
@@ -23,24 +32,31 @@ class Secrecy:
             return True
         return bool(self._encryption.patterns) and self._encryption.asks(task.name, task.queue)
 
-    def check_key(self) -> None:
-        """Pass if there is a key to encrypt with.
+    def begin(self, task: ClaimedTask, spec: HandlerSpec) -> bool:
+        """Return whether what comes of a run is to be encrypted.
 
         Raises:
-            MissingKeyError: there is none.
+            MissingKeyError: it is, and there is no key for that.
         """
-        if not self._encryption.has_key():
+        secret = self.covers(task, spec)
+        if secret and not self._encryption.has_key():
             raise MissingKeyError(None)
+        return secret
 
-    def payload(self, text: str, name: str) -> str:
-        """Return an encrypted payload as the handler is to have it.
+    def payload(self, run: _Run, text: str) -> str:
+        """Return the payload of a run, JSON text, as the handler is to have it.
 
         Raises:
             MissingKeyError: its key is not here.
-            Fail: it cannot be decrypted, wherever it runs.
+            Fail: it was erased, or cannot be decrypted, wherever it runs.
         """
+        if text.startswith(ERASED):
+            raise Fail("The payload was erased, so the task cannot run.")
+        if not text.startswith(BEGIN) or token_in(text) is None:
+            return text
+        run.task = run.task._replace(payload=text)  # known from now on, even of a large one
         try:
-            return self._encryption.opened(text, PAYLOAD, name)
+            return self._encryption.opened(text, PAYLOAD, run.task.name)
         except SealBrokenError as error:
             raise Fail(str(error)) from None
 
