@@ -24,7 +24,9 @@ def dumped(bench: Bench) -> str:
             f"{table}: {row}"
             for table in DUMPED
             if table != "task_fingerprint"  # of the class and place
-            for row in connection.execute(text(f"SELECT to_jsonb(t)::text FROM {table} t"))
+            for row in connection.execute(
+                text(f"SELECT to_jsonb(t)::text FROM {table} t")
+            ).scalars()
         )
 
 

@@ -40,9 +40,11 @@ DUMPED = (
 def dumped(bench: Bench) -> str:
     with bench.engine.connect() as connection:
         return "\n".join(
-            str(row)
+            row
             for table in DUMPED
-            for row in connection.execute(text(f"SELECT to_jsonb(t)::text FROM {table} t"))
+            for row in connection.execute(
+                text(f"SELECT to_jsonb(t)::text FROM {table} t")
+            ).scalars()
         )
 
 
@@ -105,6 +107,7 @@ def test_what_is_encrypted_has_encrypted_results_whatever_is_said_now(
     configure(encrypted_tasks="t")
     echo(bench)
     task_id = bench.create(payload={"card": CANARY})
+    configure(encrypted_tasks="")
 
     bench.drain(**KEYS)
 
@@ -147,6 +150,7 @@ def test_an_error_is_its_class_and_place(
 
     payload_limit.cache_clear()
     task_id = bench.create(payload={"card": CANARY, "more": _noise(length)})
+    configure(encrypted_tasks="")
     bench.drain(**KEYS, transitions="all")
     payload_limit.cache_clear()
 
