@@ -29,6 +29,7 @@ from tasks_app.runtime.db.connections import (
     unwrapped,
     writing_connection_of,
 )
+from tasks_app.runtime.encryption.encryption import encryption
 from tasks_app.runtime.encryption.values import sealed_rows
 from tasks_app.runtime.gc_pause import uncollected
 from tasks_app.runtime.handlers.registry import HANDLERS
@@ -187,15 +188,13 @@ def create_rows(session: Sync, admitted: Sequence[TaskRow]) -> list[TaskId]:
     session = unwrapped(session)
     connection = writing_connection_of(session)
     rows = HINTS.expected(session, admitted)
-    one = len(rows) == 1
-    ids = [create_one(connection, rows[0])] if one else create_many(connection, rows)
+    ids = [create_one(connection, rows[0])] if len(rows) == 1 else create_many(connection, rows)
     HINTS.note(session, rows, ids)
     return ids
 
 
 async def _acreate(session: Async, admitted: Sequence[TaskRow]) -> list[TaskId]:
-    # one change of greenlets for all statements
-    return await checked_async(session).run_sync(create_rows, admitted)
+    return await checked_async(session).run_sync(create_rows, admitted)  # one change of greenlets
 
 
 def admitted(new: NewTask) -> TaskRow:
@@ -221,7 +220,8 @@ def ready(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
         from tasks_app.runtime.tracing.tracing import traced_rows  # noqa: PLC0415  who needs it
 
         rows = traced_rows(rows)
-    return sealed_rows(rows, HANDLERS.encrypted)
+    asks = HANDLERS.any_encrypts or encryption().patterns
+    return sealed_rows(rows, HANDLERS.encrypted) if asks else rows
 
 
 def admitted_many(tasks: Sequence[NewTask]) -> list[TaskRow]:

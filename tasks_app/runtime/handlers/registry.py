@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, Unpack, overload
 
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import ConfigurationError, HandlerError
@@ -23,6 +23,9 @@ R = TypeVar("R")
 
 class Registry:
     """Handlers by name."""
+
+    any_encrypts: ClassVar[bool] = False
+    """Whether a handler of any registry asks for encryption, so that producers look closer."""
 
     def __init__(self) -> None:
         self.specs: dict[str, HandlerSpec] = {}
@@ -51,6 +54,7 @@ class Registry:
         self.specs[spec.name] = spec
         if spec.encrypted:
             self.encrypted.add(spec.name)
+            Registry.any_encrypts = True
 
     def _check_breaker(self, spec: HandlerSpec) -> None:
         mine = spec.depends_on
