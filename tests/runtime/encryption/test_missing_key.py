@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app import TaskContext, cancel_task, explain_task
+from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.flow_control.waiting_reason import WaitingKind, WaitingReason
 from tasks_app.pool.runs.release import release_parked
 from tasks_app.runtime.encryption.encryption import AGAIN_S, Encryption
@@ -150,3 +151,8 @@ def test_a_file_that_went_bad_leaves_the_keys_as_they_were(
 
     assert one.keyring.ids == ("new",)
     assert "canary" not in caplog.text
+
+
+def test_a_worker_whose_keys_cannot_be_read_does_not_start(bench: Bench) -> None:
+    with pytest.raises(ConfigurationError, match="TASKS_APP_ENCRYPTION_KEYS_FILE is wrong"):
+        bench.child(start=False, encryption_keys_file="/nowhere/keys")

@@ -403,3 +403,13 @@ def test_psycopg_and_async_producers_encrypt_too(
         task_id = create_task(connection, "t", {"card": CANARY})
 
     assert token_of(bench.task(task_id).payload)
+
+
+def test_the_test_kit_decrypts(bench: Bench, configure: Configure) -> None:
+    from tasks_app.testing import assert_created
+
+    configure(encrypted_tasks="t")
+    with bench.engine.begin() as connection:
+        create_task(connection, "t", {"card": CANARY})
+
+        assert_created(connection, "t", {"card": CANARY})
