@@ -118,7 +118,7 @@ NEWEST := .venv-newest
 test-newest: $(READY)  ## the suite on the newest of all that pyproject allows, in an environment of its own
 	@$(BIN)/python -m pip install --quiet uv
 	@$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(NEWEST)
-	@$(BIN)/uv pip install --quiet --upgrade --python $(NEWEST)/bin/python -r requirements/dev.in -e '.[demo]'
+	@$(BIN)/uv pip install --quiet --upgrade --python $(NEWEST)/bin/python -r requirements/dev.in -e '.[demo,encryption]'
 	@$(BIN)/uv pip list --python $(NEWEST)/bin/python | grep -E '^(alembic|billiard|celery|kombu|psycopg|pydantic|redis|sqlalchemy) '
 	@$(NEWEST)/bin/python $(PYTEST) $(ARGS)
 
@@ -126,8 +126,8 @@ LOWEST := .venv-lowest
 test-lowest: $(READY)  ## the suite on the oldest of all that pyproject allows, in an environment of its own
 	@$(BIN)/python -m pip install --quiet uv
 	@$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(LOWEST)
-	@$(BIN)/uv pip compile --quiet --resolution lowest-direct --python $(LOWEST)/bin/python pyproject.toml --extra demo -o $(LOWEST)/lowest.txt
-	@$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python -r requirements/dev.in -e '.[demo]' -c $(LOWEST)/lowest.txt
+	@$(BIN)/uv pip compile --quiet --resolution lowest-direct --python $(LOWEST)/bin/python pyproject.toml --extra demo --extra encryption -o $(LOWEST)/lowest.txt
+	@$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python -r requirements/dev.in -e '.[demo,encryption]' -c $(LOWEST)/lowest.txt
 	@$(BIN)/uv pip list --python $(LOWEST)/bin/python | grep -E '^(alembic|billiard|celery|kombu|psycopg|pydantic|redis|sqlalchemy) '
 	@$(LOWEST)/bin/python $(PYTEST) $(ARGS)
 
@@ -173,7 +173,7 @@ release: $(RELEASE)/.ready  ## VERSION=0.2.0: give the package and the unrelease
 PIN := ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 lock: $(READY)  ## pin the newest versions that pyproject allows
 	@$(BIN)/python -m pip install --quiet uv
-	@cd requirements && $(PIN) --upgrade ../pyproject.toml --extra demo --extra otel dev.in -o dev.txt
+	@cd requirements && $(PIN) --upgrade ../pyproject.toml --extra demo --extra otel --extra encryption dev.in -o dev.txt
 	@cd requirements && $(PIN) -c dev.txt ../pyproject.toml --extra cli --extra dashboard --extra flower image.in -o image.txt
 	@cd requirements && $(PIN) --upgrade site.in -o site.txt
 	@cd requirements && $(PIN) --upgrade release.in -o release.txt

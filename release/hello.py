@@ -54,6 +54,20 @@ engine = create_engine(os.environ["TASKS_APP_DATABASE_URL"])
 with trace.use_span(trace.NonRecordingSpan(context)), engine.begin() as connection:
     print(get_task(connection, create_task(connection, "release.traced", queue="nobody")).headers)
 """
+ENCRYPTED = """
+import os
+from sqlalchemy import create_engine, text
+from tasks_app import create_task, get_task
+from tasks_app.domain.encryption.keyring import new_key
+
+os.environ["TASKS_APP_ENCRYPTION_KEYS"] = f"k1:{new_key()}"
+os.environ["TASKS_APP_ENCRYPTED_TASKS"] = "release.*"
+engine = create_engine(os.environ["TASKS_APP_DATABASE_URL"])
+with engine.begin() as connection:
+    task_id = create_task(connection, "release.encrypted", {"a": 1}, queue="nobody")
+    print(connection.execute(text("SELECT payload::text FROM task_pending WHERE id = :id"),
+                             {"id": task_id}).scalar(), get_task(connection, task_id).payload)
+"""
 
 
 class ExtraError(Exception):
@@ -143,6 +157,12 @@ def _otel(environment: Environment, settings: Settings) -> None:
         raise ExtraError(f"a task made in a span has the headers {headers.decode()!r}")
 
 
+def _encryption(environment: Environment, settings: Settings) -> None:
+    said = environment.run("python", "-c", ENCRYPTED, settings=settings).stdout
+    if b'{"$encrypted": "v1.k1.' not in said or b"{'a': 1}" not in said:
+        raise ExtraError(f"a task that is to be encrypted is stored as {said.decode()!r}")
+
+
 def _demo(environment: Environment, _settings: Settings) -> None:
     environment.run("tasks-app", "demo", "--once", "--no-ui", "--orders", "20")
 
@@ -153,9 +173,10 @@ DOES: dict[str, Callable[[Environment, Settings], None]] = {
     "flower": _flower,
     "django": _django,
     "otel": _otel,
+    "encryption": _encryption,
     "demo": _demo,
 }
-EXTRAS = ("cli", "dashboard", "flower", "embedded", "django", "otel", "demo")
+EXTRAS = ("cli", "dashboard", "flower", "embedded", "django", "otel", "encryption", "demo")
 
 
 def _free_port() -> str:

@@ -25,6 +25,7 @@ ALLOWED = frozenset(
         "BSD-3-Clause",
         "LGPL-3.0-only",
         "MIT",
+        "MIT-0",
         "MIT License",
         "MPL-2.0",
         "Mozilla Public License 2.0 (MPL 2.0)",

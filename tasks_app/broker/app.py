@@ -24,6 +24,7 @@ from tasks_app.broker.worker.quiet_log import quieten_messages
 from tasks_app.broker.worker.shutdown import PoolWorker
 from tasks_app.broker.worker.worker import connect_worker
 from tasks_app.domain.config.settings import Settings
+from tasks_app.runtime.encryption.encryption import Encryption
 from tasks_app.runtime.handlers.middleware import load_middleware
 from tasks_app.runtime.handlers.registry import HANDLERS
 
@@ -80,6 +81,7 @@ def make_celery(settings: Settings, restore: Callable[[], Celery] | None = None)
         """Load handlers and middleware before the worker chooses its queues."""
         load_tasks(settings, (*conf.imports, *conf.include))
         load_middleware(settings.layers)
+        Encryption(settings).keyring  # noqa: B018  what is wrong with the keys ends the start
         if not conf.task_queues:
             make = app.amqp.Queues({}).new_missing  # as Celery makes those of -Q
             conf.task_queues = [make(name) for name in (*HANDLERS.queues, CONTROL_QUEUE)]

@@ -54,6 +54,8 @@ COMMANDS = {
     "queues": "tasks_app.cli.flow_control.queues:queues",
     "breakers": "tasks_app.cli.flow_control.breakers:breakers",
     "fair": "tasks_app.cli.flow_control.fair:fair",
+    "encryption": "tasks_app.cli.operations.encryption:encryption",
+    "erase": "tasks_app.cli.operations.erase:erase",
     "prune": "tasks_app.cli.operations.prune:prune",
     "maintain": "tasks_app.cli.operations.maintain:maintain",
     "schedules": "tasks_app.cli.schedules.commands:schedules",

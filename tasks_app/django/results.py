@@ -15,6 +15,7 @@ from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection.psycopg_connection import on_psycopg
 from tasks_app.pool.tasks import browse
+from tasks_app.runtime.encryption.values import opened_attempts, opened_task
 
 DJANGO = "django"
 """The header that a task has which ``enqueue()`` made. One of a schedule, or by name, has none."""
@@ -42,7 +43,8 @@ def find_result(database: Any, result_id: str) -> TaskResult:
     function = _function(task) if task else None
     if task is None or function is None:
         raise TaskResultDoesNotExist(result_id)
-    return _result(task, function, browse.attempts(connection, number))
+    attempts = opened_attempts(browse.attempts(connection, number), task.name)
+    return _result(opened_task(task), function, attempts)
 
 
 def _function(task: Task) -> Any:
@@ -64,7 +66,8 @@ def _result(task: Task, function: Any, attempts: list[Attempt]) -> TaskResult:
         workers.append(task.owner)
     starts = [each.started_at for each in attempts if each.started_at]
     starts += [task.started_at] if task.started_at else []
-    called, call = _called(task, function), task.payload or {}
+    called = _called(task, function)
+    call = task.payload or {}  # an encrypted one has neither where its key is missing
     result = TaskResult(
         task=called,
         id=str(task.id),

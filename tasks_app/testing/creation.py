@@ -17,6 +17,7 @@ from tasks_app.runtime.db.connections import (
     made_async,
     on_connection,
 )
+from tasks_app.runtime.encryption.values import opened_task
 from tasks_app.testing.expectation import Expectation, Where, described, expectation
 
 MOST_READ = 100_000
@@ -96,7 +97,8 @@ async def aassert_created(
 
 
 def _all(session: Sync | Raw) -> list[Task]:
-    return on_connection(session, partial(browse.find, most=MOST_READ))[::-1]
+    found = on_connection(session, partial(browse.find, most=MOST_READ))[::-1]
+    return [opened_task(task) for task in found]
 
 
 _aall = made_async(_all)

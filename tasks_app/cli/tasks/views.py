@@ -14,13 +14,20 @@ from tasks_app.cli.database import transaction
 from tasks_app.cli.tasks.trail import tell_trail
 from tasks_app.domain.coordination.groups import GroupProgress
 from tasks_app.domain.explain.last_attempt import why_last
-from tasks_app.domain.tasks.records import Task
+from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.flow_control.pause import paused
 from tasks_app.pool.groups.browse import groups_of
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.pool.tasks import browse, checkpoint
+from tasks_app.runtime.encryption.encryption import encryption
+from tasks_app.runtime.encryption.values import (
+    concealed_attempts,
+    concealed_task,
+    opened_attempts,
+    opened_task,
+)
 
 
 @click.command("list")
@@ -55,7 +62,10 @@ def list_(*, wide: bool, json_: bool, **filters: Any) -> None:
         going = [task.id for task in tasks if task.pool == Pool.PENDING and task.attempt]
         causes = browse.last_causes(connection, going)
     if json_:
-        output.print_json([{**asdict(task), "last_error": causes.get(task.id)} for task in tasks])
+        shown = [
+            {**asdict(concealed_task(task)), "last_error": causes.get(task.id)} for task in tasks
+        ]
+        output.print_json(shown)
         return
     if not tasks:
         click.echo("There is no such task.")
@@ -117,8 +127,11 @@ def _remark(task: Task, last_error: str | None) -> str:
 @click.command()
 @click.argument("task_id", type=int)
 @click.option("--trail", is_flag=True, help="Show all that happened to it, in order.")
+@click.option(
+    "--decrypt", is_flag=True, help="Show what is encrypted, by the keys of this process."
+)
 @output.as_json
-def show(task_id: int, *, trail: bool, json_: bool) -> None:
+def show(task_id: int, *, trail: bool, decrypt: bool, json_: bool) -> None:
     """Show one task of any pool, with its failed attempts.
 
     With --trail: each thing that is known to have happened to it, when, by whom
@@ -137,6 +150,7 @@ def show(task_id: int, *, trail: bool, json_: bool) -> None:
         it = "" if awaited is None else f", it is the callback of group {awaited.id}"
         look = "list" if awaited is None else f"groups show {awaited.id}"
         output.refuse(f"There is no task {task_id}{it}. Run: tasks-app {look}")
+    task, attempts = _as_asked(task, attempts, decrypt=decrypt)
     last = attempts[-1] if attempts else None
     why = why_last(task, last) if task.state is State.FAILED else None
     if json_:
@@ -166,6 +180,15 @@ def show(task_id: int, *, trail: bool, json_: bool) -> None:
         )
         if attempt.traceback:
             click.echo(output.cell(attempt.traceback.rstrip()))
+
+
+def _as_asked(task: Task, attempts: list[Attempt], *, decrypt: bool) -> tuple[Task, list[Attempt]]:
+    """Return what is to be shown of encrypted values."""
+    if decrypt:
+        if not encryption().has_key():
+            output.refuse("No key is configured here. Set TASKS_APP_ENCRYPTION_KEYS.")
+        task, attempts = opened_task(task), opened_attempts(attempts, task.name)
+    return concealed_task(task), concealed_attempts(attempts)
 
 
 @click.command()

@@ -24,10 +24,12 @@ from tasks_app.dashboard.security import Role
 from tasks_app.dashboard.security.guard import HttpError, requires
 from tasks_app.dashboard.security.same_site import is_api
 from tasks_app.domain.config.setting_sources import MASK, masked
+from tasks_app.domain.encryption.envelope import token_of
 from tasks_app.domain.tasks.records import Task
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.api.edit import check_payload, edit_payload
 from tasks_app.runtime.api.tasks import requeue_task
+from tasks_app.runtime.encryption.values import opened_task
 from tasks_app.runtime.handlers.registry import load_handlers
 
 
@@ -47,6 +49,9 @@ def _task(desk: Desk, task_id: int) -> Task:
     task = desk.reader.read(("raw task", task_id), lambda c: browse.get(c, task_id), keep_s=0)
     if task is None:
         raise HttpError(404, f"There is no task {task_id}. It may have been pruned.")
+    task = opened_task(task)
+    if token_of(task.payload):
+        raise HttpError(409, "Its payload is encrypted, and this process lacks the key. Set it.")
     return task
 
 

@@ -147,6 +147,21 @@ async def show_task(request: Request, desk: Desk) -> Response:
     return render(request, name, model=model, at=model.at)
 
 
+@requires(Role.ADMIN)
+async def show_decrypted(request: Request, desk: Desk) -> Response:
+    """Show what is encrypted, by the keys of this process; nothing of it is kept."""
+    task_id = row_id(request.path_params["task_id"])
+
+    def read() -> TaskPage | None:
+        with desk.reader.engine.connect() as connection:
+            return task_page(connection, desk.settings, task_id, decrypt=True)
+
+    model = await run_in_threadpool(read)
+    if model is None:
+        raise HttpError(404, f"There is no task {task_id}. It may have been pruned.")
+    return render(request, "tasks/decrypted.html", model=model, at=model.at)
+
+
 @requires(Role.VIEWER, answers=TaskPage)
 async def task_json(request: Request, desk: Desk) -> Response:
     """One task, its failed attempts, and why it does not run."""
@@ -179,6 +194,7 @@ ROUTES = (
     ("/tasks", show_tasks, "GET"),
     ("/tasks/export.{kind}", export_tasks, "GET"),
     ("/tasks/{task_id}", show_task, "GET"),
+    ("/tasks/{task_id}/decrypted", show_decrypted, "GET"),
     ("/tasks/{task_id}/{action}", act_on_task, "POST"),
     ("/api/tasks", tasks_json, "GET"),
     ("/api/tasks/{task_id}", task_json, "GET"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Annotated
 
@@ -15,6 +16,9 @@ from tasks_app.domain.config.schema_name import IDENTIFIER
 from tasks_app.domain.config.urls import ENCODED, NO_BROKERS, is_broker_url, read_database_url
 from tasks_app.domain.config.webhook import read_webhook
 from tasks_app.domain.durations import parse_duration
+from tasks_app.domain.encryption.keyring import read_keys
+
+_PATTERN = re.compile(r"[A-Za-z0-9_.:*?-]+")
 
 
 def _span(value: object) -> object:
@@ -60,6 +64,18 @@ def _user_rules(value: str) -> str:
     return value
 
 
+def _keys(value: SecretStr) -> SecretStr:
+    read_keys(value.get_secret_value())
+    return value
+
+
+def _encrypted_tasks(value: str) -> str:
+    for each in filter(None, map(str.strip, value.split(","))):
+        if not _PATTERN.fullmatch(each.removeprefix("queue:")):
+            raise ValueError("use names of tasks or queues, with * and ?: patient.*,queue:health")
+    return value
+
+
 def _passwords(value: SecretStr) -> SecretStr:
     read_passwords(value.get_secret_value())
     return value
@@ -94,3 +110,7 @@ Ages = Annotated[str, AfterValidator(_ages)]
 """As ``parse_keep`` reads them."""
 SchemaName = Annotated[str, AfterValidator(_identifier)]
 """An empty one becomes None."""
+EncryptionKeys = Annotated[SecretStr, AfterValidator(_keys)]
+"""As ``read_keys`` reads them; each is a secret."""
+EncryptedTasks = Annotated[str, AfterValidator(_encrypted_tasks)]
+"""Patterns of names, and of queues behind ``queue:``."""

@@ -17,6 +17,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.urls import BETWEEN
 from tasks_app.domain.config.webhook import shown
 from tasks_app.domain.durations import format_duration
+from tasks_app.domain.encryption.keyring import read_keys
 from tasks_app.domain.finding import Finding, warn
 from tasks_app.domain.spelling import meant
 
@@ -60,6 +61,8 @@ def _shown(value: Any, name: str) -> Any:
     match value:
         case SecretStr() if name == "alert_webhook":
             return shown(value.get_secret_value())
+        case SecretStr() if name == "encryption_keys":  # base64 may look like a URL
+            return ",".join(f"{key}:{MASK}" for key in read_keys(value.get_secret_value()))
         case SecretStr() if name == "alert_mail":
             return read_mail(value.get_secret_value()).shown
         case SecretStr():

@@ -10,6 +10,7 @@ from pydantic_settings import SettingsConfigDict
 
 from tasks_app.domain.config.alert_settings import AlertSettings
 from tasks_app.domain.config.dashboard_access import checked_roles
+from tasks_app.domain.config.encryption_settings import EncryptionSettings
 from tasks_app.domain.config.field_types import (
     Ages,
     BrokerUrl,
@@ -25,7 +26,7 @@ from tasks_app.domain.config.schema_name import PREFIX
 from tasks_app.domain.errors import ConfigurationError
 
 
-class Settings(AlertSettings):
+class Settings(EncryptionSettings, AlertSettings):
     """Read once per process and handed down; frozen."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(

@@ -65,6 +65,8 @@ class Ended:
     result: Any
     """What its handler returned; None also while it has not ended."""
     error: str | None
+    name: str
+    """The task's."""
 
 
 class Called(NamedTuple):

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, overload
 
 from tasks_app.domain.creation.row_template import checked_template
+from tasks_app.domain.encryption.envelope import BEGIN, check_no_token
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.option_checks import key
@@ -98,6 +99,8 @@ def validate(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow:
     else:
         keys, terms = _NO_KEYS, _template(name, spec, _NO_OPTIONS)
     payload = _payload(_given(new, spec), spec, limit)
+    if payload.startswith(BEGIN):
+        check_no_token(payload)
     return tuple.__new__(TaskRow, (payload, *keys, terms))  # the class takes longer
 
 
@@ -111,7 +114,11 @@ def admit_alike(new: NewTask, terms: RowTemplate, limit: int) -> TaskRow | None:
         return None
     payload = new.payload
     text = encode_plain(payload, limit) if type(payload) is dict else None
-    return None if text is None else tuple.__new__(TaskRow, (text, *_NO_KEYS, terms))
+    return (
+        None
+        if text is None or text.startswith(BEGIN)
+        else tuple.__new__(TaskRow, (text, *_NO_KEYS, terms))
+    )
 
 
 def _keys_and_terms(

@@ -61,6 +61,7 @@ def checked_template(name: Any, spec: HandlerSpec | None, given: Mapping[str, An
         strict_order=boolean(options, "strict_order", default=False),
         fair_key=key(options, "fair_key"),
         rule=_rule(options, delay),
+        encrypted=spec is not None and spec.encrypted,
     )
 
 

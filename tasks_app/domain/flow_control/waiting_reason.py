@@ -18,6 +18,8 @@ class WaitingKind(StrEnum):
     """Its breaker is not closed, and it may run all the same: a probe, or a part of the ramp."""
     HANDLER = "handler"
     """No live worker of its queue knows its name."""
+    ENCRYPTION = "encryption"
+    """The worker that claimed it lacks a key to decrypt or encrypt with."""
 
 
 WORDS: dict[str, str] = {
@@ -28,6 +30,7 @@ WORDS: dict[str, str] = {
     WaitingKind.BREAKER: "held by breaker",
     WaitingKind.LET_THROUGH: "let through by breaker",
     WaitingKind.HANDLER: "no live worker of this queue has a handler named",
+    WaitingKind.ENCRYPTION: "encryption key missing:",
 }
 """The text is these words, a blank and the subject. Those of gates also name the rows of
 ``task_gate``; and code of 0.1.0 compares all but the last, so they stay while it may run."""

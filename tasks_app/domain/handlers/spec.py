@@ -52,6 +52,8 @@ class HandlerSpec:
     """How its tasks wait for a dependency that is down."""
     to_json: ToJson | None = None
     """Converts values of payload and result that JSON does not know; None: they are refused."""
+    encrypted: bool = False
+    """Payload, result and errors of its tasks are stored encrypted."""
     timeout_error: Callable[[float], BaseException] = HandlerTimeoutError
     """Makes what is raised in the handler after ``timeout`` seconds."""
     keeps_timeout: bool = False

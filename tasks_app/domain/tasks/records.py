@@ -67,6 +67,8 @@ class RowTemplate(NamedTuple):
     """Producers of the order_key take turns."""
     rule: KeyRule | None = None
     """Scope and policy of the unique_key, if either was given."""
+    encrypted: bool = False
+    """Its handler asks for its payload to be stored encrypted."""
 
 
 class TaskRow(NamedTuple):
@@ -156,3 +158,5 @@ class Attempt:
     ended_at: datetime
     fingerprint: str | None = None
     """Of its error; None: it was written by older code."""
+    encrypted_message: str | None = None
+    """The token of the message, of an encrypted task."""

@@ -94,6 +94,8 @@ class Cause:
     message: str
     traceback: str | None = None
     """Frames and lines without local variables."""
+    encrypted: str | None = None
+    """The token of the message, where that stands for it."""
 
 
 class Settlement(NamedTuple):

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.config.setting_sources import masked
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.coordination.groups import GroupProgress
+from tasks_app.domain.encryption.envelope import concealed
 from tasks_app.domain.explain.explanation import Explanation
 from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Pool, State
@@ -23,6 +24,12 @@ from tasks_app.pool.pages.schedules import of_task
 from tasks_app.pool.tasks import browse, checkpoint
 from tasks_app.pool.tasks.log_lines import read_lines
 from tasks_app.runtime.api.tasks import explain_task
+from tasks_app.runtime.encryption.values import (
+    concealed_attempts,
+    is_encrypted,
+    opened_attempts,
+    opened_task,
+)
 
 MOST_LINES = 50
 _TRACEPARENT = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -50,6 +57,8 @@ class TaskPage:
     """The name of the one that made it."""
     trace_id: str | None
     """Of the trace that its producer, or its headers, named."""
+    encrypted: bool
+    """Something of it is stored encrypted."""
 
     @property
     def may_requeue(self) -> bool:
@@ -72,20 +81,32 @@ class TaskPage:
         return self.task.pool == Pool.ERROR
 
 
-def task_page(connection: Connection, settings: Settings, task_id: int) -> TaskPage | None:
-    """Return what is known of the task; None: no pool has it."""
+def task_page(
+    connection: Connection, settings: Settings, task_id: int, *, decrypt: bool = False
+) -> TaskPage | None:
+    """Return what is known of the task; None: no pool has it.
+
+    With ``decrypt`` what is encrypted is shown as far as this process has the keys.
+    """
     task = browse.get(connection, task_id)
     if task is None:
         return None
     said = explain_task(connection, task_id, settings=settings)
     schedule = of_task(connection, task.pool, task_id)
     sources = sources_of(connection, task, schedule)
+    encrypted = is_encrypted(task, sources.attempts)
+    if decrypt:
+        attempts = opened_attempts(sources.attempts, task.name)
+        sources = replace(sources, attempts=attempts)
+        task = opened_task(task)
     kept = checkpoint.read(connection, task_id)
-    hidden = {name: masked(getattr(task, name)) for name in ("payload", "headers", "result")}
+    hidden = {
+        name: masked(concealed(getattr(task, name))) for name in ("payload", "headers", "result")
+    }
     return TaskPage(
         at=said.at,
         task=replace(task, **hidden),
-        attempts=tuple(sources.attempts),
+        attempts=tuple(concealed_attempts(sources.attempts)),
         explanation=said,
         progress=None if kept is None else kept.fraction,
         note=None if kept is None else kept.note,
@@ -96,6 +117,7 @@ def task_page(connection: Connection, settings: Settings, task_id: int) -> TaskP
         audit=tuple(sources.audit),
         schedule=schedule,
         trace_id=_trace_of(task.headers),
+        encrypted=encrypted,
     )
 
 

@@ -24,7 +24,8 @@ def _held(which: str) -> str:
         CASE WHEN NOT p.enabled THEN 'The task was disabled when it became due.'
              ELSE 'The task became due, or was to be tried again, after its expires_at.' END
             AS message,
-        NULL AS traceback, NULL::bytea AS fingerprint, NULL::integer AS run_ms,
+        NULL AS traceback, NULL AS encrypted_message, NULL::bytea AS fingerprint,
+        NULL::integer AS run_ms,
         CASE WHEN NOT p.enabled THEN '{Event.SKIP}' ELSE '{Event.EXPIRE}' END AS event
     FROM {PENDING} p WHERE {which} {SKIP_LOCKED}
     """

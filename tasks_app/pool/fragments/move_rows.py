@@ -5,7 +5,7 @@ and insert into the target pool, or back to PENDING, and a line in the history. 
 rows and yields ``AS_IT_WAS`` and these columns:
 
     goes_to, back_at, failures, crashes, retry_level,
-    result, kind, message, traceback, fingerprint, run_ms, event
+    result, kind, message, traceback, encrypted_message, fingerprint, run_ms, event
 
 ``back_at`` is for those that go back to PENDING. Of the ``event`` some have a line in the history,
 and the log of transitions has one as far as it is kept.
@@ -118,10 +118,10 @@ def _moving(first: str, told: str = _WENT, origin: State | None = State.RUNNING)
         SELECT {_VALUES}, fingerprint FROM held WHERE goes_to = '{State.FAILED}'),
     history AS (
         INSERT INTO {ATTEMPT}
-            (task_id, attempt, event, kind, message, traceback, fingerprint, owner, started_at,
-             ended_at, run_ms)
-        SELECT id, attempt, event, kind, message, traceback, fingerprint, owner, started_at,
-            {NOW}, run_ms
+            (task_id, attempt, event, kind, message, traceback, encrypted_message, fingerprint,
+             owner, started_at, ended_at, run_ms)
+        SELECT id, attempt, event, kind, message, traceback, encrypted_message, fingerprint,
+            owner, started_at, {NOW}, run_ms
         FROM held WHERE event IN ({_HISTORY}) AND kind IS NOT NULL)
     """
     return Moving(worded)

@@ -22,13 +22,13 @@ _NEWEST = text(f"""
 """)
 _PAGE = text(f"SELECT i.ids FROM {GROUP_IDS} i WHERE i.group_id = :id AND i.no = :no")
 _ENDED = text(f"""
-    SELECT p.id, p.state, NULL::jsonb AS result, NULL AS error FROM {PENDING} p
+    SELECT p.id, p.state, NULL::jsonb AS result, NULL AS error, p.name FROM {PENDING} p
     WHERE p.id = ANY(CAST(:ids AS bigint[]))
     UNION ALL
-    SELECT c.id, c.state, c.result, c.error FROM {COMPLETED} c
+    SELECT c.id, c.state, c.result, c.error, c.name FROM {COMPLETED} c
     WHERE c.id = ANY(CAST(:ids AS bigint[])) AND c.finished_at >= :since
     UNION ALL
-    SELECT e.id, e.state, e.result, e.error FROM {ERROR} e
+    SELECT e.id, e.state, e.result, e.error, e.name FROM {ERROR} e
     WHERE e.id = ANY(CAST(:ids AS bigint[]))
 """)
 NEWEST = 100_000
@@ -76,7 +76,7 @@ def results(connection: Connection, group: GroupProgress) -> Iterator[Ended]:
     """
     for ids in pages(connection, group.id):
         rows = connection.execute(_ENDED, {"ids": ids, "since": group.created_at})
-        found = {row.id: Ended(row.id, State(row.state), row.result, row.error) for row in rows}
+        found = {row.id: Ended(row.id, State(row.state), *row[2:]) for row in rows}
         yield from (found[task_id] for task_id in ids if task_id in found)
 
 

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
-from tasks_app.domain.tasks.run import Fence
+from tasks_app.domain.flow_control.waiting_reason import WaitingReason
+from tasks_app.domain.tasks.run import ClaimedTask, Fence
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.fences import fence_arrays, fenced
 from tasks_app.pool.fragments.move_rows import AS_IT_WAS, SKIP_LOCKED, WAIT, leave
@@ -25,12 +26,17 @@ def _held(source: str) -> str:
             AS goes_to,
         {NOW} + CAST(:wait AS interval) AS back_at, p.failures, p.crashes, p.retry_level,
         NULL::jsonb AS result, NULL AS kind, NULL AS message, NULL AS traceback,
-        NULL::bytea AS fingerprint,
+        NULL AS encrypted_message, NULL::bytea AS fingerprint,
         NULL::integer AS run_ms, '{Event.RELEASE}' AS event
     FROM {source}
     """
 
 
+_PARK = text(f"""
+    UPDATE {PENDING} SET due_at = least(due_at, CAST(:due_at AS timestamptz)),
+        parked = :reason, parked_kind = :kind, parked_for = :subject
+    WHERE id = :id AND state = '{State.PENDING}'
+""")
 _MAY = admits(Event.RELEASE)
 _GROUP = leave(_held(fenced(_MAY, SKIP_LOCKED)))
 _ONE = leave(_held(fenced(_MAY, WAIT)), waits=True)
@@ -58,6 +64,26 @@ def release(
         {**fence_arrays(fences), "wait": wait, "now": now},
     )
     return {row.id: State(row.goes_to) for row in rows}
+
+
+def release_parked(
+    connection: Connection,
+    task: ClaimedTask,
+    reason: WaitingReason,
+    wait: timedelta,
+    *,
+    now: datetime | None = None,
+) -> State | None:
+    """Give a claim back, parked for ``wait``: it stays due since when it was.
+
+    It waits for the row. None: the fence is lost.
+    """
+    state = release(connection, [task.fence], wait=wait, block=True, now=now).get(task.task_id)
+    if state is State.PENDING:
+        values = {"id": task.task_id, "due_at": task.due_at, "reason": str(reason)}
+        kind = {"kind": reason.kind.value, "subject": reason.subject}
+        connection.execute(_PARK, {**values, **kind})
+    return state
 
 
 def release_token(connection: Connection, token: UUID, *, now: datetime | None = None) -> set[int]:

@@ -51,7 +51,7 @@ def _held(source: str) -> str:
              ELSE CAST(:sentence AS text) || ' (' || (p.crashes + 1) || ' of at most '
                 || CAST(:max_crashes AS integer) || ' times).'
              END AS message,
-        NULL AS traceback,
+        NULL AS traceback, NULL AS encrypted_message,
         CASE WHEN p.at_most_once THEN CAST(:unknown AS bytea) ELSE CAST(:fingerprint AS bytea)
             END AS fingerprint,
         NULL::integer AS run_ms, '{Event.RESCUE}' AS event

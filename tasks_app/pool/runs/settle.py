@@ -34,9 +34,10 @@ _OUTCOMES = """
         CAST(:targets AS text[]), CAST(:waits AS float8[]), CAST(:failures AS smallint[]),
         CAST(:crashes AS smallint[]), CAST(:levels AS smallint[]), CAST(:results AS text[]),
         CAST(:kinds AS text[]), CAST(:messages AS text[]), CAST(:tracebacks AS text[]),
-        CAST(:fingerprints AS text[]), CAST(:run_ms AS integer[]), CAST(:events AS text[]))
+        CAST(:encrypted AS text[]), CAST(:fingerprints AS text[]), CAST(:run_ms AS integer[]),
+        CAST(:events AS text[]))
         AS f(id, attempt, token, target, wait, failures, crashes, retry_level, result, kind,
-             message, traceback, fingerprint, run_ms, event)
+             message, traceback, encrypted_message, fingerprint, run_ms, event)
 """
 
 _ENDS = admits(Event.SUCCEED)
@@ -52,7 +53,7 @@ def _held(guard: str, lock: str) -> str:
              THEN '{State.CANCELLED}' ELSE f.target END AS goes_to,
         {NOW} + make_interval(secs => f.wait) AS back_at,
         f.failures, coalesce(f.crashes, p.crashes) AS crashes, f.retry_level,
-        f.result::jsonb AS result, f.kind, f.message, f.traceback,
+        f.result::jsonb AS result, f.kind, f.message, f.traceback, f.encrypted_message,
         decode(f.fingerprint, 'hex') AS fingerprint, f.run_ms, f.event
     FROM {fenced(guard, lock, fences=_OUTCOMES)}
     """
@@ -175,6 +176,7 @@ def _arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
         "kinds": [c.kind if c else None for c in causes],
         "messages": [c.message if c else None for c in causes],
         "tracebacks": [c.traceback if c else None for c in causes],
+        "encrypted": [c.encrypted if c else None for c in causes],
         "fingerprints": array(fingerprint_of(c).hex() if c else None for c in causes),
         "run_ms": array(s.run_ms for s in ordered),
         "events": array(s.event.value for s in ordered),

@@ -59,7 +59,7 @@ _FIND_MEMBERS = text(f"""
 """)
 _ATTEMPTS = text(f"""
     SELECT task_id, attempt, event, kind, message, traceback, owner, started_at, ended_at,
-        encode(fingerprint, 'hex') AS fingerprint
+        encode(fingerprint, 'hex') AS fingerprint, encrypted_message
     FROM {ATTEMPT} WHERE task_id = :id ORDER BY attempt, ended_at
 """)
 _LAST_CAUSES = text(f"""

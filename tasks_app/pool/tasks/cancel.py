@@ -60,7 +60,7 @@ _MOVE = leave(
     SELECT {WITH_ITS_DATE}, '{State.CANCELLED}' AS goes_to,
         p.due_at AS back_at, p.failures, p.crashes, p.retry_level,
         NULL::jsonb AS result, NULL AS kind, NULL AS message, NULL AS traceback,
-        NULL::bytea AS fingerprint,
+        NULL AS encrypted_message, NULL::bytea AS fingerprint,
         NULL::integer AS run_ms, '{Event.CANCEL}' AS event
     FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}
     ORDER BY p.id {WAIT}

@@ -25,7 +25,7 @@ from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.domain.tasks.unique_key import POLICIES, OnConflict
 from tasks_app.runtime.api.buffer_queue import BufferCounts, BufferLimits, BufferQueue
 from tasks_app.runtime.api.buffer_writer import BufferWriter, database_of, leave_to_parent
-from tasks_app.runtime.api.producer import admitted, traced
+from tasks_app.runtime.api.producer import admitted, ready
 from tasks_app.runtime.db.errors import patience_s
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class TaskBuffer:
             InvalidTaskError: it is refused.
             TaskBufferFullError: the database has not kept up for as long as ``block``.
         """
-        (row,) = traced([admitted(NewTask(task, payload, options, args, kwargs))])
+        (row,) = ready([admitted(NewTask(task, payload, options, args, kwargs))])
         if row.terms.rule is not None and row.terms.rule.on_conflict is OnConflict.RAISE:
             raise InvalidTaskError(
                 "options.on_conflict", "is raise, which a buffer cannot report", POLICIES

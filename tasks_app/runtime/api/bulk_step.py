@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.creation.patch import accepted, patched
+from tasks_app.domain.encryption.envelope import token_of
 from tasks_app.domain.errors import InvalidSelectionError, UniqueKeyTakenError, UnreadableTaskError
 from tasks_app.domain.operations.amendment import WORDS, Amendment, amendment_of
 from tasks_app.domain.operations.author import Author
@@ -202,4 +203,7 @@ class Edits:
             payload = decode(found.payload or "{}", "payload")
         except UnreadableTaskError:
             raise InvalidSelectionError("its payload cannot be read") from None
+        if token_of(payload) or spec.encrypted:
+            # The patch stands in the audit, where nothing is encrypted.
+            raise InvalidSelectionError("its payload is encrypted: edit it in the dashboard")
         return accepted(found.name, patched(payload, self._patch), spec, payload_limit())

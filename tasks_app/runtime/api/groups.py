@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
@@ -19,8 +20,9 @@ from tasks_app.pool.connection.execute import commits_itself
 from tasks_app.pool.groups import browse, create
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks.cancel import CancelledMany, cancel_these
-from tasks_app.runtime.api.producer import admitted, create_rows, traced
+from tasks_app.runtime.api.producer import admitted, create_rows, ready
 from tasks_app.runtime.db.connections import Async, AsyncRaw, Sync, connection_of, made_async
+from tasks_app.runtime.encryption.values import opened_result
 
 PAGE = 1_000
 """Results that an async caller is given without a change of greenlets."""
@@ -73,7 +75,7 @@ def create_group(
             "it does. Use a connection without AUTOCOMMIT."
         )
     group_id, callback_id = create.take_ids(connection, made)
-    ids = _members(session, traced(rows), group_id)
+    ids = _members(session, ready(rows), group_id)
     create.insert(connection, group_id, callback_id, made, ids)
     return Group(group_id, ids, callback_id)
 
@@ -87,7 +89,7 @@ def extend_group(session: Sync, group_id: int, tasks: Sequence[NewTask]) -> list
     """
     check_many(tasks)
     rows = [_row(f"tasks[{place}]", new) for place, new in enumerate(tasks)]
-    ids = _members(session, traced(rows), group_id)
+    ids = _members(session, ready(rows), group_id)
     create.extend(connection_of(session), group_id, ids)
     return ids
 
@@ -117,7 +119,8 @@ def group_results(session: Sync, group_id: int) -> Iterator[Ended]:
         TasksError: there is no such group.
     """
     connection = connection_of(session)
-    return browse.results(connection, _known(connection, group_id))
+    ended = browse.results(connection, _known(connection, group_id))
+    return (replace(each, result=opened_result(each.result, each.name)) for each in ended)
 
 
 def cancel_group(session: Sync, group_id: int, *, by: str = "", why: str = "") -> CancelledMany:
@@ -190,7 +193,7 @@ def _callback(which: str, new: NewTask | None) -> TaskRow | None:
         return None
     if not isinstance(new, NewTask):
         raise InvalidTaskError(which, f"is of type {type(new).__name__}", "a NewTask")
-    return traced([_row(which, new)])[0]
+    return ready([_row(which, new)])[0]
 
 
 def _row(path: str, new: NewTask) -> TaskRow:

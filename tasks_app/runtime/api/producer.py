@@ -29,6 +29,8 @@ from tasks_app.runtime.db.connections import (
     unwrapped,
     writing_connection_of,
 )
+from tasks_app.runtime.encryption.encryption import encryption
+from tasks_app.runtime.encryption.values import sealed_rows
 from tasks_app.runtime.gc_pause import uncollected
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.hints.hints import HINTS
@@ -97,7 +99,7 @@ def create_task(
         InvalidConnectionError: ``session`` is none of these, or Django's is in no transaction.
         UniqueKeyTakenError: another task holds the key, and ``on_conflict`` is ``raise``.
     """
-    (row,) = traced([admitted(NewTask(task, payload, options, args, kwargs))])
+    (row,) = ready([admitted(NewTask(task, payload, options, args, kwargs))])
     caller: Any = unwrapped(session)
     if is_raw(caller):
         after_commit = commit_of_django(session)
@@ -120,7 +122,7 @@ def create_tasks(session: Sync | Raw, tasks: Sequence[NewTask]) -> list[TaskId]:
     """
     check_many(tasks)
     with uncollected() if len(tasks) >= MANY else nullcontext():
-        rows = traced(admitted_many(tasks))
+        rows = ready(admitted_many(tasks))
         caller: Any = unwrapped(session)
         if is_raw(caller):
             after_commit = commit_of_django(session)
@@ -165,7 +167,7 @@ async def acreate_task(
     **options: Unpack[TaskOptions],
 ) -> TaskId:
     """Create one task, as :func:`create_task`, in an async transaction."""
-    (row,) = traced([admitted(NewTask(task, payload, options, args, kwargs))])
+    (row,) = ready([admitted(NewTask(task, payload, options, args, kwargs))])
     if is_async_raw(session):
         return await acreate_one(session, row)
     return (await _acreate(session, [row]))[0]
@@ -174,7 +176,7 @@ async def acreate_task(
 async def acreate_tasks(session: Async | AsyncRaw, tasks: Sequence[NewTask]) -> list[TaskId]:
     """Create any number of tasks, as :func:`create_tasks`, in an async transaction."""
     check_many(tasks)
-    rows = traced(admitted_many(tasks))
+    rows = ready(admitted_many(tasks))
     if is_async_raw(session):
         async with session.transaction() if session.autocommit else nullcontext():
             return await acreate_many(session, rows)
@@ -186,15 +188,13 @@ def create_rows(session: Sync, admitted: Sequence[TaskRow]) -> list[TaskId]:
     session = unwrapped(session)
     connection = writing_connection_of(session)
     rows = HINTS.expected(session, admitted)
-    one = len(rows) == 1
-    ids = [create_one(connection, rows[0])] if one else create_many(connection, rows)
+    ids = [create_one(connection, rows[0])] if len(rows) == 1 else create_many(connection, rows)
     HINTS.note(session, rows, ids)
     return ids
 
 
 async def _acreate(session: Async, admitted: Sequence[TaskRow]) -> list[TaskId]:
-    # one change of greenlets for all statements
-    return await checked_async(session).run_sync(create_rows, admitted)
+    return await checked_async(session).run_sync(create_rows, admitted)  # one change of greenlets
 
 
 def admitted(new: NewTask) -> TaskRow:
@@ -214,13 +214,14 @@ def admitted(new: NewTask) -> TaskRow:
     return validate(new, spec, payload_limit())
 
 
-def traced(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
-    """Return the rows with the trace that is open here in their headers, if there can be one."""
-    if "opentelemetry.trace" not in modules:
-        return rows
-    from tasks_app.runtime.tracing.tracing import traced_rows  # noqa: PLC0415  who needs it
+def ready(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
+    """Return the rows with the trace that is open here, if there can be one; and encrypted."""
+    if "opentelemetry.trace" in modules:
+        from tasks_app.runtime.tracing.tracing import traced_rows  # noqa: PLC0415  who needs it
 
-    return traced_rows(rows)
+        rows = traced_rows(rows)
+    asks = HANDLERS.any_encrypts or encryption().patterns
+    return sealed_rows(rows, HANDLERS.encrypted) if asks else rows
 
 
 def admitted_many(tasks: Sequence[NewTask]) -> list[TaskRow]:

@@ -33,6 +33,7 @@ from tasks_app.runtime.db.connections import (
     made_async,
     on_connection,
 )
+from tasks_app.runtime.encryption.values import opened_task
 
 if TYPE_CHECKING:
     from tasks_app.domain.config.settings import Settings
@@ -44,11 +45,15 @@ LATE_SCANS, PATIENCE = 5, timedelta(minutes=1)
 def get_task(session: Sync | Raw, task_id: int) -> Task | None:
     """Return the task, in any pool, or None.
 
+    Of an encrypted one payload and result are decrypted if this process has the key; else they are
+    ``{"$encrypted": …}``.
+
     >>> task = get_task(session, task_id)
     >>> print(task.name, task.state)
     mail.send PENDING
     """
-    return on_connection(session, partial(browse.get, task_id=check_id(task_id)))
+    task = on_connection(session, partial(browse.get, task_id=check_id(task_id)))
+    return None if task is None else opened_task(task)
 
 
 def explain_task(

@@ -8,6 +8,7 @@ from random import Random
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.encryption.envelope import check_no_token
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.outages import Outages
 from tasks_app.domain.handlers.outcomes import Fail, Retry
@@ -63,6 +64,8 @@ class FailurePolicy:
     def on_run(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> Settlement:
         """Decide by the error alone."""
         cause = cause_of(error)
+        if self._invocation.secrecy.covers(task, spec):
+            cause = self._invocation.secrecy.cause(cause, task.name)
         if not is_outage(spec, error):
             return ended_by(task, spec, error, cause, self._rng)
         try:
@@ -82,6 +85,9 @@ class FailurePolicy:
             payload = encode_object(
                 retry.payload, "payload", self._settings.payload_limit, spec.to_json
             )
+            check_no_token(payload)
+            if self._invocation.secrecy.covers(task, spec):
+                payload = self._invocation.secrecy.new_payload(payload, task.name)
             self._invocation.lane(spec).aside(lambda: self._write_payload(task, payload))
         except InvalidTaskError as refusal:
             error = Fail(f"The payload to try again with is refused: {refusal}")

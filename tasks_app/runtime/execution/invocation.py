@@ -31,6 +31,8 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import is_lost
 from tasks_app.runtime.db.sync_transaction import PlainTransaction
 from tasks_app.runtime.db.transaction import Transaction
+from tasks_app.runtime.encryption.encryption import Encryption
+from tasks_app.runtime.encryption.secrecy import Secrecy
 from tasks_app.runtime.execution.process_guard import ProcessGuard
 from tasks_app.runtime.execution.time_limits import time_limit
 from tasks_app.runtime.flow_control.dependency_report import DependencyCounts
@@ -67,6 +69,7 @@ class Invocation:
         self.dependencies = DependencyCounts()
         self.plain: SyncLane = (plain_lane or SyncLane)(database, guard)
         self._async = AsyncLane(database, guard, settings.async_connections)
+        self.secrecy = Secrecy(Encryption(settings))
 
     def lane(self, spec: HandlerSpec) -> Lane:
         return self._async if spec.is_async else self.plain
@@ -81,10 +84,12 @@ class Invocation:
             NotBegunError: nothing was called: the payload could not be fetched, or the lease may
                 be over. Otherwise a process that was suspended, say, would begin what others have
                 declared dead.
+            MissingKeyError: nothing was called: there is no key to decrypt, or to encrypt, with.
         """
-        task = run.task
         lane = self._async if spec.is_async else self.plain
-        arguments = self._arguments(task, spec, lane, context) if spec.takes_payload else (context,)
+        arguments = self._arguments(run, spec, lane, context) if spec.takes_payload else (context,)
+        task = run.task
+        secret = self.secrecy.begin(task, spec)
         if time.monotonic() >= run.held_until:
             log.warning("task %s: not begun, its lease may be over", task.task_id)
             raise NotBegunError
@@ -99,6 +104,8 @@ class Invocation:
         else:
             value = lane.call(spec, arguments, limit)
         result = None if value is None else self._result(value, spec)
+        if secret and result is not None:
+            result = self.secrecy.result(result, task.name)
         run_ms = round((time.monotonic() - run.since) * 1000)
         return succeeded(task, result, run_ms, run.since)
 
@@ -107,8 +114,9 @@ class Invocation:
         await self._async.close()
 
     def _arguments(
-        self, task: ClaimedTask, spec: HandlerSpec, lane: Lane, context: TaskContext
+        self, run: ActiveRun, spec: HandlerSpec, lane: Lane, context: TaskContext
     ) -> tuple[Any, ...]:
+        task = run.task
         text = task.payload
         if text is None:
             try:
@@ -119,6 +127,7 @@ class Invocation:
                 raise
         if text is None:
             raise FenceLostError
+        text = self.secrecy.payload(run, text)
         try:
             return (context, spec.payload(decode(text, "payload")))
         except ValidationError as error:

@@ -6,6 +6,7 @@ from datetime import timedelta
 from functools import partial
 from random import uniform
 
+from tasks_app.domain.encryption.keyring import MissingKeyError
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
@@ -17,6 +18,7 @@ from tasks_app.runtime.execution.completion import (
     UNANSWERED_WAIT,
     Completion,
     Ending,
+    KeyWait,
     RunAgainError,
 )
 from tasks_app.runtime.execution.failure_policy import FailurePolicy
@@ -50,6 +52,7 @@ class Runner:
         self._run_times = tools.run_times
         self._invocation = tools.invocation
         self._policy = FailurePolicy(settings, parts.database, tools.invocation)
+        self._key_wait = KeyWait(settings, parts.database, parts.inflight, tools.invocation)
         self._completion = Completion(parts.inflight, tools.settler, self._policy)
         self.log_prefix: bool = settings.log_prefix and settings.log_format == "console"
         self.locks: LocksOfChild = LocksOfChild(
@@ -137,8 +140,10 @@ class Runner:
             raise
         except NotBegunError:
             self._inflight.give_back(task, UNANSWERED_WAIT)
+        except MissingKeyError as error:
+            self._key_wait.park(task, spec, error)
         except BaseException as error:
-            self._completion.give_up(task, spec, error)
+            self._completion.give_up(run.task, spec, error)
         finally:
             context.close()
             transaction.abandon()
@@ -165,13 +170,14 @@ class Runner:
 
         Raises:
             NotBegunError: it was not called either, and the run is to be given back.
+            MissingKeyError: nor here, and the run is to wait for a key.
             RunAgainError: it may be called once more.
         """
         try:
             return self._invocation.make(run, spec, context, limit)
         except FenceLostError:
             return None
-        except NotBegunError:
+        except (NotBegunError, MissingKeyError):
             raise
         except BaseException as error:
             ended, untried = transaction.ended, transaction.untried

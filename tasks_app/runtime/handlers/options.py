@@ -70,6 +70,9 @@ class HandlerOptions(When, total=False):
     transaction. When one of them fails, all are rolled back and run again, so this is only for
     plain functions whose effects are all in ``ctx.session`` or ``ctx.connection``."""
 
+    encrypt: bool
+    """Store payload, result and errors encrypted; who creates by name needs the setting, too."""
+
 
 _WHEN = frozenset(When.__annotations__)
 _KNOWN = frozenset(HandlerOptions.__annotations__)
@@ -102,6 +105,7 @@ def fields_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         "timeout": _span(name, "timeout", said),
         "hard_timeout": _span(name, "hard_timeout", said),
         "at_most_once": bool(said.get("at_most_once")),
+        "encrypted": bool(said.get("encrypt")),
         "on_error": _rules(name, said),
         "on_interrupt": checked(name, lambda: _interrupt(said), "on_interrupt"),
         "depends_on": _breaker(name, said),

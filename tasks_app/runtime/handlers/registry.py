@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, Unpack, overload
 
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import ConfigurationError, HandlerError
@@ -24,11 +24,16 @@ R = TypeVar("R")
 class Registry:
     """Handlers by name."""
 
+    any_encrypts: ClassVar[bool] = False
+    """Whether a handler of any registry asks for encryption, so that producers look closer."""
+
     def __init__(self) -> None:
         self.specs: dict[str, HandlerSpec] = {}
         """By name; producers, who ask at each task, look into it themselves."""
         self.schedules: dict[str, Declaration] = {}
         """Schedules that code declares, by name."""
+        self.encrypted: set[str] = set()
+        """Names of those that say so."""
         self.plain_lane: Callable[..., Any] | None = None
         """Makes what calls plain handlers, instead of ``SyncLane`` and from what that takes: for a
         framework whose ORM has connections of its own."""
@@ -47,6 +52,9 @@ class Registry:
             )
         self._check_breaker(spec)
         self.specs[spec.name] = spec
+        if spec.encrypted:
+            self.encrypted.add(spec.name)
+            Registry.any_encrypts = True
 
     def _check_breaker(self, spec: HandlerSpec) -> None:
         mine = spec.depends_on

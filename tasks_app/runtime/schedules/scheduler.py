@@ -22,6 +22,8 @@ from tasks_app.pool.schedules.fire import Instant, Standing
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.create import create_many
 from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.encryption.values import sealed_rows
+from tasks_app.runtime.handlers.registry import HANDLERS
 
 log = quiet_logger(__name__)
 
@@ -139,7 +141,8 @@ def make(
     Returns the task of each; None: another task has its unique_key.
     """
     free = fire.enter(connection, entries, over=over, now=now)
-    ids = create_many(connection, [rows[instant] for instant in free], now=now)
+    made = sealed_rows([rows[instant] for instant in free], HANDLERS.encrypted)
+    ids = create_many(connection, made, now=now)
     tasks = {i: int(id_) if id_.created else None for i, id_ in zip(free, ids, strict=True)}
     fire.note_tasks(connection, tasks)
     return tasks

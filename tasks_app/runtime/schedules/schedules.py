@@ -16,6 +16,8 @@ from tasks_app.pool.operations.audit import note
 from tasks_app.pool.schedules import schedules as rows
 from tasks_app.pool.tasks.create import create_one
 from tasks_app.runtime.db.connections import Sync, connection_of, made_async
+from tasks_app.runtime.encryption.values import sealed_rows
+from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.schedules.declared import ScheduleOptions, split
 from tasks_app.runtime.schedules.planned import changed, days_of, planned
 
@@ -169,7 +171,8 @@ def run_schedule(session: Sync, name: str, *, by: str = "") -> TaskId | None:
     if found is None:
         return None
     row = found.task_row(rows.clock(connection), Random(0))  # noqa: S311  no jitter, see below
-    task_id = create_one(connection, row._replace(terms=row.terms._replace(delay=timedelta(0))))
+    at_once = row._replace(terms=row.terms._replace(delay=timedelta(0)))
+    task_id = create_one(connection, sealed_rows([at_once], HANDLERS.encrypted)[0])
     answers = {str(task_id.outcome): 1}
     note(connection, "schedule run", {"schedule": name}, who=by, ids=[task_id], answers=answers)
     return task_id

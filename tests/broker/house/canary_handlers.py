@@ -37,6 +37,14 @@ def raises(ctx: TaskContext, payload: dict[str, Any]) -> None:
     raise ValueError(f"card {payload['card']} refused\nsecond line: {local}")
 
 
+@handler("canary.twice", retry=ONCE)
+def twice(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, Any]:
+    """Tell it when it fails, and return it when it does not."""
+    if ctx.attempt == 1:
+        raise ValueError(f"card {payload['card']} refused")
+    return {"echo": payload["card"]}
+
+
 @handler("canary.local", retry=ONCE)
 def local(ctx: TaskContext, payload: dict[str, Any]) -> float:
     """Fail beside it."""

@@ -26,6 +26,7 @@ from tasks_app import (
 )
 from tasks_app.runtime.api import producer
 from tasks_app.runtime.gc_pause import uncollected
+from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.hints.hints import HINTS, as_configured
 from tests.runtime.bench import Bench
 from tests.statements import once_after
@@ -38,6 +39,7 @@ def without_broker_and_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever tests before this one, in the same process, have connected to, or loaded."""
     monkeypatch.delenv("TASKS_APP_BROKER_URL", raising=False)
     monkeypatch.delitem(sys.modules, "opentelemetry.trace", raising=False)
+    monkeypatch.setattr(Registry, "any_encrypts", False)
     HINTS.provide(as_configured)
 
 

@@ -1,0 +1,1 @@
+"""Values that are stored encrypted, and the keys for them."""

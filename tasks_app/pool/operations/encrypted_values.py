@@ -1,0 +1,161 @@
+"""Encrypted values, wherever they are stored: counted by key, read some at a time, replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.encryption.envelope import BEGIN, MARK, Token, parse_token, token_in
+from tasks_app.pool.tables import ALL, ATTEMPT, COMPLETED, ERROR, GROUP, PENDING
+
+
+class SecretColumn(NamedTuple):
+    """A column that may hold encrypted values."""
+
+    name: str
+    """The table's and the column's, without the schema."""
+    table: str
+    kind: str
+    """What its tokens were made as."""
+    id: str
+    value: str
+    """The column's value as text; tokens of text columns stand alone."""
+    task: str
+    """The task's name."""
+    set: str
+    """What replaces it by ``g.new``."""
+
+
+def _json(pool: str, column: str) -> SecretColumn:
+    name = f"{pool.rpartition('.')[2]}.{column}"
+    new = f"{column} = CAST(g.new AS jsonb)"
+    return SecretColumn(name, pool, column, "t.id", f"CAST(t.{column} AS text)", "t.name", new)
+
+
+def _callback(column: str) -> SecretColumn:
+    return SecretColumn(
+        f"task_group.{column}",
+        GROUP,
+        "payload",
+        "t.id",
+        f"CAST(t.{column} -> 'payload' AS text)",
+        f"t.{column} ->> 'name'",
+        f"{column} = jsonb_set(t.{column}, '{{payload}}', CAST(g.new AS jsonb))",
+    )
+
+
+PLACES = (
+    _callback("then_row"),
+    _callback("on_failure"),
+    *(_json(pool, "payload") for pool in (PENDING, ERROR, COMPLETED)),
+    _json(COMPLETED, "result"),
+    SecretColumn(
+        "task_attempt.encrypted_message",
+        ATTEMPT,
+        "error",
+        "t.task_id",
+        "t.encrypted_message",
+        f"(SELECT a.name FROM {ALL} a WHERE a.id = t.task_id LIMIT 1)",
+        "encrypted_message = g.new",
+    ),
+)
+"""In the way of a task: what moves on while it is looked for is met again."""
+
+
+class Stored(NamedTuple):
+    """An encrypted value."""
+
+    id: int
+    task: str | None
+    """The task's name; None: it was removed."""
+    value: str
+    token: Token
+
+
+class ValuePage(NamedTuple):
+    """What stands in the next rows of a place."""
+
+    after: int | None
+    """Where to go on; None: that was all."""
+    found: list[Stored]
+
+
+def _encrypted(place: SecretColumn) -> str:
+    """Return the condition that the value is encrypted."""
+    return f"{place.value} LIKE '{'v%.%.%' if place.kind == 'error' else _WRAPPED}'"
+
+
+_WRAPPED = f'{BEGIN} "v%.%.%"}}'
+
+
+def read(connection: Connection, place: SecretColumn, after: int, most: int) -> ValuePage:
+    """Return what is encrypted in the next rows."""
+    rows = connection.execute(
+        text(f"""
+            SELECT {place.id} AS id,
+                CASE WHEN {_encrypted(place)} THEN {place.task} END AS task,
+                CASE WHEN {_encrypted(place)} THEN {place.value} END AS value
+            FROM {place.table} t WHERE {place.id} > :after
+            ORDER BY {place.id} FETCH FIRST (CAST(:most AS bigint)) ROWS WITH TIES
+        """),
+        {"after": after, "most": most},
+    ).all()
+    found = []
+    for row in rows:
+        if row.value is not None:
+            token = parse_token(row.value) if place.kind == "error" else token_in(row.value)
+            if token is not None:
+                found.append(Stored(row.id, row.task, row.value, token))
+    return ValuePage(rows[-1].id if len(rows) >= most else None, found)
+
+
+def replace(
+    connection: Connection, place: SecretColumn, changes: Sequence[tuple[Stored, str]]
+) -> int:
+    """Write new values where the old ones still stand; return how many did.
+
+    A row that somebody holds is left out, as is one that has gone on to another pool.
+    """
+    values: dict[str, Any] = {
+        "ids": [old.id for old, _ in changes],
+        "olds": [old.value for old, _ in changes],
+        "news": [new for _, new in changes],
+    }
+    statement = text(f"""
+        WITH given AS MATERIALIZED (
+            SELECT * FROM unnest(CAST(:ids AS bigint[]), CAST(:olds AS text[]),
+                CAST(:news AS text[])) AS g(id, old, new)),
+        free AS MATERIALIZED (
+            SELECT {place.id} AS id FROM {place.table} t
+            WHERE {place.id} = ANY(CAST(:ids AS bigint[]))
+            ORDER BY {place.id} FOR NO KEY UPDATE SKIP LOCKED)
+        UPDATE {place.table} t SET {place.set} FROM given g
+        WHERE {place.id} = g.id AND {place.value} = g.old
+          AND {place.id} = ANY(ARRAY(SELECT f.id FROM free f))
+    """)
+    return connection.execute(statement, values).rowcount
+
+
+def count(connection: Connection) -> list[tuple[str, str, int]]:
+    """Return how many values each key has encrypted, as (place, key's id, number).
+
+    It reads every row, for as long as that takes.
+    """
+    connection.execute(text("SET LOCAL statement_timeout = 0"))
+    found: list[tuple[str, str, int]] = []
+    for place in PLACES:
+        token = "s.value" if place.kind == "error" else f"CAST(s.value AS jsonb) ->> '{MARK}'"
+        rows = connection.execute(
+            text(f"""
+                SELECT split_part({token}, '.', 2) AS key,
+                    count(*) AS number
+                FROM (SELECT {place.value} AS value
+                      FROM {place.table} t
+                      WHERE {_encrypted(place)}) AS s
+                GROUP BY 1 ORDER BY 1
+            """)
+        )
+        found += [(place.name, row.key, row.number) for row in rows]
+    return found

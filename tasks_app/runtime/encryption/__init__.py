@@ -1,0 +1,1 @@
+"""Encryption of what tasks hold: in this process, by its settings."""

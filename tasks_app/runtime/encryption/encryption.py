@@ -1,0 +1,143 @@
+"""Whose values this process encrypts, and by which keys; both are read from the settings once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import cache, lru_cache
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from tasks_app.domain.encryption.envelope import HIDDEN, Token, token_in, wrapped
+from tasks_app.domain.encryption.keyring import Keyring, MissingKeyError, check_package
+from tasks_app.domain.errors import ConfigurationError
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.run import Cause
+from tasks_app.runtime.encryption.keys import keys_of
+
+if TYPE_CHECKING:
+    from tasks_app.domain.config.encryption_settings import EncryptionSettings
+
+log = quiet_logger(__name__)
+
+PAYLOAD, RESULT, ERROR = "payload", "result", "error"
+"""Kinds of values. A token opens as its own kind only."""
+AGAIN_S = 5.0
+"""How often a missing key makes this process read its file, or call its function, again."""
+
+
+class Encryption:
+    """One process's; all its threads use it."""
+
+    def __init__(
+        self, settings: EncryptionSettings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._lock = Lock()
+        self._keyring: Keyring | None = None
+        self._read_at = 0.0
+        self.patterns = settings.encrypted
+        self.asks: Callable[[str, str], bool] = lru_cache(4096)(self._asks)
+        """Whether the settings say so of tasks of this name and queue."""
+
+    @property
+    def keyring(self) -> Keyring:
+        """The keys.
+
+        Raises:
+            ConfigurationError: they cannot be read.
+        """
+        if self._keyring is None:
+            with self._lock:
+                if self._keyring is None:
+                    self._read()
+        assert self._keyring is not None  # noqa: S101  read above
+        return self._keyring
+
+    def has_key(self) -> bool:
+        """Whether there is one to encrypt with, or one has come meanwhile."""
+        if self.keyring.current is None:
+            self._read_again()
+        return self.keyring.current is not None
+
+    def sealed(self, text: str, kind: str, name: str) -> str:
+        """Return a JSON text encrypted, as JSON text.
+
+        Raises:
+            MissingKeyError: there is no key.
+        """
+        return wrapped(self.keyring.seal(text, kind, name))
+
+    def opened(self, text: str, kind: str, name: str) -> str:
+        """Return a stored JSON text as it was before it was encrypted, if it was.
+
+        Raises:
+            MissingKeyError: its key is not here, nor has it come meanwhile.
+            SealBrokenError: it is no value of this kind and name.
+        """
+        token = token_in(text)
+        if token is None:
+            return text
+        return self.opened_token(token, kind, name)
+
+    def opened_token(self, token: Token, kind: str, name: str) -> str:
+        """Return the text of a token; the same errors."""
+        try:
+            return self.keyring.open(token, kind, name)
+        except MissingKeyError:
+            if not self._read_again():
+                raise
+            return self.keyring.open(token, kind, name)
+
+    def hidden(self, cause: Cause, name: str) -> Cause:
+        """Return a cause without its text, which is encrypted beside it. The place stays.
+
+        Raises:
+            MissingKeyError: there is no key.
+        """
+        if not cause.message:
+            return cause
+        token = self.keyring.seal(cause.message, ERROR, name)
+        return replace(cause, message=HIDDEN, encrypted=str(token))
+
+    def _asks(self, name: str, queue: str) -> bool:
+        return any(
+            fnmatchcase(queue, pattern.removeprefix("queue:"))
+            if pattern.startswith("queue:")
+            else fnmatchcase(name, pattern)
+            for pattern in self.patterns
+        )
+
+    def _read_again(self) -> bool:
+        """Read keys from where they may have come meanwhile; False: it was not time."""
+        settings = self._settings
+        if not (settings.encryption_keys_file or settings.encryption_keys_from):
+            return False
+        with self._lock:
+            if self._clock() - self._read_at < AGAIN_S:
+                return False
+            try:
+                self._read()
+            except ConfigurationError as error:  # as it was before, until that is mended
+                log.warning("the encryption keys cannot be read again: %s", error)
+                return False
+        return True
+
+    def _read(self) -> None:
+        self._read_at = self._clock()
+        keys = keys_of(self._settings)
+        if keys:
+            check_package()
+        # One that was here stays: a run that has begun may need it at its end.
+        self._keyring = Keyring(keys) if self._keyring is None else self._keyring.with_first(keys)
+
+
+@cache
+def encryption() -> Encryption:
+    """Return this process's."""
+    from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  slow to import
+
+    return Encryption(load_settings())

@@ -1,0 +1,124 @@
+"""Values of tasks: encrypted on their way into the pool, and opened where the key is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from tasks_app.domain.encryption.envelope import concealed, parse_token, token_of
+from tasks_app.domain.encryption.keyring import MissingKeyError, SealBrokenError
+from tasks_app.domain.errors import ConfigurationError, UnreadableTaskError
+from tasks_app.domain.tasks.payload import decode
+from tasks_app.domain.tasks.records import Attempt, Task, TaskRow
+from tasks_app.runtime.encryption.encryption import ERROR, PAYLOAD, RESULT, encryption
+
+
+def asked(name: str, queue: str) -> bool:
+    """Whether the settings say that such tasks are encrypted."""
+    return encryption().asks(name, queue)
+
+
+def sealed_payload(text: str, name: str) -> str:
+    """Return a new payload encrypted.
+
+    Raises:
+        ConfigurationError: there is no key.
+    """
+    try:
+        return encryption().sealed(text, PAYLOAD, name)
+    except MissingKeyError:
+        raise ConfigurationError(
+            f"Tasks named {name} are encrypted, and no key is configured here. "
+            "Set TASKS_APP_ENCRYPTION_KEYS; tasks-app encryption new-key makes a key."
+        ) from None
+
+
+def sealed_rows(
+    rows: Sequence[TaskRow], handlers: Collection[str] = frozenset()
+) -> Sequence[TaskRow]:
+    """Return checked rows with those payloads encrypted of which settings or handlers say so.
+
+    ``handlers`` are the names of those that do, for rows that were made without theirs.
+
+    Raises:
+        ConfigurationError: there is no key.
+    """
+    asks, patterns = encryption().asks, encryption().patterns
+    if not (patterns or handlers or any(row.terms.encrypted for row in rows)):
+        return rows
+    return [
+        row._replace(payload=sealed_payload(row.payload, row.name))
+        if row.terms.encrypted
+        or row.name in handlers
+        or (patterns and asks(row.name, row.terms.queue))
+        else row
+        for row in rows
+    ]
+
+
+def opened_task(task: Task) -> Task:
+    """Return a task with what can be decrypted here; the rest is as stored."""
+    if token_of(task.payload) is None and token_of(task.result) is None:
+        return task
+    payload = _opened_value(task.payload, PAYLOAD, task.name)
+    return replace(task, payload=payload, result=opened_result(task.result, task.name))
+
+
+def is_encrypted(task: Task, attempts: Sequence[Attempt]) -> bool:
+    return (
+        token_of(task.payload) is not None
+        or token_of(task.result) is not None
+        or any(each.encrypted_message is not None for each in attempts)
+    )
+
+
+def concealed_task(task: Task) -> Task:
+    """Return a task of whose encrypted values nothing but the key's id is left."""
+    return replace(task, payload=concealed(task.payload), result=concealed(task.result))
+
+
+def concealed_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:
+    return [replace(each, encrypted_message=None) for each in attempts]
+
+
+def opened_attempts(attempts: Sequence[Attempt], name: str) -> list[Attempt]:
+    """Return attempts with the texts that can be decrypted here."""
+    return [
+        each
+        if each.encrypted_message is None
+        else replace(each, message=_opened_message(each, name), encrypted_message=None)
+        for each in attempts
+    ]
+
+
+def opened_result(value: object, name: str) -> object:
+    """Return a result decrypted, if that is possible here; else as stored."""
+    return _opened_value(value, RESULT, name)
+
+
+def opened_value(value: object, kind: str, name: str) -> object:
+    """Return a decoded JSON value as it was before it was encrypted.
+
+    Raises:
+        MissingKeyError: its key is not here.
+        SealBrokenError: it is no value of this kind and name.
+    """
+    token = token_of(value)
+    if token is None:
+        return value
+    return decode(encryption().opened_token(token, kind, name), kind)
+
+
+def _opened_value(value: object, kind: str, name: str) -> object:
+    try:
+        return opened_value(value, kind, name)
+    except (MissingKeyError, SealBrokenError, UnreadableTaskError, ConfigurationError):
+        return value
+
+
+def _opened_message(attempt: Attempt, name: str) -> str:
+    token = parse_token(attempt.encrypted_message or "")
+    try:
+        return attempt.message if token is None else encryption().opened_token(token, ERROR, name)
+    except (MissingKeyError, SealBrokenError, ConfigurationError):
+        return attempt.message

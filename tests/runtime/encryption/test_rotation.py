@@ -1,0 +1,195 @@
+"""All that an old key has encrypted is encrypted anew, beside workers, and none is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from tasks_app import NewTask, TaskContext, create_group, create_tasks, get_task
+from tasks_app.domain.encryption.envelope import parse_token, token_of
+from tasks_app.domain.encryption.keyring import Keyring, read_keys
+from tasks_app.domain.errors import ConfigurationError
+from tasks_app.pool.operations.encrypted_values import PLACES, count, read, replace
+from tasks_app.runtime.encryption.rotation import Rotated, rotate
+from tests.runtime.bench import Bench
+from tests.runtime.encryption.conftest import NEW, OLD, Configure
+from tests.waiting import until
+
+BOTH = f"{NEW},{OLD}"
+RING = Keyring(read_keys(BOTH))
+PENDING = next(place for place in PLACES if place.name == "task_pending.payload")
+
+
+def by_key(bench: Bench) -> dict[str, int]:
+    with bench.engine.begin() as connection:
+        return {f"{place} {key}": number for place, key, number in count(connection)}
+
+
+def some_of_each(bench: Bench) -> dict[str, int]:
+    """Encrypted values in every place, by the old key."""
+
+    @bench.handler("t", max_attempts=1)
+    def run(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, Any]:
+        if payload.get("bad"):
+            raise ValueError(f"no {payload['n']}")
+        return payload
+
+    done = bench.create(payload={"n": 1})
+    failed = bench.create(payload={"n": 2, "bad": True})
+    bench.drain(encryption_keys=OLD)
+    waits = bench.create(payload={"n": 3}, delay="1h")
+    with bench.engine.begin() as connection:
+        later = NewTask("t", {"n": 4}, delay="1h")
+        then = NewTask("t", {"n": 5})
+        create_group(connection, [later], then=then, on_failure=then)
+    return {"done": done, "failed": failed, "waits": waits}
+
+
+def test_every_place_is_encrypted_anew(bench: Bench, configure: Configure) -> None:
+    configure(encrypted_tasks="t")
+    ids = some_of_each(bench)
+    assert by_key(bench) == {
+        "task_group.then_row old": 1,
+        "task_group.on_failure old": 1,
+        "task_pending.payload old": 2,
+        "task_error.payload old": 1,
+        "task_completed.payload old": 1,
+        "task_completed.result old": 1,
+        "task_attempt.encrypted_message old": 1,
+    }
+
+    done = rotate(bench.engine, RING, by="anna")
+
+    assert (done.number, done.complete) == (8, True)
+    assert {place.rpartition(" ")[2] for place in by_key(bench)} == {"new"}
+    configure(encryption_keys=NEW)
+    with bench.engine.connect() as connection:
+        payloads = {
+            word: task.payload
+            for word, task_id in ids.items()
+            if (task := get_task(connection, task_id))
+        }
+    assert payloads == {"done": {"n": 1}, "failed": {"n": 2, "bad": True}, "waits": {"n": 3}}
+    (attempt,) = bench.attempts(ids["failed"])
+    token = parse_token(attempt.encrypted_message or "")
+    assert token is not None
+    assert Keyring(read_keys(NEW)).open(token, "error", "t") == "no 2"
+    assert bench.sql("SELECT answers ->> 'rotated' FROM task_audit WHERE who = 'anna'") == "8"
+
+
+def test_a_callback_runs_after_the_old_key_is_gone(bench: Bench, configure: Configure) -> None:
+    configure(encrypted_tasks="t")
+
+    @bench.handler("t")
+    def run(ctx: TaskContext, payload: dict[str, Any]) -> None:
+        bench.runs.append(payload)
+
+    with bench.engine.begin() as connection:
+        create_group(connection, [NewTask("t", {"n": 1})], then=NewTask("t", {"n": 2}))
+    rotate(bench.engine, RING)
+
+    bench.drain(encryption_keys=NEW)
+
+    assert bench.runs == [{"n": 1}, {"n": 2}]
+
+
+def test_a_second_rotation_finds_nothing(bench: Bench, configure: Configure) -> None:
+    configure(encrypted_tasks="t")
+    some_of_each(bench)
+    rotate(bench.engine, RING)
+    before = bench.sql("SELECT string_agg(payload::text, '' ORDER BY id) FROM task_pending")
+
+    assert rotate(bench.engine, RING).number == 0
+
+    after = bench.sql("SELECT string_agg(payload::text, '' ORDER BY id) FROM task_pending")
+    assert after == before
+
+
+def test_one_that_was_stopped_is_started_again(bench: Bench, configure: Configure) -> None:
+    configure(encrypted_tasks="t")
+    ids = [bench.create(payload={"n": n}) for n in range(10)]
+
+    def stop(_: Rotated) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rotate(bench.engine, RING, rows=3, told=stop)
+    assert by_key(bench) == {"task_pending.payload new": 3, "task_pending.payload old": 7}
+
+    assert rotate(bench.engine, RING, rows=3).number == 7
+    assert [RING.ids[0]] * 10 == [
+        token.key_id for i in ids if (token := token_of(bench.task(i).payload))
+    ]
+
+
+def test_what_cannot_be_opened_is_left_and_counted(bench: Bench, configure: Configure) -> None:
+    configure(encrypted_tasks="t")
+    bench.create(payload={"n": 1})
+    other = bench.create(payload={"n": 2})
+    bench.sql("UPDATE task_pending SET name = 'renamed' WHERE id = :id", id=other)
+
+    broken = rotate(bench.engine, RING)
+    assert (broken.number, broken.broken, broken.complete) == (1, {"old": 1}, False)
+
+    third = Keyring({"third": b"3" * 32})
+    missing = rotate(bench.engine, third)
+    assert (missing.number, missing.missing) == (0, {"new": 1, "old": 1})
+    with pytest.raises(ConfigurationError, match="No key"):
+        rotate(bench.engine, Keyring({}))
+
+
+def test_a_value_that_changed_meanwhile_is_not_overwritten(
+    bench: Bench, configure: Configure
+) -> None:
+    configure(encrypted_tasks="t")
+    task_id = bench.create(payload={"n": 1})
+    with bench.engine.begin() as connection:
+        (old,) = read(connection, PENDING, -1, 10).found
+    bench.sql("UPDATE task_pending SET payload = '{\"n\": 2}' WHERE id = :id", id=task_id)
+
+    with bench.engine.begin() as connection:
+        assert replace(connection, PENDING, [(old, '{"n": 3}')]) == 0
+
+    assert bench.task(task_id).payload == {"n": 2}
+
+
+def test_a_row_that_somebody_holds_is_left_for_the_next_pass(
+    bench: Bench, configure: Configure
+) -> None:
+    configure(encrypted_tasks="t")
+    task_id = bench.create(payload={"n": 1})
+    with bench.engine.begin() as holder:
+        holder.execute(text("SELECT FROM task_pending WHERE id = :id FOR UPDATE"), {"id": task_id})
+        held = rotate(bench.engine, RING)
+
+    assert (held.number, held.busy, held.complete) == (0, 1, False)
+    assert rotate(bench.engine, RING).number == 1
+
+
+def test_tasks_that_run_meanwhile_lose_nothing(bench: Bench, configure: Configure) -> None:
+    configure(encrypted_tasks="t")
+
+    @bench.handler("t")
+    def run(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, Any]:
+        return payload
+
+    with bench.engine.begin() as connection:
+        ids = create_tasks(connection, [NewTask("t", {"n": n}) for n in range(400)])
+    worker = bench.work(encryption_keys=BOTH)
+    bench.beside(worker.run)
+
+    def over() -> bool:
+        rotate(bench.engine, RING, rows=20)
+        return bench.sql("SELECT count(*) FROM task_completed WHERE state = 'SUCCEEDED'") == 400
+
+    until(over, 60)
+    rotate(bench.engine, RING)
+
+    assert {place.rpartition(" ")[2] for place in by_key(bench)} == {"new"}
+    configure(encryption_keys=NEW)
+    with bench.engine.connect() as connection:
+        results = [task.result for i in ids if (task := get_task(connection, i))]
+    assert results == [{"n": n} for n in range(400)]
+    assert bench.sql("SELECT max(attempt) FROM task_completed") == 1
