@@ -191,6 +191,7 @@ def known(run: Shell, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterat
         yield ids
     with engine.begin() as connection:
         connection.execute(text('DROP FUNCTION IF EXISTS "person:tasks_app:bucket:4" CASCADE'))
+    encryption.cache_clear()
 
 
 def launched(engine: Engine, batch_id: int) -> None:
