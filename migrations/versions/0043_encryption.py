@@ -31,7 +31,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """What waits for a key waits for a worker that knows its name, as far as anybody can say."""
+    """What waits for a key is looked at again; the texts of encrypted errors are lost."""
     op.execute("""
     UPDATE task_pending SET parked = NULL, parked_kind = NULL, parked_for = NULL
     WHERE state = 'PENDING' AND parked_kind = 'encryption'

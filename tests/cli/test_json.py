@@ -18,6 +18,7 @@ from sqlalchemy import Engine, text
 from tasks_app import Breaker, NewTask, create_group, locks
 from tasks_app.batch.progress import JobProgress
 from tasks_app.batch.split import split
+from tasks_app.domain.encryption.keyring import new_key
 from tasks_app.domain.partition.sources import Table
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
@@ -28,6 +29,7 @@ from tasks_app.pool.batch.sources import buckets
 from tasks_app.pool.flow_control import breaker
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.settle import settle_one
+from tasks_app.runtime.encryption.encryption import encryption
 from tests.cli.shell import Shell, commands
 from tests.factory import claimer, ending, pending_task
 
@@ -73,6 +75,10 @@ maintain --reindex
 audit
 audit {bulk}
 alerts list
+encryption new-key k2
+encryption status
+encryption rotate
+erase --biz-key order:42
 errors fill
 errors show 2a15a26ad4bbc789
 errors requeue 2a15a26ad4bbc789 --dry-run
@@ -171,8 +177,10 @@ def test_every_verb_is_typed_here() -> None:
 
 
 @pytest.fixture
-def known(run: Shell, engine: Engine) -> Iterator[dict[str, Any]]:
+def known(run: Shell, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """What the commands are about."""
+    monkeypatch.setenv("TASKS_APP_ENCRYPTION_KEYS", f"k1:{new_key()}")
+    encryption.cache_clear()
     with engine.begin() as connection:
         breaker.synchronise(connection, {Breaker("bank"): ["pay"]}, ["pay"])
         buckets.add_bucket(connection, Table("person"), "bucket", 2)
@@ -188,6 +196,7 @@ def known(run: Shell, engine: Engine) -> Iterator[dict[str, Any]]:
         yield ids
     with engine.begin() as connection:
         connection.execute(text('DROP FUNCTION IF EXISTS "person:tasks_app:bucket:4" CASCADE'))
+    encryption.cache_clear()
 
 
 def launched(engine: Engine, batch_id: int) -> None:

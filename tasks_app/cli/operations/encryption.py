@@ -24,11 +24,13 @@ def encryption() -> None:
 
 @encryption.command("new-key")
 @click.argument("key_id", default="k1", metavar="[ID]")
-def new_key_(key_id: str) -> None:
+@output.as_json
+def new_key_(key_id: str, *, json_: bool) -> None:
     """Print a random key, for TASKS_APP_ENCRYPTION_KEYS or a file. ID: default k1."""
     if not re.fullmatch("[A-Za-z0-9_-]{1,40}", key_id):
         raise click.UsageError("An id has up to 40 letters, digits, - and _.")
-    click.echo(f"{key_id}:{new_key()}")
+    key = new_key()
+    output.answer(f"{key_id}:{key}", {"id": key_id, "key": key}, json_=json_)
 
 
 @encryption.command()
