@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection
+from typing import Any
 
 from documents.source import (
     Definition,
@@ -76,7 +77,7 @@ def handler_page() -> str:
     lines += ["[schedule](../schedules.md) of its own name.", ""]
     lines += [*table(fields(class_of(WHEN, "When")), "option"), "## A task in SQL", ""]
     lines += ["Takes the same options. How to use it: [tasks in SQL](../sql-tasks.md).", ""]
-    of_sql = definitions(f"{HANDLERS}.sql_handler")["sql_handler"]
+    of_sql: Any = definitions(f"{HANDLERS}.sql_handler")["sql_handler"]
     return "\n".join([*lines, *definition(of_sql, "sql_handler", level=3)]).rstrip() + "\n"
 
 

@@ -16,8 +16,8 @@ from torture.mutants.of_the_partitions import PARTITIONS
 from torture.mutants.of_the_pool import POOL
 from torture.mutants.of_the_runs import RUNS
 from torture.mutants.of_the_runtime import RUNTIME
-from torture.mutants.of_the_sql_tasks import SQL_TASKS
 from torture.mutants.of_the_secrets import SECRETS
+from torture.mutants.of_the_sql_tasks import SQL_TASKS
 from torture.mutants.of_the_steps import STEPS
 from torture.mutants.of_the_trail import TRAIL
 from torture.mutants.of_the_waiting import WAITING

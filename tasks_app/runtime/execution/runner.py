@@ -123,9 +123,8 @@ class Runner:
             run, transaction, deadline, self.log_prefix, self.locks, commits=not spec.batched
         )
         try:
-            settlement = self._call(run, spec, context, transaction, limit)
-            if settlement is not None:
-                settlement = run.said(settlement)
+            said = self._call(run, spec, context, transaction, limit)
+            settlement = None if said is None else run.said(said)
             if settlement is None:
                 log.warning("task %s: the lease was lost before it began", task.task_id)
                 count_stale(task)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from alembic import op
 
-revision = "0045"
-down_revision = "0039"
+revision = "0043"
+down_revision = "0042"
 branch_labels = None
 depends_on = None
 
