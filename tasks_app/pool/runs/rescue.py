@@ -23,6 +23,7 @@ from tasks_app.domain.tasks.run import Cause, Fence
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.fences import fence_arrays, fenced
 from tasks_app.pool.fragments.move_rows import AS_IT_WAS, NAMED, SKIP_LOCKED, leave
+from tasks_app.pool.fragments.transition_log import Moving
 from tasks_app.pool.statistics.parts import note_moved
 from tasks_app.pool.tables import NOW, PENDING, admits
 
@@ -60,11 +61,19 @@ def _held(source: str) -> str:
 
 
 _MAY = admits(Event.RESCUE)
-_EXPIRED = leave(
-    _held(f"""{PENDING} p WHERE p.lease_until < {NOW} AND {_MAY}
+
+
+def _expired(before: str) -> Moving:
+    return leave(
+        _held(f"""{PENDING} p WHERE p.lease_until < {before} AND {_MAY}
         ORDER BY p.id LIMIT :most {SKIP_LOCKED}"""),
-    told=NAMED,
-)
+        told=NAMED,
+    )
+
+
+_EXPIRED = _expired(NOW)
+LONG_EXPIRED = _expired(f"{NOW} - CAST(:grace AS interval)")
+"""For a rescuer that cannot know whether workers could renew just now."""
 _CLAIMS = leave(_held(fenced(_MAY, SKIP_LOCKED)))
 
 
@@ -79,7 +88,7 @@ def rescue_expired(
     """Take back tasks whose lease is over; return where each went."""
     rows = connection.execute(
         _EXPIRED(),
-        {**_values(VANISHED), "lease": lease, "max_crashes": max_crashes, "most": most, "now": now},
+        {**values_of(VANISHED), "lease": lease, "max_crashes": max_crashes, "most": most, "now": now},
     )
     return note_moved(connection, rows, Event.RESCUE, now=now)
 
@@ -100,7 +109,7 @@ def rescue_claims(
         _CLAIMS(),
         {
             **fence_arrays(fences),
-            **_values(kind),
+            **values_of(kind),
             "lease": lease,
             "max_crashes": max_crashes,
             "now": now,
@@ -109,7 +118,7 @@ def rescue_claims(
     return {row.id: State(row.goes_to) for row in rows}
 
 
-def _values(kind: str) -> dict[str, str | bytes]:
+def values_of(kind: str = VANISHED) -> dict[str, str | bytes]:
     sentence = _SENTENCES[kind]
     return {
         "kind": kind,
