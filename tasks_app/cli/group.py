@@ -52,6 +52,7 @@ COMMANDS = {
     "fair": "tasks_app.cli.flow_control.fair:fair",
     "prune": "tasks_app.cli.operations.prune:prune",
     "schedules": "tasks_app.cli.schedules.commands:schedules",
+    "db-scheduler": "tasks_app.cli.operations.db_scheduler:db_scheduler",
     "batch": "tasks_app.cli.batch:batch",
     "locks": "tasks_app.cli.locks:locks",
     "groups": "tasks_app.cli.groups:groups",

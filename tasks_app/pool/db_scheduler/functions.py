@@ -54,7 +54,9 @@ def create(connection: Connection, settings: Settings) -> None:
         name = signature.partition("(")[0]
         connection.exec_driver_sql(f"CREATE FUNCTION {signature} {definition}".replace("%", "%%"))
         connection.exec_driver_sql(f"REVOKE EXECUTE ON FUNCTION {name} FROM PUBLIC")
-        connection.exec_driver_sql(f"COMMENT ON FUNCTION {name} IS '{_mark(signature, definition)}'")
+        connection.exec_driver_sql(
+            f"COMMENT ON FUNCTION {name} IS '{_mark(signature, definition)}'"
+        )
 
 
 def drop(connection: Connection) -> int:
@@ -82,9 +84,7 @@ def unfit(connection: Connection) -> dict[str, str]:
 def commands(connection: Connection) -> dict[str, str]:
     """Return what to call, by the duty, whatever the search path."""
     home = connection.execute(_HOME, {"pending": PENDING}).scalar_one()
-    return {
-        duty: f"SELECT {home}.{name.rpartition('.')[2]}()" for duty, name in CALLED.items()
-    }
+    return {duty: f"SELECT {home}.{name.rpartition('.')[2]}()" for duty, name in CALLED.items()}
 
 
 def _all(settings: Settings) -> dict[str, str]:

@@ -80,9 +80,10 @@ END $$"""
 
 
 def _partitions(keep: timedelta | None) -> str:
-    history = _bound(history_of(DayPartition("%1$I", datetime(1970, 1, 1, tzinfo=UTC), 0, True)), {
-        "after": "%2$s", "most": str(LOOKED_AT)
-    })
+    history = _bound(
+        history_of(DayPartition("%1$I", datetime(1970, 1, 1, tzinfo=UTC), 0, True)),
+        {"after": "%2$s", "most": str(LOOKED_AT)},
+    )
     return f"""
 RETURNS text LANGUAGE plpgsql SET search_path FROM CURRENT SET timezone TO 'UTC'
 SET lock_timeout TO '{LOCK_WAIT}' AS $$

@@ -44,7 +44,9 @@ _LEAVES_AT = "CASE WHEN p.enabled THEN greatest(p.due_at, p.expires_at) ELSE p.d
 BARRED = f"""p.state = '{State.PENDING}' AND (NOT p.enabled OR p.expires_at IS NOT NULL)
     AND {_LEAVES_AT} <= {NOW}"""
 """The condition that a row is to be swept."""
-ALL_BARRED = leave(_held(f"{BARRED} ORDER BY {_LEAVES_AT} LIMIT :most"), told=NAMED, origin=State.PENDING)
+ALL_BARRED = leave(
+    _held(f"{BARRED} ORDER BY {_LEAVES_AT} LIMIT :most"), told=NAMED, origin=State.PENDING
+)
 
 
 def sweep(
@@ -59,7 +61,9 @@ def sweep_all(
     connection: Connection, most: int, *, now: datetime | None = None
 ) -> dict[int, State]:
     """Move up to ``most`` that must not run, wherever they stand; return where each went."""
-    return note_moved(connection, connection.execute(ALL_BARRED(), {"most": most, "now": now}), now=now)
+    return note_moved(
+        connection, connection.execute(ALL_BARRED(), {"most": most, "now": now}), now=now
+    )
 
 
 _PARK = text(f"""

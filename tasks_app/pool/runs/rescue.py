@@ -88,7 +88,13 @@ def rescue_expired(
     """Take back tasks whose lease is over; return where each went."""
     rows = connection.execute(
         _EXPIRED(),
-        {**values_of(VANISHED), "lease": lease, "max_crashes": max_crashes, "most": most, "now": now},
+        {
+            **values_of(VANISHED),
+            "lease": lease,
+            "max_crashes": max_crashes,
+            "most": most,
+            "now": now,
+        },
     )
     return note_moved(connection, rows, Event.RESCUE, now=now)
 
