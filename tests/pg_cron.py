@@ -35,6 +35,14 @@ def _binaries() -> Path | None:
     return None
 
 
+def _is_over(pid: int | str) -> bool:
+    """Tell whether it is gone, or a zombie, which holds no memory."""
+    try:
+        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 class CronServer:
     """Its databases are reached by a socket; ``owner`` is a role that is no superuser."""
 
@@ -57,7 +65,7 @@ class CronServer:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         for each in (pid, *map(int, children)):
             os.kill(each, signal.SIGKILL)
-        until(lambda: not any(Path(f"/proc/{each}/exe").exists() for each in (pid, *children)))
+        until(lambda: all(map(_is_over, (pid, *children))))
 
     def stop(self) -> None:
         self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "stop", check=False)
@@ -75,7 +83,7 @@ class CronServer:
     def _run(self, program: str, *arguments: str, check: bool = True) -> None:
         command = [str(self._binaries / program), *arguments]
         user = "postgres" if os.getuid() == 0 else None
-        subprocess.run(  # noqa: S603  a server's own program
+        subprocess.run(
             command, check=check, user=user, group=user, extra_groups=[] if user else None,
             cwd=self._folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120,
         )  # fmt: skip

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
-from sqlalchemy.exc import DBAPIError
 
 from tasks_app import create_schedule, create_task
 from tasks_app.domain.config.settings import load_settings
@@ -63,15 +62,17 @@ def _beat(url: str) -> Iterator[None]:
     thread.join()
 
 
-def test_each_instant_once_by_pg_cron_by_beat_and_by_both(
-    server: CronServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = server.url("tasks")
-    monkeypatch.setenv("TASKS_APP_DATABASE_URL", url)
-    settings = load_settings()
-    database = Database(settings.database)
-    scheduler = DbScheduler(settings, database, "postgres")
-    scheduler.install()
+ROWS = """
+    INSERT INTO task_pending (name, state, attempt, max_attempts, at_most_once, owner,
+        lease_token, lease_until, started_at)
+    VALUES ('lost', 'RUNNING', 1, 3, false, 'gone', gen_random_uuid(), now(), now())
+"""
+TASKS = """SELECT headers ->> 'schedule', headers ->> 'fire_at' FROM task_pending
+    WHERE schedule_id IS NOT NULL"""
+DAYS = "SELECT FROM pg_inherits WHERE inhparent = CAST('task_completed' AS regclass)"
+
+
+def _set_up(database: Database) -> None:
     with database.begin() as connection:
         for name, when in (
             ("minutely", {"cron": "* * * * *"}),
@@ -80,73 +81,56 @@ def test_each_instant_once_by_pg_cron_by_beat_and_by_both(
         ):
             create_schedule(connection, name, "work", missed="fire_all", **when)  # type: ignore[arg-type]
         create_task(connection, "late", expires_at=schedules.clock(connection))
-        connection.execute(text("""
-            INSERT INTO task_pending (name, state, attempt, max_attempts, at_most_once, owner,
-                lease_token, lease_until, started_at)
-            VALUES ('lost', 'RUNNING', 1, 3, false, 'gone', gen_random_uuid(), now(), now())
-        """))  # fmt: skip
+        connection.execute(text(ROWS))
 
-    def made() -> int:
-        try:
-            return int(server.execute("tasks", MADE)[0][0])
-        except OSError:
-            return 0
 
-    def more(number: int, patience_s: float = 200) -> None:
-        until(lambda n=made() + number: made() >= n, patience_s, f"{number} more")
+def _calm(scheduler: DbScheduler) -> bool:
+    state = scheduler.status()
+    return not state.trouble and all(job.status == "succeeded" for job in state.jobs)
 
-    more(4)  # by pg_cron alone
+
+def _more(server: CronServer, number: int) -> None:
+    """Wait for so many more instants that got a task."""
+    wanted = server.execute("tasks", MADE)[0][0] + number
+    until(lambda: server.execute("tasks", MADE)[0][0] >= wanted, 200, f"{wanted} instants")
+
+
+def test_each_instant_once_by_pg_cron_by_beat_and_by_both(
+    server: CronServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKS_APP_DATABASE_URL", server.url("tasks"))
+    settings = load_settings()
+    database = Database(settings.database)
+    scheduler = DbScheduler(settings, database, "postgres")
+    scheduler.install()
+    _set_up(database)
+    _more(server, 4)  # by pg_cron alone
     server.kill()
     server.start()
-    more(2)
-    print("after the kill:", made())
-    with _beat(settings.database):  # both
-        more(4)
-        print("with both:", made())
+    _more(server, 2)
+    with _beat(settings.database):
+        _more(server, 4)  # by both
         assert scheduler.remove()[0] == 4
-        more(2)  # by beat alone
+        _more(server, 2)  # by beat alone
     scheduler.install()
-    more(2)  # and back
-    print("in the end:", made())
+    _more(server, 2)  # and back
+    until(lambda: _calm(scheduler), 130, "a good run of each job")
 
-    def calm() -> bool:
-        try:
-            state = scheduler.status()
-        except DBAPIError:
-            return False
-        return not state.trouble and all(job.status == "succeeded" for job in state.jobs)
-
-    until(calm, 130, "a good run of each job")
+    fired = Counter(server.execute("tasks", FIRED))
+    tasks = Counter(server.execute("tasks", TASKS))
+    last = max(at for _, at in fired)
     with database.begin() as connection:
-        clock = max(row.fire_at for row in connection.execute(text(FIRED)))
         expected: set[tuple[str, datetime]] = {
             (each.name, at)
             for each in schedules.find(connection)
-            for at in between(each.timing, each.created_at, clock)
+            for at in between(each.timing, each.created_at, last)
         }
-        fired = Counter(tuple(row) for row in connection.execute(text(FIRED)))
-        tasks = Counter(
-            tuple(row)
-            for row in connection.execute(
-                text("SELECT headers ->> 'schedule', headers ->> 'fire_at' FROM task_pending"
-                     " WHERE schedule_id IS NOT NULL")
-            )
-        )  # fmt: skip
-        ends = dict(
-            tuple(row)
-            for row in connection.execute(
-                text("SELECT name, state FROM task_all WHERE name IN ('late', 'lost')")
-            )
-        )
-        days = connection.execute(
-            text(
-                "SELECT count(*) FROM pg_inherits WHERE inhparent = CAST('task_completed' AS regclass)"
-            )
-        ).scalar_one()
     database.dispose()
+    days = len(server.execute("tasks", DAYS))
     print(f"{len(fired)} instants, {sum(tasks.values())} tasks, {days} partitions")
     assert expected <= set(fired)
     assert set(fired.values()) == set(tasks.values()) == {1}
     assert len(tasks) == len(fired)
+    ends = dict(server.execute("tasks", "SELECT name, state FROM task_all WHERE name <> 'work'"))
     assert ends == {"late": "EXPIRED", "lost": "PENDING"}
     assert days > 3

@@ -56,7 +56,7 @@ def prefix_of(home: str) -> str:
 
 
 def add(connection: Connection, prefix: str, database: str, commands: Mapping[str, str]) -> None:
-    """Enter a job for each duty, in place of those of an earlier call; the caller's role runs it."""
+    """Enter a job for each duty, in place of earlier ones; the caller's role runs them."""
     remove(connection, prefix, database)
     here = connection.execute(_HERE).scalar() == database
     for duty, command in commands.items():

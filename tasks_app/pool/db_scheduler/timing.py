@@ -11,18 +11,17 @@ from tasks_app.pool.tables import table
 NUMBERS, HANDS = table("task_cron_numbers"), table("task_cron_hands")
 SHOWN, CHANGE = table("task_cron_shown"), table("task_clock_change")
 CRON, NEXT = table("task_cron_next"), table("task_next_instant")
-_NAMED = "ARRAY['{}']::text[]"
-_MONTHS = _NAMED.format("','".join("JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC".split()))
-_DAYS = _NAMED.format("','".join("SUN MON TUE WED THU FRI SAT".split()))
+_MONTHS = "'{JAN,FEB,MAR,APR,MAY,JUN,JUL,AUG,SEP,OCT,NOV,DEC}'"
+_DAYS = "'{SUN,MON,TUE,WED,THU,FRI,SAT}'"
 _LONG = " ".join(f"WHEN '{short}' THEN '{long}'" for short, long in SHORTHANDS.items())
 
 TIMING = {
-    f"{NUMBERS}(field text, low integer, high integer, names text[], named_from integer)": f"""
+    f"{NUMBERS}(field text, low integer, high integer, names text[], named_from integer)": """
 RETURNS integer[] LANGUAGE plpgsql IMMUTABLE AS $$
 -- The numbers that a field of a cron expression names. It was checked when it was written.
 DECLARE
     term text; span text; step integer; first integer; last integer; parts text[]; at integer;
-    found integer[] := '{{}}';
+    found integer[] := '{}';
 BEGIN
     FOREACH term IN ARRAY string_to_array(field, ',') LOOP
         span := split_part(term, '/', 1);

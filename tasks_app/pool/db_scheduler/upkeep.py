@@ -81,7 +81,7 @@ END $$"""
 
 def _partitions(keep: timedelta | None) -> str:
     history = _bound(
-        history_of(DayPartition("%1$I", datetime(1970, 1, 1, tzinfo=UTC), 0, True)),
+        history_of(DayPartition("%1$I", datetime(1970, 1, 1, tzinfo=UTC), 0, attached=False)),
         {"after": "%2$s", "most": str(LOOKED_AT)},
     )
     return f"""
