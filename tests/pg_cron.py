@@ -66,6 +66,9 @@ class CronServer:
         for each in (pid, *map(int, children)):
             os.kill(each, signal.SIGKILL)
         until(lambda: all(map(_is_over, (pid, *children))))
+        # Where nobody reaps orphans, the zombie's pid would be taken for a running server.
+        for lock in (self._data / "postmaster.pid", *self._folder.glob(".s.PGSQL.*")):
+            lock.unlink()
 
     def stop(self) -> None:
         self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "stop", check=False)
