@@ -34,7 +34,7 @@ _FORGET = text("""
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class CronJob:
     """One job, and how its last run ended."""
 
     duty: str
@@ -74,7 +74,7 @@ def remove(connection: Connection, prefix: str, database: str) -> int:
     return len(connection.execute(_REMOVE, values).all())
 
 
-def find(connection: Connection, prefix: str, database: str) -> list[Job]:
+def find(connection: Connection, prefix: str, database: str) -> list[CronJob]:
     """Return the jobs in the order in which they were entered."""
     rows = connection.execute(_FIND, {"prefix": prefix, "database": database})
-    return [Job(**row._mapping) for row in rows]  # noqa: SLF001  its public name
+    return [CronJob(**row._mapping) for row in rows]  # noqa: SLF001  its public name

@@ -17,7 +17,7 @@ from tasks_app.pool.fragments.transition_log import Logged
 from tasks_app.pool.retention.drop_partition import LOCK_WAIT, history_of
 from tasks_app.pool.retention.partitions import DAYS_AHEAD, DayPartition
 from tasks_app.pool.retention.prune import DEFAULT, LOOKED_AT
-from tasks_app.pool.runs.rescue import LONG_EXPIRED, values_of
+from tasks_app.pool.runs.rescue import LONG_EXPIRED, VANISHED_VALUES
 from tasks_app.pool.statistics.parts import NOTE
 from tasks_app.pool.tables import COMPLETED, table
 
@@ -31,7 +31,7 @@ def upkeep(settings: Settings) -> dict[str, str]:
     """Return signatures, each with its definition; what the settings say now is written in."""
     level = Logged(settings.transitions)
     rescue = {
-        **{name: _literal(value) for name, value in values_of().items()},
+        **{name: _literal(value) for name, value in VANISHED_VALUES.items()},
         "lease": _literal(settings.lease),
         "grace": _literal(settings.renew_every),
         "max_crashes": str(settings.max_crashes),

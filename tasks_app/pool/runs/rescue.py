@@ -23,7 +23,6 @@ from tasks_app.domain.tasks.run import Cause, Fence
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.fences import fence_arrays, fenced
 from tasks_app.pool.fragments.move_rows import AS_IT_WAS, NAMED, SKIP_LOCKED, leave
-from tasks_app.pool.fragments.transition_log import Moving
 from tasks_app.pool.statistics.parts import note_moved
 from tasks_app.pool.tables import NOW, PENDING, admits
 
@@ -61,18 +60,16 @@ def _held(source: str) -> str:
 
 
 _MAY = admits(Event.RESCUE)
-
-
-def _expired(before: str) -> Moving:
-    return leave(
-        _held(f"""{PENDING} p WHERE p.lease_until < {before} AND {_MAY}
+_EXPIRED = leave(
+    _held(f"""{PENDING} p WHERE p.lease_until < {NOW} AND {_MAY}
         ORDER BY p.id LIMIT :most {SKIP_LOCKED}"""),
-        told=NAMED,
-    )
-
-
-_EXPIRED = _expired(NOW)
-LONG_EXPIRED = _expired(f"{NOW} - CAST(:grace AS interval)")
+    told=NAMED,
+)
+LONG_EXPIRED = leave(
+    _held(f"""{PENDING} p WHERE p.lease_until < {NOW} - CAST(:grace AS interval) AND {_MAY}
+        ORDER BY p.id LIMIT :most {SKIP_LOCKED}"""),
+    told=NAMED,
+)
 """For a rescuer that cannot know whether workers could renew just now."""
 _CLAIMS = leave(_held(fenced(_MAY, SKIP_LOCKED)))
 
@@ -88,13 +85,7 @@ def rescue_expired(
     """Take back tasks whose lease is over; return where each went."""
     rows = connection.execute(
         _EXPIRED(),
-        {
-            **values_of(VANISHED),
-            "lease": lease,
-            "max_crashes": max_crashes,
-            "most": most,
-            "now": now,
-        },
+        {**_values(VANISHED), "lease": lease, "max_crashes": max_crashes, "most": most, "now": now},
     )
     return note_moved(connection, rows, Event.RESCUE, now=now)
 
@@ -115,7 +106,7 @@ def rescue_claims(
         _CLAIMS(),
         {
             **fence_arrays(fences),
-            **values_of(kind),
+            **_values(kind),
             "lease": lease,
             "max_crashes": max_crashes,
             "now": now,
@@ -124,7 +115,7 @@ def rescue_claims(
     return {row.id: State(row.goes_to) for row in rows}
 
 
-def values_of(kind: str = VANISHED) -> dict[str, str | bytes]:
+def _values(kind: str) -> dict[str, str | bytes]:
     sentence = _SENTENCES[kind]
     return {
         "kind": kind,
@@ -132,3 +123,7 @@ def values_of(kind: str = VANISHED) -> dict[str, str | bytes]:
         "fingerprint": fingerprint_of(Cause(kind, f"{sentence} (1 of at most 1 times).")),
         "unknown": fingerprint_of(Cause(OUTCOME_UNKNOWN, _UNKNOWN)),
     }
+
+
+VANISHED_VALUES = _values(VANISHED)
+"""What LONG_EXPIRED is told of the cause."""

@@ -15,7 +15,7 @@ from tasks_app.domain.errors import SchemaError, TasksError
 from tasks_app.domain.explain.words import rough
 from tasks_app.pool.db_scheduler import functions, jobs
 from tasks_app.pool.db_scheduler.functions import Installed
-from tasks_app.pool.db_scheduler.jobs import Job
+from tasks_app.pool.db_scheduler.jobs import CronJob
 from tasks_app.pool.retention.partitions import owns
 from tasks_app.pool.schedules.schedules import clock
 from tasks_app.pool.schema import check_version
@@ -36,7 +36,7 @@ class DbSchedulerState:
     """What to call once a minute, by the duty."""
     pg_cron: str | None
     """Its version; None: it is not in the database that was looked at."""
-    jobs: list[Job]
+    jobs: list[CronJob]
     not_fired: dict[str, str]
     """Enabled schedules that are left to beat or a worker, each with the reason."""
     trouble: list[str]
@@ -162,7 +162,7 @@ def _explained() -> Iterator[None]:
         ) from None
 
 
-def _trouble(standing: Installed, found: list[Job], now: datetime) -> Iterator[str]:
+def _trouble(standing: Installed, found: list[CronJob], now: datetime) -> Iterator[str]:
     if standing is Installed.OTHERWISE:
         yield (
             "The functions are of other code or settings. Run again: tasks-app db-scheduler install"
