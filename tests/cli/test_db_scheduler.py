@@ -12,6 +12,14 @@ from tasks_app import create_schedule
 from tasks_app.pool.db_scheduler import functions
 from tests.cli.shell import Shell
 
+CALLS = """\
+To be called once a minute:
+  SELECT public.task_fire_schedules()
+  SELECT public.task_rescue_expired()
+  SELECT public.task_sweep()
+  SELECT public.task_maintain_partitions()
+"""
+
 
 @pytest.fixture(autouse=True)
 def _tidy(engine: Engine) -> Iterator[None]:
@@ -30,11 +38,7 @@ def test_functions_are_made_shown_and_removed(shell: Shell, engine: Engine) -> N
     made = shell("db-scheduler", "install", "--functions-only")
     assert (made.returncode, made.stdout) == (
         0,
-        "To be called once a minute:\n"
-        "  SELECT public.task_fire_schedules()\n"
-        "  SELECT public.task_rescue_expired()\n"
-        "  SELECT public.task_sweep()\n"
-        "  SELECT public.task_maintain_partitions()\n",
+        CALLS,
     )
     with engine.begin() as connection:
         create_schedule(connection, "nightly", "report", cron="0 3 * * *")
@@ -86,6 +90,6 @@ def test_without_pg_cron_it_says_what_to_do(shell: Shell) -> None:
     assert refused.returncode == 2
     assert "pg_cron is not installed in the database" in refused.stderr
     assert "--functions-only" in refused.stderr
-    assert "There is no database nowhere" in (
+    assert 'has no database "nowhere"' in (
         shell("db-scheduler", "status", "--cron-database", "nowhere").stderr
     )

@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from tests.pg_cron import CronServer, cron_server
 from tests.waiting import until
 
 pytestmark = [pytest.mark.edge, pytest.mark.timeout(900, method="thread")]
+TICK = timedelta(microseconds=1)
 MADE = "SELECT count(*) FROM task_schedule_fire WHERE task_id IS NOT NULL"
 FIRED = (
     "SELECT s.name, f.fire_at FROM task_schedule_fire f JOIN task_schedule s ON s.id = schedule_id"
@@ -89,7 +90,7 @@ def _expected(database: Database, end: datetime) -> set[tuple[str, datetime]]:
         return {
             (each.name, at)
             for each in schedules.find(connection)
-            for at in between(each.timing, each.created_at, end)
+            for at in between(each.timing, each.created_at + TICK, end)
         }
 
 

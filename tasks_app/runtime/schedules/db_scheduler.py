@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, make_url
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import SchemaError, TasksError
@@ -23,8 +23,8 @@ from tasks_app.runtime.db.database import Database
 
 PATIENCE = timedelta(minutes=3)
 """A job that ran longer ago does not run."""
-_PRIVILEGE, _ABSENT = "42501", "3D000"
-"""SQLSTATEs: insufficient privilege, no such database."""
+_PRIVILEGE = "42501"
+"""SQLSTATE: insufficient privilege."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +118,6 @@ class DbScheduler:
         try:
             with _explained(), there.begin() as connection:
                 yield connection
-        except OperationalError as error:
-            if _ABSENT in str(getattr(error.orig, "sqlstate", "")):
-                raise TasksError(f"There is no database {self._cron_name}.") from None
-            raise
         finally:
             there.dispose()
 
