@@ -40,7 +40,7 @@ DB_SCHEDULER = (
         TIMING,
         "IF found > after THEN",
         "IF true THEN",
-        "tests/pool/db_scheduler/test_timing.py::test_cron",
+        "tests/pool/db_scheduler/test_timing.py::test_the_days_on_which_clocks_change",
     ),
     mutant(
         "db-scheduler: let renew",

@@ -88,6 +88,25 @@ def test_cron(
         at = ours
 
 
+@pytest.mark.parametrize(
+    ("expression", "after", "following"),
+    [
+        ("30 2 * * *", "2026-10-25T01:10Z", "2026-10-26T01:30Z"),  # half past two was there before
+        ("30 2 * * *", "2026-10-25T00:10Z", "2026-10-25T00:30Z"),
+        ("*/30 2 * * *", "2026-10-25T01:10Z", "2026-10-25T01:30Z"),
+        ("30 2 * * *", "2026-03-29T00:10Z", "2026-03-29T01:00Z"),  # right after the gap
+        ("*/30 2 * * *", "2026-03-29T00:10Z", "2026-03-30T00:00Z"),
+    ],
+)
+def test_the_days_on_which_clocks_change(
+    asked: Connection, expression: str, after: str, following: str
+) -> None:
+    wanted = datetime.fromisoformat(following)
+    at = datetime.fromisoformat(after)
+
+    assert _both(asked, "cron", expression, "Europe/Berlin", at) == (wanted, wanted)
+
+
 @CASES
 @given(st.integers(60_000, 10**10), INSTANTS)
 def test_intervals(asked: Connection, every_ms: int, at: datetime) -> None:
