@@ -19,6 +19,7 @@ from tasks_app.embedded.servers import cluster, programs
 from tasks_app.pool.retention.partitions import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
 from tests.broker.rabbitmq import NO_RABBITMQ
+from tests.pg_cron import NO_PG_CRON
 from tests.releases import NO_INDEX, NO_PEER, NO_RELEASE
 from tests.servers import GIVEN, NO_PGBOUNCER, NOT_OURS, Databases
 
@@ -96,7 +97,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say loudly what was not tested: a skipped test is easily overlooked."""
     skipped = terminalreporter.stats.get("skipped", ())
     words = (str(report.longrepr[-1]).removeprefix("Skipped: ") for report in skipped)
-    reasons = (NO_RABBITMQ, NO_PGBOUNCER, NOT_OURS, NO_RELEASE, NO_INDEX, NO_PEER)
+    reasons = (NO_RABBITMQ, NO_PGBOUNCER, NOT_OURS, NO_RELEASE, NO_INDEX, NO_PEER, NO_PG_CRON)
     loud = Counter(word for word in words if word.startswith(reasons))
     if loud:
         terminalreporter.section("NOT TESTED", yellow=True, bold=True)

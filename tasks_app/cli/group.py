@@ -59,6 +59,7 @@ COMMANDS = {
     "prune": "tasks_app.cli.operations.prune:prune",
     "maintain": "tasks_app.cli.operations.maintain:maintain",
     "schedules": "tasks_app.cli.schedules.commands:schedules",
+    "db-scheduler": "tasks_app.cli.operations.db_scheduler:db_scheduler",
     "batch": "tasks_app.cli.batch:batch",
     "locks": "tasks_app.cli.locks:locks",
     "groups": "tasks_app.cli.groups:groups",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torture.mutants.of_the_batches import BATCHES
 from torture.mutants.of_the_broker import BROKER
 from torture.mutants.of_the_connections import CONNECTIONS
+from torture.mutants.of_the_db_scheduler import DB_SCHEDULER
 from torture.mutants.of_the_ends import ENDS_OF_RUNS
 from torture.mutants.of_the_gates import GATES
 from torture.mutants.of_the_groups import GROUPS_AND_PROGRESS
@@ -42,4 +43,5 @@ ALL = (
     *NOTICES,
     *TRAIL,
     *SECRETS,
+    *DB_SCHEDULER,
 )

@@ -45,7 +45,9 @@ _LEAVES_AT = "CASE WHEN p.enabled THEN greatest(p.due_at, p.expires_at) ELSE p.d
 BARRED = f"""p.state = '{State.PENDING}' AND (NOT p.enabled OR p.expires_at IS NOT NULL)
     AND {_LEAVES_AT} <= {NOW}"""
 """The condition that a row is to be swept."""
-_ALL = leave(_held(f"{BARRED} ORDER BY {_LEAVES_AT} LIMIT :most"), told=NAMED, origin=State.PENDING)
+ALL_BARRED = leave(
+    _held(f"{BARRED} ORDER BY {_LEAVES_AT} LIMIT :most"), told=NAMED, origin=State.PENDING
+)
 
 
 def sweep(
@@ -60,7 +62,9 @@ def sweep_all(
     connection: Connection, most: int, *, now: datetime | None = None
 ) -> dict[int, State]:
     """Move up to ``most`` that must not run, wherever they stand; return where each went."""
-    return note_moved(connection, connection.execute(_ALL(), {"most": most, "now": now}), now=now)
+    return note_moved(
+        connection, connection.execute(ALL_BARRED(), {"most": most, "now": now}), now=now
+    )
 
 
 _PARK = text(f"""
@@ -74,7 +78,7 @@ _PARK = text(f"""
         parked = :reason, parked_kind = :kind, parked_for = :subject
     WHERE p.id = ANY(ARRAY(SELECT id FROM aside))
 """)
-_FIND_AGAIN = text(f"""
+FIND_AGAIN = text(f"""
     WITH astray AS MATERIALIZED (
         SELECT p.id FROM {PENDING} p WHERE {PARKED_BY_OLD_CODE}
         LIMIT :most FOR NO KEY UPDATE SKIP LOCKED)
@@ -99,4 +103,4 @@ def park(
 
 def find_again(connection: Connection, most: int, *, now: datetime | None = None) -> int:
     """Let the scan find what code of 0.1.0 parked, which wakes of today do not; return how many."""
-    return connection.execute(_FIND_AGAIN, {"most": most, "now": now}).rowcount
+    return connection.execute(FIND_AGAIN, {"most": most, "now": now}).rowcount

@@ -106,7 +106,7 @@ class Moving:
     """A statement that moves rows, in the wording that the log asks for."""
 
     def __init__(self, worded: Callable[[Logged], str]) -> None:
-        self._worded = cache(lambda level: text(worded(level)))
+        self.worded = cache(lambda level: text(worded(level)))
 
     def __call__(self) -> TextClause:
-        return self._worded(LOG.level)
+        return self.worded(LOG.level)

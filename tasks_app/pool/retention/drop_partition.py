@@ -7,7 +7,7 @@ and the history of its tasks is deleted, some at a time; then it is dropped.
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection, text
 
 from tasks_app.pool.retention.partitions import DayPartition, Mark, remember
 from tasks_app.pool.retention.prune import DEFAULT, LOOKED_AT
@@ -41,7 +41,7 @@ def forget_history(
 
     Else the id to go on after.
     """
-    step = connection.execute(_history(partition), {"after": after, "most": most}).one()
+    step = connection.execute(text(history_of(partition)), {"after": after, "most": most}).one()
     if step.seen < most:
         return None
     remember(connection, partition, Mark(detached=True, after=step.after))
@@ -53,8 +53,8 @@ def drop(connection: Connection, partition: DayPartition) -> None:
     connection.execute(text(f"DROP TABLE {table(partition.name)}"))
 
 
-def _history(partition: DayPartition) -> TextClause:
-    return text(f"""
+def history_of(partition: DayPartition) -> str:
+    return f"""
     WITH looked AS MATERIALIZED (
         SELECT c.id, (c.attempt > 1 OR c.failures > 0 OR c.crashes > 0 OR c.error IS NOT NULL)
             AS told
@@ -63,4 +63,4 @@ def _history(partition: DayPartition) -> TextClause:
         DELETE FROM {ATTEMPT} a WHERE a.task_id = ANY(ARRAY(SELECT id FROM looked WHERE told))),
     said AS (DELETE FROM {LOG_LINES} l WHERE l.task_id = ANY(ARRAY(SELECT id FROM looked)))
     SELECT count(*) AS seen, max(id) AS after FROM looked
-    """)
+    """

@@ -65,6 +65,12 @@ _EXPIRED = leave(
         ORDER BY p.id LIMIT :most {SKIP_LOCKED}"""),
     told=NAMED,
 )
+LONG_EXPIRED = leave(
+    _held(f"""{PENDING} p WHERE p.lease_until < {NOW} - CAST(:grace AS interval) AND {_MAY}
+        ORDER BY p.id LIMIT :most {SKIP_LOCKED}"""),
+    told=NAMED,
+)
+"""For a rescuer that cannot know whether workers could renew just now."""
 _CLAIMS = leave(_held(fenced(_MAY, SKIP_LOCKED)))
 
 
@@ -117,3 +123,7 @@ def _values(kind: str) -> dict[str, str | bytes]:
         "fingerprint": fingerprint_of(Cause(kind, f"{sentence} (1 of at most 1 times).")),
         "unknown": fingerprint_of(Cause(OUTCOME_UNKNOWN, _UNKNOWN)),
     }
+
+
+VANISHED_VALUES = _values(VANISHED)
+"""What LONG_EXPIRED is told of the cause."""

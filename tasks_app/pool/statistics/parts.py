@@ -45,7 +45,7 @@ _WRITE = text(f"""
         number = EXCLUDED.number, wait_ms = EXCLUDED.wait_ms, run_ms = EXCLUDED.run_ms,
         waits = EXCLUDED.waits, runs = EXCLUDED.runs, written_at = EXCLUDED.written_at
 """)
-_NOTE = text(f"""
+NOTE = text(f"""
     INSERT INTO {COUNT_PART} (slot, {KEY}, {SUMS}, written_at)
     SELECT CAST(gen_random_uuid() AS text), date_trunc('minute', {NOW}), t.name, t.queue, t.outcome,
         t.number, 0, 0, '{{}}', '{{}}', {NOW}
@@ -96,7 +96,7 @@ def note(
         columns = [list(column) for column in zip(*counted, strict=True)]
         values = dict(zip(("names", "queues", "outcomes"), columns, strict=True))
         numbers = list(counted.values())
-        connection.execute(_NOTE, {**values, "numbers": numbers, "now": now})
+        connection.execute(NOTE, {**values, "numbers": numbers, "now": now})
 
 
 def note_moved(

@@ -1,0 +1,82 @@
+"""``db-scheduler``: the database fires schedules, rescues, sweeps, makes and drops partitions."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from tasks_app.cli import output
+from tasks_app.cli.database import opened, settings
+from tasks_app.domain.errors import NO
+from tasks_app.domain.explain.words import count
+from tasks_app.pool.db_scheduler.functions import Installed
+from tasks_app.runtime.schedules.db_scheduler import DbScheduler
+
+_where = click.option(
+    "--cron-database", help="The database that has pg_cron, if it is not that of the tasks."
+)
+
+
+@click.group("db-scheduler")
+def db_scheduler() -> None:
+    """Let the database fire schedules and keep the pool in order, by pg_cron."""
+
+
+@db_scheduler.command()
+@_where
+@click.option("--functions-only", is_flag=True, help="Enter no jobs: something else calls them.")
+@click.option("--leave-unfit", is_flag=True, help="Leave what cannot be fired to beat or a worker.")
+@output.as_json
+def install(
+    *, cron_database: str | None, functions_only: bool, leave_unfit: bool, json_: bool
+) -> None:
+    """Make the functions, and jobs that call them once a minute; again after each upgrade.
+
+    Connect as the owner of the tables: as this role the jobs run. Exit 2: a schedule cannot be
+    fired by the database, or there is no pg_cron; nothing is changed then.
+    """
+    with opened() as database:
+        scheduler = DbScheduler(settings(), database, cron_database)
+        commands = scheduler.install(with_jobs=not functions_only, leave=leave_unfit)
+    first = "To be called once a minute:" if functions_only else "Called once a minute by pg_cron:"
+    words = "\n".join((first, *(f"  {each}" for each in commands.values())))
+    output.answer(words, {"commands": commands, "jobs": not functions_only}, json_=json_)
+
+
+@db_scheduler.command()
+@_where
+@output.as_json
+def status(*, cron_database: str | None, json_: bool) -> None:
+    """Show what is installed, and how the last run of each job ended.
+
+    Exit 1: nothing is installed, or something is wrong.
+    """
+    with opened() as database:
+        state = DbScheduler(settings(), database, cron_database).status()
+    if json_:
+        output.print_json(state)
+    else:
+        cron = f"pg_cron {state.pg_cron}" if state.pg_cron else "no pg_cron there"
+        click.echo(f"functions: {state.functions}; {cron}; {count(len(state.jobs), 'job')}")
+        if state.jobs:
+            output.print_table(
+                ("duty", "role", "last run", "ended", "message"),
+                [(j.duty, j.role, j.last_at, j.status, j.message) for j in state.jobs],
+            )
+        for name, why in state.not_fired.items():
+            click.echo(f"{name} is left to beat or a worker: {why}")
+        for line in state.trouble:
+            click.echo(line, err=True)
+    sys.exit(NO if state.trouble or state.functions is Installed.NO else 0)
+
+
+@db_scheduler.command()
+@_where
+@output.as_json
+def remove(*, cron_database: str | None, json_: bool) -> None:
+    """Remove the jobs and the functions. Tasks and schedules stay."""
+    with opened() as database:
+        jobs, functions = DbScheduler(settings(), database, cron_database).remove()
+    words = f"{count(jobs, 'job')} and {count(functions, 'function')} removed"
+    output.answer(words, {"jobs": jobs, "functions": functions}, json_=json_)

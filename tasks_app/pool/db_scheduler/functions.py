@@ -1,0 +1,95 @@
+"""The functions by which the database schedules: made, compared with what this code says, dropped.
+
+No migration holds them: their statements are those of this code, with its settings written in. Who
+upgrades installs anew; until then the old ones run, as code of the release before does.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from hashlib import sha256
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.pool.db_scheduler.firing import FIRED, FIRING, UNFIT
+from tasks_app.pool.db_scheduler.timing import TIMING
+from tasks_app.pool.db_scheduler.upkeep import MAINTAIN, RESCUE, SWEEP, upkeep
+from tasks_app.pool.tables import PENDING, SCHEDULE
+
+CALLED = {"fire": FIRED, "rescue": RESCUE, "sweep": SWEEP, "partitions": MAINTAIN}
+"""What is called once a minute, by the duty."""
+_MARK = "tasks_app "
+_STANDING = text(rf"""
+    SELECT p.oid\:\:regprocedure\:\:text AS signature, p.proname AS name,
+        obj_description(p.oid, 'pg_proc') AS mark
+    FROM pg_proc p
+    WHERE p.pronamespace = (
+        SELECT relnamespace FROM pg_class WHERE oid = CAST(:pending AS regclass))
+      AND obj_description(p.oid, 'pg_proc') LIKE '{_MARK}%'
+    ORDER BY p.oid
+""")
+_HOME = text("""
+    SELECT CAST(CAST(c.relnamespace AS regnamespace) AS text) FROM pg_class c
+    WHERE c.oid = CAST(:pending AS regclass)
+""")
+_UNFIT = text(f"""
+    SELECT s.name, {UNFIT}(s.kind, s.expression, s.zone, s.missed, s.overlap, s.options) AS why
+    FROM {SCHEDULE} s WHERE s.enabled ORDER BY s.name
+""")
+
+
+class Installed(StrEnum):
+    """How the functions stand."""
+
+    NO = "not installed"
+    YES = "installed"
+    OTHERWISE = "installed by other code, or with other settings"
+
+
+def create(connection: Connection, settings: Settings) -> None:
+    """Make the functions anew; nobody but who makes them, and whom he lets, may call them."""
+    drop(connection)
+    for signature, definition in _all(settings).items():
+        name = signature.partition("(")[0]
+        connection.exec_driver_sql(f"CREATE FUNCTION {signature} {definition}".replace("%", "%%"))
+        connection.exec_driver_sql(f"REVOKE EXECUTE ON FUNCTION {name} FROM PUBLIC")
+        connection.exec_driver_sql(
+            f"COMMENT ON FUNCTION {name} IS '{_mark(signature, definition)}'"
+        )
+
+
+def drop(connection: Connection) -> int:
+    """Drop what create() has made, by whatever release; return how many."""
+    found = connection.execute(_STANDING, {"pending": PENDING}).all()
+    for row in found:
+        connection.exec_driver_sql(f"DROP FUNCTION {row.signature}")
+    return len(found)
+
+
+def installed(connection: Connection, settings: Settings) -> Installed:
+    """Compare what stands with what this code and these settings would make."""
+    found = {row.mark for row in connection.execute(_STANDING, {"pending": PENDING})}
+    if not found:
+        return Installed.NO
+    wanted = {_mark(*each) for each in _all(settings).items()}
+    return Installed.YES if found == wanted else Installed.OTHERWISE
+
+
+def unfit(connection: Connection) -> dict[str, str]:
+    """Return the enabled schedules that the database does not fire, each with the reason."""
+    return {row.name: row.why for row in connection.execute(_UNFIT) if row.why is not None}
+
+
+def commands(connection: Connection) -> dict[str, str]:
+    """Return what to call, by the duty, whatever the search path."""
+    home = connection.execute(_HOME, {"pending": PENDING}).scalar_one()
+    return {duty: f"SELECT {home}.{name.rpartition('.')[2]}()" for duty, name in CALLED.items()}
+
+
+def _all(settings: Settings) -> dict[str, str]:
+    return {**TIMING, **FIRING, **upkeep(settings)}
+
+
+def _mark(signature: str, definition: str) -> str:
+    return _MARK + sha256(f"{signature}{definition}".encode()).hexdigest()[:16]

@@ -1,0 +1,162 @@
+"""Rescue, sweep and partitions as functions: their statements are those of the actors in Python.
+
+What only a process can do stays with workers: hooks, and waking who waited for a key or limit (the
+next look at gates does so). Rows of single names, the error pool and lists are pruned by Python.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.statistics.outcomes import outcome_of
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.dispatch.set_aside import ALL_BARRED, FIND_AGAIN
+from tasks_app.pool.fragments.transition_log import Logged
+from tasks_app.pool.retention.drop_partition import LOCK_WAIT, history_of
+from tasks_app.pool.retention.partitions import DAYS_AHEAD, DayPartition
+from tasks_app.pool.retention.prune import DEFAULT, LOOKED_AT
+from tasks_app.pool.runs.rescue import LONG_EXPIRED, VANISHED_VALUES
+from tasks_app.pool.statistics.parts import NOTE
+from tasks_app.pool.tables import COMPLETED, table
+
+RESCUE, SWEEP = table("task_rescue_expired"), table("task_sweep")
+MAINTAIN = table("task_maintain_partitions")
+_PARAMETER = re.compile(r"(?<![:\\]):([a-z_]+)")
+_OVER = (State.SKIPPED, State.EXPIRED, State.CANCELLED, State.FAILED, State.PENDING)
+
+
+def upkeep(settings: Settings) -> dict[str, str]:
+    """Return signatures, each with its definition; what the settings say now is written in."""
+    level = Logged(settings.transitions)
+    rescue = {
+        **{name: _literal(value) for name, value in VANISHED_VALUES.items()},
+        "lease": _literal(settings.lease),
+        "grace": _literal(settings.renew_every),
+        "max_crashes": str(settings.max_crashes),
+    }
+    resting = f"""IF pg_postmaster_start_time() > clock - {_literal(settings.renew_every)} THEN
+        RETURN 0;  -- workers could not renew, and are about to
+    END IF;"""
+    return {
+        f"{RESCUE}(at timestamptz DEFAULT NULL, most integer DEFAULT 500)": _moving(
+            LONG_EXPIRED.worded(level).text, rescue, Event.RESCUE, resting
+        ),
+        f"{SWEEP}(at timestamptz DEFAULT NULL, most integer DEFAULT 500)": _moving(
+            ALL_BARRED.worded(level).text, {}, Event.RELEASE, f"{_bound(FIND_AGAIN.text, {})};"
+        ),
+        f"{MAINTAIN}(at timestamptz DEFAULT NULL)": _partitions(settings.completed.longest),
+    }
+
+
+def _moving(statement: str, values: dict[str, str], event: Event, first: str) -> str:
+    outcomes = " ".join(f"WHEN '{s}' THEN {int(outcome_of(s, event))}" for s in _OVER)
+    noted = {
+        "names": "names",
+        "queues": "queues",
+        "outcomes": "outcomes",
+        "numbers": "array_fill(1, ARRAY[cardinality(names)])",
+    }
+    return f"""
+RETURNS integer LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+-- Returns how many tasks moved.
+DECLARE
+    clock timestamptz := coalesce(at, statement_timestamp());
+    moved record; names text[] := '{{}}'; queues text[] := '{{}}'; outcomes smallint[] := '{{}}';
+BEGIN
+    {first}
+    FOR moved IN {_bound(statement, values)}
+    LOOP
+        names := names || moved.name;
+        queues := queues || moved.queue;
+        outcomes := outcomes || (CASE moved.goes_to {outcomes} END)::smallint;
+    END LOOP;
+    IF cardinality(names) > 0 THEN
+        {_bound(NOTE.text, noted)};
+    END IF;
+    RETURN cardinality(names);
+END $$"""
+
+
+def _partitions(keep: timedelta | None) -> str:
+    history = _bound(
+        history_of(DayPartition("%1$I", datetime(1970, 1, 1, tzinfo=UTC), 0, attached=False)),
+        {"after": "%2$s", "most": str(LOOKED_AT)},
+    )
+    return f"""
+RETURNS text LANGUAGE plpgsql SET search_path FROM CURRENT SET timezone TO 'UTC'
+SET lock_timeout TO '{LOCK_WAIT}' AS $$
+-- Makes or drops partitions of the completed pool, one step a call; NULL: there is nothing to do.
+DECLARE
+    clock timestamptz := coalesce(at, statement_timestamp());
+    today date := (clock AT TIME ZONE 'UTC')::date;
+    keep interval := {"NULL" if keep is None else _literal(keep)};
+    parent oid := '{COMPLETED}'::regclass;
+    day record; said jsonb; seen integer; up_to bigint; name text;
+BEGIN
+    FOR n IN 0 .. {DAYS_AHEAD} LOOP
+        name := 'task_completed_p' || to_char(today + n, 'YYYYMMDD');
+        CONTINUE WHEN EXISTS (
+            SELECT FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+            WHERE i.inhparent = parent AND c.relname = name);
+        EXECUTE format('CREATE TABLE {table("%1$I")} (LIKE {COMPLETED} INCLUDING ALL)', name);
+        EXECUTE format('ALTER TABLE {COMPLETED} ATTACH PARTITION {table("%1$I")}'
+            ' FOR VALUES FROM (%2$L) TO (%3$L)', name, today + n, today + n + 1);
+        RETURN 'made ' || name;
+    END LOOP;
+    IF keep IS NULL THEN
+        RETURN NULL;
+    END IF;
+    FOR day IN
+        SELECT c.relname AS name, i.inhrelid IS NOT NULL AS attached,
+            obj_description(c.oid, 'pg_class') AS mark
+        FROM pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid AND i.inhparent = parent
+        WHERE c.relkind = 'r' AND c.relname ~ '^task_completed_p[0-9]{{8}}$'
+          AND c.relnamespace = (SELECT p.relnamespace FROM pg_class p WHERE p.oid = parent)
+          AND (to_date(right(c.relname, 8), 'YYYYMMDD') + 1)::timestamptz <= clock - keep
+        ORDER BY c.relname
+    LOOP
+        IF day.attached THEN
+            EXECUTE format('LOCK TABLE {table("%1$I")} IN ACCESS EXCLUSIVE MODE', day.name);
+            LOCK TABLE {DEFAULT} IN ACCESS EXCLUSIVE MODE;
+            up_to := 0;
+            EXECUTE format('ALTER TABLE {COMPLETED} DETACH PARTITION {table("%1$I")}', day.name);
+        ELSE
+            BEGIN
+                said := day.mark::jsonb -> 'tasks_app';
+            EXCEPTION WHEN data_exception THEN
+                said := NULL;
+            END;
+            CONTINUE WHEN (said ->> 'detached')::boolean IS NOT TRUE;  -- somebody else's
+            EXECUTE format($history${history}$history$, day.name, coalesce(said ->> 'after', '0'))
+                INTO seen, up_to;
+            IF seen < {LOOKED_AT} THEN
+                EXECUTE format('DROP TABLE {table("%1$I")}', day.name);
+                RETURN 'dropped ' || day.name;
+            END IF;
+        END IF;
+        EXECUTE format('COMMENT ON TABLE {table("%1$I")} IS %2$L', day.name, jsonb_build_object(
+            'tasks_app', jsonb_build_object('detached', true, 'after', up_to,
+                'names', '[]'::jsonb, 'done', '[]'::jsonb)));
+        RETURN CASE WHEN day.attached THEN 'detached ' ELSE 'forgot history of ' END || day.name;
+    END LOOP;
+    RETURN NULL;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN 'waits: the table is in use';
+END $$"""
+
+
+def _bound(statement: str, values: dict[str, str]) -> str:
+    """Return the statement with expressions of the function in place of its parameters."""
+    known = {"now": "clock", "most": "most", **values}
+    said = _PARAMETER.sub(lambda found: known[found[1]], statement)
+    return said.replace(r"\:", ":").strip()
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, timedelta):
+        return f"interval '{value.total_seconds():.6f} s'"
+    if isinstance(value, bytes):
+        return f"'\\x{value.hex()}'"
+    return "'" + str(value).replace("'", "''") + "'"

@@ -1,0 +1,178 @@
+"""The database as scheduler: its functions and pg_cron's jobs, which may be in another database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, make_url
+from sqlalchemy.exc import DBAPIError
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.errors import SchemaError, TasksError
+from tasks_app.domain.explain.words import rough
+from tasks_app.pool.db_scheduler import functions, jobs
+from tasks_app.pool.db_scheduler.functions import Installed
+from tasks_app.pool.db_scheduler.jobs import CronJob
+from tasks_app.pool.retention.partitions import owns
+from tasks_app.pool.schedules.schedules import clock
+from tasks_app.pool.schema import check_version
+from tasks_app.runtime.db.database import Database
+
+PATIENCE = timedelta(minutes=3)
+"""A job that ran longer ago does not run."""
+_PRIVILEGE = "42501"
+"""SQLSTATE: insufficient privilege."""
+
+
+@dataclass(frozen=True, slots=True)
+class DbSchedulerState:
+    """What is installed, and how it does."""
+
+    functions: Installed
+    commands: dict[str, str]
+    """What to call once a minute, by the duty."""
+    pg_cron: str | None
+    """Its version; None: it is not in the database that was looked at."""
+    jobs: list[CronJob]
+    not_fired: dict[str, str]
+    """Enabled schedules that are left to beat or a worker, each with the reason."""
+    trouble: list[str]
+    """What is wrong, each with what to do."""
+
+
+class DbScheduler:
+    """Installs, looks at and removes it. ``cron_database``: where pg_cron is, if not here."""
+
+    def __init__(
+        self, settings: Settings, database: Database, cron_database: str | None = None
+    ) -> None:
+        self._settings = settings
+        self._database = database
+        url = make_url(settings.database)
+        self._name = url.database or url.username or ""
+        self._cron_name = cron_database or self._name
+
+    def install(self, *, with_jobs: bool = True, leave: bool = False) -> dict[str, str]:
+        """Make the functions, then the jobs; return what is called, by the duty.
+
+        ``leave``: schedules that the database cannot fire are left to others.
+
+        Raises:
+            SchemaError: this role does not own the tables.
+            TasksError: a schedule cannot be fired, or there is no pg_cron.
+        """
+        if with_jobs:
+            with self._cron() as cron:
+                self._check(cron)
+        with self._database.begin() as connection:
+            check_version(connection)
+            if not owns(connection):
+                raise SchemaError(
+                    "Only the owner of the tables can install this: it makes and drops "
+                    "partitions. Connect as the owner."
+                )
+            functions.create(connection, self._settings)
+            if not leave:
+                _refuse(functions.unfit(connection))
+            commands = functions.commands(connection)
+        if with_jobs:
+            with self._cron() as cron:
+                jobs.add(cron, jobs.prefix_of(_home(commands)), self._name, commands)
+        return commands
+
+    def status(self) -> DbSchedulerState:
+        """Look at functions, jobs and their last runs; nothing is written."""
+        with self._database.begin() as connection:
+            standing = functions.installed(connection, self._settings)
+            commands = functions.commands(connection)
+            left = {} if standing is Installed.NO else functions.unfit(connection)
+        with self._cron() as cron:
+            version = jobs.version(cron)
+            found = jobs.find(cron, jobs.prefix_of(_home(commands)), self._name) if version else []
+            trouble = list(_trouble(standing, found, clock(cron)))
+        return DbSchedulerState(standing, commands, version, found, left, trouble)
+
+    def remove(self) -> tuple[int, int]:
+        """Remove the jobs, then the functions; return how many of each."""
+        with self._database.begin() as connection:
+            commands = functions.commands(connection)
+        with self._cron() as cron:
+            gone = 0
+            if jobs.version(cron):
+                gone = jobs.remove(cron, jobs.prefix_of(_home(commands)), self._name)
+        with self._database.begin() as connection:
+            return gone, functions.drop(connection)
+
+    @contextmanager
+    def _cron(self) -> Iterator[Connection]:
+        """Open a transaction where pg_cron is."""
+        if self._cron_name == self._name:
+            with self._database.begin() as connection, _explained():
+                yield connection
+            return
+        url = make_url(self._settings.database).set(database=self._cron_name)
+        there = Database(url.render_as_string(hide_password=False), prepare=False)
+        try:
+            with _explained(), there.begin() as connection:
+                yield connection
+        finally:
+            there.dispose()
+
+    def _check(self, cron: Connection) -> None:
+        if jobs.version(cron) is None:
+            raise TasksError(
+                f"pg_cron is not installed in the database {self._cron_name}. Install it there, or "
+                "name the database that has it by --cron-database, or leave the calls to another "
+                "scheduler by --functions-only."
+            )
+
+
+def _home(commands: dict[str, str]) -> str:
+    """Return the schema, as the commands have it."""
+    return next(iter(commands.values())).partition(" ")[2].partition(".")[0]
+
+
+def _refuse(unfit: dict[str, str]) -> None:
+    if unfit:
+        those = "; ".join(f"{name}: {why}" for name, why in unfit.items())
+        raise TasksError(
+            f"The database cannot fire {those}. Change or disable them, or leave them to beat or "
+            "a worker by --leave-unfit."
+        )
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) != _PRIVILEGE:
+            raise
+        raise TasksError(
+            "This role may not enter jobs of pg_cron. A superuser grants it USAGE ON SCHEMA cron "
+            "and, where pg_cron is in another database, EXECUTE ON FUNCTION "
+            "cron.schedule_in_database."
+        ) from None
+
+
+def _trouble(standing: Installed, found: list[CronJob], now: datetime) -> Iterator[str]:
+    if standing is Installed.OTHERWISE:
+        yield (
+            "The functions are of other code or settings. Run again: tasks-app db-scheduler install"
+        )
+    for job in found:
+        if not job.active:
+            yield f"The job {job.duty} is switched off. Run again: tasks-app db-scheduler install"
+        elif job.status == "failed":
+            yield (
+                f"The job {job.duty} failed: {job.message or 'no message'}. If it could not "
+                f"connect, let pg_hba.conf or a .pgpass of the server admit {job.role}."
+            )
+        elif job.last_at is not None and now - job.last_at > PATIENCE:
+            yield (
+                f"The job {job.duty} last ran {rough(now - job.last_at)} ago. "
+                "Look for 'pg_cron' in the server's log."
+            )

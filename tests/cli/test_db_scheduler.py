@@ -1,0 +1,95 @@
+"""``db-scheduler``: without pg_cron here; with it in ``tests/edge/test_db_scheduler.py``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, text
+
+from tasks_app import create_schedule
+from tasks_app.pool.db_scheduler import functions
+from tests.cli.shell import Shell
+
+CALLS = """\
+To be called once a minute:
+  SELECT public.task_fire_schedules()
+  SELECT public.task_rescue_expired()
+  SELECT public.task_sweep()
+  SELECT public.task_maintain_partitions()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _tidy(engine: Engine) -> Iterator[None]:
+    yield
+    with engine.begin() as connection:
+        functions.drop(connection)
+
+
+def test_functions_are_made_shown_and_removed(shell: Shell, engine: Engine) -> None:
+    nothing = shell("db-scheduler", "status")
+    assert (nothing.returncode, nothing.stdout) == (
+        1,
+        "functions: not installed; no pg_cron there; 0 jobs\n",
+    )
+
+    made = shell("db-scheduler", "install", "--functions-only")
+    assert (made.returncode, made.stdout) == (
+        0,
+        CALLS,
+    )
+    with engine.begin() as connection:
+        create_schedule(connection, "nightly", "report", cron="0 3 * * *")
+        for command in functions.commands(connection).values():
+            connection.execute(text(command))
+    state = shell("db-scheduler", "status", "--json")
+    assert state.returncode == 0
+    assert json.loads(state.stdout)["functions"] == "installed"
+
+    gone = shell("db-scheduler", "remove")
+    assert gone.stdout.startswith("0 jobs and 1")
+    with engine.begin() as connection:
+        assert functions.drop(connection) == 0
+
+
+def test_nobody_else_may_call_them(shell: Shell, engine: Engine) -> None:
+    shell("db-scheduler", "install", "--functions-only")
+    with engine.begin() as connection:
+        open_to_all = connection.execute(
+            text("""SELECT proname FROM pg_proc, aclexplode(proacl) AS g
+                WHERE proname LIKE 'task%' AND obj_description(oid, 'pg_proc') LIKE 'tasks_app %'
+                  AND g.grantee = 0""")
+        ).all()
+    assert open_to_all == []
+
+
+def test_a_schedule_that_the_database_cannot_fire_is_named_and_nothing_is_changed(
+    shell: Shell, engine: Engine
+) -> None:
+    with engine.begin() as connection:
+        create_schedule(connection, "often", "report", every="10s")
+
+    refused = shell("db-scheduler", "install", "--functions-only")
+    assert refused.returncode == 2
+    assert refused.stderr.strip().endswith(
+        "The database cannot fire often: its interval is below a minute, and the database looks "
+        "once a minute. Change or disable them, or leave them to beat or a worker by --leave-unfit."
+    )
+    assert "not installed" in shell("db-scheduler", "status").stdout
+
+    assert shell("db-scheduler", "install", "--functions-only", "--leave-unfit").returncode == 0
+    assert "often is left to beat or a worker: its interval is below a minute" in (
+        shell("db-scheduler", "status").stdout
+    )
+
+
+def test_without_pg_cron_it_says_what_to_do(shell: Shell) -> None:
+    refused = shell("db-scheduler", "install")
+    assert refused.returncode == 2
+    assert "pg_cron is not installed in the database" in refused.stderr
+    assert "--functions-only" in refused.stderr
+    assert 'has no database "nowhere"' in (
+        shell("db-scheduler", "status", "--cron-database", "nowhere").stderr
+    )

@@ -1,0 +1,137 @@
+"""Real pg_cron beside, instead of and before a scheduler in Python; its server is killed.
+
+It looks once a minute, so this takes minutes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from tasks_app import create_schedule, create_task
+from tasks_app.domain.config.settings import load_settings
+from tasks_app.domain.schedules.timing import between
+from tasks_app.pool.schedules import schedules
+from tasks_app.pool.schema import migrate
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.schedules.db_scheduler import DbScheduler
+from tasks_app.runtime.schedules.scheduler import Scheduler
+from tests.pg_cron import CronServer, cron_server
+from tests.waiting import until
+
+pytestmark = [pytest.mark.edge, pytest.mark.timeout(900, method="thread")]
+TICK = timedelta(microseconds=1)
+MADE = "SELECT count(*) FROM task_schedule_fire WHERE task_id IS NOT NULL"
+FIRED = (
+    "SELECT s.name, f.fire_at FROM task_schedule_fire f JOIN task_schedule s ON s.id = schedule_id"
+)
+
+
+@pytest.fixture
+def server(open_folder: Path) -> Iterator[CronServer]:
+    """A server with pg_cron in the database postgres, and the tasks in another."""
+    with cron_server(open_folder) as server:
+        engine = create_engine(server.url("tasks").replace("postgresql:", "postgresql+psycopg:"))
+        with engine.begin() as connection:
+            migrate(connection)
+        engine.dispose()
+        yield server
+
+
+@contextmanager
+def _beat(url: str) -> Iterator[None]:
+    """Fire each fifth of a second, as who leads does; another process in all but its pid."""
+    over = threading.Event()
+
+    def fire() -> None:
+        database = Database(url)
+        while not over.wait(0.2):
+            Scheduler(database).run_once()
+        database.dispose()
+
+    thread = threading.Thread(target=fire)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
+
+
+ROWS = """
+    INSERT INTO task_pending (name, state, attempt, max_attempts, at_most_once, owner,
+        lease_token, lease_until, started_at)
+    VALUES ('lost', 'RUNNING', 1, 3, false, 'gone', gen_random_uuid(), now(), now())
+"""
+TASKS = """SELECT headers ->> 'schedule', headers ->> 'fire_at' FROM task_pending
+    WHERE schedule_id IS NOT NULL"""
+DAYS = "SELECT FROM pg_inherits WHERE inhparent = CAST('task_completed' AS regclass)"
+
+
+def _set_up(database: Database) -> None:
+    with database.begin() as connection:
+        for name, when in (
+            ("minutely", {"cron": "* * * * *"}),
+            ("often", {"every": "61s"}),
+            ("berlin", {"cron": "*/2 * * * *", "timezone": "Europe/Berlin"}),
+        ):
+            create_schedule(connection, name, "work", missed="fire_all", **when)  # type: ignore[arg-type]
+        create_task(connection, "late", expires_at=schedules.clock(connection))
+        connection.execute(text(ROWS))
+
+
+def _expected(database: Database, end: datetime) -> set[tuple[str, datetime]]:
+    with database.begin() as connection:
+        return {
+            (each.name, at)
+            for each in schedules.find(connection)
+            for at in between(each.timing, each.created_at + TICK, end)
+        }
+
+
+def _calm(scheduler: DbScheduler) -> bool:
+    state = scheduler.status()
+    return not state.trouble and all(job.status == "succeeded" for job in state.jobs)
+
+
+def _more(server: CronServer, number: int) -> None:
+    """Wait for so many more instants that got a task."""
+    wanted = server.execute("tasks", MADE)[0][0] + number
+    until(lambda: server.execute("tasks", MADE)[0][0] >= wanted, 200, f"{wanted} instants")
+
+
+def test_each_instant_once_by_pg_cron_by_beat_and_by_both(
+    server: CronServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKS_APP_DATABASE_URL", server.url("tasks"))
+    settings = load_settings()
+    database = Database(settings.database)
+    scheduler = DbScheduler(settings, database, "postgres")
+    scheduler.install()
+    _set_up(database)
+    _more(server, 4)  # by pg_cron alone
+    server.kill()
+    server.start()
+    _more(server, 2)
+    with _beat(settings.database):
+        _more(server, 4)  # by both
+        assert scheduler.remove()[0] == 4
+        _more(server, 2)  # by beat alone
+    scheduler.install()
+    _more(server, 2)  # and back
+    until(lambda: _calm(scheduler), 130, "a good run of each job")
+
+    fired = Counter(server.execute("tasks", FIRED))
+    tasks = Counter(server.execute("tasks", TASKS))
+    assert _expected(database, max(at for _, at in fired)) <= set(fired)
+    assert set(fired.values()) == set(tasks.values()) == {1}
+    assert len(tasks) == len(fired)
+    ends = dict(server.execute("tasks", "SELECT name, state FROM task_all WHERE name <> 'work'"))
+    assert ends == {"late": "EXPIRED", "lost": "PENDING"}
+    assert len(server.execute("tasks", DAYS)) > 3
+    database.dispose()

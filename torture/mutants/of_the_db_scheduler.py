@@ -1,0 +1,53 @@
+"""What the database does as scheduler; each without one rule."""
+
+from __future__ import annotations
+
+from torture.mutants.change import mutant
+
+FIRING = "tasks_app/pool/db_scheduler/firing.py"
+TIMING = "tasks_app/pool/db_scheduler/timing.py"
+UPKEEP = "tasks_app/pool/db_scheduler/upkeep.py"
+TESTS = "tests/pool/db_scheduler/test_functions.py::"
+
+DB_SCHEDULER = (
+    mutant(
+        "db-scheduler: an instant once",
+        "An instant that somebody has entered makes no second task.",
+        FIRING,
+        "IF what = '{Fired.MADE}' AND entered THEN",
+        "IF what = '{Fired.MADE}' THEN",
+        f"{TESTS}test_both_at_once_make_one_task",
+    ),
+    mutant(
+        "db-scheduler: misfires",
+        "What was missed goes by the schedule's policy.",
+        FIRING,
+        "IF missed <> 'fire_once' OR",
+        "IF true OR",
+        f"{TESTS}test_the_function_fires_what_the_scheduler_fires",
+    ),
+    mutant(
+        "db-scheduler: who is fit",
+        "What the database cannot fire as Python does is left alone.",
+        FIRING,
+        "IS NULL\n            ORDER BY x.look_at LIMIT 500",
+        "IS NOT DISTINCT FROM NULL OR true\n            ORDER BY x.look_at LIMIT 500",
+        f"{TESTS}test_what_the_database_does_not_fire_is_left_to_beat",
+    ),
+    mutant(
+        "db-scheduler: clock changes",
+        "What names a time of the day fires once on a day that has it twice.",
+        TIMING,
+        "IF found > after THEN",
+        "IF true THEN",
+        "tests/pool/db_scheduler/test_timing.py::test_the_days_on_which_clocks_change",
+    ),
+    mutant(
+        "db-scheduler: let renew",
+        "A lease is over for one renewal before the database rescues.",
+        UPKEEP,
+        '"grace": _literal(settings.renew_every)',
+        '"grace": "interval \'0\'"',
+        f"{TESTS}test_a_lease_is_over_for_one_renewal_before_the_database_rescues",
+    ),
+)
