@@ -70,7 +70,7 @@ ROWS = """
 """
 TASKS = """SELECT headers ->> 'schedule', headers ->> 'fire_at' FROM task_pending
     WHERE schedule_id IS NOT NULL"""
-DAYS = "SELECT FROM pg_inherits WHERE inhparent = CAST('task_completed' AS regclass)"
+DAYS = "SELECT inhrelid FROM pg_inherits WHERE inhparent = CAST('task_completed' AS regclass)"
 
 
 def _set_up(database: Database) -> None:
