@@ -20,7 +20,7 @@ _where = click.option(
 
 @click.group("db-scheduler")
 def db_scheduler() -> None:
-    """Let the database fire schedules and keep the pool in order, by pg_cron."""
+    """Let the database fire schedules, by pg_cron, without beat."""
 
 
 @db_scheduler.command()
@@ -31,10 +31,11 @@ def db_scheduler() -> None:
 def install(
     *, cron_database: str | None, functions_only: bool, leave_unfit: bool, json_: bool
 ) -> None:
-    """Make the functions, and jobs that call them once a minute; again after each upgrade.
+    """Make the functions, and jobs that call them each minute.
 
-    Connect as the owner of the tables: as this role the jobs run. Exit 2: a schedule cannot be
-    fired by the database, or there is no pg_cron; nothing is changed then.
+    Run it again after each upgrade. Connect as the owner of the tables: as this role the jobs
+    run. Exit 2: a schedule cannot be fired by the database, or there is no pg_cron; nothing is
+    changed then.
     """
     with opened() as database:
         scheduler = DbScheduler(settings(), database, cron_database)

@@ -19,7 +19,7 @@ from tasks_app.runtime.encryption.rotation import Rotated, rotate
 
 @click.group()
 def encryption() -> None:
-    """Make keys, count what they have encrypted, change to another."""
+    """Make keys, count what they encrypt, change to another."""
 
 
 @encryption.command("new-key")
@@ -54,10 +54,10 @@ def status(*, json_: bool) -> None:
 @click.option("--rest", type=click.FloatRange(0, 60), default=0.0, help="Seconds between steps.")
 @output.as_json
 def rotate_(*, rest: float, json_: bool) -> None:
-    """Encrypt anew, by the first key, what older keys have encrypted; workers go on.
+    """Encrypt by the first key what others have encrypted.
 
-    First give every process both keys, the new one first. Stopped, it may be started again.
-    Exit 1: values are left, whose key is missing here or does not open them.
+    Workers go on. First give every process both keys, the new one first. Stopped, it may be
+    started again. Exit 1: values are left, whose key is missing here or does not open them.
     """
     with connected() as engine:
         done = rotate(engine, encryption_here().keyring, by=caller(), rest_s=rest)

@@ -31,10 +31,11 @@ def erase(
     preview: bool,
     json_: bool,
 ) -> None:
-    """Remove payload, headers, result and texts of tasks that are over; print a receipt.
+    """Remove what tasks that are over hold; print a receipt.
 
-    Rows, outcomes and keys stay. Only the owner of the tables may. Exit 1: something was left,
-    because it still waits, runs or goes on. Backups and log files are out of reach.
+    Payloads, headers, results and texts go. Rows, outcomes and keys stay. Only the owner of the
+    tables may. Exit 1: something was left, because it still waits, runs or goes on. Backups and
+    log files are out of reach.
     """
     if not (biz_keys or subject):
         raise click.UsageError("Say which tasks: --biz-key KEY, or --subject WHOM.")

@@ -23,11 +23,11 @@ SHOWN = 20
 @click.option("--all", "all_", is_flag=True, help="List all, not the 20 that waste most.")
 @output.as_json
 def maintain(*, reindex: bool, indexes: tuple[str, ...], all_: bool, json_: bool) -> None:
-    """Show what tables and indexes waste, by estimate; with --reindex give it back.
+    """Show what tables and indexes waste, by estimate.
 
-    One index after the other, by REINDEX INDEX CONCURRENTLY: nobody waits. It may be
-    killed and run again. Exit 1: an index stayed as it was, because a transaction was
-    open for more than a minute.
+    With --reindex one index after the other is written anew, by REINDEX INDEX CONCURRENTLY:
+    nobody waits. It may be killed and run again. Exit 1: an index stayed as it was, because
+    a transaction was open for more than a minute.
     """
     if indexes and not reindex:
         raise click.UsageError("--index goes with --reindex.")

@@ -14,7 +14,7 @@ from tasks_app.pool.operations import notify_trigger
 
 @click.group()
 def notify() -> None:
-    """Wake workers for tasks created in SQL: install, remove, status.
+    """Wake workers at once for tasks that SQL creates.
 
     A trigger notifies in the producer's transaction. Such transactions commit one after another.
     """

@@ -50,7 +50,7 @@ def export(file: Path, *, json_: bool, **selection: Any) -> None:
 )
 @output.as_json
 def import_(file: Path, receipt: Path | None, *, json_: bool) -> None:
-    """Create the tasks of FILE, which `export` wrote elsewhere, each once.
+    """Create the tasks that `export` has written, each once.
 
     It may be killed and run again. Exit 1: tasks were left out, as others have
     their unique keys.
@@ -67,7 +67,7 @@ def import_(file: Path, receipt: Path | None, *, json_: bool) -> None:
 @file
 @output.as_json
 def cancel_moved_(file: Path, *, json_: bool) -> None:
-    """Cancel held tasks that `import` has brought into another database.
+    """Cancel held tasks that `import` created elsewhere.
 
     FILE is the receipt that `import` wrote. Exit 1: some are not held, and left as they are.
     """
