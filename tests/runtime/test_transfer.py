@@ -117,6 +117,20 @@ def test_a_task_takes_all_along_that_its_producer_said(
     assert rows(there, "due_at", "scan_at") == [(LATER, LATER)]
 
 
+def test_an_encrypted_payload_goes_along_as_it_is_stored(
+    engine: Engine, there: Engine, file: Path
+) -> None:
+    stored = {"$encrypted": "v1.2026-11.c2VhbGVk"}
+    made(engine, 1)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE task_pending SET payload = :p"), {"p": json.dumps(stored)})
+
+    export_tasks(engine, file, name="t")
+    brought(there, file)
+
+    assert rows(there, "payload") == [(stored,)]
+
+
 def test_a_held_task_takes_its_own_date_along(engine: Engine, there: Engine, file: Path) -> None:
     (task_id,) = made(engine, 1, run_at=LATER)
     with engine.begin() as connection:

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.domain.encryption.envelope import token_of, wrapped
 from tasks_app.domain.errors import InvalidSelectionError, InvalidTaskError
 from tasks_app.domain.tasks.records import TaskRow
 
@@ -79,11 +80,14 @@ def task_of(line: str, number: int, limit: int) -> PortableTask:
         for name in options.keys() & {"run_at", "expires_at"}:
             options[name] = datetime.fromisoformat(options[name])
         options["headers"] = given.get("headers")
-        new = NewTask(given["name"], given["payload"], options)
+        encrypted = token_of(given["payload"])
+        new = NewTask(given["name"], None if encrypted else given["payload"], options)
         created_at = datetime.fromisoformat(given["created_at"])
         life = tuple(int(given[name]) for name in _LIFE)
         _check(created_at, life)
         key, row = UUID(given["idempotency_key"]), validate(new, None, limit)
+        if encrypted:  # its keys open it there, too
+            row = row._replace(payload=wrapped(encrypted))
         return PortableTask(int(given["id"]), key, created_at, life, row)
     except InvalidTaskError as error:
         raise InvalidSelectionError(f"Line {number}: {error} Nothing was imported.") from None

@@ -8,7 +8,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import format_duration
 from tasks_app.domain.finding import Finding, ok, warn
 from tasks_app.monitor.checks.database import Check
-from tasks_app.pool.dispatch.notifications import is_pooled
+from tasks_app.pool.connection.listening import is_pooled
 from tasks_app.pool.operations import diagnostics, notify_trigger
 from tasks_app.runtime.db.session_settings import PLANNED
 

@@ -5,10 +5,9 @@ The channel is the table's own: pools of one database do not hear each other.
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import Connection, text
 
+from tasks_app.pool.connection.listening import driver_of
 from tasks_app.pool.tables import PENDING
 
 _CHANNEL = f"'tasks_app_' || CAST(CAST(to_regclass('{PENDING}') AS oid) AS text)"
@@ -25,16 +24,6 @@ _READY = text(f"""
 def notify(connection: Connection, queue: str) -> None:
     """Tell all who listen that the queue has work."""
     connection.execute(_NOTIFY, {"queue": queue})
-
-
-def is_pooled(connection: Connection) -> bool:
-    """Whether a pooler stands between us and the server, as PgBouncer does.
-
-    It tells another process id than the server's, and what it gives us for a transaction may serve
-    another client in the next: that one would get our notices.
-    """
-    driver = driver_of(connection)
-    return bool(driver.info.backend_pid != connection.scalar(text("SELECT pg_backend_pid()")))
 
 
 def listen(connection: Connection) -> None:
@@ -55,8 +44,3 @@ def received(connection: Connection) -> set[str]:
     while notice := driver.pgconn.notifies():
         queues.add(notice.extra.decode())
     return queues
-
-
-def driver_of(connection: Connection) -> Any:
-    """Return psycopg's connection, also of one that belongs to no pool."""
-    return connection.connection.dbapi_connection

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.coordination.locks import LockMode
+from tasks_app.pool.connection.listening import driver_of, is_pooled
 from tasks_app.pool.locks import DEAD
 from tasks_app.pool.tables import LOCK_HOLDER, LOCK_PART, NOW
 
@@ -30,7 +31,6 @@ _WAKE = text(f"""
                 OR (q.mode = '{LockMode.COUNTED}' AND h.fence IS NULL))))
 """)
 _LISTEN = text(f"LISTEN {CHANNEL}")
-_SERVER = text("SELECT pg_backend_pid()")
 
 
 def wake(
@@ -45,14 +45,8 @@ def wake(
 
 
 def listen(connection: Connection) -> bool:
-    """Hear of wake-ups on an AUTOCOMMIT connection of psycopg; False: it cannot.
-
-    A pooler that deals servers out to transactions forwards none. It gives its clients a process
-    id of its own making.
-    """
-    info = getattr(connection.connection.dbapi_connection, "info", None)
-    pid = getattr(info, "backend_pid", None)
-    if connection.dialect.driver != "psycopg" or pid != connection.execute(_SERVER).scalar():
+    """Hear of wake-ups on an AUTOCOMMIT connection of psycopg; False: it cannot."""
+    if connection.dialect.driver != "psycopg" or is_pooled(connection):
         return False
     connection.execute(_LISTEN)
     return True
@@ -60,6 +54,5 @@ def listen(connection: Connection) -> bool:
 
 def woken(connection: Connection, for_s: float) -> Iterator[str]:
     """Yield the tokens that are told to ask again, for so long."""
-    driver: Any = connection.connection.dbapi_connection
-    for notification in driver.notifies(timeout=for_s):
+    for notification in driver_of(connection).notifies(timeout=for_s):
         yield notification.payload

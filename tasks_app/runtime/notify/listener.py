@@ -17,7 +17,8 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
-from tasks_app.pool.dispatch.notifications import driver_of, is_pooled, listen, received
+from tasks_app.pool.connection.listening import driver_of, is_pooled
+from tasks_app.pool.dispatch.notifications import listen, received
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import patience_s
 

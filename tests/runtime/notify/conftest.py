@@ -14,7 +14,7 @@ from tests.waiting import until
 
 LISTENERS = """
     SELECT count(*) FROM pg_stat_activity
-    WHERE datname = current_database() AND state = 'idle' AND query LIKE 'LISTEN%'
+    WHERE datname = current_database() AND state = 'idle' AND query LIKE 'LISTEN "%'
 """
 
 
