@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.conf import settings
+from django.core import mail
 from django.db import DEFAULT_DB_ALIAS, connections
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -68,7 +69,9 @@ def settings_of_django() -> dict[str, str]:
             )
     _check_environment()
     found = {key.lower(): _text(value) for key, value in said.items() if value is not None}
-    return {"database_url": url_of(database_alias()), **found}
+    # Django's test runner drops its database, and cannot while a connection for hints is open.
+    in_tests = {"hints": "off"} if hasattr(mail, "outbox") else {}
+    return {"database_url": url_of(database_alias()), **in_tests, **found}
 
 
 def _check_environment() -> None:

@@ -143,6 +143,12 @@ prune --dry-run
 prune
 scan
 unblock {failed}
+notify install
+notify status
+notify remove
+db-scheduler install --functions-only
+db-scheduler status
+db-scheduler remove
 """
 
 

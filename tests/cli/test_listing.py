@@ -142,7 +142,7 @@ def test_wide_and_json_keep_all(
 
     assert len(lines) == 1 + len(tasks)
     assert "customer.points.grant.every.month" in line_of(lines, tasks["parked"])[0]
-    assert line_of(lines, tasks["later"])[0].count("Z") == 2  # created, due
+    assert line_of(lines, tasks["later"])[0].count("Z") == 3  # created, due, changed
     again = found[tasks["again"]]
     assert again["last_error"] == f"{CAUSE.kind}: {CAUSE.message}"
     assert again["due_at"].startswith("20")

@@ -136,3 +136,17 @@ def test_a_hint_follows_the_commit_and_no_rollback(site: Bench, ear: Ear) -> Non
     assert before == []
     assert list(ear.ids) == [int(kept)]
     assert later
+
+
+def test_hints_are_off_while_djangos_tests_run(site: Bench) -> None:
+    """Its runner drops the database, to which the sender of hints would still be connected."""
+    from django.test.utils import setup_test_environment, teardown_test_environment
+
+    from tasks_app.django.configuration import settings_of_django
+
+    before = settings_of_django()
+    setup_test_environment()
+    try:
+        assert settings_of_django() == before | {"hints": "off"}
+    finally:
+        teardown_test_environment()

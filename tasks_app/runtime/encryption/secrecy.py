@@ -24,13 +24,15 @@ class Secrecy:
 
     def __init__(self, encryption: Encryption) -> None:
         self._encryption = encryption
+        self.listed = bool(encryption.patterns)
+        """Whether the settings encrypt any tasks."""
         encryption.keyring  # noqa: B018  what is wrong with the keys is said at the start
 
     def covers(self, task: ClaimedTask, spec: HandlerSpec) -> bool:
         """Whether handler or settings say so, or the task's payload is encrypted."""
         if spec.encrypted or token_in(task.payload) is not None:
             return True
-        return bool(self._encryption.patterns) and self._encryption.asks(task.name, task.queue)
+        return self.listed and self._encryption.asks(task.name, task.queue)
 
     def begin(self, task: ClaimedTask, spec: HandlerSpec) -> bool:
         """Return whether what comes of a run is to be encrypted.

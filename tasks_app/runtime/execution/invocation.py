@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only as await_
 
 from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.encryption.envelope import BEGIN
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.settlement import succeeded
@@ -81,15 +82,14 @@ class Invocation:
 
         Raises:
             FenceLostError: the run is not ours any more.
-            NotBegunError: nothing was called: the payload could not be fetched, or the lease may
-                be over. Otherwise a process that was suspended, say, would begin what others have
-                declared dead.
-            MissingKeyError: nothing was called: there is no key to decrypt, or to encrypt, with.
+            NotBegunError: nothing was called: no payload came, or the lease may be over.
+            MissingKeyError: nothing was called: there is no key to decrypt or to encrypt with.
         """
         lane = self._async if spec.is_async else self.plain
         arguments = self._arguments(run, spec, lane, context) if spec.takes_payload else (context,)
         task = run.task
-        secret = self.secrecy.begin(task, spec)
+        may_be = self.secrecy.listed or spec.encrypted or (task.payload or "").startswith(BEGIN)
+        secret = may_be and self.secrecy.begin(task, spec)
         if time.monotonic() >= run.held_until:
             log.warning("task %s: not begun, its lease may be over", task.task_id)
             raise NotBegunError

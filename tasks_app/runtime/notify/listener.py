@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -27,6 +28,10 @@ log = quiet_logger(__name__)
 LONGEST_PATIENCE_S = 30.0
 """Between two tries to connect; the first are as near as those of other threads."""
 JOIN_S = 1.0
+LOOK_MS = 500
+"""How often it looks, without asking the database, whether its connection is wanted elsewhere."""
+GIVEN_WAY_S = 60.0
+"""How long it then stays without one."""
 
 
 @contextmanager
@@ -90,11 +95,16 @@ class Listener:
                         )
                         return
                     self._listen(connection)
+                if not self._ends.is_set():
+                    log.info("connections are short: this process looks for work by itself")
+                    self._ends.wait(GIVEN_WAY_S)
             except Exception as error:
                 self._lost(error)
                 self._ends.wait(self._patience_s)
 
     def _listen(self, connection: Connection) -> None:
+        """Listen until the end, or until this process was refused a connection: work goes first."""
+        began = time.monotonic()
         listen(connection)
         if self._patience_s:
             log.info("the database wakes this process again")
@@ -103,8 +113,8 @@ class Listener:
         for descriptor in (driver_of(connection).fileno(), self._read_end):
             poll.register(descriptor, select.POLLIN)
         self._wake(set())  # what came before this was not heard
-        while not self._ends.is_set():
-            poll.poll()
+        while not self._ends.is_set() and self._database.losses.refused < began:
+            poll.poll(LOOK_MS)
             if queues := received(connection):
                 self._wake(queues)
 

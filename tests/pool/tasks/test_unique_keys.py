@@ -183,7 +183,11 @@ class TestPolicies:
         )
 
         assert (again, again.created, again.outcome) == (first, False, CreateOutcome.REPLACED)
-        assert row_of(connection, first)._asdict() == {**before, "payload": {"n": 2}}
+        assert row_of(connection, first)._asdict() == {
+            **before,
+            "payload": {"n": 2},
+            "changed_at": NOON,
+        }
         assert count(connection) == 1
 
     @pytest.mark.parametrize("scope", [None, *SCOPES])
@@ -198,7 +202,7 @@ class TestPolicies:
 
         assert (again, again.created, again.outcome) == (first, False, CreateOutcome.RESCHEDULED)
         due = NOON + timedelta(seconds=90)
-        changed = {"due_at": due, "scan_at": due, "parked": None}
+        changed = {"due_at": due, "scan_at": due, "parked": None, "changed_at": NOON}
         assert row_of(connection, first)._asdict() == {**before, **changed}
 
     def test_reschedule_goes_by_run_at_too_and_may_be_sooner(self, connection: Connection) -> None:
