@@ -15,11 +15,13 @@ from tests.factory import pending_task
 from tests.runtime.api.bulk_rows import failed_task, make
 
 WHY = "the bank is back"
-EDITED = """
+NAME = "trail.edited"
+"""Other tests of this process have a handler of "t"."""
+EDITED = f"""
 from tasks_app import handler
 
-@handler("t")
-def t(ctx, payload: dict):
+@handler("{NAME}")
+def edited(ctx, payload: dict):
     pass
 """
 
@@ -37,7 +39,9 @@ def told(run: Shell, task_id: int, what: str) -> list[dict[str, Any]]:
 
 def subject(engine: Engine, action: str) -> int:
     with engine.begin() as connection:
-        return failed_task(connection) if action == "requeue" else int(pending_task(connection))
+        if action == "requeue":
+            return failed_task(connection)
+        return int(pending_task(connection, NAME))
 
 
 VERBS = [("cancel",), ("requeue",), ("edit", "--set", "a=1"), ("hold",)]
@@ -57,7 +61,8 @@ def test_the_reason_is_in_the_audit_and_in_the_trail(
     monkeypatch.setenv("TASKS_APP_TRANSITIONS", level)
     task_id = subject(engine, words[0])
 
-    which = ("--name", "t") if selected else (str(task_id),)
+    name = "t" if words[0] == "requeue" else NAME
+    which = ("--name", name) if selected else (str(task_id),)
     done = run(*words, *which, "--why", WHY)
 
     assert done.returncode == 0, done.stderr

@@ -21,6 +21,7 @@ LISTENERS = """
 QUIET = """
     SELECT bool_and(state = 'idle' AND state_change < clock_timestamp() - interval '0.3 s')
     FROM pg_stat_activity WHERE datname = current_database() AND pid != pg_backend_pid()
+      AND backend_type = 'client backend'
 """
 """Nobody looks for work just now, so that nobody finds by a look what is created next."""
 
