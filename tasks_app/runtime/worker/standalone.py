@@ -40,7 +40,7 @@ SHORTEST_NAP_S = 0.005
 """Instants that lie closer together are served together."""
 IN_VAIN = Pace(0.0, 20, 0.1)
 """A notice wakes all idle children, and one gets the task: the looks of the others take a twentieth
-of their time."""
+of their time. Who has just got one does not rest: it may have been there before its notice."""
 
 
 class StandaloneWorker:
@@ -119,7 +119,9 @@ class StandaloneWorker:
                 raise
             return None
         self._crowded_since = None
-        if noticed and not taken:
+        if taken:
+            self._in_vain.forget()
+        elif noticed:
             self._rest_s = self._in_vain.rest_after(time.monotonic() - self._claimed_at)
         return taken
 

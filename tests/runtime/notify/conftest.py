@@ -18,12 +18,26 @@ LISTENERS = """
 """
 
 
-QUIET = """
-    SELECT bool_and(state = 'idle' AND state_change < clock_timestamp() - interval '0.3 s')
+BUSY = """
+    SELECT array_agg(concat_ws(' ', pid, state, application_name, left(query, 80)))
     FROM pg_stat_activity WHERE datname = current_database() AND pid != pg_backend_pid()
-      AND backend_type = 'client backend'
+      AND backend_type = 'client backend' AND state_change > clock_timestamp() - interval '0.3 s'
 """
-"""Nobody looks for work just now, so that nobody finds by a look what is created next."""
+
+
+def until_quiet(bench: Bench) -> None:
+    """Wait until nobody looks for work: else a look may find what is created next."""
+    busy: list[str] | None = None
+
+    def is_quiet() -> bool:
+        nonlocal busy
+        busy = bench.sql(BUSY)
+        return not busy
+
+    try:
+        until(is_quiet)
+    except AssertionError as error:
+        raise AssertionError(f"still busy: {busy}") from error
 
 
 class Listening:

@@ -20,7 +20,7 @@ from tasks_app import create_task
 from tasks_app.embedded.servers.postgres import Postgres
 from tasks_app.pool.operations.notify_trigger import install, remove
 from tests.runtime.bench import Bench
-from tests.runtime.notify.conftest import QUIET
+from tests.runtime.notify.conftest import until_quiet
 from tests.waiting import until
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
@@ -71,7 +71,7 @@ def _end(parent: subprocess.Popen) -> None:
 def starts_soon(bench: Bench) -> None:
     """Create tasks on a session, each while all workers sleep."""
     for _ in range(3):
-        until(lambda: bench.sql(QUIET))
+        until_quiet(bench)
         with Session(bench.engine) as session, session.begin():
             task_id = create_task(session, "plain")
         until(lambda task=task_id: bench.state(task) == "SUCCEEDED", SOON_S, "the run")
@@ -119,7 +119,7 @@ def test_sql_wakes_by_the_trigger(bench: Bench, work: Work, listeners: Callable[
         until(listeners, 30)
 
         for _ in range(3):
-            until(lambda: bench.sql(QUIET))
+            until_quiet(bench)
             task_id = bench.sql("SELECT task_create('plain')")
             until(lambda task=task_id: bench.state(task) == "SUCCEEDED", SOON_S, "the run")
     finally:

@@ -15,7 +15,7 @@ from tasks_app.pool.dispatch.notifications import notify
 from tasks_app.pool.flow_control.limits import set_limit
 from tasks_app.runtime.api.groups import create_group
 from tests.runtime.bench import Bench
-from tests.runtime.notify.conftest import LISTENERS, QUIET
+from tests.runtime.notify.conftest import LISTENERS, until_quiet
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 
@@ -107,7 +107,7 @@ def test_a_notice_ends_the_nap(bench: Bench) -> None:
     until(lambda: bench.sql(LISTENERS))
 
     for _ in range(3):
-        until(lambda: bench.sql(QUIET))
+        until_quiet(bench)
         task_id = bench.create()
         with bench.engine.begin() as connection:
             notify(connection, "default")
@@ -126,6 +126,22 @@ def test_a_child_that_is_woken_in_vain_rests(bench: Bench) -> None:
 
     assert rests[:2] == [0, 0]  # one slow look is no sign
     assert all(0 < rest <= 0.1 for rest in rests[2:])
+
+
+def test_a_child_that_has_just_got_a_task_does_not_rest(bench: Bench) -> None:
+    bench.succeeding()
+    work = bench.work()
+    for _ in range(2):
+        work.notice({"default"})
+        assert work.claim() == 0
+    bench.create()
+    assert work.claim() == 1
+    work._rest_s = 0.0
+
+    work.notice({"default"})  # of the task that is claimed already
+    assert work.claim() == 0
+
+    assert work._rest_s == 0
 
 
 def test_four_threads_run_four_tasks_at_a_time(bench: Bench) -> None:
