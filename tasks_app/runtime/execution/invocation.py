@@ -22,6 +22,8 @@ from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.settlement import succeeded
 from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.large_values.reference import BEGIN as LARGE
+from tasks_app.domain.large_values.reference import PAYLOAD, LargeValueLostError, reference_in
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.payload import decode, encode
 from tasks_app.domain.tasks.payload_type import explain
@@ -41,8 +43,11 @@ from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.middleware import Middleware, chain
+from tasks_app.runtime.large_values.values import LargeStoreError, LargeValues
 
 log = quiet_logger(__name__)
+
+_STORED = (BEGIN, LARGE)
 
 
 class FenceLostError(Exception):
@@ -71,6 +76,7 @@ class Invocation:
         self.plain: SyncLane = (plain_lane or SyncLane)(database, guard)
         self._async = AsyncLane(database, guard, settings.async_connections)
         self.secrecy = Secrecy(Encryption(settings))
+        self._large = LargeValues(settings)
 
     def lane(self, spec: HandlerSpec) -> Lane:
         return self._async if spec.is_async else self.plain
@@ -88,7 +94,7 @@ class Invocation:
         lane = self._async if spec.is_async else self.plain
         arguments = self._arguments(run, spec, lane, context) if spec.takes_payload else (context,)
         task = run.task
-        may_be = self.secrecy.listed or spec.encrypted or (task.payload or "").startswith(BEGIN)
+        may_be = self.secrecy.listed or spec.encrypted or (task.payload or "").startswith(_STORED)
         secret = may_be and self.secrecy.begin(task, spec)
         if time.monotonic() >= run.held_until:
             log.warning("task %s: not begun, its lease may be over", task.task_id)
@@ -104,8 +110,11 @@ class Invocation:
         else:
             value = lane.call(spec, arguments, limit)
         result = None if value is None else self._result(value, spec)
+        large = result is not None and self._large.has_large_result(result)
         if secret and result is not None:
             result = self.secrecy.result(result, task.name)
+        if large and result is not None:
+            result = self._kept(lane, task, result, encrypted=bool(secret))
         run_ms = round((time.monotonic() - run.since) * 1000)
         return succeeded(task, result, run_ms, run.since)
 
@@ -127,6 +136,8 @@ class Invocation:
                 raise
         if text is None:
             raise FenceLostError
+        if text.startswith(LARGE):
+            text = self._loaded(lane, task, text)
         text = self.secrecy.payload(run, text)
         try:
             return (context, spec.payload(decode(text, "payload")))
@@ -140,9 +151,33 @@ class Invocation:
         with self._database.begin() as connection:
             return fetch_payload(connection, task.fence)
 
+    def _loaded(self, lane: Lane, task: ClaimedTask, text: str) -> str:
+        """Return the payload that a reference stands for; its loss is the task's, no outage is."""
+        reference = reference_in(text)
+        if reference is None:  # it only looks like one
+            return text
+        begin, task_id = self._database.begin, task.task_id
+        try:
+            return lane.aside(lambda: self._large.load(begin, task_id, reference, PAYLOAD))
+        except LargeValueLostError as error:
+            raise Fail(str(error)) from None
+        except LargeStoreError as error:
+            log.warning("task %s: not begun: %s", task_id, error)
+            raise NotBegunError from error
+        except SQLAlchemyError as error:
+            if is_lost(error):
+                raise NotBegunError from error
+            raise
+
+    def _kept(self, lane: Lane, task: ClaimedTask, result: str, *, encrypted: bool) -> str:
+        begin, task_id = self._database.begin, task.task_id
+        return lane.aside(
+            lambda: self._large.keep_result(begin, task_id, result, encrypted=encrypted)
+        )
+
     def _result(self, value: Any, spec: HandlerSpec) -> str:
         try:
-            return encode(value, "result", self._settings.result_limit, spec.to_json)
+            return encode(value, "result", self._large.result_limit, spec.to_json)
         except InvalidTaskError as error:
             raise Fail(f"The handler's result cannot be stored: {error}") from None
 
