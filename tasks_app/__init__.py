@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         acancel_group, acreate_group, aget_group, agroup_results, cancel_group, create_group,
         get_group, group_results,
     )
+    from tasks_app.runtime.api.large_values import aload_large_values, load_large_values
     from tasks_app.runtime.api.limits import (
         adrop_limit, alist_limits, aset_limit, aunblock_task, drop_limit, list_limits, set_limit,
         unblock_task,
@@ -116,7 +117,8 @@ __all__ = [
     "aenable_schedule", "aenable_task", "aexplain_task", "afill_fingerprints", "aget_group",
     "aget_job", "aget_queue", "aget_schedule", "aget_task", "agroup_results", "ahold_task",
     "alist_calendars", "alist_errors", "alist_jobs", "alist_limits", "alist_queues",
-    "alist_schedules", "amark_error_known", "amark_error_unknown", "amove_task", "apause_queue",
+    "alist_schedules", "aload_large_values", "amark_error_known", "amark_error_unknown",
+    "amove_task", "apause_queue",
     "apreview", "apreview_schedule", "arelease_task", "aremove_calendar", "aremove_schedule",
     "areplan_job", "areprioritise_task", "arequeue_task", "areschedule_task", "areset_queue",
     "arestart_job", "aresume_queue", "arun_schedule", "arun_task_now", "aset_calendar",
@@ -127,7 +129,8 @@ __all__ = [
     "drop_limit", "enable_schedule", "enable_task", "explain_task", "fill_fingerprints", "fire_all",
     "foresee_bulk", "foresee_rest", "get_group", "get_job", "get_queue", "get_schedule", "get_task",
     "group_results", "handler", "hint_tasks", "hold_task", "list_calendars", "list_errors",
-    "list_jobs", "list_limits", "list_queues", "list_schedules", "mark_error_known",
+    "list_jobs", "list_limits", "list_queues", "list_schedules", "load_large_values",
+    "mark_error_known",
     "mark_error_unknown", "middleware", "move_task", "pause_queue", "preview", "preview_schedule",
     "release_task", "remove_calendar", "remove_schedule", "replan_job", "reprioritise_task",
     "requeue_errors", "requeue_task", "reschedule_task", "reset_queue", "restart_job",
@@ -179,6 +182,7 @@ _ROOMS = {
     " fill_fingerprints list_errors mark_error_known mark_error_unknown",
     "runtime.api.groups": "acancel_group acreate_group aget_group agroup_results cancel_group"
     " create_group get_group group_results",
+    "runtime.api.large_values": "aload_large_values load_large_values",
     "runtime.api.limits": "adrop_limit alist_limits aset_limit aunblock_task drop_limit list_limits"
     " set_limit unblock_task",
     "runtime.api.staged_requeue": "RequeueStage requeue_errors",

@@ -52,7 +52,7 @@ def _task(desk: Desk, task_id: int) -> Task:
         raise HttpError(404, f"There is no task {task_id}. It may have been pruned.")
     task = opened_task(task)
     if reference_of(task.payload):
-        raise HttpError(409, "Its payload is too large to be edited here. Use edit_payload().")
+        raise HttpError(409, "Its payload is too large to be edited. Cancel it and create another.")
     if token_of(task.payload):
         raise HttpError(409, "Its payload is encrypted, and this process lacks the key. Set it.")
     return task

@@ -205,7 +205,7 @@ class Edits:
         except UnreadableTaskError:
             raise InvalidSelectionError("its payload cannot be read") from None
         if reference_of(payload):
-            raise InvalidSelectionError("its payload is kept outside of its row: give it a new one")
+            raise InvalidSelectionError("its payload is too large to be edited")
         if token_of(payload) or spec.encrypted:
             # The patch stands in the audit, where nothing is encrypted.
             raise InvalidSelectionError("its payload is encrypted: edit it in the dashboard")

@@ -54,8 +54,7 @@ class LargeValueUpkeep:
         for ids in _parts(iter(store.keys(before)), self._most):
             with self._begin() as connection:
                 lost = unknown(connection, ids)
-            for each in lost:
-                store.delete(each.hex)
+            self._values.remove(lost)
             if time.monotonic() >= ends:
                 return False
         return True

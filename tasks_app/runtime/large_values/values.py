@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from sqlalchemy import Connection
 
@@ -124,6 +125,22 @@ class LargeValues:
         if data is None:
             raise LargeValueLostError(kind)
         return data.decode()
+
+    def remove(self, ids: Iterable[UUID]) -> None:
+        """Remove values from the object store.
+
+        Raises:
+            LargeStoreError: it does not answer.
+        """
+        store = self.store
+        try:
+            for each in ids:
+                store.delete(each.hex)
+        except Exception as error:
+            raise LargeStoreError(
+                f"Large values cannot be removed: {_shown(error)}. "
+                "See to the store that TASKS_APP_LARGE_VALUES names, and try again."
+            ) from error
 
     @cached_property
     def store(self) -> LargeValueStore:
