@@ -121,7 +121,7 @@ class LargeValues:
         try:
             data = store.get(reference.key)
         except Exception as error:
-            raise LargeStoreError(f"The {kind} cannot be loaded: {_shown(error)}.") from error
+            raise LargeStoreError(f"The {kind} cannot be loaded: {_shown(error)}.") from None
         if data is None:
             raise LargeValueLostError(kind)
         return data.decode()
@@ -169,13 +169,14 @@ class LargeValues:
     def _made(self, text: str, *, encrypted: bool) -> LargePayload:
         value = LargePayload.of(text, encrypted=encrypted)
         if self.is_outside:
+            store = self.store
             try:
-                self.store.put(value.reference.key, text.encode())
+                store.put(value.reference.key, text.encode())
             except Exception as error:
                 raise LargeStoreError(
                     f"A large value cannot be kept: {_shown(error)}. "
                     "See to the store that TASKS_APP_LARGE_VALUES names, and try again."
-                ) from error
+                ) from None  # its text may hold the value
             value.content = None
         return value
 
@@ -194,5 +195,6 @@ def _is_longer(text: str, limit: int) -> bool:
 
 
 def _shown(error: Exception) -> str:
-    """Return the kind of an error: its text may hold anything."""
-    return type(error).__name__
+    """Return the kind of an error, and what the system says; another text may hold anything."""
+    said = error.strerror if isinstance(error, OSError) and error.errno else None
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
