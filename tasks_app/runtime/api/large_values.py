@@ -30,13 +30,14 @@ def load_large_values(session: Sync | Raw, task: Task) -> Task:
         LargeValueLostError: the task has gone meanwhile, or what keeps its values has lost one.
         LargeStoreError: the object store does not answer.
     """
-    return on_connection(session, partial(_loaded, task=task))
+    return on_connection(session, partial(in_full, task=task))
 
 
 aload_large_values: Final = made_async(load_large_values)
 
 
-def _loaded(connection: Connection, task: Task) -> Task:
+def in_full(connection: Connection, task: Task) -> Task:
+    """Do it on a connection; the same errors."""
     full = replace(
         task,
         payload=_value(connection, task.id, task.payload, PAYLOAD),
