@@ -18,6 +18,8 @@ OLDEST_CODE = "0030"
 COMMENTS = {
     "TABLE task_large_value": """Payloads and results that are kept outside of their rows. A row
         refers to its value as {"$large": {"id": ...}}. A value is never changed.""",
+    "COLUMN task_large_value.id": "As the reference has it; in an object store, without hyphens.",
+    "COLUMN task_large_value.created_at": "When it was written.",
     "COLUMN task_large_value.task_id": """The task whose row refers to it, in any pool. The value is
         removed with the task.""",
     "COLUMN task_large_value.kind": "payload or result.",
