@@ -61,7 +61,6 @@ if TYPE_CHECKING:
         acancel_group, acreate_group, aget_group, agroup_results, cancel_group, create_group,
         get_group, group_results,
     )
-    from tasks_app.runtime.api.large_values import aload_large_values, load_large_values
     from tasks_app.runtime.api.limits import (
         adrop_limit, alist_limits, aset_limit, aunblock_task, drop_limit, list_limits, set_limit,
         unblock_task,
@@ -76,8 +75,8 @@ if TYPE_CHECKING:
     )
     from tasks_app.runtime.api.staged_requeue import RequeueStage, requeue_errors
     from tasks_app.runtime.api.tasks import (
-        acancel_task, acancel_tasks, aexplain_task, aget_task, arequeue_task, cancel_task,
-        cancel_tasks, explain_task, get_task, requeue_task,
+        acancel_task, acancel_tasks, aexplain_task, aget_task, aload_large_values, arequeue_task,
+        cancel_task, cancel_tasks, explain_task, get_task, load_large_values, requeue_task,
     )
     from tasks_app.runtime.api.wait import await_task, wait_task
     from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
@@ -182,12 +181,12 @@ _ROOMS = {
     " fill_fingerprints list_errors mark_error_known mark_error_unknown",
     "runtime.api.groups": "acancel_group acreate_group aget_group agroup_results cancel_group"
     " create_group get_group group_results",
-    "runtime.api.large_values": "aload_large_values load_large_values",
     "runtime.api.limits": "adrop_limit alist_limits aset_limit aunblock_task drop_limit list_limits"
     " set_limit unblock_task",
     "runtime.api.staged_requeue": "RequeueStage requeue_errors",
     "runtime.api.tasks": "acancel_task acancel_tasks aexplain_task aget_task arequeue_task"
-    " cancel_task cancel_tasks explain_task get_task requeue_task",
+    " cancel_task cancel_tasks explain_task get_task requeue_task"
+    " aload_large_values load_large_values",
     "runtime.api.wait": "await_task wait_task",
     "runtime.api.producer": "acreate_task acreate_tasks create_task create_tasks",
     "runtime.api.queues": "achange_queue aget_queue alist_calendars alist_queues apause_queue"

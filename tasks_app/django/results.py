@@ -15,7 +15,7 @@ from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection.psycopg_connection import on_psycopg
 from tasks_app.pool.tasks import browse
-from tasks_app.runtime.api.large_values import in_full
+from tasks_app.runtime.api.tasks import in_full
 from tasks_app.runtime.encryption.values import opened_attempts
 
 DJANGO = "django"

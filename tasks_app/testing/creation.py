@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.tasks.records import Task
 from tasks_app.pool.tasks import browse
-from tasks_app.runtime.api.large_values import in_full
+from tasks_app.runtime.api.tasks import in_full
 from tasks_app.runtime.db.connections import (
     Async,
     AsyncRaw,

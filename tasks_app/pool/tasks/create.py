@@ -19,7 +19,12 @@ from tasks_app.pool.tables import PENDING
 from tasks_app.pool.tasks import unique_keys
 from tasks_app.pool.tasks.copy import copy_of
 from tasks_app.pool.tasks.insert import DEFAULTS, ON_CONFLICT, arrays, in_turn, take_ids
-from tasks_app.pool.tasks.large_values import has_large, with_values
+from tasks_app.pool.tasks.large_values import (
+    check_transaction,
+    has_large,
+    with_value,
+    with_values,
+)
 from tasks_app.pool.tasks.unique_conflicts import met_in_the_pool, met_in_the_table
 
 if TYPE_CHECKING:
@@ -52,8 +57,8 @@ def create_one(
     """
     if not has_large((row,)):
         return carry_out(connection, _one(row, now))
-    _check_transaction(connection)
-    return carry_out(connection, with_values((row,), _list_of_one(row, now)))[0]
+    check_transaction(connection)
+    return carry_out(connection, with_value(row, _one(row, now)))
 
 
 def create_many(
@@ -72,7 +77,7 @@ def create_many(
     """
     plan = _many(rows, now, copy=copies(connection), undoable=not commits_itself(connection))
     if has_large(rows):
-        _check_transaction(connection)
+        check_transaction(connection)
         plan = with_values(rows, plan)
     return carry_out(connection, plan)
 
@@ -81,26 +86,13 @@ async def acreate_one(connection: AsyncRaw, row: TaskRow) -> TaskId:
     """Do as :func:`create_one`, on psycopg's async connection."""
     if not has_large((row,)):
         return await acarry_out(connection, _one(row, None))
-    return (await acarry_out(connection, with_values((row,), _list_of_one(row, None))))[0]
+    return await acarry_out(connection, with_value(row, _one(row, None)))
 
 
 async def acreate_many(connection: AsyncRaw, rows: Sequence[TaskRow]) -> list[TaskId]:
     """Do as :func:`create_many`, on psycopg's async connection."""
     plan = _many(rows, None, copy=copies(connection))
     return await acarry_out(connection, with_values(rows, plan) if has_large(rows) else plan)
-
-
-def _check_transaction(connection: Connection | Raw) -> None:
-    """Refuse where a task would be there, and might run, before its payload is."""
-    if commits_itself(connection):
-        raise TasksError(
-            "A payload that is kept outside of its row needs a transaction. "
-            "Use a connection without AUTOCOMMIT."
-        )
-
-
-def _list_of_one(row: TaskRow, now: datetime | None) -> Statements[list[TaskId]]:
-    return [(yield from _one(row, now))]
 
 
 def _one(row: TaskRow, now: datetime | None) -> Statements[TaskId]:

@@ -7,18 +7,22 @@ while the task runs, since a result is written before the row that refers to it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from tasks_app.domain.errors import TasksError
 from tasks_app.domain.large_values.reference import MARK, PAYLOAD, LargePayload, Reference
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.domain.tasks.states import State
 from tasks_app.domain.tasks.unique_key import CreateOutcome
-from tasks_app.pool.connection.execute import carry_out
+from tasks_app.pool.connection.execute import carry_out, commits_itself
 from tasks_app.pool.connection.steps import Statement, Statements
 from tasks_app.pool.tables import COMPLETED, ERROR, LARGE_VALUE, PENDING
+
+if TYPE_CHECKING:
+    from tasks_app.pool.connection.psycopg_io import Raw
 
 LOOKED_AT = 500
 """Values per statement: each costs a look into every day of the completed pool."""
@@ -78,6 +82,24 @@ def with_values(
         if isinstance(row.payload, LargePayload) and taken:
             yield _keep(row.payload, task_id, PAYLOAD)
     return ids
+
+
+def with_value(row: TaskRow, plan: Statements[TaskId]) -> Statements[TaskId]:
+    """Do the same of one row."""
+
+    def listed() -> Statements[list[TaskId]]:
+        return [(yield from plan)]
+
+    return (yield from with_values((row,), listed()))[0]
+
+
+def check_transaction(connection: Connection | Raw) -> None:
+    """Refuse where a task would be there, and might run, before its payload is."""
+    if commits_itself(connection):
+        raise TasksError(
+            "A payload that is kept outside of its row needs a transaction. "
+            "Use a connection without AUTOCOMMIT."
+        )
 
 
 def has_large(rows: Sequence[TaskRow]) -> bool:

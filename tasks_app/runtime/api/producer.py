@@ -234,7 +234,7 @@ def ready(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
         rows = traced_rows(rows)
     asks = HANDLERS.any_encrypts or encryption().patterns
     stored = sealed_rows(rows, HANDLERS.encrypted) if asks else rows
-    return _beside(rows, stored) if creation_limit() > payload_limit() else stored
+    return large_values().beside(rows, stored) if creation_limit() > payload_limit() else stored
 
 
 async def _aready(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
@@ -242,14 +242,6 @@ async def _aready(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
     if not large_values().is_outside:
         return ready(rows)
     return await asyncio.to_thread(ready, rows)
-
-
-def _beside(rows: Sequence[TaskRow], stored: Sequence[TaskRow]) -> Sequence[TaskRow]:
-    """Return rows as they are stored, of large payloads the references alone."""
-    values = large_values()
-    large = {i for i, row in enumerate(rows) if values.has_large_payload(row.payload)}
-    encrypted = {i for i in large if stored[i].payload is not rows[i].payload}
-    return values.outside_of(stored, large, encrypted) if large else stored
 
 
 def admitted_many(tasks: Sequence[NewTask]) -> list[TaskRow]:

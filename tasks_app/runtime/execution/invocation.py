@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import psycopg
@@ -23,7 +24,6 @@ from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.settlement import succeeded
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.large_values.reference import BEGIN as LARGE
-from tasks_app.domain.large_values.reference import PAYLOAD, LargeValueLostError, reference_in
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.payload import decode, encode
 from tasks_app.domain.tasks.payload_type import explain
@@ -114,7 +114,8 @@ class Invocation:
         if secret and result is not None:
             result = self.secrecy.result(result, task.name)
         if large and result is not None:
-            result = self._kept(lane, task, result, encrypted=bool(secret))
+            keep = partial(self._large.keep_result, self._database.begin, task.task_id, result)
+            result = lane.aside(partial(keep, encrypted=bool(secret)))
         run_ms = round((time.monotonic() - run.since) * 1000)
         return succeeded(task, result, run_ms, run.since)
 
@@ -127,17 +128,18 @@ class Invocation:
     ) -> tuple[Any, ...]:
         task = run.task
         text = task.payload
-        if text is None:
+        if text is None or text.startswith(LARGE):
             try:
                 text = lane.aside(lambda: self._fetched(task))
+            except LargeStoreError as error:
+                log.warning("task %s: not begun: %s", task.task_id, error)
+                raise NotBegunError from error
             except SQLAlchemyError as error:
                 if is_lost(error):
                     raise NotBegunError from error
                 raise
         if text is None:
             raise FenceLostError
-        if text.startswith(LARGE):
-            text = self._loaded(lane, task, text)
         text = self.secrecy.payload(run, text)
         try:
             return (context, spec.payload(decode(text, "payload")))
@@ -148,32 +150,11 @@ class Invocation:
             raise Fail(str(error)) from None
 
     def _fetched(self, task: ClaimedTask) -> str | None:
-        with self._database.begin() as connection:
-            return fetch_payload(connection, task.fence)
-
-    def _loaded(self, lane: Lane, task: ClaimedTask, text: str) -> str:
-        """Return the payload that a reference stands for; its loss is the task's, no outage is."""
-        reference = reference_in(text)
-        if reference is None:  # it only looks like one
-            return text
-        begin, task_id = self._database.begin, task.task_id
-        try:
-            return lane.aside(lambda: self._large.load(begin, task_id, reference, PAYLOAD))
-        except LargeValueLostError as error:
-            raise Fail(str(error)) from None
-        except LargeStoreError as error:
-            log.warning("task %s: not begun: %s", task_id, error)
-            raise NotBegunError from error
-        except SQLAlchemyError as error:
-            if is_lost(error):
-                raise NotBegunError from error
-            raise
-
-    def _kept(self, lane: Lane, task: ClaimedTask, result: str, *, encrypted: bool) -> str:
-        begin, task_id = self._database.begin, task.task_id
-        return lane.aside(
-            lambda: self._large.keep_result(begin, task_id, result, encrypted=encrypted)
-        )
+        text = task.payload
+        if text is None:
+            with self._database.begin() as connection:
+                text = fetch_payload(connection, task.fence)
+        return text and self._large.payload(self._database.begin, task.task_id, text)
 
     def _result(self, value: Any, spec: HandlerSpec) -> str:
         try:

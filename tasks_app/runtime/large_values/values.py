@@ -13,11 +13,14 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from tasks_app.domain.errors import ConfigurationError, TasksError
+from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.large_values.reference import (
+    PAYLOAD,
     RESULT,
     LargePayload,
     LargeValueLostError,
     Reference,
+    reference_in,
 )
 from tasks_app.domain.large_values.store import LargeValueStore
 from tasks_app.domain.tasks.records import TaskRow
@@ -69,6 +72,12 @@ class LargeValues:
     def has_large_result(self, text: str) -> bool:
         return bool(self) and _is_longer(text, self._in_row[1])
 
+    def beside(self, rows: Sequence[TaskRow], stored: Sequence[TaskRow]) -> Sequence[TaskRow]:
+        """Return rows as they are ``stored``; of those whose payload is large, references alone."""
+        large = {i for i, row in enumerate(rows) if self.has_large_payload(row.payload)}
+        encrypted = {i for i in large if stored[i].payload is not rows[i].payload}
+        return self.outside_of(stored, large, encrypted) if large else stored
+
     def outside_of(
         self, rows: Sequence[TaskRow], large: Collection[int], encrypted: Collection[int]
     ) -> Sequence[TaskRow]:
@@ -99,6 +108,21 @@ class LargeValues:
         with begin() as connection:
             keep(connection, value, task_id, RESULT)
         return str(value)
+
+    def payload(self, begin: Begin, task_id: int, text: str) -> str:
+        """Return the payload that a row's text stands for: itself, or what it refers to.
+
+        Raises:
+            Fail: it is lost.
+            LargeStoreError: it is in an object store that does not answer.
+        """
+        reference = reference_in(text)
+        if reference is None:
+            return text
+        try:
+            return self.load(begin, task_id, reference, PAYLOAD)
+        except LargeValueLostError as error:
+            raise Fail(str(error)) from None
 
     def load(self, begin: Begin, task_id: int, reference: Reference, kind: str) -> str:
         """Return a value, JSON text, which may be encrypted.
