@@ -79,8 +79,8 @@ LARGE_VALUES = (
         "large values: outage",
         "A store that does not answer is no failure of a task.",
         "tasks_app/runtime/execution/invocation.py",
-        "                raise NotBegunError from error\n            except SQLAlchemyError",
-        "                raise Fail(str(error)) from None\n            except SQLAlchemyError",
+        "if isinstance(error, LargeStoreError) or is_lost(error):",
+        "if is_lost(error):",
         f"{STORES}test_a_task_whose_store_does_not_answer_is_given_back_uncharged",
     ),
     mutant(

@@ -19,12 +19,7 @@ from tasks_app.pool.tables import PENDING
 from tasks_app.pool.tasks import unique_keys
 from tasks_app.pool.tasks.copy import copy_of
 from tasks_app.pool.tasks.insert import DEFAULTS, ON_CONFLICT, arrays, in_turn, take_ids
-from tasks_app.pool.tasks.large_values import (
-    check_transaction,
-    has_large,
-    with_value,
-    with_values,
-)
+from tasks_app.pool.tasks.large_values import check_transaction, has_large, with_value, with_values
 from tasks_app.pool.tasks.unique_conflicts import met_in_the_pool, met_in_the_table
 
 if TYPE_CHECKING:

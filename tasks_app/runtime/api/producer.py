@@ -5,7 +5,6 @@ Nothing here commits: the caller's transaction decides. Neither Celery nor a bro
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from sys import modules
@@ -106,8 +105,7 @@ def create_task(
     caller: Any = unwrapped(session)
     if is_raw(caller):
         after_commit = commit_of_django(session)
-        alone = caller.autocommit and has_large((row,))
-        with caller.transaction() if alone else nullcontext():
+        with caller.transaction() if caller.autocommit and has_large((row,)) else nullcontext():
             task_id = create_one(caller, row)
         after_commit(lambda: HINTS.created([row], [task_id]))
         return task_id
@@ -172,7 +170,9 @@ async def acreate_task(
     **options: Unpack[TaskOptions],
 ) -> TaskId:
     """Create one task, as :func:`create_task`, in an async transaction."""
-    (row,) = await _aready([admitted(NewTask(task, payload, options, args, kwargs), large=True)])
+    (row,) = await large_values().aside(
+        ready, [admitted(NewTask(task, payload, options, args, kwargs), large=True)]
+    )
     if is_async_raw(session):
         alone = session.autocommit and has_large((row,))
         async with session.transaction() if alone else nullcontext():
@@ -183,7 +183,7 @@ async def acreate_task(
 async def acreate_tasks(session: Async | AsyncRaw, tasks: Sequence[NewTask]) -> list[TaskId]:
     """Create any number of tasks, as :func:`create_tasks`, in an async transaction."""
     check_many(tasks)
-    rows = await _aready(admitted_many(tasks))
+    rows = await large_values().aside(ready, admitted_many(tasks))
     if is_async_raw(session):
         async with session.transaction() if session.autocommit else nullcontext():
             return await acreate_many(session, rows)
@@ -205,9 +205,7 @@ async def _acreate(session: Async, admitted: Sequence[TaskRow]) -> list[TaskId]:
 
 
 def admitted(new: NewTask, *, large: bool = False) -> TaskRow:
-    """Return the row that :func:`create_task` would insert.
-
-    ``large``: it goes to :func:`ready`, which puts a large payload outside of the row.
+    """Return the row that :func:`create_task` would insert; ``large``: :func:`ready` gets it.
 
     Raises:
         InvalidTaskError: it is refused.
@@ -224,10 +222,7 @@ def admitted(new: NewTask, *, large: bool = False) -> TaskRow:
 
 
 def ready(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
-    """Return the rows as they are stored: with the trace that is open here, and encrypted.
-
-    Large payloads are put outside of them.
-    """
+    """Return the rows as they are stored: traced, encrypted, large payloads outside of them."""
     if "opentelemetry.trace" in modules:
         from tasks_app.runtime.tracing.tracing import traced_rows  # noqa: PLC0415  who needs it
 
@@ -235,13 +230,6 @@ def ready(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
     asks = HANDLERS.any_encrypts or encryption().patterns
     stored = sealed_rows(rows, HANDLERS.encrypted) if asks else rows
     return large_values().beside(rows, stored) if creation_limit() > payload_limit() else stored
-
-
-async def _aready(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
-    """Do the same; an object store holds up no event loop."""
-    if not large_values().is_outside:
-        return ready(rows)
-    return await asyncio.to_thread(ready, rows)
 
 
 def admitted_many(tasks: Sequence[NewTask]) -> list[TaskRow]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.errors import ConfigurationError, TasksError
+from tasks_app.domain.encryption.envelope import BEGIN as ENCRYPTED
+from tasks_app.domain.errors import InvalidTaskError, TasksError
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.large_values.reference import (
     PAYLOAD,
@@ -23,14 +23,19 @@ from tasks_app.domain.large_values.reference import (
     reference_in,
 )
 from tasks_app.domain.large_values.store import LargeValueStore
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.payload import encode
+from tasks_app.domain.tasks.payload_checks import ToJson
 from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.pool.tasks.large_values import StoredValue, keep, read
-from tasks_app.runtime.large_values.folder import FolderStore
+from tasks_app.runtime.large_values.stores import store_at
 
 if TYPE_CHECKING:
     from tasks_app.domain.config.settings import Settings
 
-DATABASE, FOLDER = "database", "folder:"
+log = quiet_logger(__name__)
+
+DATABASE = "database"
 Begin = Callable[[], AbstractContextManager[Connection]]
 """Opens a transaction of our own, which commits."""
 
@@ -69,8 +74,25 @@ class LargeValues:
         """Whether a payload is not to stand in its row."""
         return bool(self) and _is_longer(text, self._in_row[0])
 
+    def encoded(self, result: Any, to_json: ToJson | None) -> str:
+        """Return a result as JSON text.
+
+        Raises:
+            Fail: it cannot be stored.
+        """
+        try:
+            return encode(result, RESULT, self.result_limit, to_json)
+        except InvalidTaskError as error:
+            raise Fail(f"The handler's result cannot be stored: {error}") from None
+
     def has_large_result(self, text: str) -> bool:
         return bool(self) and _is_longer(text, self._in_row[1])
+
+    async def aside(
+        self, work: Callable[[Sequence[TaskRow]], Sequence[TaskRow]], rows: Sequence[TaskRow]
+    ) -> Sequence[TaskRow]:
+        """Do work that may put values; an object store holds up no event loop."""
+        return await asyncio.to_thread(work, rows) if self.is_outside else work(rows)
 
     def beside(self, rows: Sequence[TaskRow], stored: Sequence[TaskRow]) -> Sequence[TaskRow]:
         """Return rows as they are ``stored``; of those whose payload is large, references alone."""
@@ -95,7 +117,7 @@ class LargeValues:
             for place, row in enumerate(rows)
         ]
 
-    def keep_result(self, begin: Begin, task_id: int, result: str, *, encrypted: bool) -> str:
+    def keep_result(self, begin: Begin, task_id: int, result: str) -> str:
         """Write a result of a task that runs; return what its row is to say of it.
 
         Before the settle, and in a transaction of its own: the fence decides about the settle
@@ -104,7 +126,7 @@ class LargeValues:
         Raises:
             LargeStoreError: the object store did not take it.
         """
-        value = self._made(result, encrypted=encrypted)
+        value = self._made(result, encrypted=result.startswith(ENCRYPTED))
         with begin() as connection:
             keep(connection, value, task_id, RESULT)
         return str(value)
@@ -121,6 +143,9 @@ class LargeValues:
             return text
         try:
             return self.load(begin, task_id, reference, PAYLOAD)
+        except LargeStoreError as error:
+            log.warning("task %s: not begun: %s", task_id, error)
+            raise
         except LargeValueLostError as error:
             raise Fail(str(error)) from None
 
@@ -172,23 +197,14 @@ class LargeValues:
 
         Raises:
             LargeStoreError: none is configured here.
+            ConfigurationError: what is configured is none.
         """
         if not self.is_outside:
             raise LargeStoreError(
                 "A value is in an object store, and none is configured here. "
                 "Set TASKS_APP_LARGE_VALUES as where it was created."
             )
-        if self._place.startswith(FOLDER):
-            return FolderStore(Path(self._place.removeprefix(FOLDER)))
-        module, _, name = self._place.partition(":")
-        try:
-            made: Callable[[], LargeValueStore] = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError):
-            raise ConfigurationError(
-                f"TASKS_APP_LARGE_VALUES is wrong: {self._place} is no function. "
-                "Write database, folder:/path or module:function."
-            ) from None
-        return made()
+        return store_at(self._place)
 
     def _made(self, text: str, *, encrypted: bool) -> LargePayload:
         value = LargePayload.of(text, encrypted=encrypted)
