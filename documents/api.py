@@ -32,7 +32,8 @@ SUBJECTS = {
     "End a run": "Retry Snooze Fail Skip Cancel DependencyDown HandlerTimeoutError LeaseLostError",
     "Create tasks": "create_task create_tasks acreate_task acreate_tasks NewTask TaskOptions TaskId"
     " CreateOutcome hint_tasks TaskBuffer",
-    "Look and act": "get_task cancel_task cancel_tasks requeue_task explain_task wait_task Task"
+    "Look and act": "get_task cancel_task cancel_tasks requeue_task explain_task wait_task"
+    " load_large_values Task"
     " Cancelled Requeued Explanation Finding",
     "Change how a task waits": "run_task_now reschedule_task reprioritise_task move_task hold_task"
     " release_task enable_task disable_task Changed",

@@ -75,8 +75,8 @@ if TYPE_CHECKING:
     )
     from tasks_app.runtime.api.staged_requeue import RequeueStage, requeue_errors
     from tasks_app.runtime.api.tasks import (
-        acancel_task, acancel_tasks, aexplain_task, aget_task, arequeue_task, cancel_task,
-        cancel_tasks, explain_task, get_task, requeue_task,
+        acancel_task, acancel_tasks, aexplain_task, aget_task, aload_large_values, arequeue_task,
+        cancel_task, cancel_tasks, explain_task, get_task, load_large_values, requeue_task,
     )
     from tasks_app.runtime.api.wait import await_task, wait_task
     from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
@@ -116,7 +116,8 @@ __all__ = [
     "aenable_schedule", "aenable_task", "aexplain_task", "afill_fingerprints", "aget_group",
     "aget_job", "aget_queue", "aget_schedule", "aget_task", "agroup_results", "ahold_task",
     "alist_calendars", "alist_errors", "alist_jobs", "alist_limits", "alist_queues",
-    "alist_schedules", "amark_error_known", "amark_error_unknown", "amove_task", "apause_queue",
+    "alist_schedules", "aload_large_values", "amark_error_known", "amark_error_unknown",
+    "amove_task", "apause_queue",
     "apreview", "apreview_schedule", "arelease_task", "aremove_calendar", "aremove_schedule",
     "areplan_job", "areprioritise_task", "arequeue_task", "areschedule_task", "areset_queue",
     "arestart_job", "aresume_queue", "arun_schedule", "arun_task_now", "aset_calendar",
@@ -127,7 +128,8 @@ __all__ = [
     "drop_limit", "enable_schedule", "enable_task", "explain_task", "fill_fingerprints", "fire_all",
     "foresee_bulk", "foresee_rest", "get_group", "get_job", "get_queue", "get_schedule", "get_task",
     "group_results", "handler", "hint_tasks", "hold_task", "list_calendars", "list_errors",
-    "list_jobs", "list_limits", "list_queues", "list_schedules", "mark_error_known",
+    "list_jobs", "list_limits", "list_queues", "list_schedules", "load_large_values",
+    "mark_error_known",
     "mark_error_unknown", "middleware", "move_task", "pause_queue", "preview", "preview_schedule",
     "release_task", "remove_calendar", "remove_schedule", "replan_job", "reprioritise_task",
     "requeue_errors", "requeue_task", "reschedule_task", "reset_queue", "restart_job",
@@ -183,7 +185,8 @@ _ROOMS = {
     " set_limit unblock_task",
     "runtime.api.staged_requeue": "RequeueStage requeue_errors",
     "runtime.api.tasks": "acancel_task acancel_tasks aexplain_task aget_task arequeue_task"
-    " cancel_task cancel_tasks explain_task get_task requeue_task",
+    " cancel_task cancel_tasks explain_task get_task requeue_task"
+    " aload_large_values load_large_values",
     "runtime.api.wait": "await_task wait_task",
     "runtime.api.producer": "acreate_task acreate_tasks create_task create_tasks",
     "runtime.api.queues": "achange_queue aget_queue alist_calendars alist_queues apause_queue"

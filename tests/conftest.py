@@ -46,7 +46,7 @@ TABLES = (
     " task_partition, task_partition_value, task_marker,"
     " task_group, task_group_ids, task_progress,"
     " task_batch, task_batch_step, task_batch_skip, task_count, task_count_part, task_total,"
-    " task_import"
+    " task_import, task_large_value"
 )
 LARGE = 100
 """Pages. To truncate a table costs a millisecond and more: few rows are deleted."""

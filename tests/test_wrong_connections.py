@@ -59,6 +59,7 @@ SYNC: dict[str, tuple[Any, ...]] = {
     "get_queue": ("mail",),
     "get_schedule": ("night",),
     "get_task": (1,),
+    "load_large_values": (None,),
     "group_results": (1,),
     "list_calendars": (),
     "list_jobs": (),

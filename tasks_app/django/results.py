@@ -15,7 +15,8 @@ from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection.psycopg_connection import on_psycopg
 from tasks_app.pool.tasks import browse
-from tasks_app.runtime.encryption.values import opened_attempts, opened_task
+from tasks_app.runtime.api.tasks import in_full
+from tasks_app.runtime.encryption.values import opened_attempts
 
 DJANGO = "django"
 """The header that a task has which ``enqueue()`` made. One of a schedule, or by name, has none."""
@@ -44,7 +45,7 @@ def find_result(database: Any, result_id: str) -> TaskResult:
     if task is None or function is None:
         raise TaskResultDoesNotExist(result_id)
     attempts = opened_attempts(browse.attempts(connection, number), task.name)
-    return _result(opened_task(task), function, attempts)
+    return _result(in_full(connection, task), function, attempts)
 
 
 def _function(task: Task) -> Any:

@@ -64,6 +64,7 @@ COUNT = table("task_count")
 COUNT_PART = table("task_count_part")
 TOTAL = table("task_total")
 IMPORT = table("task_import")
+LARGE_VALUE = table("task_large_value")
 ALL = table("task_all")
 VERSION = table("tasks_app_version")
 TABLES = frozenset(
@@ -88,7 +89,7 @@ TABLES = frozenset(
         *(PAUSE, QUEUE, WINDOW, CALENDAR, LIMIT, GATE, FAIR, BREAKER, CALLS, HELD, SCHEDULE, FIRE),
         *(LOCK, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, GROUP, GROUP_IDS, PROGRESS),
         *(PARTITION, PARTITION_VALUE, MARKER, BATCH, BATCH_STEP, BATCH_SKIP),
-        *(COUNT, COUNT_PART, TOTAL, ALERT, ALERT_LOOK, IMPORT),
+        *(COUNT, COUNT_PART, TOTAL, ALERT, ALERT_LOOK, IMPORT, LARGE_VALUE),
     )
 )
 """The bare names of all tables; the partitions of the completed pool come and go."""

@@ -15,6 +15,8 @@ from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.operations import erase as rows
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks.cancel import cancel_these
+from tasks_app.pool.tasks.large_values import outside
+from tasks_app.runtime.large_values.values import large_values
 
 STEP = 500
 """Tasks in one transaction."""
@@ -78,6 +80,7 @@ def erase(
 
     Raises:
         SchemaError: this role may not.
+        LargeStoreError: the object store does not answer. Call it again.
     """
     with engine.begin() as connection:
         rows.check_may_erase(connection)
@@ -87,6 +90,10 @@ def erase(
         receipt = _receipt(instant(connection), biz_keys, subject, by, why)
     changed = Counter[str]()
     for ids in _steps(meant.over):
+        with engine.begin() as connection:
+            objects = outside(connection, ids)
+        if objects:  # first: once the rows are gone, nobody knows whose they are
+            large_values().remove(objects)
         with engine.begin() as connection:
             changed.update(rows.erase(connection, ids))
     with engine.begin() as connection:

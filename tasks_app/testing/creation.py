@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Unpack
+
+from sqlalchemy import Connection
 
 from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.tasks.records import Task
 from tasks_app.pool.tasks import browse
+from tasks_app.runtime.api.tasks import in_full
 from tasks_app.runtime.db.connections import (
     Async,
     AsyncRaw,
@@ -17,7 +19,6 @@ from tasks_app.runtime.db.connections import (
     made_async,
     on_connection,
 )
-from tasks_app.runtime.encryption.values import opened_task
 from tasks_app.testing.expectation import Expectation, Where, described, expectation
 
 MOST_READ = 100_000
@@ -97,8 +98,12 @@ async def aassert_created(
 
 
 def _all(session: Sync | Raw) -> list[Task]:
-    found = on_connection(session, partial(browse.find, most=MOST_READ))[::-1]
-    return [opened_task(task) for task in found]
+    return on_connection(session, _found)
+
+
+def _found(connection: Connection) -> list[Task]:
+    found = browse.find(connection, most=MOST_READ)[::-1]
+    return [in_full(connection, task) for task in found]
 
 
 _aall = made_async(_all)

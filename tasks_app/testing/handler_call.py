@@ -20,7 +20,7 @@ from tasks_app.domain.tasks.records import Task
 from tasks_app.runtime.db.connections import Async, Raw, Sync
 from tasks_app.runtime.handlers.middleware import Middleware, chain
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
-from tasks_app.runtime.payload_limit import payload_limit
+from tasks_app.runtime.payload_limit import creation_limit
 from tasks_app.testing.contexts import ContextOptions, MadeContext, context_for
 from tasks_app.testing.given_access import GivenAccess, access_to, uncommitted
 
@@ -177,7 +177,7 @@ def _call_of(
         options = {**known, **options}
         payload = task.payload if payload is None else payload
     spec = spec_of(task, registry)
-    text = validate(NewTask(spec.name, payload), spec, payload_limit()).payload
+    text = validate(NewTask(spec.name, payload), spec, creation_limit()).payload
     access = access_to(given, is_async=spec.is_async)
     of_handler: ContextOptions = {"name": spec.name, "queue": spec.queue}
     of_handler["max_attempts"] = spec.max_attempts
@@ -227,6 +227,6 @@ def checked_result(spec: HandlerSpec, value: Any) -> None:
     """Raise what a worker would make of a result that cannot be stored."""
     try:
         if value is not None:
-            encode(value, "result", payload_limit(), spec.to_json)
+            encode(value, "result", creation_limit(), spec.to_json)
     except InvalidTaskError as error:
         raise Fail(f"The handler's result cannot be stored: {error}") from None

@@ -10,6 +10,7 @@ from torture.mutants.of_the_ends import ENDS_OF_RUNS
 from torture.mutants.of_the_gates import GATES
 from torture.mutants.of_the_groups import GROUPS_AND_PROGRESS
 from torture.mutants.of_the_keys import KEYS
+from torture.mutants.of_the_large_values import LARGE_VALUES
 from torture.mutants.of_the_locks import LOCKS
 from torture.mutants.of_the_notices import NOTICES
 from torture.mutants.of_the_operators import OPERATORS
@@ -43,5 +44,6 @@ ALL = (
     *NOTICES,
     *TRAIL,
     *SECRETS,
+    *LARGE_VALUES,
     *DB_SCHEDULER,
 )

@@ -96,8 +96,8 @@ CONNECTIONS = (
         "a payload that was not fetched is a run",
         "What was not called has not run.",
         CALLS,
-        "                if is_lost(error):\n                    raise NotBegunError from error\n",
-        "",
+        "if isinstance(error, LargeStoreError) or is_lost(error):",
+        "if isinstance(error, LargeStoreError):",
         f"{IDLE}test_a_payload_that_could_not_be_fetched_is_no_run",
     ),
     mutant(

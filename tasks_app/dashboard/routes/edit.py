@@ -25,6 +25,7 @@ from tasks_app.dashboard.security.guard import HttpError, requires
 from tasks_app.dashboard.security.same_site import is_api
 from tasks_app.domain.config.setting_sources import MASK, masked
 from tasks_app.domain.encryption.envelope import token_of
+from tasks_app.domain.large_values.reference import reference_of
 from tasks_app.domain.tasks.records import Task
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.api.edit import check_payload, edit_payload
@@ -50,6 +51,8 @@ def _task(desk: Desk, task_id: int) -> Task:
     if task is None:
         raise HttpError(404, f"There is no task {task_id}. It may have been pruned.")
     task = opened_task(task)
+    if reference_of(task.payload):
+        raise HttpError(409, "Its payload is too large to be edited. Cancel it and create another.")
     if token_of(task.payload):
         raise HttpError(409, "Its payload is encrypted, and this process lacks the key. Set it.")
     return task

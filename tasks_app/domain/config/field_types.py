@@ -18,6 +18,7 @@ from tasks_app.domain.config.webhook import read_webhook
 from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.encryption.keyring import read_keys
 
+_PLACE = re.compile(r"folder:/.+|(?!folder:)[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _PATTERN = re.compile(r"[A-Za-z0-9_.:*?-]+")
 
 
@@ -76,6 +77,12 @@ def _encrypted_tasks(value: str) -> str:
     return value
 
 
+def _large_values(value: str) -> str:
+    if value and value != "database" and not _PLACE.fullmatch(value):
+        raise ValueError("use database, folder:/path or module:function")
+    return value
+
+
 def _passwords(value: SecretStr) -> SecretStr:
     read_passwords(value.get_secret_value())
     return value
@@ -114,3 +121,5 @@ EncryptionKeys = Annotated[SecretStr, AfterValidator(_keys)]
 """As ``read_keys`` reads them; each is a secret."""
 EncryptedTasks = Annotated[str, AfterValidator(_encrypted_tasks)]
 """Patterns of names, and of queues behind ``queue:``."""
+LargeValues = Annotated[str, AfterValidator(_large_values)]
+"""Where they are kept, or nothing."""

@@ -21,12 +21,13 @@ from tasks_app.domain.config.field_types import (
     ShortSpan,
     Span,
 )
+from tasks_app.domain.config.large_value_settings import LargeValueSettings
 from tasks_app.domain.config.retention import Keep, parse_keep
 from tasks_app.domain.config.schema_name import PREFIX
 from tasks_app.domain.errors import ConfigurationError
 
 
-class Settings(EncryptionSettings, AlertSettings):
+class Settings(EncryptionSettings, LargeValueSettings, AlertSettings):
     """Read once per process and handed down; frozen."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(

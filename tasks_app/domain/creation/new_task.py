@@ -12,6 +12,7 @@ from tasks_app.domain.creation.row_template import checked_template
 from tasks_app.domain.encryption.envelope import BEGIN, check_no_token
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.large_values import reference
 from tasks_app.domain.tasks.option_checks import key
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.payload import encode_object, encode_plain
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     P = TypeVar("P")
 
+_BEGINS = (BEGIN, reference.BEGIN)
 _NO_OPTIONS: Mapping[str, Any] = {}
 _KEYS = frozenset(KEYS)
 _NO_KEYS: tuple[str | None, ...] = (None,) * len(KEYS)
@@ -99,8 +101,9 @@ def validate(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow:
     else:
         keys, terms = _NO_KEYS, _template(name, spec, _NO_OPTIONS)
     payload = _payload(_given(new, spec), spec, limit)
-    if payload.startswith(BEGIN):
+    if payload.startswith(_BEGINS):
         check_no_token(payload)
+        reference.check_no_reference(payload)
     return tuple.__new__(TaskRow, (payload, *keys, terms))  # the class takes longer
 
 
@@ -116,7 +119,7 @@ def admit_alike(new: NewTask, terms: RowTemplate, limit: int) -> TaskRow | None:
     text = encode_plain(payload, limit) if type(payload) is dict else None
     return (
         None
-        if text is None or text.startswith(BEGIN)
+        if text is None or text.startswith(_BEGINS)
         else tuple.__new__(TaskRow, (text, *_NO_KEYS, terms))
     )
 

@@ -31,8 +31,8 @@ class PortableTask:
     row: TaskRow
 
 
-def line_of(row: Any) -> str:
-    """Return a line for a row; its payload is the database's text, so no number is rounded."""
+def line_of(row: Any, payload: str) -> str:
+    """Return a line for a row; its payload is stored text, so no number is rounded."""
     options = {
         "queue": row.queue,
         "priority": row.priority,
@@ -61,7 +61,7 @@ def line_of(row: Any) -> str:
     }
     head = json.dumps(fields, ensure_ascii=False)[:-1]
     headers = f', "headers": {row.headers}' if row.headers is not None else ""
-    return f'{head}{headers}, "payload": {row.payload}}}'
+    return f'{head}{headers}, "payload": {payload}}}'
 
 
 def task_of(line: str, number: int, limit: int) -> PortableTask:
@@ -87,7 +87,7 @@ def task_of(line: str, number: int, limit: int) -> PortableTask:
         _check(created_at, life)
         key, row = UUID(given["idempotency_key"]), validate(new, None, limit)
         if encrypted:  # its keys open it there, too
-            row = row._replace(payload=wrapped(encrypted))
+            row = row._replace(payload=_sealed(wrapped(encrypted), limit))
         return PortableTask(int(given["id"]), key, created_at, life, row)
     except InvalidTaskError as error:
         raise InvalidSelectionError(f"Line {number}: {error} Nothing was imported.") from None
@@ -97,6 +97,14 @@ def task_of(line: str, number: int, limit: int) -> PortableTask:
         raise InvalidSelectionError(
             f"Line {number} is no task that tasks-app export wrote. Nothing was imported."
         ) from None
+
+
+def _sealed(text: str, limit: int) -> str:
+    """Return an encrypted payload; it is a third longer than what the limit is of."""
+    if len(text) > 2 * limit:
+        problem = f"has {len(text)} bytes, encrypted"
+        raise InvalidTaskError("payload", problem, f"at most {2 * limit} bytes")
+    return text
 
 
 def _check(created_at: datetime, life: tuple[int, ...]) -> None:

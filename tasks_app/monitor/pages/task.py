@@ -12,7 +12,6 @@ from sqlalchemy import Connection
 from tasks_app.domain.config.setting_sources import masked
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.coordination.groups import GroupProgress
-from tasks_app.domain.encryption.envelope import concealed
 from tasks_app.domain.explain.explanation import Explanation
 from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Pool, State
@@ -29,6 +28,7 @@ from tasks_app.runtime.encryption.values import (
     is_encrypted,
     opened_attempts,
     opened_task,
+    shown,
 )
 
 MOST_LINES = 50
@@ -100,9 +100,7 @@ def task_page(
         sources = replace(sources, attempts=attempts)
         task = opened_task(task)
     kept = checkpoint.read(connection, task_id)
-    hidden = {
-        name: masked(concealed(getattr(task, name))) for name in ("payload", "headers", "result")
-    }
+    hidden = {name: masked(shown(getattr(task, name))) for name in ("payload", "headers", "result")}
     return TaskPage(
         at=said.at,
         task=replace(task, **hidden),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.encryption.envelope import BEGIN, MARK, Token, parse_token, token_in
-from tasks_app.pool.tables import ALL, ATTEMPT, COMPLETED, ERROR, GROUP, PENDING
+from tasks_app.pool.tables import ALL, ATTEMPT, COMPLETED, ERROR, GROUP, LARGE_VALUE, PENDING
 
 
 class SecretColumn(NamedTuple):
@@ -26,6 +26,8 @@ class SecretColumn(NamedTuple):
     """The task's name."""
     set: str
     """What replaces it by ``g.new``."""
+    most: int = 1_000
+    """Rows that are read at once, at most."""
 
 
 def _json(pool: str, column: str) -> SecretColumn:
@@ -46,6 +48,15 @@ def _callback(column: str) -> SecretColumn:
     )
 
 
+_NAME = f"(SELECT a.name FROM {ALL} a WHERE a.id = t.task_id LIMIT 1)"
+
+
+def _large(kind: str) -> SecretColumn:
+    value = f"CASE WHEN t.kind = '{kind}' THEN t.content END"
+    name, new = f"task_large_value.content ({kind})", "content = g.new"
+    return SecretColumn(name, LARGE_VALUE, kind, "t.task_id", value, _NAME, new, most=1)
+
+
 PLACES = (
     _callback("then_row"),
     _callback("on_failure"),
@@ -57,9 +68,10 @@ PLACES = (
         "error",
         "t.task_id",
         "t.encrypted_message",
-        f"(SELECT a.name FROM {ALL} a WHERE a.id = t.task_id LIMIT 1)",
+        _NAME,
         "encrypted_message = g.new",
     ),
+    *map(_large, ("payload", "result")),
 )
 """In the way of a task: what moves on while it is looked for is met again."""
 

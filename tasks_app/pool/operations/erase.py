@@ -16,6 +16,7 @@ from tasks_app.pool.tables import (
     AUDIT,
     COMPLETED,
     ERROR,
+    LARGE_VALUE,
     LOG_LINES,
     NOW,
     PROGRESS,
@@ -58,6 +59,7 @@ _STATEMENTS = {
         UPDATE {TRANSITION} t SET detail = '{ERASED}'
         WHERE t.task_id = ANY({_IDS}) AND t.detail <> '{ERASED}'""",
     LOG_LINES: f"DELETE FROM {LOG_LINES} t WHERE t.task_id = ANY({_IDS})",
+    LARGE_VALUE: f"DELETE FROM {LARGE_VALUE} t WHERE t.task_id = ANY({_IDS})",
     PROGRESS: f"DELETE FROM {PROGRESS} t WHERE t.task_id = ANY({_IDS})",
 }
 _AUDIT = text(f"""

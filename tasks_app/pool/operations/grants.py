@@ -34,6 +34,7 @@ from tasks_app.pool.tables import (
     HELD,
     IMPORT,
     KEY,
+    LARGE_VALUE,
     LEASE,
     LIMIT,
     LOCK,
@@ -133,7 +134,7 @@ _EVERYTHING = (
         *_GATES,
         *_LOCKS,
     ),
-    *(*_RULES, *_BATCH, GROUP, GROUP_IDS, PROGRESS, *_COUNTS, IMPORT),
+    *(*_RULES, *_BATCH, GROUP, GROUP_IDS, PROGRESS, *_COUNTS, IMPORT, LARGE_VALUE),
 )
 _VIEWS = (ALL, SCHEDULES, LOCKS, LOCK_REPORT, PARTITIONS)
 _LOOK = f"SELECT ON {', '.join((*_VIEWS, *_EVERYTHING, AUDIT, _DEFAULT, VERSION))}"
@@ -158,6 +159,7 @@ _ADMIN = (
     PROGRESS,
     *_COUNTS,
     IMPORT,
+    LARGE_VALUE,
 )
 _CHANGE = "SELECT, INSERT, UPDATE, DELETE ON"
 _STANDING = (
@@ -181,13 +183,14 @@ _AMENDED = (
     *("payload", "due_at", "scan_at", "held_due_at", "parked", "parked_kind", "parked_for"),
     "changed_at",
 )
+_LARGE = f"INSERT ON {LARGE_VALUE}"
 _CREATE = f"SELECT ({', '.join(_STANDING)}), INSERT ON {PENDING}"
 _GRANTS = {
-    RoleKind.PRODUCER: (_CREATE, _KEYS, _GROUP, _MEMBERS, _JOBS, _IDS, _SEE),
+    RoleKind.PRODUCER: (_CREATE, _LARGE, _KEYS, _GROUP, _MEMBERS, _JOBS, _IDS, _SEE),
     RoleKind.AMENDER: (
         _CREATE,
         f"UPDATE ({', '.join(_AMENDED)}) ON {PENDING}",
-        *(_KEYS, _GROUP, _MEMBERS, _JOBS, _IDS, _SEE),
+        *(_LARGE, _KEYS, _GROUP, _MEMBERS, _JOBS, _IDS, _SEE),
     ),
     RoleKind.LOCKER: (
         f"SELECT (id, state, attempt, lease_token) ON {PENDING}",

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.pool.retention.partitions import DayPartition, Mark, remember
 from tasks_app.pool.retention.prune import DEFAULT, LOOKED_AT
-from tasks_app.pool.tables import ATTEMPT, COMPLETED, LOG_LINES, table
+from tasks_app.pool.tables import ATTEMPT, COMPLETED, LARGE_VALUE, LOG_LINES, table
 
 LOCK_WAIT = "100ms"
 """DETACH takes the whole table for itself: while it waits for who is in there, settles wait for it.
@@ -37,7 +37,7 @@ def detach(connection: Connection, partition: DayPartition, *, lock_wait: str = 
 def forget_history(
     connection: Connection, partition: DayPartition, after: int, *, most: int = LOOKED_AT
 ) -> int | None:
-    """Delete what the history says of ``most`` tasks of a detached day; None: that was all.
+    """Delete what is kept beside ``most`` tasks of a detached day; None: that was all.
 
     Else the id to go on after.
     """
@@ -61,6 +61,7 @@ def history_of(partition: DayPartition) -> str:
         FROM {table(partition.name)} c WHERE c.id > :after ORDER BY c.id LIMIT :most),
     history AS (
         DELETE FROM {ATTEMPT} a WHERE a.task_id = ANY(ARRAY(SELECT id FROM looked WHERE told))),
-    said AS (DELETE FROM {LOG_LINES} l WHERE l.task_id = ANY(ARRAY(SELECT id FROM looked)))
+    said AS (DELETE FROM {LOG_LINES} l WHERE l.task_id = ANY(ARRAY(SELECT id FROM looked))),
+    large AS (DELETE FROM {LARGE_VALUE} v WHERE v.task_id = ANY(ARRAY(SELECT id FROM looked)))
     SELECT count(*) AS seen, max(id) AS after FROM looked
     """

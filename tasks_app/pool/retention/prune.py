@@ -9,7 +9,7 @@ from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.config.retention import Keep
 from tasks_app.pool.retention.partitions import DayPartition, Mark, remember
-from tasks_app.pool.tables import ATTEMPT, ERROR, LOG_LINES, NOW, table
+from tasks_app.pool.tables import ATTEMPT, ERROR, LARGE_VALUE, LOG_LINES, NOW, table
 
 LOOKED_AT = 5_000
 """Rows per statement: some ten milliseconds."""
@@ -115,7 +115,8 @@ def _thin(partition: DayPartition) -> TextClause:
             SELECT id FROM looked WHERE name = ANY(CAST(:names AS text[]))))
         RETURNING c.id),
     history AS (DELETE FROM {ATTEMPT} a WHERE a.task_id = ANY(ARRAY(SELECT id FROM gone))),
-    said AS (DELETE FROM {LOG_LINES} l WHERE l.task_id = ANY(ARRAY(SELECT id FROM gone)))
+    said AS (DELETE FROM {LOG_LINES} l WHERE l.task_id = ANY(ARRAY(SELECT id FROM gone))),
+    large AS (DELETE FROM {LARGE_VALUE} v WHERE v.task_id = ANY(ARRAY(SELECT id FROM gone)))
     SELECT count(*) AS seen, max(id) AS after, (SELECT count(*) FROM gone) AS gone FROM looked
     """)
 
@@ -132,7 +133,8 @@ def _by_age(pool: str) -> TextClause:
         ORDER BY t.id FOR UPDATE SKIP LOCKED),
     gone AS (DELETE FROM {pool} t WHERE t.id = ANY(ARRAY(SELECT id FROM held)) RETURNING t.id),
     history AS (DELETE FROM {ATTEMPT} a WHERE a.task_id = ANY(ARRAY(SELECT id FROM gone))),
-    said AS (DELETE FROM {LOG_LINES} l WHERE l.task_id = ANY(ARRAY(SELECT id FROM gone)))
+    said AS (DELETE FROM {LOG_LINES} l WHERE l.task_id = ANY(ARRAY(SELECT id FROM gone))),
+    large AS (DELETE FROM {LARGE_VALUE} v WHERE v.task_id = ANY(ARRAY(SELECT id FROM gone)))
     SELECT count(*) AS seen, max(finished_at) AS at,
         (array_agg(id ORDER BY finished_at DESC, id DESC))[1] AS after,
         (SELECT count(*) FROM gone) AS gone

@@ -19,6 +19,7 @@ from tasks_app.pool.tables import PENDING
 from tasks_app.pool.tasks import unique_keys
 from tasks_app.pool.tasks.copy import copy_of
 from tasks_app.pool.tasks.insert import DEFAULTS, ON_CONFLICT, arrays, in_turn, take_ids
+from tasks_app.pool.tasks.large_values import check_transaction, has_large, with_value, with_values
 from tasks_app.pool.tasks.unique_conflicts import met_in_the_pool, met_in_the_table
 
 if TYPE_CHECKING:
@@ -49,7 +50,10 @@ def create_one(
         UniqueKeyTakenError: the key is taken, and the task's policy is to say so.
         TasksError: the key is taken by a row that this transaction's snapshot cannot see.
     """
-    return carry_out(connection, _one(row, now))
+    if not has_large((row,)):
+        return carry_out(connection, _one(row, now))
+    check_transaction(connection)
+    return carry_out(connection, with_value(row, _one(row, now)))
 
 
 def create_many(
@@ -67,17 +71,23 @@ def create_many(
         TasksError: as :func:`create_one`.
     """
     plan = _many(rows, now, copy=copies(connection), undoable=not commits_itself(connection))
+    if has_large(rows):
+        check_transaction(connection)
+        plan = with_values(rows, plan)
     return carry_out(connection, plan)
 
 
 async def acreate_one(connection: AsyncRaw, row: TaskRow) -> TaskId:
     """Do as :func:`create_one`, on psycopg's async connection."""
-    return await acarry_out(connection, _one(row, None))
+    if not has_large((row,)):
+        return await acarry_out(connection, _one(row, None))
+    return await acarry_out(connection, with_value(row, _one(row, None)))
 
 
 async def acreate_many(connection: AsyncRaw, rows: Sequence[TaskRow]) -> list[TaskId]:
     """Do as :func:`create_many`, on psycopg's async connection."""
-    return await acarry_out(connection, _many(rows, None, copy=copies(connection)))
+    plan = _many(rows, None, copy=copies(connection))
+    return await acarry_out(connection, with_values(rows, plan) if has_large(rows) else plan)
 
 
 def _one(row: TaskRow, now: datetime | None) -> Statements[TaskId]:

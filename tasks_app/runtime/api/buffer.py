@@ -138,7 +138,7 @@ class TaskBuffer:
             InvalidTaskError: it is refused.
             TaskBufferFullError: the database has not kept up for as long as ``block``.
         """
-        (row,) = ready([admitted(NewTask(task, payload, options, args, kwargs))])
+        (row,) = ready([admitted(NewTask(task, payload, options, args, kwargs), large=True)])
         if row.terms.rule is not None and row.terms.rule.on_conflict is OnConflict.RAISE:
             raise InvalidTaskError(
                 "options.on_conflict", "is raise, which a buffer cannot report", POLICIES

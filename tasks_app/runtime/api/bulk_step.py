@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.creation.patch import accepted, patched
 from tasks_app.domain.encryption.envelope import token_of
 from tasks_app.domain.errors import InvalidSelectionError, UniqueKeyTakenError, UnreadableTaskError
+from tasks_app.domain.large_values.reference import reference_of
 from tasks_app.domain.operations.amendment import WORDS, Amendment, amendment_of
 from tasks_app.domain.operations.author import Author
 from tasks_app.domain.operations.selection import DONE, WAITING, Action, Selection, select
@@ -203,6 +204,8 @@ class Edits:
             payload = decode(found.payload or "{}", "payload")
         except UnreadableTaskError:
             raise InvalidSelectionError("its payload cannot be read") from None
+        if reference_of(payload):
+            raise InvalidSelectionError("its payload is too large to be edited")
         if token_of(payload) or spec.encrypted:
             # The patch stands in the audit, where nothing is encrypted.
             raise InvalidSelectionError("its payload is encrypted: edit it in the dashboard")

@@ -7,7 +7,6 @@ from typing import Any
 from sqlalchemy import Connection
 
 from tasks_app.domain.creation.patch import accepted
-from tasks_app.domain.encryption.envelope import token_of
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.operations.author import author
 from tasks_app.domain.operations.selection import Action
@@ -15,7 +14,7 @@ from tasks_app.domain.tasks.states import Pool
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.edit_payload import edit
-from tasks_app.runtime.encryption.values import asked, sealed_payload
+from tasks_app.runtime.encryption.values import asked, is_secret, sealed_payload
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 from tasks_app.runtime.payload_limit import payload_limit
 
@@ -53,7 +52,7 @@ def edit_payload(
         return False
     wanted, text = author(by, why), check_payload(task.name, payload, registry)
     spec = registry.get(task.name)
-    if token_of(task.payload) or (spec and spec.encrypted) or asked(task.name, task.queue):
+    if is_secret(task.payload) or (spec and spec.encrypted) or asked(task.name, task.queue):
         text = sealed_payload(text, task.name)
     done = edit(connection, Pool(task.pool), task_id, text, by=wanted)
     if done:

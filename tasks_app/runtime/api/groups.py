@@ -67,7 +67,7 @@ def create_group(
         fail_fast=fail_fast,
         part_of=part_of,
     )
-    rows = [_row(f"tasks[{place}]", new) for place, new in enumerate(tasks)]
+    rows = [_row(f"tasks[{place}]", new, large=True) for place, new in enumerate(tasks)]
     connection = connection_of(session)
     if commits_itself(connection):
         raise TasksError(
@@ -88,7 +88,7 @@ def extend_group(session: Sync, group_id: int, tasks: Sequence[NewTask]) -> list
         TasksError: the group is over or unknown: roll back.
     """
     check_many(tasks)
-    rows = [_row(f"tasks[{place}]", new) for place, new in enumerate(tasks)]
+    rows = [_row(f"tasks[{place}]", new, large=True) for place, new in enumerate(tasks)]
     ids = _members(session, ready(rows), group_id)
     create.extend(connection_of(session), group_id, ids)
     return ids
@@ -196,8 +196,8 @@ def _callback(which: str, new: NewTask | None) -> TaskRow | None:
     return ready([_row(which, new)])[0]
 
 
-def _row(path: str, new: NewTask) -> TaskRow:
+def _row(path: str, new: NewTask, *, large: bool = False) -> TaskRow:
     try:
-        return admitted(new)
+        return admitted(new, large=large)
     except InvalidTaskError as error:
         raise error.at(path) from None

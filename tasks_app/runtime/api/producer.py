@@ -16,6 +16,7 @@ from tasks_app.domain.handlers.spec import Handler, HandlerSpec
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.pool.tasks.create import acreate_many, acreate_one, create_many, create_one
+from tasks_app.pool.tasks.large_values import has_large
 from tasks_app.runtime.api.foreign_tasks import translated
 from tasks_app.runtime.db.connections import (
     Async,
@@ -34,7 +35,8 @@ from tasks_app.runtime.encryption.values import sealed_rows
 from tasks_app.runtime.gc_pause import uncollected
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.hints.hints import HINTS
-from tasks_app.runtime.payload_limit import payload_limit
+from tasks_app.runtime.large_values.values import large_values
+from tasks_app.runtime.payload_limit import creation_limit, payload_limit
 
 if TYPE_CHECKING:
     from tasks_app.domain.tasks.call_payload import CeleryCall
@@ -99,11 +101,12 @@ def create_task(
         InvalidConnectionError: ``session`` is none of these, or Django's is in no transaction.
         UniqueKeyTakenError: another task holds the key, and ``on_conflict`` is ``raise``.
     """
-    (row,) = ready([admitted(NewTask(task, payload, options, args, kwargs))])
+    (row,) = ready([admitted(NewTask(task, payload, options, args, kwargs), large=True)])
     caller: Any = unwrapped(session)
     if is_raw(caller):
         after_commit = commit_of_django(session)
-        task_id = create_one(caller, row)
+        with caller.transaction() if caller.autocommit and has_large((row,)) else nullcontext():
+            task_id = create_one(caller, row)
         after_commit(lambda: HINTS.created([row], [task_id]))
         return task_id
     return create_rows(caller, [row])[0]
@@ -167,16 +170,20 @@ async def acreate_task(
     **options: Unpack[TaskOptions],
 ) -> TaskId:
     """Create one task, as :func:`create_task`, in an async transaction."""
-    (row,) = ready([admitted(NewTask(task, payload, options, args, kwargs))])
+    (row,) = await large_values().aside(
+        ready, [admitted(NewTask(task, payload, options, args, kwargs), large=True)]
+    )
     if is_async_raw(session):
-        return await acreate_one(session, row)
+        alone = session.autocommit and has_large((row,))
+        async with session.transaction() if alone else nullcontext():
+            return await acreate_one(session, row)
     return (await _acreate(session, [row]))[0]
 
 
 async def acreate_tasks(session: Async | AsyncRaw, tasks: Sequence[NewTask]) -> list[TaskId]:
     """Create any number of tasks, as :func:`create_tasks`, in an async transaction."""
     check_many(tasks)
-    rows = ready(admitted_many(tasks))
+    rows = await large_values().aside(ready, admitted_many(tasks))
     if is_async_raw(session):
         async with session.transaction() if session.autocommit else nullcontext():
             return await acreate_many(session, rows)
@@ -197,8 +204,8 @@ async def _acreate(session: Async, admitted: Sequence[TaskRow]) -> list[TaskId]:
     return await checked_async(session).run_sync(create_rows, admitted)  # one change of greenlets
 
 
-def admitted(new: NewTask) -> TaskRow:
-    """Return the row that :func:`create_task` would insert.
+def admitted(new: NewTask, *, large: bool = False) -> TaskRow:
+    """Return the row that :func:`create_task` would insert; ``large``: :func:`ready` gets it.
 
     Raises:
         InvalidTaskError: it is refused.
@@ -211,29 +218,30 @@ def admitted(new: NewTask) -> TaskRow:
             spec = new.task.spec
         case _:
             new, spec = translated(new)
-    return validate(new, spec, payload_limit())
+    return validate(new, spec, creation_limit() if large else payload_limit())
 
 
 def ready(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
-    """Return the rows with the trace that is open here, if there can be one; and encrypted."""
+    """Return the rows as they are stored: traced, encrypted, large payloads outside of them."""
     if "opentelemetry.trace" in modules:
         from tasks_app.runtime.tracing.tracing import traced_rows  # noqa: PLC0415  who needs it
 
         rows = traced_rows(rows)
     asks = HANDLERS.any_encrypts or encryption().patterns
-    return sealed_rows(rows, HANDLERS.encrypted) if asks else rows
+    stored = sealed_rows(rows, HANDLERS.encrypted) if asks else rows
+    return large_values().beside(rows, stored) if creation_limit() > payload_limit() else stored
 
 
 def admitted_many(tasks: Sequence[NewTask]) -> list[TaskRow]:
     """Return the rows of all; in a big call most tasks are like the one before."""
-    limit = payload_limit()
+    limit = creation_limit()
     rows: list[TaskRow] = []
     like, terms = None, None
     for place, new in enumerate(tasks):
         row = admit_alike(new, terms, limit) if terms and new.task is like else None
         if row is None:
             try:
-                row = admitted(new)
+                row = admitted(new, large=True)
             except InvalidTaskError as error:
                 raise error.at(f"tasks[{place}]") from None
             plain = not new.options and _takes_anything(new.task)

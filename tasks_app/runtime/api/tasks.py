@@ -9,15 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection
 
 from tasks_app.domain.explain.explanation import Explanation, explain
 from tasks_app.domain.flow_control.circuit_breaker import BreakerState
+from tasks_app.domain.large_values.reference import PAYLOAD, RESULT, reference_of
 from tasks_app.domain.operations.author import Author, author
 from tasks_app.domain.operations.selection import Action
 from tasks_app.domain.tasks.names import check_id
+from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.records import Task
 from tasks_app.pool.flow_control import breaker, queue_settings
 from tasks_app.pool.groups.browse import groups_of
@@ -25,6 +27,7 @@ from tasks_app.pool.operations.audit import note
 from tasks_app.pool.operations.explain import read_facts
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.cancel import Cancelled, CancelledMany, cancel, cancel_many
+from tasks_app.pool.tasks.large_values import read
 from tasks_app.pool.tasks.requeue import Requeued, requeue
 from tasks_app.runtime.db.connections import (
     Raw,
@@ -34,6 +37,7 @@ from tasks_app.runtime.db.connections import (
     on_connection,
 )
 from tasks_app.runtime.encryption.values import opened_task
+from tasks_app.runtime.large_values.values import large_values
 
 if TYPE_CHECKING:
     from tasks_app.domain.config.settings import Settings
@@ -54,6 +58,40 @@ def get_task(session: Sync | Raw, task_id: int) -> Task | None:
     """
     task = on_connection(session, partial(browse.get, task_id=check_id(task_id)))
     return None if task is None else opened_task(task)
+
+
+def load_large_values(session: Sync | Raw, task: Task) -> Task:
+    """Return a task that ``get_task`` gave, with its payload and result in full.
+
+    What stands in its row is left as it is; a value whose key is missing stays encrypted.
+
+    >>> task = load_large_values(session, get_task(session, task_id))
+    >>> task.payload
+    {'to': 'a@example.org'}
+
+    Raises:
+        LargeValueLostError: the task has gone meanwhile, or what keeps its values has lost one.
+        LargeStoreError: the object store does not answer.
+    """
+    return on_connection(session, partial(in_full, task=task))
+
+
+def in_full(connection: Connection, task: Task) -> Task:
+    """Do it on a connection; the same errors."""
+    full = replace(
+        task,
+        payload=_value(connection, task.id, task.payload, PAYLOAD),
+        result=_value(connection, task.id, task.result, RESULT),
+    )
+    return opened_task(full)
+
+
+def _value(connection: Connection, task_id: int, value: Any, kind: str) -> Any:
+    reference = reference_of(value)
+    if reference is None:
+        return value
+    stored = read(connection, task_id, reference)
+    return decode(large_values().text_of(stored, reference, kind), kind)
 
 
 def explain_task(
@@ -178,6 +216,7 @@ def _note(connection: Connection, action: Action, task_id: int, answer: str, by:
     note(connection, action, by.reason, who=by.who, ids=[task_id], answers={str(answer): 1})
 
 
+aload_large_values: Final = made_async(load_large_values)
 aget_task: Final = made_async(get_task)
 aexplain_task: Final = made_async(explain_task)
 acancel_task: Final = made_async(cancel_task)

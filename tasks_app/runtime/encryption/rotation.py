@@ -118,7 +118,7 @@ def _steps(engine: Engine, place: SecretColumn, rows: int) -> Iterator[ValuePage
     after: int | None = -1
     while after is not None:
         with engine.begin() as connection:
-            step = read(connection, place, after, rows)
+            step = read(connection, place, after, min(rows, place.most))
         yield step
         after = step.after
 

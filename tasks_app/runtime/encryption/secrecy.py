@@ -8,9 +8,14 @@ from tasks_app.domain.encryption.envelope import BEGIN, HIDDEN, token_in
 from tasks_app.domain.encryption.keyring import MissingKeyError, SealBrokenError
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.large_values import reference as references
 from tasks_app.domain.tasks.erased import BEGIN as ERASED
 from tasks_app.domain.tasks.run import Cause, ClaimedTask
 from tasks_app.runtime.encryption.encryption import PAYLOAD, RESULT, Encryption
+
+LARGE = references.BEGIN
+STORED = (BEGIN, LARGE)
+"""Payloads that may be encrypted begin so."""
 
 
 class _Run(Protocol):
@@ -31,6 +36,9 @@ class Secrecy:
     def covers(self, task: ClaimedTask, spec: HandlerSpec) -> bool:
         """Whether handler or settings say so, or the task's payload is encrypted."""
         if spec.encrypted or token_in(task.payload) is not None:
+            return True
+        reference = references.reference_in(task.payload)
+        if reference is not None and reference.encrypted:
             return True
         return self.listed and self._encryption.asks(task.name, task.queue)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from tasks_app.domain.encryption.envelope import concealed, parse_token, token_of
 from tasks_app.domain.encryption.keyring import MissingKeyError, SealBrokenError
 from tasks_app.domain.errors import ConfigurationError, UnreadableTaskError
+from tasks_app.domain.large_values.reference import described, reference_of
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.records import Attempt, Task, TaskRow
 from tasks_app.runtime.encryption.encryption import ERROR, PAYLOAD, RESULT, encryption
@@ -65,16 +66,19 @@ def opened_task(task: Task) -> Task:
 
 
 def is_encrypted(task: Task, attempts: Sequence[Attempt]) -> bool:
-    return (
-        token_of(task.payload) is not None
-        or token_of(task.result) is not None
-        or any(each.encrypted_message is not None for each in attempts)
+    return any(is_secret(value) for value in (task.payload, task.result)) or any(
+        each.encrypted_message is not None for each in attempts
     )
 
 
 def concealed_task(task: Task) -> Task:
-    """Return a task of whose encrypted values nothing but the key's id is left."""
-    return replace(task, payload=concealed(task.payload), result=concealed(task.result))
+    """Return a task as people see it: of encrypted and of large values it says so."""
+    return replace(task, payload=shown(task.payload), result=shown(task.result))
+
+
+def shown(value: object) -> object:
+    """Return what people see of a stored value, without loading or opening it."""
+    return described(concealed(value))
 
 
 def concealed_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:
@@ -107,6 +111,12 @@ def opened_value(value: object, kind: str, name: str) -> object:
     if token is None:
         return value
     return decode(encryption().opened_token(token, kind, name), kind)
+
+
+def is_secret(value: object) -> bool:
+    """Whether a stored value is encrypted, in its row or outside of it."""
+    reference = reference_of(value)
+    return token_of(value) is not None if reference is None else reference.encrypted
 
 
 def _opened_value(value: object, kind: str, name: str) -> object:

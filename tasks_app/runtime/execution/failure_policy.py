@@ -21,6 +21,7 @@ from tasks_app.domain.handlers.settlement import (
     put_off,
 )
 from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.large_values.reference import check_no_reference
 from tasks_app.domain.tasks.error_text import cause_of
 from tasks_app.domain.tasks.payload import encode_object
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
@@ -86,6 +87,7 @@ class FailurePolicy:
                 retry.payload, "payload", self._settings.payload_limit, spec.to_json
             )
             check_no_token(payload)
+            check_no_reference(payload)
             if self._invocation.secrecy.covers(task, spec):
                 payload = self._invocation.secrecy.new_payload(payload, task.name)
             self._invocation.lane(spec).aside(lambda: self._write_payload(task, payload))

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import psycopg
@@ -17,13 +18,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only as await_
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.encryption.envelope import BEGIN
-from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
+from tasks_app.domain.errors import UnreadableTaskError
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.settlement import succeeded
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.payload import decode, encode
+from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.payload_type import explain
 from tasks_app.domain.tasks.run import ClaimedTask, Fence, Settlement
 from tasks_app.pool.runs.claim import fetch_payload
@@ -33,7 +33,7 @@ from tasks_app.runtime.db.errors import is_lost
 from tasks_app.runtime.db.sync_transaction import PlainTransaction
 from tasks_app.runtime.db.transaction import Transaction
 from tasks_app.runtime.encryption.encryption import Encryption
-from tasks_app.runtime.encryption.secrecy import Secrecy
+from tasks_app.runtime.encryption.secrecy import LARGE, STORED, Secrecy
 from tasks_app.runtime.execution.process_guard import ProcessGuard
 from tasks_app.runtime.execution.time_limits import time_limit
 from tasks_app.runtime.flow_control.dependency_report import DependencyCounts
@@ -41,6 +41,7 @@ from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.middleware import Middleware, chain
+from tasks_app.runtime.large_values.values import LargeStoreError, LargeValues
 
 log = quiet_logger(__name__)
 
@@ -71,6 +72,7 @@ class Invocation:
         self.plain: SyncLane = (plain_lane or SyncLane)(database, guard)
         self._async = AsyncLane(database, guard, settings.async_connections)
         self.secrecy = Secrecy(Encryption(settings))
+        self._large = LargeValues(settings)
 
     def lane(self, spec: HandlerSpec) -> Lane:
         return self._async if spec.is_async else self.plain
@@ -88,24 +90,25 @@ class Invocation:
         lane = self._async if spec.is_async else self.plain
         arguments = self._arguments(run, spec, lane, context) if spec.takes_payload else (context,)
         task = run.task
-        may_be = self.secrecy.listed or spec.encrypted or (task.payload or "").startswith(BEGIN)
+        may_be = self.secrecy.listed or spec.encrypted or (task.payload or "").startswith(STORED)
         secret = may_be and self.secrecy.begin(task, spec)
         if time.monotonic() >= run.held_until:
             log.warning("task %s: not begun, its lease may be over", task.task_id)
             raise NotBegunError
+        call = partial(lane.call, spec, arguments, limit)
         if self._middleware:
-            value = chain(
-                self._middleware,
-                context,
-                lambda: self.dependencies.watch(spec, lambda: lane.call(spec, arguments, limit)),
-            )
+            value = chain(self._middleware, context, partial(self.dependencies.watch, spec, call))
         elif spec.depends_on is not None:
-            value = self.dependencies.watch(spec, lambda: lane.call(spec, arguments, limit))
+            value = self.dependencies.watch(spec, call)
         else:
-            value = lane.call(spec, arguments, limit)
-        result = None if value is None else self._result(value, spec)
+            value = call()
+        result = None if value is None else self._large.encoded(value, spec.to_json)
+        large = result is not None and self._large.has_large_result(result)
         if secret and result is not None:
             result = self.secrecy.result(result, task.name)
+        if large and result is not None:
+            begin, task_id = self._database.begin, task.task_id
+            result = lane.aside(partial(self._large.keep_result, begin, task_id, result))
         run_ms = round((time.monotonic() - run.since) * 1000)
         return succeeded(task, result, run_ms, run.since)
 
@@ -118,11 +121,11 @@ class Invocation:
     ) -> tuple[Any, ...]:
         task = run.task
         text = task.payload
-        if text is None:
+        if text is None or text.startswith(LARGE):
             try:
                 text = lane.aside(lambda: self._fetched(task))
-            except SQLAlchemyError as error:
-                if is_lost(error):
+            except (SQLAlchemyError, LargeStoreError) as error:
+                if isinstance(error, LargeStoreError) or is_lost(error):
                     raise NotBegunError from error
                 raise
         if text is None:
@@ -137,14 +140,11 @@ class Invocation:
             raise Fail(str(error)) from None
 
     def _fetched(self, task: ClaimedTask) -> str | None:
-        with self._database.begin() as connection:
-            return fetch_payload(connection, task.fence)
-
-    def _result(self, value: Any, spec: HandlerSpec) -> str:
-        try:
-            return encode(value, "result", self._settings.result_limit, spec.to_json)
-        except InvalidTaskError as error:
-            raise Fail(f"The handler's result cannot be stored: {error}") from None
+        text = task.payload
+        if text is None:
+            with self._database.begin() as connection:
+                text = fetch_payload(connection, task.fence)
+        return text and self._large.payload(self._database.begin, task.task_id, text)
 
 
 T = TypeVar("T")

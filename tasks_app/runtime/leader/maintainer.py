@@ -22,6 +22,8 @@ from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schedules import fire
 from tasks_app.pool.tasks import checkpoint, transfer, unique_keys
 from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.large_values.upkeep import LargeValueUpkeep
+from tasks_app.runtime.large_values.values import LargeValues
 from tasks_app.runtime.leader.leadership import Leadership
 from tasks_app.runtime.leader.lost_batches import end_lost
 from tasks_app.runtime.leader.retention import Pruned, Retention
@@ -68,6 +70,7 @@ class Maintainer:
         self._database = database
         self._keep_alerts = settings.keep_alerts if settings else FORGET_ALERTS_AFTER
         self._retention = Retention(settings, database) if settings else None
+        self._large = LargeValueUpkeep(LargeValues(settings), database.begin) if settings else None
         self._lead = Leadership(database, MAINTAIN, holder, rank=Rank.STANDBY, ttl=LONGEST_RUN)
         self._look_at = 0.0
 
@@ -101,6 +104,8 @@ class Maintainer:
     def _prune(self) -> bool:
         """Remove what is old, the lists first; return whether all of it is gone."""
         if not self._prune_lists(self._timing.prune_for_s):
+            return False
+        if self._large is not None and not self._large.run(self._timing.prune_for_s):
             return False
         pruned = self._retention.run(self._timing.prune_for_s) if self._retention else Pruned()
         if pruned.in_use:  # each try may hold settles up for a moment

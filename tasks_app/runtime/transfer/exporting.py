@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -13,12 +14,14 @@ from sqlalchemy import Engine
 
 from tasks_app.domain.creation.portable_task import line_of
 from tasks_app.domain.errors import InvalidSelectionError
+from tasks_app.domain.large_values.reference import PAYLOAD, reference_in
 from tasks_app.domain.operations.selection import Action, select
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.operations.selection import LOOKED_AT, cut, look
 from tasks_app.pool.tasks.transfer import ArrivedTask, held, leaving
 from tasks_app.runtime.api.bulk import run_bulk, start_bulk, transaction_of
+from tasks_app.runtime.large_values.values import large_values
 from tasks_app.runtime.transfer.private_file import written_privately
 
 AT_ONCE = 1_000
@@ -41,6 +44,8 @@ def export_tasks(engine: Engine, path: Path, *, by: str = "", **selection: Any) 
 
     Raises:
         InvalidSelectionError: it would select everything, or there is such a file.
+        LargeStoreError: a large payload is in an object store that does not answer.
+        LargeValueLostError: a task with one began meanwhile and is over and removed.
     """
     chosen = select(Action.CANCEL, {**selection, "state": State.PENDING})
     done = Exported()
@@ -56,11 +61,19 @@ def export_tasks(engine: Engine, path: Path, *, by: str = "", **selection: Any) 
                 if row.batch_id is not None:
                     done.members.append(row.id)
                 else:
-                    file.write(line_of(row) + "\n")
+                    file.write(line_of(row, _payload(engine, row)) + "\n")
                     done.tasks += 1
         with transaction_of(engine) as connection:
             note(connection, "export", chosen.plain(), who=by, number=done.tasks)
     return done
+
+
+def _payload(engine: Engine, row: Any) -> str:
+    """Return a payload in full, as it is stored."""
+    reference = reference_in(row.payload)
+    if reference is None:
+        return str(row.payload)
+    return large_values().load(partial(transaction_of, engine), row.id, reference, PAYLOAD)
 
 
 @dataclass(slots=True)

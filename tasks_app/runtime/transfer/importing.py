@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sqlalchemy import Engine
 
 from tasks_app.domain.creation.portable_task import PortableTask, task_of
+from tasks_app.domain.encryption.envelope import token_in
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks.transfer import ArrivedTask, bring_in, here
 from tasks_app.runtime.api.bulk import transaction_of
-from tasks_app.runtime.payload_limit import payload_limit
+from tasks_app.runtime.large_values.values import large_values
+from tasks_app.runtime.payload_limit import creation_limit
 from tasks_app.runtime.transfer.private_file import written_privately
 
-AT_ONCE = 200
+AT_ONCE, MOST_CHARACTERS = 200, 16 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -41,7 +42,7 @@ def import_tasks(engine: Engine, path: Path, receipt: Path, *, by: str = "") -> 
         InvalidSelectionError: a line is none of an export, the tasks are of this very database, or
             there is such a receipt.
     """
-    limit, done = payload_limit(), Imported()
+    limit, done = creation_limit(), Imported()
     with written_privately(receipt) as written:
         for some in _parts(_tasks(path, limit)):
             with transaction_of(engine) as connection:
@@ -53,7 +54,7 @@ def import_tasks(engine: Engine, path: Path, receipt: Path, *, by: str = "") -> 
                 )
         for some in _parts(_tasks(path, limit)):
             with transaction_of(engine) as connection:
-                became = bring_in(connection, some)
+                became = bring_in(connection, _outside_of(some))
                 ids = sorted(became.values())
                 note(connection, "import", {"file": path.name}, who=by, ids=ids)
             for task in some:
@@ -67,8 +68,28 @@ def import_tasks(engine: Engine, path: Path, receipt: Path, *, by: str = "") -> 
 
 
 def _parts(tasks: Iterator[PortableTask]) -> Iterator[list[PortableTask]]:
-    while some := list(islice(tasks, AT_ONCE)):
+    """Yield some at a time: few where payloads are large, since they are all in memory."""
+    some: list[PortableTask] = []
+    length = 0
+    for task in tasks:
+        some.append(task)
+        length += len(task.row.payload)
+        if len(some) >= AT_ONCE or length >= MOST_CHARACTERS:
+            yield some
+            some, length = [], 0
+    if some:
         yield some
+
+
+def _outside_of(tasks: list[PortableTask]) -> list[PortableTask]:
+    """Return the tasks with large payloads outside of their rows."""
+    values = large_values()
+    large = {i for i, task in enumerate(tasks) if values.has_large_payload(task.row.payload)}
+    if not large:
+        return tasks
+    encrypted = {i for i in large if token_in(tasks[i].row.payload)}
+    rows = values.outside_of([task.row for task in tasks], large, encrypted)
+    return [replace(task, row=row) for task, row in zip(tasks, rows, strict=True)]
 
 
 def _tasks(path: Path, limit: int) -> Iterator[PortableTask]:

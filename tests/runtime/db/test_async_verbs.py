@@ -118,12 +118,14 @@ async def tasks(caller: Any, _: Bench) -> list[Any]:
     task_id = await acreate_task(caller, "t", biz_key="order:1")
     other = await acreate_task(caller, "t")
     many = await tasks_app.acancel_tasks(caller, biz_key="order:1")
+    found = await tasks_app.aget_task(caller, other)
     return [
         many.ids == (task_id,),
         (await tasks_app.aexplain_task(caller, other)).known,
         await tasks_app.acancel_task(caller, other) == "cancelled",
         await tasks_app.arequeue_task(caller, other) == "requeued",
-        (await tasks_app.aget_task(caller, other)) is not None,
+        found is not None,
+        found and (await tasks_app.aload_large_values(caller, found)).id == other,
     ]
 
 

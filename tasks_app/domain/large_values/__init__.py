@@ -1,0 +1,1 @@
+"""Payloads and results that are too large for their rows."""

@@ -1,0 +1,240 @@
+"""Large values of one process: which values are large, and where they are put and loaded from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.encryption.envelope import BEGIN as ENCRYPTED
+from tasks_app.domain.errors import InvalidTaskError, TasksError
+from tasks_app.domain.handlers.outcomes import Fail
+from tasks_app.domain.large_values.reference import (
+    PAYLOAD,
+    RESULT,
+    LargePayload,
+    LargeValueLostError,
+    Reference,
+    reference_in,
+)
+from tasks_app.domain.large_values.store import LargeValueStore
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.payload import encode
+from tasks_app.domain.tasks.payload_checks import ToJson
+from tasks_app.domain.tasks.records import TaskRow
+from tasks_app.pool.tasks.large_values import StoredValue, keep, read
+from tasks_app.runtime.large_values.stores import store_at
+
+if TYPE_CHECKING:
+    from tasks_app.domain.config.settings import Settings
+
+log = quiet_logger(__name__)
+
+DATABASE = "database"
+Begin = Callable[[], AbstractContextManager[Connection]]
+"""Opens a transaction of our own, which commits."""
+
+
+class LargeStoreError(TasksError):
+    """The object store did not answer, or this process has none."""
+
+
+class LargeValues:
+    """One process's; all its threads use it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._place = settings.large_values
+        self._limit = settings.large_limit
+        self._in_row = settings.payload_limit, settings.result_limit
+
+    def __bool__(self) -> bool:
+        """Whether large values are kept; else they are refused."""
+        return bool(self._place)
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether an object store gets what is kept from now on."""
+        return self._place not in {"", DATABASE}
+
+    @property
+    def payload_limit(self) -> int:
+        """In bytes, of what is admitted."""
+        return max(self._limit, self._in_row[0]) if self else self._in_row[0]
+
+    @property
+    def result_limit(self) -> int:
+        return max(self._limit, self._in_row[1]) if self else self._in_row[1]
+
+    def has_large_payload(self, text: str) -> bool:
+        """Whether a payload is not to stand in its row."""
+        return bool(self) and _is_longer(text, self._in_row[0])
+
+    def encoded(self, result: Any, to_json: ToJson | None) -> str:
+        """Return a result as JSON text.
+
+        Raises:
+            Fail: it cannot be stored.
+        """
+        try:
+            return encode(result, RESULT, self.result_limit, to_json)
+        except InvalidTaskError as error:
+            raise Fail(f"The handler's result cannot be stored: {error}") from None
+
+    def has_large_result(self, text: str) -> bool:
+        return bool(self) and _is_longer(text, self._in_row[1])
+
+    async def aside(
+        self, work: Callable[[Sequence[TaskRow]], Sequence[TaskRow]], rows: Sequence[TaskRow]
+    ) -> Sequence[TaskRow]:
+        """Do work that may put values; an object store holds up no event loop."""
+        return await asyncio.to_thread(work, rows) if self.is_outside else work(rows)
+
+    def beside(self, rows: Sequence[TaskRow], stored: Sequence[TaskRow]) -> Sequence[TaskRow]:
+        """Return rows as they are ``stored``; of those whose payload is large, references alone."""
+        large = {i for i, row in enumerate(rows) if self.has_large_payload(row.payload)}
+        encrypted = {i for i in large if stored[i].payload is not rows[i].payload}
+        return self.outside_of(stored, large, encrypted) if large else stored
+
+    def outside_of(
+        self, rows: Sequence[TaskRow], large: Collection[int], encrypted: Collection[int]
+    ) -> Sequence[TaskRow]:
+        """Return the rows with references instead of the payloads at the places ``large``.
+
+        An object store has them already, in case the caller commits.
+
+        Raises:
+            LargeStoreError: it has not.
+        """
+        return [
+            row._replace(payload=self._made(row.payload, encrypted=place in encrypted))
+            if place in large
+            else row
+            for place, row in enumerate(rows)
+        ]
+
+    def keep_result(self, begin: Begin, task_id: int, result: str) -> str:
+        """Write a result of a task that runs; return what its row is to say of it.
+
+        Before the settle, and in a transaction of its own: the fence decides about the settle
+        alone, and what no row refers to in the end is removed.
+
+        Raises:
+            LargeStoreError: the object store did not take it.
+        """
+        value = self._made(result, encrypted=result.startswith(ENCRYPTED))
+        with begin() as connection:
+            keep(connection, value, task_id, RESULT)
+        return str(value)
+
+    def payload(self, begin: Begin, task_id: int, text: str) -> str:
+        """Return the payload that a row's text stands for: itself, or what it refers to.
+
+        Raises:
+            Fail: it is lost.
+            LargeStoreError: it is in an object store that does not answer.
+        """
+        reference = reference_in(text)
+        if reference is None:
+            return text
+        try:
+            return self.load(begin, task_id, reference, PAYLOAD)
+        except LargeStoreError as error:
+            log.warning("task %s: not begun: %s", task_id, error)
+            raise
+        except LargeValueLostError as error:
+            raise Fail(str(error)) from None
+
+    def load(self, begin: Begin, task_id: int, reference: Reference, kind: str) -> str:
+        """Return a value, JSON text, which may be encrypted.
+
+        Raises:
+            LargeValueLostError: the task has no such value.
+            LargeStoreError: it is in an object store that does not answer.
+        """
+        with begin() as connection:
+            stored = read(connection, task_id, reference)
+        return self.text_of(stored, reference, kind)
+
+    def text_of(self, stored: StoredValue | None, reference: Reference, kind: str) -> str:
+        """Return what the database has, or the object store; the same errors."""
+        if stored is None:
+            raise LargeValueLostError(kind)
+        if stored.content is not None:
+            return stored.content
+        store = self.store
+        try:
+            data = store.get(reference.key)
+        except Exception as error:
+            raise LargeStoreError(f"The {kind} cannot be loaded: {_shown(error)}.") from None
+        if data is None:
+            raise LargeValueLostError(kind)
+        return data.decode()
+
+    def remove(self, ids: Iterable[UUID]) -> None:
+        """Remove values from the object store.
+
+        Raises:
+            LargeStoreError: it does not answer.
+        """
+        store = self.store
+        try:
+            for each in ids:
+                store.delete(each.hex)
+        except Exception as error:
+            raise LargeStoreError(
+                f"Large values cannot be removed: {_shown(error)}. "
+                "See to the store that TASKS_APP_LARGE_VALUES names, and try again."
+            ) from error
+
+    @cached_property
+    def store(self) -> LargeValueStore:
+        """The object store.
+
+        Raises:
+            LargeStoreError: none is configured here.
+            ConfigurationError: what is configured is none.
+        """
+        if not self.is_outside:
+            raise LargeStoreError(
+                "A value is in an object store, and none is configured here. "
+                "Set TASKS_APP_LARGE_VALUES as where it was created."
+            )
+        return store_at(self._place)
+
+    def _made(self, text: str, *, encrypted: bool) -> LargePayload:
+        value = LargePayload.of(text, encrypted=encrypted)
+        if self.is_outside:
+            store = self.store
+            try:
+                store.put(value.reference.key, text.encode())
+            except Exception as error:
+                raise LargeStoreError(
+                    f"A large value cannot be kept: {_shown(error)}. "
+                    "See to the store that TASKS_APP_LARGE_VALUES names, and try again."
+                ) from None  # its text may hold the value
+            value.content = None
+        return value
+
+
+@cache
+def large_values() -> LargeValues:
+    """Return this process's."""
+    from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  slow to import
+
+    return LargeValues(load_settings())
+
+
+def _is_longer(text: str, limit: int) -> bool:
+    """Tell by bytes; most texts are so short that their characters need not be counted."""
+    return len(text) > limit or (len(text) * 4 > limit and len(text.encode()) > limit)
+
+
+def _shown(error: Exception) -> str:
+    """Return the kind of an error, and what the system says; another text may hold anything."""
+    said = error.strerror if isinstance(error, OSError) and error.errno else None
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
