@@ -32,7 +32,7 @@ def test_functions_are_made_shown_and_removed(shell: Shell, engine: Engine) -> N
     nothing = shell("db-scheduler", "status")
     assert (nothing.returncode, nothing.stdout) == (
         1,
-        "functions: not installed; no pg_cron there; 0 jobs\n",
+        "functions: not installed; no pg_cron in the database of the tasks; 0 jobs\n",
     )
 
     made = shell("db-scheduler", "install", "--functions-only")
