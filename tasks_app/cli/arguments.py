@@ -12,6 +12,7 @@ import click
 from tasks_app.domain.tasks.fingerprint import parse_fingerprint
 
 Command = Callable[..., None]
+INSTANT = "2030-01-31T09:00+01:00"
 
 
 def options(*given: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -53,12 +54,19 @@ def moment(text: str, hint: str | None = None) -> datetime:
     """Return the instant that a command was given.
 
     Raises:
-        click.BadParameter: it is not ISO 8601.
+        click.BadParameter: it is not ISO 8601, or has no zone.
     """
     try:
-        return datetime.fromisoformat(text)
+        found = datetime.fromisoformat(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no ISO 8601 instant", param_hint=hint) from None
+        raise click.BadParameter(
+            f"{text!r} is no ISO 8601 instant. Write it so: {INSTANT}.", param_hint=hint
+        ) from None
+    if found.tzinfo is None:
+        raise click.BadParameter(
+            f"{text!r} has no time zone. Write it so: {INSTANT}; Z is UTC.", param_hint=hint
+        )
+    return found
 
 
 def fingerprint_digits(text: str) -> str:

@@ -100,6 +100,23 @@ def test_a_long_reason_is_cut_and_one_that_cannot_be_stored_is_refused(
     assert "Traceback" not in refused.stderr
 
 
+def test_a_trail_fits_a_terminal_and_is_whole_in_a_pipe(
+    run: Shell, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (task_id,) = make(engine, 1)
+    why = "the bank asks, " * 20
+    run("hold", str(task_id), "--why", why)
+    run("run-now", str(task_id))
+
+    whole = run("show", str(task_id), "--trail").stdout
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = run("show", str(task_id), "--trail").stdout
+
+    assert why.strip() in whole
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert re.search(r"Z  hold .*\n    the bank asks, .* …\n", narrow)
+
+
 def test_an_unknown_task_has_no_trail(run: Shell, engine: Engine) -> None:
     refused = run("show", "1000000000", "--trail")
 

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from tasks_app import TaskContext, requeue_task, run_bulk, start_bulk
+from tasks_app import TaskContext, hold_task, requeue_task, run_bulk, start_bulk
+from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.pool.operations import erase as pool_erase
 from tasks_app.runtime.erasure import erase, preview_erasure
 from tests.runtime.bench import Bench
-from tests.runtime.encryption.test_runs import DUMPED
+from tests.runtime.encryption.test_runs import DUMPED, OLD
 from tests.waiting import until
 
 CANARY = "canary-4711"
@@ -37,6 +38,7 @@ def ended(bench: Bench, **options: Any) -> list[int]:
     def run(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, Any]:
         ctx.progress(0.5, payload["card"])
         ctx.checkpoint = {"card": payload["card"]}
+        ctx.set_sub_status(f"asks for {payload['card']}")
         ctx.commit()
         ctx.log.warning("card %s", payload["card"])
         if ctx.attempt == 1 or payload.get("bad"):
@@ -66,6 +68,7 @@ def test_nothing_is_left_of_what_they_held(bench: Bench, by: str) -> None:
     done, failed = map(bench.task, ids)
     assert set(done.payload) == set(done.result) == set(failed.payload) == {"$erased"}
     assert failed.error == "ValueError: erased"
+    assert done.sub_status == failed.sub_status == "erased"
     assert (done.attempt, done.biz_key) == (2, "customer:7")
     assert (receipt.tasks, receipt.complete) == (2, True)
     assert receipt.rows["task_completed"] == receipt.rows["task_error"] == 1
@@ -147,13 +150,18 @@ def test_a_second_time_changes_nothing(bench: Bench) -> None:
     assert [bench.task(task_id) for task_id in ids] == before
 
 
-def test_an_erased_task_that_is_requeued_does_not_reach_its_handler(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"encryption_keys": OLD, "encrypted_tasks": "t"}], ids=["plain", "encrypted"]
+)
+def test_an_erased_task_that_is_requeued_does_not_reach_its_handler(
+    bench: Bench, options: dict[str, str]
+) -> None:
     (task_id, _) = ended(bench, biz_key="customer:7")
     erase(bench.engine, ["customer:7"], None)
     with bench.engine.begin() as connection:
         requeue_task(connection, task_id)
 
-    bench.drain()
+    bench.drain(**options)
 
     assert "The payload was erased" in (bench.task(task_id).error or "")
 
@@ -173,6 +181,22 @@ def test_what_operators_typed_about_it_goes_but_not_of_a_bulk_that_goes_on(bench
 
     assert done.complete
     assert done.rows["task_audit"] == 1
+    assert CANARY not in dumped(bench)
+
+
+def test_the_reasons_that_operators_gave_go_out_of_the_trail(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LOG, "level", Logged("all"))
+    task_id = bench.create(payload={}, biz_key="customer:7")
+    with bench.engine.begin() as connection:
+        hold_task(connection, task_id, by="ann", why=CANARY)
+    assert bench.sql("SELECT why FROM task_transition WHERE event = 'hold'") == CANARY
+
+    receipt = erase(bench.engine, ["customer:7"], None, cancel=True)
+
+    assert bench.sql("SELECT why FROM task_transition WHERE event = 'hold'") == "erased"
+    assert receipt.rows["task_transition"] == 1
     assert CANARY not in dumped(bench)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
@@ -300,7 +301,10 @@ def test_a_bad_line_is_named_and_nothing_is_imported(
     assert rows(there, "id") == []
 
 
-@pytest.mark.parametrize("words", ["", "no JSON", '{"id": 1}', "[]"])
+NESTED, ENDLESS = "[" * 100_000, '{"tasks_app": 1, "options": {}, "id": 1e999}'
+
+
+@pytest.mark.parametrize("words", ["", "no JSON", '{"id": 1}', "[]", NESTED, ENDLESS])
 def test_files_of_other_kinds_are_refused(there: Engine, file: Path, words: str) -> None:
     file.write_text(words + "\n")
 
@@ -323,3 +327,33 @@ def test_what_was_brought_in_long_ago_is_forgotten(
         assert prune(connection, FORGET_IMPORTS_AFTER, 10, now=now) == 0
         later = now + FORGET_IMPORTS_AFTER + timedelta(minutes=1)
         assert prune(connection, FORGET_IMPORTS_AFTER, 10, now=later) == 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"id": 2**63},
+        {"id": 0},
+        {"created_at": "9999-12-31T23:59:59Z"},
+        {"created_at": "1066-10-14T00:00:00Z"},
+    ],
+)
+def test_numbers_and_instants_that_no_database_holds_are_refused_before_the_first_task(
+    engine: Engine, there: Engine, file: Path, changed: dict[str, Any]
+) -> None:
+    made(engine, 1)
+    export_tasks(engine, file, name="t")
+    line = json.loads(file.read_text())
+    file.write_text(json.dumps({**line, **changed}) + "\n")
+
+    with pytest.raises(InvalidSelectionError, match="Line 1 is no task"):
+        brought(there, file)
+
+    assert rows(there, "id") == []
+
+
+def test_a_receipt_with_an_id_that_no_task_has_is_none(engine: Engine, file: Path) -> None:
+    for number in ("1" + "0" * 30, "1e999", "0"):
+        file.write_text(f'{{"id": {number}, "idempotency_key": "{uuid4()}", "became": 1}}\n')
+        with pytest.raises(InvalidSelectionError, match="is no receipt"):
+            cancel_moved(engine, file)

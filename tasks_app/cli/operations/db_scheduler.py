@@ -58,7 +58,8 @@ def status(*, cron_database: str | None, json_: bool) -> None:
     if json_:
         output.print_json(state)
     else:
-        cron = f"pg_cron {state.pg_cron}" if state.pg_cron else "no pg_cron there"
+        where = cron_database or "the database of the tasks"
+        cron = f"pg_cron {state.pg_cron}" if state.pg_cron else f"no pg_cron in {where}"
         click.echo(f"functions: {state.functions}; {cron}; {count(len(state.jobs), 'job')}")
         if state.jobs:
             output.print_table(

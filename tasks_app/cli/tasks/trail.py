@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from tasks_app.cli import output
+from tasks_app.cli import listing, output
 from tasks_app.cli.database import transaction
+from tasks_app.domain.explain.words import distance
 from tasks_app.monitor.pages.task import sources_of
 from tasks_app.monitor.pages.timeline import Moment, timeline
 from tasks_app.pool.pages.schedules import of_task
 from tasks_app.pool.tasks import browse
 
-_COLUMNS = ("at", "what", "state", "attempt", "by", "due again", "why")
+_COLUMNS = ("at", "what", "state", "attempt", "by", "due again")
 
 
 def tell_trail(task_id: int, *, json_: bool) -> None:
@@ -19,12 +20,14 @@ def tell_trail(task_id: int, *, json_: bool) -> None:
         if task is None:
             output.refuse(f"There is no task {task_id}. Run: tasks-app list")
         moments = timeline(sources_of(connection, task, of_task(connection, task.pool, task_id)))
-    output.print_list(moments, _COLUMNS, _line, json_=json_)
+    if json_:
+        output.print_json(moments)
+        return
+    whys = [": ".join(word for word in (each.kind, each.message) if word) for each in moments]
+    listing.echo(_COLUMNS, list(map(_line, moments)), whys, remark="why", cut=("what", "by"))
 
 
-def _line(moment: Moment) -> tuple[object, ...]:
-    why = ": ".join(word for word in (moment.kind, moment.message) if word)
-    return (
-        *(moment.at, moment.what, moment.state, moment.attempt),
-        *(moment.by, moment.due_at, why or None),
-    )
+def _line(moment: Moment) -> list[str]:
+    again = "" if moment.due_at is None else distance(moment.due_at, moment.at)
+    facts = (moment.at, moment.what, moment.state, moment.attempt, moment.by, again)
+    return list(map(output.cell, facts))

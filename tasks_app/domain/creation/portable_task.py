@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +16,14 @@ from tasks_app.domain.tasks.records import TaskRow
 FORMAT = 1
 _LIFE = ("attempt", "failures", "crashes", "retry_level")
 _MOST = 32_767
+_YEARS = range(1970, 9000)
+"""That the database takes."""
+IDS = range(1, 2**63)
+WRONG_JSON = (
+    *(ValueError, KeyError, TypeError, AttributeError),
+    *(OverflowError, RecursionError),  # of 1e999, and of arrays in arrays in …
+)
+"""What reading a line raises that nobody of us has written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +92,15 @@ def task_of(line: str, number: int, limit: int) -> PortableTask:
         new = NewTask(given["name"], None if encrypted else given["payload"], options)
         created_at = datetime.fromisoformat(given["created_at"])
         life = tuple(int(given[name]) for name in _LIFE)
-        _check(created_at, life)
+        task_id = int(given["id"])
+        _check(task_id, created_at, life)
         key, row = UUID(given["idempotency_key"]), validate(new, None, limit)
         if encrypted:  # its keys open it there, too
             row = row._replace(payload=_sealed(wrapped(encrypted), limit))
-        return PortableTask(int(given["id"]), key, created_at, life, row)
+        return PortableTask(task_id, key, created_at, life, row)
     except InvalidTaskError as error:
         raise InvalidSelectionError(f"Line {number}: {error} Nothing was imported.") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except WRONG_JSON as error:
         if isinstance(error, InvalidSelectionError):
             raise
         raise InvalidSelectionError(
@@ -107,8 +116,10 @@ def _sealed(text: str, limit: int) -> str:
     return text
 
 
-def _check(created_at: datetime, life: tuple[int, ...]) -> None:
+def _check(task_id: int, created_at: datetime, life: tuple[int, ...]) -> None:
     attempt, failures, crashes, retry_level = life
+    if task_id not in IDS or created_at.astimezone(UTC).year not in _YEARS:
+        raise ValueError
     if created_at.tzinfo is None or min(life) < 0 or max(failures, crashes) > attempt:
         raise ValueError
     if max(failures, crashes, retry_level) > _MOST or attempt >= 2**31:

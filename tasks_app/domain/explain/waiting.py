@@ -220,6 +220,9 @@ def no_scan(facts: TaskFacts) -> Finding | None:
         return None
     if facts.now - row.due_at < facts.late_after and not facts.deserted:
         return None
+    looks_again_at = row.scan_at if row.parked else None  # not long after who set it aside
+    if looks_again_at and facts.now - looks_again_at < facts.late_after and not facts.deserted:
+        return None
     return fail("no scan", nobody_scans(facts), START)
 
 

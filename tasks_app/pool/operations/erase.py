@@ -37,8 +37,10 @@ _OF_POOL = f"""
     SET payload = {_MARKED}, headers = {_MARKED},
         result = CASE WHEN t.result IS NOT NULL THEN {_MARKED} END,
         error = CASE WHEN t.error LIKE '%: %' THEN split_part(t.error, ': ', 1) || ': {ERASED}'
-            ELSE t.error END
-    WHERE t.id = ANY({_IDS}) AND NOT (t.payload ? '{MARK}')
+            ELSE t.error END,
+        sub_status = CASE WHEN t.sub_status IS NOT NULL THEN '{ERASED}' END
+    WHERE t.id = ANY({_IDS})
+      AND (NOT (t.payload ? '{MARK}') OR t.sub_status <> '{ERASED}')
 """
 _ABOUT = f"(t.ids && {_IDS} OR t.what ->> 'biz_key' = ANY(CAST(:biz_keys AS text[])))"
 _OPEN = f"""EXISTS (
@@ -56,8 +58,10 @@ _STATEMENTS = {
         UPDATE {ATTEMPT} t SET message = '{ERASED}', traceback = NULL, encrypted_message = NULL
         WHERE t.task_id = ANY({_IDS}) AND t.message <> '{ERASED}'""",
     TRANSITION: f"""
-        UPDATE {TRANSITION} t SET detail = '{ERASED}'
-        WHERE t.task_id = ANY({_IDS}) AND t.detail <> '{ERASED}'""",
+        UPDATE {TRANSITION} t SET
+            detail = CASE WHEN t.detail IS NOT NULL THEN '{ERASED}' END,
+            why = CASE WHEN t.why IS NOT NULL THEN '{ERASED}' END
+        WHERE t.task_id = ANY({_IDS}) AND (t.detail <> '{ERASED}' OR t.why <> '{ERASED}')""",
     LOG_LINES: f"DELETE FROM {LOG_LINES} t WHERE t.task_id = ANY({_IDS})",
     LARGE_VALUE: f"DELETE FROM {LARGE_VALUE} t WHERE t.task_id = ANY({_IDS})",
     PROGRESS: f"DELETE FROM {PROGRESS} t WHERE t.task_id = ANY({_IDS})",

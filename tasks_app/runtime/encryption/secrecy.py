@@ -16,6 +16,7 @@ from tasks_app.runtime.encryption.encryption import PAYLOAD, RESULT, Encryption
 LARGE = references.BEGIN
 STORED = (BEGIN, LARGE)
 """Payloads that may be encrypted begin so."""
+_ERASED = "The payload was erased, so the task cannot run."
 
 
 class _Run(Protocol):
@@ -61,7 +62,7 @@ class Secrecy:
             Fail: it was erased, or cannot be decrypted, wherever it runs.
         """
         if text.startswith(ERASED):
-            raise Fail("The payload was erased, so the task cannot run.")
+            raise Fail(_ERASED)
         if not text.startswith(BEGIN) or token_in(text) is None:
             return text
         run.task = run.task._replace(payload=text)  # known from now on, even of a large one
@@ -78,6 +79,8 @@ class Secrecy:
 
     def cause(self, cause: Cause, name: str) -> Cause:
         """Return a cause whose text is encrypted; without a key, which went away, it is lost."""
+        if cause.message == _ERASED:
+            return cause  # no secret, and what an operator has to know
         try:
             return self._encryption.hidden(cause, name)
         except MissingKeyError:

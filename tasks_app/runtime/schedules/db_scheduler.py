@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import SchemaError, TasksError
@@ -118,6 +118,12 @@ class DbScheduler:
         try:
             with _explained(), there.begin() as connection:
                 yield connection
+        except OperationalError as error:
+            if f'database "{self._cron_name}" does not exist' in str(error.orig):
+                raise TasksError(
+                    f"The server has no database {self._cron_name}. Correct --cron-database."
+                ) from None
+            raise
         finally:
             there.dispose()
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import Engine
 
-from tasks_app.domain.creation.portable_task import line_of
+from tasks_app.domain.creation.portable_task import IDS, WRONG_JSON, line_of
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.large_values.reference import PAYLOAD, reference_in
 from tasks_app.domain.operations.selection import Action, select
@@ -110,10 +110,13 @@ def _receipt(path: Path) -> Iterator[ArrivedTask]:
         for line in path.read_text(encoding="utf-8").splitlines():
             given = json.loads(line)
             key = UUID(given["idempotency_key"])
-            yield ArrivedTask(int(given["id"]), key, int(given["became"]))
+            task = ArrivedTask(int(given["id"]), key, int(given["became"]))
+            if task.id not in IDS or task.became not in IDS:
+                raise ValueError
+            yield task
     except OSError as error:
         raise InvalidSelectionError(f"{path} cannot be read: {error.strerror}.") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except WRONG_JSON:
         raise InvalidSelectionError(
             f"{path} is no receipt of an import. tasks-app import writes one."
         ) from None

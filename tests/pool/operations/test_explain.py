@@ -486,6 +486,18 @@ class TestWaiting:
         assert never.fact == "Nobody has ever looked for due tasks"
         assert late.fact.endswith("beat h:1 did last, 60 min ago (2040-01-01 11:00:00Z)")
 
+    def test_who_set_it_aside_lately_has_looked_without_a_scan(
+        self, connection: Connection
+    ) -> None:
+        """As ``tasks-app work`` does, which needs no scan."""
+        a_child(connection)
+        task_id = waits(connection, HOUR)
+        set_aside.park(connection, [task_id], unknown("new.name"), LEASE, now=NOON)
+
+        assert subjects(connection, task_id) == ["parked"]
+        a_child(connection, now=NOON + HOUR)
+        assert "no scan" in [f.subject for f in ask(connection, task_id, NOON + HOUR).findings]
+
 
 class TestDue:
     """Due tasks whose turn has not come."""
