@@ -39,16 +39,28 @@ COLUMNS = {
     GateKind.NAME: "name",
     GateKind.KEY: "limit_key",
 }
-"""Which column of a task names its gate of each kind."""
-# A kind that is not asked about is not read.
+"""Which column of a task names its gate of each kind; of several limit keys, that of the first."""
+
+
+def _runs(kind: GateKind, column: str, key: str, rows: str = "") -> str:
+    """Return who runs behind gates of a kind; a kind that is not asked about is not read."""
+    return f"""
+    SELECT '{kind}' AS kind, {key} AS key, count(*), min(p.started_at) FROM {PENDING} p {rows}
+    WHERE p.state = '{State.RUNNING}' AND p.{column} IS NOT NULL
+      AND {key} = ANY(CAST(:{kind} AS text[])) AND CAST(:{kind} AS text[]) <> '{{}}'
+    GROUP BY {key}"""
+
+
+# Of tasks with several keys all that run are read, by an index of their own: they are few.
 _RUNNING = text(
     " UNION ALL ".join(
-        f"""
-    SELECT '{kind}' AS kind, p.{column} AS key, count(*), min(p.started_at) FROM {PENDING} p
-    WHERE p.state = '{State.RUNNING}' AND p.{column} IS NOT NULL
-      AND p.{column} = ANY(CAST(:{kind} AS text[])) AND CAST(:{kind} AS text[]) <> '{{}}'
-    GROUP BY p.{column}"""
-        for kind, column in COLUMNS.items()
+        (
+            *(_runs(kind, column, f"p.{column}") for kind, column in COLUMNS.items()),
+            _runs(
+                *(GateKind.KEY, "more_limit_keys", "k.key"),
+                "CROSS JOIN unnest(p.more_limit_keys) AS k(key)",
+            ),
+        )
     )
 )
 # A task that has begun and waits for its retry keeps its place, unless it skips.
@@ -152,8 +164,12 @@ def _running(
     for kind, key in gates:
         keys[kind].append(key)
     values = {kind: texts(some) for kind, some in keys.items()}
-    rows = connection.execute(_RUNNING, values)
-    return {Gate(GateKind(kind), key): (number, since) for kind, key, number, since in rows}
+    found: dict[Gate, tuple[int, datetime | None]] = {}
+    for kind, key, number, since in connection.execute(_RUNNING, values):
+        gate = Gate(GateKind(kind), key)
+        more, first = found.get(gate, (0, since))
+        found[gate] = number + more, min(first, since)
+    return found
 
 
 def _heads(
