@@ -43,7 +43,17 @@ OPTIONS: dict[str, Any] = {
 }
 TAKEN_ALONG = (
     *("name", "queue", "priority", "biz_key", "unique_key", "order_key", "order_skips"),
-    *("limit_key", "more_limit_keys", "fair_key", "payload", "headers", "enabled", "attempt", "failures", "crashes"),
+    *(
+        "limit_key",
+        "more_limit_keys",
+        "fair_key",
+        "payload",
+        "headers",
+        "enabled",
+        "attempt",
+        "failures",
+        "crashes",
+    ),
     *("retry_level", "max_attempts", "retry", "expires_at", "timeout_ms", "hard_timeout_ms"),
     *("idempotency_key", "created_at", "state"),
 )
