@@ -83,7 +83,7 @@ def test_a_task_runs_only_while_there_is_room_under_each_key(connection: Connect
     assert row_of(connection, of_tenant).parked == "limit key tenant:7"
 
 
-@pytest.mark.parametrize("keys", [BOTH, BOTH[::-1]], ids=["by the second", "by the first"])
+@pytest.mark.parametrize("keys", [BOTH, BOTH[::-1]], ids=["by the first", "by the second"])
 def test_who_is_held_by_any_key_waits_in_its_line(connection: Connection, keys: list[str]) -> None:
     limited(connection, 1, 5)
     before, behind = made(connection, BANK.key, keys)
