@@ -46,8 +46,8 @@ GATES = (
         "a limit that counts first keys alone",
         "A run counts under each of its limit keys.",
         ROOMS,
-        "CROSS JOIN unnest(p.more_limit_keys) AS k(key)",
-        "CROSS JOIN unnest(p.more_limit_keys[9:]) AS k(key)",
+        "SELECT unnest(p.more_limit_keys) AS key",
+        "SELECT unnest(p.more_limit_keys[9:]) AS key",
         f"{SEVERAL}claims_that_share_the_second_key_alone_wait_for_each_other",
     ),
     mutant(
