@@ -41,6 +41,7 @@ RULE = """
     more_limit_keys IS NULL OR cardinality(more_limit_keys) BETWEEN 1 AND 7
     AND limit_key IS NOT NULL AND ('' <> ALL (more_limit_keys)) IS TRUE
 """
+COMMENT = "Its limit keys behind the first; it runs while there is room under each."
 INDEX = "task_pending_more_limit_runs"
 
 _OLD = """
@@ -69,10 +70,7 @@ def upgrade() -> None:
     """)
     _view("CREATE OR REPLACE VIEW", *VIEW, "more_limit_keys")
     for pool in (*POOLS, "task_all"):
-        op.execute(f"""
-        COMMENT ON COLUMN {pool}.more_limit_keys IS 'Its limit keys behind the first: it runs only
-            while there is room under the limit of each.'
-        """)
+        op.execute(f"COMMENT ON COLUMN {pool}.more_limit_keys IS '{COMMENT}'")
     # Who may see one key of a task, column by column, may see the others.
     op.execute("""
     DO $$
