@@ -58,6 +58,7 @@ ARGUMENTS = {
     "delay": "is added to `run_at`",
     "max_attempts": "null: what `retry` implies, else the handler's",
     "retry": "null: the handler's; a policy that cannot be read counts as none",
+    "more_limit_keys": "up to seven behind `limit_key`; it runs while each has room",
     "order_key": "a failed task holds the later ones (`blocks`); producers do not wait for each"
     " other",
 }

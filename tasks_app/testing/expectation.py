@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypedDict
@@ -18,6 +18,9 @@ from tasks_app.testing.results import name_of
 
 LONGEST = 300
 """Characters of a task in a message."""
+_SHOWN = (
+    *("queue", "priority", "biz_key", "unique_key", "order_key", "limit_key", "more_limit_keys"),
+)
 _SAID_BY_DEFAULT = {"queue": "default", "priority": 5, "enabled": True, "headers": None}
 
 
@@ -34,8 +37,8 @@ class Where(TypedDict, total=False):
     """Its unique key, unless the key has a scope of its own."""
     order_key: str | None
     """Tasks of one key run one at a time."""
-    limit_key: str | None
-    """What it counts against."""
+    limit_key: str | Sequence[str] | None
+    """What it counts against: its key, or its keys in their order."""
     delay: Duration
     """How long after its creation it becomes due."""
     run_at: datetime
@@ -120,6 +123,10 @@ def _fits(task: Task, key: str, value: Any) -> bool:
             return task.due_at - task.created_at == named_duration("delay", value)
         case "run_at":
             return bool(task.due_at == value)
+        case "limit_key":
+            keys = [] if task.limit_key is None else [task.limit_key, *(task.more_limit_keys or ())]
+            given = [value] if isinstance(value, str) else list(value or ())
+            return keys == given
         case "headers":
             return holds(task.headers or {}, value)
         case _:
@@ -131,7 +138,7 @@ def described(task: Task) -> str:
     more = [f"payload {_shown(task.payload)}"]
     more += [
         f"{key} {value!r}"
-        for key in ("queue", "priority", "biz_key", "unique_key", "order_key", "limit_key")
+        for key in _SHOWN
         if (value := getattr(task, key)) not in (None, _SAID_BY_DEFAULT.get(key))
     ]
     if task.due_at != task.created_at:

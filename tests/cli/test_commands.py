@@ -35,6 +35,15 @@ def test_a_created_task_is_listed_shown_and_counted(shell: Shell) -> None:
     assert (count["name"], count["state"], count["number"]) == ("cli.echo", "PENDING", 1)
 
 
+def test_a_task_is_created_with_several_limit_keys(shell: Shell) -> None:
+    keys = ("--limit-key", "bank:acme", "--limit-key", "tenant:7")
+    created = shell("create", "cli.echo", *keys, "--delay", "1h")
+
+    task = shell.json("show", created.stdout.strip())["task"]
+
+    assert (task["limit_key"], task["more_limit_keys"]) == ("bank:acme", ["tenant:7"])
+
+
 def test_a_queue_is_paused_shown_and_resumed(shell: Shell) -> None:
     shell("create", "t", "--queue", "mail")
 

@@ -17,7 +17,9 @@ from tests.factory import claimed_task
 def test_limits(engine: Engine, browser: Browser) -> None:
     with engine.begin() as connection:
         task = claimed_task(connection, queue="mail")
-        keyed = text("UPDATE task_pending SET limit_key = 'tenant:1' WHERE id = :id")
+        keyed = text(
+            "UPDATE task_pending SET limit_key = 'x', more_limit_keys = '{tenant:1}' WHERE id = :id"
+        )
         connection.execute(keyed, {"id": task.fence.task_id})
     form = {"kind": "key", "target": "tenant:*", "most": "2", "rate": "100/1m", "page": "mail"}
     answer = browser.act("/limits/set", form)

@@ -53,7 +53,9 @@ def test_no_table_is_left_out(connection: Connection) -> None:
 
 
 def test_the_arguments_of_task_create(connection: Connection) -> None:
-    rows = re.findall(r"^\| `(\w+)` \| ([a-z ]+) \|", section(PAGE, "task_create\n"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\w+)` \| ([a-z\[\] ]+) \|", section(PAGE, "task_create\n"), re.MULTILINE
+    )
 
     signature = connection.execute(
         text("SELECT pg_get_function_identity_arguments('task_create'::regproc)")

@@ -98,6 +98,34 @@ def test_no_more_than_the_limit_run_while_workers_are_killed(
     assert most_at_once(runs) == most
 
 
+def test_no_more_than_each_limit_run_of_tasks_with_several_keys_while_workers_are_killed(
+    engine: Engine, database_url: str, tmp_path: Path, async_pool: list[Workers]
+) -> None:
+    with engine.begin() as connection:
+        set_limit(connection, Limit(GateKind.KEY, "bank", 4))
+        set_limit(connection, Limit(GateKind.KEY, "tenant:*", 2))
+    payload = {"key": "bank", "seconds": 0.2}
+    tenants = [f"tenant:{n % 3}" for n in range(200)]
+    keys = [[tenant, "bank"] if n % 2 else ["bank", tenant] for n, tenant in enumerate(tenants)]
+    ids = create(engine, *(NewTask("gated", payload, {"limit_key": pair}) for pair in keys))
+    gang = Workers(database_url, tmp_path, 4, threads=2)
+    async_pool.append(gang)
+    with gang.kills(3.0):
+        until(lambda: left(engine) == 0, 3000)
+    runs = gang.runs()
+
+    tenant_of = dict(zip(ids, tenants, strict=True))
+    each = {
+        tenant: most_at_once([run for run in runs if tenant_of[run.task_id] == tenant])
+        for tenant in tenant_of.values()
+    }
+    print(f"{len(runs)} runs, {len(gang.killed)} kills, {most_at_once(runs)} at once, {each}")
+    assert gang.killed
+    assert set(ids) == {run.task_id for run in runs}
+    assert most_at_once(runs) == 4
+    assert set(each.values()) == {2}
+
+
 RATE, BURST, MINUTE_S = 10, 5, 60.0
 LATENCY_TASKS = 2
 """A start is noted some time after its claim, and that time varies."""

@@ -43,4 +43,6 @@ def test_if_a_gate_has_room_one_that_may_run_does_within_two_seconds(
     )
 
     shared.dispose()
-    assert min(Machine.tally[what] for what in ("began", "pending", "parked")) > FEW
+    assert (
+        min(Machine.tally[what] for what in ("began", "pending", "parked", "by several keys")) > FEW
+    )

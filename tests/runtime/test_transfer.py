@@ -32,7 +32,7 @@ OPTIONS: dict[str, Any] = {
     "unique_key": "order 42",
     "order_key": "customer:7",
     "order_policy": "skips",
-    "limit_key": "tenant:7",
+    "limit_key": ["tenant:7", "bank:ü"],
     "fair_key": "tenant:7",
     "max_attempts": 7,
     "retry": "5s,30s",
@@ -44,7 +44,17 @@ OPTIONS: dict[str, Any] = {
 }
 TAKEN_ALONG = (
     *("name", "queue", "priority", "biz_key", "unique_key", "order_key", "order_skips"),
-    *("limit_key", "fair_key", "payload", "headers", "enabled", "attempt", "failures", "crashes"),
+    *(
+        "limit_key",
+        "more_limit_keys",
+        "fair_key",
+        "payload",
+        "headers",
+        "enabled",
+        "attempt",
+        "failures",
+        "crashes",
+    ),
     *("retry_level", "max_attempts", "retry", "expires_at", "timeout_ms", "hard_timeout_ms"),
     *("idempotency_key", "created_at", "state"),
 )

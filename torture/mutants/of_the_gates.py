@@ -9,6 +9,7 @@ ADMISSION = "tasks_app/runtime/flow_control/admission.py"
 RACES = "tests/pool/flow_control/test_races_of_gates.py::test_"
 LIMITS = "tests/pool/flow_control/test_limits.py::test_"
 RUNS = "tests/runtime/flow_control/test_gates.py::test_"
+SEVERAL = "tests/pool/flow_control/test_several_limit_keys.py::test_"
 SHARES = "tests/runtime/flow_control/test_fair_queues.py::test_"
 BREAKER = "tests/pool/flow_control/test_breaker.py::"
 OUTAGES = "tests/runtime/flow_control/test_outages.py::TestBreakers::test_"
@@ -40,6 +41,30 @@ GATES = (
         "max(0.0, limit.most - running)",
         "max(0.0, limit.most)",
         f"{RUNS}no_more_than_the_limit_run_at_a_time",
+    ),
+    mutant(
+        "a limit that counts first keys alone",
+        "A run counts under each of its limit keys.",
+        ROOMS,
+        "SELECT unnest(p.more_limit_keys) AS key",
+        "SELECT unnest(p.more_limit_keys[9:]) AS key",
+        f"{SEVERAL}claims_that_share_the_second_key_alone_wait_for_each_other",
+    ),
+    mutant(
+        "a task that passes by its first key alone",
+        "A task needs room under each of its limit keys.",
+        "tasks_app/domain/flow_control/limits.py",
+        "if more_limit_keys is not None:",
+        "if more_limit_keys is not None and False:",
+        f"{SEVERAL}a_task_runs_only_while_there_is_room_under_each_key",
+    ),
+    mutant(
+        "a task that waits in the line of its first key",
+        "A task waits in the line of the key that holds it.",
+        "tasks_app/pool/flow_control/waiting_list.py",
+        "_HELD_BY if kind is GateKind.KEY else",
+        "_HELD_BY if False else",
+        f"{SEVERAL}who_is_held_by_any_key_waits_in_its_line",
     ),
     mutant(
         "an order key without a head",

@@ -26,7 +26,9 @@ from tasks_app.runtime.handlers.registry import load_handlers
 @click.option("--biz-key", help="The business object: order:42.")
 @click.option("--fair-key", help="Whose share of a fair queue it takes: tenant:7.")
 @click.option("--order-key", help="Tasks of one key run one at a time, the oldest first.")
-@click.option("--limit-key", help="What limits of keys count by: tenant:7.")
+@click.option(
+    "--limit-key", multiple=True, help="Limits of keys count by it: tenant:7. Repeatable."
+)
 @click.option("--unique-key", help="At most one pending or running task of this name has it.")
 @click.option("--unique-scope", help=f"For how long: {SCOPES}.")
 @click.option("--on-conflict", help=f"When the key is taken: {POLICIES}.")
@@ -35,7 +37,9 @@ from tasks_app.runtime.handlers.registry import load_handlers
 @output.as_json
 def create(name: str, payload: str, run_at: str | None, *, json_: bool, **given: Any) -> None:
     """Create one task. PAYLOAD is JSON, usually an object."""
-    options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    options: dict[str, Any] = {
+        key: value for key, value in given.items() if value not in (None, ())
+    }
     if run_at is not None:
         options["run_at"] = moment(run_at, "--run-at")
     load_handlers(settings().modules)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _SHARED = (
     *("name", "queue", "priority", "enabled", "retry_level", "max_attempts", "retry"),
-    *("timeout_ms", "hard_timeout_ms", "order_skips", "fair_key"),
+    *("timeout_ms", "hard_timeout_ms", "order_skips", "fair_key", "more_limit_keys"),
 )
 """Columns of a callback that its row template has under the same names."""
 

@@ -13,7 +13,7 @@ from tasks_app.domain.encryption.envelope import BEGIN, check_no_token
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.large_values import reference
-from tasks_app.domain.tasks.option_checks import key
+from tasks_app.domain.tasks.option_checks import key, limit_keys, text_array
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.payload import encode_object, encode_plain
 from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskRow
@@ -127,11 +127,15 @@ def admit_alike(new: NewTask, terms: RowTemplate, limit: int) -> TaskRow | None:
 def _keys_and_terms(
     name: Any, spec: HandlerSpec | None, options: Mapping[str, Any]
 ) -> tuple[tuple[str | None, ...], RowTemplate]:
-    keys = _NO_KEYS
+    keys: tuple[str | None, ...] = _NO_KEYS
+    more: list[str] = []
     if not _KEYS.isdisjoint(options):
-        keys = tuple([key(options, name) for name in KEYS])
+        first, *more = limit_keys(options) or (None,)
+        keys = tuple([first if name == "limit_key" else key(options, name) for name in KEYS])
         options = {k: v for k, v in options.items() if k not in _KEYS}
     terms = _template(name, spec, options)
+    if more:
+        terms = terms._replace(more_limit_keys=text_array(more))
     _, unique_key, order_key, _ = keys
     if unique_key is None and terms.rule is not None:
         raise InvalidTaskError("options.unique_key", "is None, yet has a scope or policy", "a key")

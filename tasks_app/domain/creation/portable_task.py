@@ -49,7 +49,7 @@ def line_of(row: Any, payload: str) -> str:
         "unique_key": row.unique_key,
         "order_key": row.order_key,
         "order_policy": "skips" if row.order_skips else None,
-        "limit_key": row.limit_key,
+        "limit_key": row.limit_key and [row.limit_key, *(row.more_limit_keys or ())],
         "fair_key": row.fair_key,
         "max_attempts": row.max_attempts,
         "retry": row.retry,

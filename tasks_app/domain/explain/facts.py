@@ -62,6 +62,7 @@ class StoredRow:
     at_most_once: bool | None
     order_key: str | None
     limit_key: str | None
+    more_limit_keys: list[str] | None
     outages: int | None
     """Uncharged attempts that met something that was down."""
     outage_since: datetime | None

@@ -177,7 +177,12 @@ class Limits:
         return limit is not None and limit.burst is not None
 
     def gates_of(
-        self, queue: str, name: str, order_key: str | None, limit_key: str | None
+        self,
+        queue: str,
+        name: str,
+        order_key: str | None,
+        limit_key: str | None,
+        more_limit_keys: Iterable[str] | None = None,
     ) -> tuple[Gate, ...]:
         gates = self._places.get((queue, name))
         if gates is None:
@@ -186,6 +191,9 @@ class Limits:
             self._places[queue, name] = gates
         if limit_key and self._of_key(limit_key) is not None:
             gates = (*gates, Gate(GateKind.KEY, limit_key))
+        if more_limit_keys is not None:
+            limited = [key for key in more_limit_keys if self._of_key(key) is not None]
+            gates = (*gates, *(Gate(GateKind.KEY, key) for key in limited))
         return gates if order_key is None else (Gate(GateKind.ORDER, order_key), *gates)
 
     def _of_key(self, key: str) -> Limit | None:

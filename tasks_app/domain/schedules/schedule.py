@@ -23,7 +23,7 @@ from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskRow
 LONGEST_JITTER = timedelta(days=1)
 _KEPT = (
     *("retry_level", "max_attempts", "retry", "timeout_ms", "hard_timeout_ms", "order_skips"),
-    *("strict_order", "fair_key"),
+    *("strict_order", "fair_key", "more_limit_keys"),
 )
 """Columns of a task that a schedule keeps in its options, if they are set; keys come on top."""
 _UNTIMED = ("run_at", "expires_at")

@@ -5,7 +5,7 @@ All raise InvalidTaskError with the option's path and what is allowed; None: it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -16,18 +16,38 @@ from tasks_app.domain.tasks.payload_checks import check_text
 
 LONGEST_KEY = 255
 LONGEST_SUB_STATUS = 200
+MOST_LIMIT_KEYS = 8
 T = TypeVar("T")
 
 
 def key(options: Mapping[str, Any], name: str) -> str | None:
     value = options.get(name)
-    if value is None:
-        return None
+    return None if value is None else _key(value, f"options.{name}")
+
+
+def limit_keys(options: Mapping[str, Any]) -> list[str]:
+    """Return the keys, each once, in the order given."""
+    given = options.get("limit_key")
+    if not isinstance(given, list | tuple):
+        one = key(options, "limit_key")
+        return [] if one is None else [one]
+    if len(given) > MOST_LIMIT_KEYS:
+        problem = f"has {len(given)} keys"
+        raise InvalidTaskError("options.limit_key", problem, f"at most {MOST_LIMIT_KEYS}")
+    keys = [_key(value, f"options.limit_key[{place}]") for place, value in enumerate(given)]
+    return list(dict.fromkeys(keys))
+
+
+def text_array(values: Iterable[str]) -> str:
+    """Return texts as PostgreSQL writes an array of them."""
+    escaped = [value.replace("\\", "\\\\").replace('"', '\\"') for value in values]
+    return '{"' + '","'.join(escaped) + '"}'
+
+
+def _key(value: Any, path: str) -> str:
     if not isinstance(value, str) or not 1 <= len(value) <= LONGEST_KEY:
-        raise InvalidTaskError(
-            f"options.{name}", f"is {shown(value)}", f"text of 1 to {LONGEST_KEY} characters"
-        )
-    return check_text(value, f"options.{name}")
+        raise InvalidTaskError(path, f"is {shown(value)}", f"text of 1 to {LONGEST_KEY} characters")
+    return check_text(value, path)
 
 
 def integer(options: Mapping[str, Any], name: str, least: int, most: int) -> int:

@@ -48,8 +48,9 @@ class TaskOptions(TypedDict, total=False):
     strict_order: bool | None
     """True: producers of the key take turns, each until its commit, so that ids rise in the order
     of the commits."""
-    limit_key: str | None
-    """Counts against the limit that an operator has set for this key, if there is one."""
+    limit_key: str | Sequence[str] | None
+    """Counts against the limit that an operator has set for this key, if there is one. Of several
+    keys, as ``["bank:acme", "tenant:7"]``: it runs only while there is room for it under each."""
     max_attempts: int | None
     """This many charged failures lead to the error pool; default: the policy's."""
     retry: str | Sequence[Duration] | RetryPolicy | None

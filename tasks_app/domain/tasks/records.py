@@ -61,6 +61,8 @@ class RowTemplate(NamedTuple):
     """The group whose member it is."""
     fair_key: str | None = None
     """Whose share of a fair queue it belongs to."""
+    more_limit_keys: str | None = None
+    """Its limit keys behind the first, as PostgreSQL writes an array."""
     order_skips: bool | None = None
     """True: the order_key's policy is ``skips``."""
     strict_order: bool = False
@@ -134,13 +136,15 @@ class Task:
     order_key: str | None = None
     """Tasks of one key run one at a time."""
     limit_key: str | None = None
-    """What it counts against, where there is a limit of that key."""
+    """What it counts against, where there is a limit of that key; of several keys the first."""
     held: bool = False
     """It does not run until it is released; ``due_at`` is the date that it gets back then."""
     sub_status: str | None = None
     """What its handler said of its state."""
     updated_at: datetime | None = None
     """When it was last created, claimed, returned, ended, changed or asked to stop."""
+    more_limit_keys: list[str] | None = None
+    """Its other limit keys."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ FIRED = table("task_fire_schedules")
 _KNOWN = (
     *("retry_level", "max_attempts", "retry", "timeout_ms", "hard_timeout_ms", "order_skips"),
     *("fair_key", "biz_key", "unique_key", "order_key", "limit_key", "delay_s", "headers"),
+    "more_limit_keys",
 )
 _ENTER = f"""
                 INSERT INTO {FIRE} AS f (schedule_id, fire_at, outcome, fired_at)
@@ -165,7 +166,7 @@ BEGIN
                         INSERT INTO {PENDING} AS p (name, payload, queue, priority, created_at,
                             due_at, scan_at, headers, schedule_id, retry_level, max_attempts, retry,
                             timeout_ms, hard_timeout_ms, order_skips, fair_key, biz_key, unique_key,
-                            order_key, limit_key)
+                            order_key, limit_key, more_limit_keys)
                         VALUES (s.task, s.payload, s.queue, s.priority, clock, due, due,
                             coalesce(s.options -> 'headers', '{{}}') || jsonb_build_object(
                                 'schedule', s.name, 'fire_at', to_char(instant,
@@ -178,7 +179,8 @@ BEGIN
                             (s.options ->> 'hard_timeout_ms')::integer,
                             (s.options ->> 'order_skips')::boolean, s.options ->> 'fair_key',
                             s.options ->> 'biz_key', s.options ->> 'unique_key',
-                            s.options ->> 'order_key', s.options ->> 'limit_key')
+                            s.options ->> 'order_key', s.options ->> 'limit_key',
+                            (s.options ->> 'more_limit_keys')::text[])
                         ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
                         RETURNING p.id INTO task;
                         IF task IS NULL THEN

@@ -39,18 +39,23 @@ COLUMNS = {
     GateKind.NAME: "name",
     GateKind.KEY: "limit_key",
 }
-"""Which column of a task names its gate of each kind."""
+"""Which column of a task names its gate of each kind; of several limit keys, that of the first."""
 # A kind that is not asked about is not read.
-_RUNNING = text(
-    " UNION ALL ".join(
-        f"""
+_RUNNING = " UNION ALL ".join(
+    f"""
     SELECT '{kind}' AS kind, p.{column} AS key, count(*), min(p.started_at) FROM {PENDING} p
     WHERE p.state = '{State.RUNNING}' AND p.{column} IS NOT NULL
       AND p.{column} = ANY(CAST(:{kind} AS text[])) AND CAST(:{kind} AS text[]) <> '{{}}'
     GROUP BY p.{column}"""
-        for kind, column in COLUMNS.items()
-    )
+    for kind, column in COLUMNS.items()
 )
+# Of tasks with several keys all that run are read, by an index of their own: they are few.
+_ALSO_BY_MORE_KEYS = f""" UNION ALL
+    SELECT '{GateKind.KEY}', m.key, count(*), min(m.started_at) FROM (
+        SELECT unnest(p.more_limit_keys) AS key, p.started_at FROM {PENDING} p
+        WHERE p.state = '{State.RUNNING}' AND p.more_limit_keys IS NOT NULL) AS m
+    WHERE m.key = ANY(CAST(:{GateKind.KEY} AS text[])) GROUP BY m.key"""
+_RUNNING_BY_KEYS, _RUNNING_BY_OTHERS = text(_RUNNING + _ALSO_BY_MORE_KEYS), text(_RUNNING)
 # A task that has begun and waits for its retry keeps its place, unless it skips.
 _HEADS = text(f"""
     SELECT g.key, h.id, CAST(EXTRACT(EPOCH FROM h.expires_at - {NOW}) AS float) AS leaves_s
@@ -152,8 +157,13 @@ def _running(
     for kind, key in gates:
         keys[kind].append(key)
     values = {kind: texts(some) for kind, some in keys.items()}
-    rows = connection.execute(_RUNNING, values)
-    return {Gate(GateKind(kind), key): (number, since) for kind, key, number, since in rows}
+    found: dict[Gate, tuple[int, datetime | None]] = {}
+    statement = _RUNNING_BY_KEYS if keys[GateKind.KEY] else _RUNNING_BY_OTHERS
+    for kind, key, number, since in connection.execute(statement, values):
+        gate = Gate(GateKind(kind), key)
+        more, first = found.get(gate, (0, since))
+        found[gate] = number + more, min(first, since)
+    return found
 
 
 def _heads(

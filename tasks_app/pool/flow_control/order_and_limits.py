@@ -34,7 +34,7 @@ FRONT = 100
 
 _LIMITS = text(f"SELECT kind, target, most, rate, period, burst, changed_at FROM {LIMIT}")
 _WAITING = text(f"""
-    SELECT p.id, p.queue, p.name, p.order_key, p.limit_key FROM {PENDING} p
+    SELECT p.id, p.queue, p.name, p.order_key, p.limit_key, p.more_limit_keys FROM {PENDING} p
     WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {READY}
       AND (CAST(:names AS text[]) IS NULL OR p.name = ANY(CAST(:names AS text[])))
       AND (p.parked IS NULL OR p.scan_at <= {NOW}) AND {runs("p.queue")} AND {is_free()}
@@ -56,7 +56,7 @@ _IN_FRONT = text(f"""
 _KEYS_OF = text(
     " UNION ALL ".join(
         f"""
-    SELECT t.queue, t.name, t.order_key, t.limit_key FROM {pool} t
+    SELECT t.queue, t.name, t.order_key, t.limit_key, t.more_limit_keys FROM {pool} t
     WHERE t.id = ANY(CAST(:ids AS bigint[])) AND {just_now}"""
         for pool, just_now in (
             (PENDING, "true"),

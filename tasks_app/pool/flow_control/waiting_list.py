@@ -41,6 +41,8 @@ _WAITED_FOR = text(f"""
     ORDER BY g.gate COLLATE "C"
     ON CONFLICT (gate) DO UPDATE SET look_at = least(t.look_at, EXCLUDED.look_at)
 """)
+_HELD_BY = """CASE WHEN p.more_limit_keys IS NULL THEN p.limit_key ELSE
+            (CAST(:held_by AS text[]))[array_position(CAST(:ids AS bigint[]), p.id)] END"""
 _PARK = {
     kind: text(f"""
     WITH aside AS MATERIALIZED (
@@ -49,7 +51,7 @@ _PARK = {
           AND p.due_at <= {NOW}
         ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE {PENDING} p SET scan_at = {NOW} + {ASIDE},
-        {parked_as(WaitingKind(kind), f"p.{column}")}
+        {parked_as(WaitingKind(kind), _HELD_BY if kind is GateKind.KEY else f"p.{column}")}
     WHERE p.id = ANY(ARRAY(SELECT id FROM aside))
     """)
     for kind, column in COLUMNS.items()
@@ -85,9 +87,10 @@ def hold(
     }
     connection.execute(_WAITED_FOR, {**values, "now": now})
     for kind, park in _PARK.items():
-        ids = sorted(i for gate, some in held.items() if gate.kind is kind for i in some)
-        if ids:
-            connection.execute(park, {"ids": array(ids), "now": now})
+        of_kind = {i: g.key for g, some in held.items() if g.kind is kind for i in some}
+        if of_kind:
+            held_by = {"held_by": texts(of_kind.values())} if kind is GateKind.KEY else {}
+            connection.execute(park, {"ids": array(of_kind), **held_by, "now": now})
 
 
 def waited_for(connection: Connection, gates: Collection[Gate]) -> list[Gate]:

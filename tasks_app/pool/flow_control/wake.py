@@ -40,7 +40,7 @@ _LINE = text(f"""
                 CAST(:afters AS bigint[]))
         WITH ORDINALITY AS g(kind, key, number, head, priority, after, place)
     CROSS JOIN LATERAL (
-        SELECT p.id, p.priority, p.queue, p.name, p.order_key, p.limit_key,
+        SELECT p.id, p.priority, p.queue, p.name, p.order_key, p.limit_key, p.more_limit_keys,
             {READY} AND {runs("p.queue")} AND {is_free()} AS may_run
         FROM {PENDING} p
         WHERE p.state = '{State.PENDING}' AND p.parked_kind = g.kind AND p.parked_for = g.key
@@ -151,7 +151,9 @@ def _elsewhere(
     others = {
         row.id: [
             gate
-            for gate in limits.gates_of(row.queue, row.name, row.order_key, row.limit_key)
+            for gate in limits.gates_of(
+                row.queue, row.name, row.order_key, row.limit_key, row.more_limit_keys
+            )
             if gate != gates[row.place - 1]
         ]
         for row in line

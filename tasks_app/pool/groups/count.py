@@ -15,7 +15,7 @@ ENDS = f"goes_to <> '{State.PENDING}'"
 CARRIED = (
     *("name", "queue", "priority", "biz_key", "order_key", "limit_key", "payload", "enabled"),
     *("retry_level", "max_attempts", "retry", "expires_at", "timeout_ms", "hard_timeout_ms"),
-    *("order_skips", "fair_key"),
+    *("order_skips", "fair_key", "more_limit_keys"),
 )
 """What a callback's row has, beside its instants and headers."""
 _OPEN = "g.outcome IS NULL"

@@ -15,14 +15,18 @@ MOST_NAMED = 100
 
 _LIMITS = text(f"""
     WITH running AS MATERIALIZED (
-        SELECT queue, name, limit_key FROM {PENDING} WHERE state = '{State.RUNNING}')
+        SELECT queue, name, limit_key, more_limit_keys FROM {PENDING}
+        WHERE state = '{State.RUNNING}'),
+    keyed AS MATERIALIZED (
+        SELECT limit_key AS key FROM running WHERE limit_key IS NOT NULL
+        UNION ALL SELECT unnest(more_limit_keys) FROM running)
     SELECT l.kind, l.target, l.most, CASE l.kind
         WHEN 'queue' THEN (SELECT count(*) FROM running r WHERE r.queue = l.target)
         WHEN 'name' THEN (SELECT count(*) FROM running r WHERE r.name = l.target)
         ELSE (SELECT coalesce(max(k.number), 0) FROM (
-            SELECT count(*) AS number FROM running r WHERE r.limit_key = l.target
-                OR l.target LIKE '%*' AND starts_with(r.limit_key, rtrim(l.target, '*'))
-            GROUP BY r.limit_key) AS k) END AS running
+            SELECT count(*) AS number FROM keyed r WHERE r.key = l.target
+                OR l.target LIKE '%*' AND starts_with(r.key, rtrim(l.target, '*'))
+            GROUP BY r.key) AS k) END AS running
     FROM {LIMIT} l WHERE l.most IS NOT NULL ORDER BY l.kind, l.target LIMIT :most
 """)
 _SCHEDULES = text(f"""

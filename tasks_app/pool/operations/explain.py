@@ -87,7 +87,8 @@ def read_facts(
 def _behind_gates(connection: Connection, facts: TaskFacts, row: StoredRow) -> TaskFacts:
     """Look what stands before it, and how that stands."""
     limits = order_and_limits.limits_of(connection)
-    before = limits.gates_of(row.queue, row.name, row.order_key, row.limit_key)
+    keys = row.order_key, row.limit_key, row.more_limit_keys
+    before = limits.gates_of(row.queue, row.name, *keys)
     if not before:
         return facts
     rooms = rooms_of(connection, before, limits, now=facts.now)

@@ -164,7 +164,17 @@ _ADMIN = (
 _CHANGE = "SELECT, INSERT, UPDATE, DELETE ON"
 _STANDING = (
     *("id", "name", "queue", "priority", "biz_key", "unique_key", "order_key", "limit_key"),
-    *("fair_key", "state", "enabled", "attempt", "failures", "crashes", "parked", "parked_kind"),
+    *(
+        "more_limit_keys",
+        "fair_key",
+        "state",
+        "enabled",
+        "attempt",
+        "failures",
+        "crashes",
+        "parked",
+        "parked_kind",
+    ),
     *(
         "parked_for",
         "due_at",

@@ -25,7 +25,8 @@ _HELD = text(f"""
     FROM unnest(CAST(:kinds AS text[]), CAST(:targets AS text[])) AS l(kind, target)
 """)
 _KEYS = text(f"""
-    (SELECT DISTINCT p.limit_key AS key FROM {PENDING} p
+    (SELECT DISTINCT k.key FROM {PENDING} p
+     CROSS JOIN unnest(p.limit_key || coalesce(p.more_limit_keys, '{{}}')) AS k(key)
      WHERE p.state = '{State.RUNNING}' AND p.limit_key IS NOT NULL AND p.queue = :queue
      LIMIT {MOST_KEYS})
     UNION

@@ -146,6 +146,8 @@ REFUSED_OPTIONS = [
     ("order_key", "", "text of 1 to 255 characters"),
     ("order_key", 7, "text of 1 to 255 characters"),
     ("limit_key", "x" * 256, "text of 1 to 255 characters"),
+    ("limit_key", {"bank:acme"}, "text of 1 to 255 characters"),
+    ("limit_key", [f"k{n}" for n in range(9)], "at most 8"),
     ("order_policy", "waits", "blocks, skips"),
     ("order_policy", True, "blocks, skips"),
     ("strict_order", "yes", "True or False"),
@@ -232,6 +234,19 @@ def test_an_order_key_has_a_policy_and_may_be_strict() -> None:
     assert (plain.terms.order_skips, plain.terms.strict_order) == (None, False)
     assert (skips.terms.order_skips, skips.terms.strict_order) == (True, True)
     assert row(limit_key="tenant:7").limit_key == "tenant:7"
+
+
+def test_a_task_has_up_to_eight_limit_keys_each_once() -> None:
+    made = row(limit_key=["bank:acme", "tenant:7", "bank:acme", 'a "quote" and \\'])
+
+    assert made.limit_key == "bank:acme"
+    assert made.terms.more_limit_keys == r"""{"tenant:7","a \"quote\" and \\"}"""
+    assert row(limit_key=[]).limit_key is None
+    assert row(limit_key=("bank:acme",)).terms == row(limit_key="tenant:7").terms
+
+
+def test_a_wrong_limit_key_is_named_by_its_place() -> None:
+    assert refusal(limit_key=["bank:acme", ""]).path == "options.limit_key[1]"
 
 
 @pytest.mark.parametrize("options", [{"order_policy": "skips"}, {"strict_order": True}])

@@ -124,10 +124,12 @@ def test_who_works_leads_and_publishes(engine: Engine, reader: MetricsReader) ->
 def test_pauses_and_limits_in_use(engine: Engine, reader: MetricsReader) -> None:
     with engine.begin() as connection:
         claimed_task(connection)
-        connection.execute(text("UPDATE task_pending SET limit_key = 'shop:1'"))
+        keys = "limit_key = 'shop:1', more_limit_keys = '{bank:1}'"
+        connection.execute(text(f"UPDATE task_pending SET {keys}"))
         pause.pause(connection, "mail", "")
         set_limit(connection, Limit(GateKind.QUEUE, "default", 7))
         set_limit(connection, Limit(GateKind.KEY, "shop:*", 2))
+        set_limit(connection, Limit(GateKind.KEY, "bank:1", 3))
 
     found = values(reader.read())
 
@@ -135,6 +137,7 @@ def test_pauses_and_limits_in_use(engine: Engine, reader: MetricsReader) -> None
     assert found['tasks_app_limit_most{kind="queue",target="default"}'] == 7
     assert found['tasks_app_limit_running{kind="queue",target="default"}'] == 1
     assert found['tasks_app_limit_running{kind="key",target="shop:*"}'] == 1
+    assert found['tasks_app_limit_running{kind="key",target="bank:1"}'] == 1
 
 
 def test_of_many_limits_a_bounded_number_is_shown(connection: Connection) -> None:

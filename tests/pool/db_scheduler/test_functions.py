@@ -10,6 +10,8 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.domain.schedules.schedule import plan_of
 from tasks_app.pool.db_scheduler import functions
 from tasks_app.pool.db_scheduler.functions import Installed
 from tasks_app.pool.dispatch.set_aside import sweep_all
@@ -58,7 +60,8 @@ def stands(engine: Engine) -> dict[str, Any]:
         )
         tasks = connection.execute(
             text("""SELECT name, queue, priority, payload, headers, unique_key, biz_key, due_at,
-                scan_at, created_at, max_attempts, retry, timeout_ms, order_key, state
+                scan_at, created_at, max_attempts, retry, timeout_ms, order_key, limit_key,
+                more_limit_keys, state
                 FROM task_pending ORDER BY headers ->> 'schedule', headers ->> 'fire_at'""")
         )
         return {"schedules": found.all(), "fires": fires.all(), "tasks": tasks.all()}
@@ -90,6 +93,9 @@ def test_the_function_fires_what_the_scheduler_fires(
                 connection.execute(text(f"DELETE FROM {table}"))
             for number, when in enumerate(WHEN):
                 schedules.add(connection, f"s{number:02}", plan(**when), now=NOON)
+            keys = {"limit_key": ["bank:acme", 'tenant:"7"']}
+            keyed = plan_of(validate(NewTask("keyed", None, keys), None, 65536), {"every": 60})  # type: ignore[arg-type]
+            schedules.add(connection, "keyed", keyed, now=NOON)
         for step in range(4):
             fires(NOON + MINUTE + step * late)
         return stands(engine)

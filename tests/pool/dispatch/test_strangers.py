@@ -88,6 +88,11 @@ ILLEGAL = [
     ("keys_are_valid", {"order_key": "repeat('x', 256)"}),
     ("keys_are_valid", {"limit_key": "''"}),
     ("keys_are_valid", {"limit_key": "repeat('x', 256)"}),
+    ("more_limit_keys_are_valid", {"more_limit_keys": "'{a}'"}),
+    ("more_limit_keys_are_valid", {"limit_key": "'k'", "more_limit_keys": "'{}'"}),
+    ("more_limit_keys_are_valid", {"limit_key": "'k'", "more_limit_keys": "ARRAY['a', '']"}),
+    ("more_limit_keys_are_valid", {"limit_key": "'k'", "more_limit_keys": "ARRAY['a', NULL]"}),
+    ("more_limit_keys_are_valid", {"limit_key": "'k'", "more_limit_keys": "'{a,b,c,d,e,f,g,h}'"}),
     ("moments_are_readable", {"due_at": "'-infinity'", "scan_at": "now()"}),
     ("moments_are_readable", {"due_at": "'-infinity'", "scan_at": "'-infinity'"}),
     ("moments_are_readable", {"due_at": "'infinity'", "scan_at": "'infinity'"}),
@@ -182,6 +187,16 @@ def test_the_sql_door_knows_keys(connection: Connection) -> None:
 
     row = row_of(connection, task_id)
     assert {name: getattr(row, name) for name in keys} == keys
+
+
+def test_the_sql_door_knows_several_limit_keys(connection: Connection) -> None:
+    keys = "limit_key => 'bank:acme', more_limit_keys => ARRAY['tenant:7', 'region:\"eu\"']"
+
+    row = row_of(connection, door(connection, f"'t', {keys}"))
+
+    by_hand = row_of(connection, pending_task(connection, limit_key=["bank:acme", "tenant:7"]))
+    assert (row.limit_key, row.more_limit_keys) == ("bank:acme", ["tenant:7", 'region:"eu"'])
+    assert (by_hand.limit_key, by_hand.more_limit_keys) == ("bank:acme", ["tenant:7"])
 
 
 def test_the_sql_door_needs_a_name_only(connection: Connection) -> None:

@@ -30,6 +30,13 @@ INSERT INTO task_pending (id, name, order_key, limit_key, state, attempt, lease_
     SELECT 50000 + n, 'n1', 'k' || n, 'tenant:' || n, 'RUNNING', 1, gen_random_uuid(),
         now() + interval '1h', 'w3', now(), 3, false
     FROM generate_series(1, {KEYS}) AS n;
+INSERT INTO task_pending (id, name, limit_key, more_limit_keys, state, attempt, lease_token,
+        lease_until, owner, started_at, max_attempts, at_most_once)
+    SELECT 51000 + n, 'n1', 'tenant:' || n, ARRAY['bank:' || n % 7, 'region:' || n % 2], 'RUNNING',
+        1, gen_random_uuid(), now() + interval '1h', 'w3', now(), 3, false
+    FROM generate_series(1, 100) AS n;
+INSERT INTO task_pending (id, name, limit_key, more_limit_keys)
+    SELECT 80000 + n, 'n1', 'tenant:1', ARRAY['bank:' || n % 7] FROM generate_series(1, 4000) AS n;
 INSERT INTO task_pending (id, name, queue, due_at, scan_at, parked, parked_kind, parked_for,
         expires_at)
     SELECT 70000 + n, 'n1', 'late', now() - interval '1h', now() + interval '1h',
@@ -77,6 +84,10 @@ VERBS: dict[str, tuple[Verb, int]] = {
     ),
     "who runs of limit keys": (
         lambda c, n: capacity._running(c, of(GateKind.KEY, "tenant:", n)),
+        GROUP,
+    ),
+    "who runs of other limit keys": (
+        lambda c, n: capacity._running(c, of(GateKind.KEY, "bank:", n)),
         GROUP,
     ),
     "who runs of a name": (lambda c, _: capacity._running(c, [Gate(GateKind.NAME, "n1")]), 1_500),

@@ -727,6 +727,8 @@ class TestGates:
         )
         said = answer(healthy, waits(healthy, limit_key="k1"))
         assert said.fact == "The limit of key k1 is reached: 10 in 1m"
+        said = answer(healthy, waits(healthy, limit_key=["free", "k1"]))
+        assert said.fact == "The limit of key k1 is reached: 10 in 1m"
 
 
 def ask_of_queue(connection: Connection, task_id: int, now: datetime = NOON) -> Explanation:

@@ -38,6 +38,7 @@ SECOND = timedelta(seconds=1)
 OPENS, CLOSES = time(12), time(12, 2)
 QUEUES, NAMES = ("q1", "q2", "hours"), ("a", "b", "pay")
 CLAIMER = claimer(*NAMES)
+OF_NAME = Limit(GateKind.NAME, "b", 2)
 RATE = Limit(GateKind.KEY, "m", None, 5, timedelta(seconds=10), 2)
 LOST_WORD = timedelta(seconds=32)
 """After so long a gate is looked at without being told, and what that finds has run."""
@@ -54,6 +55,15 @@ PAUSED = "SELECT queue FROM task_queue_pause"
 BROKEN = "SELECT dependency FROM task_breaker WHERE state <> 'closed'"
 LIMITS = "SELECT kind, target, most FROM task_limit WHERE most IS NOT NULL"
 BUCKET = "SELECT tokens, filled_at FROM task_gate WHERE gate = 'limit key m'"
+
+
+MANY = 1_000
+
+
+def gates_of(row: Any) -> list[tuple[str, str]]:
+    """What limits may be of; the row alone says so."""
+    keys = [row.limit_key, *(row.more_limit_keys or ())]
+    return [("queue", row.queue), ("name", row.name), *(("key", key) for key in keys)]
 
 
 class Crowds(RuleBasedStateMachine):
@@ -74,7 +84,7 @@ class Crowds(RuleBasedStateMachine):
         self.rescuer, self.sweeper = Rescuer(settings, self.database), Sweeper(self.database)
         with self.database.begin() as connection:
             connection.exec_driver_sql(CLEAN)
-            for limit in (Limit(GateKind.KEY, "l", 1), Limit(GateKind.NAME, "b", 2), RATE):
+            for limit in (*(Limit(GateKind.KEY, key, 1) for key in "lk"), OF_NAME, RATE):
                 set_limit(connection, limit, now=self.now)
             breaker.synchronise(connection, {Breaker("bank"): ["pay"]}, list(NAMES))
             window = parse_window(f"{OPENS:%H:%M}-{CLOSES:%H:%M}")
@@ -108,6 +118,18 @@ class Crowds(RuleBasedStateMachine):
             claimed += self.child.claim(ids, CLAIMER, uuid4(), now=self.now)
             self.runs += claimed
             self.tally["began"] += len(claimed)
+            if claimed:
+                self.no_more_run_than_may({task.task_id for task in claimed})
+
+    def no_more_run_than_may(self, began: set[int]) -> None:
+        """Under no limit of those that just began more run than it allows."""
+        running = [row for row in self.rows() if row.state == "RUNNING"]
+        number = Counter(gate for row in running for gate in gates_of(row))
+        for gate in {gate for row in running if row.id in began for gate in gates_of(row)}:
+            assert number[gate] <= self.limits.get(gate, number[gate]), gate
+        self.tally["by several keys"] += sum(
+            row.id in began and row.more_limit_keys is not None for row in running
+        )
 
     def nobody_waits_who_may_run(self) -> None:
         """If each gate of a task has room, and it may run, it runs by now."""
@@ -145,12 +167,10 @@ class Crowds(RuleBasedStateMachine):
 
     def has_room(self, row: Any, rows: list[Any]) -> bool:
         running = [other for other in rows if other.state == "RUNNING"]
-        for kind, column in (("queue", "queue"), ("name", "name"), ("key", "limit_key")):
-            value = getattr(row, column)
-            most = self.limits.get((kind, value))
-            if most is not None and most <= sum(getattr(r, column) == value for r in running):
-                return False
-        if row.limit_key == "m" and not self.had_tokens():
+        number = Counter(gate for other in running for gate in gates_of(other))
+        if any(self.limits.get(gate, MANY) <= number[gate] for gate in gates_of(row)):
+            return False
+        if ("key", "m") in gates_of(row) and not self.had_tokens():
             return False
         return row.order_key is None or self.is_head(row, rows)
 

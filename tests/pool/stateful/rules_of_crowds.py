@@ -30,7 +30,7 @@ tasks = st.fixed_dictionaries(
         "queue": st.sampled_from(QUEUES),
         "priority": st.sampled_from((5, 5, 0)),
         "order_key": st.sampled_from((None, None, None, "o", "p")),
-        "limit_key": st.sampled_from((None, "l", "l", "l", "m")),
+        "limit_key": st.sampled_from((None, "l", "l", "m", ["l", "m"], ["k", "l"], ["l", "k"])),
         "expires": st.sampled_from((None, None, None, None, 3, 40)),
         "delay": st.sampled_from((None, None, None, 3)),
         "skips": st.booleans(),
@@ -151,7 +151,9 @@ class RulesOfCrowds(Crowds):
             breaker.override(connection, "bank", mode, now=self.now)
 
     @rule(
-        gate=st.sampled_from(((GateKind.KEY, "l"), (GateKind.NAME, "b"), (GateKind.QUEUE, "q2"))),
+        gate=st.sampled_from(
+            (*((GateKind.KEY, key) for key in "lk"), (GateKind.NAME, "b"), (GateKind.QUEUE, "q2"))
+        ),
         most=st.sampled_from((None, 0, 1, 2)),
     )
     def a_limit_changes(self, gate: tuple[GateKind, str], most: int | None) -> None:

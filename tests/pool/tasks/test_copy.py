@@ -47,6 +47,7 @@ KINDS = [
     {},
     {"queue": "q", "priority": 0},
     {"biz_key": "tab\tline\nreturn\rslash\\N \\. é"},
+    {"limit_key": ["bank:acme", 'tab\tline\nslash\\ quote" {comma,}', "NULL"]},
     {"headers": {"a": 'quote " slash \\ line \n'}},
     {"run_at": NOON + timedelta(days=2), "expires_at": NOON + timedelta(days=9)},
     {"delay": "90s", "timeout": 1, "hard_timeout": 2},
@@ -240,7 +241,8 @@ def test_a_driver_without_copy_gets_inserts_in_words_of_its_own(
     again = create_one(connection, a_row(unique_key="k"))
 
     assert inserts(statements) == 3
-    assert [row_of(connection, task_id).payload.get("n") for task_id in ids] == [*range(7), None]
+    numbers = [row_of(connection, task_id).payload.get("n") for task_id in ids]
+    assert numbers == [*range(len(KINDS)), None]
     assert row_of(connection, one).due_at == row_of(connection, ids[5]).due_at
     assert (again, again.created) == (ids[-1], False)
 

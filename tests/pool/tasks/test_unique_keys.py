@@ -141,6 +141,7 @@ class TestWhatCountsAsTaken:
     @pytest.mark.parametrize("scope", ["queued", *LASTING])
     def test_the_task_itself_is_like_any_other(self, connection: Connection, scope: str) -> None:
         options = {"queue": "q", "priority": 2, "biz_key": "b", "delay": 90, "headers": {"a": 1}}
+        options["limit_key"] = ["bank:acme", "tenant:7"]
         plain = create_one(
             connection, validate(NewTask("t", {"n": 1}, options), None, 65536), now=NOON
         )
