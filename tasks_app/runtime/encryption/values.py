@@ -8,6 +8,7 @@ from dataclasses import replace
 from tasks_app.domain.encryption.envelope import concealed, parse_token, token_of
 from tasks_app.domain.encryption.keyring import MissingKeyError, SealBrokenError
 from tasks_app.domain.errors import ConfigurationError, UnreadableTaskError
+from tasks_app.domain.tasks.masks import Masks, masks_of
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.records import Attempt, Task, TaskRow
 from tasks_app.runtime.encryption.encryption import ERROR, PAYLOAD, RESULT, encryption
@@ -72,13 +73,35 @@ def is_encrypted(task: Task, attempts: Sequence[Attempt]) -> bool:
     )
 
 
+def masks() -> Masks:
+    """Return the masking rules of this process's settings."""
+    from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  slow to import
+
+    return masks_of(load_settings().masked_paths)
+
+
 def concealed_task(task: Task) -> Task:
-    """Return a task of whose encrypted values nothing but the key's id is left."""
-    return replace(task, payload=concealed(task.payload), result=concealed(task.result))
+    """Return a task as people may see it: masked, and of what is encrypted the key's id alone."""
+    rules = masks()
+    values = {
+        key: concealed(value) if token_of(value) else rules.value(task.name, value)
+        for key, value in (("payload", task.payload), ("result", task.result))
+    }
+    error = None if task.error is None else rules.text(task.name, task.error, task.payload)
+    return replace(task, **values, error=error)
 
 
-def concealed_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:
-    return [replace(each, encrypted_message=None) for each in attempts]
+def concealed_attempts(attempts: Sequence[Attempt], task: Task) -> list[Attempt]:
+    """Return the attempts of a task as people may see them; the task has its values."""
+    rules = masks()
+    return [
+        replace(
+            each,
+            encrypted_message=None,
+            message=rules.text(task.name, each.message, task.payload),
+        )
+        for each in attempts
+    ]
 
 
 def opened_attempts(attempts: Sequence[Attempt], name: str) -> list[Attempt]:
