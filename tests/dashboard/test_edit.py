@@ -12,6 +12,7 @@ from sqlalchemy import Engine, text
 from tasks_app import Settings, TaskContext, handler
 from tasks_app.dashboard.routes.edit import unmasked
 from tasks_app.dashboard.security.guard import HttpError
+from tasks_app.domain.config.setting_sources import masked
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tests.dashboard.browser import Browser, dashboard
 from tests.dashboard.test_pages import audit, failed_task, waiting_task
@@ -67,6 +68,17 @@ def test_a_masked_value_keeps_what_is_stored(engine: Engine, browser: Browser) -
     ]
 
 
+def test_so_does_one_of_a_masked_path(
+    engine: Engine, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKS_APP_MASKED_PATHS", "edit.*:order")
+    task_id = failed(engine, {"order": 4711, "api_token": "a"})
+    assert "4711" not in browser.get(f"/tasks/{task_id}/edit").text
+    given = '{"order": "***", "api_token": "b"}'
+    browser.act(f"/tasks/{task_id}/edit", {"payload": given})
+    assert payload_of(engine, task_id) == {"order": 4711, "api_token": "b"}
+
+
 def test_the_handlers_model_refuses(engine: Engine, browser: Browser) -> None:
     task_id = failed(engine, {"order": 1})
     for look in ("true", "false"):
@@ -114,11 +126,11 @@ def test_only_admins_edit(engine: Engine, settings: Settings) -> None:
 def test_masks_are_undone_only_where_they_were_made() -> None:
     stored = {"a": [{"password": "x"}, 1], "url": "redis://u:pw@h/0", "n": None}
     shown = {"a": [{"password": "***"}, 2], "url": "redis://u:***@h/0", "n": None}
-    assert unmasked(shown, stored) == {**stored, "a": [{"password": "x"}, 2]}
+    assert unmasked(shown, stored, masked(stored)) == {**stored, "a": [{"password": "x"}, 2]}
     for wrong in (
         {"b": "***"},
         {"a": [{"password": "***"}]},
         {"url": "redis://other:***@h/0"},
     ):
         with pytest.raises(HttpError):
-            unmasked(wrong, stored)
+            unmasked(wrong, stored, masked(stored))

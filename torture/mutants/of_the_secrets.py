@@ -31,8 +31,8 @@ SECRETS = (
         "secrets: error",
         "The text of an exception of an encrypted task is encrypted.",
         "tasks_app/runtime/execution/failure_policy.py",
-        "        cause = cause_of(error)\n        if self._invocation.secrecy.covers(task, spec):",
-        "        cause = cause_of(error)\n        if spec.encrypted:",
+        "        if self._invocation.secrecy.covers(task, spec):\n            cause =",
+        "        if spec.encrypted:\n            cause =",
         f"{RUNS}test_an_error_is_its_class_and_place",
     ),
     mutant(
@@ -124,5 +124,22 @@ SECRETS = (
         "AND NOT {_OPEN}\n",
         "\n",
         f"{ERASE}test_what_operators_typed_about_it_goes_but_not_of_a_bulk_that_goes_on",
+    ),
+    mutant(
+        "masks: errors",
+        "No error text that is stored quotes a masked value.",
+        "tasks_app/runtime/execution/failure_policy.py",
+        "cause = self._masked(cause_of(error), task)",
+        "cause = cause_of(error)",
+        "tests/runtime/encryption/test_masking.py::"
+        "test_no_error_text_quotes_it_wherever_it_is_stored",
+    ),
+    mutant(
+        "masks: readers",
+        "No command shows a masked value.",
+        "tasks_app/runtime/encryption/values.py",
+        "else rules.value(task.name, value)",
+        "else value",
+        "tests/cli/test_masking.py::test_show_and_list_hide_it_and_older_errors_that_quote_it",
     ),
 )

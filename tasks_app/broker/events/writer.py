@@ -15,6 +15,7 @@ from tasks_app.broker.events.pipe import LONGEST_LINE, EventPipe
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.handlers.cause_line import decoded, exception_text
 from tasks_app.domain.tasks.error_text import clean
+from tasks_app.domain.tasks.masks import Masks, masks_of
 from tasks_app.runtime.hooks import Notice, NoticeKind
 
 Event = dict[str, Any]
@@ -26,6 +27,7 @@ Only this event replaces any other. If it arrived after those of the next attemp
 worker, it would show a finished task as waiting for ever.
 """
 LATE = "late"
+NO_MASKS = Masks()
 LONGEST_VALUE = 100
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _FAILURES = {
@@ -44,23 +46,24 @@ class EventWriter:
         self._pipe = pipe
         self._failures_only = settings.events == "failures"
         self._show = settings.events_shown
+        self._masks = masks_of(settings.masked_paths)
 
     def __call__(self, notice: Notice) -> None:
         # A second attempt is always shown, or a failure that was overcome would stay red.
         if self._failures_only and notice.attempt < 2 and notice.kind not in _FAILURES:  # noqa: PLR2004
             return
-        for event in events_of(notice, self._show):
+        for event in events_of(notice, self._show, self._masks):
             self._pipe.write(line_of(event))
 
 
-def events_of(notice: Notice, show: tuple[str, ...]) -> Iterator[Event]:
-    """Yield the events of a notice; values of the keys in ``show`` are not masked."""
+def events_of(notice: Notice, show: tuple[str, ...], masks: Masks = NO_MASKS) -> Iterator[Event]:
+    """Yield the events of a notice; values of ``show`` are seen, but for what ``masks`` hide."""
     match notice.kind:
         case NoticeKind.RECEIVED:
             if notice.attempt > 1:  # no other event leads out of FAILURE
                 yield _event("task-retried", notice)
             data = {} if notice.biz_key is None else {"biz_key": notice.biz_key}
-            data |= shown("payload", notice.payload, show)
+            data |= shown("payload", notice.payload, show, notice.name, masks)
             yield _event(
                 "task-received",
                 notice,
@@ -73,7 +76,7 @@ def events_of(notice: Notice, show: tuple[str, ...]) -> Iterator[Event]:
             yield _event("task-started", notice)
         case NoticeKind.SUCCEEDED:
             runtime = (notice.run_ms or 0) / 1000
-            data = shown("result", notice.result, show)
+            data = shown("result", notice.result, show, notice.name, masks)
             yield _event("task-succeeded", notice, result=repr(data or None), runtime=runtime)
         case NoticeKind.FAILED:
             yield _event("task-failed", notice, **_cause(notice))
@@ -91,14 +94,16 @@ def events_of(notice: Notice, show: tuple[str, ...]) -> Iterator[Event]:
             pass  # it waits again, for which Celery has no event
 
 
-def shown(label: str, text: str | None, keys: Sequence[str]) -> dict[str, Any]:
+def shown(
+    label: str, text: str | None, keys: Sequence[str], name: str = "", masks: Masks = NO_MASKS
+) -> dict[str, Any]:
     """Return what may be seen of a JSON text: its size and the values of ``keys``.
 
     Everybody who reaches Flower or the broker reads it, so other values are hidden.
     """
     if text is None:
         return {}
-    values = decoded(text) if keys else None
+    values = masks.value(name, decoded(text)) if keys else None
     chosen = {
         key: _short(values[key]) for key in keys if isinstance(values, dict) and key in values
     }

@@ -12,6 +12,7 @@ from tasks_app.cli import listing, output
 from tasks_app.cli.arguments import moment, options
 from tasks_app.domain.explain.words import exact
 from tasks_app.domain.schedules.schedule import Schedule
+from tasks_app.runtime.encryption.values import masks
 
 timing = options(
     click.option("--cron", help="'30 2 * * *'; six fields begin with seconds."),
@@ -75,6 +76,7 @@ def fields(schedule: Schedule) -> dict[str, Any]:
         "name": schedule.name,
         "words": words,
         **{word: value for word, value in schedule.plain().items() if word != "options"},
+        "payload": masks().value(schedule.task, json.loads(schedule.payload)),
         **json.loads(schedule.options),
         **{
             word: getattr(schedule, word)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tasks_app.cli import listing, output
 from tasks_app.cli.database import transaction
 from tasks_app.domain.explain.words import distance
-from tasks_app.monitor.pages.task import sources_of
+from tasks_app.monitor.pages.task import concealed_sources, sources_of
 from tasks_app.monitor.pages.timeline import Moment, timeline
 from tasks_app.pool.pages.schedules import of_task
 from tasks_app.pool.tasks import browse
@@ -19,7 +19,8 @@ def tell_trail(task_id: int, *, json_: bool) -> None:
         task = browse.get(connection, task_id)
         if task is None:
             output.refuse(f"There is no task {task_id}. Run: tasks-app list")
-        moments = timeline(sources_of(connection, task, of_task(connection, task.pool, task_id)))
+        sources = sources_of(connection, task, of_task(connection, task.pool, task_id))
+        moments = timeline(concealed_sources(sources))
     if json_:
         output.print_json(moments)
         return

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import click
+from sqlalchemy import Connection
 
 from tasks_app.cli import listing, output
 from tasks_app.cli.arguments import fingerprint_digits
@@ -25,6 +26,7 @@ from tasks_app.runtime.encryption.encryption import encryption
 from tasks_app.runtime.encryption.values import (
     concealed_attempts,
     concealed_task,
+    masks,
     opened_attempts,
     opened_task,
 )
@@ -61,10 +63,14 @@ def list_(*, wide: bool, json_: bool, **filters: Any) -> None:
         tasks, now = browse.find(connection, **filters), instant(connection)
         going = [task.id for task in tasks if task.pool == Pool.PENDING and task.attempt]
         causes = browse.last_causes(connection, going)
+    causes = {
+        task.id: masks().text(task.name, causes[task.id], task.payload)
+        for task in tasks
+        if causes.get(task.id)
+    }
+    tasks = [concealed_task(task) for task in tasks]
     if json_:
-        shown = [
-            {**asdict(concealed_task(task)), "last_error": causes.get(task.id)} for task in tasks
-        ]
+        shown = [{**asdict(task), "last_error": causes.get(task.id)} for task in tasks]
         output.print_json(shown)
         return
     if not tasks:
@@ -143,7 +149,7 @@ def show(task_id: int, *, trail: bool, decrypt: bool, json_: bool) -> None:
     with transaction() as connection:
         task = browse.get(connection, task_id)
         attempts = browse.attempts(connection, task_id)
-        kept = checkpoint.read(connection, task_id)
+        kept = _kept(connection, task)
         groups = groups_of(connection, task_id, exists=task is not None)
     if task is None:
         awaited = groups.callback_of
@@ -182,13 +188,20 @@ def show(task_id: int, *, trail: bool, decrypt: bool, json_: bool) -> None:
             click.echo(output.cell(attempt.traceback.rstrip()))
 
 
+def _kept(connection: Connection, task: Task | None) -> checkpoint.SavedProgress | None:
+    found = None if task is None else checkpoint.read(connection, task.id)
+    if task is None or found is None:
+        return None
+    return found._replace(checkpoint=masks().value(task.name, found.checkpoint))
+
+
 def _as_asked(task: Task, attempts: list[Attempt], *, decrypt: bool) -> tuple[Task, list[Attempt]]:
     """Return what is to be shown of encrypted values."""
     if decrypt:
         if not encryption().has_key():
             output.refuse("No key is configured here. Set TASKS_APP_ENCRYPTION_KEYS.")
         task, attempts = opened_task(task), opened_attempts(attempts, task.name)
-    return concealed_task(task), concealed_attempts(attempts)
+    return concealed_task(task), concealed_attempts(attempts, task)
 
 
 @click.command()

@@ -23,14 +23,15 @@ from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.security import Role
 from tasks_app.dashboard.security.guard import HttpError, requires
 from tasks_app.dashboard.security.same_site import is_api
-from tasks_app.domain.config.setting_sources import MASK, masked
+from tasks_app.domain.config.setting_sources import masked
 from tasks_app.domain.encryption.envelope import token_of
 from tasks_app.domain.large_values.reference import reference_of
+from tasks_app.domain.tasks.masks import MASK
 from tasks_app.domain.tasks.records import Task
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.api.edit import check_payload, edit_payload
 from tasks_app.runtime.api.tasks import requeue_task
-from tasks_app.runtime.encryption.values import opened_task
+from tasks_app.runtime.encryption.values import masks, opened_task
 from tasks_app.runtime.handlers.registry import load_handlers
 
 
@@ -58,6 +59,10 @@ def _task(desk: Desk, task_id: int) -> Task:
     return task
 
 
+def _shown(task: Task, payload: Any) -> Any:
+    return masked(masks().value(task.name, payload))
+
+
 def _text(payload: Any) -> str:
     return json.dumps(payload, indent=2, ensure_ascii=False)
 
@@ -65,7 +70,7 @@ def _text(payload: Any) -> str:
 @requires(Role.ADMIN)
 async def show_edit(request: Request, desk: Desk) -> Response:
     task = await run_in_threadpool(_task, desk, row_id(request.path_params["task_id"]))
-    text = _text(masked(task.payload))
+    text = _text(_shown(task, task.payload))
     return render(request, "tasks/edit.html", task=task, text=text, diff=None, at=None)
 
 
@@ -76,14 +81,14 @@ async def edit_task(request: Request, desk: Desk) -> Response:
     task = await run_in_threadpool(_task, desk, task_id)
     load_handlers(desk.settings.modules)
     try:
-        payload = unmasked(_object(said.payload), task.payload)
+        payload = unmasked(_object(said.payload), task.payload, _shown(task, task.payload))
         await carried_out(lambda: check_payload(task.name, payload))
     except HttpError as error:
         if is_api(request):
             raise
         return _again(request, task, said.payload, error)
     if said.look and not is_api(request):
-        old, new = (_text(masked(each)) for each in (task.payload, payload))
+        old, new = (_text(_shown(task, each)) for each in (task.payload, payload))
         lines = list(unified_diff(old.splitlines(), new.splitlines(), n=2, lineterm=""))[2:]
         return render(request, "tasks/edit.html", task=task, text=new, diff=lines, at=None)
 
@@ -116,23 +121,26 @@ def _object(given: dict[str, Any] | str) -> dict[str, Any]:
     return payload
 
 
-def unmasked(given: Any, stored: Any, name: str = "") -> Any:
+def unmasked(given: Any, stored: Any, shown: Any, name: str = "") -> Any:
     """Return what was given, with the stored values where their masks came back.
 
     Raises:
         HttpError: a mask stands where nothing was masked.
     """
-    if given == masked(stored, name):
+    if given == shown:
         return stored
     if isinstance(given, dict):
-        old = stored if isinstance(stored, dict) else {}
-        return {key: unmasked(each, old.get(key), key) for key, each in given.items()}
+        old, seen = (each if isinstance(each, dict) else {} for each in (stored, shown))
+        return {
+            key: unmasked(each, old.get(key), seen.get(key), key) for key, each in given.items()
+        }
     if isinstance(given, list):
-        before = stored if isinstance(stored, list) and len(stored) == len(given) else []
-        return [
-            unmasked(each, before[place] if before else None, name)
-            for place, each in enumerate(given)
-        ]
+        places = range(len(given))
+        before, visible = (
+            each if isinstance(each, list) and len(each) == len(given) else [None] * len(given)
+            for each in (stored, shown)
+        )
+        return [unmasked(given[n], before[n], visible[n], name) for n in places]
     if isinstance(given, str) and MASK in given:
         raise HttpError(400, f"{name or 'A value'} is masked. Write it whole, or leave it.")
     return given

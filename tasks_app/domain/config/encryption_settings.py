@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks_app.domain.config.field_types import EncryptedTasks, EncryptionKeys
+from tasks_app.domain.config.field_types import EncryptedTasks, EncryptionKeys, MaskedPaths
 from tasks_app.domain.config.framework_settings import LayeredSettings
 
 
@@ -20,6 +20,9 @@ class EncryptionSettings(LayeredSettings):
     """A file with the same, a key a line. It is read again when a key is missing."""
     encryption_keys_from: str = ""
     """`module:function` that returns the same text, or a dict of ids and keys: for a vault."""
+    masked_paths: MaskedPaths = ""
+    """Paths of payloads and results that nobody is shown: `card.number,mail.*:**.password`. Workers
+    mask these values in the texts of errors, too."""
 
     @property
     def encrypted(self) -> tuple[str, ...]:

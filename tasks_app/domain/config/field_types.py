@@ -17,6 +17,7 @@ from tasks_app.domain.config.urls import ENCODED, NO_BROKERS, is_broker_url, rea
 from tasks_app.domain.config.webhook import read_webhook
 from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.encryption.keyring import read_keys
+from tasks_app.domain.tasks.masks import masks_of
 
 _PLACE = re.compile(r"folder:/.+|(?!folder:)[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _PATTERN = re.compile(r"[A-Za-z0-9_.:*?-]+")
@@ -83,6 +84,11 @@ def _large_values(value: str) -> str:
     return value
 
 
+def _masked_paths(value: str) -> str:
+    masks_of(value)
+    return value
+
+
 def _passwords(value: SecretStr) -> SecretStr:
     read_passwords(value.get_secret_value())
     return value
@@ -123,3 +129,5 @@ EncryptedTasks = Annotated[str, AfterValidator(_encrypted_tasks)]
 """Patterns of names, and of queues behind ``queue:``."""
 LargeValues = Annotated[str, AfterValidator(_large_values)]
 """Where they are kept, or nothing."""
+MaskedPaths = Annotated[str, AfterValidator(_masked_paths)]
+"""As ``Masks`` reads them."""

@@ -20,6 +20,7 @@ from tasks_app.domain.durations import format_duration
 from tasks_app.domain.encryption.keyring import read_keys
 from tasks_app.domain.finding import Finding, warn
 from tasks_app.domain.spelling import meant
+from tasks_app.domain.tasks.masks import MASK
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,6 @@ def _shown(value: Any, name: str) -> Any:
             return masked(value, name)
 
 
-MASK = "***"
 _SECRET_NAME = re.compile(r"passw|pwd|secret|token|credential|api_?key|private|signature", re.I)
 _URL_NAME = re.compile(r"(^|_)(url|backend|dsn)$", re.I)
 _WITH_USER = re.compile(

@@ -6,7 +6,6 @@ failing row behind the first line, and handlers put values into their messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from tasks_app.domain.errors import UnreadableTaskError
@@ -18,14 +17,13 @@ from tasks_app.domain.handlers.settlement import (
     PROCESS_DIED,
     VANISHED,
 )
-from tasks_app.domain.tasks.error_text import clean, printable
+from tasks_app.domain.tasks.error_text import clean
+from tasks_app.domain.tasks.masks import MASK, SHORTEST_SECRET, leaves
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.run import Cause
 
 LONGEST_TEXT = 300
-SHORTEST_SECRET = 3
-"""Shorter values are parts of ordinary words."""
-HIDDEN = "***"
+HIDDEN = MASK
 OUR_WORDS = (
     *(PROCESS_DIED, VANISHED, INTERRUPTED, CONNECTION_LOST, OUTCOME_UNKNOWN, BAD_OUTCOME),
     *("disabled", "expired"),
@@ -51,29 +49,10 @@ def masked(line: str, payload: str) -> str:
     document = decoded(payload)
     if document is None:
         return HIDDEN
-    values = {value for value in _leaves(document) if len(value) >= SHORTEST_SECRET}
+    values = {value for value in leaves(document) if len(value) >= SHORTEST_SECRET}
     for value in sorted(values, key=len, reverse=True):
         line = line.replace(value, HIDDEN)
     return line
-
-
-def _leaves(value: Any) -> Iterator[str]:
-    """Yield all values of a JSON document as text; keys are not values."""
-    match value:
-        case dict():
-            for child in value.values():
-                yield from _leaves(child)
-        case list():
-            for child in value:
-                yield from _leaves(child)
-        case str():
-            yield value
-            yield repr(value)[1:-1]
-            yield printable(value)
-        case int() | float() if not isinstance(value, bool):
-            yield str(value)
-        case _:  # null, true and false tell nothing
-            pass
 
 
 def decoded(text: str) -> Any:

@@ -15,6 +15,7 @@ from tasks_app.domain.schedules.schedule import Schedule
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.pages import schedules as rows
 from tasks_app.pool.pages.schedules import STANDINGS, Fire
+from tasks_app.runtime.encryption.values import masks
 from tasks_app.runtime.schedules.preview import Preview, preview_change, preview_schedule
 from tasks_app.runtime.schedules.schedules import get_schedule
 
@@ -139,7 +140,7 @@ def schedule_page(
             **{word: getattr(found, word) for word in ("missed", "overlap", "queue", "priority")},
         },
         jitter_s=found.jitter.total_seconds(),
-        payload=masked(json.loads(found.payload)),
+        payload=masked(masks().value(found.task, json.loads(found.payload))),
         options=masked(json.loads(found.options)),
         instants=tuple(standing.instants),
         change=_change(connection, name, given) if given else None,

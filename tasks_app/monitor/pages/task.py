@@ -25,7 +25,9 @@ from tasks_app.pool.tasks.log_lines import read_lines
 from tasks_app.runtime.api.tasks import explain_task
 from tasks_app.runtime.encryption.values import (
     concealed_attempts,
+    concealed_task,
     is_encrypted,
+    masks,
     opened_attempts,
     opened_task,
     shown,
@@ -99,16 +101,18 @@ def task_page(
         attempts = opened_attempts(sources.attempts, task.name)
         sources = replace(sources, attempts=attempts)
         task = opened_task(task)
+    sources = concealed_sources(replace(sources, task=task))
+    task = sources.task
     kept = checkpoint.read(connection, task_id)
     hidden = {name: masked(shown(getattr(task, name))) for name in ("payload", "headers", "result")}
     return TaskPage(
         at=said.at,
         task=replace(task, **hidden),
-        attempts=tuple(concealed_attempts(sources.attempts)),
+        attempts=tuple(sources.attempts),
         explanation=said,
         progress=None if kept is None else kept.fraction,
         note=None if kept is None else kept.note,
-        checkpoint=None if kept is None else masked(kept.checkpoint),
+        checkpoint=None if kept is None else masked(masks().value(task.name, kept.checkpoint)),
         progress_at=None if kept is None else kept.at,
         member_of=groups_of(connection, task_id).member_of,
         timeline=timeline(sources),
@@ -130,6 +134,12 @@ def sources_of(connection: Connection, task: Task, schedule: str | None) -> Sour
         trail.sent(connection, task.id) if task.pool == Pool.PENDING else None,
         None if schedule is None else f"schedule {schedule}",
     )
+
+
+def concealed_sources(of: Sources) -> Sources:
+    """Return them as people may see them."""
+    attempts = concealed_attempts(of.attempts, of.task)
+    return replace(of, task=concealed_task(of.task), attempts=attempts)
 
 
 def _trace_of(headers: Any) -> str | None:

@@ -9,6 +9,7 @@ from tasks_app.domain.encryption.envelope import concealed, parse_token, token_o
 from tasks_app.domain.encryption.keyring import MissingKeyError, SealBrokenError
 from tasks_app.domain.errors import ConfigurationError, UnreadableTaskError
 from tasks_app.domain.large_values.reference import described, reference_of
+from tasks_app.domain.tasks.masks import Masks, masks_of
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.records import Attempt, Task, TaskRow
 from tasks_app.runtime.encryption.encryption import ERROR, PAYLOAD, RESULT, encryption
@@ -71,9 +72,27 @@ def is_encrypted(task: Task, attempts: Sequence[Attempt]) -> bool:
     )
 
 
+def masks() -> Masks:
+    """Return the masking rules of this process's settings."""
+    from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  slow to import
+
+    return masks_of(load_settings().masked_paths)
+
+
 def concealed_task(task: Task) -> Task:
-    """Return a task as people see it: of encrypted and of large values it says so."""
-    return replace(task, payload=shown(task.payload), result=shown(task.result))
+    """Return a task as people may see it: masked; of encrypted and of large values it says so."""
+    rules = masks()
+    values = {
+        key: value if is_stored(value) else rules.value(task.name, value)
+        for key, value in (("payload", task.payload), ("result", task.result))
+    }
+    error = None if task.error is None else rules.text(task.name, task.error, task.payload)
+    return replace(task, **{key: shown(value) for key, value in values.items()}, error=error)
+
+
+def is_stored(value: object) -> bool:
+    """Whether it stands for another one: it is encrypted, or kept outside of its row."""
+    return token_of(value) is not None or reference_of(value) is not None
 
 
 def shown(value: object) -> object:
@@ -81,8 +100,17 @@ def shown(value: object) -> object:
     return described(concealed(value))
 
 
-def concealed_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:
-    return [replace(each, encrypted_message=None) for each in attempts]
+def concealed_attempts(attempts: Sequence[Attempt], task: Task) -> list[Attempt]:
+    """Return the attempts of a task as people may see them; the task has its values."""
+    rules = masks()
+    return [
+        replace(
+            each,
+            encrypted_message=None,
+            message=rules.text(task.name, each.message, task.payload),
+        )
+        for each in attempts
+    ]
 
 
 def opened_attempts(attempts: Sequence[Attempt], name: str) -> list[Attempt]:

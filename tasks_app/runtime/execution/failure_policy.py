@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from random import Random
 
@@ -10,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.encryption.envelope import check_no_token
 from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.handlers.cause_line import decoded
 from tasks_app.domain.handlers.outages import Outages
 from tasks_app.domain.handlers.outcomes import Fail, Retry
 from tasks_app.domain.handlers.settlement import (
@@ -23,6 +25,7 @@ from tasks_app.domain.handlers.settlement import (
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.large_values.reference import check_no_reference
 from tasks_app.domain.tasks.error_text import cause_of
+from tasks_app.domain.tasks.masks import MASK, masks_of
 from tasks_app.domain.tasks.payload import encode_object
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
@@ -46,6 +49,7 @@ class FailurePolicy:
         self._settings = settings
         self._database = database
         self._invocation = invocation
+        self._masks = masks_of(settings.masked_paths)
         self._rng = Random()  # noqa: S311  jitter, not a secret
 
     def on_handler(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> Settlement:
@@ -64,7 +68,7 @@ class FailurePolicy:
 
     def on_run(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> Settlement:
         """Decide by the error alone."""
-        cause = cause_of(error)
+        cause = self._masked(cause_of(error), task)
         if self._invocation.secrecy.covers(task, spec):
             cause = self._invocation.secrecy.cause(cause, task.name)
         if not is_outage(spec, error):
@@ -74,6 +78,14 @@ class FailurePolicy:
         except SQLAlchemyError:  # it waits as after its first; the settle waits for the database
             seen = None
         return put_off(task, spec, error, cause, self._rng, seen or Outages(1, timedelta(0)))
+
+    def _masked(self, cause: Cause, task: ClaimedTask) -> Cause:
+        """Return a cause whose text quotes no masked value; of an unknown payload, no text."""
+        if not cause.message or not self._masks.covers(task.name):
+            return cause
+        if task.payload is None or (payload := decoded(task.payload)) is None:
+            return replace(cause, message=MASK)
+        return replace(cause, message=self._masks.text(task.name, cause.message, payload))
 
     def _count_outage(self, task: ClaimedTask) -> Outages | None:
         with self._database.begin() as connection:

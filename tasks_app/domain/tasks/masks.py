@@ -1,0 +1,126 @@
+"""Masking rules: which paths of payloads and results no person is shown.
+
+A rule is a path, ``card.number``, or one of tasks of some names alone, ``mail.*:body``. A part
+of a path is a key, with ``*`` and ``?``; ``**`` is any number of keys. Lists are no parts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any
+
+from tasks_app.domain.tasks.error_text import printable
+
+MASK = "***"
+SHORTEST_SECRET = 3
+"""Shorter values are parts of ordinary words."""
+_RULE = re.compile(r"(?:[^\s,:]+:)*[^\s,:.]+(?:\.[^\s,:.]+)*")
+
+Path = tuple[str, ...]
+
+
+class Masks:
+    """Some rules."""
+
+    def __init__(self, text: str = "") -> None:
+        """Read rules that are separated by commas.
+
+        Raises:
+            ValueError: one is none.
+        """
+        self._rules: list[tuple[str, Path]] = []
+        for rule in filter(None, map(str.strip, text.split(","))):
+            if not _RULE.fullmatch(rule):
+                raise ValueError("use paths, perhaps behind names: card.number,mail.*:**.password")
+            name, _, path = rule.rpartition(":")
+            parts = path.split(".")
+            while parts and parts[-1] == "**":
+                parts.pop()
+            self._rules.append((name or "*", tuple(parts)))
+        self._paths = lru_cache(4096)(self._paths_of)
+
+    def covers(self, name: str) -> bool:
+        """Whether a rule is of tasks of this name."""
+        return bool(self._rules) and bool(self._paths(name))
+
+    def value(self, name: str, value: Any) -> Any:
+        """Return a payload or a result as people may see it."""
+        return _hidden(value, self._paths(name)) if self.covers(name) else value
+
+    def text(self, name: str, text: str, payload: Any) -> str:
+        """Return a text without the values that are masked in this payload."""
+        if not self.covers(name):
+            return text
+        found = set(_masked(payload, self._paths(name)))
+        for each in sorted(found, key=len, reverse=True):
+            text = text.replace(each, MASK)
+        return text
+
+    def _paths_of(self, name: str) -> frozenset[Path]:
+        return frozenset(path for pattern, path in self._rules if fnmatchcase(name, pattern))
+
+
+@lru_cache(16)
+def masks_of(text: str) -> Masks:
+    return Masks(text)
+
+
+def leaves(value: Any) -> Iterator[str]:
+    """Yield all values of a JSON document as a text may quote them; keys are not values."""
+    match value:
+        case dict():
+            for child in value.values():
+                yield from leaves(child)
+        case list():
+            for child in value:
+                yield from leaves(child)
+        case str():
+            yield value
+            yield repr(value)[1:-1]
+            yield printable(value)
+        case int() | float() if not isinstance(value, bool):
+            yield str(value)
+        case _:  # null, true and false tell nothing
+            pass
+
+
+def _hidden(value: Any, paths: frozenset[Path]) -> Any:
+    if () in paths:
+        return MASK
+    match value:
+        case dict() if paths:
+            return {key: _hidden(each, _below(paths, key)) for key, each in value.items()}
+        case list() if paths:
+            return [_hidden(each, paths) for each in value]
+        case _:
+            return value
+
+
+def _masked(value: Any, paths: frozenset[Path]) -> Iterator[str]:
+    """Yield what rules hide of a value, as a text may quote it."""
+    if () in paths:
+        yield from (each for each in leaves(value) if len(each) >= SHORTEST_SECRET)
+        return
+    match value:
+        case dict() if paths:
+            for key, each in value.items():
+                yield from _masked(each, _below(paths, key))
+        case list() if paths:
+            for each in value:
+                yield from _masked(each, paths)
+
+
+def _below(paths: Iterable[Path], key: str) -> frozenset[Path]:
+    """Return what is left of the paths behind this key."""
+    found: set[Path] = set()
+    for path in paths:
+        head, *rest = path
+        if head == "**":
+            found.add(path)
+            found |= _below([tuple(rest)], key)
+        elif fnmatchcase(key, head):
+            found.add(tuple(rest))
+    return frozenset(found)

@@ -1,0 +1,43 @@
+"""No command shows what a masked path holds, nor with ``--decrypt``."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import Engine, text
+
+from tasks_app import create_schedule, create_task
+from tests.cli.shell import Shell
+
+PAYLOAD = {"card": {"number": "canary-4711", "owner": "Ann"}}
+
+
+@pytest.fixture(autouse=True)
+def rules(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASKS_APP_MASKED_PATHS", "card.number")
+
+
+def test_show_and_list_hide_it_and_older_errors_that_quote_it(shell: Shell, engine: Engine) -> None:
+    with engine.begin() as connection:
+        task_id = create_task(connection, "t", PAYLOAD)
+        older = """INSERT INTO task_attempt (task_id, attempt, event, kind, message, ended_at)
+                   VALUES (:id, 1, 'retry', 'ValueError', 'no canary-4711', now())"""
+        connection.execute(text(older), {"id": task_id})
+
+    for command in (("show", str(task_id)), ("list",)):
+        for more in ((), ("--json",)):
+            said = shell(*command, *more)
+            assert said.returncode == 0
+            assert "canary" not in said.stdout
+    assert "Ann" in shell("show", str(task_id)).stdout
+    assert "no ***" in shell("show", str(task_id)).stdout
+    assert "canary" not in shell("show", str(task_id), "--trail").stdout
+
+
+def test_schedules_hide_it(shell: Shell, engine: Engine) -> None:
+    with engine.begin() as connection:
+        create_schedule(connection, "s", "t", PAYLOAD, every="1h")
+
+    for command in (("schedules", "list", "--json"), ("schedules", "show", "s")):
+        said = shell(*command)
+        assert "canary" not in said.stdout
+        assert "Ann" in said.stdout
