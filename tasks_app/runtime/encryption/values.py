@@ -82,15 +82,15 @@ def masks() -> Masks:
 def concealed_task(task: Task) -> Task:
     """Return a task as people may see it: masked; of encrypted and of large values it says so."""
     rules = masks()
-    values = {
-        key: value if is_stored(value) else rules.value(task.name, value)
-        for key, value in (("payload", task.payload), ("result", task.result))
-    }
+    payload, result = (
+        shown(value) if _is_stored(value) else rules.value(task.name, value)
+        for value in (task.payload, task.result)
+    )
     error = None if task.error is None else rules.text(task.name, task.error, task.payload)
-    return replace(task, **{key: shown(value) for key, value in values.items()}, error=error)
+    return replace(task, payload=payload, result=result, error=error)
 
 
-def is_stored(value: object) -> bool:
+def _is_stored(value: object) -> bool:
     """Whether it stands for another one: it is encrypted, or kept outside of its row."""
     return token_of(value) is not None or reference_of(value) is not None
 
