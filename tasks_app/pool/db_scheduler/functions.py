@@ -52,7 +52,10 @@ class Installed(StrEnum):
 def create(
     connection: Connection, settings: Settings, tasks: Sequence[SqlTask] | None = None
 ) -> None:
-    """Make the functions anew; nobody but who makes them, and whom he lets, may call them; ``tasks``: what to carry out."""
+    """Make the functions anew; nobody but who makes them, and whom he lets, may call them.
+
+    ``tasks``: those in SQL that the database carries out.
+    """
     drop(connection)
     for signature, definition in _all(connection, settings, tasks).items():
         kind = "PROCEDURE" if signature.startswith(f"{RUN}(") else "FUNCTION"

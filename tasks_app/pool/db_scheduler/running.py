@@ -83,7 +83,7 @@ def running(
         "after_at": "'{}'",
         "after_id": "'{}'",
     }
-    claiming = bound(claims(logs=level is Logged.ALL, more=LEFT_ALONE).text, claim)
+    claiming = bound(claims(logs=level is Logged.ALL, more=LEFT_ALONE), claim)
     one, member = (bound(each.worded(level).text, _SETTLED) for each in (ONE, MEMBER))
     return {
         f"""{CLAIM}(at timestamptz DEFAULT NULL, OUT v_id bigint, OUT v_attempt integer,

@@ -37,7 +37,7 @@ def _why_not(spec: HandlerSpec, settings: Settings) -> str | None:
         return "it has a timeout, which no function can set for a statement in it"
     if spec.encrypted or settings.encrypted:
         return "values are encrypted, and the database has no key"
-    if spec.on_error or spec.outage is not DEFAULT_RULE or spec.depends_on is not None:
+    if spec.on_error or spec.outage != DEFAULT_RULE or spec.depends_on is not None:
         return "it judges errors by rules in Python"
     return None
 
