@@ -67,19 +67,20 @@ def test_effect_and_outcome_are_one_to_one(engine: Engine) -> None:
         threading.Thread(target=_call, args=(engine, call, over, 0.1), daemon=True)
         for call in calls
     ]
-    began = time.monotonic()
+    began = next_kill = time.monotonic()
     for thread in threads:
         thread.start()
 
     def is_done() -> bool:
-        nonlocal killed
+        nonlocal killed, next_kill
         with engine.begin() as connection:
             left = connection.execute(LEFT).scalar_one()
-            if left > TASKS // 20:
+            if left > TASKS // 20 and time.monotonic() > next_kill:
+                next_kill = time.monotonic() + 0.3
                 killed += connection.execute(KILL).scalar_one()
         return left == 0
 
-    until(is_done, 1500, "all tasks over", every_s=0.5)
+    until(is_done, 1500, "all tasks over")
     took = time.monotonic() - began
     over.set()
     for thread in threads:
@@ -91,7 +92,5 @@ def test_effect_and_outcome_are_one_to_one(engine: Engine) -> None:
         functions.drop(connection)
         connection.execute(text("DROP TABLE effect"))
     print(f"{TASKS} tasks in {took:.0f} s, {killed} backends killed, {again} tasks ran again")
-    assert states == {"SUCCEEDED": TASKS}
-    assert effects == (TASKS, TASKS)
-    assert killed > 0
-    assert again > 0
+    assert (states, effects) == ({"SUCCEEDED": TASKS}, (TASKS, TASKS))
+    assert min(killed, again) > 0

@@ -68,6 +68,11 @@ class DbScheduler:
             SchemaError: this role does not own the tables.
             TasksError: a schedule cannot be fired, or there is no pg_cron.
         """
+        if tasks is not None and not tasks:
+            raise TasksError(
+                "There are no tasks in SQL that the database can carry out. Name the modules that "
+                "declare them in TASKS_APP_IMPORTS."
+            )
         if with_jobs:
             with self._cron() as cron:
                 self._check(cron)
