@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, text
@@ -90,6 +91,29 @@ def test_without_pg_cron_it_says_what_to_do(shell: Shell) -> None:
     assert refused.returncode == 2
     assert "pg_cron is not installed in the database" in refused.stderr
     assert "--functions-only" in refused.stderr
+<<<<<<< HEAD
     elsewhere = shell("db-scheduler", "status", "--cron-database", "nowhere")
     assert elsewhere.returncode == 2
     assert elsewhere.stderr == "The server has no database nowhere. Correct --cron-database.\n"
+=======
+    assert 'has no database "nowhere"' in (
+        shell("db-scheduler", "status", "--cron-database", "nowhere").stderr
+    )
+
+
+def test_tasks_in_sql_are_registered_on_request(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install = ("db-scheduler", "install", "--functions-only", "--sql-tasks")
+    declared = 'import tasks_app\ntasks_app.sql_handler("one", "SELECT :n::int")\n'
+    module = Path("sql_declared.py")  # in the folder of the shell
+    module.write_text(declared)
+    monkeypatch.setenv("TASKS_APP_IMPORTS", "sql_declared")
+    assert shell.process(*install).stdout == f"{CALLS}  CALL public.task_run_sql()\n"
+    assert "functions: installed;" in shell.process("db-scheduler", "status").stdout
+
+    module.write_text(declared.replace("int", "bigint"))
+    assert "installed by other code" in shell.process("db-scheduler", "status").stdout
+    module.write_text("")
+    assert "There are no tasks in SQL" in shell.process(*install).stderr
+>>>>>>> runsql-wip

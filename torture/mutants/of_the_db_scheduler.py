@@ -5,6 +5,7 @@ from __future__ import annotations
 from torture.mutants.change import mutant
 
 FIRING = "tasks_app/pool/db_scheduler/firing.py"
+RUNNING = "tasks_app/pool/db_scheduler/running.py"
 TIMING = "tasks_app/pool/db_scheduler/timing.py"
 UPKEEP = "tasks_app/pool/db_scheduler/upkeep.py"
 TESTS = "tests/pool/db_scheduler/test_functions.py::"
@@ -49,5 +50,14 @@ DB_SCHEDULER = (
         '"grace": _literal(settings.renew_every)',
         '"grace": "interval \'0\'"',
         f"{TESTS}test_a_lease_is_over_for_one_renewal_before_the_database_rescues",
+    ),
+    mutant(
+        "db-scheduler: the fence of a run",
+        "Who was rescued before its statement began runs nothing.",
+        RUNNING,
+        "IF NOT FOUND THEN\n        RETURN true;",
+        "IF false THEN\n        RETURN true;",
+        "tests/pool/db_scheduler/test_running.py::"
+        "test_who_was_rescued_before_it_began_leaves_no_effect",
     ),
 )

@@ -11,7 +11,10 @@ from tasks_app.cli.database import opened, settings
 from tasks_app.domain.errors import NO
 from tasks_app.domain.explain.words import count
 from tasks_app.pool.db_scheduler.functions import Installed
+from tasks_app.pool.db_scheduler.running import SqlTask
+from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
 from tasks_app.runtime.schedules.db_scheduler import DbScheduler
+from tasks_app.runtime.schedules.sql_tasks import sql_tasks_of
 
 _where = click.option(
     "--cron-database", help="The database that has pg_cron, if it is not that of the tasks."
@@ -27,9 +30,17 @@ def db_scheduler() -> None:
 @_where
 @click.option("--functions-only", is_flag=True, help="Enter no jobs: something else calls them.")
 @click.option("--leave-unfit", is_flag=True, help="Leave what cannot be fired to beat or a worker.")
+@click.option(
+    "--sql-tasks", is_flag=True, help="Also carry out the tasks in SQL of TASKS_APP_IMPORTS."
+)
 @output.as_json
 def install(
-    *, cron_database: str | None, functions_only: bool, leave_unfit: bool, json_: bool
+    *,
+    cron_database: str | None,
+    functions_only: bool,
+    leave_unfit: bool,
+    sql_tasks: bool,
+    json_: bool,
 ) -> None:
     """Make the functions, and jobs that call them each minute.
 
@@ -37,9 +48,10 @@ def install(
     run. Exit 2: a schedule cannot be fired by the database, or there is no pg_cron; nothing is
     changed then.
     """
+    tasks = _sql_tasks(leave=leave_unfit) if sql_tasks else None
     with opened() as database:
         scheduler = DbScheduler(settings(), database, cron_database)
-        commands = scheduler.install(with_jobs=not functions_only, leave=leave_unfit)
+        commands = scheduler.install(with_jobs=not functions_only, leave=leave_unfit, tasks=tasks)
     first = "To be called once a minute:" if functions_only else "Called once a minute by pg_cron:"
     words = "\n".join((first, *(f"  {each}" for each in commands.values())))
     output.answer(words, {"commands": commands, "jobs": not functions_only}, json_=json_)
@@ -54,7 +66,7 @@ def status(*, cron_database: str | None, json_: bool) -> None:
     Exit 1: nothing is installed, or something is wrong.
     """
     with opened() as database:
-        state = DbScheduler(settings(), database, cron_database).status()
+        state = DbScheduler(settings(), database, cron_database).status(_sql_tasks(leave=True))
     if json_:
         output.print_json(state)
     else:
@@ -82,3 +94,8 @@ def remove(*, cron_database: str | None, json_: bool) -> None:
         jobs, functions = DbScheduler(settings(), database, cron_database).remove()
     words = f"{count(jobs, 'job')} and {count(functions, 'function')} removed"
     output.answer(words, {"jobs": jobs, "functions": functions}, json_=json_)
+
+
+def _sql_tasks(*, leave: bool) -> list[SqlTask]:
+    load_handlers(settings().modules)
+    return sql_tasks_of(HANDLERS, settings(), leave=leave)

@@ -12,6 +12,7 @@ from tasks_app.domain.errors import HandlerTimeoutError
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
 from tasks_app.domain.handlers.outages import DEFAULT_RULE, OutageRule
 from tasks_app.domain.handlers.outcomes import Reaction
+from tasks_app.domain.handlers.sql_statement import SqlStatement
 from tasks_app.domain.tasks.payload_checks import ToJson
 from tasks_app.domain.tasks.payload_type import PayloadType
 from tasks_app.domain.tasks.retry_policy import DEFAULT_POLICY, RetryPolicy
@@ -56,6 +57,8 @@ class HandlerSpec:
     """Payload, result and errors of its tasks are stored encrypted."""
     timeout_error: Callable[[float], BaseException] = HandlerTimeoutError
     """Makes what is raised in the handler after ``timeout`` seconds."""
+    statement: SqlStatement | None = None
+    """What its tasks carry out, if that is one statement."""
     keeps_timeout: bool = False
     """The function itself ends at ``ctx.deadline``: nothing is raised in it."""
 

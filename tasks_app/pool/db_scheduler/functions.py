@@ -6,6 +6,7 @@ upgrades installs anew; until then the old ones run, as code of the release befo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from hashlib import sha256
 
@@ -13,6 +14,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.db_scheduler.firing import FIRED, FIRING, UNFIT
+from tasks_app.pool.db_scheduler.running import RUN, SqlTask, UnfitStatementError, running
 from tasks_app.pool.db_scheduler.timing import TIMING
 from tasks_app.pool.db_scheduler.upkeep import MAINTAIN, RESCUE, SWEEP, upkeep
 from tasks_app.pool.tables import PENDING, SCHEDULE
@@ -47,32 +49,45 @@ class Installed(StrEnum):
     OTHERWISE = "installed by other code, or with other settings"
 
 
-def create(connection: Connection, settings: Settings) -> None:
-    """Make the functions anew; nobody but who makes them, and whom he lets, may call them."""
+def create(
+    connection: Connection, settings: Settings, tasks: Sequence[SqlTask] | None = None
+) -> None:
+    """Make the functions anew; nobody but who makes them, and whom he lets, may call them.
+
+    ``tasks``: those in SQL that the database carries out.
+    """
     drop(connection)
-    for signature, definition in _all(settings).items():
+    for signature, definition in _all(connection, settings, tasks).items():
+        kind = "PROCEDURE" if signature.startswith(f"{RUN}(") else "FUNCTION"
         name = signature.partition("(")[0]
-        connection.exec_driver_sql(f"CREATE FUNCTION {signature} {definition}".replace("%", "%%"))
-        connection.exec_driver_sql(f"REVOKE EXECUTE ON FUNCTION {name} FROM PUBLIC")
-        connection.exec_driver_sql(
-            f"COMMENT ON FUNCTION {name} IS '{_mark(signature, definition)}'"
-        )
+        connection.exec_driver_sql(f"CREATE {kind} {signature} {definition}".replace("%", "%%"))
+        connection.exec_driver_sql(f"REVOKE EXECUTE ON ROUTINE {name} FROM PUBLIC")
+        connection.exec_driver_sql(f"COMMENT ON ROUTINE {name} IS '{_mark(signature, definition)}'")
 
 
 def drop(connection: Connection) -> int:
     """Drop what create() has made, by whatever release; return how many."""
     found = connection.execute(_STANDING, {"pending": PENDING}).all()
     for row in found:
-        connection.exec_driver_sql(f"DROP FUNCTION {row.signature}")
+        connection.exec_driver_sql(f"DROP ROUTINE {row.signature}")
     return len(found)
 
 
-def installed(connection: Connection, settings: Settings) -> Installed:
-    """Compare what stands with what this code and these settings would make."""
-    found = {row.mark for row in connection.execute(_STANDING, {"pending": PENDING})}
+def installed(
+    connection: Connection, settings: Settings, tasks: Sequence[SqlTask] = ()
+) -> Installed:
+    """Compare what stands with what this code, settings and ``tasks`` would make."""
+    rows = connection.execute(_STANDING, {"pending": PENDING}).all()
+    found = {row.mark for row in rows}
+    runs = RUN.rpartition(".")[2] in {row.name for row in rows}
     if not found:
         return Installed.NO
-    wanted = {_mark(*each) for each in _all(settings).items()}
+    try:
+        wanted = {
+            _mark(*each) for each in _all(connection, settings, tasks if runs else None).items()
+        }
+    except UnfitStatementError:
+        return Installed.OTHERWISE
     return Installed.YES if found == wanted else Installed.OTHERWISE
 
 
@@ -81,14 +96,24 @@ def unfit(connection: Connection) -> dict[str, str]:
     return {row.name: row.why for row in connection.execute(_UNFIT) if row.why is not None}
 
 
-def commands(connection: Connection) -> dict[str, str]:
-    """Return what to call, by the duty, whatever the search path."""
-    home = connection.execute(_HOME, {"pending": PENDING}).scalar_one()
-    return {duty: f"SELECT {home}.{name.rpartition('.')[2]}()" for duty, name in CALLED.items()}
+def commands(connection: Connection, *, runs: bool = False) -> dict[str, str]:
+    """Return what to call, by the duty, whatever the search path; ``runs``: also tasks in SQL."""
+    home = _home(connection)
+    found = {duty: f"SELECT {home}.{name.rpartition('.')[2]}()" for duty, name in CALLED.items()}
+    return found | ({"run": f"CALL {home}.{RUN.rpartition('.')[2]}()"} if runs else {})
 
 
-def _all(settings: Settings) -> dict[str, str]:
-    return {**TIMING, **FIRING, **upkeep(settings)}
+def _all(
+    connection: Connection, settings: Settings, tasks: Sequence[SqlTask] | None
+) -> dict[str, str]:
+    found = {**TIMING, **FIRING, **upkeep(settings)}
+    return (
+        found if tasks is None else found | running(connection, settings, tasks, _home(connection))
+    )
+
+
+def _home(connection: Connection) -> str:
+    return str(connection.execute(_HOME, {"pending": PENDING}).scalar_one())
 
 
 def _mark(signature: str, definition: str) -> str:

@@ -31,12 +31,12 @@ def upkeep(settings: Settings) -> dict[str, str]:
     """Return signatures, each with its definition; what the settings say now is written in."""
     level = Logged(settings.transitions)
     rescue = {
-        **{name: _literal(value) for name, value in VANISHED_VALUES.items()},
-        "lease": _literal(settings.lease),
-        "grace": _literal(settings.renew_every),
+        **{name: literal(value) for name, value in VANISHED_VALUES.items()},
+        "lease": literal(settings.lease),
+        "grace": literal(settings.renew_every),
         "max_crashes": str(settings.max_crashes),
     }
-    resting = f"""IF pg_postmaster_start_time() > clock - {_literal(settings.renew_every)} THEN
+    resting = f"""IF pg_postmaster_start_time() > clock - {literal(settings.renew_every)} THEN
         RETURN 0;  -- workers could not renew, and are about to
     END IF;"""
     return {
@@ -44,7 +44,7 @@ def upkeep(settings: Settings) -> dict[str, str]:
             LONG_EXPIRED.worded(level).text, rescue, Event.RESCUE, resting
         ),
         f"{SWEEP}(at timestamptz DEFAULT NULL, most integer DEFAULT 500)": _moving(
-            ALL_BARRED.worded(level).text, {}, Event.RELEASE, f"{_bound(FIND_AGAIN.text, {})};"
+            ALL_BARRED.worded(level).text, {}, Event.RELEASE, f"{bound(FIND_AGAIN.text, {})};"
         ),
         f"{MAINTAIN}(at timestamptz DEFAULT NULL)": _partitions(settings.completed.longest),
     }
@@ -66,21 +66,21 @@ DECLARE
     moved record; names text[] := '{{}}'; queues text[] := '{{}}'; outcomes smallint[] := '{{}}';
 BEGIN
     {first}
-    FOR moved IN {_bound(statement, values)}
+    FOR moved IN {bound(statement, values)}
     LOOP
         names := names || moved.name;
         queues := queues || moved.queue;
         outcomes := outcomes || (CASE moved.goes_to {outcomes} END)::smallint;
     END LOOP;
     IF cardinality(names) > 0 THEN
-        {_bound(NOTE.text, noted)};
+        {bound(NOTE.text, noted)};
     END IF;
     RETURN cardinality(names);
 END $$"""
 
 
 def _partitions(keep: timedelta | None) -> str:
-    history = _bound(
+    history = bound(
         history_of(DayPartition("%1$I", datetime(1970, 1, 1, tzinfo=UTC), 0, attached=False)),
         {"after": "%2$s", "most": str(LOOKED_AT)},
     )
@@ -91,7 +91,7 @@ SET lock_timeout TO '{LOCK_WAIT}' AS $$
 DECLARE
     clock timestamptz := coalesce(at, statement_timestamp());
     today date := (clock AT TIME ZONE 'UTC')::date;
-    keep interval := {"NULL" if keep is None else _literal(keep)};
+    keep interval := {"NULL" if keep is None else literal(keep)};
     parent oid := '{COMPLETED}'::regclass;
     day record; said jsonb; seen integer; up_to bigint; name text;
 BEGIN
@@ -147,14 +147,15 @@ EXCEPTION WHEN lock_not_available THEN
 END $$"""
 
 
-def _bound(statement: str, values: dict[str, str]) -> str:
+def bound(statement: str, values: dict[str, str]) -> str:
     """Return the statement with expressions of the function in place of its parameters."""
     known = {"now": "clock", "most": "most", **values}
     said = _PARAMETER.sub(lambda found: known[found[1]], statement)
     return said.replace(r"\:", ":").strip()
 
 
-def _literal(value: object) -> str:
+def literal(value: object) -> str:
+    """Return it as a literal of SQL."""
     if isinstance(value, timedelta):
         return f"interval '{value.total_seconds():.6f} s'"
     if isinstance(value, bytes):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from operator import itemgetter
 from uuid import UUID
 
@@ -27,16 +26,17 @@ from tasks_app.pool.runs.claim_sql import (
     task_of,
     values_of,
 )
-from tasks_app.pool.tables import NOW, PENDING, READY, UNGATED, admits
+from tasks_app.pool.tables import NOW, PENDING, QUEUE, READY, UNGATED, admits
 
 _QUEUE = 1 + ClaimedTask._fields.index("queue")
 _IN_TURN = itemgetter(END, 1 + ClaimedTask._fields.index("due_s"), 0)
 """By priority, then as they became due."""
 
 
-_CLAIMS = partial(
-    statement,
-    f"""
+def claims(*, logs: bool, more: str = "true") -> str:
+    """Return the statement; ``more``: a condition on the row ``p`` besides."""
+    return statement(
+        f"""
     candidate AS MATERIALIZED (
         SELECT p.*
         FROM unnest(CAST(:queues AS text[])) WITH ORDINALITY AS q(queue, number)
@@ -49,17 +49,25 @@ _CLAIMS = partial(
               AND {BEHIND}
               AND (p.scan_at <= {NOW} OR p.parked IS NULL)
               AND {admits(Event.CLAIM)} AND {KNOWN} AND {READY} AND {is_free()} AND {UNGATED}
+              AND {more}
               AND (CAST(:lonely AS boolean) OR NOT {ALONE})
             ORDER BY p.scan_at, p.id LIMIT :most FOR NO KEY UPDATE SKIP LOCKED) AS p
         WHERE {runs("q.queue")}
         ORDER BY p.priority, p.scan_at, p.id LIMIT :most)
     """,
-    order="priority, scan_at, id",
-    # The pool may never run out of others, so the first in line goes first.
-    lonely_goes_first="(SELECT alone FROM candidate ORDER BY priority, scan_at, id LIMIT 1)",
-    more=", p.priority, date_part('epoch', p.scan_at)",
-)
-_NEXT, _NEXT_LOGGED = text(_CLAIMS(logs=False)), text(_CLAIMS(logs=True))
+        order="priority, scan_at, id",
+        # The pool may never run out of others, so the first in line goes first.
+        lonely_goes_first="(SELECT alone FROM candidate ORDER BY priority, scan_at, id LIMIT 1)",
+        more=", p.priority, date_part('epoch', p.scan_at)",
+        logs=logs,
+    )
+
+
+LEFT_ALONE = f"""num_nonnulls(p.retry, p.timeout_ms, p.hard_timeout_ms) = 0 AND NOT EXISTS (
+                SELECT FROM {QUEUE} g WHERE g.queue = p.queue
+                  AND num_nonnulls(g.retry, g.timeout_ms, g.hard_timeout_ms) > 0)"""
+"""The condition that neither the row nor its queue has a time limit or a policy of its own."""
+_NEXT, _NEXT_LOGGED = text(claims(logs=False)), text(claims(logs=True))
 
 
 def claim_next(  # noqa: PLR0913  who, what and how much of it, by keyword

@@ -59,9 +59,9 @@ def _held(guard: str, lock: str) -> str:
     """
 
 
-_GROUP, _ONE = (leave_uncounted(_held(_PLAIN, lock)) for lock in (SKIP_LOCKED, WAIT))
+_GROUP, ONE = (leave_uncounted(_held(_PLAIN, lock)) for lock in (SKIP_LOCKED, WAIT))
 _MEMBERS = leave(_held(_ENDS, SKIP_LOCKED), tells=True)
-_MEMBER = leave(_held(_ENDS, WAIT), waits=True, tells=True)
+MEMBER = leave(_held(_ENDS, WAIT), waits=True, tells=True)
 
 _SUCCESSES = """
     unnest(
@@ -135,7 +135,7 @@ def settle_one(
     one = [settlement]
     if settlement.sub_status is not None:
         say(connection, [(settlement.fence, settlement.sub_status)], waits=True)
-    moved = _moved(connection, _ONE, one, now) or _moved(connection, _MEMBER, one, now, called)
+    moved = _moved(connection, ONE, one, now) or _moved(connection, MEMBER, one, now, called)
     return moved.get(settlement.fence.task_id)
 
 

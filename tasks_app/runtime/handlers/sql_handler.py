@@ -74,6 +74,7 @@ def sql_handler(
         options,
         payload_type=_payload_type(name, parsed),
         keeps_timeout=True,
+        statement=parsed,
     )
 
 

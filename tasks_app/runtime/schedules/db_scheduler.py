@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,6 +16,7 @@ from tasks_app.domain.explain.words import rough
 from tasks_app.pool.db_scheduler import functions, jobs
 from tasks_app.pool.db_scheduler.functions import Installed
 from tasks_app.pool.db_scheduler.jobs import CronJob
+from tasks_app.pool.db_scheduler.running import SqlTask, UnfitStatementError
 from tasks_app.pool.retention.partitions import owns
 from tasks_app.pool.schedules.schedules import clock
 from tasks_app.pool.schema import check_version
@@ -55,15 +56,23 @@ class DbScheduler:
         self._name = url.database or url.username or ""
         self._cron_name = cron_database or self._name
 
-    def install(self, *, with_jobs: bool = True, leave: bool = False) -> dict[str, str]:
+    def install(
+        self, *, with_jobs: bool = True, leave: bool = False, tasks: Sequence[SqlTask] | None = None
+    ) -> dict[str, str]:
         """Make the functions, then the jobs; return what is called, by the duty.
 
+        ``tasks``: those in SQL that the database carries out.
         ``leave``: schedules that the database cannot fire are left to others.
 
         Raises:
             SchemaError: this role does not own the tables.
             TasksError: a schedule cannot be fired, or there is no pg_cron.
         """
+        if tasks is not None and not tasks:
+            raise TasksError(
+                "There are no tasks in SQL that the database can carry out. Name the modules that "
+                "declare them in TASKS_APP_IMPORTS."
+            )
         if with_jobs:
             with self._cron() as cron:
                 self._check(cron)
@@ -74,19 +83,25 @@ class DbScheduler:
                     "Only the owner of the tables can install this: it makes and drops "
                     "partitions. Connect as the owner."
                 )
-            functions.create(connection, self._settings)
+            try:
+                functions.create(connection, self._settings, tasks)
+            except UnfitStatementError as error:
+                raise TasksError(
+                    f"PostgreSQL cannot read the statement of {error}. Correct it, or cast where a "
+                    "type is unknown."
+                ) from None
             if not leave:
                 _refuse(functions.unfit(connection))
-            commands = functions.commands(connection)
+            commands = functions.commands(connection, runs=tasks is not None)
         if with_jobs:
             with self._cron() as cron:
                 jobs.add(cron, jobs.prefix_of(_home(commands)), self._name, commands)
         return commands
 
-    def status(self) -> DbSchedulerState:
+    def status(self, tasks: Sequence[SqlTask] = ()) -> DbSchedulerState:
         """Look at functions, jobs and their last runs; nothing is written."""
         with self._database.begin() as connection:
-            standing = functions.installed(connection, self._settings)
+            standing = functions.installed(connection, self._settings, tasks)
             commands = functions.commands(connection)
             left = {} if standing is Installed.NO else functions.unfit(connection)
         with self._cron() as cron:

@@ -1,0 +1,273 @@
+"""Tasks in SQL carried out by the database alone: claimed, run and settled by its own functions.
+
+The claim is committed before the statement begins, so an attempt counts before its effect. Then one
+transaction locks the row under the fence, runs the statement and settles: the lock is its lease,
+since a rescue passes locked rows by, and who lost the fence in between finds no row to lock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.handlers.sql_statement import SqlStatement
+from tasks_app.domain.statistics.outcomes import outcome_of
+from tasks_app.domain.tasks.records import HINT_WAIT
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.db_scheduler.upkeep import bound, literal
+from tasks_app.pool.fragments.transition_log import Logged
+from tasks_app.pool.runs.claim_next import LEFT_ALONE, claims
+from tasks_app.pool.runs.settle import MEMBER, ONE
+from tasks_app.pool.statistics.parts import NOTE
+from tasks_app.pool.tables import PENDING, table
+
+CLAIM, CARRY_OUT, RUN = table("task_sql_claim"), table("task_sql_carry_out"), table("task_run_sql")
+REPEATS = 5
+"""How often a statement is repeated before a conflict of transactions is charged; as a worker."""
+_COUNTED = ("delete", "insert", "merge", "select", "update", "with")
+_ENDS = (
+    (State.SUCCEEDED, Event.SUCCEED),
+    (State.PENDING, Event.RETRY),
+    (State.FAILED, Event.FAIL),
+    (State.CANCELLED, Event.RETRY),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SqlTask:
+    """A statement of the allow-list, and how its failures are judged."""
+
+    name: str
+    queue: str
+    statement: SqlStatement
+    max_attempts: int
+    at_most_once: bool
+    waits: tuple[float, ...]
+    """Seconds at most by the level; the last one repeats."""
+    least: float
+    most: float
+    """The share of it that is waited lies between these."""
+
+
+class UnfitStatementError(Exception):
+    """PostgreSQL cannot read a statement; says why."""
+
+
+def running(
+    connection: Connection, settings: Settings, tasks: Sequence[SqlTask], home: str
+) -> dict[str, str]:
+    """Return signatures, each with its definition.
+
+    Raises:
+        UnfitStatementError: a statement cannot be read.
+    """
+    level = Logged(settings.transitions)
+    calls = "\n".join(_call(connection, task) for task in tasks)
+    policies = {t.name: [t.waits, t.least, t.most] for t in tasks}
+    handlers = {t.name: [t.max_attempts, t.at_most_once] for t in tasks}
+    claim = {
+        "handlers": literal(json.dumps(handlers)),
+        "queues": f"CAST({literal(_array(sorted({t.queue for t in tasks})))} AS text[])",
+        "token": "v_token",
+        "owner": "'database ' || pg_backend_pid()",
+        "most": "1",
+        "lease": literal(settings.lease),
+        "hint_wait": literal(HINT_WAIT),
+        "lonely": "true",
+        "within": "NULL",
+        "after_at": "'{}'",
+        "after_id": "'{}'",
+    }
+    claiming = bound(claims(logs=level is Logged.ALL, more=LEFT_ALONE), claim)
+    one, member = (bound(each.worded(level).text, _SETTLED) for each in (ONE, MEMBER))
+    return {
+        f"""{CLAIM}(at timestamptz DEFAULT NULL, OUT v_id bigint, OUT v_attempt integer,
+    OUT v_token uuid)""": f"""
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+-- Claims one due task; v_id is NULL: there is none. Commit before it is carried out.
+DECLARE
+    clock timestamptz := coalesce(at, clock_timestamp());
+    claimed record;
+BEGIN
+    v_token := gen_random_uuid();
+    FOR claimed IN {claiming}
+    LOOP
+        v_id := claimed.id; v_attempt := claimed.attempt;
+    END LOOP;
+END $$""",
+        f"""{CARRY_OUT}(v_id bigint, v_attempt integer, v_token uuid,
+    at timestamptz DEFAULT NULL)""": f"""
+RETURNS boolean LANGUAGE plpgsql SET search_path FROM CURRENT AS $tasks_app$
+-- Runs the statement of a claimed task and settles it; false: the call was cancelled meanwhile.
+DECLARE
+    clock timestamptz; began timestamptz := clock_timestamp();
+    v_task {PENDING}; v_moved record; v_rows bigint; v_state text; v_text text; v_kind text;
+    v_event text := '{Event.SUCCEED}'; v_target text := '{State.SUCCEEDED}'; v_went text;
+    v_tries integer := 0; v_failures integer; v_level integer; v_wait float8 := 0;
+    v_policy jsonb; v_result text; v_print text; v_over boolean := false;
+BEGIN
+    SELECT p.* INTO v_task FROM {PENDING} p
+    WHERE p.id = v_id AND p.attempt = v_attempt AND p.lease_token = v_token
+      AND p.state = '{State.RUNNING}' FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN true;  -- it was taken back before it began
+    END IF;
+    LOOP
+        v_state := NULL;
+        BEGIN
+            {_checked(tasks)}
+            CASE v_task.name
+{calls}
+            END CASE;
+        EXCEPTION WHEN OTHERS OR query_canceled OR assert_failure THEN
+            GET STACKED DIAGNOSTICS v_state = RETURNED_SQLSTATE, v_text = MESSAGE_TEXT;
+            v_over := v_state = '57014';
+        END;
+        v_tries := v_tries + 1;
+        EXIT WHEN v_state IS NULL OR v_state NOT IN ('40001', '40P01')
+            OR v_task.at_most_once OR v_tries > {REPEATS};
+    END LOOP;
+    v_failures := v_task.failures; v_level := v_task.retry_level;
+    IF v_state IS NULL THEN
+        v_result := CASE WHEN v_rows IS NOT NULL THEN jsonb_build_object('rows', v_rows)::text END;
+    ELSE
+        v_failures := v_failures + 1;
+        v_kind := 'SQLSTATE ' || v_state;
+        v_text := left(v_text, 2000);
+        v_print := encode(substr(sha256(convert_to(v_kind, 'UTF8') || '\\x00'::bytea || convert_to(
+            regexp_replace(regexp_replace(v_text, '"[^"]*"', '''…''', 'g'), '[0-9]+', '#', 'g'),
+            'UTF8')), 1, 8), 'hex');
+        IF v_failures >= v_task.max_attempts OR v_state IN ('2D000', '25001', 'TA001') THEN
+            v_event := '{Event.FAIL}'; v_target := '{State.FAILED}';
+        ELSE
+            v_event := '{Event.RETRY}'; v_target := '{State.PENDING}';
+            v_level := v_level + 1;
+            v_policy := {literal(json.dumps(policies))}::jsonb -> v_task.name;
+            v_wait := (v_policy -> 0 ->> (least(v_level, jsonb_array_length(v_policy -> 0)) - 1)
+                )::float8 * ((v_policy ->> 1)::float8
+                    + random() * ((v_policy ->> 2)::float8 - (v_policy ->> 1)::float8));
+        END IF;
+    END IF;
+    clock := coalesce(at, clock_timestamp());
+    FOR v_moved IN {one}
+    LOOP
+        v_went := v_moved.goes_to;
+    END LOOP;
+    IF v_went IS NULL THEN
+        FOR v_moved IN {member}
+        LOOP
+            v_went := coalesce(v_went, v_moved.goes_to);
+        END LOOP;
+    END IF;
+    IF v_went IS NULL THEN
+        RAISE EXCEPTION 'the fence of task % is lost', v_id;
+    END IF;
+    {bound(NOTE.text, _NOTED)};
+    RETURN NOT v_over;
+END $tasks_app$""",
+        f"{RUN}(most integer DEFAULT 10000)": f"""
+LANGUAGE plpgsql AS $$
+-- Carries out due tasks, one after the other, until none is left. CALL it outside a transaction.
+DECLARE
+    claimed record;
+BEGIN
+    FOR n IN 1 .. most LOOP
+        SELECT * INTO claimed FROM {_at(home, CLAIM)}();
+        EXIT WHEN claimed.v_id IS NULL;
+        COMMIT;
+        EXIT WHEN NOT {_at(home, CARRY_OUT)}(claimed.v_id, claimed.v_attempt, claimed.v_token);
+        COMMIT;
+    END LOOP;
+END $$""",
+    }
+
+
+_SETTLED = {
+    "ids": "ARRAY[v_id]",
+    "attempts": "ARRAY[v_attempt]",
+    "tokens": "ARRAY[v_token]",
+    "targets": "ARRAY[v_target]",
+    "waits": "ARRAY[v_wait]",
+    "failures": "ARRAY[v_failures]",
+    "crashes": "ARRAY[NULL::smallint]",
+    "levels": "ARRAY[v_level]",
+    "kinds": "ARRAY[v_kind]",
+    "results": "ARRAY[v_result]",
+    "messages": "ARRAY[v_text]",
+    "events": "ARRAY[v_event]",
+    "tracebacks": "ARRAY[NULL::text]",
+    "encrypted": "ARRAY[NULL::text]",
+    "fingerprints": "ARRAY[v_print]",
+    "run_ms": "ARRAY[least(extract(epoch FROM clock_timestamp() - began) * 1000, 2147483647)]",
+}
+_NOTED = {
+    "names": "ARRAY[v_task.name]",
+    "queues": "ARRAY[v_task.queue]",
+    "outcomes": f"""ARRAY[CASE v_went {
+        " ".join(f"WHEN '{s}' THEN {int(outcome_of(s, e))}" for s, e in _ENDS)
+    } END]""",
+    "numbers": "ARRAY[1]",
+}
+
+
+def _checked(tasks: Sequence[SqlTask]) -> str:
+    keys = {task.name: sorted(task.statement.names) for task in tasks}
+    return f"""IF ARRAY(SELECT k FROM jsonb_object_keys(v_task.payload) AS k ORDER BY k COLLATE "C")
+                <> ARRAY(SELECT k FROM jsonb_array_elements_text(
+                    {literal(json.dumps(keys))}::jsonb -> v_task.name) AS k ORDER BY k COLLATE "C")
+            THEN
+                RAISE EXCEPTION USING ERRCODE = 'TA001',
+                    MESSAGE = 'The payload must have the parameters of the statement and no others';
+            END IF;"""
+
+
+def _call(connection: Connection, task: SqlTask) -> str:
+    """Return the branch that executes its statement, with values beside it, never in it."""
+    marks = {name: f"${number}" for number, name in enumerate(task.statement.names, 1)}
+    statement = task.statement.text % marks
+    types = _types(connection, task.name, statement)
+    values = [
+        f"CAST(v_task.payload ->> {literal(name)} AS {kind})"
+        for name, kind in zip(marks, types, strict=True)
+    ]
+    using = f" USING {', '.join(values)}" if values else ""
+    first = statement.split(None, 1)[0].lower()
+    told = "GET DIAGNOSTICS v_rows = ROW_COUNT;" if first in _COUNTED else ""
+    return f"""            WHEN {literal(task.name)} THEN
+                EXECUTE {literal(statement)}{using}; {told}"""
+
+
+def _types(connection: Connection, name: str, statement: str) -> list[str]:
+    """Return the types that PostgreSQL asks for in the places of the parameters."""
+    driver = connection.connection.driver_connection
+    assert driver is not None  # noqa: S101  it is open
+    connection.exec_driver_sql("SAVEPOINT tasks_app_reads")
+    try:
+        said = driver.pgconn.prepare(b"", statement.encode())
+        if said.status != 1:  # PGRES_COMMAND_OK
+            text = said.error_message.decode("utf-8", "replace").partition("\n")[0]
+            raise UnfitStatementError(f"{name}: {text}")
+        found = driver.pgconn.describe_prepared(b"")
+        oids = [found.param_type(number) for number in range(found.nparams)]
+    finally:
+        connection.exec_driver_sql("ROLLBACK TO SAVEPOINT tasks_app_reads")
+    try:
+        return [
+            str(connection.exec_driver_sql("SELECT format_type(%s, NULL)", (oid,)).scalar_one())
+            for oid in oids
+        ]
+    except DBAPIError as error:  # pragma: no cover  a type dropped meanwhile
+        raise UnfitStatementError(f"{name}: its types cannot be read") from error
+
+
+def _array(values: Sequence[str]) -> str:
+    return "{" + ",".join(f'"{value}"' for value in values) + "}"
+
+
+def _at(home: str, name: str) -> str:
+    return f"{home}.{name.rpartition('.')[2]}"
