@@ -91,14 +91,9 @@ def test_without_pg_cron_it_says_what_to_do(shell: Shell) -> None:
     assert refused.returncode == 2
     assert "pg_cron is not installed in the database" in refused.stderr
     assert "--functions-only" in refused.stderr
-<<<<<<< HEAD
     elsewhere = shell("db-scheduler", "status", "--cron-database", "nowhere")
     assert elsewhere.returncode == 2
     assert elsewhere.stderr == "The server has no database nowhere. Correct --cron-database.\n"
-=======
-    assert 'has no database "nowhere"' in (
-        shell("db-scheduler", "status", "--cron-database", "nowhere").stderr
-    )
 
 
 def test_tasks_in_sql_are_registered_on_request(
@@ -116,4 +111,3 @@ def test_tasks_in_sql_are_registered_on_request(
     assert "installed by other code" in shell.process("db-scheduler", "status").stdout
     module.write_text("")
     assert "There are no tasks in SQL" in shell.process(*install).stderr
->>>>>>> runsql-wip

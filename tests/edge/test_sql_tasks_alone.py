@@ -86,7 +86,7 @@ def test_effect_and_outcome_are_one_to_one(engine: Engine) -> None:
     for thread in threads:
         thread.join()
     with engine.begin() as connection:
-        states = dict(connection.execute(STATES).tuples().all())
+        states = dict(connection.execute(STATES).all())
         effects = tuple(connection.execute(EFFECTS).one())
         again = connection.execute(AGAIN).scalar_one()
         functions.drop(connection)

@@ -52,12 +52,12 @@ DB_SCHEDULER = (
         f"{TESTS}test_a_lease_is_over_for_one_renewal_before_the_database_rescues",
     ),
     mutant(
-        "db-scheduler: the fence of a run",
-        "Who was rescued before its statement began runs nothing.",
+        "db-scheduler: the lock of a run",
+        "A run whose backend lives is not rescued: its row is locked.",
         RUNNING,
-        "IF NOT FOUND THEN\n        RETURN true;",
-        "IF false THEN\n        RETURN true;",
+        "AND p.state = '{State.RUNNING}' FOR NO KEY UPDATE;",
+        "AND p.state = '{State.RUNNING}';",
         "tests/pool/db_scheduler/test_running.py::"
-        "test_who_was_rescued_before_it_began_leaves_no_effect",
+        "test_a_rescue_passes_a_run_by_until_its_backend_is_killed",
     ),
 )

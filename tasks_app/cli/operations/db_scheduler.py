@@ -11,7 +11,7 @@ from tasks_app.cli.database import opened, settings
 from tasks_app.domain.errors import NO
 from tasks_app.domain.explain.words import count
 from tasks_app.pool.db_scheduler.functions import Installed
-from tasks_app.pool.db_scheduler.running import SqlTask
+from tasks_app.pool.db_scheduler.statements import SqlTask
 from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
 from tasks_app.runtime.schedules.db_scheduler import DbScheduler
 from tasks_app.runtime.schedules.sql_tasks import sql_tasks_of

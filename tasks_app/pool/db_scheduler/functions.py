@@ -14,7 +14,8 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.db_scheduler.firing import FIRED, FIRING, UNFIT
-from tasks_app.pool.db_scheduler.running import RUN, SqlTask, UnfitStatementError, running
+from tasks_app.pool.db_scheduler.running import RUN, running
+from tasks_app.pool.db_scheduler.statements import SqlTask, UnfitStatementError
 from tasks_app.pool.db_scheduler.timing import TIMING
 from tasks_app.pool.db_scheduler.upkeep import MAINTAIN, RESCUE, SWEEP, upkeep
 from tasks_app.pool.tables import PENDING, SCHEDULE

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from tasks_app.domain.large_values.reference import MARK
 from tasks_app.domain.tasks.records import HINT_WAIT
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
@@ -63,10 +64,12 @@ def claims(*, logs: bool, more: str = "true") -> str:
     )
 
 
-LEFT_ALONE = f"""num_nonnulls(p.retry, p.timeout_ms, p.hard_timeout_ms) = 0 AND NOT EXISTS (
+LEFT_ALONE = f"""num_nonnulls(p.retry, p.timeout_ms, p.hard_timeout_ms) = 0
+              AND NOT jsonb_exists(p.payload, '{MARK}') AND NOT EXISTS (
                 SELECT FROM {QUEUE} g WHERE g.queue = p.queue
                   AND num_nonnulls(g.retry, g.timeout_ms, g.hard_timeout_ms) > 0)"""
-"""The condition that neither the row nor its queue has a time limit or a policy of its own."""
+"""The condition that neither the row nor its queue has a time limit or a policy of its own, and
+that the payload is in the row."""
 _NEXT, _NEXT_LOGGED = text(claims(logs=False)), text(claims(logs=True))
 
 

@@ -16,7 +16,7 @@ from tasks_app.domain.explain.words import rough
 from tasks_app.pool.db_scheduler import functions, jobs
 from tasks_app.pool.db_scheduler.functions import Installed
 from tasks_app.pool.db_scheduler.jobs import CronJob
-from tasks_app.pool.db_scheduler.running import SqlTask, UnfitStatementError
+from tasks_app.pool.db_scheduler.statements import SqlTask, UnfitStatementError
 from tasks_app.pool.retention.partitions import owns
 from tasks_app.pool.schedules.schedules import clock
 from tasks_app.pool.schema import check_version

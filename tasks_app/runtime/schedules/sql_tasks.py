@@ -7,7 +7,7 @@ from tasks_app.domain.errors import TasksError
 from tasks_app.domain.handlers.outages import DEFAULT_RULE
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.retry_policy import Exponential, Fixed, Levels
-from tasks_app.pool.db_scheduler.running import SqlTask
+from tasks_app.pool.db_scheduler.statements import SqlTask
 from tasks_app.runtime.handlers.registry import Registry
 
 _LEVELS = 64

@@ -12,7 +12,7 @@ from tasks_app import create_task, sql_handler
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import TasksError
 from tasks_app.pool.db_scheduler import functions
-from tasks_app.pool.db_scheduler.running import UnfitStatementError
+from tasks_app.pool.db_scheduler.statements import UnfitStatementError
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.schedules.sql_tasks import sql_tasks_of
 from tests.pool.interleave import Blocked, pid_of, two
