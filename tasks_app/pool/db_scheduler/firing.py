@@ -113,7 +113,8 @@ BEGIN
     END IF;
 END $$""",
     f"{FIRED}(at timestamptz DEFAULT NULL, on_time interval DEFAULT interval '2 minutes')": f"""
-RETURNS integer LANGUAGE plpgsql SET search_path FROM CURRENT SET timezone TO 'UTC' AS $$
+RETURNS integer LANGUAGE plpgsql SET search_path FROM CURRENT SET jit TO off
+SET timezone TO 'UTC' AS $$
 -- Makes the tasks of schedules whose instants have come; returns how many. An instant is on time
 -- for as long as beat says, and a minute more: between two looks of the database lies one.
 DECLARE

@@ -65,7 +65,7 @@ def running(
     return {
         f"""{CLAIM}(at timestamptz DEFAULT NULL, OUT v_id bigint, OUT v_attempt integer,
     OUT v_token uuid)""": f"""
-LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql SET search_path FROM CURRENT SET jit TO off AS $$
 -- Claims one due task; v_id is NULL: there is none. Commit before it is carried out.
 DECLARE
     clock timestamptz := coalesce(at, clock_timestamp());
@@ -79,7 +79,7 @@ BEGIN
 END $$""",
         f"""{CARRY_OUT}(v_id bigint, v_attempt integer, v_token uuid,
     at timestamptz DEFAULT NULL)""": f"""
-RETURNS boolean LANGUAGE plpgsql SET search_path FROM CURRENT AS $tasks_app$
+RETURNS boolean LANGUAGE plpgsql SET search_path FROM CURRENT SET jit TO off AS $tasks_app$
 -- Runs the statement of a claimed task and settles it; false: the call was cancelled meanwhile.
 DECLARE
     clock timestamptz; began timestamptz := clock_timestamp();

@@ -59,7 +59,7 @@ def _moving(statement: str, values: dict[str, str], event: Event, first: str) ->
         "numbers": "array_fill(1, ARRAY[cardinality(names)])",
     }
     return f"""
-RETURNS integer LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+RETURNS integer LANGUAGE plpgsql SET search_path FROM CURRENT SET jit TO off AS $$
 -- Returns how many tasks moved.
 DECLARE
     clock timestamptz := coalesce(at, statement_timestamp());
@@ -85,7 +85,7 @@ def _partitions(keep: timedelta | None) -> str:
         {"after": "%2$s", "most": str(LOOKED_AT)},
     )
     return f"""
-RETURNS text LANGUAGE plpgsql SET search_path FROM CURRENT SET timezone TO 'UTC'
+RETURNS text LANGUAGE plpgsql SET search_path FROM CURRENT SET jit TO off SET timezone TO 'UTC'
 SET lock_timeout TO '{LOCK_WAIT}' AS $$
 -- Makes or drops partitions of the completed pool, one step a call; NULL: there is nothing to do.
 DECLARE

@@ -201,3 +201,15 @@ def test_what_the_database_cannot_do_is_refused(engine: Engine, registry: Regist
     tasks = sql_tasks_of(registry, SETTINGS, leave=True)
     with engine.connect() as connection, pytest.raises(UnfitStatementError, match="lost: "):
         functions.create(connection, SETTINGS, tasks)
+
+
+def test_no_function_waits_for_a_compiler(engine: Engine) -> None:
+    with engine.connect() as connection:
+        without = connection.execute(
+            text("""
+                SELECT proname FROM pg_proc WHERE 'jit=off' = ANY (proconfig) ORDER BY proname""")
+        ).scalars()
+        assert {
+            *("task_fire_schedules", "task_rescue_expired", "task_sweep"),
+            *("task_maintain_partitions", "task_sql_claim", "task_sql_carry_out"),
+        } <= set(without)
