@@ -1,4 +1,4 @@
-"""The three schemes on the same work, by turns: ``make bench-schemes``, for docs/which-scheme.md.
+"""The three schemes on the same work, by turns, for docs/which-scheme.md.
 
 Each task inserts one row by a statement. The clock is the database's: from the first claim to the
 last outcome. Tasks are there before anybody begins. ``synchronous_commit`` is on.
