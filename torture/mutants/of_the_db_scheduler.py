@@ -47,7 +47,7 @@ DB_SCHEDULER = (
         "db-scheduler: let renew",
         "A lease is over for one renewal before the database rescues.",
         UPKEEP,
-        '"grace": _literal(settings.renew_every)',
+        '"grace": literal(settings.renew_every)',
         '"grace": "interval \'0\'"',
         f"{TESTS}test_a_lease_is_over_for_one_renewal_before_the_database_rescues",
     ),

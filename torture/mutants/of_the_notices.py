@@ -37,8 +37,8 @@ NOTICES = (
         "notices: in vain",
         "Those who are woken for a task that another one got rest for a while.",
         "tasks_app/runtime/worker/standalone.py",
-        "if noticed and not taken:",
-        "if noticed and taken:",
+        "elif noticed:",
+        "elif not noticed:",
         f"{STANDALONE}test_a_child_that_is_woken_in_vain_rests",
     ),
     mutant(

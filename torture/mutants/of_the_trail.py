@@ -61,8 +61,8 @@ TRAIL = (
         "sub-status: pools",
         "What was said goes with the task through pools and retries.",
         "tasks_app/pool/tables.py",
-        '    "sub_status",\n',
-        "",
+        '*("sub_status", "more_limit_keys"),',
+        '*("more_limit_keys",),',
         f"{SAID}test_it_stays_through_retries_pools_and_a_requeue_until_another_is_said",
     ),
     mutant(

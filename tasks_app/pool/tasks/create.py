@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import Connection
 
 from tasks_app.domain.errors import TasksError, UniqueKeyTakenError
+from tasks_app.domain.large_values.reference import LargePayload
 from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskId, TaskRow
 from tasks_app.domain.tasks.unique_key import KeyRule, OnConflict
 from tasks_app.pool.connection.execute import acarry_out, carry_out, commits_itself, copies
@@ -50,7 +51,7 @@ def create_one(
         UniqueKeyTakenError: the key is taken, and the task's policy is to say so.
         TasksError: the key is taken by a row that this transaction's snapshot cannot see.
     """
-    if not has_large((row,)):
+    if type(row.payload) is not LargePayload:
         return carry_out(connection, _one(row, now))
     check_transaction(connection)
     return carry_out(connection, with_value(row, _one(row, now)))
@@ -79,7 +80,7 @@ def create_many(
 
 async def acreate_one(connection: AsyncRaw, row: TaskRow) -> TaskId:
     """Do as :func:`create_one`, on psycopg's async connection."""
-    if not has_large((row,)):
+    if type(row.payload) is not LargePayload:
         return await acarry_out(connection, _one(row, None))
     return await acarry_out(connection, with_value(row, _one(row, None)))
 

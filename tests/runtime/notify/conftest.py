@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from sqlalchemy import text
 
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hints.hints import HINTS, as_configured
@@ -27,17 +28,16 @@ BUSY = """
 
 def until_quiet(bench: Bench) -> None:
     """Wait until nobody looks for work: else a look may find what is created next."""
-    busy: list[str] | None = None
+    with bench.engine.connect() as connection:  # one: the pool hands its connections out by turns
 
-    def is_quiet() -> bool:
-        nonlocal busy
-        busy = bench.sql(BUSY)
-        return not busy
+        def busy() -> list[str] | None:
+            with connection.begin():
+                return connection.execute(text(BUSY)).scalar()
 
-    try:
-        until(is_quiet)
-    except AssertionError as error:
-        raise AssertionError(f"still busy: {busy}") from error
+        try:
+            until(lambda: not busy())
+        except AssertionError as error:
+            raise AssertionError(f"still busy: {busy()}") from error
 
 
 class Listening:
