@@ -75,7 +75,7 @@ VERBS: dict[str, tuple[Verb, int]] = {
         lambda c, n: settle._moved(c, settle._GROUP, list(map(ending, RUNNING[:n])), None),
         GROUP,
     ),
-    "settle_one": (lambda c, _: settle._moved(c, settle._ONE, [ending(RUNNING[0])], None), 1),
+    "settle_one": (lambda c, _: settle._moved(c, settle.ONE, [ending(RUNNING[0])], None), 1),
     "still_held": (lambda c, n: still_held(c, fences(n)), GROUP),
     "renew": (lambda c, n: renew(c, fences(n), LEASE), GROUP),
     "release": (lambda c, n: release(c, fences(n)), GROUP),

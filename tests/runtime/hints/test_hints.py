@@ -649,7 +649,7 @@ def test_settles_of_plain_tasks_ask_for_nothing_new() -> None:
 
     for statement in (
         settle._GROUP().text,
-        settle._ONE().text,
+        settle.ONE().text,
         settle._SUCCEEDED().text,
         settle_success._SUCCEED[False],
     ):
