@@ -29,7 +29,7 @@ RUNNERS = 3
 SETTINGS = Settings().model_copy(update={"lease": timedelta(seconds=3)})
 LEFT = text("SELECT count(*) FROM task_pending")
 STATES = text("SELECT state, count(*) FROM task_all GROUP BY 1")
-EFFECTS = text("SELECT count(*), count(DISTINCT task_id) FROM effect")
+EFFECTS = text("SELECT count(*), count(DISTINCT task_id) FROM sql_effect")
 AGAIN = text("SELECT count(*) FROM task_completed WHERE attempt > 1")
 KILL = text("""
     SELECT count(pg_terminate_backend(pid)) FROM (
@@ -53,12 +53,12 @@ def test_effect_and_outcome_are_one_to_one(engine: Engine) -> None:
     registry, over, killed = Registry(), threading.Event(), 0
     sql_handler(
         "slow.sql",
-        "INSERT INTO effect SELECT :n::bigint FROM pg_sleep(0.005)",
+        "INSERT INTO sql_effect SELECT :n::bigint FROM pg_sleep(0.005)",
         registry=registry,
     )
     with engine.begin() as connection:
         connection.execute(
-            text("DROP TABLE IF EXISTS effect; CREATE TABLE effect (task_id bigint)")
+            text("DROP TABLE IF EXISTS sql_effect; CREATE TABLE sql_effect (task_id bigint)")
         )
         functions.create(connection, SETTINGS, sql_tasks_of(registry, SETTINGS, leave=False))
         create_tasks(connection, [NewTask("slow.sql", {"n": n}) for n in range(TASKS)])
@@ -90,7 +90,7 @@ def test_effect_and_outcome_are_one_to_one(engine: Engine) -> None:
         effects = tuple(connection.execute(EFFECTS).one())
         again = connection.execute(AGAIN).scalar_one()
         functions.drop(connection)
-        connection.execute(text("DROP TABLE effect"))
+        connection.execute(text("DROP TABLE sql_effect"))
     print(f"{TASKS} tasks in {took:.0f} s, {killed} backends killed, {again} tasks ran again")
     assert (states, effects) == ({"SUCCEEDED": TASKS}, (TASKS, TASKS))
     assert min(killed, again) > 0

@@ -114,9 +114,8 @@ class _Later:
         self.collected: list[tuple[NewTask, PoolResult]] = []
 
     def put(self, new: NewTask) -> PoolResult:
-        call = decode(
-            admitted(new, large=True).payload, "payload"
-        )  # as it is now; the caller may change it
+        payload = admitted(new, large=True).payload  # as it is now; the caller may change it
+        call = decode(payload, "payload")
         result = PoolResult()
         self.collected.append((replace(new, args=call["args"], kwargs=call["kwargs"]), result))
         return result

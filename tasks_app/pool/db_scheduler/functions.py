@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.db_scheduler.firing import FIRED, FIRING, UNFIT
-from tasks_app.pool.db_scheduler.running import RUN, running
+from tasks_app.pool.db_scheduler.running import RUN, at_home, running
 from tasks_app.pool.db_scheduler.statements import SqlTask, UnfitStatementError
 from tasks_app.pool.db_scheduler.timing import TIMING
 from tasks_app.pool.db_scheduler.upkeep import MAINTAIN, RESCUE, SWEEP, upkeep
@@ -100,8 +100,8 @@ def unfit(connection: Connection) -> dict[str, str]:
 def commands(connection: Connection, *, runs: bool = False) -> dict[str, str]:
     """Return what to call, by the duty, whatever the search path; ``runs``: also tasks in SQL."""
     home = _home(connection)
-    found = {duty: f"SELECT {home}.{name.rpartition('.')[2]}()" for duty, name in CALLED.items()}
-    return found | ({"run": f"CALL {home}.{RUN.rpartition('.')[2]}()"} if runs else {})
+    found = {duty: f"SELECT {at_home(home, name)}()" for duty, name in CALLED.items()}
+    return found | ({"run": f"CALL {at_home(home, RUN)}()"} if runs else {})
 
 
 def _all(

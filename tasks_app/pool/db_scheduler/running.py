@@ -16,8 +16,9 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.statistics.outcomes import outcome_of
 from tasks_app.domain.tasks.records import HINT_WAIT
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.db_scheduler.statements import SqlTask, call, checked
+from tasks_app.pool.db_scheduler.statements import QUOTES, SqlTask, call, checked
 from tasks_app.pool.db_scheduler.upkeep import bound, literal
+from tasks_app.pool.fragments.fences import texts
 from tasks_app.pool.fragments.transition_log import Logged
 from tasks_app.pool.runs.claim_next import LEFT_ALONE, claims
 from tasks_app.pool.runs.settle import MEMBER, ONE
@@ -49,7 +50,7 @@ def running(
     handlers = {t.name: [t.max_attempts, t.at_most_once] for t in tasks}
     claim = {
         "handlers": literal(json.dumps(handlers)),
-        "queues": f"CAST({literal(_array(sorted({t.queue for t in tasks})))} AS text[])",
+        "queues": f"CAST({literal(texts(sorted({t.queue for t in tasks})))} AS text[])",
         "token": "v_token",
         "owner": "'database ' || pg_backend_pid()",
         "most": "1",
@@ -79,7 +80,7 @@ BEGIN
 END $$""",
         f"""{CARRY_OUT}(v_id bigint, v_attempt integer, v_token uuid,
     at timestamptz DEFAULT NULL)""": f"""
-RETURNS boolean LANGUAGE plpgsql SET search_path FROM CURRENT SET jit TO off AS $tasks_app$
+RETURNS boolean LANGUAGE plpgsql SET search_path FROM CURRENT SET jit TO off AS {QUOTES}
 -- Runs the statement of a claimed task and settles it; false: the call was cancelled meanwhile.
 DECLARE
     clock timestamptz; began timestamptz := clock_timestamp();
@@ -146,7 +147,7 @@ BEGIN
     END IF;
     {bound(NOTE.text, _NOTED)};
     RETURN NOT v_over;
-END $tasks_app$""",
+END {QUOTES}""",
         f"{RUN}(most integer DEFAULT 10000)": f"""
 LANGUAGE plpgsql AS $$
 -- Carries out due tasks, one after the other, until none is left. CALL it outside a transaction.
@@ -154,10 +155,10 @@ DECLARE
     claimed record;
 BEGIN
     FOR n IN 1 .. most LOOP
-        SELECT * INTO claimed FROM {_at(home, CLAIM)}();
+        SELECT * INTO claimed FROM {at_home(home, CLAIM)}();
         EXIT WHEN claimed.v_id IS NULL;
         COMMIT;
-        EXIT WHEN NOT {_at(home, CARRY_OUT)}(claimed.v_id, claimed.v_attempt, claimed.v_token);
+        EXIT WHEN NOT {at_home(home, CARRY_OUT)}(claimed.v_id, claimed.v_attempt, claimed.v_token);
         COMMIT;
     END LOOP;
 END $$""",
@@ -192,9 +193,6 @@ _NOTED = {
 }
 
 
-def _array(values: Sequence[str]) -> str:
-    return "{" + ",".join(f'"{value}"' for value in values) + "}"
-
-
-def _at(home: str, name: str) -> str:
+def at_home(home: str, name: str) -> str:
+    """Return a name with the schema of the tables, whatever the search path."""
     return f"{home}.{name.rpartition('.')[2]}"

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.handlers.sql_statement import SqlStatement
+from tasks_app.pool.connection.listening import driver_of
 from tasks_app.pool.db_scheduler.upkeep import literal
 
+QUOTES = "$tasks_app$"
+"""What the function is between that holds all statements."""
 _COUNTED = ("delete", "insert", "merge", "select", "update", "with")
 
 
@@ -32,7 +34,7 @@ class SqlTask:
 
 
 class UnfitStatementError(Exception):
-    """PostgreSQL cannot read a statement; says why."""
+    """PostgreSQL cannot read a statement, or a function cannot hold it; says why."""
 
 
 def checked(tasks: Sequence[SqlTask]) -> str:
@@ -48,7 +50,13 @@ def checked(tasks: Sequence[SqlTask]) -> str:
 
 
 def call(connection: Connection, task: SqlTask) -> str:
-    """Return the branch that executes its statement, with values beside it, never in it."""
+    """Return the branch that executes its statement, with values beside it, never in it.
+
+    Raises:
+        UnfitStatementError: it cannot be read, or would end the function that holds it.
+    """
+    if QUOTES in task.name + task.statement.text:
+        raise UnfitStatementError(f"{task.name}: it holds {QUOTES}")
     marks = {name: f"${number}" for number, name in enumerate(task.statement.names, 1)}
     statement = task.statement.text % marks
     types = _types(connection, task.name, statement)
@@ -65,22 +73,18 @@ def call(connection: Connection, task: SqlTask) -> str:
 
 def _types(connection: Connection, name: str, statement: str) -> list[str]:
     """Return the types that PostgreSQL asks for in the places of the parameters."""
-    driver = connection.connection.driver_connection
-    assert driver is not None  # noqa: S101  it is open
+    server = driver_of(connection).pgconn
     connection.exec_driver_sql("SAVEPOINT tasks_app_reads")
     try:
-        said = driver.pgconn.prepare(b"", statement.encode())
+        said = server.prepare(b"", statement.encode())
         if said.status != 1:  # PGRES_COMMAND_OK
             text = said.error_message.decode("utf-8", "replace").partition("\n")[0]
             raise UnfitStatementError(f"{name}: {text}")
-        found = driver.pgconn.describe_prepared(b"")
+        found = server.describe_prepared(b"")
         oids = [found.param_type(number) for number in range(found.nparams)]
     finally:
         connection.exec_driver_sql("ROLLBACK TO SAVEPOINT tasks_app_reads")
-    try:
-        return [
-            str(connection.exec_driver_sql("SELECT format_type(%s, NULL)", (oid,)).scalar_one())
-            for oid in oids
-        ]
-    except DBAPIError as error:  # pragma: no cover  a type dropped meanwhile
-        raise UnfitStatementError(f"{name}: its types cannot be read") from error
+    return [
+        str(connection.exec_driver_sql("SELECT format_type(%s, NULL)", (oid,)).scalar_one())
+        for oid in oids
+    ]

@@ -164,28 +164,9 @@ _ADMIN = (
 _CHANGE = "SELECT, INSERT, UPDATE, DELETE ON"
 _STANDING = (
     *("id", "name", "queue", "priority", "biz_key", "unique_key", "order_key", "limit_key"),
-    *(
-        "more_limit_keys",
-        "fair_key",
-        "state",
-        "enabled",
-        "attempt",
-        "failures",
-        "crashes",
-        "parked",
-        "parked_kind",
-    ),
-    *(
-        "parked_for",
-        "due_at",
-        "scan_at",
-        "started_at",
-        "expires_at",
-        "cancel_requested_at",
-        "batch_id",
-        "created_at",
-        "held_due_at",
-    ),
+    *("more_limit_keys", "fair_key", "state", "enabled", "attempt", "failures", "crashes"),
+    *("parked", "parked_kind", "parked_for", "due_at", "scan_at", "started_at", "expires_at"),
+    *("cancel_requested_at", "batch_id", "created_at", "held_due_at"),
 )
 """How a task stands. Its payload is not for producers of other tasks, and its lease token would
 let them settle it."""

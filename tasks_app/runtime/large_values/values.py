@@ -62,12 +62,8 @@ class LargeValues:
         return self._place not in {"", DATABASE}
 
     @property
-    def payload_limit(self) -> int:
-        """In bytes, of what is admitted."""
-        return max(self._limit, self._in_row[0]) if self else self._in_row[0]
-
-    @property
     def result_limit(self) -> int:
+        """In bytes, of what is admitted."""
         return max(self._limit, self._in_row[1]) if self else self._in_row[1]
 
     def has_large_payload(self, text: str) -> bool:

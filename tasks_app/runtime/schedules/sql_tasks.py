@@ -6,6 +6,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.handlers.outages import DEFAULT_RULE
 from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.handlers.sql_statement import SqlStatement
 from tasks_app.domain.tasks.retry_policy import Exponential, Fixed, Levels
 from tasks_app.pool.db_scheduler.statements import SqlTask
 from tasks_app.runtime.handlers.registry import Registry
@@ -21,15 +22,15 @@ def sql_tasks_of(registry: Registry, settings: Settings, *, leave: bool) -> list
         TasksError: one cannot be carried out by the database; names them, with the reasons.
     """
     specs = sorted(registry, key=lambda spec: spec.name)
-    found = [spec for spec in specs if spec.statement is not None]
-    unfit = {spec.name: why for spec in found if (why := _why_not(spec, settings))}
+    found = [(spec, spec.statement) for spec in specs if spec.statement is not None]
+    unfit = {spec.name: why for spec, _ in found if (why := _why_not(spec, settings))}
     if unfit and not leave:
         those = "; ".join(f"{name}: {why}" for name, why in unfit.items())
         raise TasksError(
             f"The database cannot carry out {those}. Change them, or leave them to workers by "
             "--leave-unfit."
         )
-    return [_task(spec) for spec in found if spec.name not in unfit]
+    return [_task(spec, statement) for spec, statement in found if spec.name not in unfit]
 
 
 def _why_not(spec: HandlerSpec, settings: Settings) -> str | None:
@@ -42,13 +43,18 @@ def _why_not(spec: HandlerSpec, settings: Settings) -> str | None:
     return None
 
 
-def _task(spec: HandlerSpec) -> SqlTask:
-    assert spec.statement is not None  # noqa: S101  asked before
+def _task(spec: HandlerSpec, statement: SqlStatement) -> SqlTask:
     waits, least, most = _waits(spec)
     return SqlTask(
-        spec.name, spec.queue, spec.statement, spec.max_attempts, spec.at_most_once,
-        waits, least, most,
-    )  # fmt: skip
+        spec.name,
+        spec.queue,
+        statement,
+        max_attempts=spec.max_attempts,
+        at_most_once=spec.at_most_once,
+        waits=waits,
+        least=least,
+        most=most,
+    )
 
 
 def _waits(spec: HandlerSpec) -> tuple[tuple[float, ...], float, float]:

@@ -27,10 +27,12 @@ _CARRY_OUT = text("SELECT task_sql_carry_out(:v_id, :v_attempt, :v_token)")
 def registry() -> Registry:
     """The allow-list."""
     found = Registry()
-    sql_handler("add", "INSERT INTO effect VALUES (:n, :note)", registry=found)
+    sql_handler("add", "INSERT INTO sql_effect VALUES (:n, :note)", registry=found)
     sql_handler("call", "CALL put(:day)", registry=found, retry="7s,1m")
     sql_handler("divide", "SELECT 1 / :n::int", registry=found, retry="7s,1m", max_attempts=2)
-    sql_handler("wait", "INSERT INTO effect SELECT 1, pg_advisory_xact_lock(77)", registry=found)
+    sql_handler(
+        "wait", "INSERT INTO sql_effect SELECT 1, pg_advisory_xact_lock(77)", registry=found
+    )
     return found
 
 
@@ -38,16 +40,16 @@ def registry() -> Registry:
 def _installed(engine: Engine, registry: Registry) -> Iterator[None]:
     with engine.begin() as connection:
         connection.execute(
-            text("""CREATE TABLE effect (n integer, note text);
+            text("""CREATE TABLE sql_effect (n integer, note text);
                 CREATE PROCEDURE put(day date) LANGUAGE sql
-                AS 'INSERT INTO effect VALUES (0, to_char(day, ''DD.MM.''))'""")
+                AS 'INSERT INTO sql_effect VALUES (0, to_char(day, ''DD.MM.''))'""")
         )
         tasks = sql_tasks_of(registry, SETTINGS, leave=False)
         functions.create(connection, SETTINGS, tasks)
     yield
     with engine.begin() as connection:
         functions.drop(connection)
-        connection.execute(text("DROP PROCEDURE put; DROP TABLE effect"))
+        connection.execute(text("DROP PROCEDURE put; DROP TABLE sql_effect"))
 
 
 def _create(engine: Engine, name: str, payload: Any = None, **options: Any) -> int:
@@ -76,11 +78,13 @@ def ends(engine: Engine) -> Callable[[], dict[str, tuple]]:
 
 def _effects(engine: Engine) -> list[tuple]:
     with engine.connect() as connection:
-        return [tuple(r) for r in connection.execute(text("SELECT n, note FROM effect ORDER BY 1"))]
+        return [
+            tuple(r) for r in connection.execute(text("SELECT n, note FROM sql_effect ORDER BY 1"))
+        ]
 
 
 def test_statements_run_with_the_types_that_they_ask_for(engine: Engine, ends: Any) -> None:
-    evil = "'); DROP TABLE effect; -- $1 %"
+    evil = "'); DROP TABLE sql_effect; -- $1 %"
     _create(engine, "add", {"n": 4, "note": evil})
     _create(engine, "call", {"day": "2026-03-01"})
     _run(engine)
@@ -197,10 +201,12 @@ def test_what_the_database_cannot_do_is_refused(engine: Engine, registry: Regist
         sql_tasks_of(registry, SETTINGS, leave=False)
     assert "slow" not in [t.name for t in sql_tasks_of(registry, SETTINGS, leave=True)]
 
-    sql_handler("lost", "CALL nowhere(:day)", registry=registry)
-    tasks = sql_tasks_of(registry, SETTINGS, leave=True)
-    with engine.connect() as connection, pytest.raises(UnfitStatementError, match="lost: "):
-        functions.create(connection, SETTINGS, tasks)
+    for name, statement in (("lost", "CALL nowhere(:day)"), ("ends", "SELECT '$tasks_app$'")):
+        others = Registry()
+        sql_handler(name, statement, registry=others)
+        tasks = sql_tasks_of(others, SETTINGS, leave=True)
+        with engine.connect() as connection, pytest.raises(UnfitStatementError, match=f"{name}: "):
+            functions.create(connection, SETTINGS, tasks)
 
 
 def test_no_function_waits_for_a_compiler(engine: Engine) -> None:
