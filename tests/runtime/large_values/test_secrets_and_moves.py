@@ -14,6 +14,7 @@ from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.large_values.reference import reference_of
 from tasks_app.pool.operations.encrypted_values import count
 from tasks_app.runtime.encryption.rotation import rotate
+from tasks_app.runtime.encryption.values import is_secret
 from tasks_app.runtime.transfer.exporting import export_tasks
 from tasks_app.runtime.transfer.importing import import_tasks
 from tests.runtime.bench import Bench
@@ -63,9 +64,12 @@ def test_a_handler_that_takes_no_payload_still_has_an_encrypted_result(
     def run(ctx: TaskContext) -> dict[str, Any]:
         return {"card": "canary"}
 
-    bench.create(payload=BIG)
-    bench.drain(encryption_keys=OLD)  # nothing but the reference says that it is encrypted
+    task_id = bench.create(payload=BIG)
+    # From here on nothing but the reference says that it is encrypted.
+    bench.drain(**configure(encryption_keys=OLD, encrypted_tasks=""))
 
+    task = bench.task(task_id)
+    assert (task.state, is_secret(task.result)) == ("SUCCEEDED", True)
     assert "canary" not in stored(bench)
 
 
