@@ -9,8 +9,8 @@ from tasks_app.domain.durations import format_duration
 from tasks_app.domain.finding import Finding, ok, warn
 from tasks_app.monitor.checks.database import Check
 from tasks_app.pool.connection.listening import is_pooled
+from tasks_app.pool.connection.planner import PLANNED
 from tasks_app.pool.operations import diagnostics, notify_trigger
-from tasks_app.runtime.db.session_settings import PLANNED
 
 CUTTING = ("idle_in_transaction_session_timeout", "transaction_timeout")
 SHORT_S = 60

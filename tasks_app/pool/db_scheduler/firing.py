@@ -6,6 +6,7 @@ A schedule that the database cannot fire as Python does is left to beat or a wor
 from __future__ import annotations
 
 from tasks_app.domain.schedules.overlap import Fired
+from tasks_app.pool.connection.planner import IN_FUNCTION
 from tasks_app.pool.db_scheduler.timing import NEXT
 from tasks_app.pool.schedules.fire import NEWEST
 from tasks_app.pool.tables import FIRE, PENDING, SCHEDULE, table
@@ -113,8 +114,8 @@ BEGIN
     END IF;
 END $$""",
     f"{FIRED}(at timestamptz DEFAULT NULL, on_time interval DEFAULT interval '2 minutes')": f"""
-RETURNS integer LANGUAGE plpgsql SET search_path FROM CURRENT SET jit TO off
-SET timezone TO 'UTC' AS $$
+RETURNS integer LANGUAGE plpgsql SET search_path FROM CURRENT SET timezone TO 'UTC'
+{IN_FUNCTION} AS $$
 -- Makes the tasks of schedules whose instants have come; returns how many. An instant is on time
 -- for as long as beat says, and a minute more: between two looks of the database lies one.
 DECLARE

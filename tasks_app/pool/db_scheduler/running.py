@@ -16,6 +16,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.statistics.outcomes import outcome_of
 from tasks_app.domain.tasks.records import HINT_WAIT
 from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.connection.planner import IN_FUNCTION
 from tasks_app.pool.db_scheduler.statements import QUOTES, SqlTask, call, checked
 from tasks_app.pool.db_scheduler.upkeep import bound, literal
 from tasks_app.pool.fragments.fences import texts
@@ -66,7 +67,8 @@ def running(
     return {
         f"""{CLAIM}(at timestamptz DEFAULT NULL, OUT v_id bigint, OUT v_attempt integer,
     OUT v_token uuid)""": f"""
-LANGUAGE plpgsql SET search_path FROM CURRENT SET jit TO off AS $$
+LANGUAGE plpgsql SET search_path FROM CURRENT
+{IN_FUNCTION} AS $$
 -- Claims one due task; v_id is NULL: there is none. Commit before it is carried out.
 DECLARE
     clock timestamptz := coalesce(at, clock_timestamp());
@@ -80,7 +82,7 @@ BEGIN
 END $$""",
         f"""{CARRY_OUT}(v_id bigint, v_attempt integer, v_token uuid,
     at timestamptz DEFAULT NULL)""": f"""
-RETURNS boolean LANGUAGE plpgsql SET search_path FROM CURRENT SET jit TO off AS {QUOTES}
+RETURNS boolean LANGUAGE plpgsql SET search_path FROM CURRENT AS {QUOTES}
 -- Runs the statement of a claimed task and settles it; false: the call was cancelled meanwhile.
 DECLARE
     clock timestamptz; began timestamptz := clock_timestamp();

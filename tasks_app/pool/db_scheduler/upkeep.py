@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.statistics.outcomes import outcome_of
 from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.connection.planner import IN_FUNCTION
 from tasks_app.pool.dispatch.set_aside import ALL_BARRED, FIND_AGAIN
 from tasks_app.pool.fragments.transition_log import Logged
 from tasks_app.pool.retention.drop_partition import LOCK_WAIT, history_of
@@ -59,7 +60,8 @@ def _moving(statement: str, values: dict[str, str], event: Event, first: str) ->
         "numbers": "array_fill(1, ARRAY[cardinality(names)])",
     }
     return f"""
-RETURNS integer LANGUAGE plpgsql SET search_path FROM CURRENT SET jit TO off AS $$
+RETURNS integer LANGUAGE plpgsql SET search_path FROM CURRENT
+{IN_FUNCTION} AS $$
 -- Returns how many tasks moved.
 DECLARE
     clock timestamptz := coalesce(at, statement_timestamp());
@@ -85,7 +87,8 @@ def _partitions(keep: timedelta | None) -> str:
         {"after": "%2$s", "most": str(LOOKED_AT)},
     )
     return f"""
-RETURNS text LANGUAGE plpgsql SET search_path FROM CURRENT SET jit TO off SET timezone TO 'UTC'
+RETURNS text LANGUAGE plpgsql SET search_path FROM CURRENT SET timezone TO 'UTC'
+{IN_FUNCTION}
 SET lock_timeout TO '{LOCK_WAIT}' AS $$
 -- Makes or drops partitions of the completed pool, one step a call; NULL: there is nothing to do.
 DECLARE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tasks_app.pool.connection.planner import PLANNED
+
 NETWORK = {
     "client_encoding": "utf8",  # not the role's, which may lack characters; poolers accept it, too
     "connect_timeout": 5,
@@ -12,18 +14,6 @@ NETWORK = {
 }
 CHECK = {"client_connection_check_interval": "500"}
 """In ms. Else a killed client's statement holds its locks for as long as it runs."""
-PLANNED = {
-    # Our statements look rows up by key, a group at a time. Planned while the pool was empty, or
-    # by yesterday's statistics, they would read whole tables: so the planner gets no choice.
-    "plan_cache_mode": "force_generic_plan",
-    **dict.fromkeys(
-        ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"), "off"
-    ),
-    # Up to PostgreSQL 17, what is off adds 1e10 to the cost of a plan that cannot do without it (18
-    # counts it apart). Above jit_above_cost the server compiles: a second for a millisecond's work.
-    "jit": "off",
-}
-"""For our own statements; the SQL of handlers is planned as their role says."""
 OURS = {
     **CHECK,
     **PLANNED,

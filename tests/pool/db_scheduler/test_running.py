@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Engine, text
 from tasks_app import create_task, sql_handler
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import TasksError
+from tasks_app.pool.connection.planner import PLANNED
 from tasks_app.pool.db_scheduler import functions
 from tasks_app.pool.db_scheduler.statements import UnfitStatementError
 from tasks_app.runtime.handlers.registry import Registry
@@ -209,13 +210,27 @@ def test_what_the_database_cannot_do_is_refused(engine: Engine, registry: Regist
             functions.create(connection, SETTINGS, tasks)
 
 
-def test_no_function_waits_for_a_compiler(engine: Engine) -> None:
+def test_its_own_statements_are_planned_as_a_workers_are(engine: Engine) -> None:
     with engine.connect() as connection:
-        without = connection.execute(
-            text("""
-                SELECT proname FROM pg_proc WHERE 'jit=off' = ANY (proconfig) ORDER BY proname""")
+        named = connection.execute(
+            text("SELECT proname FROM pg_proc WHERE proconfig @> CAST(:settings AS text[])"),
+            {"settings": [f"{name}={value}" for name, value in PLANNED.items()]},
         ).scalars()
         assert {
             *("task_fire_schedules", "task_rescue_expired", "task_sweep"),
-            *("task_maintain_partitions", "task_sql_claim", "task_sql_carry_out"),
-        } <= set(without)
+            *("task_maintain_partitions", "task_sql_claim"),
+        } <= set(named)
+
+
+def test_a_statement_is_planned_as_the_role_says(engine: Engine) -> None:
+    others = Registry()
+    asked = "INSERT INTO sql_effect SELECT 1, current_setting('jit') || current_setting(:name)"
+    sql_handler("settings", asked, registry=others)
+    with engine.begin() as connection:
+        functions.create(connection, SETTINGS, sql_tasks_of(others, SETTINGS, leave=False))
+        theirs = connection.execute(
+            text("SELECT current_setting('jit') || current_setting('enable_hashjoin')")
+        ).scalar()
+    _create(engine, "settings", {"name": "enable_hashjoin"})
+    _run(engine)
+    assert _effects(engine) == [(1, theirs)]
