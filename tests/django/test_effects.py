@@ -272,8 +272,8 @@ def test_a_backend_that_is_gone_charges_nothing(site: Bench) -> None:
     task_id = site.create(max_attempts=1)
 
     site.drain()
-    again = "UPDATE task_pending SET due_at = now(), scan_at = now() RETURNING id"
-    until(lambda: site.sql(again))
+    until(lambda: site.state(task_id) == "PENDING")
+    site.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
     site.drain()
 
     assert outcome(site, task_id) == (1, "SUCCEEDED")

@@ -31,7 +31,7 @@ def arguments() -> argparse.Namespace:
 
 
 def wanted(names: list[str]) -> list[Mutant]:
-    """ReturnedClaim the mutants that the command line asks for."""
+    """Return the mutants that the command line asks for."""
     return [m for m in ALL if not names or any(part in m.name for part in names)]
 
 
@@ -81,7 +81,7 @@ class Copies:
 
 
 def in_turn(answers: Iterator[bool]) -> tuple[int, int]:
-    """ReturnedClaim how many were as they should be, of how many."""
+    """Return how many were as they should be, of how many."""
     results = list(answers)
     return sum(results), len(results)
 

@@ -20,7 +20,7 @@ class Change:
     new: str
 
     def applied(self, tree: Path) -> str:
-        """ReturnedClaim the file's text with the change.
+        """Return the file's text with the change.
 
         Raises:
             StaleMutantError: the old text does not stand there exactly once.
@@ -54,7 +54,7 @@ class Mutant:
 def mutant(
     name: str, rule: str, file: str, old: str, new: str, *tests: str, also: Sequence[Change] = ()
 ) -> Mutant:
-    """ReturnedClaim a mutant; most of them are one change."""
+    """Return a mutant; most of them are one change."""
     return Mutant(name, rule, (Change(file, old, new), *also), tests)
 
 
