@@ -23,11 +23,11 @@ from tasks_app.domain.explain.words import count
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.operations.grants import check_may_run
 from tasks_app.pool.schema import check_schema
-from tasks_app.runtime.execution.run_counts import RUN_COUNTS, read_counts
 from tasks_app.runtime.flow_control.breakers import enter_breakers
 from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
 from tasks_app.runtime.json_log import JsonLines
 from tasks_app.runtime.schedules.declared import synchronise
+from tasks_app.runtime.statistics.run_counts import RUN_COUNTS, read_counts
 from tasks_app.runtime.worker.assembly import run_work
 from tasks_app.runtime.worker.supervisor import WorkerEnd, supervise, work_command
 

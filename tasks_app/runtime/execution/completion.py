@@ -5,23 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy.exc import SQLAlchemyError
-
-from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.encryption.keyring import NO_KEY, MissingKeyError
-from tasks_app.domain.flow_control.waiting_reason import WaitingKind, WaitingReason
 from tasks_app.domain.handlers.settlement import OUTCOME_UNKNOWN, failed
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
-from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.runs.release import release_parked
-from tasks_app.runtime.db.database import Database
+from tasks_app.domain.tasks.states import Event
 from tasks_app.runtime.db.errors import is_conflict
 from tasks_app.runtime.db.transaction import Transaction
 from tasks_app.runtime.execution.failure_policy import FailurePolicy
-from tasks_app.runtime.execution.invocation import Invocation
-from tasks_app.runtime.execution.notices import count_stale, tell_returned, tell_settled
+from tasks_app.runtime.execution.notices import count_stale, tell_settled
 from tasks_app.runtime.execution.settler import Settler
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.inflight.inflight import InFlight
@@ -98,37 +90,3 @@ class Completion:
         log.error("task %s: its run ended by an internal error: %s", task.task_id, kind)
         if self._inflight.runs(task.fence):  # else it would be renewed, and RUNNING, for ever
             self.keep(task, self._policy.on_run(task, spec, error))
-
-
-class KeyWait:
-    """Parks what cannot run here for lack of a key. One child's; its threads use it at once."""
-
-    def __init__(
-        self, settings: Settings, database: Database, inflight: InFlight, invocation: Invocation
-    ) -> None:
-        self._wait = settings.park_for
-        self._database = database
-        self._inflight = inflight
-        self._invocation = invocation
-        self._told: set[str] = set()
-
-    def park(self, task: ClaimedTask, spec: HandlerSpec, missing: MissingKeyError) -> None:
-        """Park it; if the database does not answer, the housekeeper gives it back."""
-        key = missing.key_id or NO_KEY
-        if key not in self._told:
-            self._told.add(key)
-            log.warning("encryption key missing: %s; tasks that need it wait", key)
-        reason = WaitingReason(WaitingKind.ENCRYPTION, key)
-        try:
-            state = self._invocation.lane(spec).aside(lambda: self._release(task, reason))
-        except SQLAlchemyError:
-            state = None
-        if state is None:
-            self._inflight.give_back(task, self._wait)
-            return
-        self._inflight.drop(task.fence)
-        tell_returned([task], {task.task_id: state}, Event.RELEASE, self._wait)
-
-    def _release(self, task: ClaimedTask, reason: WaitingReason) -> State | None:
-        with self._database.begin() as connection:
-            return release_parked(connection, task, reason, self._wait)

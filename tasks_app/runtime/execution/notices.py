@@ -9,8 +9,9 @@ from tasks_app.domain.handlers.settlement import VANISHED
 from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.runtime.execution.run_counts import RUN_COUNTS
+from tasks_app.runtime.execution.attempt_log import ATTEMPTS
 from tasks_app.runtime.hooks import HOOKS, Notice, of_return, of_settlement
+from tasks_app.runtime.statistics.run_counts import RUN_COUNTS
 from tasks_app.runtime.statistics.task_counts import TASK_COUNTS
 
 
@@ -26,7 +27,8 @@ def tell_settled(settlements: Sequence[Settlement], states: Mapping[int, State])
 
 
 def count_settled(settlements: Sequence[Settlement], states: Mapping[int, State]) -> None:
-    """Count what was settled: for the log, and by name and queue."""
+    """Count what was settled: for the log, for a waiting parent, and by name and queue."""
+    ATTEMPTS.succeeded(list(states.values()).count(State.SUCCEEDED))
     RUN_COUNTS.add(states.values())
     TASK_COUNTS.settled(settlements, states)
 

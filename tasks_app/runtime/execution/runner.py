@@ -18,11 +18,11 @@ from tasks_app.runtime.execution.completion import (
     UNANSWERED_WAIT,
     Completion,
     Ending,
-    KeyWait,
     RunAgainError,
 )
 from tasks_app.runtime.execution.failure_policy import FailurePolicy
 from tasks_app.runtime.execution.invocation import FenceLostError, NotBegunError
+from tasks_app.runtime.execution.key_wait import KeyWait
 from tasks_app.runtime.execution.notices import count_stale
 from tasks_app.runtime.execution.run_shell import RunParts
 from tasks_app.runtime.handler_db.handler_driver import ENDED

@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from tasks_app.domain.tasks.states import State
-from tasks_app.runtime.execution.attempt_log import ATTEMPTS
 
 
 class RunCounts:
@@ -26,8 +25,7 @@ class RunCounts:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
 
     def add(self, states: Collection[State]) -> None:
-        """Count what the database has answered, for the log and for a waiting parent."""
-        ATTEMPTS.succeeded(list(states).count(State.SUCCEEDED))
+        """Count what the database has answered, for a waiting parent."""
         if self._file >= 0:
             lines = [f"{state} {number}\n" for state, number in Counter(states).items()]
             with suppress(OSError):  # a full disk costs the count, and no outcome
