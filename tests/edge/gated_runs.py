@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +18,8 @@ from typing import NamedTuple
 import psutil
 
 from tests.broker.celery_process import HOUSE
+
+NOTHING: Mapping[str, str] = {}
 
 
 class Run(NamedTuple):
@@ -33,7 +35,13 @@ class Workers:
     """So many of ``tasks-app work``, each with a parent that replaces its child."""
 
     def __init__(
-        self, url: str, folder: Path, number: int, threads: int = 1, imports: str = "gate_handlers"
+        self,
+        url: str,
+        folder: Path,
+        number: int,
+        threads: int = 1,
+        imports: str = "gate_handlers",
+        more: Mapping[str, str] = NOTHING,
     ) -> None:
         self.log = folder / "runs"
         self.killed: dict[int, int] = {}
@@ -46,6 +54,7 @@ class Workers:
             "TASKS_APP_LEASE": "20s",
             "GATE_LOG": str(self.log),
             "PYTHONPATH": str(HOUSE),
+            **more,
         }
         command = [
             sys.executable,
