@@ -21,16 +21,24 @@ def sql_tasks_of(registry: Registry, settings: Settings, *, leave: bool) -> list
     Raises:
         TasksError: one cannot be carried out by the database; names them, with the reasons.
     """
-    specs = sorted(registry, key=lambda spec: spec.name)
-    found = [(spec, spec.statement) for spec in specs if spec.statement is not None]
-    unfit = {spec.name: why for spec, _ in found if (why := _why_not(spec, settings))}
+    unfit = unfit_sql_tasks(registry, settings)
     if unfit and not leave:
         those = "; ".join(f"{name}: {why}" for name, why in unfit.items())
         raise TasksError(
             f"The database cannot carry out {those}. Change them, or leave them to workers by "
             "--leave-unfit."
         )
-    return [_task(spec, statement) for spec, statement in found if spec.name not in unfit]
+    return [_task(*each) for each in _declared(registry) if each[0].name not in unfit]
+
+
+def unfit_sql_tasks(registry: Registry, settings: Settings) -> dict[str, str]:
+    """Return the tasks in SQL that are left to workers, each with the reason."""
+    return {spec.name: why for spec, _ in _declared(registry) if (why := _why_not(spec, settings))}
+
+
+def _declared(registry: Registry) -> list[tuple[HandlerSpec, SqlStatement]]:
+    specs = sorted(registry, key=lambda spec: spec.name)
+    return [(spec, spec.statement) for spec in specs if spec.statement is not None]
 
 
 def _why_not(spec: HandlerSpec, settings: Settings) -> str | None:
