@@ -39,7 +39,9 @@ def test_ids_are_answered_one_by_one(
     assert (done.returncode, done.stdout) == (0, f"{task_id}  {answer}\n")
     assert refused.returncode == 1
     assert refused.stdout == f"{running}  running, left as it is\n1000000000  not found\n"
-    assert "why=an outage" in shell("audit").stdout
+    listed = shell("audit", "--wide").stdout
+    assert "why=an outage" in listed
+    assert f"ids=[{task_id}]" in listed
 
 
 @each_verb
