@@ -32,7 +32,7 @@ def test_a_move_at_the_shell(shell: Shell, engine: Engine, tmp_path: Path) -> No
     assert (tmp_path / "again").read_text() == receipt
     assert "tasks.jsonl.moved is there already" in refused.stderr
     assert (left.returncode, left.stdout) == (1, "0 tasks cancelled\n")
-    assert f"2 are not held here, or gone, and left as they are: {ids[0]} {ids[1]}" in left.stderr
+    assert f"2 left alone, not held here or gone: {ids[0]} {ids[1]}" in left.stderr
 
 
 def test_what_makes_no_sense_is_refused_in_words(shell: Shell, tmp_path: Path) -> None:

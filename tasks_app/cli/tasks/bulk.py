@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NoReturn
 
 import click
@@ -175,7 +176,17 @@ def many(
         click.echo(f"bulk {token}", err=json_)
         done = run_bulk(engine, token, first=number, by=caller())
     assert done is not None  # noqa: S101  it was opened just now
+    if number is None:
+        _name_the_unmet(done, chosen["ids"])
     _tell(done, json_=json_)
+
+
+def _name_the_unmet(done: Done, ids: Sequence[int]) -> None:
+    """Leave out what was named by its id and not met. Of more ids than it shows, it cannot say."""
+    met = {*done.ids, *chain(*done.left_out.values())}
+    unmet = [one for one in ids if one not in met]
+    if unmet and len(met) == done.number:
+        done.left_out["not there, or in a state or with options that do not fit"] = unmet
 
 
 def _tell(done: Foreseen | Done, *, json_: bool) -> NoReturn:
@@ -194,7 +205,8 @@ def _tell(done: Foreseen | Done, *, json_: bool) -> NoReturn:
         if 0 < len(done.ids) <= SHOWN:
             click.echo(f"ids: {_ids(done.ids)}")
     for why, ids in sorted(done.left_out.items()):
-        click.echo(f"{len(ids)} left as they are, {why}: {_ids(ids)}", err=True)
+        alone = "it is" if len(ids) == 1 else "they are"
+        click.echo(f"{len(ids)} left as {alone}, {why}: {_ids(ids)}", err=True)
     if isinstance(done, Done) and done.more:
         click.echo(f"How these went: tasks-app audit {done.token}")
         click.echo(f"To go on: tasks-app rest {done.token}")
