@@ -100,6 +100,14 @@ def test_lists_say_held_and_name_no_date(
     assert max(map(len, f"{listed}\n{only}".splitlines())) <= 80
 
 
+def test_lists_say_disabled(shell: Shell, engine: Engine) -> None:
+    (task_id,) = make(engine, 1, delay="1h")
+    shell("disable", str(task_id))
+
+    assert re.search(rf"^{task_id} +PENDING +disabled ", shell("list").stdout, re.M)
+    assert " enabled " in shell("list", "--wide").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
