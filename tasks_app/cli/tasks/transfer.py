@@ -16,7 +16,15 @@ from tasks_app.runtime.transfer.exporting import cancel_moved, export_tasks
 from tasks_app.runtime.transfer.importing import import_tasks
 
 SHOWN = 20
-file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+
+
+def _file(_context: click.Context, _parameter: click.Parameter, given: Path) -> Path:
+    if str(given) == "-":
+        raise click.BadParameter("it holds payloads, so it is no standard input or output")
+    return given
+
+
+file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False), callback=_file)
 
 
 @click.command()
