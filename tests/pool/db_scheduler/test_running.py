@@ -202,6 +202,13 @@ def test_what_the_database_cannot_do_is_refused(engine: Engine, registry: Regist
         sql_tasks_of(registry, SETTINGS, leave=False)
     assert "slow" not in [t.name for t in sql_tasks_of(registry, SETTINGS, leave=True)]
 
+    masking = SETTINGS.model_copy(update={"masked_paths": "add:note,other:**,**.password"})
+    with pytest.raises(TasksError, match="add: a value of it is masked, and"):
+        sql_tasks_of(registry, masking, leave=False)
+    assert [t.name for t in sql_tasks_of(registry, masking, leave=True)] == [
+        *("call", "divide", "wait")
+    ]
+
     for name, statement in (("lost", "CALL nowhere(:day)"), ("ends", "SELECT '$tasks_app$'")):
         others = Registry()
         sql_handler(name, statement, registry=others)
