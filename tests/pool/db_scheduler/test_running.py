@@ -209,11 +209,17 @@ def test_what_the_database_cannot_do_is_refused(engine: Engine, registry: Regist
         *("call", "divide", "wait")
     ]
 
-    for name, statement in (("lost", "CALL nowhere(:day)"), ("ends", "SELECT '$tasks_app$'")):
+    for name, statement, why in (
+        ("lost", "CALL nowhere(:day)", "procedure nowhere"),
+        ("ends", "SELECT '$tasks_app$'", "it holds"),
+    ):
         others = Registry()
         sql_handler(name, statement, registry=others)
         tasks = sql_tasks_of(others, SETTINGS, leave=True)
-        with engine.connect() as connection, pytest.raises(UnfitStatementError, match=f"{name}: "):
+        with (
+            engine.connect() as connection,
+            pytest.raises(UnfitStatementError, match=f"{name}: {why}"),
+        ):
             functions.create(connection, SETTINGS, tasks)
 
 
