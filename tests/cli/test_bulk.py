@@ -93,7 +93,7 @@ def test_an_edit_that_the_model_refuses_names_ids_and_no_payload(
     gone = run("edit", str(task_id), "1000000000", "--set", "order_id=2", "--queue", "other")
     assert gone.returncode == 1
     assert gone.stderr == (
-        "2 left as they are, not there, or in a state or with options that do not fit: "
+        "2 left as they are, not there, so already, or with a state or options that do not fit: "
         f"{task_id} 1000000000\n"
     )
     assert run.json("show", str(task_id))["task"]["payload"] == {"order_id": 2}

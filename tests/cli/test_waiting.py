@@ -74,6 +74,10 @@ def test_a_rate_makes_a_bulk_of_ids_too(shell: Shell, engine: Engine) -> None:
     done = shell("run-now", *map(str, ids), "--rate", "1/1s")
 
     assert f"2 brought forward\nids: {ids[0]} {ids[1]}\n" in done.stdout
+    assert done.returncode == 0
+    again = shell("run-now", str(ids[0]), "1000000000", "--rate", "1/1s")
+    assert again.returncode == 1
+    assert again.stderr.endswith(f"do not fit: {ids[0]} 1000000000\n")
 
 
 def test_lists_say_held_and_name_no_date(

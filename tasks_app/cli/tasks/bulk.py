@@ -20,6 +20,7 @@ from tasks_app.domain.errors import NO
 from tasks_app.domain.explain.words import count
 from tasks_app.pool.tasks.cancel import Cancelled
 from tasks_app.pool.tasks.requeue import Requeued
+from tasks_app.runtime.api.bulk import SHOWN as HAS_IDS
 from tasks_app.runtime.api.bulk import Done, run_bulk, start_bulk
 from tasks_app.runtime.api.bulk_preview import Foreseen, foresee_bulk, foresee_rest
 from tasks_app.runtime.api.tasks import cancel_task, requeue_task
@@ -27,6 +28,7 @@ from tasks_app.runtime.handlers.registry import load_handlers
 
 SHOWN = 20
 """Ids on a line; the audit has all."""
+_UNMET = "not there, so already, or with a state or options that do not fit"
 
 
 @click.command()
@@ -135,11 +137,11 @@ def many(
 
 
 def _name_the_unmet(done: Done, ids: Sequence[int]) -> None:
-    """Leave out what was named by its id and not met. Of more ids than it shows, it cannot say."""
+    """Leave out what was named by its id and not changed. Of more ids than it has, nobody knows."""
     met = {*done.ids, *chain(*done.left_out.values())}
     unmet = [one for one in ids if one not in met]
-    if unmet and len(met) == done.number:
-        done.left_out["not there, or in a state or with options that do not fit"] = unmet
+    if unmet and len(ids) <= HAS_IDS:
+        done.left_out[_UNMET] = unmet
 
 
 def _tell(done: Foreseen | Done, *, json_: bool) -> NoReturn:
