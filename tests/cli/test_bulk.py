@@ -84,11 +84,17 @@ def test_an_edit_that_the_model_refuses_names_ids_and_no_payload(
     listed = run("audit", token_of(refused.stdout), "--json")
 
     assert refused.returncode == 1
-    told = f"1 left as they are, its handler refuses payload.order_id: {task_id}\n"
+    told = f"1 left as it is, its handler refuses payload.order_id: {task_id}\n"
     assert refused.stderr == told
     assert (edited.returncode, edited.stdout.splitlines()[1:]) == (
         0,
         ["1 edited", f"ids: {task_id}"],
+    )
+    gone = run("edit", str(task_id), "1000000000", "--set", "order_id=2", "--queue", "other")
+    assert gone.returncode == 1
+    assert gone.stderr == (
+        "2 left as they are, not there, so already, or with a state or options that do not fit: "
+        f"{task_id} 1000000000\n"
     )
     assert run.json("show", str(task_id))["task"]["payload"] == {"order_id": 2}
     assert "secret" not in refused.stdout + refused.stderr + listed.stdout

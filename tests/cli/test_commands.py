@@ -319,6 +319,8 @@ def test_explain_says_what_is_the_case_and_what_to_do(shell: Shell, engine: Engi
     assert re.search(r"^Also: Every queue was paused .*Z\): moving\.$", done.stdout, re.MULTILINE)
     assert "When it may go on: tasks-app resume --all" in lines
     assert re.search(r"^due_at +\d{4}-.*Z  in 59 min$", done.stdout, re.MULTILINE)
+    assert re.search(r"^children +0 serve the queue, 0 of them know the name$", done.stdout, re.M)
+    assert re.search(r"^busy +0 of them, at their last heartbeat$", done.stdout, re.MULTILINE)
     assert [f["subject"] for f in said["findings"]] == ["not due", "paused", "no worker"]
     assert said["facts"]["name"] == "cli.echo"
     assert "There is no task 999999999 in any pool." in nobody.stdout

@@ -107,7 +107,13 @@ def test_tasks_in_sql_are_registered_on_request(
     assert shell.process(*install).stdout == f"{CALLS}  CALL public.task_run_sql()\n"
     assert "functions: installed;" in shell.process("db-scheduler", "status").stdout
 
-    module.write_text(declared.replace("int", "bigint"))
-    assert "installed by other code" in shell.process("db-scheduler", "status").stdout
+    limited = 'tasks_app.sql_handler("two", "SELECT 2", timeout="1s")\n'
+    module.write_text(declared.replace("int", "bigint") + limited)
+    other = shell.process("db-scheduler", "status")
+    assert "installed by other code" in other.stdout
+    assert "two is left to workers: it has a timeout, " in other.stdout
+    again = "Run again: tasks-app db-scheduler install --sql-tasks --functions-only --leave-unfit\n"
+    assert other.stderr.endswith(again)
     module.write_text("")
+    assert "Set TASKS_APP_IMPORTS as where it" in shell.process("db-scheduler", "status").stderr
     assert "There are no tasks in SQL" in shell.process(*install).stderr

@@ -95,6 +95,7 @@ def test_a_wrong_setting_or_module_is_a_finding(shell: Shell) -> None:
 
     assert (wrong.returncode, broken.returncode) == (1, 1)
     assert wrong.stdout.startswith("fail  settings      TASKS_APP_LEASE is wrong")
+    assert wrong.stdout.endswith(" or 10m. See docs/reference/settings.md.\n")
     assert "no_such_module" in broken.stdout
     assert SECRET not in wrong.stdout
     assert "Traceback" not in wrong.stderr + broken.stderr

@@ -83,7 +83,9 @@ def test_a_missing_key_is_an_answer(
     encryption.cache_clear()
 
     left = shell("encryption", "rotate")
+    shown = shell("show", str(task_id), "--decrypt")
 
     assert left.returncode == 1
     assert "1 value left: the key k1 is missing here" in left.stderr
-    assert task_id
+    assert "encrypted (key k1)" in shown.stdout
+    assert shown.stderr == "Not all can be decrypted by the keys of this process.\n"

@@ -45,7 +45,10 @@ def test_limits_are_set_changed_listed_and_dropped(run: Shell) -> None:
     [
         (("queue", "mail"), "limit limits nothing. Allowed: most, rate, or both."),
         (("queue", "a b", "--most", "1"), "text that matches"),
-        (("name", "t", "--rate", "often"), "a number and a time, such as 100/1m"),
+        (
+            ("name", "t", "--rate", "often"),
+            "limit.rate is no rate. Allowed: a number and a time, such as 100/1m",
+        ),
         (("name", "t", "--rate", "100/1s", "--burst", "9"), "at least 10"),
         (("name", "t", "--most", "1", "--burst", "9"), "without a rate"),
         (("key", "t", "--most", "-1"), "an integer 0"),

@@ -8,12 +8,21 @@ from tests.cli.shell import Shell
 
 
 def test_tables_and_indexes_are_listed_with_what_they_waste(shell: Shell) -> None:
-    shown = shell("maintain")
+    shown = shell("maintain", "--all")
     all_of_them = json.loads(shell("maintain", "--all", "--json").stdout)
 
     assert shown.stdout.splitlines()[0].split()[:3] == ["name", "table", "kind"]
     assert {"task_pending", "task_pending_pkey"} <= {each["name"] for each in all_of_them}
     assert {each["kind"] for each in all_of_them} == {"table", "index"}
+
+
+def test_where_little_is_wasted_it_lists_nothing_and_rewrites_nothing(shell: Shell) -> None:
+    nothing = "Nothing wastes a megabyte. To list all: tasks-app maintain --all\n"
+    assert shell("maintain").stdout == nothing
+    assert json.loads(shell("maintain", "--json").stdout) == []
+    assert shell("maintain", "--reindex").stdout == (
+        "0 indexes written anew. None wastes more than half and 10 MB.\n"
+    )
 
 
 def test_a_named_index_is_written_anew(shell: Shell) -> None:

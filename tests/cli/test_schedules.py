@@ -170,6 +170,7 @@ def test_wrong_usage_exits_with_2_and_writes_nothing(
 def test_a_schedule_is_run_now_and_fires_as_before(run: Shell, engine: Engine) -> None:
     run("schedules", "add", "night", "cli.echo", '{"n": 1}', *DAILY, "--jitter", "1h")
     run("schedules", "disable", "night")
+    assert re.search(r"^jitter +1h$", run("schedules", "show", "night").stdout, re.M)
     before = next_runs(engine)
 
     made = run.json("schedules", "run", "night")

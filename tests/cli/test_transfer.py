@@ -32,7 +32,7 @@ def test_a_move_at_the_shell(shell: Shell, engine: Engine, tmp_path: Path) -> No
     assert (tmp_path / "again").read_text() == receipt
     assert "tasks.jsonl.moved is there already" in refused.stderr
     assert (left.returncode, left.stdout) == (1, "0 tasks cancelled\n")
-    assert f"2 are not held here, or gone, and left as they are: {ids[0]} {ids[1]}" in left.stderr
+    assert f"2 left alone, not held here or gone: {ids[0]} {ids[1]}" in left.stderr
 
 
 def test_what_makes_no_sense_is_refused_in_words(shell: Shell, tmp_path: Path) -> None:
@@ -42,6 +42,7 @@ def test_what_makes_no_sense_is_refused_in_words(shell: Shell, tmp_path: Path) -
     there = shell("export", "there", "--name", "t")
     none = shell("import", "no_such_file")
     other = shell("import", "there")
+    dash = shell("export", "-", "--name", "t")
     nowhere = shell("export", "no/folder/tasks.jsonl", "--name", "t")
 
     assert "That would be everything" in everything.stderr
@@ -49,6 +50,8 @@ def test_what_makes_no_sense_is_refused_in_words(shell: Shell, tmp_path: Path) -
     assert "no_such_file cannot be read" in none.stderr
     assert "Line 1 is no task" in other.stderr
     assert "cannot be written" in nowhere.stderr
-    for answer in (everything, there, none, other, nowhere):
+    assert "it holds payloads" in dash.stderr
+    assert not (tmp_path / "-").exists()
+    for answer in (everything, there, none, other, nowhere, dash):
         assert answer.returncode == 2
         assert "Traceback" not in answer.stderr

@@ -39,7 +39,9 @@ def test_ids_are_answered_one_by_one(
     assert (done.returncode, done.stdout) == (0, f"{task_id}  {answer}\n")
     assert refused.returncode == 1
     assert refused.stdout == f"{running}  running, left as it is\n1000000000  not found\n"
-    assert "why=an outage" in shell("audit").stdout
+    listed = shell("audit", "--wide").stdout
+    assert "why=an outage" in listed
+    assert f"ids=[{task_id}]" in listed
 
 
 @each_verb
@@ -72,6 +74,10 @@ def test_a_rate_makes_a_bulk_of_ids_too(shell: Shell, engine: Engine) -> None:
     done = shell("run-now", *map(str, ids), "--rate", "1/1s")
 
     assert f"2 brought forward\nids: {ids[0]} {ids[1]}\n" in done.stdout
+    assert done.returncode == 0
+    again = shell("run-now", str(ids[0]), "1000000000", "--rate", "1/1s")
+    assert again.returncode == 1
+    assert again.stderr.endswith(f"do not fit: {ids[0]} 1000000000\n")
 
 
 def test_lists_say_held_and_name_no_date(
@@ -96,6 +102,14 @@ def test_lists_say_held_and_name_no_date(
     everything = f"{listed}{only}{shown}{said}{stored}"
     assert not re.search(r"(?<![\w-])9[5-9]\d\d-\d\d-", everything)  # a key may hold such digits
     assert max(map(len, f"{listed}\n{only}".splitlines())) <= 80
+
+
+def test_lists_say_disabled(shell: Shell, engine: Engine) -> None:
+    (task_id,) = make(engine, 1, delay="1h")
+    shell("disable", str(task_id))
+
+    assert re.search(rf"^{task_id} +PENDING +disabled ", shell("list").stdout, re.M)
+    assert " enabled " in shell("list", "--wide").stdout
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_what_matches_is_held_and_released_in_stages(engine: Engine, browser: Br
     assert (held, other) == (True, False)
     assert "held" in text_of(browser.get("/tasks").text)
     page = text_of(browser.get(f"/tasks/{ids[0]}").text)
-    assert "It is held since just now" in page
+    assert "It was put on hold just now" in page
     assert "the bank asks" in page
     assert "9899" not in page
     browser.act(f"/tasks/{ids[0]}/release")

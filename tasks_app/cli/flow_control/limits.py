@@ -35,7 +35,9 @@ def list_(*, json_: bool) -> None:
 @click.option("--most", type=int, help="How many run at a time; 0: none.")
 @click.option("--rate", help="How many start in a period: 100/1m.")
 @click.option(
-    "--burst", type=int, help="How many start at once after a quiet time. Default: by --rate."
+    "--burst",
+    type=int,
+    help="How many start at once after a quiet time. Default: the rate's of a second, or 1.",
 )
 @output.as_json
 def set_(

@@ -96,6 +96,6 @@ def _show(token: int, *, json_: bool) -> None:
 def _what(line: AuditLine) -> str:
     """Say what it was done to, without the values of a patch."""
     words = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in line.what.items()]
-    if line.what.keys() <= {"why"} and line.bulk is None and line.ids:
+    if line.bulk is None and line.ids and "ids" not in line.what:
         words.insert(0, f"ids={json.dumps(line.ids[:20])}")
     return " ".join(words)

@@ -14,7 +14,7 @@ from tasks_app.pool.db_scheduler.functions import Installed
 from tasks_app.pool.db_scheduler.statements import SqlTask
 from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
 from tasks_app.runtime.schedules.db_scheduler import DbScheduler
-from tasks_app.runtime.schedules.sql_tasks import sql_tasks_of
+from tasks_app.runtime.schedules.sql_tasks import sql_tasks_of, unfit_sql_tasks
 
 _where = click.option(
     "--cron-database", help="The database that has pg_cron, if it is not that of the tasks."
@@ -66,7 +66,9 @@ def status(*, cron_database: str | None, json_: bool) -> None:
     Exit 1: nothing is installed, or something is wrong.
     """
     with opened() as database:
-        state = DbScheduler(settings(), database, cron_database).status(_sql_tasks(leave=True))
+        scheduler = DbScheduler(settings(), database, cron_database)
+        tasks = _sql_tasks(leave=True)
+        state = scheduler.status(tasks, unfit_sql_tasks(HANDLERS, settings()))
     if json_:
         output.print_json(state)
     else:
@@ -80,6 +82,8 @@ def status(*, cron_database: str | None, json_: bool) -> None:
             )
         for name, why in state.not_fired.items():
             click.echo(f"{name} is left to beat or a worker: {why}")
+        for name, why in state.not_carried_out.items():
+            click.echo(f"{name} is left to workers: {why}")
         for line in state.trouble:
             click.echo(line, err=True)
     sys.exit(NO if state.trouble or state.functions is Installed.NO else 0)

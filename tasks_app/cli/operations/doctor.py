@@ -59,7 +59,7 @@ def _examine() -> list[Finding]:
         _ = given.database
     except ConfigurationError as error:
         fact, _, advice = str(error).partition(". ")
-        return [fail("settings", fact, advice or "See docs/reference/settings.md.")]
+        return [fail("settings", fact.rstrip("."), advice or "See docs/reference/settings.md.")]
     from tasks_app.monitor.checks.checkup import examine  # noqa: PLC0415  not for a wrong setting
     from tasks_app.runtime.handler_db.driver_internals import examine as examine_drivers  # noqa: PLC0415
 

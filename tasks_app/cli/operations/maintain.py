@@ -15,12 +15,19 @@ from tasks_app.pool.operations.bloat import RelationSize, sizes
 from tasks_app.runtime.reindex import reindex as rewrite
 
 SHOWN = 20
+WORTH_SHOWING = 2**20
+"""Bytes: the estimate is one in pages, so of a small index it says nothing."""
 
 
 @click.command()
 @click.option("--reindex", is_flag=True, help="Write bloated indexes anew, while others work.")
 @click.option("--index", "indexes", multiple=True, help="With --reindex: these, bloated or not.")
-@click.option("--all", "all_", is_flag=True, help="List all, not the 20 that waste most.")
+@click.option(
+    "--all",
+    "all_",
+    is_flag=True,
+    help="List all, not the 20 that waste most, of those that waste a megabyte.",
+)
 @output.as_json
 def maintain(*, reindex: bool, indexes: tuple[str, ...], all_: bool, json_: bool) -> None:
     """Show what tables and indexes waste, by estimate.
@@ -36,7 +43,10 @@ def maintain(*, reindex: bool, indexes: tuple[str, ...], all_: bool, json_: bool
         return
     with transaction() as connection:
         found = sizes(connection)
-    shown = found if all_ else found[:SHOWN]
+    shown = found if all_ else [size for size in found[:SHOWN] if size.wasted >= WORTH_SHOWING]
+    if not (shown or json_):
+        click.echo("Nothing wastes a megabyte. To list all: tasks-app maintain --all")
+        return
     columns = ("name", "table", "kind", "bytes", "if written anew", "wasted")
     output.print_list(shown, columns, _line, json_=json_)
 
@@ -56,7 +66,8 @@ def _reindex(indexes: tuple[str, ...], *, json_: bool) -> None:
     else:
         for name in result.dropped:
             click.echo(f"{name}, which an earlier try left half done, was dropped")
-        click.echo(f"{count(len(result.done), 'index')} written anew.")
+        none = "" if result.done or result.in_use else " None wastes more than half and 10 MB."
+        click.echo(f"{count(len(result.done), 'index')} written anew.{none}")
     for name in result.in_use:
         click.echo(
             f"{name} stays: a transaction is open for long. tasks-app doctor names it. "

@@ -21,6 +21,7 @@ from tasks_app.cli.schedules.fields import (
     timing,
 )
 from tasks_app.cli.schedules.instants import backfill, preview
+from tasks_app.domain.durations import format_duration
 from tasks_app.pool.connection.clock import instant
 from tasks_app.runtime.api.tasks import get_task
 from tasks_app.runtime.handlers.registry import load_handlers
@@ -67,7 +68,10 @@ def show(name: str, *, json_: bool) -> None:
         found = known(rows.get_schedule(connection, name), name)
         last = get_task(connection, found.last_task_id) if found.last_task_id else None
     said = {**fields(found), "last_task_state": last and last.state}
-    output.print_json(said) if json_ else output.print_fields(said.items())
+    if json_:
+        output.print_json(said)
+    else:
+        output.print_fields({**said, "jitter": format_duration(found.jitter)}.items())
 
 
 @schedules.command()

@@ -6,19 +6,21 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NoReturn
 
 import click
 
 from tasks_app.cli import output
-from tasks_app.cli.arguments import json_object, options
+from tasks_app.cli.arguments import json_object
 from tasks_app.cli.database import caller, connected, settings, transaction
+from tasks_app.cli.tasks.filters import dry_run, filters, first, selects, why
 from tasks_app.domain.creation.patch import patch_of
 from tasks_app.domain.errors import NO
 from tasks_app.domain.explain.words import count
-from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.tasks.cancel import Cancelled
 from tasks_app.pool.tasks.requeue import Requeued
+from tasks_app.runtime.api.bulk import SHOWN as HAS_IDS
 from tasks_app.runtime.api.bulk import Done, run_bulk, start_bulk
 from tasks_app.runtime.api.bulk_preview import Foreseen, foresee_bulk, foresee_rest
 from tasks_app.runtime.api.tasks import cancel_task, requeue_task
@@ -26,48 +28,7 @@ from tasks_app.runtime.handlers.registry import load_handlers
 
 SHOWN = 20
 """Ids on a line; the audit has all."""
-
-first = click.option(
-    "--first", type=click.IntRange(1), help="Act on this many, and say how to go on."
-)
-dry_run = click.option("--dry-run", is_flag=True, help="Only count the tasks; change nothing.")
-why = click.option("--why", metavar="TEXT", help="Why; audit, trail and `explain` show it.")
-
-
-_named = options(
-    click.option("--name", help="Tasks of this name."),
-    click.option("--queue", help="Of this queue."),
-    click.option("--biz-key", help="Of this business object: order:42."),
-)
-_placed = options(
-    click.option(
-        "--pool", type=click.Choice([str(pool) for pool in Pool]), help="Only those in this pool."
-    ),
-    click.option(
-        "--state",
-        type=click.Choice([str(s) for s in State], case_sensitive=False),
-        help="Only those in this state.",
-    ),
-    click.option("--fingerprint", help="Of the error, as `errors` lists it."),
-)
-_aged = options(
-    click.option("--error-kind", help="Class of the last error."),
-    click.option("--error-text", help="Part of the last error."),
-    click.option("--older-than", help="Created, or finished, longer ago than this: 30m, 6h, 2d."),
-    click.option("--newer-than", help="Created, or finished, within this long."),
-    first,
-    dry_run,
-)
-filters = options(_named, _placed, _aged)
-"""Which tasks, and how many of them now."""
-waiting_filters = options(
-    _named,
-    click.option(
-        "--retrying", is_flag=True, default=None, help="Only those that wait for another attempt."
-    ),
-    _aged,
-)
-"""The same of those that wait."""
+_UNMET = "not there, so already, or with a state or options that do not fit"
 
 
 @click.command()
@@ -152,11 +113,6 @@ def rest(token: int, first: int | None, *, dry_run: bool, json_: bool) -> None:
     _tell(done, json_=json_)
 
 
-def selects(given: dict[str, Any]) -> bool:
-    """Say whether any option selects tasks."""
-    return any(value is not None and value is not False for value in given.values())
-
-
 def many(
     action: str,
     ids: Sequence[int],
@@ -175,7 +131,17 @@ def many(
         click.echo(f"bulk {token}", err=json_)
         done = run_bulk(engine, token, first=number, by=caller())
     assert done is not None  # noqa: S101  it was opened just now
+    if number is None:
+        _name_the_unmet(done, chosen["ids"])
     _tell(done, json_=json_)
+
+
+def _name_the_unmet(done: Done, ids: Sequence[int]) -> None:
+    """Leave out what was named by its id and not changed. Of more ids than it has, nobody knows."""
+    met = {*done.ids, *chain(*done.left_out.values())}
+    unmet = [one for one in ids if one not in met]
+    if unmet and len(ids) <= HAS_IDS:
+        done.left_out[_UNMET] = unmet
 
 
 def _tell(done: Foreseen | Done, *, json_: bool) -> NoReturn:
@@ -193,8 +159,9 @@ def _tell(done: Foreseen | Done, *, json_: bool) -> NoReturn:
         click.echo(", ".join(told) or "nothing to do")
         if 0 < len(done.ids) <= SHOWN:
             click.echo(f"ids: {_ids(done.ids)}")
-    for why, ids in sorted(done.left_out.items()):
-        click.echo(f"{len(ids)} left as they are, {why}: {_ids(ids)}", err=True)
+    for reason, ids in sorted(done.left_out.items()):
+        alone = "it is" if len(ids) == 1 else "they are"
+        click.echo(f"{len(ids)} left as {alone}, {reason}: {_ids(ids)}", err=True)
     if isinstance(done, Done) and done.more:
         click.echo(f"How these went: tasks-app audit {done.token}")
         click.echo(f"To go on: tasks-app rest {done.token}")

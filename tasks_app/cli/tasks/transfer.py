@@ -16,7 +16,15 @@ from tasks_app.runtime.transfer.exporting import cancel_moved, export_tasks
 from tasks_app.runtime.transfer.importing import import_tasks
 
 SHOWN = 20
-file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+
+
+def _file(_context: click.Context, _parameter: click.Parameter, given: Path) -> Path:
+    if str(given) == "-":
+        raise click.BadParameter("it holds payloads, so it is no standard input or output")
+    return given
+
+
+file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False), callback=_file)
 
 
 @click.command()
@@ -38,7 +46,7 @@ def export(file: Path, *, json_: bool, **selection: Any) -> None:
     with connected() as engine:
         done = export_tasks(engine, file, by=caller(), **selection)
     output.answer(f"{count(done.tasks, 'task')} exported to {file}", done, json_=json_)
-    _left(done.members, "belong to groups, and stay")
+    _left(done.members, "left out, as members of groups")
 
 
 @click.command("import")
@@ -60,7 +68,7 @@ def import_(file: Path, receipt: Path | None, *, json_: bool) -> None:
         done = import_tasks(engine, file, receipt, by=caller())
     words = f"{count(done.tasks, 'task')} of {file} here: {receipt} says which"
     output.answer(words, done, json_=json_)
-    _left(done.left_out, "are left out: others have their names and unique keys here")
+    _left(done.left_out, "left out: others have their names and unique keys here")
 
 
 @click.command("cancel-moved")
@@ -74,7 +82,7 @@ def cancel_moved_(file: Path, *, json_: bool) -> None:
     with connected() as engine:
         done = cancel_moved(engine, file, by=caller())
     output.answer(f"{count(done.cancelled, 'task')} cancelled", done, json_=json_)
-    _left(done.left, "are not held here, or gone, and left as they are")
+    _left(done.left, "left alone, not held here or gone")
 
 
 def _left(ids: list[int], why: str) -> None:

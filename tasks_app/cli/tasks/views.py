@@ -26,6 +26,7 @@ from tasks_app.runtime.encryption.encryption import encryption
 from tasks_app.runtime.encryption.values import (
     concealed_attempts,
     concealed_task,
+    is_encrypted,
     masks,
     opened_attempts,
     opened_task,
@@ -102,7 +103,7 @@ def list_(*, wide: bool, json_: bool, **filters: Any) -> None:
 _WIDE = (
     *("id", "pool", "state", "name", "queue", "priority", "biz_key", "unique_key", "attempt"),
     *("failures", "max_attempts", "crashes", "created_at", "due_at", "started_at", "finished_at"),
-    *("held", "expires_at", "cancel_requested_at", "owner", "lease_until", "run_ms"),
+    *("enabled", "held", "expires_at", "cancel_requested_at", "owner", "lease_until", "run_ms"),
     *("sub_status", "updated_at"),
 )
 
@@ -120,6 +121,8 @@ def _when(task: Task, now: datetime) -> str:
         return f"began {listing.age(task.started_at, now)}"
     if task.held:
         return "held"
+    if task.state is State.PENDING and not task.enabled:
+        return "disabled"
     if task.state is State.PENDING:
         return f"due {listing.age(task.due_at, now)}"
     return listing.age(task.finished_at, now)
@@ -201,6 +204,8 @@ def _as_asked(task: Task, attempts: list[Attempt], *, decrypt: bool) -> tuple[Ta
         if not encryption().has_key():
             output.refuse("No key is configured here. Set TASKS_APP_ENCRYPTION_KEYS.")
         task, attempts = opened_task(task), opened_attempts(attempts, task.name)
+        if is_encrypted(task, attempts):
+            click.echo("Not all can be decrypted by the keys of this process.", err=True)
     return concealed_task(task), concealed_attempts(attempts, task)
 
 

@@ -10,7 +10,8 @@ import click
 
 from tasks_app.cli import output
 from tasks_app.cli.arguments import moment, options
-from tasks_app.cli.tasks.bulk import each, many, selects, waiting_filters, why
+from tasks_app.cli.tasks.bulk import each, many
+from tasks_app.cli.tasks.filters import selects, waiting_filters, why
 from tasks_app.domain.operations.selection import DONE, Action
 from tasks_app.runtime.api import amend_waiting
 from tasks_app.runtime.api.amend_waiting import Changed

@@ -7,6 +7,7 @@ import shlex
 from tasks_app.domain.explain.facts import MOST_AHEAD, TaskFacts
 from tasks_app.domain.explain.words import count, when
 from tasks_app.domain.finding import Finding, fail, ok, warn
+from tasks_app.domain.flow_control.waiting_reason import WORDS, WaitingKind
 
 
 def in_broker(facts: TaskFacts) -> Finding | None:
@@ -69,10 +70,13 @@ def limit(facts: TaskFacts) -> Finding | None:
 
 def parked(facts: TaskFacts) -> Finding | None:
     """A scan found it, and it could not run at that time."""
-    row = facts.ready
+    row = facts.due
     if row is None or row.parked is None or row.scan_at is None:
         return None
     if facts.turn is not None or facts.shut:
+        return None
+    lacks_key = row.parked.startswith(WORDS[WaitingKind.ENCRYPTION])  # also for the next worker
+    if facts.ready is None and not lacks_key:
         return None
     fact = f"It was set aside: {row.parked}; it is looked at again {when(row.scan_at, facts.now)}"
     advice = "Mend that, unless it is mended: then it starts by itself."

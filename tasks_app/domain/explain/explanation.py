@@ -70,8 +70,8 @@ def _shown(facts: TaskFacts) -> dict[str, Any]:
         return _without_none(shown)
     service, scan = facts.service, facts.scan
     shown |= {
-        "children": f"{service.children} serve the queue, {service.knowing} of them know the name, "
-        f"{service.busy} ran something at their last heartbeat",
+        "children": f"{service.children} serve the queue, {service.knowing} of them know the name",
+        "busy": f"{service.busy} of them, at their last heartbeat",
         "scanned_at": scan.done_at if scan else None,
         "scanned_by": scan.holder if scan else None,
         "unpublished_since": facts.refused_since,

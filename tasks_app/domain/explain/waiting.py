@@ -20,10 +20,10 @@ def held(facts: TaskFacts) -> Finding | None:
     row, hold = facts.waiting, facts.hold
     if row is None or not row.held:
         return None
-    by = f" since {when(hold.since, facts.now)} by {hold.by}" if hold else ""
+    put = f"was put on hold {when(hold.since, facts.now)} by {hold.by}" if hold else "is on hold"
     why = f": {hold.why}" if hold and hold.why else ""
     command = f"tasks-app release {row.id}"
-    return warn("held", f"It is held{by}{why}", f"When it may go on: {command}")
+    return warn("held", f"It {put}{why}", f"When it may go on: {command}")
 
 
 def disabled(facts: TaskFacts) -> Finding | None:

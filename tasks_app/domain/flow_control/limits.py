@@ -69,7 +69,7 @@ def _rate(rate: Any) -> tuple[int, timedelta]:
     try:
         return parse_rate(rate)
     except ValueError:
-        raise InvalidTaskError("limit.rate", "is none", ALLOWED_RATE) from None
+        raise InvalidTaskError("limit.rate", "is no rate", ALLOWED_RATE) from None
 
 
 def _integer(name: str, value: Any, least: int) -> int:

@@ -136,7 +136,9 @@ def options_of(when: When, kind: TimingKind) -> dict[str, Any]:
         raise InvalidScheduleError("on_day_off", "is given without a calendar", "calendar= beside")
     off = read_days_off(said)
     if off and off.policy is OnDayOff.NEXT_WORKING_DAY and kind is TimingKind.EVERY:
-        raise InvalidScheduleError("on_day_off", "moves an interval", "skip, or cron= or at=")
+        raise InvalidScheduleError(
+            "on_day_off", "cannot move instants of every=", "skip, or cron= or at="
+        )
     return said
 
 

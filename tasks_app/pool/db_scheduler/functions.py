@@ -78,18 +78,21 @@ def installed(
     connection: Connection, settings: Settings, tasks: Sequence[SqlTask] = ()
 ) -> Installed:
     """Compare what stands with what this code, settings and ``tasks`` would make."""
-    rows = connection.execute(_STANDING, {"pending": PENDING}).all()
-    found = {row.mark for row in rows}
-    runs = RUN.rpartition(".")[2] in {row.name for row in rows}
+    found = {row.mark for row in connection.execute(_STANDING, {"pending": PENDING})}
     if not found:
         return Installed.NO
+    carried_out = tasks if runs_sql_tasks(connection) else None
     try:
-        wanted = {
-            _mark(*each) for each in _all(connection, settings, tasks if runs else None).items()
-        }
+        wanted = {_mark(*each) for each in _all(connection, settings, carried_out).items()}
     except UnfitStatementError:
         return Installed.OTHERWISE
     return Installed.YES if found == wanted else Installed.OTHERWISE
+
+
+def runs_sql_tasks(connection: Connection) -> bool:
+    """Say whether what stands carries out tasks in SQL."""
+    names = {row.name for row in connection.execute(_STANDING, {"pending": PENDING})}
+    return RUN.rpartition(".")[2] in names
 
 
 def unfit(connection: Connection) -> dict[str, str]:

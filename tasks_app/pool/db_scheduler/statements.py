@@ -79,7 +79,7 @@ def _types(connection: Connection, name: str, statement: str) -> list[str]:
         said = server.prepare(b"", statement.encode())
         if said.status != 1:  # PGRES_COMMAND_OK
             text = said.error_message.decode("utf-8", "replace").partition("\n")[0]
-            raise UnfitStatementError(f"{name}: {text}")
+            raise UnfitStatementError(f"{name}: {text.partition(':')[2].strip()}")  # no ERROR
         found = server.describe_prepared(b"")
         oids = [found.param_type(number) for number in range(found.nparams)]
     finally:

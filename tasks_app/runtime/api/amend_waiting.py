@@ -100,7 +100,7 @@ def hold_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "")
     >>> print(hold_task(session, task_id, by="anna", why="the bank asks"))
     changed
     >>> explain_task(session, task_id).findings[0].fact
-    'It is held since just now (...) by anna: the bank asks'
+    'It was put on hold just now (...) by anna: the bank asks'
     """
     return on_connection(session, _verb(Action.HOLD, task_id, by, why))
 

@@ -98,5 +98,5 @@ def _run(
             raise Fail(ENDS_TRANSACTION) from error
         if limit_s is not None and state == _CANCELLED and time.monotonic() >= (ctx.deadline or 0):
             raise HandlerTimeoutError(round(limit_s, 2)) from error
-        raise
+        raise error.with_traceback(None) from None  # its frames are the drivers', always the same
     return None if rows is None else {"rows": rows}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, cached_property
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 log = quiet_logger(__name__)
 
 DATABASE = "database"
+TELL_EVERY_S = 30.0
 Begin = Callable[[], AbstractContextManager[Connection]]
 """Opens a transaction of our own, which commits."""
 
@@ -51,6 +53,7 @@ class LargeValues:
         self._place = settings.large_values
         self._limit = settings.large_limit
         self._in_row = settings.payload_limit, settings.result_limit
+        self._tell_at = 0.0
 
     def __bool__(self) -> bool:
         """Whether large values are kept; else they are refused."""
@@ -140,10 +143,17 @@ class LargeValues:
         try:
             return self.load(begin, task_id, reference, PAYLOAD)
         except LargeStoreError as error:
-            log.warning("task %s: not begun: %s", task_id, error)
+            self._tell(task_id, error)
             raise
         except LargeValueLostError as error:
             raise Fail(str(error)) from None
+
+    def _tell(self, task_id: int, error: LargeStoreError) -> None:
+        """Log once in a while: each task is tried again every few seconds, and fails alike."""
+        now = time.monotonic()
+        if now >= self._tell_at:
+            self._tell_at = now + TELL_EVERY_S
+            log.warning("task %s, and others like it: not begun: %s", task_id, error)
 
     def load(self, begin: Begin, task_id: int, reference: Reference, kind: str) -> str:
         """Return a value, JSON text, which may be encrypted.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,6 +22,7 @@ from tasks_app.pool.schedules.schedules import clock
 from tasks_app.pool.schema import check_version
 from tasks_app.runtime.db.database import Database
 
+INSTALL = "tasks-app db-scheduler install"
 PATIENCE = timedelta(minutes=3)
 """A job that ran longer ago does not run."""
 _PRIVILEGE = "42501"
@@ -40,6 +41,8 @@ class DbSchedulerState:
     jobs: list[CronJob]
     not_fired: dict[str, str]
     """Enabled schedules that are left to beat or a worker, each with the reason."""
+    not_carried_out: dict[str, str]
+    """Tasks in SQL that are left to workers, each with the reason, where others are not."""
     trouble: list[str]
     """What is wrong, each with what to do."""
 
@@ -98,17 +101,37 @@ class DbScheduler:
                 jobs.add(cron, jobs.prefix_of(_home(commands)), self._name, commands)
         return commands
 
-    def status(self, tasks: Sequence[SqlTask] = ()) -> DbSchedulerState:
-        """Look at functions, jobs and their last runs; nothing is written."""
+    def status(
+        self, tasks: Sequence[SqlTask] = (), unfit: Mapping[str, str] | None = None
+    ) -> DbSchedulerState:
+        """Look at functions, jobs and their last runs; nothing is written.
+
+        ``tasks``, ``unfit``: those in SQL that the database would carry out here, and would not.
+        """
         with self._database.begin() as connection:
             standing = functions.installed(connection, self._settings, tasks)
             commands = functions.commands(connection)
+            runs = functions.runs_sql_tasks(connection)
             left = {} if standing is Installed.NO else functions.unfit(connection)
+        not_carried_out = dict(unfit or {}) if runs else {}
         with self._cron() as cron:
             version = jobs.version(cron)
             found = jobs.find(cron, jobs.prefix_of(_home(commands)), self._name) if version else []
-            trouble = list(_trouble(standing, found, clock(cron)))
-        return DbSchedulerState(standing, commands, version, found, left, trouble)
+            again = {
+                "--sql-tasks": runs,
+                "--functions-only": not found,
+                "--leave-unfit": bool(left or not_carried_out),
+                f"--cron-database {self._cron_name}": found and self._cron_name != self._name,
+            }
+            command = " ".join((INSTALL, *(option for option, given in again.items() if given)))
+            trouble = list(_trouble(standing, found, clock(cron), command))
+        if runs and not tasks:
+            trouble.insert(
+                0,
+                "No task in SQL is known here, but the database carries some out. "
+                "Set TASKS_APP_IMPORTS as where it was installed.",
+            )
+        return DbSchedulerState(standing, commands, version, found, left, not_carried_out, trouble)
 
     def remove(self) -> tuple[int, int]:
         """Remove the jobs, then the functions; return how many of each."""
@@ -179,14 +202,14 @@ def _explained() -> Iterator[None]:
         ) from None
 
 
-def _trouble(standing: Installed, found: list[CronJob], now: datetime) -> Iterator[str]:
+def _trouble(
+    standing: Installed, found: list[CronJob], now: datetime, command: str
+) -> Iterator[str]:
     if standing is Installed.OTHERWISE:
-        yield (
-            "The functions are of other code or settings. Run again: tasks-app db-scheduler install"
-        )
+        yield f"The functions are of other code or settings. Run again: {command}"
     for job in found:
         if not job.active:
-            yield f"The job {job.duty} is switched off. Run again: tasks-app db-scheduler install"
+            yield f"The job {job.duty} is switched off. Run again: {command}"
         elif job.status == "failed":
             yield (
                 f"The job {job.duty} failed: {job.message or 'no message'}. If it could not "

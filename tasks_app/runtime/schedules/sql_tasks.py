@@ -7,6 +7,7 @@ from tasks_app.domain.errors import TasksError
 from tasks_app.domain.handlers.outages import DEFAULT_RULE
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.handlers.sql_statement import SqlStatement
+from tasks_app.domain.tasks.masks import masks_of
 from tasks_app.domain.tasks.retry_policy import Exponential, Fixed, Levels
 from tasks_app.pool.db_scheduler.statements import SqlTask
 from tasks_app.runtime.handlers.registry import Registry
@@ -21,23 +22,38 @@ def sql_tasks_of(registry: Registry, settings: Settings, *, leave: bool) -> list
     Raises:
         TasksError: one cannot be carried out by the database; names them, with the reasons.
     """
-    specs = sorted(registry, key=lambda spec: spec.name)
-    found = [(spec, spec.statement) for spec in specs if spec.statement is not None]
-    unfit = {spec.name: why for spec, _ in found if (why := _why_not(spec, settings))}
+    unfit = unfit_sql_tasks(registry, settings)
     if unfit and not leave:
         those = "; ".join(f"{name}: {why}" for name, why in unfit.items())
         raise TasksError(
             f"The database cannot carry out {those}. Change them, or leave them to workers by "
             "--leave-unfit."
         )
-    return [_task(spec, statement) for spec, statement in found if spec.name not in unfit]
+    return [_task(*each) for each in _declared(registry) if each[0].name not in unfit]
 
 
-def _why_not(spec: HandlerSpec, settings: Settings) -> str | None:
+def unfit_sql_tasks(registry: Registry, settings: Settings) -> dict[str, str]:
+    """Return the tasks in SQL that are left to workers, each with the reason."""
+    return {
+        spec.name: why
+        for spec, statement in _declared(registry)
+        if (why := _why_not(spec, statement, settings))
+    }
+
+
+def _declared(registry: Registry) -> list[tuple[HandlerSpec, SqlStatement]]:
+    specs = sorted(registry, key=lambda spec: spec.name)
+    return [(spec, spec.statement) for spec in specs if spec.statement is not None]
+
+
+def _why_not(spec: HandlerSpec, statement: SqlStatement, settings: Settings) -> str | None:
     if spec.timeout is not None or spec.hard_timeout is not None:
         return "it has a timeout, which no function can set for a statement in it"
     if spec.encrypted or settings.encrypted:
         return "values are encrypted, and the database has no key"
+    shown = dict.fromkeys(statement.names, "")
+    if masks_of(settings.masked_paths).value(spec.name, shown) != shown:
+        return "a value of it is masked, and the database would store it in the text of an error"
     if spec.on_error or spec.outage != DEFAULT_RULE or spec.depends_on is not None:
         return "it judges errors by rules in Python"
     return None

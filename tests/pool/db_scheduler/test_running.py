@@ -202,11 +202,24 @@ def test_what_the_database_cannot_do_is_refused(engine: Engine, registry: Regist
         sql_tasks_of(registry, SETTINGS, leave=False)
     assert "slow" not in [t.name for t in sql_tasks_of(registry, SETTINGS, leave=True)]
 
-    for name, statement in (("lost", "CALL nowhere(:day)"), ("ends", "SELECT '$tasks_app$'")):
+    masking = SETTINGS.model_copy(update={"masked_paths": "add:note,other:**,**.password"})
+    with pytest.raises(TasksError, match="add: a value of it is masked, and"):
+        sql_tasks_of(registry, masking, leave=False)
+    assert [t.name for t in sql_tasks_of(registry, masking, leave=True)] == [
+        *("call", "divide", "wait")
+    ]
+
+    for name, statement, why in (
+        ("lost", "CALL nowhere(:day)", "procedure nowhere"),
+        ("ends", "SELECT '$tasks_app$'", "it holds"),
+    ):
         others = Registry()
         sql_handler(name, statement, registry=others)
         tasks = sql_tasks_of(others, SETTINGS, leave=True)
-        with engine.connect() as connection, pytest.raises(UnfitStatementError, match=f"{name}: "):
+        with (
+            engine.connect() as connection,
+            pytest.raises(UnfitStatementError, match=f"{name}: {why}"),
+        ):
             functions.create(connection, SETTINGS, tasks)
 
 

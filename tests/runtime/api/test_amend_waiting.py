@@ -106,7 +106,7 @@ def test_explain_says_that_it_is_held_by_whom_and_why(connection: Connection) ->
     said = explain_task(connection, task_id)
 
     first = said.findings[0]
-    assert first.fact.startswith("It is held since just now (")
+    assert first.fact.startswith("It was put on hold just now (")
     assert first.fact.endswith(") by anna: the bank asks")
     assert first.advice == f"When it may go on: tasks-app release {task_id}"
     assert (said.facts["held"], said.facts["due_at"]) == (True, date)
@@ -129,7 +129,7 @@ def test_explain_says_held_though_the_audit_was_cleared(connection: Connection) 
     hold_task(connection, task_id)
     connection.exec_driver_sql("DELETE FROM task_audit")
 
-    assert explain_task(connection, task_id).findings[0].fact == "It is held"
+    assert explain_task(connection, task_id).findings[0].fact == "It is on hold"
 
 
 def test_a_disabled_one_that_is_held_names_no_date_and_how_to_enable_it(

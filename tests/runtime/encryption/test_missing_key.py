@@ -50,6 +50,7 @@ def test_it_is_parked_with_the_reason(bench: Bench, configure: Configure, commit
     assert task.due_at == before.due_at
     assert bench.runs == []
     assert bench.attempts(task_id) == []
+    assert f"It was set aside: {PARKED}" in said(bench, task_id)
     row = "SELECT parked_kind || ' ' || parked_for FROM task_pending WHERE id = :id"
     assert bench.sql(row, id=task_id) == "encryption old"
     assert bench.sql("SELECT scan_at > now() FROM task_pending WHERE id = :id", id=task_id)

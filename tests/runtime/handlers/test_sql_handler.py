@@ -161,6 +161,15 @@ class TestOutcome:
         assert "division by zero" in bench.attempts(task.id)[0].message
         assert notes(bench) == []
 
+    def test_an_error_has_no_frames_of_drivers(
+        self, bench: Bench, declare: Declare, ran: Callable[..., Task]
+    ) -> None:
+        declare("SELECT 1 / :n::int", max_attempts=1)
+        task = ran({"n": 0})
+
+        assert "division by zero" in str(task.error)
+        assert not bench.attempts(task.id)[0].traceback
+
     def test_a_run_that_lost_its_lease_leaves_no_effect(
         self, bench: Bench, declare: Declare
     ) -> None:

@@ -121,17 +121,21 @@ def test_an_erased_task_has_no_file(bench: Bench, outside: dict[str, Any], folde
 
 
 def test_a_task_whose_store_does_not_answer_is_given_back_uncharged(
-    bench: Bench, outside: dict[str, Any], folder: Path
+    bench: Bench, outside: dict[str, Any], folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     echo(bench, at_most_once=True)
     task_id = bench.create(payload=BIG)
     away = folder.with_name("away")
     folder.rename(away)
     child = bench.child(**outside)
-    child.execute(None, [task_id])
-    until(lambda: bench.task(task_id).state == "PENDING")
+    for attempt in (1, 2):
+        bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
+        child.execute(None, [task_id])
+        until(lambda: bench.task(task_id).state == "PENDING")
+        assert bench.task(task_id).attempt == attempt  # both tries met the store
     assert bench.task(task_id).failures == 0
     assert bench.runs == []
+    assert caplog.text.count("not begun: The payload cannot be loaded") == 1
 
     away.rename(folder)
     bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
