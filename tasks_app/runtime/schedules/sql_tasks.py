@@ -7,6 +7,7 @@ from tasks_app.domain.errors import TasksError
 from tasks_app.domain.handlers.outages import DEFAULT_RULE
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.handlers.sql_statement import SqlStatement
+from tasks_app.domain.tasks.masks import masks_of
 from tasks_app.domain.tasks.retry_policy import Exponential, Fixed, Levels
 from tasks_app.pool.db_scheduler.statements import SqlTask
 from tasks_app.runtime.handlers.registry import Registry
@@ -38,6 +39,8 @@ def _why_not(spec: HandlerSpec, settings: Settings) -> str | None:
         return "it has a timeout, which no function can set for a statement in it"
     if spec.encrypted or settings.encrypted:
         return "values are encrypted, and the database has no key"
+    if masks_of(settings.masked_paths).covers(spec.name):
+        return "values are masked in texts of errors, which the database does not do"
     if spec.on_error or spec.outage != DEFAULT_RULE or spec.depends_on is not None:
         return "it judges errors by rules in Python"
     return None
