@@ -21,7 +21,7 @@ CONNECTIONS = (
     mutant(
         "statements of ours are compiled",
         "No statement whose plan we force is compiled by a server that has JIT.",
-        "tasks_app/runtime/db/session_settings.py",
+        "tasks_app/pool/connection/planner.py",
         '    "jit": "off",\n',
         "",
         "tests/runtime/db/test_database.py::test_our_settings_hold_in_all_that_we_do",
