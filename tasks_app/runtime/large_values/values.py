@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from tasks_app.domain.encryption.envelope import BEGIN as ENCRYPTED
-from tasks_app.domain.errors import InvalidTaskError, TasksError
+from tasks_app.domain.errors import ConfigurationError, InvalidTaskError, TasksError
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.large_values.reference import (
     PAYLOAD,
@@ -132,16 +132,16 @@ class LargeValues:
 
         Raises:
             Fail: it is lost.
-            LargeStoreError: it is in an object store that does not answer.
+            LargeStoreError: it is in an object store that does not answer, or cannot be found.
         """
         reference = reference_in(text)
         if reference is None:
             return text
         try:
             return self.load(begin, task_id, reference, PAYLOAD)
-        except LargeStoreError as error:
+        except (LargeStoreError, ConfigurationError) as error:
             log.warning("task %s: not begun: %s", task_id, error)
-            raise
+            raise LargeStoreError(str(error)) from None
         except LargeValueLostError as error:
             raise Fail(str(error)) from None
 
@@ -192,7 +192,7 @@ class LargeValues:
         """The object store.
 
         Raises:
-            LargeStoreError: none is configured here.
+            LargeStoreError: none is configured here, or it cannot be opened.
             ConfigurationError: what is configured is none.
         """
         if not self.is_outside:
@@ -200,7 +200,15 @@ class LargeValues:
                 "A value is in an object store, and none is configured here. "
                 "Set TASKS_APP_LARGE_VALUES as where it was created."
             )
-        return store_at(self._place)
+        try:
+            return store_at(self._place)
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            raise LargeStoreError(
+                f"The store of large values cannot be opened: {_shown(error)}. "
+                "See to the function that TASKS_APP_LARGE_VALUES names, and try again."
+            ) from None
 
     def _made(self, text: str, *, encrypted: bool) -> LargePayload:
         value = LargePayload.of(text, encrypted=encrypted)

@@ -49,6 +49,7 @@ def aged(folder: Path, age: timedelta = GRACE + timedelta(minutes=1)) -> None:
 def swept(bench: Bench, settings: dict[str, Any]) -> None:
     upkeep = LargeValueUpkeep(LargeValues(bench.settings(**settings)), bench.engine.begin, most=1)
     assert upkeep.run()
+    upkeep.run_outside()
 
 
 def test_payload_and_result_are_files(bench: Bench, outside: dict[str, Any], folder: Path) -> None:
@@ -159,6 +160,22 @@ def test_a_worker_without_the_store_says_what_to_set(
     bench.child(large_values="").execute(None, [task_id])
     until(lambda: bench.task(task_id).state == "PENDING")
     assert "Set TASKS_APP_LARGE_VALUES" in caplog.text
+
+
+def unreachable() -> LargeValueStore:
+    raise ConnectionError("password=hunter2")
+
+
+@pytest.mark.parametrize("place", [f"{__name__}:unreachable", "nowhere:store"])
+def test_a_store_that_cannot_be_opened_is_no_failure_of_a_task(
+    bench: Bench, outside: dict[str, Any], place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    echo(bench, max_attempts=1)
+    task_id = bench.create(payload=BIG)
+    bench.execute([task_id], large_values=place)
+    assert (bench.state(task_id), bench.task(task_id).failures) == ("PENDING", 0)
+    assert "not begun" in caplog.text
+    assert "hunter2" not in caplog.text
 
 
 class Refusing:
