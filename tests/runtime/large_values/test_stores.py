@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from tasks_app import create_task, load_large_values
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.large_values.store import LargeValueStore
 from tasks_app.runtime.erasure import erase
-from tasks_app.runtime.large_values.folder import FolderStore
 from tasks_app.runtime.large_values.upkeep import GRACE, LargeValueUpkeep
 from tasks_app.runtime.large_values.values import LargeStoreError, LargeValues
 from tests.runtime.bench import Bench
@@ -224,25 +223,3 @@ def test_a_function_that_is_none_is_named(configure: Configure, bench: Bench) ->
     configure(large_values="nowhere:store")
     with pytest.raises(ConfigurationError, match="nowhere:store is no function"):
         bench.create(payload=BIG)
-
-
-def test_a_folder_keeps_what_it_was_given(tmp_path: Path) -> None:
-    store = FolderStore(tmp_path / "new")
-    store.put("a" * 32, b"1")
-    assert store.get("a" * 32) == b"1"
-    assert store.get("b" * 32) is None
-    now = datetime.now(UTC)
-    assert list(store.keys(now - timedelta(hours=1))) == []
-    assert list(store.keys(now + timedelta(hours=1))) == ["a" * 32]
-    store.delete("a" * 32)
-    store.delete("a" * 32)
-    assert store.get("a" * 32) is None
-
-
-def test_what_a_killed_process_had_begun_is_no_value_and_is_removed(tmp_path: Path) -> None:
-    store = FolderStore(tmp_path)
-    part = tmp_path / "aa" / f"{'a' * 32}-1.part"
-    part.parent.mkdir()
-    part.write_bytes(b"ha")
-    assert list(store.keys(datetime.now(UTC) + timedelta(hours=1))) == []
-    assert not part.exists()
