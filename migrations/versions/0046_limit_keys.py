@@ -38,7 +38,8 @@ UPDATED = {
     "task_error": "greatest(finished_at, changed_at)",
 }
 RULE = """
-    more_limit_keys IS NULL OR cardinality(more_limit_keys) BETWEEN 1 AND 7
+    more_limit_keys IS NULL OR array_ndims(more_limit_keys) = 1
+    AND cardinality(more_limit_keys) BETWEEN 1 AND 7
     AND limit_key IS NOT NULL AND ('' <> ALL (more_limit_keys)) IS TRUE
 """
 COMMENT = "Its limit keys behind the first; it runs while there is room under each."

@@ -55,9 +55,27 @@ DB_SCHEDULER = (
         "db-scheduler: the lock of a run",
         "A run whose backend lives is not rescued: its row is locked.",
         RUNNING,
-        "AND p.state = '{State.RUNNING}' FOR NO KEY UPDATE;",
-        "AND p.state = '{State.RUNNING}';",
+        "::jsonb ? p.name FOR NO KEY UPDATE;",
+        "::jsonb ? p.name;",
         "tests/pool/db_scheduler/test_running.py::"
         "test_a_rescue_passes_a_run_by_until_its_backend_is_killed",
+    ),
+    mutant(
+        "db-scheduler: the list of a run",
+        "A task whose statement was taken away since its claim is not failed.",
+        RUNNING,
+        " AND {handlers}::jsonb ? p.name",
+        "",
+        "tests/pool/db_scheduler/test_running.py::"
+        "test_a_task_whose_statement_was_taken_away_since_its_claim_waits_for_a_worker",
+    ),
+    mutant(
+        "db-scheduler: deferred triggers",
+        "What a deferred trigger refuses is charged, and ends no CALL.",
+        RUNNING,
+        "            SET CONSTRAINTS ALL IMMEDIATE;\n",
+        "",
+        "tests/pool/db_scheduler/test_statements.py::"
+        "test_what_a_deferred_trigger_refuses_is_charged_and_others_go_on",
     ),
 )

@@ -76,6 +76,14 @@ LARGE_VALUES = (
         f"{STORES}test_a_file_whose_transaction_is_open_is_left_for_a_day",
     ),
     mutant(
+        "large values: a store that hangs",
+        "Maintenance does not wait for an object store.",
+        "tasks_app/runtime/leader/maintainer.py",
+        "self._large.start_outside()",
+        "self._large.run_outside()",
+        "tests/runtime/large_values/test_upkeep.py::test_maintenance_is_done_while_a_store_hangs",
+    ),
+    mutant(
         "large values: outage",
         "A store that does not answer is no failure of a task.",
         "tasks_app/runtime/execution/invocation.py",

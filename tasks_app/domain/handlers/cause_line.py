@@ -17,8 +17,9 @@ from tasks_app.domain.handlers.settlement import (
     PROCESS_DIED,
     VANISHED,
 )
+from tasks_app.domain.large_values.reference import reference_in
 from tasks_app.domain.tasks.error_text import clean
-from tasks_app.domain.tasks.masks import MASK, SHORTEST_SECRET, leaves
+from tasks_app.domain.tasks.masks import MASK, leaves, without
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.run import Cause
 
@@ -45,18 +46,15 @@ def exception_text(cause: Cause, payload: str | None) -> str:
 
 
 def masked(line: str, payload: str) -> str:
-    """Replace every value of the payload in the line, the longest first."""
+    """Replace every value of the payload in the line."""
     document = decoded(payload)
-    if document is None:
-        return HIDDEN
-    values = {value for value in leaves(document) if len(value) >= SHORTEST_SECRET}
-    for value in sorted(values, key=len, reverse=True):
-        line = line.replace(value, HIDDEN)
-    return line
+    return HIDDEN if document is None else without(line, leaves(document))
 
 
 def decoded(text: str) -> Any:
-    """Return the value of a JSON text; None: it cannot be read."""
+    """Return the value of a JSON text; None: it cannot be read, or is kept outside of its row."""
+    if reference_in(text) is not None:
+        return None
     try:
         return decode(text, "payload")
     except UnreadableTaskError:

@@ -6,6 +6,7 @@ of a path is a key, with ``*`` and ``?``; ``**`` is any number of keys. Lists ar
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
@@ -17,7 +18,11 @@ from tasks_app.domain.tasks.error_text import printable
 MASK = "***"
 SHORTEST_SECRET = 3
 """Shorter values are parts of ordinary words."""
-_RULE = re.compile(r"(?:[^\s,:]+:)*[^\s,:.]+(?:\.[^\s,:.]+)*")
+_RULE = re.compile(r"(?:[^\s,:]+:)*[^\s,:.[]+(?:\.[^\s,:.[]+)*")
+_QUOTED_INPUT = re.compile(r"input_value=.*(?=, input_type=)")
+"""In texts of pydantic, which leaves out the middle of a long value: so it is not found by it."""
+_CUT = "…"
+"""At the end of a text that is longer."""
 
 Path = tuple[str, ...]
 
@@ -34,7 +39,10 @@ class Masks:
         self._rules: list[tuple[str, Path]] = []
         for rule in filter(None, map(str.strip, text.split(","))):
             if not _RULE.fullmatch(rule):
-                raise ValueError("use paths, perhaps behind names: card.number,mail.*:**.password")
+                raise ValueError(
+                    "use paths, perhaps behind names: card.number,mail.*:**.password. "
+                    "Lists have no part in a path: cards.number is of each card"
+                )
             name, _, path = rule.rpartition(":")
             parts = path.split(".")
             while parts and parts[-1] == "**":
@@ -54,10 +62,7 @@ class Masks:
         """Return a text without the values that are masked in this payload."""
         if not self.covers(name):
             return text
-        found = set(_masked(payload, self._paths(name)))
-        for each in sorted(found, key=len, reverse=True):
-            text = text.replace(each, MASK)
-        return text
+        return without(text, _masked(payload, self._paths(name)))
 
     def _paths_of(self, name: str) -> frozenset[Path]:
         return frozenset(path for pattern, path in self._rules if fnmatchcase(name, pattern))
@@ -66,6 +71,28 @@ class Masks:
 @lru_cache(16)
 def masks_of(text: str) -> Masks:
     return Masks(text)
+
+
+def without(text: str, values: Iterable[str]) -> str:
+    """Return a text without these values, the longest first; short ones stay."""
+    found = sorted({each for each in values if len(each) >= SHORTEST_SECRET}, key=len, reverse=True)
+    if not found:
+        return text
+    text = _QUOTED_INPUT.sub(f"input_value={MASK}", text)
+    for each in found:
+        text = text.replace(each, MASK)
+    return _without_beginning(text[:-1], found) + _CUT if text.endswith(_CUT) else text
+
+
+def _without_beginning(text: str, values: Iterable[str]) -> str:
+    """Return a text that was cut, without the beginning of a value at its end."""
+    begun = 0
+    for each in values:
+        for length in range(min(len(each), len(text)), max(begun, SHORTEST_SECRET - 1), -1):
+            if text.endswith(each[:length]):
+                begun = length
+                break
+    return text[: len(text) - begun] + MASK * bool(begun)
 
 
 def leaves(value: Any) -> Iterator[str]:
@@ -81,6 +108,8 @@ def leaves(value: Any) -> Iterator[str]:
             yield value
             yield repr(value)[1:-1]
             yield printable(value)
+            yield json.dumps(value)[1:-1]
+            yield json.dumps(value, ensure_ascii=False)[1:-1]
         case int() | float() if not isinstance(value, bool):
             yield str(value)
         case _:  # null, true and false tell nothing
@@ -102,7 +131,7 @@ def _hidden(value: Any, paths: frozenset[Path]) -> Any:
 def _masked(value: Any, paths: frozenset[Path]) -> Iterator[str]:
     """Yield what rules hide of a value, as a text may quote it."""
     if () in paths:
-        yield from (each for each in leaves(value) if len(each) >= SHORTEST_SECRET)
+        yield from leaves(value)
         return
     match value:
         case dict() if paths:

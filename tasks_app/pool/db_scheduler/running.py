@@ -48,9 +48,9 @@ def running(
     level = Logged(settings.transitions)
     calls = "\n".join(call(connection, task) for task in tasks)
     policies = {t.name: [t.waits, t.least, t.most] for t in tasks}
-    handlers = {t.name: [t.max_attempts, t.at_most_once] for t in tasks}
+    handlers = literal(json.dumps({t.name: [t.max_attempts, t.at_most_once] for t in tasks}))
     claim = {
-        "handlers": literal(json.dumps(handlers)),
+        "handlers": handlers,
         "queues": f"CAST({literal(texts(sorted({t.queue for t in tasks})))} AS text[])",
         "token": "v_token",
         "owner": "'database ' || pg_backend_pid()",
@@ -90,12 +90,13 @@ DECLARE
     v_event text := '{Event.SUCCEED}'; v_target text := '{State.SUCCEEDED}'; v_went text;
     v_tries integer := 0; v_failures integer; v_level integer; v_wait float8 := 0;
     v_policy jsonb; v_result text; v_print text; v_over boolean := false;
+    v_role text := current_setting('role'); v_path text := current_setting('search_path');
 BEGIN
     SELECT p.* INTO v_task FROM {PENDING} p
     WHERE p.id = v_id AND p.attempt = v_attempt AND p.lease_token = v_token
-      AND p.state = '{State.RUNNING}' FOR NO KEY UPDATE;
+      AND p.state = '{State.RUNNING}' AND {handlers}::jsonb ? p.name FOR NO KEY UPDATE;
     IF NOT FOUND THEN
-        RETURN true;  -- it was taken back before it began
+        RETURN true;  -- it was taken back before it began, or is not in the list any more
     END IF;
     LOOP
         v_state := NULL;
@@ -104,6 +105,10 @@ BEGIN
             CASE v_task.name
 {calls}
             END CASE;
+            -- As behind a worker's run: triggers have their turn, and what was set is taken back.
+            SET CONSTRAINTS ALL IMMEDIATE;
+            RESET ALL;
+            PERFORM set_config('role', v_role, false), set_config('search_path', v_path, true);
         EXCEPTION WHEN OTHERS OR query_canceled OR assert_failure THEN
             GET STACKED DIAGNOSTICS v_state = RETURNED_SQLSTATE, v_text = MESSAGE_TEXT;
             v_over := v_state = '57014';

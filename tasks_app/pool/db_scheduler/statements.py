@@ -85,6 +85,6 @@ def _types(connection: Connection, name: str, statement: str) -> list[str]:
     finally:
         connection.exec_driver_sql("ROLLBACK TO SAVEPOINT tasks_app_reads")
     return [
-        str(connection.exec_driver_sql("SELECT format_type(%s, NULL)", (oid,)).scalar_one())
+        str(connection.exec_driver_sql("SELECT format_type(%s, -1)", (oid,)).scalar_one())
         for oid in oids
     ]

@@ -41,7 +41,8 @@ from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.middleware import Middleware, chain
-from tasks_app.runtime.large_values.values import LargeStoreError, LargeValues
+from tasks_app.runtime.large_values.stores import LargeStoreError
+from tasks_app.runtime.large_values.values import LargeValues
 
 log = quiet_logger(__name__)
 

@@ -19,14 +19,20 @@ class FolderStore:
 
     def put(self, key: str, data: bytes) -> None:
         path = self._path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _sync(self._folder)
         part = path.with_name(f"{key}-{uuid4().hex}{PART}")
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o660)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
-        part.replace(path)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(descriptor)
+            part.replace(path)
+        except BaseException:  # a disk that is full does not become fuller by each try
+            part.unlink(missing_ok=True)
+            raise
         _sync(path.parent)
 
     def get(self, key: str) -> bytes | None:

@@ -6,11 +6,15 @@ import importlib
 from collections.abc import Callable
 from pathlib import Path
 
-from tasks_app.domain.errors import ConfigurationError
+from tasks_app.domain.errors import ConfigurationError, TasksError
 from tasks_app.domain.large_values.store import LargeValueStore
 from tasks_app.runtime.large_values.folder import FolderStore
 
 FOLDER = "folder:"
+
+
+class LargeStoreError(TasksError):
+    """The object store did not answer, or this process has none."""
 
 
 def store_at(place: str) -> LargeValueStore:
@@ -18,6 +22,7 @@ def store_at(place: str) -> LargeValueStore:
 
     Raises:
         ConfigurationError: there is no such function.
+        LargeStoreError: it raises.
     """
     if place.startswith(FOLDER):
         return FolderStore(Path(place.removeprefix(FOLDER)))
@@ -29,4 +34,16 @@ def store_at(place: str) -> LargeValueStore:
             f"TASKS_APP_LARGE_VALUES is wrong: {place} is no function. "
             "Write database, folder:/path or module:function."
         ) from None
-    return made()
+    try:
+        return made()
+    except Exception as error:
+        raise LargeStoreError(
+            f"The store of large values cannot be opened: {brief(error)}. "
+            "See to the function that TASKS_APP_LARGE_VALUES names, and try again."
+        ) from None
+
+
+def brief(error: Exception) -> str:
+    """Return the kind of an error, and what the system says; another text may hold anything."""
+    said = error.strerror if isinstance(error, OSError) and error.errno else None
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__

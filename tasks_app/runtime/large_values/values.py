@@ -13,7 +13,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from tasks_app.domain.encryption.envelope import BEGIN as ENCRYPTED
-from tasks_app.domain.errors import InvalidTaskError, TasksError
+from tasks_app.domain.errors import ConfigurationError, InvalidTaskError, TasksError
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.large_values.reference import (
     PAYLOAD,
@@ -29,7 +29,7 @@ from tasks_app.domain.tasks.payload import encode
 from tasks_app.domain.tasks.payload_checks import ToJson
 from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.pool.tasks.large_values import StoredValue, keep, read
-from tasks_app.runtime.large_values.stores import store_at
+from tasks_app.runtime.large_values.stores import LargeStoreError, brief, store_at
 
 if TYPE_CHECKING:
     from tasks_app.domain.config.settings import Settings
@@ -40,10 +40,6 @@ DATABASE = "database"
 TELL_EVERY_S = 30.0
 Begin = Callable[[], AbstractContextManager[Connection]]
 """Opens a transaction of our own, which commits."""
-
-
-class LargeStoreError(TasksError):
-    """The object store did not answer, or this process has none."""
 
 
 class LargeValues:
@@ -135,20 +131,20 @@ class LargeValues:
 
         Raises:
             Fail: it is lost.
-            LargeStoreError: it is in an object store that does not answer.
+            LargeStoreError: it is in an object store that does not answer, or cannot be found.
         """
         reference = reference_in(text)
         if reference is None:
             return text
         try:
             return self.load(begin, task_id, reference, PAYLOAD)
-        except LargeStoreError as error:
+        except (LargeStoreError, ConfigurationError) as error:
             self._tell(task_id, error)
-            raise
+            raise LargeStoreError(str(error)) from None
         except LargeValueLostError as error:
             raise Fail(str(error)) from None
 
-    def _tell(self, task_id: int, error: LargeStoreError) -> None:
+    def _tell(self, task_id: int, error: TasksError) -> None:
         """Log once in a while: each task is tried again every few seconds, and fails alike."""
         now = time.monotonic()
         if now >= self._tell_at:
@@ -176,7 +172,7 @@ class LargeValues:
         try:
             data = store.get(reference.key)
         except Exception as error:
-            raise LargeStoreError(f"The {kind} cannot be loaded: {_shown(error)}.") from None
+            raise LargeStoreError(f"The {kind} cannot be loaded: {brief(error)}.") from None
         if data is None:
             raise LargeValueLostError(kind)
         return data.decode()
@@ -193,7 +189,7 @@ class LargeValues:
                 store.delete(each.hex)
         except Exception as error:
             raise LargeStoreError(
-                f"Large values cannot be removed: {_shown(error)}. "
+                f"Large values cannot be removed: {brief(error)}. "
                 "See to the store that TASKS_APP_LARGE_VALUES names, and try again."
             ) from error
 
@@ -202,7 +198,7 @@ class LargeValues:
         """The object store.
 
         Raises:
-            LargeStoreError: none is configured here.
+            LargeStoreError: none is configured here, or it cannot be opened.
             ConfigurationError: what is configured is none.
         """
         if not self.is_outside:
@@ -220,7 +216,7 @@ class LargeValues:
                 store.put(value.reference.key, text.encode())
             except Exception as error:
                 raise LargeStoreError(
-                    f"A large value cannot be kept: {_shown(error)}. "
+                    f"A large value cannot be kept: {brief(error)}. "
                     "See to the store that TASKS_APP_LARGE_VALUES names, and try again."
                 ) from None  # its text may hold the value
             value.content = None
@@ -238,9 +234,3 @@ def large_values() -> LargeValues:
 def _is_longer(text: str, limit: int) -> bool:
     """Tell by bytes; most texts are so short that their characters need not be counted."""
     return len(text) > limit or (len(text) * 4 > limit and len(text.encode()) > limit)
-
-
-def _shown(error: Exception) -> str:
-    """Return the kind of an error, and what the system says; another text may hold anything."""
-    said = error.strerror if isinstance(error, OSError) and error.errno else None
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__

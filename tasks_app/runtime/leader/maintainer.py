@@ -87,6 +87,8 @@ class Maintainer:
                     raise TimeoutError(f"{left} partitions are still to be made")
                 if self._prune():
                     self._lead.done()
+                    if self._large is not None:
+                        self._large.start_outside()
                     log.info("maintenance is done")
         except Exception as error:
             self._look_at = time.monotonic() + self._timing.again_after_s

@@ -34,11 +34,7 @@ def sql_tasks_of(registry: Registry, settings: Settings, *, leave: bool) -> list
 
 def unfit_sql_tasks(registry: Registry, settings: Settings) -> dict[str, str]:
     """Return the tasks in SQL that are left to workers, each with the reason."""
-    return {
-        spec.name: why
-        for spec, statement in _declared(registry)
-        if (why := _why_not(spec, statement, settings))
-    }
+    return {spec.name: why for spec, _ in _declared(registry) if (why := _why_not(spec, settings))}
 
 
 def _declared(registry: Registry) -> list[tuple[HandlerSpec, SqlStatement]]:
@@ -46,14 +42,13 @@ def _declared(registry: Registry) -> list[tuple[HandlerSpec, SqlStatement]]:
     return [(spec, spec.statement) for spec in specs if spec.statement is not None]
 
 
-def _why_not(spec: HandlerSpec, statement: SqlStatement, settings: Settings) -> str | None:
+def _why_not(spec: HandlerSpec, settings: Settings) -> str | None:
     if spec.timeout is not None or spec.hard_timeout is not None:
         return "it has a timeout, which no function can set for a statement in it"
     if spec.encrypted or settings.encrypted:
         return "values are encrypted, and the database has no key"
-    shown = dict.fromkeys(statement.names, "")
-    if masks_of(settings.masked_paths).value(spec.name, shown) != shown:
-        return "a value of it is masked, and the database would store it in the text of an error"
+    if masks_of(settings.masked_paths).covers(spec.name):
+        return "values are masked in texts of errors, which the database does not do"
     if spec.on_error or spec.outage != DEFAULT_RULE or spec.depends_on is not None:
         return "it judges errors by rules in Python"
     return None

@@ -6,6 +6,7 @@ import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -13,6 +14,7 @@ from tasks_app.broker.events.pipe import LONGEST_LINE, EventPipe
 from tasks_app.broker.events.writer import LATE, EventWriter, events_of, line_of, shown
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.handlers.cause_line import exception_text
+from tasks_app.domain.large_values.reference import Reference
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.runtime.hooks import Notice, NoticeKind
 
@@ -41,7 +43,13 @@ def test_the_first_line_of_an_exception_is_shown_without_values_of_the_payload(
     assert exception_text(Cause("E", message), PAYLOAD) == text
 
 
-@pytest.mark.parametrize("payload", [None, "no JSON", '{"a": ' + "[" * 600 + "]" * 600 + "}"])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        *(None, "no JSON", '{"a": ' + "[" * 600 + "]" * 600 + "}"),
+        str(Reference(UUID(int=1), 70_000, encrypted=False)),
+    ],
+)
 def test_a_payload_that_cannot_be_compared_hides_the_whole_line(payload: str | None) -> None:
     assert exception_text(Cause("E", "card 4711"), payload) == "E: ***"
 

@@ -2,95 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app import create_task, sql_handler
-from tasks_app.domain.config.settings import Settings
+from tasks_app import sql_handler
 from tasks_app.domain.errors import TasksError
 from tasks_app.pool.connection.planner import PLANNED
 from tasks_app.pool.db_scheduler import functions
 from tasks_app.pool.db_scheduler.statements import UnfitStatementError
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.schedules.sql_tasks import sql_tasks_of
+from tests.pool.db_scheduler.conftest import SETTINGS, create, effects, run
 from tests.pool.interleave import Blocked, pid_of, two
 
-SETTINGS = Settings()
+pytestmark = pytest.mark.usefixtures("installed")
+
 _LATER = text("SELECT task_rescue_expired(now() + interval '1 hour')")
 _CLAIM = text("SELECT v_id, v_attempt, v_token FROM task_sql_claim()")
 _CARRY_OUT = text("SELECT task_sql_carry_out(:v_id, :v_attempt, :v_token)")
 
 
-@pytest.fixture
-def registry() -> Registry:
-    """The allow-list."""
-    found = Registry()
-    sql_handler("add", "INSERT INTO sql_effect VALUES (:n, :note)", registry=found)
-    sql_handler("call", "CALL put(:day)", registry=found, retry="7s,1m")
-    sql_handler("divide", "SELECT 1 / :n::int", registry=found, retry="7s,1m", max_attempts=2)
-    sql_handler(
-        "wait", "INSERT INTO sql_effect SELECT 1, pg_advisory_xact_lock(77)", registry=found
-    )
-    return found
-
-
-@pytest.fixture(autouse=True)
-def _installed(engine: Engine, registry: Registry) -> Iterator[None]:
-    with engine.begin() as connection:
-        connection.execute(
-            text("""CREATE TABLE sql_effect (n integer, note text);
-                CREATE PROCEDURE put(day date) LANGUAGE sql
-                AS 'INSERT INTO sql_effect VALUES (0, to_char(day, ''DD.MM.''))'""")
-        )
-        tasks = sql_tasks_of(registry, SETTINGS, leave=False)
-        functions.create(connection, SETTINGS, tasks)
-    yield
-    with engine.begin() as connection:
-        functions.drop(connection)
-        connection.execute(text("DROP PROCEDURE put; DROP TABLE sql_effect"))
-
-
-def _create(engine: Engine, name: str, payload: Any = None, **options: Any) -> int:
-    with engine.begin() as connection:
-        return create_task(connection, name, payload, **options)
-
-
-def _run(engine: Engine) -> None:
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text("CALL task_run_sql()"))
-
-
-@pytest.fixture
-def ends(engine: Engine) -> Callable[[], dict[str, tuple]]:
-    """Where tasks are, by name; and the effects."""
-
-    def read() -> dict[str, tuple]:
-        with engine.connect() as connection:
-            rows = connection.execute(
-                text("SELECT name, state, attempt, failures, crashes FROM task_all")
-            )
-            return {row[0]: tuple(row[1:]) for row in rows}
-
-    return read
-
-
-def _effects(engine: Engine) -> list[tuple]:
-    with engine.connect() as connection:
-        return [
-            tuple(r) for r in connection.execute(text("SELECT n, note FROM sql_effect ORDER BY 1"))
-        ]
-
-
 def test_statements_run_with_the_types_that_they_ask_for(engine: Engine, ends: Any) -> None:
     evil = "'); DROP TABLE sql_effect; -- $1 %"
-    _create(engine, "add", {"n": 4, "note": evil})
-    _create(engine, "call", {"day": "2026-03-01"})
-    _run(engine)
+    create(engine, "add", {"n": 4, "note": evil})
+    create(engine, "call", {"day": "2026-03-01"})
+    run(engine)
 
-    assert _effects(engine) == [(0, "01.03."), (4, evil)]
+    assert effects(engine) == [(0, "01.03."), (4, evil)]
     assert ends() == {"add": ("SUCCEEDED", 1, 0, 0), "call": ("SUCCEEDED", 1, 0, 0)}
     with engine.connect() as connection:
         results = connection.execute(text("SELECT name, result FROM task_completed ORDER BY 1"))
@@ -98,8 +38,8 @@ def test_statements_run_with_the_types_that_they_ask_for(engine: Engine, ends: A
 
 
 def test_failures_wait_by_the_policy_and_end_in_the_error_pool(engine: Engine, ends: Any) -> None:
-    _create(engine, "divide", {"n": 0})
-    _run(engine)
+    create(engine, "divide", {"n": 0})
+    run(engine)
     assert ends() == {"divide": ("PENDING", 1, 1, 0)}
     with engine.begin() as connection:
         wait = connection.execute(
@@ -109,7 +49,7 @@ def test_failures_wait_by_the_policy_and_end_in_the_error_pool(engine: Engine, e
     assert 5 < wait[0] < 7.1
     assert wait[1] == 1
 
-    _run(engine)
+    run(engine)
     assert ends() == {"divide": ("FAILED", 2, 2, 0)}
     with engine.connect() as connection:
         error = connection.execute(text("SELECT error, fingerprint FROM task_error")).one()
@@ -123,23 +63,23 @@ def test_failures_wait_by_the_policy_and_end_in_the_error_pool(engine: Engine, e
 
 
 def test_a_payload_without_a_parameter_fails_at_once(engine: Engine, ends: Any) -> None:
-    _create(engine, "add", {"n": 4})
-    _run(engine)
+    create(engine, "add", {"n": 4})
+    run(engine)
     assert ends() == {"add": ("FAILED", 1, 1, 0)}
 
 
 def test_other_names_and_own_policies_are_left_alone(engine: Engine, ends: Any) -> None:
-    _create(engine, "unknown")
-    _create(engine, "call", {"day": "2026-03-01"}, timeout=5)
-    _create(engine, "add", {"n": 1, "note": "x"}, order_key="k")
-    _run(engine)
+    create(engine, "unknown")
+    create(engine, "call", {"day": "2026-03-01"}, timeout=5)
+    create(engine, "add", {"n": 1, "note": "x"}, order_key="k")
+    run(engine)
     assert {state[:2] for state in ends().values()} == {("PENDING", 0)}
     assert len(ends()) == 3
 
 
 def test_two_at_once_take_different_tasks(engine: Engine) -> None:
-    _create(engine, "add", {"n": 1, "note": "x"})
-    second = _create(engine, "add", {"n": 2, "note": "x"})
+    create(engine, "add", {"n": 1, "note": "x"})
+    second = create(engine, "add", {"n": 2, "note": "x"})
     with two(engine) as (a, b):
         first = a.execute(_CLAIM).one()
         other = b.execute(_CLAIM).one()
@@ -149,11 +89,11 @@ def test_two_at_once_take_different_tasks(engine: Engine) -> None:
         for connection, claimed in ((a, first), (b, other)):
             assert connection.execute(_CARRY_OUT, dict(claimed._mapping)).scalar()
             connection.commit()
-    assert [row[0] for row in _effects(engine)] == [1, 2]
+    assert [row[0] for row in effects(engine)] == [1, 2]
 
 
 def test_who_was_rescued_before_it_began_leaves_no_effect(engine: Engine, ends: Any) -> None:
-    _create(engine, "add", {"n": 1, "note": "x"})
+    create(engine, "add", {"n": 1, "note": "x"})
     with two(engine) as (a, b):
         claimed = dict(a.execute(_CLAIM).one()._mapping)
         a.commit()
@@ -164,10 +104,10 @@ def test_who_was_rescued_before_it_began_leaves_no_effect(engine: Engine, ends: 
         b.commit()
         a.execute(_CARRY_OUT, claimed)
         a.commit()
-        assert _effects(engine) == []
+        assert effects(engine) == []
         b.execute(_CARRY_OUT, again)
         b.commit()
-    assert _effects(engine) == [(1, "x")]
+    assert effects(engine) == [(1, "x")]
     assert ends() == {"add": ("SUCCEEDED", 2, 0, 1)}
 
 
@@ -178,7 +118,7 @@ def _killed(waiter: Connection) -> None:
 
 
 def test_a_rescue_passes_a_run_by_until_its_backend_is_killed(engine: Engine, ends: Any) -> None:
-    _create(engine, "wait", {})
+    create(engine, "wait", {})
     free = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
     with two(engine) as (a, b), free as runner:
         a.execute(text("SELECT pg_advisory_lock(77)"))
@@ -192,7 +132,7 @@ def test_a_rescue_passes_a_run_by_until_its_backend_is_killed(engine: Engine, en
         a.execute(text("SELECT pg_advisory_unlock(77)"))
         assert b.execute(_LATER).scalar() == 1
         b.commit()
-    assert _effects(engine) == []
+    assert effects(engine) == []
     assert ends() == {"wait": ("PENDING", 1, 0, 1)}
 
 
@@ -201,13 +141,6 @@ def test_what_the_database_cannot_do_is_refused(engine: Engine, registry: Regist
     with pytest.raises(TasksError, match="slow: it has a timeout"):
         sql_tasks_of(registry, SETTINGS, leave=False)
     assert "slow" not in [t.name for t in sql_tasks_of(registry, SETTINGS, leave=True)]
-
-    masking = SETTINGS.model_copy(update={"masked_paths": "add:note,other:**,**.password"})
-    with pytest.raises(TasksError, match="add: a value of it is masked, and"):
-        sql_tasks_of(registry, masking, leave=False)
-    assert [t.name for t in sql_tasks_of(registry, masking, leave=True)] == [
-        *("call", "divide", "wait")
-    ]
 
     for name, statement, why in (
         ("lost", "CALL nowhere(:day)", "procedure nowhere"),
@@ -244,6 +177,33 @@ def test_a_statement_is_planned_as_the_role_says(engine: Engine) -> None:
         theirs = connection.execute(
             text("SELECT current_setting('jit') || current_setting('enable_hashjoin')")
         ).scalar()
-    _create(engine, "settings", {"name": "enable_hashjoin"})
-    _run(engine)
-    assert _effects(engine) == [(1, theirs)]
+    create(engine, "settings", {"name": "enable_hashjoin"})
+    run(engine)
+    assert effects(engine) == [(1, theirs)]
+
+
+def test_a_task_whose_statement_was_taken_away_since_its_claim_waits_for_a_worker(
+    engine: Engine, ends: Any
+) -> None:
+    others = Registry()
+    sql_handler("another", "SELECT 1", registry=others)
+    create(engine, "add", {"n": 1, "note": "x"})
+    with two(engine) as (a, b):
+        claimed = dict(a.execute(_CLAIM).one()._mapping)
+        a.commit()
+        functions.create(b, SETTINGS, sql_tasks_of(others, SETTINGS, leave=False))
+        b.commit()
+        assert a.execute(_CARRY_OUT, claimed).scalar()
+        a.commit()
+        b.execute(_LATER)
+        b.commit()
+    assert ends() == {"add": ("PENDING", 1, 0, 1)}
+
+
+def test_masked_tasks_are_left_to_workers(registry: Registry) -> None:
+    masking = SETTINGS.model_copy(update={"masked_paths": "add:note,other:**"})
+    with pytest.raises(TasksError, match="add: values are masked"):
+        sql_tasks_of(registry, masking, leave=False)
+    assert [t.name for t in sql_tasks_of(registry, masking, leave=True)] == [
+        *("call", "divide", "wait")
+    ]

@@ -93,6 +93,7 @@ ILLEGAL = [
     ("more_limit_keys_are_valid", {"limit_key": "'k'", "more_limit_keys": "ARRAY['a', '']"}),
     ("more_limit_keys_are_valid", {"limit_key": "'k'", "more_limit_keys": "ARRAY['a', NULL]"}),
     ("more_limit_keys_are_valid", {"limit_key": "'k'", "more_limit_keys": "'{a,b,c,d,e,f,g,h}'"}),
+    ("more_limit_keys_are_valid", {"limit_key": "'k'", "more_limit_keys": "'{{a,b},{c,d}}'"}),
     ("moments_are_readable", {"due_at": "'-infinity'", "scan_at": "now()"}),
     ("moments_are_readable", {"due_at": "'-infinity'", "scan_at": "'-infinity'"}),
     ("moments_are_readable", {"due_at": "'infinity'", "scan_at": "'infinity'"}),

@@ -119,3 +119,20 @@ def test_where_they_are_not_kept_an_import_is_refused(
     with pytest.raises(InvalidSelectionError, match=r"Line 1: payload has .* bytes"):
         import_tasks(bench.engine, tmp_path / "file", tmp_path / "receipt")
     assert bench.sql("SELECT count(*) FROM task_pending") == 0
+
+
+def test_no_text_quotes_a_large_payload_where_paths_are_masked_and_no_line_ever(
+    bench: Bench, kept: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    @bench.handler("t", max_attempts=1)
+    def run(ctx: TaskContext, payload: dict[str, Any]) -> None:
+        raise ValueError(f"{payload['card']} is refused")
+
+    masked, plain = (bench.create(payload={**BIG, "card": "canary-4711"}) for _ in range(2))
+    bench.execute([masked], masked_paths="card", **kept)
+    bench.execute([plain], **kept)
+
+    assert [each.message for each in bench.attempts(masked)] == ["***"]
+    assert [each.message for each in bench.attempts(plain)] == ["canary-4711 is refused"]
+    assert "canary" not in caplog.text
+    assert "ValueError: ***" in caplog.text

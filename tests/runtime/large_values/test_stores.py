@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from tasks_app import create_task, load_large_values
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.large_values.store import LargeValueStore
 from tasks_app.runtime.erasure import erase
-from tasks_app.runtime.large_values.folder import FolderStore
+from tasks_app.runtime.large_values.stores import LargeStoreError
 from tasks_app.runtime.large_values.upkeep import GRACE, LargeValueUpkeep
-from tasks_app.runtime.large_values.values import LargeStoreError, LargeValues
+from tasks_app.runtime.large_values.values import LargeValues
 from tests.runtime.bench import Bench
 from tests.runtime.large_values.conftest import BIG, Configure, echo, values
 from tests.waiting import until
@@ -49,6 +49,7 @@ def aged(folder: Path, age: timedelta = GRACE + timedelta(minutes=1)) -> None:
 def swept(bench: Bench, settings: dict[str, Any]) -> None:
     upkeep = LargeValueUpkeep(LargeValues(bench.settings(**settings)), bench.engine.begin, most=1)
     assert upkeep.run()
+    upkeep.run_outside()
 
 
 def test_payload_and_result_are_files(bench: Bench, outside: dict[str, Any], folder: Path) -> None:
@@ -165,6 +166,22 @@ def test_a_worker_without_the_store_says_what_to_set(
     assert "Set TASKS_APP_LARGE_VALUES" in caplog.text
 
 
+def unreachable() -> LargeValueStore:
+    raise ConnectionError("password=hunter2")
+
+
+@pytest.mark.parametrize("place", [f"{__name__}:unreachable", "nowhere:store"])
+def test_a_store_that_cannot_be_opened_is_no_failure_of_a_task(
+    bench: Bench, outside: dict[str, Any], place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    echo(bench, max_attempts=1)
+    task_id = bench.create(payload=BIG)
+    bench.execute([task_id], large_values=place)
+    assert (bench.state(task_id), bench.task(task_id).failures) == ("PENDING", 0)
+    assert "not begun" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
 class Refusing:
     """Of somebody's own; it has no room."""
 
@@ -211,25 +228,3 @@ def test_a_function_that_is_none_is_named(configure: Configure, bench: Bench) ->
     configure(large_values="nowhere:store")
     with pytest.raises(ConfigurationError, match="nowhere:store is no function"):
         bench.create(payload=BIG)
-
-
-def test_a_folder_keeps_what_it_was_given(tmp_path: Path) -> None:
-    store = FolderStore(tmp_path / "new")
-    store.put("a" * 32, b"1")
-    assert store.get("a" * 32) == b"1"
-    assert store.get("b" * 32) is None
-    now = datetime.now(UTC)
-    assert list(store.keys(now - timedelta(hours=1))) == []
-    assert list(store.keys(now + timedelta(hours=1))) == ["a" * 32]
-    store.delete("a" * 32)
-    store.delete("a" * 32)
-    assert store.get("a" * 32) is None
-
-
-def test_what_a_killed_process_had_begun_is_no_value_and_is_removed(tmp_path: Path) -> None:
-    store = FolderStore(tmp_path)
-    part = tmp_path / "aa" / f"{'a' * 32}-1.part"
-    part.parent.mkdir()
-    part.write_bytes(b"ha")
-    assert list(store.keys(datetime.now(UTC) + timedelta(hours=1))) == []
-    assert not part.exists()

@@ -1,0 +1,70 @@
+"""An object store that hangs, or has much, holds up neither maintenance nor a worker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+
+import pytest
+
+from tasks_app.domain.large_values.store import LargeValueStore
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.large_values.upkeep import LargeValueUpkeep
+from tasks_app.runtime.large_values.values import LargeValues
+from tasks_app.runtime.leader.maintainer import Maintainer, MaintenanceTiming
+from tests.runtime.bench import Bench
+from tests.waiting import until
+
+DONE = "SELECT done_at FROM task_lease WHERE name = 'maintain'"
+ASKED, ANSWERED, OVER = threading.Event(), threading.Event(), threading.Event()
+
+
+class Hanging:
+    """Answers when the test is over."""
+
+    def put(self, key: str, data: bytes) -> None: ...
+
+    def get(self, key: str) -> bytes | None: ...
+
+    def delete(self, key: str) -> None: ...
+
+    def keys(self, before: datetime) -> Iterator[str]:
+        ASKED.set()
+        OVER.wait(10)
+        ANSWERED.set()
+        return iter(())
+
+
+def hanging() -> LargeValueStore:
+    return Hanging()
+
+
+@pytest.fixture(autouse=True)
+def _events(bench: Bench) -> None:
+    for each in (ASKED, ANSWERED, OVER):
+        each.clear()
+    bench.at_end(OVER.set)
+
+
+def test_maintenance_is_done_while_a_store_hangs(bench: Bench) -> None:
+    settings = bench.settings(large_values=f"{__name__}:hanging")
+    database = Database(bench.url)
+    bench.at_end(database.dispose)
+    Maintainer(database, settings=settings, timing=MaintenanceTiming(prune_for_s=60)).run_if_due()
+    assert not ANSWERED.is_set()
+    assert bench.sql(DONE)
+    until(ASKED.is_set)
+
+
+def test_one_look_at_a_store_goes_on_at_a_time(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = LargeValues(bench.settings(large_values=f"{__name__}:hanging"))
+    upkeep = LargeValueUpkeep(values, bench.engine.begin)
+    upkeep.start_outside()
+    until(ASKED.is_set)
+    ASKED.clear()
+    upkeep.start_outside()
+    assert not ASKED.is_set()
+    assert "still looked through" in caplog.text
