@@ -18,7 +18,7 @@ from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.transaction import SpoiledError, Transaction
-from tasks_app.runtime.execution.invocation import SyncLane
+from tasks_app.runtime.execution.lanes import SyncLane
 from tasks_app.runtime.execution.process_guard import ProcessGuard
 
 

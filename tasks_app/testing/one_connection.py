@@ -10,7 +10,8 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.execution.invocation import AsyncLane, Invocation
+from tasks_app.runtime.execution.invocation import Invocation
+from tasks_app.runtime.execution.lanes import AsyncLane
 from tasks_app.runtime.execution.process_guard import ProcessGuard
 from tasks_app.runtime.handlers.middleware import Middleware
 

@@ -9,7 +9,7 @@ ARGUMENTS = "tests/cli/test_arguments.py::"
 DATABASE = "tasks_app/runtime/db/database.py"
 ODD = "tests/runtime/db/test_odd_settings.py::"
 WALK = f"{ODD}test_a_task_walks_its_way_under_all_odd_settings_at_once"
-LOG = "tests/runtime/execution/test_attempt_log.py::"
+LOG = "tests/runtime/tracing/test_attempt_log.py::"
 EXPLAIN = "tests/pool/operations/test_explain.py::"
 SECRETS = "tests/broker/config/test_secrets.py::"
 TRANSFER = "tasks_app/pool/tasks/transfer.py"
@@ -160,7 +160,7 @@ OPERATORS = (
     mutant(
         "logs: values of payloads",
         "No value of a payload is in a line of a worker's log.",
-        "tasks_app/runtime/execution/attempt_log.py",
+        "tasks_app/runtime/tracing/attempt_log.py",
         "text = exception_text(cause, notice.payload) if cause",
         'text = f"{cause.kind}: {cause.message}" if cause',
         f"{LOG}test_values_of_the_payload_are_in_no_line",
@@ -168,7 +168,7 @@ OPERATORS = (
     mutant(
         "logs: storms",
         "A storm of failures fills no disk.",
-        "tasks_app/runtime/execution/attempt_log.py",
+        "tasks_app/runtime/tracing/attempt_log.py",
         "            if place <= IN_FULL:\n",
         "            if place:\n",
         f"{LOG}test_of_a_storm_the_first_are_said_and_the_others_counted",

@@ -9,10 +9,10 @@ from tasks_app.domain.handlers.settlement import VANISHED
 from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.runtime.execution.attempt_log import ATTEMPTS
 from tasks_app.runtime.hooks import HOOKS, Notice, of_return, of_settlement
 from tasks_app.runtime.statistics.run_counts import RUN_COUNTS
 from tasks_app.runtime.statistics.task_counts import TASK_COUNTS
+from tasks_app.runtime.tracing.attempt_log import ATTEMPTS
 
 
 def count_stale(task: ClaimedTask) -> None:

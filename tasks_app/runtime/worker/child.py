@@ -13,11 +13,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.pool.runs import heartbeats
-from tasks_app.runtime.execution.attempt_log import ATTEMPTS
 from tasks_app.runtime.handlers.middleware import Middleware
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.scan.throttle import PACES, PollPaces
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
+from tasks_app.runtime.tracing.attempt_log import ATTEMPTS
 from tasks_app.runtime.tracing.tracing import flush_traces
 from tasks_app.runtime.worker.wiring import ThreadCounts, child_parts, wire
 

@@ -13,7 +13,6 @@ from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch.run_time_report import RunTimeReport
 from tasks_app.runtime.execution.async_pool import AsyncPool
-from tasks_app.runtime.execution.attempt_log import ATTEMPTS
 from tasks_app.runtime.execution.batch_commit import BatchCommit
 from tasks_app.runtime.execution.executor import Carriers, Claims, Executor
 from tasks_app.runtime.execution.fast_path import FastPath
@@ -40,6 +39,7 @@ from tasks_app.runtime.json_log import name_worker
 from tasks_app.runtime.scan.throttle import PACES, PollPaces
 from tasks_app.runtime.scoreboard.location import parent_of
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
+from tasks_app.runtime.tracing.attempt_log import ATTEMPTS
 from tasks_app.runtime.tracing.kept_lines import KeptLines, take_lines
 from tasks_app.runtime.tracing.line_writer import LineWriter
 from tasks_app.runtime.tracing.tracing import traced_layers

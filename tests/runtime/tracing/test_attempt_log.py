@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 from tasks_app import Fail, Retry, Skip, Snooze
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.pool.runs.claim import claim
-from tasks_app.runtime.execution.attempt_log import ATTEMPTS, AttemptLog, logger
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
+from tasks_app.runtime.tracing.attempt_log import ATTEMPTS, AttemptLog, logger
 from tests.factory import claimer
 from tests.runtime.bench import Bench, effect
 from tests.runtime.mortal import Mortal
