@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.unreachable import why_unreachable
 from tasks_app.domain.finding import Finding, Level, away, fail, warn
+from tasks_app.monitor.checks import connections as connection_checks
 from tasks_app.monitor.checks import database as database_checks
 from tasks_app.monitor.checks import flow_control as flow_checks
 from tasks_app.monitor.checks import locks as lock_checks
@@ -30,6 +31,7 @@ def examine(settings: Settings) -> list[Finding]:
             if all(finding.level is not Level.FAIL for finding in findings):
                 for checks, engine in (
                     (database_checks.CHECKS, database.engine),
+                    (connection_checks.CHECKS, database.engine),
                     (session_checks.CHECKS, database.engine),
                     (session_checks.CHECKS_OF_HANDLERS, database.handler_engine),
                     (work_checks.CHECKS, database.engine),
