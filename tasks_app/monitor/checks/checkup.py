@@ -12,6 +12,7 @@ from tasks_app.domain.config.unreachable import why_unreachable
 from tasks_app.domain.finding import Finding, Level, away, fail, warn
 from tasks_app.monitor.checks import connections as connection_checks
 from tasks_app.monitor.checks import database as database_checks
+from tasks_app.monitor.checks import db_scheduler as db_scheduler_checks
 from tasks_app.monitor.checks import encryption as encryption_checks
 from tasks_app.monitor.checks import flow_control as flow_checks
 from tasks_app.monitor.checks import locks as lock_checks
@@ -38,6 +39,7 @@ def examine(settings: Settings) -> list[Finding]:
                     (work_checks.CHECKS, database.engine),
                     (flow_checks.CHECKS, database.engine),
                     (schedule_checks.CHECKS, database.engine),
+                    (db_scheduler_checks.CHECKS, database.engine),
                     (lock_checks.CHECKS, database.engine),
                     (encryption_checks.CHECKS, database.engine),
                 ):

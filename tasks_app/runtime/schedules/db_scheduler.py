@@ -98,16 +98,19 @@ class DbScheduler:
                 jobs.add(cron, jobs.prefix_of(_home(commands)), self._name, commands)
         return commands
 
-    def status(self, tasks: Sequence[SqlTask] = ()) -> DbSchedulerState:
-        """Look at functions, jobs and their last runs; nothing is written."""
+    def status(self, tasks: Sequence[SqlTask] | None = ()) -> DbSchedulerState:
+        """Look at functions, jobs and their last runs; nothing is written.
+
+        ``tasks`` None: those in SQL are not known here.
+        """
         with self._database.begin() as connection:
             standing = functions.installed(connection, self._settings, tasks)
-            commands = functions.commands(connection)
+            commands = functions.commands(connection, runs=functions.carries_out(connection))
             left = {} if standing is Installed.NO else functions.unfit(connection)
         with self._cron() as cron:
             version = jobs.version(cron)
             found = jobs.find(cron, jobs.prefix_of(_home(commands)), self._name) if version else []
-            trouble = list(_trouble(standing, found, clock(cron)))
+            trouble = list(_trouble(standing, commands, found, clock(cron)))
         return DbSchedulerState(standing, commands, version, found, left, trouble)
 
     def remove(self) -> tuple[int, int]:
@@ -179,11 +182,19 @@ def _explained() -> Iterator[None]:
         ) from None
 
 
-def _trouble(standing: Installed, found: list[CronJob], now: datetime) -> Iterator[str]:
+def _trouble(
+    standing: Installed, commands: dict[str, str], found: list[CronJob], now: datetime
+) -> Iterator[str]:
     if standing is Installed.OTHERWISE:
         yield (
             "The functions are of other code or settings. Run again: tasks-app db-scheduler install"
         )
+    missing = commands.keys() - {job.duty for job in found} if found else set()
+    if standing is Installed.NO and found:
+        yield "The jobs call functions that are gone. Run again: tasks-app db-scheduler install"
+    elif missing:
+        those = " and ".join(sorted(missing))
+        yield f"No job calls {those}. Run again: tasks-app db-scheduler install"
     for job in found:
         if not job.active:
             yield f"The job {job.duty} is switched off. Run again: tasks-app db-scheduler install"
