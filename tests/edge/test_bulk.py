@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import time
 from collections import Counter
-from multiprocessing import get_context
-from typing import Any
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -17,17 +14,18 @@ from sqlalchemy import Engine, create_engine, text
 from tasks_app import NewTask, create_tasks
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.operations import audit
 from tasks_app.pool.runs.claim_next import claim_next
+from tasks_app.pool.runs.heartbeats import live
 from tasks_app.pool.runs.settle import settle_group, settle_one
 from tasks_app.runtime.api.bulk import run_bulk, start_bulk
-from tests.factory import claimer, count, ending
+from tests.edge.bulk_operators import Crowd, finish, left, steps_of
+from tests.edge.gated_runs import Workers
+from tests.factory import LEASE, claimer, count, ending
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(900)
 
-TASKS, WORKERS, OPERATORS, KILLS = 10_000, 2, 2, 10
-SPAWN = get_context("spawn")
+TASKS, WORKERS = 10_000, 2
 BAD = Cause("shop.Away", "nobody there")
 
 
@@ -51,46 +49,6 @@ def work(url: str, seed: int) -> None:
         time.sleep(0.02)  # or they would have run all of them before the first is cancelled
 
 
-def operate(url: str, token: int) -> None:
-    """Go on with a bulk, over all that is left."""
-    done = run_bulk(create_engine(url), token, by=f"pid {os.getpid()}")
-    assert done is not None
-    assert not done.more
-
-
-class Crowd:
-    """Processes of this test; all are ended with it."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._all: list[Any] = []
-
-    def start(self, what: Any, argument: int) -> Any:
-        process = SPAWN.Process(target=what, args=(self._url, argument))
-        process.start()
-        self._all.append(process)
-        return process
-
-    def end(self) -> None:
-        for process in self._all:
-            process.kill()
-            process.join()
-
-
-def steps_of(engine: Engine, token: int) -> list[audit.AuditLine]:
-    with engine.connect() as connection:
-        return audit.steps(connection, token)[1:]
-
-
-def left(engine: Engine) -> list[Any]:
-    """What still waits or runs."""
-    with engine.connect() as connection:
-        query = (
-            "SELECT state, owner, count(*), min(id), max(due_at) FROM task_pending GROUP BY 1, 2"
-        )
-        return list(connection.execute(text(query)))
-
-
 def fail_all(engine: Engine) -> None:
     """Run all that is due once; all of it fails."""
     child = claimer("t")
@@ -100,33 +58,6 @@ def fail_all(engine: Engine) -> None:
             settle_group(connection, [ending(task, Event.FAIL, cause=BAD) for task in taken])
         if not taken:
             return
-
-
-def wait_for_steps(engine: Engine, token: int, more_than: int, operators: list[Any]) -> bool:
-    """Whether another step was committed; False: it is over."""
-
-    def steps() -> list[Any]:
-        assert any(operator.is_alive() for operator in operators), "nobody goes on"
-        found = steps_of(engine, token)
-        return found if len(found) > more_than or (found and found[-1].after is None) else []
-
-    return until(steps, 60)[-1].after is not None
-
-
-def finish(engine: Engine, url: str, token: int, crowd: Crowd) -> int:
-    """Let operators go on together, kill one of them now and then, and replace them."""
-    dice, killed = random.Random(token), 0
-    operators = [crowd.start(operate, token) for _ in range(OPERATORS)]
-    while wait_for_steps(engine, token, len(steps_of(engine, token)), operators):
-        if killed < KILLS:
-            victim = operators.pop(dice.randrange(OPERATORS))
-            os.kill(victim.pid, signal.SIGKILL)
-            killed += 1
-            operators.append(crowd.start(operate, token))
-    for operator in operators:
-        operator.join()
-        assert operator.exitcode == 0
-    return killed
 
 
 def test_ten_thousand_are_cancelled_while_workers_take_them_and_operators_are_killed(
@@ -203,41 +134,48 @@ def test_ten_thousand_failed_ones_are_requeued_once_while_workers_fail_them_agai
     print(f"\n{killed=} steps={len(steps)}")
 
 
-def test_ten_thousand_held_ones_are_released_in_stages_and_none_runs_before(
-    engine: Engine, database_url: str
+def release_in_stages(engine: Engine, url: str, workers: Workers, crowd: Crowd) -> tuple[int, int]:
+    """Return the bulk that did it, and how many operators were killed."""
+    with engine.connect() as connection:
+        until(lambda: len(live(connection, LEASE)) == WORKERS, 60, "a worker")
+    token, released = start_bulk(engine, "release", name="gated", by="first"), 0
+    for stage in (10, 990, 1_000):
+        done = run_bulk(engine, token, first=stage, by="first")
+        assert done is not None
+        released += done.number
+        until(lambda n=released: len(workers.runs()) == n, 120, f"the stage of {stage}")
+    killed = finish(engine, url, token, crowd)
+    until(lambda: not left(engine), 600, "the last run")
+    return token, killed
+
+
+@pytest.mark.processes
+def test_ten_thousand_held_ones_are_released_in_stages_beside_real_workers(
+    engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
+    """None is lost, none runs before its release, none runs twice."""
     with engine.begin() as connection:
-        ids = create_tasks(connection, [NewTask("t")] * TASKS)
-    held = run_bulk(engine, start_bulk(engine, "hold", name="t", by="first"))
-    crowd = Crowd(database_url)
+        ids = create_tasks(connection, [NewTask("gated", {"key": "held"})] * TASKS)
+    held = run_bulk(engine, start_bulk(engine, "hold", name="gated", by="first"))
+    crowd, workers = Crowd(database_url), Workers(database_url, tmp_path, WORKERS)
     try:
-        for seed in range(WORKERS):
-            crowd.start(work, seed)
-        token = start_bulk(engine, "release", name="t", by="first")
-        ten = run_bulk(engine, token, first=10, by="first")
-        until(lambda: len(begun(engine)) == 10, 60, "the first stage")
-        killed = finish(engine, database_url, token, crowd)
-        until(lambda: not left(engine), 600, "the last run")
+        token, killed = release_in_stages(engine, database_url, workers, crowd)
     finally:
         crowd.end()
+        workers.stop()
 
     assert held is not None
-    assert ten is not None
-    assert (held.number, ten.number) == (TASKS, 10)
+    assert held.number == TASKS
     assert killed >= 3
     steps = steps_of(engine, token)
-    released = {one: line.at for line in steps for one in line.ids}
-    assert sorted(released) == sorted(ids)
+    released_at = {one: line.at.timestamp() for line in steps for one in line.ids}
     assert sum(line.number for line in steps) == TASKS
-    runs = begun(engine)
-    assert len(runs) == TASKS
-    early = [one for one, started_at in runs.items() if started_at < released[one]]
-    assert early == []
-    print(f"\n{killed=} steps={len(steps)}")
-
-
-def begun(engine: Engine) -> dict[int, Any]:
-    """When each task was claimed."""
+    runs = workers.runs()
+    assert sorted(run.task_id for run in runs) == sorted(released_at) == sorted(ids)
+    assert [run for run in runs if run.began / 1e9 < released_at[run.task_id]] == []
     with engine.connect() as connection:
-        query = "SELECT id, started_at FROM task_all WHERE started_at IS NOT NULL"
-        return {row.id: row.started_at for row in connection.execute(text(query))}
+        ends = connection.execute(
+            text("SELECT state, attempt, count(*) FROM task_all GROUP BY 1, 2")
+        )
+        assert ends.all() == [("SUCCEEDED", 1, TASKS)]
+    print(f"\n{killed=} steps={len(steps)}")

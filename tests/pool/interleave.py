@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, Engine, text
+from sqlalchemy.event import listen, remove
 
 PATIENCE_S = 15
 _GATE = 4711
@@ -86,3 +87,18 @@ def gate(engine: Engine) -> Iterator[Callable[[Connection, Callable], Blocked]]:
 
         yield stop
         leader.rollback()
+
+
+@contextmanager
+def between(connection: Connection, act: Callable[[], Any], *, before: str) -> Iterator[None]:
+    """Act once, before the connection's next statement that has this text in it."""
+    acts = [act]
+
+    def look(*event: Any) -> None:
+        if before in event[2] and acts:
+            acts.pop()()
+
+    listen(connection, "before_cursor_execute", look)
+    yield
+    remove(connection, "before_cursor_execute", look)
+    assert not acts, f"no statement had {before!r} in it"

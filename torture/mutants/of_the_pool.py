@@ -290,7 +290,7 @@ POOL = (
         "a requeue that leaves the old row behind",
         "An id lies in one pool.",
         "tasks_app/pool/tasks/requeue.py",
-        '        connection.execute(source.delete, {"id": task_id})\n',
+        '    connection.execute(source.delete, {"id": task_id})\n',
         "",
         "tests/pool/tasks/test_requeue.py::test_a_finished_task_comes_back_due_now_under_its_own_id",
     ),

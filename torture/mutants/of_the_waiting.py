@@ -6,6 +6,7 @@ from torture.mutants.change import mutant
 
 AMEND = "tasks_app/pool/tasks/amend_waiting.py"
 VERBS = "tests/pool/tasks/test_amend_waiting.py::"
+RACES = "tests/runtime/api/test_races_of_verbs.py::"
 BULKS = "tests/runtime/api/test_bulk_of_waiting.py::"
 
 WAITING = (
@@ -56,6 +57,22 @@ WAITING = (
         'f"enabled = true, {_LOOKED_AT}"',
         '"enabled = true"',
         f"{VERBS}test_a_disabled_task_is_enabled_again_and_found",
+    ),
+    mutant(
+        "waiting: disable",
+        "Who is disabled waits no longer for a limit, and takes no wake-up of its line.",
+        AMEND,
+        'f"enabled = false, {_LOOKED_AT}"',
+        '"enabled = false"',
+        f"{VERBS}test_who_is_disabled_waits_no_longer_for_a_limit_and_leaves_when_he_is_due",
+    ),
+    mutant(
+        "waiting: hold",
+        "What is held is found by no scan and taken by no claim.",
+        AMEND,
+        "held_due_at = p.due_at, due_at = {HELD_DUE}, scan_at = {HELD_DUE}, ",
+        "held_due_at = p.due_at, ",
+        f"{VERBS}test_what_is_held_is_found_by_no_scan_and_taken_by_no_claim",
     ),
     mutant(
         "waiting: release",
@@ -113,5 +130,37 @@ WAITING = (
         "means = {**chosen.plain(), **change.plain()}",
         "means = chosen.plain()",
         f"{BULKS}test_the_rest_is_done_with_what_the_first_stage_was_told",
+    ),
+    mutant(
+        "waiting: looks without a lock",
+        "A verb waits for what is open, and acts as if behind it.",
+        AMEND,
+        "    FOR NO KEY UPDATE\n",
+        "",
+        f"{RACES}test_a_verb_waits_for_what_is_open_and_acts_as_if_behind_it",
+    ),
+    mutant(
+        "waiting: it was so already",
+        "No verb says that nothing was to be done, of a task whose run ended while it looked.",
+        "tasks_app/runtime/api/amend_waiting.py",
+        "                continue  # its",
+        "                return Changed.UNCHANGED  # its",
+        f"{RACES}test_its_run_ends_while_a_verb_looks_then_the_answer_is_true",
+    ),
+    mutant(
+        "requeue: it went by",
+        "A task that fails while a requeue looks is found.",
+        "tasks_app/pool/tasks/requeue.py",
+        "        if state is None:\n",
+        "        if state is None or pool_of(State(state)) is not Pool.PENDING:\n",
+        f"{RACES}test_its_run_fails_while_a_requeue_looks_then_it_is_found",
+    ),
+    mutant(
+        "edit: it went by",
+        "A payload is written where the task has gone meanwhile.",
+        "tasks_app/runtime/api/edit.py",
+        "    return False\n",
+        "        return False\n    return False\n",
+        f"{RACES}test_its_run_fails_while_an_edit_looks_then_it_is_edited",
     ),
 )

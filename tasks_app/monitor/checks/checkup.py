@@ -10,7 +10,10 @@ from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.unreachable import why_unreachable
 from tasks_app.domain.finding import Finding, Level, away, fail, warn
+from tasks_app.monitor.checks import connections as connection_checks
 from tasks_app.monitor.checks import database as database_checks
+from tasks_app.monitor.checks import db_scheduler as db_scheduler_checks
+from tasks_app.monitor.checks import encryption as encryption_checks
 from tasks_app.monitor.checks import flow_control as flow_checks
 from tasks_app.monitor.checks import locks as lock_checks
 from tasks_app.monitor.checks import schedules as schedule_checks
@@ -30,12 +33,15 @@ def examine(settings: Settings) -> list[Finding]:
             if all(finding.level is not Level.FAIL for finding in findings):
                 for checks, engine in (
                     (database_checks.CHECKS, database.engine),
+                    (connection_checks.CHECKS, database.engine),
                     (session_checks.CHECKS, database.engine),
                     (session_checks.CHECKS_OF_HANDLERS, database.handler_engine),
                     (work_checks.CHECKS, database.engine),
                     (flow_checks.CHECKS, database.engine),
                     (schedule_checks.CHECKS, database.engine),
+                    (db_scheduler_checks.CHECKS, database.engine),
                     (lock_checks.CHECKS, database.engine),
+                    (encryption_checks.CHECKS, database.engine),
                 ):
                     findings += run_checks(checks, engine, settings)
         finally:

@@ -14,9 +14,7 @@ from tasks_app.domain.explain.words import count, rough
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.pool.operations import diagnostics
 from tasks_app.pool.operations.bloat import sizes
-from tasks_app.pool.operations.connection_limits import connection_limits
 from tasks_app.pool.retention import partitions as days
-from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import check_schema, newest
 
 OLDEST_MAJOR, NEWEST_MAJOR = 14, 18
@@ -24,8 +22,6 @@ OLDEST_MAJOR, NEWEST_MAJOR = 14, 18
 FEW_DAYS_AHEAD = 3
 LATE_DAYS = timedelta(days=1)
 """Maintenance runs once an hour."""
-CONNECTIONS_PER_CHILD = 3
-"""Its housekeeper, its main thread, and the running handler."""
 LONG_OPEN, LONG_IDLE = timedelta(minutes=5), timedelta(minutes=1)
 SHOWN = 3
 
@@ -130,28 +126,6 @@ def vacuum(connection: Connection, _settings: Settings) -> list[Finding]:
     return [ok("autovacuum", "is on")]
 
 
-def connections(connection: Connection, settings: Settings) -> list[Finding]:
-    """Are there enough for all children that live?"""
-    children = len(heartbeats.live(connection, settings.lease))
-    needed, most = children * CONNECTIONS_PER_CHILD, diagnostics.server(connection).connections
-    verb = "takes" if children == 1 else "take"
-    fact = f"{count(children, 'child')} {verb} up to {needed} of {most}"
-    less = "start fewer children, or put a pooler between."
-    findings = []
-    if needed > most:
-        findings.append(warn("connections", fact, f"Raise max_connections, {less}"))
-    for limit in connection_limits(connection):
-        if limit.is_tight(needed):
-            what, _, name = limit.of.partition(" ")
-            short = (
-                f"{count(children, 'child')} {verb} up to {needed}, the connection limit of "
-                f"{limit.of} is {limit.most}, and {limit.used} are in use"
-            )
-            advice = f"ALTER {what.upper()} {name} CONNECTION LIMIT …, {less}"
-            findings.append(warn("connections", short, advice))
-    return findings or [ok("connections", fact)]
-
-
 def transactions(
     connection: Connection, _settings: Settings, *, long_idle: timedelta = LONG_IDLE
 ) -> list[Finding]:
@@ -194,7 +168,6 @@ CHECKS: tuple[Check, ...] = (
     retention,
     vacuum,
     bloat,
-    connections,
     transactions,
 )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from hashlib import sha256
+from typing import Any
 
 from sqlalchemy import Connection, text
 
@@ -75,24 +76,29 @@ def drop(connection: Connection) -> int:
 
 
 def installed(
-    connection: Connection, settings: Settings, tasks: Sequence[SqlTask] = ()
+    connection: Connection, settings: Settings, tasks: Sequence[SqlTask] | None = ()
 ) -> Installed:
-    """Compare what stands with what this code, settings and ``tasks`` would make."""
-    found = {row.mark for row in connection.execute(_STANDING, {"pending": PENDING})}
+    """Compare what stands with what this code, settings and ``tasks`` would make.
+
+    ``tasks`` None: they are not known here, and what carries them out is left out.
+    """
+    rows = connection.execute(_STANDING, {"pending": PENDING}).all()
+    found = {row.mark for row in rows}
+    runs = _runs(rows)
     if not found:
         return Installed.NO
-    carried_out = tasks if runs_sql_tasks(connection) else None
+    carried_out = tasks if runs else None
     try:
         wanted = {_mark(*each) for each in _all(connection, settings, carried_out).items()}
     except UnfitStatementError:
         return Installed.OTHERWISE
-    return Installed.YES if found == wanted else Installed.OTHERWISE
+    same = found >= wanted if tasks is None else found == wanted
+    return Installed.YES if same else Installed.OTHERWISE
 
 
-def runs_sql_tasks(connection: Connection) -> bool:
-    """Say whether what stands carries out tasks in SQL."""
-    names = {row.name for row in connection.execute(_STANDING, {"pending": PENDING})}
-    return RUN.rpartition(".")[2] in names
+def carries_out(connection: Connection) -> bool:
+    """Whether tasks in SQL are carried out, too."""
+    return _runs(connection.execute(_STANDING, {"pending": PENDING}).all())
 
 
 def unfit(connection: Connection) -> dict[str, str]:
@@ -105,6 +111,10 @@ def commands(connection: Connection, *, runs: bool = False) -> dict[str, str]:
     home = _home(connection)
     found = {duty: f"SELECT {at_home(home, name)}()" for duty, name in CALLED.items()}
     return found | ({"run": f"CALL {at_home(home, RUN)}()"} if runs else {})
+
+
+def _runs(standing: Sequence[Any]) -> bool:
+    return RUN.rpartition(".")[2] in {row.name for row in standing}
 
 
 def _all(

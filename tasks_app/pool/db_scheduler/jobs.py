@@ -10,6 +10,7 @@ from sqlalchemy import Connection, text
 
 EVERY_MINUTE = "* * * * *"
 _HAS = text("SELECT extversion FROM pg_extension WHERE extname = 'pg_cron'")
+_DATABASE = text("SELECT setting FROM pg_settings WHERE name = 'cron.database_name'")
 _HERE = text("SELECT current_database()")
 _ADD = text("SELECT cron.schedule_in_database(:job, :when, :command, :database)")
 _ADD_HERE = text("SELECT cron.schedule(:job, :when, :command)")
@@ -43,6 +44,14 @@ class CronJob:
     last_at: datetime | None
     status: str | None
     message: str | None
+
+
+def usual_database(connection: Connection) -> str:
+    """Return the database that pg_cron is in if it is not in this: as the server says, if it does.
+
+    It tells superusers and roles that may read all settings.
+    """
+    return connection.execute(_DATABASE).scalar() or "postgres"
 
 
 def version(connection: Connection) -> str | None:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.encryption.envelope import BEGIN, MARK, Token, parse_token, token_in
+from tasks_app.domain.flow_control.waiting_reason import WaitingKind
+from tasks_app.domain.tasks.states import State
 from tasks_app.pool.tables import ALL, ATTEMPT, COMPLETED, ERROR, GROUP, LARGE_VALUE, PENDING
 
 
@@ -171,3 +173,43 @@ def count(connection: Connection) -> list[tuple[str, str, int]]:
         )
         found += [(place.name, row.key, row.number) for row in rows]
     return found
+
+
+def keys_at_the_ends(connection: Connection, most: int) -> dict[str, str]:
+    """Return keys that have encrypted values, each with a place, among oldest and newest rows.
+
+    Of each place it looks at up to ``most`` rows from either end; large values are left out.
+    """
+    found: dict[str, str] = {}
+    for place in PLACES:
+        if place.most == 1:
+            continue
+        ends = " UNION ALL ".join(
+            f"(SELECT {place.value} AS value FROM {place.table} t ORDER BY {place.id} {way} "
+            "LIMIT :most)"
+            for way in ("ASC", "DESC")
+        )
+        rows = connection.execute(text(f"SELECT e.value FROM ({ends}) AS e"), {"most": most})
+        for value in {value for value in rows.scalars() if value is not None}:
+            token = parse_token(value) if place.kind == "error" else token_in(value)
+            if token is not None:
+                found.setdefault(token.key_id, place.name)
+    return found
+
+
+_WAITING = text(f"""
+    SELECT w.key, count(*) AS number FROM (
+        SELECT p.parked_for AS key FROM {PENDING} p
+        WHERE p.state = '{State.PENDING}' AND p.parked_kind = '{WaitingKind.ENCRYPTION}'
+        LIMIT :most) AS w
+    GROUP BY w.key ORDER BY w.key
+""")
+
+
+def waiting_for_keys(connection: Connection, most: int = 10_000) -> dict[str, int]:
+    """Return how many tasks wait for which key, of up to ``most``: the key was missing in a worker.
+
+    By an index which holds what is parked alone.
+    """
+    rows = connection.execute(_WAITING, {"most": most})
+    return {row.key: row.number for row in rows}

@@ -97,6 +97,10 @@ _SPREAD = {
     ),
 }
 NO_AMENDMENT = Amendment()
+_LOCK = text(f"""
+    SELECT p.id FROM {PENDING} p WHERE p.id = :id AND {admits_by_id(Event.CLAIM)}
+    FOR NO KEY UPDATE
+""")
 _STATE = text(f"SELECT state FROM {ALL} WHERE id = :id")
 
 
@@ -149,6 +153,11 @@ def spread(
     tell(connection, action, [row.id for row in changed], by, now=now)
     places = [row.next_at for row in changed if row.next_at is not None]
     return sorted(row.id for row in changed), max(places, default=None)
+
+
+def lock(connection: Connection, task_id: int) -> bool:
+    """Lock a task that waits, until the transaction ends; waits for its row. False: it does not."""
+    return connection.execute(_LOCK, {"id": task_id}).first() is not None
 
 
 def state_of(connection: Connection, task_id: int) -> State | None:

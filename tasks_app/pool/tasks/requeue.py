@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.errors import UniqueKeyTakenError
 from tasks_app.domain.operations.author import NOBODY, Author
-from tasks_app.domain.tasks.states import Event, State
+from tasks_app.domain.tasks.states import Event, Pool, State, pool_of
 from tasks_app.pool.fragments.operator_lines import tell
 from tasks_app.pool.groups.count import GOOD
 from tasks_app.pool.tables import (
+    ALL,
     CARRIED,
     COMPLETED,
     ERROR,
@@ -80,7 +82,7 @@ _TAKE_BACK = text(f"""
     WHERE g.id = :id AND g.outcome IS NULL
 """)
 _FORGET = text(f"DELETE FROM {PROGRESS} WHERE task_id = :id")
-_PENDING = text(f"SELECT id FROM {PENDING} WHERE id = :id")
+_STATE = text(f"SELECT state FROM {ALL} WHERE id = :id")
 _HOLDER = text(f"""
     SELECT p.name, p.unique_key, p.id FROM {PENDING} p
     JOIN (SELECT name, unique_key FROM {ERROR} WHERE id = :id
@@ -100,21 +102,31 @@ def requeue(
     Raises:
         UniqueKeyTakenError: another pending task has its name and unique_key; nothing was written.
     """
-    for source in _SOURCES:
-        found = connection.execute(source.find, {"id": task_id}).first()
-        if found is None:
-            continue
-        values = {"id": task_id, "now": now}
-        while connection.execute(source.insert, values).first() is None:
-            holder = connection.execute(_HOLDER, {"id": task_id}).first()
-            if holder is not None:  # else it ended just now, and the key is free again
-                raise UniqueKeyTakenError(holder.name, holder.unique_key, holder.id)
-        connection.execute(source.delete, {"id": task_id})
-        tell(connection, Event.REQUEUE, [task_id], by, origin=State(found.state), now=now)
-        if found.state in GOOD:
-            connection.execute(_FORGET, {"id": task_id})
-        if found.batch_id is not None:
-            connection.execute(_TAKE_BACK, {"id": found.batch_id, "state": found.state})
-        return Requeued.REQUEUED
-    known = connection.execute(_PENDING, {"id": task_id}).first()
-    return Requeued.STILL_PENDING if known else Requeued.NOT_FOUND
+    while True:
+        for source in _SOURCES:
+            found = connection.execute(source.find, {"id": task_id}).first()
+            if found is not None:
+                _move(connection, source, task_id, found, now)
+                tell(connection, Event.REQUEUE, [task_id], by, origin=State(found.state), now=now)
+                return Requeued.REQUEUED
+        state = connection.execute(_STATE, {"id": task_id}).scalar()
+        if state is None:
+            return Requeued.NOT_FOUND
+        if pool_of(State(state)) is Pool.PENDING:
+            return Requeued.STILL_PENDING
+        # Else it ended while the pools were looked at, one after the other.
+
+
+def _move(
+    connection: Connection, source: _Source, task_id: int, found: Any, now: datetime | None
+) -> None:
+    values = {"id": task_id, "now": now}
+    while connection.execute(source.insert, values).first() is None:
+        holder = connection.execute(_HOLDER, {"id": task_id}).first()
+        if holder is not None:  # else it ended just now, and the key is free again
+            raise UniqueKeyTakenError(holder.name, holder.unique_key, holder.id)
+    connection.execute(source.delete, {"id": task_id})
+    if found.state in GOOD:
+        connection.execute(_FORGET, {"id": task_id})
+    if found.batch_id is not None:
+        connection.execute(_TAKE_BACK, {"id": found.batch_id, "state": found.state})

@@ -21,7 +21,7 @@ from tasks_app.domain.operations.selection import DONE, Action
 from tasks_app.domain.tasks.names import check_id
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.operations.audit import note
-from tasks_app.pool.tasks.amend_waiting import amend, state_of
+from tasks_app.pool.tasks.amend_waiting import amend, lock, state_of
 from tasks_app.runtime.db.connections import Raw, Sync, made_async, on_connection
 
 
@@ -142,19 +142,21 @@ def _verb(
 def _changed(
     connection: Connection, action: Action, task_id: int, by: str, change: Amendment
 ) -> Changed:
+    while not lock(connection, task_id):
+        match state_of(connection, task_id):
+            case None:
+                return Changed.NOT_FOUND
+            case State.PENDING:
+                continue  # its run ended between the two statements
+            case State.RUNNING:
+                return Changed.RUNNING
+            case _:
+                return Changed.ALREADY_OVER
     done = amend(connection, action, [task_id], change, by=Author(by, change.why or ""))
-    if done:
-        note(connection, action, change.plain(), who=by, ids=done, answers={DONE[action]: 1})
-        return Changed.CHANGED
-    match state_of(connection, task_id):
-        case None:
-            return Changed.NOT_FOUND
-        case State.PENDING:
-            return Changed.UNCHANGED
-        case State.RUNNING:
-            return Changed.RUNNING
-        case _:
-            return Changed.ALREADY_OVER
+    if not done:
+        return Changed.UNCHANGED
+    note(connection, action, change.plain(), who=by, ids=done, answers={DONE[action]: 1})
+    return Changed.CHANGED
 
 
 arun_task_now: Final = made_async(run_task_now)

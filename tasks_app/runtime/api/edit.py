@@ -10,13 +10,15 @@ from tasks_app.domain.creation.patch import accepted
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.operations.author import author
 from tasks_app.domain.operations.selection import Action
-from tasks_app.domain.tasks.states import Pool
+from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.edit_payload import edit
 from tasks_app.runtime.encryption.values import asked, is_secret, sealed_payload
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 from tasks_app.runtime.payload_limit import payload_limit
+
+_EDITABLE = {State.PENDING, State.FAILED}
 
 
 def check_payload(name: str, payload: dict[str, Any], registry: Registry = HANDLERS) -> str:
@@ -47,14 +49,14 @@ def edit_payload(
     Raises:
         InvalidSelectionError: its handler is not known here, or does not take it.
     """
-    task = browse.get(connection, task_id)
-    if task is None or task.pool == Pool.COMPLETED:
-        return False
-    wanted, text = author(by, why), check_payload(task.name, payload, registry)
-    spec = registry.get(task.name)
-    if is_secret(task.payload) or (spec and spec.encrypted) or asked(task.name, task.queue):
-        text = sealed_payload(text, task.name)
-    done = edit(connection, Pool(task.pool), task_id, text, by=wanted)
-    if done:
-        note(connection, Action.EDIT, {"ids": [task_id], **wanted.reason}, who=by, ids=[task_id])
-    return done
+    wanted = author(by, why)
+    while (task := browse.get(connection, task_id)) is not None and task.state in _EDITABLE:
+        text = check_payload(task.name, payload, registry)
+        spec = registry.get(task.name)
+        if is_secret(task.payload) or (spec and spec.encrypted) or asked(task.name, task.queue):
+            text = sealed_payload(text, task.name)
+        if edit(connection, Pool(task.pool), task_id, text, by=wanted):
+            what = {"ids": [task_id], **wanted.reason}
+            note(connection, Action.EDIT, what, who=by, ids=[task_id])
+            return True
+    return False

@@ -102,16 +102,17 @@ class DbScheduler:
         return commands
 
     def status(
-        self, tasks: Sequence[SqlTask] = (), unfit: Mapping[str, str] | None = None
+        self, tasks: Sequence[SqlTask] | None = (), unfit: Mapping[str, str] | None = None
     ) -> DbSchedulerState:
         """Look at functions, jobs and their last runs; nothing is written.
 
         ``tasks``, ``unfit``: those in SQL that the database would carry out here, and would not.
+        ``tasks`` None: they are not known here.
         """
         with self._database.begin() as connection:
             standing = functions.installed(connection, self._settings, tasks)
-            commands = functions.commands(connection)
-            runs = functions.runs_sql_tasks(connection)
+            runs = functions.carries_out(connection)
+            commands = functions.commands(connection, runs=runs)
             left = {} if standing is Installed.NO else functions.unfit(connection)
         not_carried_out = dict(unfit or {}) if runs else {}
         with self._cron() as cron:
@@ -124,8 +125,8 @@ class DbScheduler:
                 f"--cron-database {self._cron_name}": found and self._cron_name != self._name,
             }
             command = " ".join((INSTALL, *(option for option, given in again.items() if given)))
-            trouble = list(_trouble(standing, found, clock(cron), command))
-        if runs and not tasks:
+            trouble = list(_trouble(standing, commands, found, clock(cron), command))
+        if runs and tasks is not None and not tasks:
             trouble.insert(
                 0,
                 "No task in SQL is known here, but the database carries some out. "
@@ -203,10 +204,20 @@ def _explained() -> Iterator[None]:
 
 
 def _trouble(
-    standing: Installed, found: list[CronJob], now: datetime, command: str
+    standing: Installed,
+    commands: dict[str, str],
+    found: list[CronJob],
+    now: datetime,
+    command: str,
 ) -> Iterator[str]:
     if standing is Installed.OTHERWISE:
         yield f"The functions are of other code or settings. Run again: {command}"
+    missing = commands.keys() - {job.duty for job in found} if found else set()
+    if standing is Installed.NO and found:
+        yield f"The jobs call functions that are gone. Run again: {command}"
+    elif missing:
+        those = " and ".join(sorted(missing))
+        yield f"No job calls {those}. Run again: {command}"
     for job in found:
         if not job.active:
             yield f"The job {job.duty} is switched off. Run again: {command}"

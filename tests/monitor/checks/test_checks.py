@@ -15,7 +15,7 @@ from tasks_app import Settings, create_task
 from tasks_app.domain.finding import Finding
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.monitor.checks import database, flow_control, sessions, work
+from tasks_app.monitor.checks import connections, database, flow_control, sessions, work
 from tasks_app.monitor.checks.checkup import examine, run_checks
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.flow_control import pause
@@ -62,9 +62,11 @@ def pretend(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> Pretend:
     return say
 
 
-def a_child(connection: Connection, owner: str = "w", **given: list[str]) -> None:
+def a_child(
+    connection: Connection, owner: str = "w", node: str = "n@host", **given: list[str]
+) -> None:
     known = {"queues": ["default"], "handlers": ["t"], **given}
-    heartbeats.beat(connection, owner=owner, node="n@host", **known)
+    heartbeats.beat(connection, owner=owner, node=node, **known)
 
 
 def a_scan(connection: Connection, rank: leader_lease.Rank = leader_lease.Rank.BEAT) -> None:
@@ -86,7 +88,7 @@ def test_a_healthy_database_has_nothing_to_complain_of(engine: Engine, settings:
     assert set(levels(not_of_a_given_server(findings))) == {"ok"}, said(findings)
     assert [f.subject for f in findings] == [
         *("database", "schema", "privileges", "durability", "partitions", "retention"),
-        *("autovacuum", "bloat", "connections", "transactions", "planner", "wake-ups"),
+        *("autovacuum", "bloat", "transactions", "connections", "planner", "wake-ups"),
         *("handlers' SQL", "workers", "scan", "queues"),
         *("due tasks", "rescue", "schedules", "locks"),
     ]
@@ -267,19 +269,35 @@ def test_vacuum_that_is_switched_off_is_seen(
     assert table.advice == "ALTER TABLE task_pending RESET (autovacuum_enabled);"
 
 
+@pytest.mark.parametrize(
+    ("nodes", "told", "whose", "needed"),
+    [
+        (["celery@h"] * 4, {}, "4 children", 16),
+        (["h"] * 4, {}, "4 children of tasks-app work", 20),
+        (["h"] * 4, {"hints": False}, "4 children of tasks-app work", 16),
+        (["h", "celery@h", "celery@i"], {}, "2 children of Celery and 1 of tasks-app work", 13),
+        (["celery@h"] * 2, {"threads": 5}, "2 children", 16),
+    ],
+)
 def test_more_children_than_connections_are_seen(
-    connection: Connection, settings: Settings, pretend: Pretend
+    connection: Connection,
+    settings: Settings,
+    pretend: Pretend,
+    nodes: list[str],
+    told: dict[str, object],
+    whose: str,
+    needed: int,
 ) -> None:
-    for n in range(4):
-        a_child(connection, f"w{n}")
-    seen = []
-    for most in (12, 11):
+    for n, node in enumerate(nodes):
+        a_child(connection, f"w{n}", node=node)
+    settings, seen = settings.model_copy(update=told), []
+    for most in (needed, needed - 1):
         pretend(connections=most)
-        seen += said(database.connections(connection, settings))
+        seen += said(connections.connections(connection, settings))
 
     assert seen == [
-        "ok connections: 4 children take up to 12 of 12",
-        "warn connections: 4 children take up to 12 of 11",
+        f"ok connections: {whose} take up to {needed} of {needed}",
+        f"warn connections: {whose} take up to {needed} of {needed - 1}",
     ]
 
 
@@ -290,10 +308,10 @@ def test_the_limit_of_a_role_is_named(connection: Connection, settings: Settings
     for n in range(2):
         a_child(connection, f"w{n}")
 
-    (finding,) = database.connections(connection, settings)
+    (finding,) = connections.connections(connection, settings)
 
     assert finding.fact == (
-        f"2 children take up to 6, the connection limit of role {role} is 5, and 0 are in use"
+        f"2 children take up to 8, the connection limit of role {role} is 5, and 0 are in use"
     )
     assert finding.advice.startswith(f"ALTER ROLE {role} CONNECTION LIMIT …, start fewer")
 

@@ -303,6 +303,19 @@ def test_a_disabled_task_is_enabled_again_and_found(connection: Connection) -> N
     assert taken(connection, task_id, now=LATER) == [task_id]
 
 
+def test_who_is_disabled_waits_no_longer_for_a_limit_and_leaves_when_he_is_due(
+    connection: Connection,
+) -> None:
+    task_id = pending_task(connection, now=NOW)
+    park(connection, [task_id], WaitingReason(WaitingKind.QUEUE, "default"), HOUR, now=NOW)
+
+    do(connection, Action.DISABLE, task_id)
+
+    row = row_of(connection, task_id)
+    assert (row.scan_at, row.parked, row.parked_kind, row.parked_for) == (NOW, None, None, None)
+    assert sweep_all(connection, 10, now=NOW) == {task_id: State.SKIPPED}
+
+
 def test_a_rate_spreads_them_and_goes_on_where_it_was(connection: Connection) -> None:
     gap = timedelta(seconds=2)
     ids = [pending_task(connection, run_at=MUCH_LATER, now=NOW) for _ in range(5)]
