@@ -65,4 +65,15 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    """Refused while there are values: tasks that wait would have lost their payloads."""
+    op.execute("""
+    LOCK TABLE task_large_value IN ACCESS EXCLUSIVE MODE;
+    DO $$
+    BEGIN
+        IF EXISTS (SELECT FROM task_large_value) THEN
+            RAISE EXCEPTION 'task_large_value holds payloads or results, which would be lost.'
+                USING HINT = 'Prune or erase their tasks, or empty the table yourself.';
+        END IF;
+    END $$
+    """)
     op.execute("DROP TABLE task_large_value")

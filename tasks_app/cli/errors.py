@@ -15,13 +15,12 @@ from tasks_app.cli.database import caller, connected, transaction
 from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.errors import NO
 from tasks_app.domain.explain.words import count
+from tasks_app.monitor.pages.errors import causes, error_page
 from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.errors.groups import MOST_WITHOUT, ErrorGroup, tasks_of, without_fingerprint
-from tasks_app.pool.tasks.browse import attempts
+from tasks_app.pool.errors.groups import MOST_WITHOUT, ErrorGroup, without_fingerprint
 from tasks_app.runtime.api.bulk_preview import foresee_bulk
 from tasks_app.runtime.api.errors import (
     fill_fingerprints,
-    list_errors,
     mark_error_known,
     mark_error_unknown,
 )
@@ -49,7 +48,7 @@ def errors(ctx: click.Context, /, *, wide: bool, json_: bool, **filters: Any) ->
     if ctx.invoked_subcommand is not None:
         return
     with transaction() as connection:
-        found, now = list_errors(connection, **filters), instant(connection)
+        found, now = causes(connection, **filters), instant(connection)
         without = without_fingerprint(connection)
     if json_:
         output.print_json([asdict(group) for group in found])
@@ -79,13 +78,10 @@ def errors(ctx: click.Context, /, *, wide: bool, json_: bool, **filters: Any) ->
 def show(fingerprint: str, most: int, *, json_: bool) -> None:
     """Show one cause, its newest error and its newest tasks."""
     with transaction() as connection:
-        group = next(
-            iter(list_errors(connection, fingerprint=fingerprint_digits(fingerprint))), None
-        )
-        if group is None:
-            output.refuse(f"No failed task has {fingerprint:.40}. Run: tasks-app errors")
-        tasks = tasks_of(connection, group.fingerprint, most=most)
-        sample = next(reversed(attempts(connection, group.sample_id)), None)
+        page = error_page(connection, fingerprint_digits(fingerprint), most=most)
+    if page is None:
+        output.refuse(f"No failed task has {fingerprint:.40}. Run: tasks-app errors")
+    group, sample, tasks = page.group, page.sample, page.tasks
     if json_:
         output.print_json({**asdict(group), "sample": sample, "tasks": tasks})
         return

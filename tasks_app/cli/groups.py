@@ -13,6 +13,7 @@ from tasks_app.cli.database import caller, transaction
 from tasks_app.domain.coordination.groups import Ended, GroupProgress
 from tasks_app.pool.groups import browse
 from tasks_app.runtime.api.groups import cancel_group
+from tasks_app.runtime.encryption.older_texts import masked_errors
 
 SHOWN = 20
 _LISTED = ("id", "state", "total", "succeeded", "failed", "left", "created", "counted")
@@ -52,6 +53,7 @@ def show(group_id: int, *, json_: bool) -> None:
             states[str(ended.state)] += 1
             if ended.error is not None and len(bad) < SHOWN:
                 bad.append(ended)
+        bad = masked_errors(connection, bad, by="task_id")
     if json_:
         output.print_json({"group": found, "states": states, "errors": bad})
         return

@@ -7,10 +7,13 @@ from typing import Any
 
 from django.contrib import admin
 from django.core.paginator import Paginator
+from django.db import connections
 from django.utils.functional import cached_property
 
 from tasks_app.django.configuration import database_alias
 from tasks_app.django.models import TaskView
+from tasks_app.pool.connection.psycopg_connection import on_psycopg
+from tasks_app.runtime.encryption.older_texts import masked_texts
 
 COUNTED = 10_000
 
@@ -29,8 +32,8 @@ class TaskAdmin(admin.ModelAdmin):
     """Read only; the payload is not shown."""
 
     list_display = ("id", "state", "name", "queue", "attempt", "due", "finished_at")
-    exclude = ("due_at", "held_due_at")
-    readonly_fields = ("due",)
+    exclude = ("due_at", "held_due_at", "error")
+    readonly_fields = ("due", "last_error")
     list_filter = ("pool", "state")
     search_fields = ("=id", "=name", "=biz_key")
     search_help_text = "an id, or a whole name or business key"
@@ -43,6 +46,15 @@ class TaskAdmin(admin.ModelAdmin):
     @admin.display(ordering="due_at")
     def due(self, task: TaskView) -> datetime | str:
         return "held" if task.held else task.due_at
+
+    @admin.display(description="error")
+    def last_error(self, task: TaskView) -> str | None:
+        if not task.error:
+            return None
+        database = connections[database_alias()]
+        database.ensure_connection()
+        said = masked_texts(on_psycopg(database.connection), {task.id: task.error})
+        return said[task.id]
 
     def has_add_permission(self, *_: Any) -> bool:
         return False

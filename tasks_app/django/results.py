@@ -10,7 +10,9 @@ from django.tasks.base import Task as DjangoTask
 from django.tasks.base import TaskError, TaskResult, TaskResultStatus
 from django.tasks.exceptions import TaskResultDoesNotExist
 from django.utils.module_loading import import_string
+from sqlalchemy import Connection
 
+from tasks_app.domain.large_values.reference import LargeValueLostError
 from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection.psycopg_connection import on_psycopg
@@ -45,7 +47,17 @@ def find_result(database: Any, result_id: str) -> TaskResult:
     if task is None or function is None:
         raise TaskResultDoesNotExist(result_id)
     attempts = opened_attempts(browse.attempts(connection, number), task.name)
-    return _result(in_full(connection, task), function, attempts)
+    return _result(_whole(connection, task), function, attempts)
+
+
+def _whole(connection: Connection, task: Task) -> Task:
+    """Return a task with its values; of one that did not succeed its payload may be lost."""
+    try:
+        return in_full(connection, task)
+    except LargeValueLostError:
+        if task.state is State.SUCCEEDED:
+            raise
+        return task
 
 
 def _function(task: Task) -> Any:
@@ -68,7 +80,9 @@ def _result(task: Task, function: Any, attempts: list[Attempt]) -> TaskResult:
     starts = [each.started_at for each in attempts if each.started_at]
     starts += [task.started_at] if task.started_at else []
     called = _called(task, function)
-    call = task.payload or {}  # an encrypted one has neither where its key is missing
+    call = (
+        task.payload or {}
+    )  # an encrypted one has neither where its key is missing, nor has a lost one
     result = TaskResult(
         task=called,
         id=str(task.id),

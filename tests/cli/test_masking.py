@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine, text
 
-from tasks_app import create_schedule, create_task
+from tasks_app import NewTask, create_group, create_schedule, create_task
+from tasks_app.domain.tasks.run import Cause
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.runs.settle import settle_one
 from tests.cli.shell import Shell
+from tests.factory import claimed_task, ending
 
 PAYLOAD = {"card": {"number": "canary-4711", "owner": "Ann"}}
+QUOTES = Cause("ValueError", "canary-4711 is refused")
 
 
 @pytest.fixture(autouse=True)
@@ -41,3 +46,31 @@ def test_schedules_hide_it(shell: Shell, engine: Engine) -> None:
         said = shell(*command)
         assert "canary" not in said.stdout
         assert "Ann" in said.stdout
+
+
+def test_texts_that_were_stored_before_the_rule_are_hidden_too(
+    shell: Shell, engine: Engine
+) -> None:
+    with engine.begin() as connection:
+        group = create_group(connection, [NewTask("t", PAYLOAD)])
+        failed = claimed_task(connection, group.task_ids[0])
+        settle_one(connection, ending(failed, Event.FAIL, cause=QUOTES))
+        retried = claimed_task(connection, payload=PAYLOAD)
+        settle_one(connection, ending(retried, Event.RETRY, cause=QUOTES))
+        query = text("SELECT encode(fingerprint, 'hex') FROM task_error")
+        cause = connection.execute(query).scalar_one()
+
+    for command in (
+        ("errors",),
+        ("errors", "show", cause),
+        ("groups", "show", str(group.id)),
+        ("explain", str(failed.fence.task_id)),
+        ("explain", str(retried.fence.task_id)),
+        ("list",),
+        ("show", str(failed.fence.task_id), "--trail"),
+    ):
+        for more in ((), ("--json",)):
+            said = shell(*command, *more)
+            assert said.returncode == 0, command
+            assert "canary" not in said.stdout, command
+            assert "*** is refused" in said.stdout, command

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from tasks_app.domain.tasks.run import Cause
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.runs.settle import settle_one
 from tests.django.django_shop import Site
+from tests.factory import claimed_task, ending
 from tests.waiting import until
 
 pytest.importorskip("django")
@@ -125,6 +129,27 @@ boss.delete()
     done = shop.manage("shell", "-c", code)
 
     assert "[(200, True, False), (200, True, False)]\n" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_admin_shows_no_masked_value_of_a_text_that_is_older_than_the_rule(shop: Site) -> None:
+    with shop.engine.begin() as connection:
+        task = claimed_task(connection, name="orders.award", payload={"card": "canary-4711"})
+        cause = Cause("ValueError", "canary-4711 is refused")
+        settle_one(connection, ending(task, Event.FAIL, cause=cause))
+    code = f"""
+from django.contrib.auth.models import User
+from django.test import Client
+boss = User.objects.create_superuser("boss", password="x")
+client = Client()
+client.force_login(boss)
+page = client.get("/admin/tasks_app/taskview/{task.task_id}/change/").content
+print(b"*** is refused" in page, b"canary" in page)
+boss.delete()
+"""
+
+    done = shop.manage("shell", "-c", code, TASKS_APP_MASKED_PATHS="card")
+
+    assert "True False\n" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

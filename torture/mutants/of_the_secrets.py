@@ -142,4 +142,12 @@ SECRETS = (
         "else value",
         "tests/cli/test_masking.py::test_show_and_list_hide_it_and_older_errors_that_quote_it",
     ),
+    mutant(
+        "masks: older texts",
+        "No command shows a text that was stored before the rule.",
+        "tasks_app/runtime/encryption/older_texts.py",
+        "    if rules and found:",
+        "    if rules and not found:",
+        "tests/cli/test_masking.py::test_texts_that_were_stored_before_the_rule_are_hidden_too",
+    ),
 )

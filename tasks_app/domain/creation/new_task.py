@@ -13,10 +13,11 @@ from tasks_app.domain.encryption.envelope import BEGIN, check_no_token
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.large_values import reference
-from tasks_app.domain.tasks.option_checks import key, limit_keys, text_array
+from tasks_app.domain.tasks.option_checks import key, limit_keys
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.payload import encode_object, encode_plain
 from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskRow
+from tasks_app.domain.text_array import text_array
 
 if TYPE_CHECKING:
     from typing import TypeVar, Unpack

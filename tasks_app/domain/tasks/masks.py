@@ -50,9 +50,13 @@ class Masks:
             self._rules.append((name or "*", tuple(parts)))
         self._paths = lru_cache(4096)(self._paths_of)
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._rules)
+
     def covers(self, name: str) -> bool:
         """Whether a rule is of tasks of this name."""
-        return bool(self._rules) and bool(self._paths(name))
+        return bool(self) and bool(self._paths(name))
 
     def value(self, name: str, value: Any) -> Any:
         """Return a payload or a result as people may see it."""

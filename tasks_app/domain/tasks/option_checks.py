@@ -5,7 +5,7 @@ All raise InvalidTaskError with the option's path and what is allowed; None: it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -36,12 +36,6 @@ def limit_keys(options: Mapping[str, Any]) -> list[str]:
         raise InvalidTaskError("options.limit_key", problem, f"at most {MOST_LIMIT_KEYS}")
     keys = [_key(value, f"options.limit_key[{place}]") for place, value in enumerate(given)]
     return list(dict.fromkeys(keys))
-
-
-def text_array(values: Iterable[str]) -> str:
-    """Return texts as PostgreSQL writes an array of them."""
-    escaped = [value.replace("\\", "\\\\").replace('"', '\\"') for value in values]
-    return '{"' + '","'.join(escaped) + '"}'
 
 
 def _key(value: Any, path: str) -> str:

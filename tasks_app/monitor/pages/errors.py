@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -20,6 +21,7 @@ from tasks_app.pool.errors.groups import (
     without_fingerprint,
 )
 from tasks_app.pool.tasks import browse
+from tasks_app.runtime.encryption.older_texts import masked_errors, masked_texts
 
 FILTERS = ("name", "queue", "since", "known")
 SINCE = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7)}
@@ -57,11 +59,16 @@ class ErrorPage:
     """End and id to go on below; None: this is the last page."""
 
 
+def causes(connection: Connection, **filters: Any) -> list[ErrorGroup]:
+    """Return groups as people may see them; ``filters`` are those of the pool's."""
+    return masked_errors(connection, groups(connection, **filters), by="sample_id")
+
+
 def errors(connection: Connection, filters: dict[str, str]) -> Errors:
     """Read the groups that fit the filters; ``since`` is a key of SINCE, ``known`` of KNOWN."""
     at = instant(connection)
     since = at - SINCE[filters["since"]] if "since" in filters else None
-    found = groups(
+    found = causes(
         connection,
         name=filters.get("name"),
         queue=filters.get("queue"),
@@ -80,18 +87,25 @@ def errors(connection: Connection, filters: dict[str, str]) -> Errors:
 
 
 def error_page(
-    connection: Connection, fingerprint: str, *, before: tuple[datetime, int] | None = None
+    connection: Connection,
+    fingerprint: str,
+    *,
+    before: tuple[datetime, int] | None = None,
+    most: int | None = None,
 ) -> ErrorPage | None:
     """Read one cause; None: no task in the error pool has it."""
-    at = instant(connection)
-    group = next(iter(groups(connection, fingerprint=fingerprint, now=at)), None)
+    at, most = instant(connection), most or PAGE
+    group = next(iter(causes(connection, fingerprint=fingerprint, now=at)), None)
     if group is None:
         return None
     sample = next(reversed(browse.attempts(connection, group.sample_id)), None)
     frames: tuple[str, ...] = ()
     if sample is not None:
+        said = masked_texts(connection, {sample.task_id: sample.message})
+        sample = replace(sample, message=said[sample.task_id])
         frames = traits_of(Cause(sample.kind, sample.message, sample.traceback)).frames
-    found = tasks_of(connection, fingerprint, before=before, most=PAGE + 1)
-    last = found[PAGE - 1] if len(found) > PAGE else None
+    found = tasks_of(connection, fingerprint, before=before, most=most + 1)
+    last = found[most - 1] if len(found) > most else None
     older = None if last is None else (last.finished_at, last.id)
-    return ErrorPage(at, group, frames, sample, tuple(found[:PAGE]), older)
+    shown = masked_errors(connection, found[:most])
+    return ErrorPage(at, group, frames, sample, tuple(shown), older)

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from tasks_app.monitor.pages.errors import causes
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.pages import find as rows
 from tasks_app.pool.pages.find import Hit
@@ -38,7 +39,8 @@ def find(connection: Connection, asked: str) -> Hits:
     if asked.isascii() and asked.isdigit() and int(asked) <= _MOST_ID:
         hits += rows.by_id(connection, int(asked))
     if _FINGERPRINT.fullmatch(asked):
-        hits += rows.by_fingerprint(connection, asked)
+        found = causes(connection, fingerprint=asked)
+        hits += [Hit("error", each.fingerprint, each.error, exact=True) for each in found]
     if asked:
         hits += [*rows.by_key(connection, asked), *rows.by_name(connection, asked)]
     return Hits(instant(connection), asked, tuple(hits))

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.coordination.groups import GroupProgress
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.groups import browse
+from tasks_app.runtime.encryption.older_texts import masked_errors
 
 MOST, MOST_MEMBERS, MOST_FAILED = 100, 2_000, 50
 
@@ -64,4 +65,5 @@ def group_page(connection: Connection, group_id: int) -> GroupPage | None:
         if ended.error is not None and len(failed) < MOST_FAILED:
             failed.append(FailedMember(ended.task_id, str(ended.state), ended.error))
     at = instant(connection)
-    return GroupPage(at, group, dict(states), states.total(), tuple(failed))
+    shown = masked_errors(connection, failed)
+    return GroupPage(at, group, dict(states), states.total(), tuple(shown))

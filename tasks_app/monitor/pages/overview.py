@@ -11,8 +11,9 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.finding import Finding, Level
 from tasks_app.monitor.checks import flow_control, locks, schedules, work
 from tasks_app.monitor.checks.checkup import run_checks
+from tasks_app.monitor.pages import errors
 from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.errors.groups import ErrorGroup, groups
+from tasks_app.pool.errors.groups import ErrorGroup
 from tasks_app.pool.flow_control.pause import Pause, paused
 from tasks_app.pool.pages import overview as rows
 from tasks_app.pool.pages.overview import MOST, NameLine
@@ -61,7 +62,7 @@ def overview(connection: Connection, settings: Settings) -> Overview:
     crowded = tuple(queue for queue, number in waiting.items() if number > MOST)
     failed = sum(line.failed for line in lines)
     at = instant(connection)
-    causes = groups(connection, since=at - FAILED_WITHIN, most=MOST_CAUSES + 1, now=at)
+    causes = errors.causes(connection, since=at - FAILED_WITHIN, most=MOST_CAUSES + 1, now=at)
     shown = sorted(causes[:MOST_CAUSES], key=lambda each: each.known_by is not None)
     return Overview(
         at=at,

@@ -12,6 +12,7 @@ from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.pages import tasks as rows
 from tasks_app.pool.pages.tasks import FILTERS, MOST, TaskLine
 from tasks_app.pool.tasks import browse
+from tasks_app.runtime.encryption.older_texts import masked_errors, masked_texts
 
 __all__ = ["FILTERS", "SINCE", "Tasks", "page_by_page", "tasks"]
 PAGE, EXPORTED = 50, 1_000
@@ -51,14 +52,14 @@ class Tasks:
 
 def tasks(connection: Connection, filters: dict[str, str], *, before: int | None = None) -> Tasks:
     found = rows.look(connection, filters, before=before, most=PAGE)
-    causes = browse.last_causes(
-        connection, [row.id for row in found.rows if row.attempt and row.finished_at is None]
-    )
-    remarks = {row.id: _remark(row, causes.get(row.id)) for row in found.rows}
+    shown = tuple(masked_errors(connection, found.rows))
+    going = [row.id for row in shown if row.attempt and row.finished_at is None]
+    causes = masked_texts(connection, browse.last_causes(connection, going))
+    remarks = {row.id: _remark(row, causes.get(row.id)) for row in shown}
     return Tasks(
         at=instant(connection),
         filters=filters,
-        rows=found.rows,
+        rows=shown,
         remarks=remarks,
         number=min(found.number, MOST),
         more=found.number > MOST or not found.whole,
@@ -77,6 +78,7 @@ def page_by_page(engine: Engine, filters: dict[str, str]) -> Iterator[list[TaskL
     while left > 0 and more:
         with engine.connect() as connection:
             found = rows.look(connection, filters, before=before, most=min(EXPORTED, left))
-        if found.rows:
-            yield list(found.rows)
+            shown = masked_errors(connection, found.rows)
+        if shown:
+            yield shown
         before, left, more = found.below, left - len(found.rows), found.below is not None

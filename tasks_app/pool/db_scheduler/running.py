@@ -16,10 +16,10 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.statistics.outcomes import outcome_of
 from tasks_app.domain.tasks.records import HINT_WAIT
 from tasks_app.domain.tasks.states import Event, State
+from tasks_app.domain.text_array import text_array
 from tasks_app.pool.connection.planner import IN_FUNCTION
 from tasks_app.pool.db_scheduler.statements import QUOTES, SqlTask, call, checked
 from tasks_app.pool.db_scheduler.upkeep import bound, literal
-from tasks_app.pool.fragments.fences import texts
 from tasks_app.pool.fragments.transition_log import Logged
 from tasks_app.pool.runs.claim_next import LEFT_ALONE, claims
 from tasks_app.pool.runs.settle import MEMBER, ONE
@@ -51,7 +51,7 @@ def running(
     handlers = literal(json.dumps({t.name: [t.max_attempts, t.at_most_once] for t in tasks}))
     claim = {
         "handlers": handlers,
-        "queues": f"CAST({literal(texts(sorted({t.queue for t in tasks})))} AS text[])",
+        "queues": f"CAST({literal(text_array(sorted({t.queue for t in tasks})))} AS text[])",
         "token": "v_token",
         "owner": "'database ' || pg_backend_pid()",
         "most": "1",

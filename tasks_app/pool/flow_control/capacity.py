@@ -17,7 +17,7 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.flow_control.admission import Capacity, TokenBucket, room_of
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limits
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.fragments.fences import texts
+from tasks_app.domain.text_array import text_array
 from tasks_app.pool.tables import ERROR, GATE, NOW, PENDING
 
 _ENTER = text(f"""
@@ -80,7 +80,7 @@ _SPEND = text(f"""
 def enter(connection: Connection, gates: Collection[Gate]) -> None:
     """Make rows for gates that have none; COMMIT before they are locked."""
     if gates:
-        connection.execute(_ENTER, {"gates": texts(gates)})
+        connection.execute(_ENTER, {"gates": text_array(gates)})
 
 
 def lock(
@@ -130,7 +130,7 @@ def spend(connection: Connection, started: Counter[Gate], rooms: Mapping[Gate, C
         rooms[gate].tokens -= started[gate]
     if spent:
         values = {
-            "gates": texts(spent),
+            "gates": text_array(spent),
             "tokens": [rooms[gate].tokens for gate in spent],
             "at": max(rooms[gate].at for gate in spent),
         }
@@ -143,7 +143,7 @@ def _buckets(
     named = {str(gate): gate for gate in gates}
     if not named:
         return {}
-    rows = connection.execute(statement, {"gates": texts(named), "now": now})  # type: ignore[call-overload]
+    rows = connection.execute(statement, {"gates": text_array(named), "now": now})  # type: ignore[call-overload]
     return {
         named[gate]: TokenBucket(tokens, since_s or 0.0, at) for gate, tokens, since_s, at in rows
     }
@@ -156,7 +156,7 @@ def _running(
     keys: dict[str, list[str]] = {kind: [] for kind in COLUMNS}
     for kind, key in gates:
         keys[kind].append(key)
-    values = {kind: texts(some) for kind, some in keys.items()}
+    values = {kind: text_array(some) for kind, some in keys.items()}
     found: dict[Gate, tuple[int, datetime | None]] = {}
     statement = _RUNNING_BY_KEYS if keys[GateKind.KEY] else _RUNNING_BY_OTHERS
     for kind, key, number, since in connection.execute(statement, values):
@@ -172,5 +172,5 @@ def _heads(
     """Return the first task in line of each key, and in how many seconds it expires."""
     if not keys:
         return {}
-    rows = connection.execute(_HEADS, {"keys": texts(keys), "now": now})
+    rows = connection.execute(_HEADS, {"keys": text_array(keys), "now": now})
     return {row.key: (row.id, row.leaves_s) for row in rows}

@@ -17,8 +17,9 @@ from tasks_app.domain.flow_control.admission import Capacity
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit, Limits
 from tasks_app.domain.flow_control.waiting_reason import WaitingKind
 from tasks_app.domain.tasks.states import Event
+from tasks_app.domain.text_array import text_array
 from tasks_app.pool.flow_control.capacity import COLUMNS
-from tasks_app.pool.fragments.fences import array, texts
+from tasks_app.pool.fragments.fences import array
 from tasks_app.pool.fragments.parked import parked_as
 from tasks_app.pool.tables import GATE, NOW, PENDING, admits_by_id
 
@@ -82,20 +83,20 @@ def hold(
     if not held:
         return
     values = {
-        "gates": texts(held),
+        "gates": text_array(held),
         "waits": [look_in_s(gate, rooms[gate], limits) for gate in held],
     }
     connection.execute(_WAITED_FOR, {**values, "now": now})
     for kind, park in _PARK.items():
         of_kind = {i: g.key for g, some in held.items() if g.kind is kind for i in some}
         if of_kind:
-            held_by = {"held_by": texts(of_kind.values())} if kind is GateKind.KEY else {}
+            held_by = {"held_by": text_array(of_kind.values())} if kind is GateKind.KEY else {}
             connection.execute(park, {"ids": array(of_kind), **held_by, "now": now})
 
 
 def waited_for(connection: Connection, gates: Collection[Gate]) -> list[Gate]:
     """Return the gates that hold somebody. Only a read; one probe while no gate holds anybody."""
-    rows = connection.execute(_WAITING, {"gates": texts(gates)}).scalars()
+    rows = connection.execute(_WAITING, {"gates": text_array(gates)}).scalars()
     return [Gate.parse(gate) for gate in rows]
 
 

@@ -17,10 +17,11 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.flow_control.admission import Capacity
 from tasks_app.domain.flow_control.limits import Gate, Limits
 from tasks_app.domain.tasks.states import State
+from tasks_app.domain.text_array import text_array
 from tasks_app.pool.flow_control.capacity import rooms_of
 from tasks_app.pool.flow_control.waiting_list import SHORTEST_LOOK_S, look_in_s
 from tasks_app.pool.fragments.availability import is_free, runs
-from tasks_app.pool.fragments.fences import array, texts
+from tasks_app.pool.fragments.fences import array
 from tasks_app.pool.fragments.parked import PARKED_BY_OLD_CODE, UNPARKED
 from tasks_app.pool.tables import GATE, NOW, PENDING, READY
 
@@ -110,7 +111,7 @@ def wake(
         there = Counter(gates[row.place - 1] for row in line)
         unread = {g: at for g, at in unread.items() if left[g] and there[g] == wanted[g]}
     waits |= dict.fromkeys(unread, SHORTEST_LOOK_S)
-    values = {"ids": array(ids), "gates": texts(waits), "waits": list(waits.values())}
+    values = {"ids": array(ids), "gates": text_array(waits), "waits": list(waits.values())}
     connection.execute(_GO_ON, {**values, **_columns(waits), "now": now})
     return woken
 
@@ -136,7 +137,7 @@ def _read(
 def _columns(gates: Collection[Gate]) -> dict[str, str]:
     return {
         "kinds": array(gate.kind for gate in gates),
-        "keys": texts(gate.key for gate in gates),
+        "keys": text_array(gate.key for gate in gates),
     }
 
 

@@ -51,18 +51,3 @@ def array(values: Iterable[object]) -> str:
     The driver takes five times as long to write one, element by element.
     """
     return f"{{{','.join(['NULL' if value is None else str(value) for value in values])}}}"
-
-
-def texts(values: Iterable[object]) -> str:
-    """Return a PostgreSQL array of the texts of ``values``, with any characters in them."""
-    listed = list(map(str, values))
-    if not listed:
-        return "{}"
-    escaped = (
-        _BETWEEN.join(listed).replace("\\", "\\\\").replace('"', '\\"').replace(_BETWEEN, '","')
-    )
-    return f'{{"{escaped}"}}'
-
-
-_BETWEEN = "\0"
-"""No text in PostgreSQL holds it."""

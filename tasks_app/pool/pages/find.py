@@ -12,7 +12,6 @@ from tasks_app.pool.tables import (
     ALL,
     BATCH,
     COUNT,
-    ERROR,
     GROUP,
     PAUSE,
     QUEUE,
@@ -44,10 +43,6 @@ _ID = text(f"""
     UNION ALL SELECT 'batch', CAST(b.id AS text), b.job || ', ' || b.status
     FROM {BATCH} b WHERE b.id = :id
 """)
-_FINGERPRINT = text(f"""
-    SELECT 'error' AS kind, :text AS key, coalesce(e.error, '') AS about
-    FROM {ERROR} e WHERE e.fingerprint = decode(:text, 'hex') LIMIT 1
-""")
 _KEY = text(f"""
     SELECT 'biz_key' AS kind, :text AS key, string_agg(DISTINCT t.name, ', ') AS about
     FROM (SELECT name FROM {ALL} WHERE biz_key = :text LIMIT 100) AS t HAVING count(*) > 0
@@ -74,10 +69,6 @@ _NAMED = text(f"""
 
 def by_id(connection: Connection, number: int) -> list[Hit]:
     return _hits(connection.execute(_ID, {"id": number}), exact=True)
-
-
-def by_fingerprint(connection: Connection, digits: str) -> list[Hit]:
-    return _hits(connection.execute(_FINGERPRINT, {"text": digits}), exact=True)
 
 
 def by_key(connection: Connection, key: str) -> list[Hit]:

@@ -72,6 +72,10 @@ _OUTLINES = text(f"""
     SELECT t.id, t.state, t.name, t.queue, t.biz_key, t.attempt, t.failures, t.error
     FROM {ALL} t WHERE t.id = ANY(CAST(:ids AS bigint[])) ORDER BY t.id
 """)
+_PAYLOADS = text(f"""
+    SELECT t.id, t.name, t.payload::text AS payload FROM {ALL} t
+    WHERE t.id = ANY(CAST(:ids AS bigint[]))
+""")
 _ENDED_LATELY = text(f"""
     SELECT t.id FROM {ALL} t
     WHERE t.id = ANY(CAST(:ids AS bigint[]))
@@ -126,6 +130,12 @@ def outlines(connection: Connection, ids: Sequence[int]) -> list[Outline]:
     """Return the tasks of these ids, from whichever pools they lie in."""
     rows = connection.execute(_OUTLINES, {"ids": sorted(map(int, ids))}) if ids else ()
     return [Outline(row.id, State(row.state), *row[2:]) for row in rows]
+
+
+def payloads(connection: Connection, ids: Sequence[int]) -> list[tuple[int, str, Any]]:
+    """Return id, name and payload of these tasks, as they are stored."""
+    rows = connection.execute(_PAYLOADS, {"ids": list(ids)})
+    return [(row.id, row.name, _readable(row.payload)) for row in rows]
 
 
 def ended_lately(connection: Connection, ids: Sequence[int], within: timedelta) -> set[int]:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.waiting_reason import WaitingKind
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.fragments.fences import texts
+from tasks_app.domain.text_array import text_array
 from tasks_app.pool.fragments.parked import UNPARKED
 from tasks_app.pool.tables import NOW, PENDING
 
@@ -32,4 +32,4 @@ def look_at_next(
 ) -> None:
     """Let the scan look at the first task that waits for each order key."""
     if keys:
-        connection.execute(_NEXT, {"keys": texts(keys), "now": now})
+        connection.execute(_NEXT, {"keys": text_array(keys), "now": now})

@@ -36,6 +36,7 @@ from tasks_app.runtime.db.connections import (
     made_async,
     on_connection,
 )
+from tasks_app.runtime.encryption.older_texts import masked_facts
 from tasks_app.runtime.encryption.values import opened_task
 from tasks_app.runtime.large_values.values import large_values
 
@@ -125,6 +126,7 @@ def _explained(connection: Connection, task_id: int, settings: Settings | None) 
     )
     found = groups_of(connection, task_id, exists=facts.row is not None)
     facts = replace(facts, **found._asdict())
+    facts = masked_facts(connection, facts)
     if facts.waiting is not None:
         said = {each.queue: each for each in queue_settings.find(connection, now=facts.now)}
         name = facts.waiting.name

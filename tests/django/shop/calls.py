@@ -37,3 +37,9 @@ def fails():
 def returns_a_set():
     """Return what JSON does not know."""
     return {1}
+
+
+@task
+def echo(note):
+    """Return what it was given."""
+    return note

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -10,12 +11,16 @@ from sqlalchemy import Connection, text
 from tasks_app import Settings
 from tasks_app.domain.statistics.outcomes import OTHER, CountedOutcome
 from tasks_app.monitor.metrics import totals as collector
+from tasks_app.monitor.metrics.catalogue import METRICS
 from tasks_app.monitor.metrics.exposition import BOUNDS, render
 from tasks_app.monitor.metrics.totals import totals
 from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tasks_app.pool.statistics.roll_up import roll_up
+from tests.docs.reading import section, text_of
 from tests.monitor.metrics.test_reader import values
 from tests.pool.statistics.counted import KEPT, NOON, part, put
+
+MEAN = ("sum", "count")
 
 
 def scrape(connection: Connection, settings: Settings) -> dict[str, float]:
@@ -84,3 +89,25 @@ def test_what_is_no_end_of_a_task_is_counted_apart(
     assert found["tasks_app_stale_writes_total{}"] == 2
     assert found["tasks_app_duplicates_dropped_total{}"] == 3
     assert not any(key.startswith("tasks_app_outcomes_total") for key in found)
+
+
+def test_the_page_asks_for_shares_and_means_that_a_scrape_can_answer(
+    connection: Connection, settings: Settings
+) -> None:
+    failed, retried = CountedOutcome.FAILED, CountedOutcome.RETRIED
+    put(connection, "a", part(NOON, 6), part(NOON, 1, outcome=failed), part(NOON, 1, "t", retried))
+    roll_up(connection, None, KEPT, now=NOON + timedelta(minutes=2))
+    found = scrape(connection, settings)
+
+    ended = {
+        outcome: found[f'tasks_app_outcomes_total{{name="t",queue="q",outcome="{outcome}"}}']
+        for outcome in ("done", "failed", "retried")
+    }
+    spent, runs = (found[f'tasks_app_task_run_seconds_{each}{{name="t"}}'] for each in MEAN)
+    assert ended["done"] / sum(ended.values()) == 0.75
+    assert spent / runs == pytest.approx(0.003)
+    page = section(text_of("docs/operations/monitoring.md"), "Metrics")
+    asked = re.findall(r"tasks_app_\w+", page)
+    assert {f"tasks_app_task_run_seconds_{each}" for each in MEAN} <= set(asked)
+    parts = re.compile("_(bucket|sum|count)$")
+    assert {parts.sub("", each) for each in asked} <= {metric.name for metric in METRICS}

@@ -23,6 +23,7 @@ from tasks_app import (
     requeue_task,
 )
 from tasks_app.domain.coordination.locks import Ask, Granted, parts_of
+from tasks_app.domain.large_values.reference import RESULT, LargePayload
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.ranges import between
 from tasks_app.domain.partition.records import Partition, PartitionKind, Plan, Status
@@ -41,11 +42,14 @@ from tasks_app.pool.runs import heartbeats, rescue, settle
 from tasks_app.pool.schedules import schedules
 from tasks_app.pool.schema import check_schema
 from tasks_app.pool.tasks import browse, unique_keys
+from tasks_app.pool.tasks.create import create_one
 from tasks_app.pool.tasks.edit_payload import edit
-from tests.factory import claimed_task, ending, pending_task
+from tasks_app.pool.tasks.large_values import keep
+from tests.factory import a_row, claimed_task, ending, pending_task
 from tests.servers import named
 
 PASSWORD = "of-this-test"
+LARGE = LargePayload.of("{}", encrypted=False)
 VIEW = "SELECT name FROM task_schedules"
 STANDS = "SELECT state, attempt, due_at, parked FROM task_pending WHERE id = :id"
 NAME = named('role "{}" of this test')
@@ -94,6 +98,7 @@ def run(connection: Connection, rows: Rows) -> None:
     scan.due(connection, {"default": 10})
     ledger.add(connection, "default", [rows.waiting], timedelta(seconds=1))
     task = claimed_task(connection, rows.waiting)
+    keep(connection, LARGE, task.task_id, RESULT)
     settle.settle_group(connection, [ending(task)])
     leader_lease.hold(
         connection, "scan", holder="h", token=uuid4(), rank=1, ttl=timedelta(seconds=1)
@@ -139,6 +144,7 @@ def split_a_batch(connection: Connection, _: Rows) -> None:
 DO: dict[str, Callable[[Connection, Rows], object]] = {
     "create": lambda c, _: create_task(c, "t", unique_key="k"),
     "create many": lambda c, _: create_tasks(c, [NewTask("t"), NewTask("t")]),
+    "create a large one": lambda c, _: create_one(c, a_row()._replace(payload=LARGE)),
     "create once": lambda c, _: create_task(c, "t", unique_key="k", unique_scope="forever"),
     "create for the queue": lambda c, _: [
         create_task(c, "t", unique_key="k", unique_scope="queued") for _ in range(2)
@@ -149,6 +155,7 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
     "create a group": lambda c, _: create_group(c, [NewTask("t")], then=NewTask("t")),
     "prune keys": lambda c, _: unique_keys.prune(c, 9),
     "create by SQL": lambda c, _: c.execute(text("SELECT task_create('t')")),
+    "read large values": lambda c, _: c.execute(text("SELECT content FROM task_large_value")),
     "run": run,
     "see how a task stands": lambda c, rows: c.execute(text(STANDS), {"id": rows.waiting}).one(),
     "read a payload": lambda c, _: c.execute(text("SELECT payload FROM task_pending")),
@@ -188,9 +195,12 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
 }
 CREATE = {
     *("create", "create many", "create once", "create by SQL", "create a group"),
-    "see how a task stands",
+    *("see how a task stands", "create a large one"),
 }
-READ = {"see how a task stands", "read a payload", "read a waiting task", "read a fence"}
+READ = {
+    *("see how a task stands", "read a payload", "read a waiting task", "read a fence"),
+    "read large values",
+}
 AMEND = {*CREATE, "create for the queue", "debounce", "change a payload"}
 MAY = {
     RoleKind.PRODUCER: CREATE,
