@@ -139,6 +139,7 @@ class TransactionDrain:
             self._run(task, spec)
         if self._admission.ended([task.fence]):
             self._admission.pass_on()
+        self._calls.tell_failures()
         self._calls.tell()
 
     def _run(self, task: ClaimedTask, spec: HandlerSpec) -> None:

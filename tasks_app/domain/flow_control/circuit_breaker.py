@@ -7,6 +7,7 @@ is held: then it is CLOSED.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -136,6 +137,19 @@ def judge(standing: BreakerStanding) -> BreakerStep | None:
                 reason = f"{bad} of {calls} calls failed"
                 return BreakerStep(BreakerState.OPEN, breaker.open_for, reason)
             return None
+
+
+def failures_to_open(standing: BreakerStanding) -> float:
+    """Return how many failed calls in a row would open it; infinity: none would."""
+    breaker, calls = standing.breaker, standing.good + standing.bad
+    if standing.mode is not BreakerMode.AUTO or standing.state is BreakerState.OPEN:
+        return math.inf
+    if standing.state is BreakerState.PROBING:
+        return 1
+    if breaker.ratio == 1:
+        return math.inf if standing.good else breaker.least - calls
+    missing = (breaker.ratio * calls - standing.bad) / (1 - breaker.ratio)
+    return max(breaker.least - calls, missing)
 
 
 def after_wait(standing: BreakerStanding) -> BreakerStep | None:

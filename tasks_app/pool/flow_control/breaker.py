@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,10 +20,12 @@ from tasks_app.domain.flow_control.circuit_breaker import (
     BreakerStep,
     after_wait,
     by_operator,
+    failures_to_open,
     judge,
     next_ramp,
 )
 from tasks_app.domain.flow_control.circuit_breaker import NOW as AT_ONCE
+from tasks_app.pool.flow_control.breaker_standing import STANDING, settings_of, standing_of
 from tasks_app.pool.flow_control.breaker_waiting_list import let_go, outstanding, unmark
 from tasks_app.pool.tables import BREAKER, CALLS, HELD, NOW
 
@@ -45,19 +48,13 @@ _FORGET = text(f"""
         SELECT n FROM unnest(names) AS n WHERE NOT n = ANY(CAST(:known AS text[])))
     WHERE NOT dependency = ANY(CAST(:declared AS text[])) AND names && CAST(:known AS text[])
 """)
-_STANDING = f"""
-    SELECT b.*, {NOW} AS at, coalesce(c.good, 0) AS good, coalesce(c.bad, 0) AS bad
-    FROM {BREAKER} b LEFT JOIN LATERAL (
-        SELECT sum(c.good) AS good, sum(c.bad) AS bad FROM {CALLS} c
-        WHERE c.dependency = b.dependency AND c.at > {NOW} - b."window") AS c ON true
-"""
 _FIND = text(f"""
     SELECT s.*, (SELECT count(*) FROM (
         SELECT FROM {HELD} h WHERE h.dependency = s.dependency AND NOT h.let
         LIMIT :most) AS h) AS held
-    FROM ({_STANDING}) AS s ORDER BY s.dependency
+    FROM ({STANDING}) AS s ORDER BY s.dependency
 """)
-_ONE = text(f"{_STANDING} WHERE b.dependency = :dependency FOR UPDATE OF b")
+_ONE = text(f"{STANDING} WHERE b.dependency = :dependency FOR UPDATE OF b")
 _LOCK = text(f"SELECT FROM {BREAKER} WHERE dependency = :dependency FOR UPDATE")
 _DUE = text(f"""
     SELECT dependency FROM {BREAKER} WHERE look_at <= {NOW} ORDER BY dependency
@@ -101,7 +98,7 @@ def synchronise(
         kept = set(row.names) - (set(known) - set(names)) if row else set()
         if row and set(names) <= kept and kept == set(row.names) and _same(row, breaker):
             continue
-        values = {"names": sorted(names), "known": names_known, **_settings(breaker), "now": None}
+        values = {"names": sorted(names), "known": names_known, **settings_of(breaker), "now": None}
         connection.execute(_DECLARE, values)
     others = {row.dependency for row in there.values() if set(row.names) & set(known)}
     dependencies = [breaker.dependency for breaker in declared]
@@ -114,7 +111,7 @@ def find(
 ) -> list[BreakerStanding]:
     """Return all breakers, by dependency; of what each holds ``most`` are counted."""
     found = connection.execute(_FIND, {"most": most, "now": now})
-    return [_standing(row, held=row.held) for row in found]
+    return [standing_of(row, held=row.held) for row in found]
 
 
 def report(
@@ -126,10 +123,19 @@ def report(
     connection.execute(_COUNT, {**values, "good": good, "bad": bad})
     connection.execute(_FORGET_CALLS, {**values, "all": False})
     row = connection.execute(_ONE, values).first()
-    step = None if row is None else judge(_standing(row))
+    step = None if row is None else judge(standing_of(row))
     if step is not None:
         _take(connection, dependency, step, now)
     return step
+
+
+def failures_left(connection: Connection, dependency: str, *, now: datetime | None = None) -> float:
+    """Return how many more failed calls in a row would open it; infinity: none would.
+
+    In the transaction that has reported: it locks the row.
+    """
+    row = connection.execute(_ONE, {"dependency": dependency, "now": now}).first()
+    return math.inf if row is None else failures_to_open(standing_of(row))
 
 
 def look(connection: Connection, *, now: datetime | None = None) -> dict[str, int]:
@@ -141,11 +147,11 @@ def look(connection: Connection, *, now: datetime | None = None) -> dict[str, in
     found = {}
     for dependency in connection.execute(_DUE, {"now": now}).scalars().all():
         values = {"dependency": dependency, "now": now}
-        standing = _standing(connection.execute(_ONE, values).one())
+        standing = standing_of(connection.execute(_ONE, values).one())
         step = after_wait(standing)
         if step is not None:
             _take(connection, dependency, step, now)
-            standing = _standing(connection.execute(_ONE, values).one())
+            standing = standing_of(connection.execute(_ONE, values).one())
         found[dependency] = _go_on(connection, standing, now)
     return found
 
@@ -224,27 +230,5 @@ def _note(
     connection.execute(_LET, {**values, "now": now})
 
 
-def _settings(of: Any) -> dict[str, Any]:
-    return {name: getattr(of, name) for name in Breaker.__dataclass_fields__}
-
-
 def _same(row: Any, breaker: Breaker) -> bool:
-    return all(getattr(row, name) == value for name, value in _settings(breaker).items())
-
-
-def _standing(row: Any, held: int = 0) -> BreakerStanding:
-    return BreakerStanding(
-        Breaker(**_settings(row)),
-        row.names,
-        BreakerState(row.state),
-        BreakerMode(row.mode),
-        row.since,
-        row.at,
-        row.look_at,
-        int(row.good),
-        int(row.bad),
-        row.let_through,
-        row.let_at,
-        row.reason,
-        held,
-    )
+    return all(getattr(row, name) == value for name, value in settings_of(breaker).items())

@@ -17,4 +17,10 @@ OVER = f"""(h.task_id IS NOT NULL AND NOT EXISTS (
     SELECT FROM {PENDING} t WHERE t.id = h.task_id AND t.attempt = h.attempt
       AND t.lease_token = h.lease_token AND t.state = '{State.RUNNING}'))"""
 """Its run has ended. That is final: a run that has lost its fence never has it again."""
+NO_FLUSH = "set_config('synchronous_commit', 'off', true)"
+"""For a transaction of our own that grants nothing: its COMMIT does not wait for the disk. Should
+the server crash, who stood in line asks again, and what was released ends with its lease. The
+flush of the next grant takes it along."""
+UNHURRIED = f"""unhurried AS MATERIALIZED (
+    SELECT {NO_FLUSH}, set_config('lock_timeout', '1000', true))"""
 DEAD = f"(h.lease_until <= {NOW} OR {OVER})"

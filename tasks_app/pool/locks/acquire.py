@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.coordination.locks import Ask, Granted, LockMode, Obstacle
-from tasks_app.pool.locks import DEAD
+from tasks_app.pool.locks import DEAD, NO_FLUSH
 from tasks_app.pool.tables import LOCK, LOCK_FENCE, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, NOW
 
 WAIT_LEASE = timedelta(seconds=5)
@@ -23,37 +23,47 @@ LONGEST_BLOCKER = 300
 NOBODY = 0
 """No task has this id."""
 
+# The LIMIT leaves none out. It makes a plan for any values look as cheap as one for these, so that
+# PostgreSQL keeps it: to plan takes twice as long as the rest.
 _WANTED = """
-    unnest(CAST(:resources AS text[]), CAST(:modes AS text[]), CAST(:most AS integer[]))
-        AS w(resource, mode, most)
+    wanted AS (
+        SELECT w.* FROM unnest(CAST(:resources AS text[]), CAST(:modes AS text[]),
+            CAST(:most AS integer[])) AS w(resource, mode, most)
+        LIMIT cardinality(CAST(:resources AS text[])))
 """
 _OPEN_UP = text(f"""
     INSERT INTO {LOCK} (resource)
     SELECT w.resource FROM unnest(CAST(:resources AS text[])) AS w(resource)
     ORDER BY w.resource COLLATE "C" ON CONFLICT DO NOTHING
 """)
-_DECIDE = text(f"""
-    SELECT r.resource FROM {LOCK} r WHERE r.resource = ANY(CAST(:resources AS text[]))
-    ORDER BY r.resource FOR NO KEY UPDATE
-""")
+_DECIDE = f"""
+    SELECT r.resource, r.xmin AS version
+    FROM hurried CROSS JOIN wanted w JOIN {LOCK} r ON r.resource = w.resource
+    ORDER BY r.resource FOR NO KEY UPDATE OF r
+"""
+_HURRIED = "hurried AS (SELECT set_config('lock_timeout', '1000', true))"
+_DECIDE_FIRST = text(f"WITH {_HURRIED}, {_WANTED} {_DECIDE}")
 _HINDERS = f"(p.mode <> w.mode OR w.mode = '{LockMode.EXCLUSIVE}')"
-_IN_THE_WAY = text(f"""
+_IN_THE_WAY = f"""
     SELECT w.resource, o.mode, o.who, o.task_id, o.since, o.held, o.dead
-    FROM {_WANTED} JOIN {LOCK} r ON r.resource = w.resource
+    FROM wanted w JOIN {LOCK} r ON r.resource = w.resource
     CROSS JOIN LATERAL (
         SELECT p.mode, h.who, h.task_id, coalesce(h.granted_at, h.asked_at) AS since,
-            h.fence IS NOT NULL AS held, bool_or({DEAD}) OVER () AS dead,
+            h.fence IS NOT NULL AS held, bool_or(d.dead) OVER () AS dead,
             count(*) OVER () AS beside, count(*) FILTER (WHERE {_HINDERS}) OVER () AS against
         FROM {LOCK_PART} p JOIN {LOCK_HOLDER} h ON h.id = p.holder_id
+        CROSS JOIN LATERAL (SELECT {DEAD} AS dead) AS d
         WHERE p.resource = w.resource AND h.token <> :token
           AND (h.task_id, h.lease_token) IS DISTINCT FROM
               (CAST(:other_task AS bigint), CAST(:lease_token AS uuid))
-          AND (h.fence IS NOT NULL OR (NOT {DEAD} AND h.id < coalesce(
+          AND (h.fence IS NOT NULL OR (NOT d.dead AND h.id < coalesce(
               (SELECT m.id FROM {LOCK_HOLDER} m WHERE m.token = :token), 9223372036854775807)))
         ORDER BY {_HINDERS} DESC, h.fence IS NULL, h.id LIMIT 1) AS o
     WHERE o.against > 0
        OR (w.mode = '{LockMode.COUNTED}' AND o.beside >= coalesce(r.most, w.most))
-    ORDER BY w.resource COLLATE "C"
+"""
+_IS_HINDERED = text(f"""
+    WITH {_WANTED} SELECT EXISTS (SELECT FROM ({_IN_THE_WAY}) AS o WHERE NOT o.dead)
 """)
 _BURY = text(f"""
     WITH dead AS MATERIALIZED (
@@ -74,56 +84,86 @@ _BURY = text(f"""
         WHERE d.fence IS NOT NULL OR p.blocked_by IS NOT NULL)
     DELETE FROM {LOCK_HOLDER} h USING dead d WHERE h.id = d.id
 """)
-_ENTER = f"""
+_BLOCKED_BY = f"""left(o.resource
+    || CASE WHEN o.held THEN ' is held by ' ELSE ' is waited for by ' END || o.who
+    || coalesce(' (task ' || o.task_id || ')', '') || ', ' || o.mode, {LONGEST_BLOCKER})"""
+_WAIT = "resource, mode, outcome, who, task_id, blocked_by, asked_at, ended_at"
+_WAITED = f"""
+    waited AS (
+        INSERT INTO {LOCK_WAIT} ({_WAIT})
+        SELECT p.resource, p.mode, 'granted', h.who, h.task_id, p.blocked_by, h.asked_at,
+            h.granted_at
+        FROM h JOIN {LOCK_PART} p ON p.holder_id = h.id
+        WHERE h.fence IS NOT NULL AND p.blocked_by IS NOT NULL)
+"""
+_DENIED = f"""
+    counted AS (
+        UPDATE {LOCK} r SET denials = r.denials + 1, used_at = v.now
+        FROM verdict v CROSS JOIN hindrance o WHERE r.resource = o.resource),
+    denied AS (
+        INSERT INTO {LOCK_WAIT} AS d ({_WAIT})
+        SELECT w.resource, w.mode, 'denied', CAST(:who AS text), CAST(:task_id AS bigint),
+            o.blocked_by, v.now, v.now
+        FROM verdict v CROSS JOIN hindrance o JOIN wanted w ON w.resource = o.resource
+        WHERE CAST(:task_id AS bigint) IS NOT NULL
+        ON CONFLICT (task_id, resource) WHERE outcome = 'denied' DO UPDATE
+            SET times = d.times + 1, ended_at = EXCLUDED.ended_at,
+                blocked_by = EXCLUDED.blocked_by, mode = EXCLUDED.mode)
+"""
+
+
+def _ask(enters: str, noted: str) -> str:
+    """Return one statement that judges and acts.
+
+    A statement's snapshot is older than the row locks that it waits for. Whoever enters writes all
+    of his control rows, so one who came between both shows: the locked row is not the one seen.
+    """
+    return f"""
+    WITH {_HURRIED}, {_WANTED},
+    seen AS (
+        SELECT r.resource, r.xmin AS version
+        FROM wanted w JOIN {LOCK} r ON r.resource = w.resource),
+    decided AS ({_DECIDE}),
+    fresh AS (
+        SELECT true AS fresh FROM decided d JOIN seen s USING (resource, version)
+        HAVING count(*) = (SELECT count(*) FROM wanted)),
+    hindrance AS (
+        SELECT o.*, {_BLOCKED_BY} AS blocked_by FROM fresh CROSS JOIN ({_IN_THE_WAY}) AS o),
+    verdict AS (
+        SELECT v.granted, {NOW} AS now, CASE WHEN NOT v.granted THEN {NO_FLUSH} END
+        FROM fresh CROSS JOIN (
+            SELECT count(*) = 0 AS granted, bool_or(o.dead) AS dead FROM hindrance o) AS v
+        WHERE v.dead IS NOT TRUE OR CAST(:buried AS boolean)),
     h AS (
         INSERT INTO {LOCK_HOLDER} AS h (token, who, task_id, attempt, lease_token,
             asked_at, granted_at, fence, lease_until)
-        VALUES (:token, :who, :task_id, :attempt, :lease_token, {NOW}, %s, %s,
-            {NOW} + CAST(:lease AS interval))
+        SELECT :token, :who, :task_id, :attempt, :lease_token, v.now,
+            CASE WHEN v.granted THEN v.now END,
+            CASE WHEN v.granted THEN nextval('{LOCK_FENCE}') END,
+            v.now + CASE WHEN v.granted THEN CAST(:lease AS interval)
+                ELSE CAST(:place_lease AS interval) END
+        FROM verdict v WHERE {enters}
         ON CONFLICT (token) DO UPDATE SET granted_at = coalesce(h.granted_at, EXCLUDED.granted_at),
             fence = coalesce(h.fence, EXCLUDED.fence), lease_until = EXCLUDED.lease_until
-        RETURNING h.id, h.token, h.who, h.task_id, h.asked_at, h.granted_at, h.fence),
+        RETURNING h.id, h.who, h.task_id, h.asked_at, h.granted_at, h.fence),
     parts AS (
         INSERT INTO {LOCK_PART} (resource, holder_id, mode, most, blocked_by)
-        SELECT w.resource, h.id, w.mode, w.most, b.who
-        FROM h CROSS JOIN {_WANTED}
-        LEFT JOIN unnest(CAST(:blocked AS text[]), CAST(:blockers AS text[])) AS b(resource, who)
-            USING (resource)
-        ON CONFLICT DO NOTHING)
-"""
-_GRANT = text(f"""
-    WITH {_ENTER % (NOW, f"nextval('{LOCK_FENCE}')")},
+        SELECT w.resource, h.id, w.mode, w.most, o.blocked_by
+        FROM h CROSS JOIN wanted w LEFT JOIN hindrance o ON o.resource = w.resource
+        ON CONFLICT DO NOTHING),
     used AS (
-        UPDATE {LOCK} r SET grants = r.grants + 1, used_at = {NOW}
-        WHERE r.resource = ANY(CAST(:resources AS text[]))),
-    waited AS (
-        INSERT INTO {LOCK_WAIT}
-            (resource, mode, outcome, who, task_id, blocked_by, asked_at, ended_at)
-        SELECT p.resource, p.mode, 'granted', h.who, h.task_id, p.blocked_by, h.asked_at,
-            h.granted_at
-        FROM h JOIN {LOCK_PART} p ON p.holder_id = h.id WHERE p.blocked_by IS NOT NULL)
-    SELECT h.fence, h.granted_at FROM h
-""")
-_STAND_IN_LINE = text(f"""
-    WITH {_ENTER % ("NULL", "NULL")}
-    UPDATE {LOCK} r SET used_at = {NOW} WHERE r.resource = ANY(CAST(:blocked AS text[]))
-""")
-_DENY = text(f"""
-    WITH counted AS (
-        UPDATE {LOCK} r SET denials = r.denials + 1, used_at = {NOW}
-        WHERE r.resource = ANY(CAST(:blocked AS text[])))
-    INSERT INTO {LOCK_WAIT} AS d (resource, mode, outcome, who, task_id, blocked_by,
-        asked_at, ended_at)
-    SELECT w.resource, w.mode, 'denied', CAST(:who AS text), CAST(:task_id AS bigint), b.who,
-        {NOW}, {NOW}
-    FROM {_WANTED}
-    JOIN unnest(CAST(:blocked AS text[]), CAST(:blockers AS text[])) AS b(resource, who)
-        USING (resource)
-    WHERE CAST(:task_id AS bigint) IS NOT NULL
-    ON CONFLICT (task_id, resource) WHERE outcome = 'denied' DO UPDATE
-        SET times = d.times + 1, ended_at = EXCLUDED.ended_at, blocked_by = EXCLUDED.blocked_by,
-            mode = EXCLUDED.mode
-""")
+        UPDATE {LOCK} r SET grants = r.grants + CAST(v.granted AS integer), used_at = v.now
+        FROM verdict v CROSS JOIN wanted w WHERE r.resource = w.resource AND {enters}),
+    {noted}
+    SELECT f.fresh, h.fence, h.granted_at, o.* FROM (SELECT) AS one
+    LEFT JOIN fresh f ON true LEFT JOIN h ON true LEFT JOIN hindrance o ON true
+    ORDER BY o.resource COLLATE "C"
+    """
+
+
+# psycopg keeps what it parsed of statements up to 4,096 characters.
+_ASK = text(" ".join(_ask("v.granted", _DENIED).split()))
+_ASK_OR_STAND_IN_LINE = text(" ".join(_ask("true", _WAITED).split()))
 
 
 def open_up(connection: Connection, ask: Ask) -> None:
@@ -145,30 +185,31 @@ def acquire(
     and committed at once.
     """
     values = _values(ask, now)
-    if len(connection.execute(_DECIDE, values).all()) < len(ask.parts):
+    if len(connection.execute(_DECIDE_FIRST, values).all()) < len(ask.parts):
         return None
-    found = connection.execute(_IN_THE_WAY, values).all()
+    statement = _ASK_OR_STAND_IN_LINE if waits else _ASK
+    found = connection.execute(statement, values).all()
     if any(row.dead for row in found):
         connection.execute(_BURY, values)
-        found = connection.execute(_IN_THE_WAY, values).all()
-    if not found:
-        return Granted(*connection.execute(_GRANT, values).one())
-    obstacles = _obstacles(found)
-    values |= {
-        "blocked": [obstacle.resource for obstacle in obstacles],
-        "blockers": [str(obstacle)[:LONGEST_BLOCKER] for obstacle in obstacles],
-    }
-    if waits:
-        connection.execute(_STAND_IN_LINE, {**values, "lease": WAIT_LEASE})
-    else:
-        connection.execute(_DENY, values)
-    return obstacles
+        found = connection.execute(statement, {**values, "buried": True}).all()
+    return _answer(found)
+
+
+def acquire_at_once(
+    connection: Connection, ask: Ask, *, waits: bool = False, now: datetime | None = None
+) -> Granted | tuple[Obstacle, ...] | None:
+    """Do the same by one statement, which may be a transaction; None: :func:`acquire` has to.
+
+    So it is where somebody else decided meanwhile, or where something has to be buried.
+    """
+    statement = _ASK_OR_STAND_IN_LINE if waits else _ASK
+    found = connection.execute(statement, _values(ask, now)).all()
+    return None if found[0].fresh is None or any(row.dead for row in found) else _answer(found)
 
 
 def is_hindered(connection: Connection, ask: Ask, *, now: datetime | None = None) -> bool:
     """Tell, without a lock, whether to ask again is in vain just now."""
-    found = connection.execute(_IN_THE_WAY, _values(ask, now)).all()
-    return any(not row.dead for row in found)
+    return bool(connection.execute(_IS_HINDERED, _values(ask, now)).scalar())
 
 
 def _values(ask: Ask, now: datetime | None) -> dict[str, Any]:
@@ -181,16 +222,18 @@ def _values(ask: Ask, now: datetime | None) -> dict[str, Any]:
         "attempt": run and run.attempt,
         "lease_token": run and run.token,
         "lease": ask.lease,
+        "place_lease": WAIT_LEASE,
         "resources": ask.resources,
         "modes": [str(part.mode) for part in ask.parts],
         "most": [part.most for part in ask.parts],
-        "blocked": [],
-        "blockers": [],
+        "buried": False,
         "now": now,
     }
 
 
-def _obstacles(rows: Sequence[Any]) -> tuple[Obstacle, ...]:
+def _answer(rows: Sequence[Any]) -> Granted | tuple[Obstacle, ...]:
+    if rows[0].resource is None:
+        return Granted(rows[0].fence, rows[0].granted_at)
     return tuple(
         Obstacle(row.resource, LockMode(row.mode), row.who, row.task_id, row.since, row.held)
         for row in rows

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from tasks_app.pool.locks import UNHURRIED
 from tasks_app.pool.tables import LOCK_HOLDER, LOCK_PART, LOCK_WAIT, NOW
 
 _RENEW = text(f"""
@@ -51,11 +52,17 @@ def guard(connection: Connection, token: UUID) -> bool:
 _RELEASE = text(f"""
     DELETE FROM {LOCK_HOLDER} h WHERE h.token = ANY(CAST(:tokens AS uuid[])) RETURNING h.token
 """)
+_RELEASE_NOW = text(f"""
+    WITH {UNHURRIED}
+    DELETE FROM {LOCK_HOLDER} h USING unhurried
+    WHERE h.token = ANY(CAST(:tokens AS uuid[])) RETURNING h.token
+""")
 
 
 _GIVE_UP = text(f"""
-    WITH gone AS (
-        DELETE FROM {LOCK_HOLDER} h WHERE h.token = :token AND h.fence IS NULL
+    WITH {UNHURRIED},
+    gone AS (
+        DELETE FROM {LOCK_HOLDER} h USING unhurried WHERE h.token = :token AND h.fence IS NULL
         RETURNING h.id, h.who, h.task_id, h.asked_at)
     INSERT INTO {LOCK_WAIT} (resource, mode, outcome, who, task_id, blocked_by, asked_at, ended_at)
     SELECT p.resource, p.mode, 'timed_out', g.who, g.task_id, p.blocked_by, g.asked_at, {NOW}
@@ -69,6 +76,11 @@ def release(connection: Connection, *tokens: UUID) -> set[UUID]:
     It locks no resource: who decides about one meanwhile finds it held, and asks again.
     """
     return set(connection.execute(_RELEASE, {"tokens": list(tokens)}).scalars())
+
+
+def release_now(connection: Connection, *tokens: UUID) -> set[UUID]:
+    """Do the same in a transaction that does nothing else, such as that of a single statement."""
+    return set(connection.execute(_RELEASE_NOW, {"tokens": list(tokens)}).scalars())
 
 
 def give_up(connection: Connection, token: UUID, *, now: datetime | None = None) -> None:

@@ -15,6 +15,7 @@ from tasks_app.runtime.execution.process_guard import ProcessGuard
 from tasks_app.runtime.execution.run_times import RunTimes
 from tasks_app.runtime.execution.settler import Settler
 from tasks_app.runtime.execution.time_limits import TimeLimits
+from tasks_app.runtime.flow_control.dependency_report import DependencyReport
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_claim
 from tasks_app.runtime.inflight.inflight import InFlight
@@ -67,3 +68,4 @@ class RunParts:
     limits: TimeLimits
     invocation: Invocation
     settler: Settler
+    calls: DependencyReport

@@ -51,6 +51,7 @@ class Runner:
         self._limits = tools.limits
         self._run_times = tools.run_times
         self._invocation = tools.invocation
+        self._calls = tools.calls
         self._policy = FailurePolicy(settings, parts.database, tools.invocation)
         self._key_wait = KeyWait(settings, parts.database, parts.inflight, tools.invocation)
         self._completion = Completion(parts.inflight, tools.settler, self._policy)
@@ -134,7 +135,7 @@ class Runner:
             elif settlement.event is Event.SUCCEED and not task.at_most_once:
                 return settlement
             else:
-                self._completion.keep(task, settlement)
+                self._keep(task, spec, settlement)
         except RunAgainError:
             raise
         except NotBegunError:
@@ -148,6 +149,11 @@ class Runner:
             transaction.abandon()
             context.end_locks()
         return None
+
+    def _keep(self, task: ClaimedTask, spec: HandlerSpec, settlement: Settlement) -> None:
+        self._completion.keep(task, settlement)
+        if spec.depends_on is not None:  # its breaker hears of a failure before the next call
+            self._invocation.lane(spec).aside(self._calls.tell_failures)
 
     def fail(self, run: ActiveRun, reason: str) -> None:
         """End a started run in the error pool, whatever its handler did."""

@@ -1,7 +1,7 @@
 """How the calls of handlers that depend on something ended: counted, and reported in sums.
 
-Once a second, and failures at once while a budget lasts: so a breaker opens a few calls after its
-threshold, and a storm of failures becomes no storm of writes.
+Once a second, and failures at once, before the thread that met one makes its next call: so a
+breaker opens at its threshold, whatever the number of children.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -19,7 +20,7 @@ from tasks_app.domain.handlers.outcomes import DependencyDown, Outcome, Reaction
 from tasks_app.domain.handlers.settlement import is_outage
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.pool.flow_control.breaker import report
+from tasks_app.pool.flow_control.breaker import failures_left, report
 from tasks_app.pool.flow_control.breaker_waiting_list import held_names
 from tasks_app.runtime.db.database import Database
 
@@ -32,10 +33,6 @@ class DependencyCounts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
-        self.failed = False
-        """Whether a failure was counted since :meth:`take`."""
-        self.tell_soon: Callable[[], object] = lambda: None
-        """Called at the first of them."""
 
     def watch(self, spec: HandlerSpec, call: Callable[[], T]) -> T:
         """Call, and count how the call ended."""
@@ -56,10 +53,13 @@ class DependencyCounts:
             counts = self._counts[dependency]
             counts[0] += good
             counts[1] += bad
-            first = bad > 0 and not self.failed
-            self.failed |= first
-        if first:
-            self.tell_soon()
+
+    def failed_more_often_than(self, numbers: Mapping[str, float]) -> bool:
+        """Tell whether more calls failed, of any dependency, than its number; 0 if it has none."""
+        if not self._counts:
+            return False
+        with self._lock:
+            return any(bad > numbers.get(name, 0) for name, (_, bad) in self._counts.items())
 
     def take(self) -> dict[str, tuple[int, int]]:
         """Return good and bad calls of each dependency, and start again at zero."""
@@ -68,7 +68,6 @@ class DependencyCounts:
         with self._lock:
             taken = {name: (good, bad) for name, (good, bad) in self._counts.items()}
             self._counts.clear()
-            self.failed = False
         return taken
 
 
@@ -88,12 +87,16 @@ log = quiet_logger(__name__)
 
 
 EVERY_S = 1.0
-MOST_AT_ONCE = 10
-"""Reports of failures that do not wait for their second; one more is allowed each second."""
+SHARE = 16
+"""Of the failures that are missing until a breaker opens: so many fewer wait for their second. So a
+storm of failures that opens nothing becomes no storm of writes."""
 
 
 class DependencyReport:
-    """A duty of the housekeeper; it only looks at an empty dict where nothing is depended on."""
+    """Reports what a child's calls met: its housekeeper once a second, a run that failed at once.
+
+    The housekeeper only looks at an empty dict where nothing is depended on.
+    """
 
     def __init__(
         self,
@@ -105,42 +108,52 @@ class DependencyReport:
         self._database = database
         self._dependencies = dependencies
         self._take_back = take_back
+        self._mutex = threading.Lock()
         self._tell_at = 0.0
-        self._allowed = float(MOST_AT_ONCE)
-        self._allowed_at = time.monotonic()
+        self._may_wait: dict[str, float] = {}
+        """How many failures of each may wait for their second, as far as is known."""
 
     def tell(self) -> None:
-        """Report what was counted.
+        """Report what was counted, once a second.
 
         Raises:
             sqlalchemy.exc.SQLAlchemyError: it was not written, and is counted still.
         """
-        now = time.monotonic()
-        if now < self._tell_at and not (self._dependencies.failed and self._may_hurry(now)):
-            return
+        if time.monotonic() >= self._tell_at:
+            with self._mutex:
+                self._tell()
+
+    def tell_failures(self) -> None:
+        """Report before this thread makes another call, if that may open a breaker.
+
+        Failures that others report meanwhile are waited for. If the database does not answer, the
+        housekeeper repeats it.
+        """
+        with self._mutex, suppress(SQLAlchemyError):
+            if self._dependencies.failed_more_often_than(self._may_wait):
+                self._tell()
+
+    def _tell(self) -> None:
         counts = self._dependencies.take()
         if not counts:
             return
-        self._tell_at = now + EVERY_S
+        self._tell_at = time.monotonic() + EVERY_S
         for dependency in sorted(counts):
             good, bad = counts.pop(dependency)
+            held: Collection[str] = ()
+            left = 0.0
             try:
                 with self._database.begin() as connection:
                     step = report(connection, dependency, good, bad)
-                    held = held_names(connection, dependency) if bad else ()
+                    if bad:
+                        held = held_names(connection, dependency)
+                        left = failures_left(connection, dependency)
             except SQLAlchemyError:
                 for name, each in {dependency: (good, bad), **counts}.items():
                     self._dependencies.add(name, *each)
                 raise
+            self._may_wait[dependency] = left / SHARE
             if step is not None and step.state is BreakerState.OPEN:
                 log.warning("breaker %s opens: %s", dependency, step.reason)
             if held:
                 self._take_back(held)
-
-    def _may_hurry(self, now: float) -> bool:
-        refilled = self._allowed + (now - self._allowed_at) / EVERY_S
-        self._allowed, self._allowed_at = min(refilled, MOST_AT_ONCE), now
-        if self._allowed < 1:
-            return False
-        self._allowed -= 1
-        return True

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from itertools import chain, repeat
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.coordination.locks import Ask, Granted, LockDeniedError, Obstacle
-from tasks_app.pool.locks.acquire import WAIT_LEASE, acquire, is_hindered, open_up
-from tasks_app.pool.locks.renew import give_up, release, renew
+from tasks_app.pool.locks.acquire import WAIT_LEASE, acquire, acquire_at_once, is_hindered, open_up
+from tasks_app.pool.locks.renew import give_up, release_now, renew
 from tasks_app.pool.locks.wake import wake
 from tasks_app.runtime.db.errors import sqlstate
 from tasks_app.runtime.locks.wake_ups import wake_ups_of
@@ -24,14 +23,33 @@ from tasks_app.runtime.locks.wake_ups import wake_ups_of
 FIRST_LOOKS_S, LOOK_EVERY_S = (0.05, 0.1, 0.2, 0.3), 0.4
 """The first looks, and the interval of those after them; each is one read, which locks nothing."""
 LOCK_NOT_AVAILABLE = "55P03"
+MEANWHILE = (LOCK_NOT_AVAILABLE, "40001")
+"""The second where the role's transactions are stricter than READ COMMITTED."""
+SHORT_TRIES = 3
+"""By one statement, which is in vain where somebody else has decided meanwhile."""
 MOST_TRIES = 20
 """Each waits a second for the row lock (``lock_timeout``)."""
 T = TypeVar("T")
 nap = time.sleep
 
 
+class Transacts(Protocol):
+    """Opens our own transactions."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    def begin(self) -> AbstractContextManager[Connection]:
+        """Open one that commits at the end of the block."""
+        ...
+
+    def single(self) -> AbstractContextManager[Connection]:
+        """Open a connection for one statement, which commits by itself."""
+        ...
+
+
 def take(
-    begin: Callable[[], AbstractContextManager[Connection]],
+    database: Transacts,
     ask: Ask,
     wait_s: float,
     snooze_s: float,
@@ -46,26 +64,26 @@ def take(
     """
     began = time.monotonic()
     try:
-        answer = _ask(begin, ask, waits=wait_s > 0)
+        answer = _ask(database, ask, waits=wait_s > 0)
         if wait_s > 0 and not isinstance(answer, Granted):
-            answer = _stand(begin, ask, began + wait_s, answer, place_lease, naps or pauses())
+            answer = _stand(database, ask, began + wait_s, answer, place_lease, naps or pauses())
         if isinstance(answer, Granted):
             return answer
         if wait_s > 0:
-            patiently(begin, lambda connection: give_up(connection, ask.token))
+            patiently(database, lambda single: give_up(single, ask.token))
     except BaseException:  # a time limit, say, or a COMMIT that was not answered
         with suppress(Exception):
-            patiently(begin, lambda connection: release(connection, ask.token))
-            wake_next(begin, ask.resources)
+            patiently(database, lambda single: release_now(single, ask.token))
+            wake_next(database, ask.resources)
         raise
     if wait_s > 0:
-        wake_next(begin, ask.resources)
+        wake_next(database, ask.resources)
     after = timedelta(seconds=snooze_s * random.uniform(0.75, 1.25))  # noqa: S311  no secret
     raise LockDeniedError(answer, time.monotonic() - began if wait_s else 0.0, after)
 
 
 def _stand(
-    begin: Callable[[], AbstractContextManager[Connection]],
+    database: Transacts,
     ask: Ask,
     ends: float,
     answer: tuple[Obstacle, ...],
@@ -75,69 +93,75 @@ def _stand(
     """Stand in line: look at once, since a release meanwhile told nobody, then when woken."""
     renew_every_s = place_lease.total_seconds() / 3
     renew_at = time.monotonic() + renew_every_s
-    with ExitStack() as leaving:
-        woken: threading.Event | None = None
-        told = False
+    wake_ups = wake_ups_of(database.engine)
+    told = False
+    with wake_ups.expected(database.engine, ask.token) as woken:  # before the look
         while True:
-            hindered = False
-            if not told:
-                with begin() as connection:
-                    if woken is None:  # before the look, or a release between both is missed
-                        engine = connection.engine
-                        woken = leaving.enter_context(
-                            wake_ups_of(engine).expected(engine, ask.token)
-                        )
-                    passed_by = False
-                    if time.monotonic() >= renew_at:
-                        passed_by = bool(renew(connection, [ask.token], place_lease))
-                        renew_at = time.monotonic() + renew_every_s
-                    hindered = bool(answer) and not passed_by and is_hindered(connection, ask)
-            if not hindered:
-                found = _ask(begin, ask, waits=True)
+            passed_by = False
+            if time.monotonic() >= renew_at:
+                with database.begin() as connection:
+                    passed_by = bool(renew(connection, [ask.token], place_lease))
+                renew_at = time.monotonic() + renew_every_s
+            if told or passed_by or not answer or not _is_hindered(database, ask):
+                found = _ask(database, ask, waits=True)
                 if isinstance(found, Granted):
                     return found
                 answer = found
             left = ends - time.monotonic()
             if left <= 0:
                 return answer
-            assert woken is not None  # noqa: S101  the first round was not told
-            told = woken.wait(min(left, next(naps)))
+            nap_s = next(naps)
+            told = woken.wait(min(left, max(nap_s, LOOK_EVERY_S) if wake_ups.hears else nap_s))
             woken.clear()
 
 
-def wake_next(
-    begin: Callable[[], AbstractContextManager[Connection]], resources: Sequence[str]
-) -> None:
+def _is_hindered(database: Transacts, ask: Ask) -> bool:
+    with database.single() as connection:
+        return is_hindered(connection, ask)
+
+
+def wake_next(database: Transacts, resources: Sequence[str]) -> None:
     """Tell the next in line, after the commit that freed the resources.
 
     If that fails they look by themselves, and what was released is released.
     """
-    with suppress(DBAPIError), begin() as connection:
+    with suppress(DBAPIError), database.single() as connection:
         wake(connection, resources)
 
 
-def _ask(
-    begin: Callable[[], AbstractContextManager[Connection]], ask: Ask, *, waits: bool
-) -> Granted | tuple[Obstacle, ...]:
+def _ask(database: Transacts, ask: Ask, *, waits: bool) -> Granted | tuple[Obstacle, ...]:
     """Ask once; rows of new resources are inserted on the way."""
     try:
-        while True:
-            with begin() as connection:
+        answer, tries = None, 0
+        while answer is None and tries < SHORT_TRIES:
+            answer, tries = _ask_at_once(database, ask, waits=waits), tries + 1
+        while answer is None:
+            with database.begin() as connection:
                 answer = acquire(connection, ask, waits=waits)
-            if answer is not None:
-                return answer
-            with begin() as connection:
-                open_up(connection, ask)
+            if answer is None:
+                with database.begin() as connection:
+                    open_up(connection, ask)
+        return answer
     except DBAPIError as error:
         if sqlstate(error) != LOCK_NOT_AVAILABLE:
             raise
         return ()
 
 
-def patiently(
-    begin: Callable[[], AbstractContextManager[Connection]], verb: Callable[[Connection], T]
-) -> T:
-    """Call a verb in a transaction of its own, and again while its row is locked.
+def _ask_at_once(
+    database: Transacts, ask: Ask, *, waits: bool
+) -> Granted | tuple[Obstacle, ...] | None:
+    try:
+        with database.single() as connection:
+            return acquire_at_once(connection, ask, waits=waits)
+    except DBAPIError as error:
+        if sqlstate(error) not in MEANWHILE:
+            raise
+        return None
+
+
+def patiently(database: Transacts, verb: Callable[[Connection], T]) -> T:
+    """Call a verb of a single statement, and again while its row is locked.
 
     The row is locked by a renewal or a take-over whose process stands still for a moment;
     PostgreSQL ends that transaction if the moment is too long.
@@ -146,10 +170,10 @@ def patiently(
     while True:
         tries += 1
         try:
-            with begin() as connection:
+            with database.single() as connection:
                 return verb(connection)
         except DBAPIError as error:
-            if sqlstate(error) != LOCK_NOT_AVAILABLE or tries == MOST_TRIES:
+            if sqlstate(error) not in MEANWHILE or tries == MOST_TRIES:
                 raise
 
 

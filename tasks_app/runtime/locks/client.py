@@ -34,11 +34,19 @@ class Transactions:
     engine: Engine
 
     @contextmanager
-    def __call__(self) -> Iterator[Connection]:
-        engine = self.engine.execution_options(isolation_level="READ COMMITTED")
-        with engine.begin() as connection:
-            settle_in(connection)
-            yield connection
+    def begin(self) -> Iterator[Connection]:
+        """Open one that commits at the end of the block."""
+        with self.engine.connect() as connection:
+            connection.execution_options(isolation_level="READ COMMITTED")
+            with connection.begin():
+                settle_in(connection)
+                yield connection
+
+    @contextmanager
+    def single(self) -> Iterator[Connection]:
+        """Open a connection for one statement, which commits by itself: in one round trip."""
+        with self.engine.connect() as connection:
+            yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
 
 def hold(  # noqa: PLR0913  all by keyword

@@ -9,8 +9,8 @@ from types import TracebackType
 from uuid import uuid4
 
 from tasks_app.domain.coordination.locks import Ask, LockOrderError
-from tasks_app.runtime.locks.acquire import take
-from tasks_app.runtime.locks.lock import _HELD, Begin, Lock, Renewing
+from tasks_app.runtime.locks.acquire import Transacts, take
+from tasks_app.runtime.locks.lock import _HELD, Lock, Renewing
 
 
 class Hold:
@@ -18,14 +18,14 @@ class Hold:
 
     def __init__(
         self,
-        begin: Begin,
+        database: Transacts,
         ask: Ask,
         *,
         wait_s: float,
         snooze_s: float,
         renewing: Renewing | None,
     ) -> None:
-        self._begin = begin
+        self._database = database
         self._ask = ask
         self._wait_s = wait_s
         self._snooze_s = snooze_s
@@ -43,7 +43,7 @@ class Hold:
         if held and self._wait_s:
             raise LockOrderError(name for lock in held for name in lock.resources)
         ask = replace(self._ask, token=uuid4())
-        lock = Lock(self._begin, ask, take(self._begin, ask, self._wait_s, self._snooze_s))
+        lock = Lock(self._database, ask, take(self._database, ask, self._wait_s, self._snooze_s))
         if self._renewing is not None:
             self._renewing.add(lock)
         return lock

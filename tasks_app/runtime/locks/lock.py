@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Protocol
 
-from sqlalchemy import Connection, Transaction
+from sqlalchemy import Transaction
 
 from tasks_app.domain.coordination.locks import Ask, Granted, LockLostError
-from tasks_app.pool.locks.renew import guard, release, renew
+from tasks_app.pool.locks.renew import guard, release, release_now, renew
 from tasks_app.runtime.db.connections import Sync, connection_of
-from tasks_app.runtime.locks.acquire import patiently, wake_next
+from tasks_app.runtime.locks.acquire import Transacts, patiently, wake_next
 
 _HELD: ContextVar[tuple[Lock, ...]] = ContextVar("tasks_app locks", default=())
 
@@ -22,8 +20,8 @@ _HELD: ContextVar[tuple[Lock, ...]] = ContextVar("tasks_app locks", default=())
 class Lock:
     """A group that is held. Call :meth:`check` in the transaction that writes under it."""
 
-    def __init__(self, begin: Begin, ask: Ask, granted: Granted) -> None:
-        self.begin = begin
+    def __init__(self, database: Transacts, ask: Ask, granted: Granted) -> None:
+        self.database = database
         self.ask = ask
         self.fence: int = granted.fence
         """Rises with every grant of a resource: other systems can refuse an older one."""
@@ -47,11 +45,11 @@ class Lock:
         if it did not: once the transaction is over, the database is asked.
         """
         if self._released_in is not None and not self.leaving:
-            with self.begin() as connection:
+            with self.database.begin() as connection:
                 gone = renew(connection, [self.ask.token], self.ask.lease)
             self._ended, self._released_in = bool(gone), None
             if gone:
-                wake_next(self.begin, self.resources)
+                wake_next(self.database, self.resources)
             self.renew_at = time.monotonic() + self.ask.lease.total_seconds() / 3
         return self._ended
 
@@ -87,7 +85,7 @@ class Lock:
         Raises:
             LockLostError: the lease ended, and another holder took the lock over.
         """
-        with self.begin() as connection:
+        with self.database.begin() as connection:
             lost = renew(connection, [self.ask.token], self.ask.lease)
         if lost:
             self.lose()
@@ -108,10 +106,10 @@ class Lock:
                 self.lose()
             self._released_in = connection.get_transaction()
             return
-        if not patiently(self.begin, lambda connection: release(connection, self.ask.token)):
+        if not patiently(self.database, lambda single: release_now(single, self.ask.token)):
             self.lose()
         self.end()
-        wake_next(self.begin, self.resources)
+        wake_next(self.database, self.resources)
 
     def end(self) -> None:
         """Note that it is released, or that its run's end releases it."""
@@ -132,10 +130,6 @@ class Lock:
             self.end()
             self.lost = True
         raise LockLostError(self.resources)
-
-
-Begin = Callable[[], AbstractContextManager[Connection]]
-"""Opens one of our own transactions, which commits at the end of the block."""
 
 
 class Renewing(Protocol):

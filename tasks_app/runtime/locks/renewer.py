@@ -12,7 +12,8 @@ from weakref import WeakSet
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
 from tasks_app.pool.locks.renew import renew
-from tasks_app.runtime.locks.lock import Begin, Lock
+from tasks_app.runtime.locks.acquire import Transacts
+from tasks_app.runtime.locks.lock import Lock
 
 log = quiet_logger(__name__)
 
@@ -45,15 +46,15 @@ class Renewals:
         """
         if not self._locks:
             return
-        groups: dict[tuple[Begin, timedelta], list[Lock]] = defaultdict(list)
+        groups: dict[tuple[Transacts, timedelta], list[Lock]] = defaultdict(list)
         now = time.monotonic()
         with self._mutex:
             due = [lock for lock in self._locks if lock.is_renewed and now >= _due_at(lock, now)]
         for lock in due:
             if not lock.ended:
-                groups[lock.begin, lock.ask.lease].append(lock)
-        for (begin, lease), locks in groups.items():
-            with begin() as connection:
+                groups[lock.database, lock.ask.lease].append(lock)
+        for (database, lease), locks in groups.items():
+            with database.begin() as connection:
                 lost = renew(connection, [lock.ask.token for lock in locks], lease)
             for lock in locks:
                 lock.renew_at = time.monotonic() + lease.total_seconds() / 3

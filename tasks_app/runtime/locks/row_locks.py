@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, DateTime, Integer, String, inspect
+from sqlalchemy import BigInteger, DateTime, Integer, String, inspect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 
@@ -94,7 +94,7 @@ class RowLock:
     """A flag that is held. A later request makes it again from its ``fence``, to go on with it."""
 
     def __init__(self, where: Where, kind: type[LockedRow], key: Any, fence: int) -> None:
-        self._begin = Transactions(engine_of(where))
+        self._database = Transactions(engine_of(where))
         self._key = _key(kind, key)
         self.fence = fence
 
@@ -113,7 +113,7 @@ class RowLock:
             LockLostError: it had expired, and another holder took it.
         """
         span = lease_of(lease)
-        with self._begin() as connection:
+        with self._database.begin() as connection:
             ours = row_locks.renew(connection, self._key, self.fence, span)
         self._expect(ours)
 
@@ -126,7 +126,7 @@ class RowLock:
         if session is not None:
             self._expect(row_locks.release(connection_of(session), self._key, self.fence))
             return
-        with self._begin() as connection:
+        with self._database.begin() as connection:
             ours = row_locks.release(connection, self._key, self.fence)
         self._expect(ours)
 
@@ -190,16 +190,16 @@ def hold_row(
         InvalidLockError: when the block is entered, if no row has the key.
         LockLostError: when the block is left, if another holder has taken it over.
     """
-    begin, row, span = Transactions(engine_of(where)), _key(kind, key), lease_of(lease)
+    database, row, span = Transactions(engine_of(where)), _key(kind, key), lease_of(lease)
     name = (who or here(os.getpid()))[:LONGEST_WHO]
     wait_s, snooze_s = span_of("wait", wait), span_of("snooze", snooze)
 
     def take() -> RowLock:
         began, naps = time.monotonic(), pauses()
         while True:
-            fence, found = _try(begin, row, name, span)
+            fence, found = _try(database, row, name, span)
             if fence is not None:
-                return RowLock(begin.engine, kind, key, fence)
+                return RowLock(database.engine, kind, key, fence)
             left = began + wait_s - time.monotonic()
             if left <= 0:
                 obstacle = _obstacle(row, found)
@@ -210,10 +210,10 @@ def hold_row(
 
 
 def _try(
-    begin: Callable[[], AbstractContextManager[Connection]], key: RowKey, who: str, span: Any
+    database: Transactions, key: RowKey, who: str, span: Any
 ) -> tuple[int | None, Holder | None]:
     try:
-        with begin() as connection:
+        with database.begin() as connection:
             fence = row_locks.take(connection, key, who, span)
             return fence, row_locks.holder(connection, key) if fence is None else None
     except DBAPIError as error:

@@ -7,11 +7,10 @@ locks are released within that transaction.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from datetime import timedelta
 from uuid import uuid4
 
-from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.config.settings import Settings
@@ -37,7 +36,7 @@ class LocksOfChild:
         self, settings: Settings, database: Database, pending_write: Callable[[PendingWrite], None]
     ) -> None:
         self.lease: timedelta = settings.lease
-        self.begin: Callable[[], AbstractContextManager[Connection]] = database.begin
+        self.database: Database = database
         self.renewals: Renewals = Renewals()
         self._pending_write = pending_write
 
@@ -79,7 +78,7 @@ class LocksOfRun:
         who = self._task.name[:LONGEST_WHO]
         ask = Ask(uuid4(), parts, who, self._child.lease, self._task.fence)
         made = HoldOfRun(
-            self._child.begin,
+            self._child.database,
             ask,
             wait_s=span_of("wait", wait),
             snooze_s=span_of("snooze", snooze),

@@ -39,6 +39,8 @@ class WakeUps:
         self._waiting: dict[str, threading.Event] = {}
         self._waited_at = 0.0
         self._listens = False
+        self.hears: bool = False
+        """Whether whoever waits is told, so that its looks may be rare."""
         self._not_before = 0.0
 
     @contextmanager
@@ -77,14 +79,18 @@ class WakeUps:
             connection.detach()
             if not listen(connection):
                 return False
-            with self._mutex:
-                for told in self._waiting.values():  # of what was said before
-                    told.set()
-            while not self._ends():
-                for token in woken(connection, ROUND_S):
-                    told_one = self._waiting.get(token)
-                    if told_one is not None:
-                        told_one.set()
+            self.hears = True
+            try:
+                with self._mutex:
+                    for told in self._waiting.values():  # of what was said before
+                        told.set()
+                while not self._ends():
+                    for token in woken(connection, ROUND_S):
+                        told_one = self._waiting.get(token)
+                        if told_one is not None:
+                            told_one.set()
+            finally:
+                self.hears = False
         return True
 
     def _ends(self) -> bool:

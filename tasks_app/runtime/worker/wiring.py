@@ -135,18 +135,21 @@ def wire(
     watched = parts.identity.parent is not None
     guard = ProcessGuard(replaceable=watched)
     run_times = RunTimes(inflight.wake.set)
+    invocation = Invocation(
+        settings,
+        database,
+        guard,
+        traced_layers((*_lines_layer(parts), *middleware)),
+        parts.registry.plain_lane,
+    )
+    calls = DependencyReport(database, invocation.dependencies, inflight.take_named_back)
     tools = RunParts(
         RunShell(inflight, parts.slot, run_times, guard),
         run_times,
         TimeLimits(settings, watched=watched),
-        Invocation(
-            settings,
-            database,
-            guard,
-            traced_layers((*_lines_layer(parts), *middleware)),
-            parts.registry.plain_lane,
-        ),
+        invocation,
         Settler(database, inflight),
+        calls,
     )
     runner = Runner(parts, tools)
     batch_commit = BatchCommit(parts, tools, runner)
@@ -166,8 +169,6 @@ def wire(
         threads=1 + extra_threads,
         async_concurrency=settings.async_concurrency,
     )
-    calls = tools.invocation.dependencies
-    calls.tell_soon = inflight.wake.set
     commands = ControlCommands(database, Mailbox.beside(slots.path), renewer.renew_soon)
     more_duties: tuple[Callable[[], None], ...] = (
         parts.admission.pass_on,
@@ -175,7 +176,7 @@ def wire(
         report.tell,
         commands.carry_out,
         async_pool.look,
-        DependencyReport(database, calls, inflight.take_named_back).tell,
+        calls.tell,
         runner.locks.renew,
         ATTEMPTS.tell,
     )

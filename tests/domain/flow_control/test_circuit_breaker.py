@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -15,6 +17,7 @@ from tasks_app.domain.flow_control.circuit_breaker import (
     BreakerState,
     after_wait,
     check_breaker,
+    failures_to_open,
     judge,
     next_ramp,
 )
@@ -89,3 +92,23 @@ def test_the_ramp_doubles_up_to_a_limit() -> None:
 def test_what_cannot_work_is_refused(wrong: object) -> None:
     with pytest.raises(ValueError, match=r"depends_on|bank"):
         check_breaker(wrong)
+
+
+@pytest.mark.parametrize(("good", "bad"), [(0, 0), (0, 3), (3, 0), (100, 7), (1, 1)])
+@pytest.mark.parametrize("ratio", [0.1, 0.5, 1.0])
+def test_so_many_failures_open_it_and_one_less_does_not(good: int, bad: int, ratio: float) -> None:
+    now = replace(standing(BreakerState.CLOSED, good, bad), breaker=replace(BANK, ratio=ratio))
+
+    left = failures_to_open(now)
+
+    if left == math.inf:
+        assert judge(replace(now, bad=10**9)) is None
+    else:
+        assert judge(replace(now, bad=bad + math.ceil(left))) is not None
+        assert judge(replace(now, bad=bad + math.ceil(left) - 1)) is None
+
+
+def test_what_failures_cannot_open_has_none_left() -> None:
+    assert failures_to_open(standing(BreakerState.OPEN, 0, 9)) == math.inf
+    assert failures_to_open(standing(BreakerState.CLOSED, mode=BreakerMode.CLOSED)) == math.inf
+    assert failures_to_open(standing(BreakerState.PROBING, 1)) == 1

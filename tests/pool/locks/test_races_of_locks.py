@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.coordination.locks import Ask, Granted, parts_of
-from tasks_app.pool.locks.acquire import acquire, open_up
-from tasks_app.pool.locks.renew import guard, release, renew
+from tasks_app.pool.locks.acquire import acquire, acquire_at_once, open_up
+from tasks_app.pool.locks.renew import guard, release, release_now, renew
 from tests.pool.interleave import blocked, two
 
 LEASE = timedelta(seconds=30)
@@ -46,6 +46,58 @@ def test_the_second_waits_for_the_first_and_sees_what_it_took(engine: Engine, pa
     one.commit()
 
     assert not isinstance(second.result(), Granted)
+
+
+@pytest.mark.parametrize("first", ["takes", "stands in line"])
+def test_who_decides_at_once_takes_nothing_that_was_decided_meanwhile(
+    engine: Engine, pair: tuple, first: str
+) -> None:
+    """One statement began before the other one's commit: it sees neither its grant nor its place.
+
+    Who stands in line for a group does so for b, too, which is free.
+    """
+    one, other = pair
+    if first == "stands in line":
+        held(one)
+    acquire(one, ask_of(exclusive=["a", "b"]), waits=True)
+    ask = ask_of(exclusive="b")
+
+    second = blocked(engine, other, one, lambda c: acquire_at_once(c, ask))
+    one.commit()
+
+    assert second.result() is None
+    other.commit()
+    assert acquire_at_once(other, ask) not in (None, ())
+    assert not isinstance(acquire_at_once(other, ask), Granted)
+
+
+def test_what_is_free_is_taken_at_once_and_what_is_over_is_not(pair: tuple) -> None:
+    one, other = pair
+    assert isinstance(acquire_at_once(one, ask_of(timedelta(0), exclusive="a")), Granted)
+    one.commit()
+
+    assert acquire_at_once(other, ask_of(exclusive="a")) is None
+    assert isinstance(acquire(other, ask_of(exclusive="a")), Granted)
+
+
+def test_only_a_grant_waits_for_the_disk(pair: tuple) -> None:
+    """What else is lost in a crash of the server, nobody relies on."""
+    one, other = pair
+    flushed = text("SELECT current_setting('synchronous_commit')")
+    ask = ask_of(exclusive="a")
+
+    assert isinstance(acquire_at_once(one, ask), Granted)
+    assert one.execute(flushed).scalar() == "on"
+    one.commit()
+    acquire_at_once(other, ask_of(exclusive="a"), waits=True)
+    assert other.execute(flushed).scalar() == "off"
+    other.commit()
+    assert other.execute(flushed).scalar() == "on"
+    release(one, ask.token)  # beside what the caller writes
+    assert one.execute(flushed).scalar() == "on"
+    one.rollback()
+    release_now(one, ask.token)
+    assert one.execute(flushed).scalar() == "off"
 
 
 def test_groups_that_overlap_crosswise_are_locked_in_one_order(engine: Engine, pair: tuple) -> None:

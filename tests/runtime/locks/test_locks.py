@@ -23,7 +23,7 @@ from tasks_app.runtime.locks import acquire, renewer
 from tasks_app.runtime.locks.client import Transactions
 from tasks_app.runtime.locks.renewer import BACKGROUND
 from tests.runtime.bench import Bench, effect
-from tests.statements import commit_unanswered, once_after
+from tests.statements import once_after
 from tests.waiting import until
 
 
@@ -115,7 +115,11 @@ class TestOnline:
         with locks.hold(engine, exclusive="a"):
             pass  # the resource is known now: the next transaction grants
         own = engine.execution_options()
-        with commit_unanswered(own), pytest.raises(OperationalError):
+
+        def unanswered() -> None:
+            raise OperationalError("COMMIT", None, ConnectionError())
+
+        with once_after(own, "denied AS", unanswered), pytest.raises(OperationalError):
             locks.hold(own, exclusive="a").take()
 
         assert held(engine) == []
@@ -250,19 +254,21 @@ class TestOnline:
         assert asyncio.run(block())
         assert held(bench.engine) == []
 
-    def test_a_renewal_that_stands_still_delays_a_release_and_no_more(self, bench: Bench) -> None:
+    def test_a_renewal_that_stands_still_delays_a_release_and_no_more(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         lock = locks.hold(bench.engine, exclusive="a").take()
         tried = threading.Event()
-        begin = lock.begin
+        single = lock.database.single
 
-        def begins() -> Any:
+        def begins(_: Any) -> Any:
             if begun:
                 tried.set()
             begun.append(1)
-            return begin()
+            return single()
 
         begun: list[int] = []
-        lock.begin = begins
+        monkeypatch.setattr(Transactions, "single", begins)
         with bench.engine.connect() as renewal:
             renewal.execute(text("UPDATE task_lock_holder SET lease_until = lease_until"))
             releasing = bench.beside(lock.release)

@@ -19,9 +19,9 @@ from tasks_app.domain.coordination.locks import Ask, LockDeniedError, parts_of
 from tasks_app.pool.locks.renew import release
 from tasks_app.runtime.locks.acquire import take, wake_next
 from tasks_app.runtime.locks.client import Transactions
-from tasks_app.runtime.locks.wake_ups import WakeUps
+from tasks_app.runtime.locks.wake_ups import WakeUps, wake_ups_of
 from tests.runtime.bench import Bench, effect
-from tests.statements import once_after
+from tests.statements import once_after, watched
 from tests.waiting import until
 
 NEVER_S = 1000.0
@@ -102,7 +102,7 @@ def test_a_release_while_somebody_joins_the_line_is_not_missed(
     ask = Ask(uuid4(), parts_of("a"), "waiter", timedelta(seconds=30))
 
     def wait() -> None:
-        with once_after(own, "UPDATE task_lock r SET used_at", lock.release):
+        with once_after(own, "waited AS", lock.release):
             take(Transactions(own), ask, 60.0, 5.0, naps=repeat(NEVER_S))
         got.set()
 
@@ -159,6 +159,27 @@ _OPEN = """
     WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()
       AND backend_type = 'client backend'
 """
+
+
+def test_who_is_told_looks_rarely(bench: Bench, listening: Callable) -> None:
+    own, got = bench.engine.execution_options(), threading.Event()
+    ask = Ask(uuid4(), parts_of("a"), "waiter", timedelta(seconds=30))
+
+    def wait() -> None:
+        take(Transactions(own), ask, 60.0, 5.0, naps=repeat(0.001))
+        got.set()
+
+    with locks.hold(bench.engine, exclusive="a"), watched(own, "SELECT EXISTS") as looks:
+        bench.beside(wait)
+        until(lambda: looks)
+        listening()
+        until(lambda: wake_ups_of(own).hears)
+        before = len(looks)
+        for _ in range(20):
+            bench.sql("SELECT 1")
+        assert len(looks) <= before + 3
+
+    assert got.wait(10)
 
 
 def test_who_is_cut_off_from_wake_ups_looks(bench: Bench, listening: Callable) -> None:
