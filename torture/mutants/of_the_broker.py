@@ -115,4 +115,12 @@ BROKER = (
         "return hinting",
         f"{POOLS}test_a_producer_asks_once_and_hints_at_one_pool_only",
     ),
+    mutant(
+        "a Celery worker enters no breakers",
+        "What handlers depend on is known from the start of a worker, however it is started.",
+        "tasks_app/broker/checks/startup.py",
+        "    enter_breakers(connection, HANDLERS)\n",
+        "",
+        "tests/broker/worker/test_breaker.py::test_few_more_calls_go_out_than_its_threshold",
+    ),
 )

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from celery import Celery
+from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from tasks_app.broker import internals
@@ -34,6 +35,7 @@ from tasks_app.pool.operations.grants import check_may_run
 from tasks_app.pool.schema import check_schema
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import sqlstate
+from tasks_app.runtime.flow_control.breakers import enter_breakers
 from tasks_app.runtime.handler_db import driver_internals
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.schedules.declared import synchronise
@@ -102,6 +104,11 @@ def check_surroundings(app: Celery, settings: Settings) -> None:
     check_database(settings)
 
 
+def _enter_declared(connection: Connection) -> None:
+    synchronise(connection, HANDLERS)
+    enter_breakers(connection, HANDLERS)
+
+
 def check_database(settings: Settings) -> None:
     """Pass if the database answers and has our schema; else end the process with one sentence.
 
@@ -112,7 +119,7 @@ def check_database(settings: Settings) -> None:
         try:
             with database.begin() as connection:
                 notice = check_schema(connection)
-                synchronise(connection, HANDLERS)
+                _enter_declared(connection)
                 check_may_run(connection, logs=settings.transitions != "off")
                 off = diagnostics.server(connection).forgetful
                 learn_own_name(connection)
