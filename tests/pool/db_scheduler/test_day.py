@@ -16,6 +16,7 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.schedules.scheduler import Scheduler
 from tests.pool.db_scheduler.test_functions import MINUTE, database, fire
 from tests.pool.schedules.test_fire import plan
+from tests.waiting import until
 
 __all__ = ["database"]
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
@@ -28,6 +29,12 @@ WHEN = {
     "nightly": {"cron": "30 2 * * *", "timezone": "America/New_York"},
 }
 Beat = Callable[[datetime], object]
+
+
+def is_gone(engine: Engine, pid: int) -> bool:
+    with engine.connect() as connection:
+        live = text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid")
+        return connection.execute(live, {"pid": pid}).scalar_one() == 0
 
 
 @pytest.mark.parametrize("who", ["beat", "database", "both", "by turns", "killed"])
@@ -46,8 +53,10 @@ def test_each_instant_has_one_task(who: str, database: Database, engine: Engine)
             fire(connection, now)
             if now.minute % 3:
                 connection.commit()
-            else:
-                connection.invalidate()  # the backend is gone before its commit
+                return
+            pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+            connection.invalidate()
+        until(lambda: is_gone(engine, pid))  # until then it holds its rows, which are passed by
 
     with ThreadPoolExecutor(2) as threads:
         for minute in range(1, HOURS * 60 + 1):
