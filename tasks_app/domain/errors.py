@@ -106,8 +106,8 @@ class UnknownTaskError(TasksError, LookupError):
 
     def __init__(self, task_id: int) -> None:
         super().__init__(
-            f"There is no task {task_id}: it is not committed, or was pruned. "
-            "Commit the transaction that creates it before you wait."
+            f"There is no task {task_id}: it is not committed, was pruned, or succeeded and its "
+            "history keeps no row. Commit the transaction that creates it before you wait."
         )
         self.task_id: int = task_id
 

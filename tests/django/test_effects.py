@@ -261,6 +261,23 @@ def test_a_callback_alone_commits(site: Bench) -> None:
     assert site.runs == ["SUCCEEDED"]
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_success_that_leaves_no_row(site: Bench, lost: bool) -> None:
+    @site.handler(history="none")
+    def h(ctx: Any) -> None:
+        orders().create(task_id=ctx.task_id)
+        if lost:
+            fence = "UPDATE task_pending SET lease_token = gen_random_uuid() WHERE id = :id"
+            site.sql(fence, id=ctx.task_id)
+
+    task_id = site.create()
+
+    site.execute([task_id])
+
+    assert number_of(task_id) == (0 if lost else 1)
+    assert site.sql("SELECT count(*) FROM task_all") == (1 if lost else 0)
+
+
 def test_a_backend_that_is_gone_charges_nothing(site: Bench) -> None:
     @site.handler(max_attempts=1)
     def h(ctx: Any) -> None:

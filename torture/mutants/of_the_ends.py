@@ -13,6 +13,7 @@ ODD = "tests/runtime/handler_db/test_handler_connections.py::test_"
 CONFLICT = f"{ODD}a_conflict_of_transactions_is_tried_again_uncharged_a_few_times"
 EFFECTS = "tests/runtime/test_effects.py::"
 ENDS = "tests/runtime/execution/test_completion.py::test_"
+HISTORY = "tests/runtime/test_history.py::test_"
 
 ENDS_OF_RUNS = (
     mutant(
@@ -152,5 +153,37 @@ ENDS_OF_RUNS = (
         "",
         "tests/runtime/handler_db/test_handler_connections.py::"
         "test_a_transaction_that_was_begun_ahead_is_ended_when_no_run_uses_it",
+    ),
+    mutant(
+        "no history: the fence is not asked",
+        "A success that leaves no row is written under its fence, too.",
+        SUCCEED,
+        "          AND p.lease_token = %(token)s AND {_ALONE}\n        RETURNING p.id, p.attempt",
+        "          AND {_ALONE}\n        RETURNING p.id, p.attempt",
+        f"{HISTORY}who_lost_his_claim_deletes_nothing",
+    ),
+    mutant(
+        "no history: a lost fence commits",
+        "Who lost his claim rolls back.",
+        SUCCEED,
+        '_FAILS = "SELECT 1 / count(*) FROM gone"',
+        '_FAILS = "SELECT count(*) FROM gone"',
+        f"{HISTORY}who_lost_his_claim_deletes_nothing[1-plain]",
+    ),
+    mutant(
+        "no history: members of a group leave no row",
+        "What a group counts, and what its callback may read, is kept.",
+        "tasks_app/domain/handlers/settlement.py",
+        "if level is HistoryLevel.ALL or task.in_group:",
+        "if level is HistoryLevel.ALL:",
+        f"{HISTORY}results_of_members_are_kept",
+    ),
+    mutant(
+        "no history: attempts stay",
+        "What leaves no row leaves nothing else.",
+        "tasks_app/pool/fragments/move_rows.py",
+        "attempts AS (DELETE FROM {ATTEMPT} a WHERE a.task_id = {ids}),",
+        "attempts AS (SELECT 1),",
+        f"{HISTORY}what_stays_of_those_that_succeeded",
     ),
 )

@@ -52,7 +52,7 @@ def succeed(
     """
     values = _values(settlement)
     logs = LOG.has_successes
-    if do(connection, Statement(_SUCCEED[logs], values)):
+    if do(connection, Statement(_FIRST[_manner(settlement)][logs], values)):
         return True
     return _counted(do(connection, Statement(_MEMBER[logs], values)), called)
 '''

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from tasks_app.domain.config.alert_rules import parse_rules
 from tasks_app.domain.config.dashboard_access import read_passwords
 from tasks_app.domain.config.mail import read_mail
-from tasks_app.domain.config.retention import parse_keep
+from tasks_app.domain.config.retention import parse_histories, parse_keep
 from tasks_app.domain.config.schema_name import IDENTIFIER
 from tasks_app.domain.config.urls import ENCODED, NO_BROKERS, is_broker_url, read_database_url
 from tasks_app.domain.config.webhook import read_webhook
@@ -71,6 +71,11 @@ def _keys(value: SecretStr) -> SecretStr:
     return value
 
 
+def _histories(value: str) -> str:
+    parse_histories(value)
+    return value
+
+
 def _encrypted_tasks(value: str) -> str:
     for each in filter(None, map(str.strip, value.split(","))):
         if not _PATTERN.fullmatch(each.removeprefix("queue:")):
@@ -121,6 +126,8 @@ UserRules = Annotated[str, AfterValidator(_user_rules)]
 Passwords = Annotated[SecretStr, AfterValidator(_passwords)]
 Ages = Annotated[str, AfterValidator(_ages)]
 """As ``parse_keep`` reads them."""
+HistoryOfQueues = Annotated[str, AfterValidator(_histories)]
+"""As ``parse_histories`` reads it."""
 SchemaName = Annotated[str, AfterValidator(_identifier)]
 """An empty one becomes None."""
 EncryptionKeys = Annotated[SecretStr, AfterValidator(_keys)]

@@ -1,6 +1,7 @@
-"""How long a pool keeps tasks that are over: one age for all, others for single names.
+"""What is kept of tasks that are over, and how long.
 
-Written ``30d``, ``forever``, or ``30d,mail.send=1d,audit.write=forever``.
+Ages: ``30d``, ``forever``, or ``30d,mail.send=1d,audit.write=forever``, for single names.
+HistoryLevel: ``all``, or ``all,bulk=none,mail=failures``, for single queues.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import StrEnum
+from typing import NamedTuple
 
 from tasks_app.domain.durations import format_duration, parse_duration
 
@@ -72,3 +75,38 @@ def _age(text: str) -> Age:
     if not age:
         raise ValueError("an age of nothing")
     return age
+
+
+class HistoryLevel(StrEnum):
+    """Tasks that failed, were cancelled or skipped, and members of groups, are always kept."""
+
+    ALL = "all"
+    FAILURES = "failures"
+    """Of the tasks that succeeded, those are kept that needed more than one attempt."""
+    NONE = "none"
+
+
+class HistoryLevels(NamedTuple):
+    """Those of all queues."""
+
+    default: HistoryLevel
+    queues: dict[str, HistoryLevel]
+
+
+def parse_histories(text: str) -> HistoryLevels:
+    """Read the text of the setting; raises ValueError."""
+    first, *others = (part.strip() for part in text.split(","))
+    queues = {}
+    for other in others:
+        queue, equals, history = (part.strip() for part in other.partition("="))
+        if not (queue and equals):
+            raise ValueError(f"{other[:60]!r} is no queue=history")
+        queues[queue] = parse_history(history)
+    return HistoryLevels(parse_history(first), queues)
+
+
+def parse_history(text: str) -> HistoryLevel:
+    """Raises ValueError."""
+    if text not in list(HistoryLevel):
+        raise ValueError(f"{text[:60]!r} is none of {', '.join(HistoryLevel)}")
+    return HistoryLevel(text)

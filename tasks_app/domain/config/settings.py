@@ -15,6 +15,7 @@ from tasks_app.domain.config.field_types import (
     Ages,
     BrokerUrl,
     DatabaseUrl,
+    HistoryOfQueues,
     Passwords,
     Positive,
     SchemaName,
@@ -109,6 +110,9 @@ class Settings(EncryptionSettings, LargeValueSettings, AlertSettings):
     """Where `healthz` finds its files, in one folder for each database and schema. None: a folder
     of this user in the temporary directory."""
 
+    history: HistoryOfQueues = "all"
+    """What is kept of tasks that succeeded: `all`; `failures`, those that needed more than one
+    attempt; `none`. `all,bulk=none`: otherwise in one queue. What a handler says comes first."""
     keep_completed: Ages = "30d"
     """Age at which a day of the completed pool is dropped, as `90d` or `forever`. A month answers
     most questions, and a look-up by id reads every day. `30d,mail.send=1d`: shorter for one name.

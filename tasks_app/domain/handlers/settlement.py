@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tasks_app.domain.config.retention import HistoryLevel
 from tasks_app.domain.handlers.outcomes import (
     Cancel,
     DependencyDown,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from random import Random
 
+    from tasks_app.domain.config.retention import HistoryLevels
     from tasks_app.domain.handlers.outages import Outages
     from tasks_app.domain.handlers.spec import HandlerSpec
     from tasks_app.domain.tasks.retry_policy import RetryPolicy
@@ -46,8 +48,21 @@ def policy_of(task: ClaimedTask, spec: HandlerSpec | None) -> RetryPolicy:
     return spec.retry if spec else DEFAULT_POLICY
 
 
+def keeps_row(task: ClaimedTask, spec: HandlerSpec, levels: HistoryLevels) -> bool:
+    """Whether the task's row stays if it succeeds; what its handler says comes first."""
+    level = spec.history or levels.queues.get(task.queue, levels.default)
+    if level is HistoryLevel.ALL or task.in_group:
+        return True
+    return level is HistoryLevel.FAILURES and task.fence.attempt > 1
+
+
 def succeeded(
-    task: ClaimedTask, result: str | None, run_ms: int, began: float | None = None
+    task: ClaimedTask,
+    result: str | None,
+    run_ms: int,
+    began: float | None = None,
+    *,
+    is_kept: bool = True,
 ) -> Settlement:
     return Settlement(  # by position: by name it takes half as long again
         task.fence,
@@ -61,6 +76,8 @@ def succeeded(
         run_ms,
         task,
         began,
+        None,
+        is_kept,
     )
 
 

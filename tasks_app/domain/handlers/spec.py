@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from tasks_app.domain.config.retention import HistoryLevel
 from tasks_app.domain.errors import HandlerTimeoutError
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
 from tasks_app.domain.handlers.outages import DEFAULT_RULE, OutageRule
@@ -55,6 +56,8 @@ class HandlerSpec:
     """Converts values of payload and result that JSON does not know; None: they are refused."""
     encrypted: bool = False
     """Payload, result and errors of its tasks are stored encrypted."""
+    history: HistoryLevel | None = None
+    """What is kept of its tasks that succeeded. None: as their queue says."""
     timeout_error: Callable[[float], BaseException] = HandlerTimeoutError
     """Makes what is raised in the handler after ``timeout`` seconds."""
     statement: SqlStatement | None = None

@@ -123,3 +123,5 @@ class Settlement(NamedTuple):
     """When its handler was called, by the worker's monotonic clock; None: it did not return."""
     sub_status: str | None = None
     """What the run said of the task's state. None: nothing."""
+    is_kept: bool = True
+    """False: the row of this success is deleted, not moved."""

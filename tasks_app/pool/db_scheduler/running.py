@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
+from tasks_app.domain.config.retention import HistoryLevel, parse_histories
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.statistics.outcomes import outcome_of
 from tasks_app.domain.tasks.records import HINT_WAIT
@@ -22,7 +23,7 @@ from tasks_app.pool.db_scheduler.statements import QUOTES, SqlTask, call, checke
 from tasks_app.pool.db_scheduler.upkeep import bound, literal
 from tasks_app.pool.fragments.transition_log import Logged
 from tasks_app.pool.runs.claim_next import LEFT_ALONE, claims
-from tasks_app.pool.runs.settle import MEMBER, ONE
+from tasks_app.pool.runs.settle import FORGET, MEMBER, ONE
 from tasks_app.pool.statistics.parts import NOTE
 from tasks_app.pool.tables import PENDING, table
 
@@ -63,7 +64,11 @@ def running(
         "after_id": "'{}'",
     }
     claiming = bound(claims(logs=level is Logged.ALL, more=LEFT_ALONE), claim)
-    one, member = (bound(each.worded(level).text, _SETTLED) for each in (ONE, MEMBER))
+    one, member, forget = (
+        bound(each.worded(level).text, _SETTLED) for each in (ONE, MEMBER, FORGET)
+    )
+    default, queues = parse_histories(settings.history)
+    histories = [{t.name: t.history for t in tasks if t.history}, queues]
     return {
         f"""{CLAIM}(at timestamptz DEFAULT NULL, OUT v_id bigint, OUT v_attempt integer,
     OUT v_token uuid)""": f"""
@@ -90,6 +95,7 @@ DECLARE
     v_event text := '{Event.SUCCEED}'; v_target text := '{State.SUCCEEDED}'; v_went text;
     v_tries integer := 0; v_failures integer; v_level integer; v_wait float8 := 0;
     v_policy jsonb; v_result text; v_print text; v_over boolean := false;
+    v_histories jsonb := {literal(json.dumps(histories))}; v_history text;
     v_role text := current_setting('role'); v_path text := current_setting('search_path');
 BEGIN
     SELECT p.* INTO v_task FROM {PENDING} p
@@ -139,10 +145,24 @@ BEGIN
         END IF;
     END IF;
     clock := coalesce(at, clock_timestamp());
-    FOR v_moved IN {one}
-    LOOP
-        v_went := v_moved.goes_to;
-    END LOOP;
+    IF v_event = '{Event.SUCCEED}' AND v_task.batch_id IS NULL THEN
+        v_history := coalesce(v_histories -> 0 ->> v_task.name, v_histories -> 1 ->> v_task.queue,
+            {literal(default)});
+        IF v_history = '{HistoryLevel.NONE}'
+            OR v_history = '{HistoryLevel.FAILURES}' AND v_attempt = 1
+        THEN
+            FOR v_moved IN {forget}
+            LOOP
+                v_went := '{State.SUCCEEDED}';
+            END LOOP;
+        END IF;
+    END IF;
+    IF v_went IS NULL THEN
+        FOR v_moved IN {one}
+        LOOP
+            v_went := v_moved.goes_to;
+        END LOOP;
+    END IF;
     IF v_went IS NULL THEN
         FOR v_moved IN {member}
         LOOP

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from tasks_app.domain.config.retention import HistoryLevel
 from tasks_app.domain.handlers.sql_statement import SqlStatement
 from tasks_app.pool.connection.listening import driver_of
 from tasks_app.pool.db_scheduler.upkeep import literal
@@ -31,6 +32,8 @@ class SqlTask:
     least: float
     most: float
     """The share of it that is waited lies between these."""
+    history: HistoryLevel | None = None
+    """None: as the queue of each task says."""
 
 
 class UnfitStatementError(Exception):

@@ -18,7 +18,16 @@ from tasks_app.pool.fragments.held import own_date
 from tasks_app.pool.fragments.parked import UNPARKED
 from tasks_app.pool.fragments.transition_log import Logged, Moving, lines_of, lines_of_successes
 from tasks_app.pool.groups.count import ENDS, LOCKED, counting, locking, sparing
-from tasks_app.pool.tables import ATTEMPT, CARRIED, COMPLETED, ERROR, NOW, PENDING, quoted
+from tasks_app.pool.tables import (
+    ATTEMPT,
+    CARRIED,
+    COMPLETED,
+    ERROR,
+    LOG_LINES,
+    NOW,
+    PENDING,
+    quoted,
+)
 
 SKIP_LOCKED = "FOR UPDATE OF p SKIP LOCKED"
 """For groups: somebody's open transaction on one member must not stop the others."""
@@ -143,3 +152,11 @@ def complete(held: str) -> Moving:
     """
         )
     )
+
+
+def attempts_of(rows: str) -> str:
+    """Return CTEs that delete what is kept of attempts of ``rows``, which leave nothing."""
+    ids = f"ANY(ARRAY(SELECT id FROM {rows} WHERE attempt > 1))"
+    return f""",
+    attempts AS (DELETE FROM {ATTEMPT} a WHERE a.task_id = {ids}),
+    lines AS (DELETE FROM {LOG_LINES} l WHERE l.task_id = {ids})"""

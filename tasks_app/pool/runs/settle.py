@@ -20,13 +20,14 @@ from tasks_app.pool.fragments.move_rows import (
     AS_IT_WAS,
     SKIP_LOCKED,
     WAIT,
+    attempts_of,
     complete,
     leave,
     leave_uncounted,
 )
-from tasks_app.pool.fragments.transition_log import Moving
+from tasks_app.pool.fragments.transition_log import Logged, Moving, lines_of_successes
 from tasks_app.pool.runs.sub_status import say
-from tasks_app.pool.tables import NOW, admits
+from tasks_app.pool.tables import NOW, PENDING, admits
 
 _OUTCOMES = """
     unnest(
@@ -75,6 +76,24 @@ _SUCCEEDED = complete(f"""
 """)
 """What nearly all settlements are, with a third of the parameters and of the branches."""
 
+
+def _forget(lock: str, *, tried: bool) -> Moving:
+    """Return the statement for successes that leave no row; ``tried``: some had attempts before."""
+    gone = f"""
+    WITH held AS MATERIALIZED (
+        SELECT p.id, p.attempt, p.owner, p.started_at FROM {fenced(_PLAIN, lock)}),
+    gone AS (DELETE FROM {PENDING} p WHERE p.id = ANY(ARRAY(SELECT id FROM held)))
+    {attempts_of("held") if tried else ""}"""
+    lines = lines_of_successes("held")
+    return Moving(lambda level: f"{gone}{lines if level is Logged.ALL else ''} SELECT id FROM held")
+
+
+_FORGOTTEN = {
+    (lock, tried): _forget(lock, tried=tried)
+    for lock in (SKIP_LOCKED, WAIT)
+    for tried in (False, True)
+}
+FORGET = _FORGOTTEN[WAIT, True]
 _HELD = text(f"SELECT p.id FROM {fenced(_ENDS)}")
 
 
@@ -94,6 +113,25 @@ def settle_group(
     if told:
         said = say(connection, told)
         settlements = [s for s in settlements if s.sub_status is None or s.fence.task_id in said]
+    forgotten = [s for s in settlements if not s.is_kept]
+    if not forgotten:
+        return _settled(connection, settlements, called, now)
+    done = _forgotten(connection, forgotten, SKIP_LOCKED, now)
+    kept = [s for s in settlements if s.fence.task_id not in done]
+    try:
+        return done | _settled(connection, kept, called, now)
+    except DBAPIError:
+        if not (done and commits_itself(connection)):
+            raise  # else it is known what became of the others; these are asked again
+        return done
+
+
+def _settled(
+    connection: Connection,
+    settlements: Sequence[Settlement],
+    called: list[Called] | None,
+    now: datetime | None,
+) -> dict[int, State]:
     if not settlements:
         return {}
     if all(s.event is Event.SUCCEED for s in settlements):
@@ -135,6 +173,8 @@ def settle_one(
     one = [settlement]
     if settlement.sub_status is not None:
         say(connection, [(settlement.fence, settlement.sub_status)], waits=True)
+    if not settlement.is_kept and _forgotten(connection, one, WAIT, now):
+        return State.SUCCEEDED
     moved = _moved(connection, ONE, one, now) or _moved(connection, MEMBER, one, now, called)
     return moved.get(settlement.fence.task_id)
 
@@ -150,6 +190,15 @@ def _moved(
     if called is not None:
         called += [Called(r.id, r.queue, r.wait_s) for r in rows if r.goes_to is None]
     return {row.id: State(row.goes_to) for row in rows if row.goes_to is not None}
+
+
+def _forgotten(
+    connection: Connection, settlements: Sequence[Settlement], lock: str, now: datetime | None
+) -> dict[int, State]:
+    fences = [s.fence for s in settlements]
+    statement = _FORGOTTEN[lock, any(fence.attempt > 1 for fence in fences)]
+    ids = connection.execute(statement(), {**fence_arrays(fences), "now": now}).scalars()
+    return dict.fromkeys(ids, State.SUCCEEDED)
 
 
 def _successes(settlements: Sequence[Settlement]) -> dict[str, Any]:

@@ -10,13 +10,14 @@ import json
 from typing import Any, NamedTuple
 
 import psycopg
-from psycopg.errors import NotNullViolation
+from psycopg.errors import DivisionByZero, NotNullViolation
 
 from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.psycopg_io import ado, do
 from tasks_app.pool.connection.steps import Rows, Statement
+from tasks_app.pool.fragments.move_rows import attempts_of
 from tasks_app.pool.fragments.transition_log import LOG, lines_of_successes
 from tasks_app.pool.groups.count import LOCKED, counting, locking
 from tasks_app.pool.tables import CARRIED, COMPLETED, PENDING, admits
@@ -70,6 +71,31 @@ _LAST = _statements(
     result="CASE WHEN id IS NOT NULL THEN %(result)s::jsonb END",  # or it stands in the error
 )
 """Without a row it inserts one without an id, which fails: so does the COMMIT behind it."""
+
+
+def _forget(answer: str, *, tried: bool = False) -> tuple[str, str]:
+    """Return what deletes the row of a success that is not kept, as :func:`_statements` does."""
+    gone = f"""
+    WITH gone AS (
+        DELETE FROM {PENDING} p
+        WHERE p.id = %(id)s AND {admits(Event.SUCCEED)} AND p.attempt = %(attempt)s
+          AND p.lease_token = %(token)s AND {_ALONE}
+        RETURNING p.id, p.attempt, p.owner, p.started_at){attempts_of("gone") if tried else ""}"""
+    return f"{gone} {answer}", f"{gone}{lines_of_successes('gone', _NOW)} {answer}"
+
+
+_FIRST = {
+    "": _SUCCEED,
+    ", forgets": _forget("SELECT id FROM gone"),
+    ", forgets all": _forget("SELECT id FROM gone", tried=True),
+}
+_FAILS = "SELECT 1 / count(*) FROM gone"
+"""Without a row it divides by zero, and the COMMIT behind it fails, too."""
+_LASTS = {
+    "": _LAST,
+    ", forgets": _forget(_FAILS),
+    ", forgets all": _forget(_FAILS, tried=True),
+}
 _OWN_ROW = f"""
     SELECT FROM {PENDING} p WHERE p.id = $1 AND p.attempt = $2 AND p.lease_token = $3
     FOR NO KEY UPDATE
@@ -96,10 +122,20 @@ def _numbered(statement: str) -> bytes:
     return statement.encode()
 
 
-_WORDS = tuple(
-    (name, _numbered(sql), list(_TYPES.values()))
-    for name, sql in zip((b"tasks_app succeeds", b"tasks_app succeeds, told"), _LAST, strict=True)
-)
+_WORDS = {
+    manner: tuple(
+        (f"tasks_app succeeds{told}{manner}".encode(), _numbered(sql), list(_TYPES.values()))
+        for told, sql in zip(("", ", told"), statements, strict=True)
+    )
+    for manner, statements in _LASTS.items()
+}
+
+
+def _manner(settlement: Settlement) -> str:
+    """Return by which of the statements this success is written."""
+    if settlement.is_kept:
+        return ""
+    return ", forgets all" if settlement.fence.attempt > 1 else ", forgets"
 
 
 def last_word(settlement: Settlement) -> LastWord:
@@ -115,11 +151,13 @@ def last_word(settlement: Settlement) -> LastWord:
         None if result is None else result.encode(),
         None if settlement.run_ms is None else b"%d" % settlement.run_ms,
     ]
-    return LastWord(*_WORDS[LOG.has_successes], values)
+    return LastWord(*_WORDS[_manner(settlement)][LOG.has_successes], values)
 
 
 def is_fence_lost(error: psycopg.Error) -> bool:
     """Tell whether a last word failed because the run is not ours any more: without a row."""
+    if isinstance(error, DivisionByZero):
+        return True
     return isinstance(error, NotNullViolation) and error.diag.column_name == "id"
 
 
@@ -146,7 +184,7 @@ def succeed(
     """
     values = _values(settlement)
     logs = LOG.has_successes
-    if do(connection, Statement(_SUCCEED[logs], values)):
+    if do(connection, Statement(_FIRST[_manner(settlement)][logs], values)):
         return True
     return _counted(do(connection, Statement(_MEMBER[logs], values)), called)
 
@@ -159,7 +197,7 @@ async def asucceed(
     """Do the same on an async connection."""
     values = _values(settlement)
     logs = LOG.has_successes
-    if await ado(connection, Statement(_SUCCEED[logs], values)):
+    if await ado(connection, Statement(_FIRST[_manner(settlement)][logs], values)):
         return True
     return _counted(await ado(connection, Statement(_MEMBER[logs], values)), called)
 

@@ -53,7 +53,8 @@ def wait_task(engine_or_session: Engine | Sync | Raw, task_id: int, timeout: Dur
 
     Raises:
         WaitTimeoutError: it is not over yet. It goes on, and you may wait again.
-        UnknownTaskError: no task has this id: its transaction has not committed, or it was pruned.
+        UnknownTaskError: no task has this id: its transaction has not committed, it was pruned, or
+            it succeeded and its ``history`` keeps no row.
     """
     caller: Any = unwrapped(engine_or_session)
     if not (isinstance(caller, Engine | Session | Connection) or is_raw(caller)):

@@ -10,10 +10,11 @@ from typing import Any
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
+from tasks_app.domain.config.retention import parse_histories
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import UnreadableTaskError
 from tasks_app.domain.handlers.outcomes import Fail
-from tasks_app.domain.handlers.settlement import succeeded
+from tasks_app.domain.handlers.settlement import keeps_row, succeeded
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.payload import decode
@@ -63,6 +64,7 @@ class Invocation:
         self._async = AsyncLane(database, guard, settings.async_connections)
         self.secrecy = Secrecy(Encryption(settings))
         self._large = LargeValues(settings)
+        self._histories = parse_histories(settings.history)
 
     def lane(self, spec: HandlerSpec) -> Lane:
         return self._async if spec.is_async else self.plain
@@ -85,6 +87,7 @@ class Invocation:
         if time.monotonic() >= run.held_until:
             log.warning("task %s: not begun, its lease may be over", task.task_id)
             raise NotBegunError
+        run.is_kept = keeps_row(task, spec, self._histories)
         call = partial(lane.call, spec, arguments, limit)
         if self._middleware:
             value = chain(self._middleware, context, partial(self.dependencies.watch, spec, call))
@@ -93,6 +96,8 @@ class Invocation:
         else:
             value = call()
         result = None if value is None else self._large.encoded(value, spec.to_json)
+        if not run.is_kept:
+            result = None
         large = result is not None and self._large.has_large_result(result)
         if secret and result is not None:
             result = self.secrecy.result(result, task.name)
@@ -100,7 +105,7 @@ class Invocation:
             begin, task_id = self._database.begin, task.task_id
             result = lane.aside(partial(self._large.keep_result, begin, task_id, result))
         run_ms = round((time.monotonic() - run.since) * 1000)
-        return succeeded(task, result, run_ms, run.since)
+        return succeeded(task, result, run_ms, run.since, is_kept=run.is_kept)
 
     async def close(self) -> None:
         """Close the event loop's connections; to be awaited in that loop."""

@@ -31,6 +31,8 @@ class ActiveRun:
     """It began on a dead connection, did nothing, and begins once more."""
     stops: bool = False
     """The child stops; a handler that can stop in between may do so."""
+    is_kept: bool = True
+    """Its task keeps its row if it succeeds."""
 
     def said(self, settlement: Settlement) -> Settlement:
         """Return the end of this run with what it said."""

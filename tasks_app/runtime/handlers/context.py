@@ -185,6 +185,11 @@ class TaskContext(Generic[SessionT_co]):
         return self._run.cancelled
 
     @property
+    def is_kept(self) -> bool:
+        """Whether the task's row stays if it succeeds. See ``history`` of ``@handler``."""
+        return self._run.is_kept
+
+    @property
     def stopping(self) -> bool:
         """Whether the worker stops. A long run may commit and raise ``Snooze(0)``, uncharged."""
         return self._run.stops

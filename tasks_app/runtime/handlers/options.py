@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from tasks_app.domain.durations import Duration, named_duration
-from tasks_app.domain.errors import HandlerError, InvalidTaskError
-from tasks_app.domain.flow_control.circuit_breaker import Breaker, check_breaker
-from tasks_app.domain.handlers.outages import OutageRule, parse_limit
-from tasks_app.domain.handlers.outcomes import Reaction
+from tasks_app.domain.config.retention import HistoryLevel, parse_history
+from tasks_app.domain.durations import Duration
+from tasks_app.domain.errors import HandlerError
+from tasks_app.domain.flow_control.circuit_breaker import Breaker
 from tasks_app.domain.schedules.when import When
 from tasks_app.domain.spelling import meant
-from tasks_app.domain.tasks.names import check_name, check_queue, shown
+from tasks_app.domain.tasks.names import check_name, check_queue
 from tasks_app.domain.tasks.retry_policy import (
     DEFAULT_POLICY,
     MOST_ATTEMPTS,
     RetryPolicy,
-    parse_policy,
 )
+from tasks_app.runtime.handlers.error_options import (
+    breaker_in,
+    interrupt_in,
+    outage_rule_in,
+    rules_in,
+)
+from tasks_app.runtime.handlers.option_values import checked, policy_in, span_in
 
-T = TypeVar("T")
 Retries = str | Sequence[Duration] | RetryPolicy
 _MAINS = frozenset({"__main__", "__mp_main__"})
 
@@ -69,7 +72,9 @@ class HandlerOptions(When, total=False):
     """``"each"`` (default): every task commits on its own. ``"batch"``: many fast tasks share a
     transaction. When one of them fails, all are rolled back and run again, so this is only for
     plain functions whose effects are all in ``ctx.session`` or ``ctx.connection``."""
-
+    history: Literal["all", "failures", "none"] | None
+    """What is kept of its tasks that succeeded: ``"all"``; ``"failures"``, those that needed more
+    than one attempt; ``"none"``. Others are counted, and leave no row. Default: as the queue's."""
     encrypt: bool
     """Store payload, result and errors encrypted; who creates by name needs the setting, too."""
 
@@ -96,20 +101,21 @@ def fields_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
             raise HandlerError(f"{lacks}. Allowed: {known}.")
     said = {word: value for word, value in options.items() if value is not None}
     _check_together(name, said)
-    policy = _policy(name, "retry", said) or DEFAULT_POLICY
+    policy = policy_in(name, "retry", said) or DEFAULT_POLICY
     return {
         "name": checked(name, lambda: check_name(name)),
         "queue": checked(name, lambda: check_queue(said.get("queue", "default"))),
         "retry": policy,
         "max_attempts": _max_attempts(name, said) or policy.max_attempts,
-        "timeout": _span(name, "timeout", said),
-        "hard_timeout": _span(name, "hard_timeout", said),
+        "timeout": span_in(name, "timeout", said),
+        "hard_timeout": span_in(name, "hard_timeout", said),
         "at_most_once": bool(said.get("at_most_once")),
         "encrypted": bool(said.get("encrypt")),
-        "on_error": _rules(name, said),
-        "on_interrupt": checked(name, lambda: _interrupt(said), "on_interrupt"),
-        "depends_on": _breaker(name, said),
-        "outage": _outage_rule(name, said),
+        "history": _history(name, said),
+        "on_error": rules_in(name, said),
+        "on_interrupt": checked(name, lambda: interrupt_in(said), "on_interrupt"),
+        "depends_on": breaker_in(name, said),
+        "outage": outage_rule_in(name, said),
         "batched": said.get("commit") == "batch",
     }
 
@@ -131,20 +137,6 @@ def name_of(function: Callable[..., Any]) -> str:
             f'Write @handler("{name}").'
         )
     return f"{module}.{name}"
-
-
-def checked(name: str, make: Callable[[], T], option: str | None = None) -> T:
-    """Return what ``make`` returns; ``option`` goes before an error that does not name it.
-
-    Raises:
-        HandlerError: ``make`` refused it.
-    """
-    try:
-        return make()
-    except (InvalidTaskError, ValueError) as error:
-        problem = f"{option} {error}" if option else str(error)
-        end = "" if problem.endswith(".") else "."
-        raise HandlerError(f"Handler {name!r} is declared wrongly: {problem}{end}") from None
 
 
 def _check_together(name: str, said: Mapping[str, Any]) -> None:
@@ -180,71 +172,6 @@ def _max_attempts(name: str, said: Mapping[str, Any]) -> int | None:
     return number
 
 
-def _policy(name: str, option: str, said: Mapping[str, Any]) -> RetryPolicy | None:
-    retry = said.get(option)
-    if not retry:
-        return None
-    try:
-        return parse_policy(retry)
-    except ValueError as error:
-        raise HandlerError(
-            f"Handler {name!r} is declared wrongly: {option} {error}. "
-            "Allowed: such as '5s,30s,1m' or 'fixed 30s'."
-        ) from None
-
-
-def _span(name: str, option: str, said: Mapping[str, Any]) -> Any:
-    if option not in said:
-        return None
-    span = checked(name, lambda: named_duration(option, said[option]))
-    if not span:
-        raise HandlerError(f"{option} of handler {name!r} is 0 s. Leave it out.")
-    return span
-
-
-def _breaker(name: str, said: Mapping[str, Any]) -> Breaker | None:
-    depends_on = said.get("depends_on")
-    return None if depends_on is None else checked(name, lambda: check_breaker(depends_on))
-
-
-def _interrupt(said: Mapping[str, Any]) -> Reaction:
-    reaction = _reaction(said.get("on_interrupt", Reaction.RETRY_FREE))
-    if reaction is Reaction.OUTAGE:
-        raise ValueError("is 'outage', but nothing else is down then")
-    return reaction
-
-
-def _reaction(word: Any) -> Reaction:
-    if word not in list(Reaction):
-        raise ValueError(f"is {shown(word)}. Allowed: {', '.join(Reaction)}.")
-    return Reaction(word)
-
-
-def _rules(name: str, said: Mapping[str, Any]) -> dict[type[BaseException], Reaction]:
-    rules: dict[type[BaseException], Reaction] = {}
-    for kind, word in said.get("on_error", {}).items():
-        _check_class(name, "on_error", kind)
-        rules[kind] = checked(name, partial(_reaction, word), f"on_error of {kind.__name__}")
-    for kind in said.get("dependency_errors", ()):
-        _check_class(name, "dependency_errors", kind)
-        if rules.setdefault(kind, Reaction.OUTAGE) is not Reaction.OUTAGE:
-            raise HandlerError(f"{name!r} has {kind.__name__} in dependency_errors and on_error.")
-    return rules
-
-
-def _check_class(name: str, option: str, kind: Any) -> None:
-    if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-        raise HandlerError(f"{option} of {name!r} has {kind!r:.60}, which is no exception's class.")
-
-
-def _outage_rule(name: str, said: Mapping[str, Any]) -> OutageRule:
-    rule = OutageRule()
-    then = said.get("dependency_then", Reaction.RETRY)
-    if then not in {Reaction.RETRY, Reaction.FAIL}:
-        raise HandlerError(f'dependency_then={then!r} of {name!r} is neither "retry" nor "fail".')
-    most, longest = rule.most, rule.longest
-    limit = said.get("dependency_limit")
-    if limit is not None:
-        most, longest = checked(name, lambda: parse_limit(limit), "dependency_limit")
-    policy = _policy(name, "dependency_retry", said) or rule.retry
-    return OutageRule(policy, most, longest, Reaction(then))
+def _history(name: str, said: Mapping[str, Any]) -> HistoryLevel | None:
+    history = said.get("history")
+    return None if history is None else checked(name, lambda: parse_history(history), "history")

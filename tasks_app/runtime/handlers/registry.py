@@ -12,7 +12,8 @@ from tasks_app.domain.errors import ConfigurationError, HandlerError
 from tasks_app.domain.handlers.signature import signature_of
 from tasks_app.domain.handlers.spec import Handler, HandlerSpec
 from tasks_app.runtime.handlers.context import TaskContext
-from tasks_app.runtime.handlers.options import HandlerOptions, checked, fields_of, name_of, when_of
+from tasks_app.runtime.handlers.option_values import checked
+from tasks_app.runtime.handlers.options import HandlerOptions, fields_of, name_of, when_of
 
 if TYPE_CHECKING:
     from tasks_app.domain.schedules.declaration import Declaration

@@ -18,7 +18,8 @@ from tasks_app.domain.tasks.payload_type import PayloadType
 from tasks_app.pool.runs.statement import carry_out
 from tasks_app.runtime.db.errors import sqlstate
 from tasks_app.runtime.handlers.context import TaskContext
-from tasks_app.runtime.handlers.options import HandlerOptions, checked, when_of
+from tasks_app.runtime.handlers.option_values import checked
+from tasks_app.runtime.handlers.options import HandlerOptions, when_of
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry, declare_handler
 
 ENDS_TRANSACTION = (

@@ -65,6 +65,7 @@ def _task(spec: HandlerSpec, statement: SqlStatement) -> SqlTask:
         waits=waits,
         least=least,
         most=most,
+        history=spec.history,
     )
 
 

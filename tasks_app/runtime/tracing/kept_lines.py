@@ -92,11 +92,14 @@ class KeptLines:
         words = f"task {context.task_id} ({context.name}), attempt {context.attempt}"
         lines = RunLines(*self._limits, words)
         token = _CURRENT.set(lines)
+        leaves_nothing = False
         try:
-            return call()
+            value = call()
+            leaves_nothing = not context.is_kept
+            return value
         finally:
             _CURRENT.reset(token)
-            kept = lines.of(context.task_id, context.attempt)
+            kept = None if leaves_nothing else lines.of(context.task_id, context.attempt)
             if kept is not None:
                 self._keep(kept)
 

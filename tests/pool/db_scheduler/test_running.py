@@ -37,6 +37,28 @@ def test_statements_run_with_the_types_that_they_ask_for(engine: Engine, ends: A
         assert [tuple(row) for row in results] == [("add", {"rows": 1}), ("call", None)]
 
 
+def test_who_succeeded_leaves_what_its_history_says(
+    engine: Engine, registry: Registry, ends: Any
+) -> None:
+    insert = "INSERT INTO sql_effect VALUES (:n, :note)"
+    sql_handler("none", insert, history="none", registry=registry)
+    sql_handler("failures", insert, history="failures", registry=registry)
+    sql_handler("quiet", insert, queue="bulk", registry=registry)
+    settings = SETTINGS.model_copy(update={"history": "all,bulk=none"})
+    with engine.begin() as connection:
+        functions.create(connection, settings, sql_tasks_of(registry, settings, leave=False))
+    for n, (name, queue) in enumerate(
+        [("none", "default"), ("failures", "default"), ("quiet", "bulk"), ("add", "default")]
+    ):
+        create(engine, name, {"n": n, "note": ""}, queue=queue)
+    create(engine, "divide", {"n": 0}, queue="bulk")
+
+    run(engine)
+
+    assert len(effects(engine)) == 4
+    assert ends() == {"add": ("SUCCEEDED", 1, 0, 0), "divide": ("PENDING", 1, 1, 0)}
+
+
 def test_failures_wait_by_the_policy_and_end_in_the_error_pool(engine: Engine, ends: Any) -> None:
     create(engine, "divide", {"n": 0})
     run(engine)

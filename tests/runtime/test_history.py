@@ -1,0 +1,182 @@
+"""What is kept of tasks that succeeded: all, those that needed more than one attempt, or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from tasks_app import NewTask, create_group
+from tasks_app.domain.errors import HandlerError
+from tasks_app.pool.fragments.transition_log import LOG, Logged
+from tasks_app.runtime.statistics.task_counts import TASK_COUNTS
+from tests.runtime.bench import EFFECT, Bench
+from tests.runtime.execution.warm_child import carry_out
+
+ROWS = "SELECT count(*) FROM task_completed"
+LINES = "SELECT count(*) FROM task_log"
+INSERT = text(EFFECT)
+FENCE_LOST = "UPDATE task_pending SET lease_token = gen_random_uuid() WHERE id = :id"
+WAYS = ["each", "effect", "batch", "async", "threads"]
+
+
+def declare(bench: Bench, way: str, **options: Any) -> None:
+    """A handler that fails as often as its payload says, then succeeds."""
+
+    def work(ctx: Any, payload: dict[str, Any]) -> dict[str, Any]:
+        if ctx.attempt <= payload["failures"]:
+            raise ValueError("not yet")
+        if way in {"effect", "batch"}:
+            ctx.session.execute(INSERT, {"id": ctx.task_id, "note": ""})
+        return {"n": 1}
+
+    async def awork(ctx: Any, payload: dict[str, Any]) -> dict[str, Any]:
+        return work(ctx, payload)
+
+    commit = {"commit": "batch"} if way == "batch" else {}
+    bench.handler("t", retry="0s,0s", **commit, **options)(awork if way == "async" else work)
+
+
+def run(bench: Bench, way: str, *failures: int, **options: Any) -> list[int]:
+    ids = [bench.create(payload={"failures": n}) for n in failures]
+    threads = {"extra_threads": 2} if way == "threads" else {}
+    options |= {"give_back_after": 60}  # a claim that comes back is an attempt, too
+    carry_out(bench, ids, **threads, **options)
+    while bench.sql("SELECT count(*) FROM task_pending"):
+        bench.drain(**options)
+    return ids
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("history", "left"), [("all", 4), ("failures", 1), ("none", 0)])
+def test_what_stays_of_those_that_succeeded(
+    bench: Bench, way: str, history: str, left: int
+) -> None:
+    declare(bench, way, history=history)
+
+    ids = run(bench, way, 0, 0, 1, 0)
+
+    assert bench.sql(ROWS) == left
+    assert bench.sql("SELECT count(*) FROM task_pending") == 0
+    assert bench.sql("SELECT count(*) FROM task_attempt") == (1 if left else 0)
+    if way in {"effect", "batch"}:
+        assert [bench.effects(i) for i in ids] == [1, 1, 1, 1]
+
+
+def test_failures_are_always_kept(bench: Bench) -> None:
+    declare(bench, "each", history="none", max_attempts=1)
+
+    (task_id,) = run(bench, "each", 9)
+
+    assert bench.state(task_id) == "FAILED"
+    assert len(bench.attempts(task_id)) == 1
+
+
+def test_a_queue_decides_unless_the_handler_does(bench: Bench) -> None:
+    declare(bench, "each")
+    bench.handler("kept", history="all")(lambda ctx: None)
+
+    task_id = bench.create("kept")
+    bench.execute([task_id], history="all,default=none")
+    run(bench, "each", 0, history="all,default=none")
+    run(bench, "each", 0, history="none,default=all")
+
+    assert bench.sql(ROWS) == 2
+
+
+def test_results_of_members_are_kept(bench: Bench) -> None:
+    declare(bench, "each", history="none")
+    bench.handler("then")(lambda ctx: bench.runs.append("then"))
+    with bench.engine.begin() as connection:
+        members = [NewTask("t", {"failures": 0})] * 2
+        create_group(connection, members, then=NewTask("then"))
+
+    bench.drain()
+
+    assert bench.runs == ["then"]
+    assert bench.sql("SELECT count(*) FROM task_completed WHERE result = '{\"n\": 1}'") == 2
+
+
+def test_log_lines_stay_of_those_that_stay(bench: Bench) -> None:
+    @bench.handler("t", retry="0s", history="none")
+    def h(ctx: Any, payload: dict[str, Any]) -> None:
+        ctx.log.warning("a line")
+        if ctx.attempt <= payload["failures"]:
+            raise ValueError("not yet")
+
+    run(bench, "each", 0, 1, log_lines=5)
+    assert bench.sql(LINES) == 0
+    run(bench, "each", 9, log_lines=5)
+    assert bench.sql(LINES) == 2
+
+
+def test_they_are_counted(bench: Bench) -> None:
+    TASK_COUNTS.forget()
+    declare(bench, "each", history="none")
+
+    run(bench, "each", 0, 0, 0)
+
+    assert bench.sql("SELECT sum(number) FROM task_count_part WHERE name = 't'") == 3
+
+
+@pytest.mark.parametrize("way", ["plain", "async", "batch"])
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_who_lost_his_claim_deletes_nothing(bench: Bench, way: str, attempt: int) -> None:
+    def lose(ctx: Any) -> None:
+        if ctx.attempt < attempt:
+            raise ValueError("not yet")
+        bench.sql(FENCE_LOST, id=ctx.task_id)
+
+    def work(ctx: Any) -> None:
+        ctx.session.execute(INSERT, {"id": ctx.task_id, "note": ""})
+        lose(ctx)
+
+    async def awork(ctx: Any) -> None:
+        await ctx.session.execute(INSERT, {"id": ctx.task_id, "note": ""})
+        lose(ctx)
+
+    options = {"commit": "batch"} if way == "batch" else {}
+    bench.handler("t", retry="0s", history="none", **options)(awork if way == "async" else work)
+    task_id = bench.create()
+
+    for _ in range(attempt):
+        carry_out(bench, [task_id])
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("RUNNING", 0)
+    assert len(bench.attempts(task_id)) == attempt - 1
+
+
+@pytest.mark.parametrize("wrong", ["some", "none,x", "all,=none", "all,x=some"])
+def test_what_the_setting_refuses(bench: Bench, wrong: str) -> None:
+    with pytest.raises(ValueError, match="history"):
+        bench.settings(history=wrong)
+
+
+def test_a_wrong_history_is_refused_where_it_is_declared(bench: Bench) -> None:
+    with pytest.raises(HandlerError, match="history 'some' is none of all, failures, none"):
+        bench.handler("t", history="some")(lambda ctx: None)
+
+
+def test_what_a_unique_key_keeps_out_it_keeps_out(bench: Bench) -> None:
+    bench.handler("t", history="none")(lambda ctx: None)
+    first = bench.create(unique_key="k", unique_scope="for_period 1h")
+    bench.drain()
+
+    again = bench.create(unique_key="k", unique_scope="for_period 1h")
+
+    assert (again, again.created) == (first, False)
+    assert bench.sql("SELECT count(*) FROM task_pending") == 0
+
+
+@pytest.mark.parametrize("way", ["each", "effect", "async"])
+def test_its_transitions_are_logged(bench: Bench, way: str) -> None:
+    declare(bench, way, history="none")
+    try:
+        run(bench, way, 0, transitions="all")
+        run(bench, way, 1, transitions="all")
+    finally:
+        LOG.level = Logged.OFF
+
+    ends = "SELECT count(*) FROM task_transition WHERE event = 'succeed'"
+    assert (bench.sql(ends), bench.sql(ROWS)) == (2, 0)
