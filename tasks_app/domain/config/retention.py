@@ -1,7 +1,7 @@
 """What is kept of tasks that are over, and how long.
 
 Ages: ``30d``, ``forever``, or ``30d,mail.send=1d,audit.write=forever``, for single names.
-HistoryLevel: ``all``, or ``all,bulk=none,mail=failures``, for single queues.
+History: ``all``, or ``all,bulk=none,mail=failures``, for single queues.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class HistoryLevel(StrEnum):
 
     ALL = "all"
     FAILURES = "failures"
-    """Of the tasks that succeeded, those are kept that needed more than one attempt."""
+    """Of the tasks that succeeded, those are kept that were claimed more than once."""
     NONE = "none"
 
 

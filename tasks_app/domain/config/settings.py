@@ -111,8 +111,8 @@ class Settings(EncryptionSettings, LargeValueSettings, AlertSettings):
     of this user in the temporary directory."""
 
     history: HistoryOfQueues = "all"
-    """What is kept of tasks that succeeded: `all`; `failures`, those that needed more than one
-    attempt; `none`. `all,bulk=none`: otherwise in one queue. What a handler says comes first."""
+    """What is kept of tasks that succeeded: `all`; `failures`, those that were claimed more
+    than once; `none`. `all,bulk=none`: otherwise in one queue. What a handler says comes first."""
     keep_completed: Ages = "30d"
     """Age at which a day of the completed pool is dropped, as `90d` or `forever`. A month answers
     most questions, and a look-up by id reads every day. `30d,mail.send=1d`: shorter for one name.

@@ -73,8 +73,9 @@ class HandlerOptions(When, total=False):
     transaction. When one of them fails, all are rolled back and run again, so this is only for
     plain functions whose effects are all in ``ctx.session`` or ``ctx.connection``."""
     history: Literal["all", "failures", "none"] | None
-    """What is kept of its tasks that succeeded: ``"all"``; ``"failures"``, those that needed more
-    than one attempt; ``"none"``. Others are counted, and leave no row. Default: as the queue's."""
+    """What is kept of its tasks that succeeded: ``"all"``; ``"failures"``, those that were claimed
+    more than once, as by a retry; ``"none"``. Others are counted, and leave no row. Default: as
+    the queue's."""
     encrypt: bool
     """Store payload, result and errors encrypted; who creates by name needs the setting, too."""
 
