@@ -51,7 +51,7 @@ SLOW = 3
 STOPS = ("empty", "paused", "closed", "limited", "broken")
 MILLION = 1_000_000
 FINISHED, FUTURE = ({"fill": (kind, MILLION)} for kind in ("finished", "future"))
-INSERT = {"handler": "insert"}
+INSERT, WRITE = {"handler": "insert"}, {"handler": "insert_write"}
 BULK, SINGLE = {"verb": "bulk"}, {"verb": "single"}
 IN_TRANSACTIONS = {"verb": "single_in_transactions"}
 PEERS_ON_A_DATABASE = ("pgqueuer", "graphile", "procrastinate")
@@ -84,6 +84,7 @@ SCENARIOS: tuple[Scenario, ...] = (
             Entry("pgqueuer", 10_000, INSERT),
             Entry("ours-celery-threads", 10_000, INSERT),
             Entry("graphile", 10_000, INSERT),
+            Entry("ours-celery", 10_000, WRITE, label="ours-celery-write"),
             Entry("ours-celery-batch", 20_000, {"handler": "insert_batch"}),
             Entry("graphile-2", 10_000, INSERT, rounds=SLOW),
             Entry("celery", 5_000, INSERT, rounds=SLOW),

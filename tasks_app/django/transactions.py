@@ -34,6 +34,7 @@ from tasks_app.pool.connection.psycopg_connection import on_psycopg
 from tasks_app.pool.runs.settle_success import succeed
 from tasks_app.runtime.db.transaction import Transaction, of_commit
 from tasks_app.runtime.fork_safety import keep_from_fork
+from tasks_app.runtime.handler_db.late_writes import Write, write_of
 from tasks_app.runtime.hints.hints import HINTS
 
 log = quiet_logger(__name__)
@@ -67,6 +68,7 @@ class DjangoTransaction:
         self._db: BaseDatabaseWrapper | None = None
         self._atomic: Any = None
         self._sent = self._answered = self._keeps = False
+        self._writes: list[Write] = []
 
     def open(self) -> None:
         """Begin; nothing is sent before the handler's first statement.
@@ -107,9 +109,12 @@ class DjangoTransaction:
     def connection(self) -> Connection:
         return self._plain.connection
 
+    def write(self, query: str, parameters: Any) -> None:
+        self._writes.append(write_of(query, parameters))
+
     @property
     def active(self) -> bool:
-        return self._is_used or self._plain.active
+        return self._is_used or self._plain.active or bool(self._writes)
 
     @property
     def ended(self) -> bool:
@@ -139,10 +144,12 @@ class DjangoTransaction:
             RuntimeError: a nested ``atomic()`` is open, or both transactions were written to.
         """
         if not self._is_used:
+            self._pass_writes_on()
             self._plain.keep(save)
             return
         db = self._usable(NESTED)
         try:
+            self._carry_out_writes(db)
             save(on_psycopg(db.connection))
         except psycopg.Error as error:
             raise judged(error) from error
@@ -154,9 +161,11 @@ class DjangoTransaction:
     def conclude(self, settlement: Settlement) -> State | None:
         """Settle and commit on Django's connection, then call what waits for its commit."""
         if not self._is_used:
+            self._pass_writes_on()
             return self._plain.conclude(settlement)
         db, called = self._usable(OPEN), list[Called]()
         try:
+            self._carry_out_writes(db)
             if self._keeps:
                 db.connection.execute(RESET)
             if not succeed(db.connection, settlement, called):
@@ -168,6 +177,14 @@ class DjangoTransaction:
         HINTS.called(called)
         run_hooks(hooks)
         return State.SUCCEEDED
+
+    def _pass_writes_on(self) -> None:
+        while self._writes:
+            self._plain.write(*self._writes.pop(0))
+
+    def _carry_out_writes(self, db: BaseDatabaseWrapper) -> None:
+        while self._writes:
+            db.connection.execute(*self._writes.pop(0))
 
     def _usable(self, if_nested: str) -> BaseDatabaseWrapper:
         db = self._db
@@ -202,6 +219,7 @@ class DjangoTransaction:
 
     def abandon(self) -> None:
         """Roll back; never raises. A time limit may have struck within Django's own bookkeeping."""
+        self._writes.clear()
         try:
             if self._db is not None and (self._atomic is not None or self._keeps):
                 reset_connection(self._db, close=self._keeps)

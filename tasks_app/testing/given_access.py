@@ -11,9 +11,15 @@ from sqlalchemy.orm import Session
 
 from tasks_app.runtime.db.async_transaction import AsyncTransaction
 from tasks_app.runtime.db.connections import unwrapped
+from tasks_app.runtime.db.transaction import carry_out
 from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
+from tasks_app.runtime.handler_db.late_writes import write_of
 from tasks_app.testing.sessions import async_session_on, outer_session
 
+NO_OUTCOME = (
+    "ctx.write sends with the outcome, and this context of an async handler has none. "
+    "Use adrain() to run the task."
+)
 NO_SESSION = "This context has no session. Give it the one of your test, as session=…"
 
 
@@ -52,6 +58,17 @@ class GivenAccess:
             raise TypeError("In async handlers use: await ctx.session.connection()")
         connection: Connection = self.session.connection()
         return connection
+
+    def write(self, query: str, parameters: Any) -> None:
+        """Send it at once: there is no outcome with which it could travel.
+
+        Raises:
+            RuntimeError: in an async handler, where it would have to be awaited.
+        """
+        write = write_of(query, parameters)
+        if self.is_async:
+            raise RuntimeError(NO_OUTCOME)
+        carry_out(self.connection, (write,))
 
     @property
     def active(self) -> bool:

@@ -10,8 +10,9 @@ from sqlalchemy.orm import Session
 from sqlalchemy.util import greenlet_spawn
 
 from tasks_app.runtime.db.async_transaction import AsyncTransaction
-from tasks_app.runtime.db.transaction import NESTED
+from tasks_app.runtime.db.transaction import NESTED, carry_out
 from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
+from tasks_app.runtime.handler_db.late_writes import Write, write_of
 from tasks_app.testing.sessions import JOINS, async_session_on
 
 
@@ -48,6 +49,7 @@ class SavepointTransaction:
         self._connection = connection
         self._savepoint = connection.begin_nested()
         self._sync: SavepointSession | None = None
+        self._writes: list[Write] = []
 
     @property
     def session(self) -> Any:
@@ -64,6 +66,10 @@ class SavepointTransaction:
     def connection(self) -> Connection:
         """The connection of the test."""
         return self._connection
+
+    def write(self, query: str, parameters: Any) -> None:
+        """Send it when the run ends, or commits on the way."""
+        self._writes.append(write_of(query, parameters))
 
     @property
     def active(self) -> bool:
@@ -91,11 +97,14 @@ class SavepointTransaction:
             self._sync.release()
         if self._connection.get_nested_transaction() is not self._savepoint:
             raise RuntimeError(NESTED)
+        carry_out(self._connection, self._writes)
+        self._writes.clear()
         save(self._connection)
         self._savepoint.commit()
 
     def abandon(self) -> None:
         """Undo what was not kept."""
+        self._writes.clear()
         if self._sync is not None:
             self._sync.end()
         if self._savepoint.is_active:

@@ -19,6 +19,9 @@ if pytest.importorskip("django"):
     from django.db import IntegrityError, connection, connections, transaction
 
 
+INSERT = "INSERT INTO shop_order (task_id, note) VALUES (%s, '')"
+
+
 def orders() -> Any:
     from tests.django.shop.models import Order
 
@@ -504,3 +507,21 @@ def test_a_dead_connection_to_another_database_is_closed(site: Bench) -> None:
     site.drain()
 
     assert connections["other"].connection is None
+
+
+@pytest.mark.parametrize("used", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_late_write_goes_with_djangos_own(site: Bench, used: bool, fails: bool) -> None:
+    @site.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        if used:
+            orders().create(task_id=ctx.task_id)
+        ctx.write(INSERT, (ctx.task_id,))
+        if fails:
+            raise ValueError
+
+    task_id = site.create(max_attempts=1)
+
+    site.drain()
+
+    assert outcome(site, task_id) == ((0, "FAILED") if fails else (1 + used, "SUCCEEDED"))

@@ -329,6 +329,7 @@ def test_in_an_async_test(engine: Engine, database_url: str, registry: Registry)
         async with ctx.locks(exclusive="account:7"):
             await ctx.session.execute(NOTE, {"text": "x"})
         await ctx.commit({"page": 1})
+        ctx.write("INSERT INTO note (text) VALUES (%s)", ("late",))
         connection = await ctx.session.connection()
         await connection.execute(NOTE, {"text": "y"})
         return await ctx.session.scalar(text("SELECT count(*) FROM note")) or 0
@@ -340,6 +341,7 @@ def test_in_an_async_test(engine: Engine, database_url: str, registry: Registry)
             await acreate_task(session, "async")
             drained = await adrain(session, registry=registry)
             assert [run.result for run in drained.assert_succeeded()] == [None, 2]
+            assert await session.scalar(text("SELECT count(*) FROM note")) == 3
             with pytest.raises(ConfigurationError, match="await adrain"):
                 drain(session, registry=registry)  # type: ignore[call-overload]
         await own.dispose()
@@ -462,3 +464,21 @@ def test_settings_may_be_given_by_name(database_url: str, registry: Registry) ->
 def test_what_is_no_session_is_refused(registry: Registry) -> None:
     with pytest.raises((ConfigurationError, InvalidConnectionError), match="is no Settings"):
         drain(7, registry=registry)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_late_write_is_there_if_the_run_succeeds(
+    noted: Session, registry: Registry, fails: bool
+) -> None:
+    @handler("a", registry=registry, max_attempts=1)
+    def write(ctx: TaskContext) -> None:
+        ctx.write("INSERT INTO note (text) VALUES (%s)", ("late",))
+        assert notes(noted) == []
+        if fails:
+            raise ValueError
+
+    create_task(noted, "a")
+
+    drain(noted, registry=registry)
+
+    assert notes(noted) == ([] if fails else ["late"])

@@ -261,3 +261,22 @@ def test_async_chunks_and_checkpoints_work_in_it(noted: Session, registry: Regis
         return [pages, await ctx.checkpoint]
 
     assert run(read, session=noted) == [[2, 2, 1], {"page": 3}]
+
+
+def test_a_late_write_is_there_at_once(noted: Session, registry: Registry) -> None:
+    @handler("a", registry=registry)
+    def write(ctx: TaskContext) -> None:
+        ctx.write("INSERT INTO note (text) VALUES (%s)", ("late",))
+
+    run(write, session=noted)
+
+    assert noted.execute(text("SELECT text FROM note")).scalars().all() == ["late"]
+
+
+def test_a_late_write_of_an_async_handler_needs_an_outcome(registry: Registry) -> None:
+    @handler("a", registry=registry)
+    async def write(ctx: AsyncTaskContext) -> None:
+        ctx.write("SELECT 1")
+
+    with pytest.raises(RuntimeError, match="Use adrain"):
+        run(write)

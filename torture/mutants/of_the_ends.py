@@ -13,6 +13,7 @@ ODD = "tests/runtime/handler_db/test_handler_connections.py::test_"
 CONFLICT = f"{ODD}a_conflict_of_transactions_is_tried_again_uncharged_a_few_times"
 EFFECTS = "tests/runtime/test_effects.py::"
 ENDS = "tests/runtime/execution/test_completion.py::test_"
+LATE = "tests/runtime/test_late_writes.py::test_"
 HISTORY = "tests/runtime/test_history.py::test_"
 
 ENDS_OF_RUNS = (
@@ -21,9 +22,9 @@ ENDS_OF_RUNS = (
         "What a handler writes commits with its outcome, or not at all.",
         CONNECTIONS,
         "                with self.lock:\n"
-        "                    self.wait(self.end(last, begins_next=permit.begins_next))\n",
+        "                    self.wait(self.end(last, permit))\n",
         "                super().commit()\n                with self.lock:\n"
-        "                    self.wait(self.end(last, begins_next=permit.begins_next))\n",
+        "                    self.wait(self.end(last, permit))\n",
         f"{EFFECTS}TestWithoutASession::test_effect_outcome_and_move_are_one_transaction_each",
         f"{EFFECTS}TestWithoutASession::test_nothing_commits_when_the_lease_was_lost_meanwhile",
     ),
@@ -144,6 +145,38 @@ ENDS_OF_RUNS = (
         "            heir, self._driver.heir = self._driver.heir, None\n",
         "            heir = self._driver.heir\n",
         "tests/runtime/handler_db/test_handler_connections.py::test_who_keeps_a_dead_connection_keeps_no_other",
+    ),
+    mutant(
+        "late writes outlive their handler",
+        "A handler that raises has written nothing.",
+        "tasks_app/runtime/db/sync_transaction.py",
+        "        self._writes.clear()\n        for driver",
+        "        for driver",
+        f"{LATE}a_handler_that_raises_has_written_nothing[row]",
+    ),
+    mutant(
+        "late writes are sent behind the outcome's fence alone",
+        "What is written late is judged with the run, and commits with its outcome.",
+        END,
+        "        for write in writes:\n            names += self._send_write(write)\n",
+        "",
+        f"{LATE}writes_and_outcome_are_one_commit[row]",
+    ),
+    mutant(
+        "a session of late writes is kept with what is left in it",
+        "What a run leaves in its session is never met by the next.",
+        "tasks_app/runtime/db/kept_connections.py",
+        "            if driver.closed or driver.needs_look or driver.is_spoiled:\n",
+        "            if driver.closed:\n",
+        f"{LATE}nothing_of_a_run_stays_for_the_next",
+    ),
+    mutant(
+        "a late write that failed is taken for prepared",
+        "One late write that fails lets its own run fail, and no other.",
+        END,
+        "                self.names.update(names[:number])\n",
+        "                self.names.update(names)\n",
+        f"{LATE}one_that_was_not_prepared_is_prepared_by_the_next",
     ),
     mutant(
         "what was begun ahead stays open",

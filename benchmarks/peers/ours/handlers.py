@@ -40,7 +40,14 @@ def _insert(ctx: TaskContext, payload: Payload) -> None:
     mark(payload["i"], started)
 
 
+def _write(ctx: TaskContext, payload: Payload) -> None:
+    started = now()
+    ctx.write("INSERT INTO effect (i) VALUES (%s)", (payload["i"],))
+    mark(payload["i"], started)
+
+
 handler("insert")(_insert)
+handler("insert_write")(_write)
 with suppress(HandlerError):  # not built yet; the scenario asks ``can_batch``
     handler("insert_batch", commit="batch")(_insert)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection
+from typing import Any
 
 import psycopg
 from sqlalchemy import Connection
@@ -16,11 +17,12 @@ from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.runs.sub_status import say
 from tasks_app.runtime.db.errors import is_unanswered
-from tasks_app.runtime.db.transaction import NESTED, as_sqlalchemy_raises, of_commit
+from tasks_app.runtime.db.transaction import NESTED, as_sqlalchemy_raises, carry_out, of_commit
 from tasks_app.runtime.handler_db.end_of_run import OutcomeRefusedError, Permit
 from tasks_app.runtime.handler_db.handler_connections import AsyncHandlerConnection
 from tasks_app.runtime.handler_db.handler_driver import ENDED
 from tasks_app.runtime.handler_db.handler_sessions import DRIVERS, FENCE, AsyncHandlerSession
+from tasks_app.runtime.handler_db.late_writes import Write, write_of
 from tasks_app.runtime.handler_db.lending import driver_of
 from tasks_app.runtime.hints.hints import HINTS
 
@@ -32,6 +34,7 @@ class AsyncTransaction:
         self._engine = engine
         self._fence = fence
         self._session: AsyncHandlerSession | None = None
+        self._writes: list[Write] = []
 
     @property
     def session(self) -> AsyncHandlerSession:
@@ -52,9 +55,16 @@ class AsyncTransaction:
         """
         raise TypeError("In async handlers use: await ctx.session.connection()")
 
+    def write(self, query: str, parameters: Any) -> None:
+        self._writes.append(write_of(query, parameters))
+
     @property
     def active(self) -> bool:
-        return self.ended or (self._session is not None and self._session.in_transaction())
+        return (
+            bool(self._writes)
+            or self.ended
+            or (self._session is not None and self._session.in_transaction())
+        )
 
     @property
     def ended(self) -> bool:
@@ -78,6 +88,8 @@ class AsyncTransaction:
         connection = await self.session.connection()
         if connection.in_nested_transaction():
             raise RuntimeError(NESTED)
+        await connection.run_sync(carry_out, self._writes)
+        self._writes.clear()
         await connection.run_sync(save)
         await self._commit(Permit())
 
@@ -87,12 +99,14 @@ class AsyncTransaction:
         async def concluded() -> State | None:
             if self.ended:
                 raise Fail(ENDED)
+            permit = Permit(settlement, writes=self._writes)
+            if self._session is None:
+                permit.is_unused = settlement.sub_status is None
             await self.session.flush()
             if settlement.sub_status is not None:
                 told = [(settlement.fence, settlement.sub_status)]
                 connection = await self.session.connection()
                 await connection.run_sync(lambda sync: say(sync, told, waits=True))
-            permit = Permit(settlement)
             try:
                 await self._commit(permit)
             except OutcomeRefusedError:
@@ -124,6 +138,7 @@ class AsyncTransaction:
             raise
 
     def abandon(self) -> None:
+        self._writes.clear()
         session = self._session
         if session is None:
             return

@@ -18,10 +18,11 @@ from tasks_app.domain.tasks.run import Settlement
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection.session_state import is_anything_left
 from tasks_app.pool.runs.settle import settle_group
-from tasks_app.runtime.db.transaction import NO_COMMIT, SpoiledError, give_back
+from tasks_app.runtime.db.transaction import NO_COMMIT, SpoiledError, carry_out, give_back
 from tasks_app.runtime.handler_db.end_of_run import Permit
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.handler_sessions import HandlerSession
+from tasks_app.runtime.handler_db.late_writes import write_of
 from tasks_app.runtime.handler_db.lending import driver_of
 from tasks_app.runtime.hints.hints import HINTS
 
@@ -45,6 +46,10 @@ class RunShare:
     @property
     def connection(self) -> Connection:
         return self._whole.connection
+
+    def write(self, query: str, parameters: Any) -> None:
+        """Send it at once: the shared transaction has no end of this run's own."""
+        carry_out(self.connection, (write_of(query, parameters),))
 
     @property
     def active(self) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 from sqlalchemy import Connection
@@ -13,19 +13,22 @@ from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.runs.sub_status import say
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.db.errors import is_unanswered
+from tasks_app.runtime.db.kept_connections import KeptConnections
 from tasks_app.runtime.db.transaction import (
     LOST,
     NESTED,
     as_sqlalchemy_raises,
+    carry_out,
     give_back,
     of_commit,
+    uncommitted,
 )
 from tasks_app.runtime.handler_db.end_of_run import OutcomeRefusedError, Permit
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.handler_driver import CLOSED
 from tasks_app.runtime.handler_db.handler_sessions import HandlerSession, RunSession
-from tasks_app.runtime.handler_db.lending import driver_of
+from tasks_app.runtime.handler_db.late_writes import Write, write_of
+from tasks_app.runtime.handler_db.lending import driver_of, taken
 from tasks_app.runtime.hints.hints import HINTS
 
 
@@ -33,18 +36,17 @@ class PlainTransaction:
     """For a plain handler."""
 
     def __init__(
-        self, database: Database, fence: Fence, begun: dict[int, HandlerConnection] | None = None
+        self, database: Database, fence: Fence, kept: KeptConnections, *, more: bool = False
     ) -> None:
-        """``begun``: connections with a transaction that was begun ahead, by thread.
-
-        The thread's next run takes its own from there; if none comes, it is ended there.
-        """
+        """``kept``: what its thread has from the run before; ``more``: another follows at once."""
         self._database = database
-        self._begun = begun
+        self._kept = kept
+        self._more = more
         self._fence = fence
         self._connection: Connection | None = None
         self._session: HandlerSession | None = None
         self._driver: HandlerConnection | None = None
+        self._writes: list[Write] = []
 
     @property
     def session(self) -> HandlerSession:
@@ -60,15 +62,19 @@ class PlainTransaction:
 
     def _taken(self) -> Connection:
         if self._connection is None:
-            self._connection = self._database.handler_engine.connect()
-            self._driver = driver = driver_of(self._connection)
-            driver.fence = self._fence
-            if driver.taken is not None:
-                driver.taken.acquire()
+            self._kept.end_unused()  # one connection a thread is enough
+            self._connection = taken(self._database.handler_engine)
+            self._driver = driver_of(self._connection)
+            self._driver.fence = self._fence
         return self._connection
+
+    def write(self, query: str, parameters: Any) -> None:
+        self._writes.append(write_of(query, parameters))
 
     @property
     def active(self) -> bool:
+        if self._writes:
+            return True
         if self._session is not None and self._session.in_transaction():
             return True
         connection = self._connection
@@ -104,6 +110,8 @@ class PlainTransaction:
         connection = self._flushed()
         if connection.in_nested_transaction():
             raise RuntimeError(NESTED)
+        carry_out(connection, self._writes)
+        self._writes.clear()
         save(connection)
         self._commit(connection, Permit())
 
@@ -112,15 +120,30 @@ class PlainTransaction:
 
         If there is a session, it is the one that commits, so that its listeners are called.
         """
+        if self._connection is None and settlement.sub_status is None:
+            return self._conclude_unused(settlement)
         connection = self._flushed()
         if settlement.sub_status is not None:
             say(connection, [(settlement.fence, settlement.sub_status)], waits=True)
-        begins_next = self._begun is not None and not connection.get_execution_options()
-        permit = Permit(settlement, begins_next=begins_next)
+        begins_next = self._more and not connection.get_execution_options()
+        permit = Permit(settlement, begins_next=begins_next, writes=self._writes)
         try:
             self._commit(connection, permit)
         except OutcomeRefusedError:
             return None
+        HINTS.called(permit.called)
+        return State.SUCCEEDED
+
+    def _conclude_unused(self, settlement: Settlement) -> State | None:
+        """Write, settle and commit on a connection that the handler never had."""
+        permit = Permit(settlement, writes=self._writes, is_unused=True)
+        try:
+            self._kept.commit(self._database.handler_engine, permit)
+        except OutcomeRefusedError:
+            return None
+        finally:
+            if not self._more:
+                self._kept.end_unused()
         HINTS.called(permit.called)
         return State.SUCCEEDED
 
@@ -149,16 +172,14 @@ class PlainTransaction:
             if driver.permit is not None:
                 driver.commit()  # SQLAlchemy took it for ended, or need not know: it closes next
         except psycopg.Error as error:
-            known = as_sqlalchemy_raises(error)
-            if is_unanswered(known):
-                connection.invalidate(known)
-            raise of_commit(known) from error
+            raise uncommitted(connection, error) from error
         except SQLAlchemyError as error:
             if driver.permit is None:
                 of_commit(error)
             raise
 
     def abandon(self) -> None:
+        self._writes.clear()
         for driver in self._drivers:
             give_back(driver.break_off, driver.pgconn.finish)
         session, connection = self._session, self._connection
@@ -167,7 +188,7 @@ class PlainTransaction:
             give_back(session.end, session.invalidate)
         if connection is not None:
             give_back(connection.close, connection.invalidate)
-        if self._begun is not None and self._driver is not None:
+        if self._more and self._driver is not None:
             heir, self._driver.heir = self._driver.heir, None
             if heir is not None:
-                self._begun[threading.get_ident()] = heir
+                self._kept.begun(heir)

@@ -7,7 +7,7 @@ same transaction, whichever was asked for first.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
 import psycopg
@@ -16,6 +16,8 @@ from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.domain.tasks.states import State
+from tasks_app.runtime.db.errors import is_unanswered
+from tasks_app.runtime.handler_db.late_writes import Write
 
 E = TypeVar("E", bound=BaseException)
 _OF_COMMIT = "_tasks_app_sent_a_commit"
@@ -48,6 +50,14 @@ class Access(Protocol):
     @property
     def active(self) -> bool:
         """Whether anything was done in it that ends with the run."""
+
+    def write(self, query: str, parameters: Any) -> None:
+        """Send a statement with the next commit, whose answer nobody awaits before that.
+
+        Raises:
+            TypeError: it is no SQL text.
+            RuntimeError: it would end the transaction.
+        """
 
     def keep(self, save: Callable[[Connection], None]) -> Any:
         """Commit what was done so far, ``save`` last; what follows is another transaction.
@@ -87,6 +97,17 @@ def of_commit(error: E) -> E:
     return error
 
 
+def uncommitted(connection: Connection, error: psycopg.Error) -> DBAPIError:
+    """Return the error of a COMMIT as SQLAlchemy would have raised it.
+
+    A connection on which it was not answered is not used again.
+    """
+    known = as_sqlalchemy_raises(error)
+    if is_unanswered(known):
+        connection.invalidate(known)
+    return of_commit(known)
+
+
 def is_of_commit(error: BaseException) -> bool:
     """Whether the error came from a COMMIT that may have been sent."""
     return getattr(error, _OF_COMMIT, False)
@@ -99,3 +120,19 @@ def give_back(close: Callable[[], object], invalidate: Callable[[], object]) -> 
     except BaseException:  # a user's listeners may raise anything, broken drivers too
         with contextlib.suppress(BaseException):
             invalidate()
+
+
+def carry_out(connection: Connection, writes: Iterable[Write]) -> None:
+    """Send them one by one, each with a wait for its answer.
+
+    Raises:
+        sqlalchemy.exc.DBAPIError: the first that failed.
+    """
+    for write in writes:
+        cursor = connection.connection.cursor()
+        try:
+            cursor.execute(*write)
+        except psycopg.Error as error:
+            raise as_sqlalchemy_raises(error) from error
+        finally:
+            cursor.close()

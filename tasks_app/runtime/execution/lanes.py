@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-import psycopg
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only as await_
 
@@ -17,11 +14,11 @@ from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.runtime.db.async_transaction import AsyncTransaction
 from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.kept_connections import KeptConnections
 from tasks_app.runtime.db.sync_transaction import PlainTransaction
 from tasks_app.runtime.db.transaction import Transaction
 from tasks_app.runtime.execution.process_guard import ProcessGuard
 from tasks_app.runtime.execution.time_limits import time_limit
-from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 
 T = TypeVar("T")
 
@@ -45,17 +42,14 @@ class SyncLane:
     def __init__(self, database: Database, guard: ProcessGuard) -> None:
         self._guard = guard
         self._database = database
-        self._begun: dict[int, HandlerConnection] = {}
+        self._kept = KeptConnections()
 
     def transaction(self, fence: Fence, *, more: bool = False) -> Transaction:
-        return PlainTransaction(self._database, fence, self._begun if more else None)
+        return PlainTransaction(self._database, fence, self._kept, more=more)
 
     def rest(self) -> None:
-        """End the transaction that was begun ahead for this thread: no run follows."""
-        begun = self._begun.pop(threading.get_ident(), None)
-        if begun is not None:
-            with suppress(psycopg.Error):  # it is gone anyway
-                begun.rest()
+        """End what this thread keeps for its next run: none follows."""
+        self._kept.rest()
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the function; the limit is raised in it where signals allow.

@@ -24,6 +24,12 @@ SHARED_SESSIONS = PrivateApi(
     without="each run that writes opens a session of its own, which costs milliseconds",
 )
 """One session for many runs, and the end of a run in one round trip."""
+LATE_WRITES = PrivateApi(
+    Need("psycopg._queries:PostgresQuery.__init__", ("self", "transformer")),
+    Need("psycopg._queries:PostgresQuery.convert", ("self", "query", "vars")),
+    without="what handlers write by ctx.write waits for the database once more",
+)
+"""``late_writes``."""
 BELOW = PrivateApi(
     Need("sqlalchemy:Connection.__init__", names=("_has_events", "_echo")),
     without="create_task passes through SQLAlchemy's own layers, a quarter slower",
@@ -35,7 +41,7 @@ LIMITS = PrivateApi(
     without="ctx.chunks does not refuse a statement with a LIMIT",
 )
 """``pool.tasks.paging``."""
-SHORTCUTS = (SHARED_SESSIONS, BELOW, LIMITS)
+SHORTCUTS = (SHARED_SESSIONS, LATE_WRITES, BELOW, LIMITS)
 
 _NEEDED = PrivateApi(
     Need(f"{_CONNECTION}.__init__", names=("lock",)),
@@ -69,4 +75,12 @@ from psycopg import Cursor, generators  # noqa: E402  they are looked at before
 IS_PSYCOPG_3_2 = not hasattr(Cursor, "set_result")
 """Its series is closed, so that private names of it stay as they are."""
 
-__all__ = ["BELOW", "IS_PSYCOPG_3_2", "SHARED_SESSIONS", "examine", "generators", "said_at_start"]
+__all__ = [
+    "BELOW",
+    "IS_PSYCOPG_3_2",
+    "LATE_WRITES",
+    "SHARED_SESSIONS",
+    "examine",
+    "generators",
+    "said_at_start",
+]

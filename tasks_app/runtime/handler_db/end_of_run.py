@@ -6,7 +6,7 @@ checks them at start.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -18,8 +18,9 @@ from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.pool.connection.session_state import BETWEEN_RUNS, FIRE, FIRE_AND_RESET, LOOK, RESETS
 from tasks_app.pool.runs.settle_success import LastWord, is_fence_lost, last_word
-from tasks_app.runtime.handler_db.driver_internals import SHARED_SESSIONS, generators
-from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
+from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, SHARED_SESSIONS, generators
+from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER, stays_in_session
+from tasks_app.runtime.handler_db.late_writes import Sent, Write, sent_as
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Any, Any, T]
@@ -45,6 +46,10 @@ class Permit:
     """The outcome that commits with it; None: none, because the run goes on."""
     begins_next: bool = False
     """Another run of this thread follows at once: its BEGIN is sent along."""
+    writes: Sequence[Write] = ()
+    """Statements of the handler that are still to be sent."""
+    is_unused: bool = False
+    """Whether the handler never had the connection: a BEGIN of ours is sent before its writes."""
     called: list[Called] = field(default_factory=list)
     """Callbacks of groups that it has created."""
 
@@ -88,25 +93,31 @@ class EndOfRun:
         if settlement is None or settlement.task is None or settlement.task.in_group:
             return None
         pgconn = self.pgconn
+        status = pgconn.transaction_status
         fits = (
             SHARED_SESSIONS.works
-            and pgconn.transaction_status == TransactionStatus.INTRANS
+            and (LATE_WRITES.works or not permit.writes)
+            and (status == TransactionStatus.INTRANS or permit.is_unused)
             and self.prepare_threshold is not None  # None: behind a pooler
             and pgconn.parameter_status(b"client_encoding") == b"UTF8"  # as a last word's
         )
         return last_word(settlement) if fits else None
 
-    def end(self: Any, last: LastWord, *, begins_next: bool) -> Steps[None]:
-        """Reset, settle, COMMIT, look and perhaps BEGIN, in one round trip.
+    def end(self: Any, last: LastWord, permit: Permit) -> Steps[None]:
+        """Write, reset, settle, COMMIT, look and perhaps BEGIN, in one round trip.
 
         Raises:
             OutcomeRefusedError: nothing was committed.
             psycopg.Error: nothing was committed; without an SQLSTATE, that is not known.
         """
-        pgconn = self.pgconn
+        pgconn, begins_next = self.pgconn, permit.begins_next
+        writes = [sent_as(self, write) for write in permit.writes]
+        if any(stays_in_session(write.query) for write in permit.writes):
+            self.is_spoiled = True
         yield from self._prepare(last)
+        begins = pgconn.transaction_status == TransactionStatus.IDLE
         try:
-            self._send(last, begins_next=begins_next)
+            names = self._send(last, writes, begins=begins, begins_next=begins_next)
             yield from generators.send(pgconn)
             answers = yield from self._until_sync()
             if begins_next:
@@ -118,12 +129,15 @@ class EndOfRun:
         *before_look, look = answers
         for number, answer in enumerate(before_look):
             if answer.status == ExecStatus.FATAL_ERROR:
+                self.names.update(names[:number])
                 error = errors.error_from_result(answer)
                 if isinstance(error, errors.InvalidSqlStatementName):
                     self.names.clear()  # the handler dropped them
-                if number == len(_BEFORE) and is_fence_lost(error):
+                if names[number] == last.name and is_fence_lost(error):
                     raise OutcomeRefusedError from error
                 raise error
+        if writes:
+            self.names.update(names)
         self._learn(look)
         self.begun = begins_next and pgconn.transaction_status == TransactionStatus.INTRANS
 
@@ -135,17 +149,40 @@ class EndOfRun:
             answers.append(results[0])
         return answers
 
-    def _send(self, last: LastWord, *, begins_next: bool) -> None:
-        pgconn = self.pgconn
+    def _send(
+        self, last: LastWord, writes: Sequence[Sent], *, begins: bool, begins_next: bool
+    ) -> list[bytes]:
+        """Return the name of the statement behind each answer up to the COMMIT's."""
+        pgconn, names = self.pgconn, list[bytes]()
         pgconn.enter_pipeline_mode()
+        if begins:
+            pgconn.send_query_prepared(_BEGIN, None)
+            names.append(_BEGIN)
+        for write in writes:
+            names += self._send_write(write)
         for name in _OURS:
             if name is _COMMIT:
                 pgconn.send_query_prepared(last.name, last.values)
+                names.append(last.name)
             pgconn.send_query_prepared(name, None)
+            names.append(name)
         pgconn.pipeline_sync()
         if begins_next:  # behind the sync it is neither skipped nor rolled back with the rest
             pgconn.send_query_prepared(_BEGIN, None)
             pgconn.pipeline_sync()
+        return names[:-1]
+
+    def _send_write(self, write: Sent) -> list[bytes]:
+        """Send one, and prepare it if the session does not know it yet."""
+        name, sql, types, values, formats = write
+        if not name:
+            self.pgconn.send_query_params(sql, values, param_types=types, param_formats=formats)
+            return [name]
+        prepares = name not in self.names
+        if prepares:
+            self.pgconn.send_prepare(name, sql, types)
+        self.pgconn.send_query_prepared(name, values, param_formats=formats)
+        return [name] * (1 + prepares)
 
     def _prepare(self: Any, last: LastWord) -> Steps[None]:
         """Prepare the statements of an end, once a session: its search_path decides the tables."""

@@ -68,8 +68,10 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
         try:
             if (last := self.word_of(permit)) is not None:
                 with self.lock:
-                    self.wait(self.end(last, begins_next=permit.begins_next))
+                    self.wait(self.end(last, permit))
                 return
+            for write in permit.writes:
+                self.cursor().execute(*write)
             if permit.settlement is not None:
                 psycopg.Cursor(self).execute(FIRE_AND_RESET)
                 if not succeed(self, permit.settlement, permit.called):
@@ -179,8 +181,10 @@ class AsyncHandlerConnection(RunDriver, psycopg.AsyncConnection[Any]):
     async def _commit(self, permit: Permit) -> None:
         if (last := self.word_of(permit)) is not None:
             async with self.lock:
-                await self.wait(self.end(last, begins_next=False))
+                await self.wait(self.end(last, permit))
             return
+        for write in permit.writes:
+            await self.cursor().execute(*write)
         if permit.settlement is not None:
             await psycopg.AsyncCursor(self).execute(FIRE_AND_RESET)
             if not await asucceed(self, permit.settlement, permit.called):

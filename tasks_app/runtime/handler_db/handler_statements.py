@@ -20,6 +20,7 @@ _ENDS = re.compile(
     re.IGNORECASE,
 )
 _LASTS = re.compile(r"\A\s*load\b|\bdblink_connect\b", re.IGNORECASE)
+_COPIES = re.compile(r"\s*copy\b", re.IGNORECASE)
 _COMMENTS = re.compile(r"/\*.*?\*/|--[^\n]*", re.DOTALL)
 _QUOTED = re.compile(r"'[^'\\]*'|\"[^\"]*\"")
 _UNCLEAR = re.compile(r"['\"$]")
@@ -45,3 +46,9 @@ def ends_transaction(statement: str) -> bool:
 def stays_in_session(statement: str) -> bool:
     """Whether it leaves what no look finds and no reset undoes: libraries, dblink."""
     return _LASTS.search(_COMMENTS.sub(" ", statement[:_LOOKED_AT])) is not None
+
+
+@lru_cache(1024)
+def copies(statement: str) -> bool:
+    """Whether it is a COPY."""
+    return _COPIES.match(_COMMENTS.sub(" ", statement[:_LOOKED_AT])) is not None

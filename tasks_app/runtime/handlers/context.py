@@ -11,7 +11,7 @@ from tasks_app.domain.tasks.payload import decode
 from tasks_app.runtime.handlers.run_log import RunLog
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from datetime import datetime
     from typing import overload
     from uuid import UUID
@@ -164,6 +164,27 @@ class TaskContext(Generic[SessionT_co]):
             TypeError: in an async handler. Use ``await ctx.session.connection()`` there.
         """
         return self._given().connection
+
+    def write(
+        self, query: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None
+    ) -> None:
+        """Write with a statement whose answer nobody reads: it travels with the outcome.
+
+        Such statements, outcome and COMMIT take one round trip together. They come last, in their
+        order. One that fails lets the run fail after the handler has returned. Nothing is awaited
+        in async handlers either. With ``commit="batch"`` it is sent at once.
+
+        >>> ctx.write("INSERT INTO points (customer, points) VALUES (%s, %s)", (7, 100))
+
+        Args:
+            query: SQL text with ``%s`` or ``%(name)s``, as psycopg takes it.
+            parameters: for the places of the text. None: it has none, and ``%`` is a plain sign.
+
+        Raises:
+            TypeError: the query is no text.
+            RuntimeError: it would end the transaction.
+        """
+        self._given().write(query, parameters)
 
     def _given(self) -> Access:
         if self._over:

@@ -22,6 +22,7 @@ from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs import settle_success
 from tasks_app.runtime.api.groups import create_group
+from tasks_app.runtime.handler_db.end_of_run import Permit
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tests.runtime.bench import EFFECT, Bench
 from tests.runtime.execution.warm_child import carry_out, warm
@@ -303,7 +304,7 @@ def test_of_an_end_that_is_broken_off_nobody_reads_the_rest(bench: Bench) -> Non
     with HandlerConnection.connect(conninfo.render_as_string(hide_password=False)) as connection:
         connection.names = set()
         connection.execute("SELECT 1")
-        steps = connection.end(settle_success.last_word(settlement), begins_next=False)
+        steps = connection.end(settle_success.last_word(settlement), Permit(settlement))
         waits = next(steps)
         while connection.pgconn.pipeline_status == PipelineStatus.OFF:
             waits = steps.send(_is_there(connection, waits))

@@ -1,0 +1,397 @@
+"""ctx.write: statements that travel with the outcome, in one commit and one round trip."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.engine import make_url
+
+from tasks_app import NewTask, create_group
+from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
+from tasks_app.runtime.handler_db.late_writes import MOST_NAMES
+from tests.runtime.bench import EFFECT, Bench
+from tests.runtime.execution.warm_child import carry_out, warm
+from tests.waiting import until
+from torture.fault_proxy import FaultProxy
+
+INSERT = "INSERT INTO effect (task_id, note) VALUES (%s, %s)"
+KILL_ME = "SELECT pg_terminate_backend(pg_backend_pid())"
+RETAKEN = "UPDATE task_pending SET lease_token = gen_random_uuid() WHERE id = :id"
+TRANSACTIONS = """
+    SELECT count(DISTINCT e.xmin::text) = count(*) AND bool_and(e.xmin::text = c.xmin::text)
+    FROM effect e JOIN task_completed c ON c.id = e.task_id
+"""
+WAYS = ["row", "slow", "threads", "used", "session", "told", "async", "batch", "group"]
+
+
+def declare(bench: Bench, way: str, **options: Any) -> None:
+    """Let a handler write one row, beside what its way says."""
+
+    def h(ctx: Any) -> None:
+        if way == "used":
+            ctx.connection.execute(text("SELECT 1"))
+        if way == "session":
+            assert ctx.session is not None
+        if way == "told":
+            ctx.set_sub_status("nearly there")
+        ctx.write(INSERT, (ctx.task_id, way))
+
+    async def ah(ctx: Any) -> None:
+        ctx.write(INSERT, (ctx.task_id, way))
+
+    commit = {"commit": "batch"} if way == "batch" else {}
+    bench.handler("t", **commit, **options)(ah if way == "async" else h)
+
+
+def run(bench: Bench, way: str, count: int = 20) -> list[int]:
+    if way == "group":
+        with bench.engine.begin() as connection:
+            create_group(connection, [NewTask("t")] * count)
+        ids = [
+            bench.sql(f"SELECT id FROM task_pending ORDER BY id OFFSET {n}") for n in range(count)
+        ]
+    else:
+        ids = [bench.create() for _ in range(count)]
+    if way == "slow":
+        bench.drain()
+    else:
+        threads = {"extra_threads": 2} if way == "threads" else {}
+        carry_out(bench, ids, give_back_after=60, **threads)
+    return ids
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_writes_and_outcome_are_one_commit(bench: Bench, way: str) -> None:
+    declare(bench, way)
+
+    ids = run(bench, way)
+
+    assert set(bench.states(ids)) == {"SUCCEEDED"}
+    assert bench.sql("SELECT count(*) FROM effect") == 20
+    if way != "batch":
+        assert bench.sql(TRANSACTIONS)
+
+
+def test_a_run_that_only_writes_waits_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    declare(bench, "row")
+    run(bench, "row", 1)
+    waits: Counter[int] = Counter()
+    known = HandlerConnection.wait
+
+    def wait(self: Any, *arguments: Any, **options: Any) -> Any:
+        waits[threading.get_ident()] += 1
+        return known(self, *arguments, **options)
+
+    monkeypatch.setattr(HandlerConnection, "wait", wait)
+    run(bench, "row", 20)
+
+    assert sum(waits.values()) <= 20 + 12  # and once what is prepared
+
+
+def test_writes_come_last_in_their_order(bench: Bench) -> None:
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        ctx.write("UPDATE effect SET note = note || %(more)s", {"more": "b"})
+        ctx.write("UPDATE effect SET note = note || '%'")
+        ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": "a"})
+
+    bench.create()
+
+    bench.drain()
+
+    assert bench.sql("SELECT note FROM effect") == "ab%"
+
+
+def test_what_a_commit_on_the_way_follows_is_written_with_it(bench: Bench) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        ctx.write(INSERT, (ctx.task_id, "first"))
+        ctx.commit()
+        bench.runs.append(bench.effects(ctx.task_id))
+        ctx.write(INSERT, (ctx.task_id, "second"))
+        raise ValueError
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert (bench.runs, bench.effects(task_id), bench.state(task_id)) == ([1], 1, "FAILED")
+
+
+def test_the_same_in_an_async_handler(bench: Bench) -> None:
+    @bench.handler()
+    async def h(ctx: Any) -> None:
+        ctx.write(INSERT, (ctx.task_id, "first"))
+        await ctx.commit()
+        bench.runs.append(bench.effects(ctx.task_id))
+        ctx.write(INSERT, (ctx.task_id, "second"))
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert (bench.runs, bench.effects(task_id)) == ([1], 2)
+
+
+@pytest.mark.parametrize("way", ["row", "used", "async"])
+def test_a_handler_that_raises_has_written_nothing(bench: Bench, way: str) -> None:
+    def h(ctx: Any) -> None:
+        if way == "used":
+            ctx.connection.execute(text("SELECT 1"))
+        ctx.write(INSERT, (ctx.task_id, ""))
+        raise ValueError
+
+    async def ah(ctx: Any) -> None:
+        h(ctx)
+
+    bench.handler("t", retry="0s,0s")(ah if way == "async" else h)
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert (bench.effects(task_id), bench.state(task_id)) == (0, "FAILED")
+
+
+@pytest.mark.parametrize("way", ["row", "used", "async"])
+def test_nothing_is_written_once_the_lease_is_lost(bench: Bench, way: str) -> None:
+    def h(ctx: Any) -> None:
+        if way == "used":
+            ctx.connection.execute(text("SELECT 1"))
+        ctx.write(INSERT, (ctx.task_id, ""))
+        if ctx.biz_key:
+            bench.sql(RETAKEN, id=ctx.task_id)
+
+    async def ah(ctx: Any) -> None:
+        ctx.write(INSERT, (ctx.task_id, ""))
+        if ctx.biz_key:
+            bench.sql(RETAKEN, id=ctx.task_id)
+
+    bench.handler("t")(ah if way == "async" else h)
+    ids = [bench.create(), bench.create(biz_key="retaken"), bench.create()]
+
+    carry_out(bench, ids, give_back_after=60)
+
+    assert bench.states(ids) == ["SUCCEEDED", "RUNNING", "SUCCEEDED"]
+    assert [bench.effects(i) for i in ids] == [1, 0, 1]
+
+
+class TestOneThatFails:
+    """It lets its own run fail; those before and behind it on the same connection stand."""
+
+    @pytest.mark.parametrize("way", ["row", "used", "async"])
+    @pytest.mark.parametrize(
+        ("query", "parameters", "told"),
+        [
+            ("INSERT INTO effect (task_id, note) VALUES (1 / %s, '')", (0,), "division by zero"),
+            ("INSERT INTO no_such_table VALUES (%s)", (1,), "no_such_table"),
+            ("INSERT INTO effect (task_id) VALUES (%s)", (), "placeholders"),
+            ("INSERT INTO effect (task_id) VALUES (%s)", ({},), "cannot adapt"),
+            ("this is no SQL", None, "syntax error"),
+            ("SELECT 1; SELECT 2", None, "multiple commands"),
+            ("DEALLOCATE ALL", None, "does not exist"),
+        ],
+    )
+    def test_fails_alone(
+        self, bench: Bench, way: str, query: str, parameters: Any, told: str
+    ) -> None:
+        def h(ctx: Any) -> None:
+            if way == "used":
+                ctx.connection.execute(text("SELECT 1"))
+            ctx.write(INSERT, (ctx.task_id, ""))
+            if ctx.biz_key:
+                ctx.write(query, parameters)
+
+        async def ah(ctx: Any) -> None:
+            ctx.write(INSERT, (ctx.task_id, ""))
+            if ctx.biz_key:
+                ctx.write(query, parameters)
+
+        bench.handler("t", max_attempts=1)(ah if way == "async" else h)
+        ids = [bench.create(biz_key="bad" if n == 3 else None) for n in range(7)]
+
+        carry_out(bench, ids, give_back_after=60)
+
+        assert bench.states(ids) == ["SUCCEEDED"] * 3 + ["FAILED"] + ["SUCCEEDED"] * 3
+        assert [bench.effects(i) for i in ids] == [1, 1, 1, 0, 1, 1, 1]
+        task = bench.task(ids[3])
+        assert told in (task.error or "")
+        assert (task.failures, task.crashes) == (1, 0)
+
+    def test_a_conflict_is_run_again_uncharged(self, bench: Bench) -> None:
+        bench.sql(
+            "CREATE FUNCTION conflict() RETURNS int LANGUAGE plpgsql AS $$ BEGIN"
+            " RAISE EXCEPTION 'again' USING ERRCODE = '40001'; END $$"
+        )
+
+        @bench.handler(max_attempts=1)
+        def h(ctx: Any) -> None:
+            bench.runs.append(ctx.attempt)
+            ctx.write(INSERT, (ctx.task_id, ""))
+            if len(bench.runs) == 1:
+                ctx.write("SELECT conflict()")
+
+        task_id = bench.create()
+        try:
+            bench.drain()
+        finally:
+            bench.sql("DROP FUNCTION conflict()")
+
+        assert (bench.runs, bench.effects(task_id)) == ([1, 1], 1)
+        assert (bench.state(task_id), bench.task(task_id).failures) == ("SUCCEEDED", 0)
+
+
+def test_one_that_was_not_prepared_is_prepared_by_the_next(bench: Bench) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        ctx.write("INSERT INTO effect (task_id, note) SELECT id, '' FROM later WHERE id = %s", (1,))
+
+    ids = [bench.create(), bench.create()]
+    child = warm(bench.child(give_back_after=60))
+    child.execute(None, ids[:1])
+    bench.sql("CREATE TABLE later AS SELECT 1::bigint AS id")
+    try:
+        child.execute(None, ids[1:])
+        until(lambda: child.inflight.empty)
+        child.stop()
+    finally:
+        bench.sql("DROP TABLE later")
+
+    assert bench.states(ids) == ["FAILED", "SUCCEEDED"]
+
+
+@pytest.mark.parametrize("way", ["each", "batch", "async"])
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("COMMIT", "commits together with the task's outcome"),
+        ("SELECT 1; ROLLBACK", "commits together with the task's outcome"),
+        (text("SELECT 1"), "ctx.write takes SQL text"),
+        (b"SELECT 1", "ctx.write takes SQL text"),
+        ("/* all */ copy effect FROM STDIN", "ctx.write sends no COPY"),
+    ],
+)
+def test_what_it_does_not_take(bench: Bench, way: str, query: Any, told: str) -> None:
+    def h(ctx: Any) -> None:
+        ctx.write(query)
+
+    async def ah(ctx: Any) -> None:
+        ctx.write(query)
+
+    commit = {"commit": "batch"} if way == "batch" else {}
+    bench.handler("t", max_attempts=1, **commit)(ah if way == "async" else h)
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert bench.state(task_id) == "FAILED"
+    assert told in (bench.task(task_id).error or "")
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "SELECT set_config('search_path', 'nowhere', false)",
+        "SET ROLE pg_monitor",
+        "SET default_transaction_read_only = on",
+        "CREATE TEMPORARY TABLE effect (task_id bigint, note text)",
+        "SELECT pg_advisory_lock(4711)",
+        "LISTEN somebody",
+        "SET CONSTRAINTS ALL DEFERRED",
+        "SET TRANSACTION READ WRITE",
+    ],
+)
+def test_nothing_of_a_run_stays_for_the_next(bench: Bench, left: str) -> None:
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        ctx.write(INSERT, (ctx.task_id, ""))
+        if ctx.biz_key:
+            ctx.write(left)
+
+    ids = [bench.create(biz_key="odd" if n == 2 else None) for n in range(6)]
+
+    carry_out(bench, ids, give_back_after=60)
+
+    assert set(bench.states(ids)) == {"SUCCEEDED"}
+    assert [bench.effects(i) for i in ids] == [1] * 6
+    assert (
+        bench.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711") == 0
+    )
+
+
+def test_handlers_of_both_kinds_take_turns_on_one_connection(bench: Bench) -> None:
+    backends: set[int] = set()
+
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        if ctx.biz_key:
+            backends.add(ctx.connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
+        ctx.write(
+            "INSERT INTO effect (task_id, note) VALUES (%s, pg_backend_pid()::text)", [ctx.task_id]
+        )
+
+    ids = [bench.create(biz_key="uses" if n % 2 else None) for n in range(10)]
+
+    carry_out(bench, ids, give_back_after=60)
+
+    assert set(bench.states(ids)) == {"SUCCEEDED"}
+    assert bench.sql("SELECT count(DISTINCT note) FROM effect") == len(backends) == 1
+
+
+def test_more_statements_than_are_prepared(bench: Bench) -> None:
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        for n in range(MOST_NAMES + 20):
+            ctx.write(f"INSERT INTO effect (task_id, note) VALUES (%s, '{n}')", (ctx.task_id,))
+
+    ids = [bench.create(), bench.create()]
+
+    bench.drain()
+
+    assert [bench.effects(i) for i in ids] == [MOST_NAMES + 20] * 2
+
+
+@pytest.mark.parametrize(("lose", "stands"), [("lose_reply_to", True), ("lose_request", False)])
+def test_a_commit_that_was_not_answered_is_uncharged(bench: Bench, lose: str, stands: bool) -> None:
+    url = make_url(bench.url)
+    ids = [bench.create()]
+    with FaultProxy((url.host or "", url.port or 0), only=b"INTO effect") as proxy:
+
+        @bench.handler(max_attempts=1)
+        def h(ctx: Any) -> None:
+            if ctx.attempt == 1 and not proxy.lost:
+                getattr(proxy, lose)(b"tasks_app COMMIT")
+            ctx.write(INSERT, (ctx.task_id, ""))
+
+        child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
+        child.execute(None, ids)
+        until(lambda: child.inflight.empty)
+        child.stop()
+        assert proxy.lost == 1
+    first = (bench.state(ids[0]), bench.effects(ids[0]), bench.task(ids[0]).failures)
+    bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
+    bench.drain()
+
+    assert first == (("SUCCEEDED", 1, 0) if stands else ("PENDING", 0, 0))
+    assert (bench.state(ids[0]), bench.effects(ids[0])) == ("SUCCEEDED", 1)
+
+
+def test_a_backend_that_dies_of_a_write_charges_nobody(bench: Bench) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        ctx.write(INSERT, (ctx.task_id, ""))
+        if ctx.attempt == 1 and ctx.biz_key:
+            ctx.write(KILL_ME)
+
+    ids = [bench.create(), bench.create(biz_key="dies"), bench.create()]
+    carry_out(bench, ids, give_back_after=60)
+    bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
+
+    bench.drain()
+
+    assert set(bench.states(ids)) == {"SUCCEEDED"}
+    assert [bench.effects(i) for i in ids] == [1, 1, 1]
+    assert bench.task(ids[1]).failures == 0
