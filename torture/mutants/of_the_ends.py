@@ -21,8 +21,7 @@ ENDS_OF_RUNS = (
         "effect and outcome in two transactions",
         "What a handler writes commits with its outcome, or not at all.",
         CONNECTIONS,
-        "                with self.lock:\n"
-        "                    self.wait(self.end(last, permit))\n",
+        "                with self.lock:\n                    self.wait(self.end(last, permit))\n",
         "                super().commit()\n                with self.lock:\n"
         "                    self.wait(self.end(last, permit))\n",
         f"{EFFECTS}TestWithoutASession::test_effect_outcome_and_move_are_one_transaction_each",
@@ -158,7 +157,7 @@ ENDS_OF_RUNS = (
         "late writes are sent behind the outcome's fence alone",
         "What is written late is judged with the run, and commits with its outcome.",
         END,
-        "        for write in writes:\n            names += self._send_write(write)\n",
+        "            names += self._send_write(write, is_known=is_known)\n",
         "",
         f"{LATE}writes_and_outcome_are_one_commit[row]",
     ),

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.domain.tasks.states import State
 from tasks_app.runtime.db.errors import is_unanswered
-from tasks_app.runtime.handler_db.late_writes import Write
+from tasks_app.runtime.handler_db.late_writes import Write, blaming, query_of
 
 E = TypeVar("E", bound=BaseException)
 _OF_COMMIT = "_tasks_app_sent_a_commit"
@@ -86,7 +86,9 @@ class Transaction(Access, Protocol):
 
 def as_sqlalchemy_raises(error: psycopg.Error) -> DBAPIError:
     """Return the error as SQLAlchemy would have raised it, without the outcome in its text."""
-    known = DBAPIError.instance("settle", None, error, psycopg.Error, hide_parameters=True)
+    known = DBAPIError.instance(
+        query_of(error) or "settle", None, error, psycopg.Error, hide_parameters=True
+    )
     assert isinstance(known, DBAPIError)  # noqa: S101  as psycopg's own are translated
     return known
 
@@ -131,7 +133,8 @@ def carry_out(connection: Connection, writes: Iterable[Write]) -> None:
     for write in writes:
         cursor = connection.connection.cursor()
         try:
-            cursor.execute(*write)
+            with blaming(write):
+                cursor.execute(*write)
         except psycopg.Error as error:
             raise as_sqlalchemy_raises(error) from error
         finally:

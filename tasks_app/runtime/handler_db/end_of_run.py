@@ -10,6 +10,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
+import psycopg
 from psycopg import errors
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
@@ -20,7 +21,7 @@ from tasks_app.pool.connection.session_state import BETWEEN_RUNS, FIRE, FIRE_AND
 from tasks_app.pool.runs.settle_success import LastWord, is_fence_lost, last_word
 from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, SHARED_SESSIONS, generators
 from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER, stays_in_session
-from tasks_app.runtime.handler_db.late_writes import Sent, Write, sent_as
+from tasks_app.runtime.handler_db.late_writes import Sent, Write, blame, sent_as
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Any, Any, T]
@@ -129,17 +130,26 @@ class EndOfRun:
         *before_look, look = answers
         for number, answer in enumerate(before_look):
             if answer.status == ExecStatus.FATAL_ERROR:
-                self.names.update(names[:number])
                 error = errors.error_from_result(answer)
-                if isinstance(error, errors.InvalidSqlStatementName):
-                    self.names.clear()  # the handler dropped them
-                if names[number] == last.name and is_fence_lost(error):
-                    raise OutcomeRefusedError from error
-                raise error
+                self.names.update(names[:number])
+                for write, sent in zip(permit.writes, writes, strict=True):
+                    if sent.name == names[number]:
+                        blame(error, write)
+                raise self._known(error, is_last=names[number] == last.name)
         if writes:
             self.names.update(names)
         self._learn(look)
         self.begun = begins_next and pgconn.transaction_status == TransactionStatus.INTRANS
+
+    def _known(self, error: psycopg.Error, *, is_last: bool) -> Exception:
+        """Return what to raise for an answer; ``is_last``: that of the outcome."""
+        if isinstance(error, errors.InvalidSqlStatementName):
+            self.names.clear()  # the handler dropped them
+        if is_last and is_fence_lost(error):
+            refused = OutcomeRefusedError()
+            refused.__cause__ = error
+            return refused
+        return error
 
     def _until_sync(self) -> Steps[list[PGresult]]:
         answers: list[PGresult] = []
@@ -159,7 +169,8 @@ class EndOfRun:
             pgconn.send_query_prepared(_BEGIN, None)
             names.append(_BEGIN)
         for write in writes:
-            names += self._send_write(write)
+            is_known = write.name in self.names or write.name in names
+            names += self._send_write(write, is_known=is_known)
         for name in _OURS:
             if name is _COMMIT:
                 pgconn.send_query_prepared(last.name, last.values)
@@ -172,17 +183,16 @@ class EndOfRun:
             pgconn.pipeline_sync()
         return names[:-1]
 
-    def _send_write(self, write: Sent) -> list[bytes]:
+    def _send_write(self, write: Sent, *, is_known: bool) -> list[bytes]:
         """Send one, and prepare it if the session does not know it yet."""
         name, sql, types, values, formats = write
         if not name:
             self.pgconn.send_query_params(sql, values, param_types=types, param_formats=formats)
             return [name]
-        prepares = name not in self.names
-        if prepares:
+        if not is_known:
             self.pgconn.send_prepare(name, sql, types)
         self.pgconn.send_query_prepared(name, values, param_formats=formats)
-        return [name] * (1 + prepares)
+        return [name] if is_known else [name, name]
 
     def _prepare(self: Any, last: LastWord) -> Steps[None]:
         """Prepare the statements of an end, once a session: its search_path decides the tables."""

@@ -22,6 +22,7 @@ from tasks_app.runtime.handler_db.driver_internals import generators
 from tasks_app.runtime.handler_db.end_of_run import OutcomeRefusedError, Permit, Steps
 from tasks_app.runtime.handler_db.handler_driver import UNFINISHED, RunDriver
 from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
+from tasks_app.runtime.handler_db.late_writes import blaming
 from tasks_app.runtime.handler_db.lost_cancellations import heeding_cancellations
 
 T = TypeVar("T")
@@ -71,7 +72,8 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
                     self.wait(self.end(last, permit))
                 return
             for write in permit.writes:
-                self.cursor().execute(*write)
+                with blaming(write):
+                    self.cursor().execute(*write)
             if permit.settlement is not None:
                 psycopg.Cursor(self).execute(FIRE_AND_RESET)
                 if not succeed(self, permit.settlement, permit.called):
@@ -184,7 +186,8 @@ class AsyncHandlerConnection(RunDriver, psycopg.AsyncConnection[Any]):
                 await self.wait(self.end(last, permit))
             return
         for write in permit.writes:
-            await self.cursor().execute(*write)
+            with blaming(write):
+                await self.cursor().execute(*write)
         if permit.settlement is not None:
             await psycopg.AsyncCursor(self).execute(FIRE_AND_RESET)
             if not await asucceed(self, permit.settlement, permit.called):

@@ -5,7 +5,8 @@ Names that are private to psycopg are used here; ``driver_internals`` checks the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ _NO_TEXT = (
     "Send statements of SQLAlchemy through ctx.session or ctx.connection."
 )
 _NO_COPY = "ctx.write sends no COPY, which needs an answer. Use ctx.connection for it."
+_QUERY = "_tasks_app_query"
 _names: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
 _numbers = count()
 
@@ -45,6 +47,25 @@ class Sent(NamedTuple):
     types: Sequence[int]
     values: Sequence[Any] | None
     formats: Sequence[Any] | None
+
+
+@contextmanager
+def blaming(write: Write) -> Iterator[None]:
+    """Note in an error which statement it is about."""
+    try:
+        yield
+    except psycopg.Error as error:
+        blame(error, write)
+        raise
+
+
+def blame(error: psycopg.Error, write: Write) -> None:
+    setattr(error, _QUERY, write.query)
+
+
+def query_of(error: psycopg.Error) -> str:
+    """Return the text of the late write that failed; empty: it was something else."""
+    return getattr(error, _QUERY, "")
 
 
 def write_of(query: Any, parameters: Any) -> Write:
@@ -70,7 +91,8 @@ def sent_as(connection: psycopg.Connection[Any] | Any, write: Write) -> Sent:
         psycopg.Error: parameters are missing, or of types that psycopg does not know.
     """
     query = PostgresQuery(Transformer.from_context(connection))
-    query.convert(write.query, write.parameters)
+    with blaming(write):
+        query.convert(write.query, write.parameters)
     key = (query.query, tuple(query.types))
     name = _names.get(key, b"")
     if not name and len(_names) < MOST_NAMES:
