@@ -96,7 +96,10 @@ class Virtual:
 
 @dataclass(frozen=True, slots=True)
 class Npm:
-    """A folder of node modules from ``peers/<name>/package-lock.json``."""
+    """A folder of node modules from ``peers/<name>/package-lock.json``.
+
+    Node itself is one of them, as far as there is one for this kind of machine.
+    """
 
     name: str
     packages: tuple[str, ...]
@@ -105,11 +108,15 @@ class Npm:
     def folder(self) -> Path:
         return FOLDER / "environments" / self.name
 
+    @property
+    def _node(self) -> Path:
+        return self.folder / "node"
+
     def ensure(self) -> None:
         """Install what is pinned.
 
         Raises:
-            MissingError: there is no Node.
+            MissingError: there is no Node, which npm needs.
         """
         if shutil.which("node") is None or shutil.which("npm") is None:
             raise MissingError(f"NOT MEASURED: {self.name} needs node and npm, which are not here.")
@@ -121,17 +128,20 @@ class Npm:
             for file in ("package.json", "package-lock.json"):
                 shutil.copy(PEERS / self.name / file, self.folder)
             _run(["npm", "ci", "--silent", "--prefix", str(self.folder)], self.name)
+            brought = Path(self.program("node")[0])
+            self._node.symlink_to(brought if brought.exists() else str(shutil.which("node")))
             _note_made(self.folder, pins)
-        shutil.copy(PEERS / self.name / "play.js", self.folder)  # beside its modules
+        for file in (PEERS / self.name / "play.js", PEERS / "marks.js"):
+            shutil.copy(file, self.folder)  # beside its modules
 
     def play(self, *arguments: str) -> list[str]:
-        return ["node", str(self.folder / "play.js"), *arguments]
+        return [str(self._node), str(self.folder / "play.js"), *arguments]
 
     def program(self, name: str, *arguments: str) -> list[str]:
         return [str(self.folder / "node_modules" / ".bin" / name), *arguments]
 
     def versions(self) -> dict[str, str]:
-        found = {"node": _output(["node", "--version"]).strip()}
+        found = {"node": _output([str(self._node), "--version"]).strip()}
         for package in self.packages:
             about = self.folder / "node_modules" / package / "package.json"
             found[package] = json.loads(about.read_text())["version"]

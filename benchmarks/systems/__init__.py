@@ -5,11 +5,12 @@ from __future__ import annotations
 from benchmarks.systems.brokers import CELERY, DRAMATIQ
 from benchmarks.systems.graphile import GRAPHILE, GRAPHILE_2
 from benchmarks.systems.ours import OURS
+from benchmarks.systems.pgboss import PGBOSS
 from benchmarks.systems.pgqueuer import PGQUEUER
 from benchmarks.systems.procrastinate import PROCRASTINATE
 from benchmarks.systems.system import System
 
 SYSTEMS: dict[str, System] = {
     system.name: system
-    for system in (*OURS, PGQUEUER, GRAPHILE, GRAPHILE_2, PROCRASTINATE, CELERY, DRAMATIQ)
+    for system in (*OURS, PGQUEUER, GRAPHILE, GRAPHILE_2, PROCRASTINATE, PGBOSS, CELERY, DRAMATIQ)
 }

@@ -12,7 +12,7 @@ from pgqueuer import AsyncpgDriver, PgQueuer, Queries
 from pgqueuer.models import Job
 
 from benchmarks.marks import gather, mark, now
-from benchmarks.peers.verbs import DATABASE, EFFECT, WARM, answer, aspread
+from benchmarks.peers.verbs import DATABASE, EFFECT, WARM, Instants, answer, aspread
 
 AT_ONCE = 1_000
 POOL = 10
@@ -32,12 +32,12 @@ async def enqueue(n: int, handler: str, first: int = 0) -> None:
     await _enqueue(await _queries(), n, handler, first)
 
 
-async def bulk(n: int) -> float:
-    """Return the seconds that the bulk call takes for n jobs."""
+async def bulk(n: int, size: int = AT_ONCE) -> float:
+    """Return the seconds that the bulk call takes for n jobs, ``size`` a call: a transaction."""
     queries = await _queries()
     await _enqueue(queries, WARM, "noop")
     started = now()
-    await _enqueue(queries, n, "noop")
+    await _enqueue(queries, n, "noop", size=size)
     return (now() - started) / 1e9
 
 
@@ -52,20 +52,23 @@ async def single(n: int) -> float:
     return (now() - started) / 1e9
 
 
-async def latency(n: int, gap_s: float, warm: list[int]) -> list[int]:
-    """Enqueue one by one and return when each call began."""
-    queries, begun = await _queries(), []
+async def latency(n: int, gap_s: float, warm: list[int]) -> Instants:
+    """Enqueue one by one; each call is its transaction."""
+    queries, begun, committed = await _queries(), [], []
     for i in warm:
         await queries.enqueue("noop", json.dumps({"i": i}).encode())
     async for i in aspread(n, gap_s):
         begun.append(now())
         await queries.enqueue("noop", json.dumps({"i": i}).encode())
-    return begun
+        committed.append(now())
+    return begun, committed
 
 
-async def _enqueue(queries: Queries, n: int, handler: str, first: int = 0) -> None:
-    for start in range(first, first + n, AT_ONCE):
-        indices = range(start, min(first + n, start + AT_ONCE))
+async def _enqueue(
+    queries: Queries, n: int, handler: str, first: int = 0, size: int = AT_ONCE
+) -> None:
+    for start in range(first, first + n, size):
+        indices = range(start, min(first + n, start + size))
         payloads: list[bytes | None] = [json.dumps({"i": i}).encode() for i in indices]
         await queries.enqueue([handler] * len(payloads), payloads, [0] * len(payloads))
 
