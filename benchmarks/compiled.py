@@ -43,7 +43,8 @@ class Go:
             return
         print(f"building {self.name} (once) ...", flush=True)
         where = ["-C", str(sources), "-o", str(self._program), "."]
-        run(self.program("go", "build", *where), self.name)
+        fault = "cannot be built here; it needs a Go module proxy"
+        run(self.program("go", "build", *where), self.name, fault)
         note.write_text(digest)
 
     def play(self, *arguments: str) -> list[str]:

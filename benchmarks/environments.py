@@ -213,10 +213,16 @@ def output(command: list[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def run(command: list[str], name: str) -> None:
+def run(command: list[str], name: str, fault: str = "cannot be installed here") -> None:
+    """Run a step of an installation.
+
+    Raises:
+        MissingError: it failed. What it said is shown, but not kept: it may name hosts.
+    """
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise MissingError(f"NOT MEASURED: {name} cannot be installed: {done.stderr[-500:]}")
+        print(done.stderr[-500:], file=sys.stderr)
+        raise MissingError(f"NOT MEASURED: {name} {fault}.")
 
 
 def is_made(folder: Path, pins: Path) -> bool:

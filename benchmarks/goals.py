@@ -45,7 +45,7 @@ GOALS: tuple[Goal, ...] = (
     Goal(
         'drain with one INSERT each, `commit="batch"`, / best peer',
         *(_INSERT, "ours-celery-batch", "rate", 1.3, 2.5),
-        theirs=PEERS,
+        theirs=(*PEERS, "pgboss-batch"),
     ),
     Goal(
         "`create_tasks`, 20,000, / PGQueuer's bulk call",

@@ -53,7 +53,7 @@ SLOW = 3
 STOPS = ("empty", "paused", "closed", "limited", "broken")
 MILLION = 1_000_000
 FINISHED, FUTURE = ({"fill": (kind, MILLION)} for kind in ("finished", "future"))
-INSERT = {"handler": "insert"}
+INSERT, INSERT_BATCH = {"handler": "insert"}, {"handler": "insert_batch"}
 BULK, SINGLE = {"verb": "bulk"}, {"verb": "single"}
 ON_A_SESSION = {"verb": "single_on_a_session"}
 IN_TRANSACTIONS = {"verb": "single_in_transactions"}
@@ -98,11 +98,12 @@ SCENARIOS: tuple[Scenario, ...] = (
             Entry("pgqueuer", 10_000, INSERT),
             Entry("ours-celery-threads", 10_000, INSERT),
             Entry("graphile", 10_000, INSERT),
-            Entry("ours-celery-batch", 20_000, {"handler": "insert_batch"}),
+            Entry("ours-celery-batch", 20_000, INSERT_BATCH),
             Entry("ours-celery", 10_000, {"handler": "insert_async"}, label="ours-celery-async"),
             Entry("ours-celery", 10_000, {"handler": "insert_driver"}, label="ours-celery-driver"),
             Entry("ours-work", 10_000, INSERT),
             Entry("graphile-2", 10_000, INSERT, rounds=SLOW),
+            Entry("pgboss", 20_000, INSERT_BATCH, rounds=SLOW, label="pgboss-batch"),
             Entry("celery", 5_000, INSERT, rounds=SLOW),
             *(replace(entry, options=INSERT) for entry in SLOW_DRAINS),
         ),

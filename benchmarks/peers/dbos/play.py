@@ -42,14 +42,14 @@ def _options(handler: str) -> EnqueueOptions:
     return {"queue_name": QUEUE, "workflow_name": handler, "app_version": VERSION}
 
 
-def _launch(workers: int, poll_s: float) -> None:
+def _launch(workers: int, poll_s: float, **options: int) -> None:
     DBOS(
         config={
             "name": APPLICATION,
             "system_database_url": URL,
             "application_version": VERSION,
             "executor_id": str(os.getpid()),
-            "max_executor_threads": workers,
+            **options,
             "log_level": "ERROR",
         }
     )
@@ -111,13 +111,13 @@ def latency(n: int, gap_s: float, warm: list[int]) -> Instants:
     return begun, committed
 
 
-def work(workers: int, poll_s: float) -> None:
+def work(workers: int, poll_s: float, **options: int) -> None:
     """One worker process."""
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     pool.open()
     gather("dbos")
-    _launch(workers, poll_s)
+    _launch(workers, poll_s, **options)
     ended.wait()
     DBOS.destroy(workflow_completion_timeout_sec=5)
     pool.close()

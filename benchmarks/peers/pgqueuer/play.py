@@ -23,8 +23,10 @@ async def _queries() -> Queries:
 
 
 async def install() -> None:
-    """Make its tables, durable as it makes them by default."""
-    await (await _queries()).install()
+    """Make its tables, durable as by default, with the vacuum settings that it advises."""
+    queries = await _queries()
+    await queries.install()
+    await queries.optimize_autovacuum()
 
 
 async def enqueue(n: int, handler: str, first: int = 0) -> None:
