@@ -142,8 +142,8 @@ class Npm:
             brought = Path(self.program("node")[0])
             self._node.symlink_to(brought if brought.exists() else str(shutil.which("node")))
             note_made(self.folder, pins)
-        for file in (PEERS / self.name / "play.js", PEERS / "marks.js"):
-            shutil.copy(file, self.folder)  # beside its modules
+        for script in (PEERS / self.name / "play.js", PEERS / "marks.js"):
+            shutil.copy(script, self.folder)  # beside its modules
 
     def play(self, *arguments: str) -> list[str]:
         return [str(self._node), str(self.folder / "play.js"), *arguments]

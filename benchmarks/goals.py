@@ -54,12 +54,12 @@ GOALS: tuple[Goal, ...] = (
     ),
     *(
         Goal(
-            f"`create_tasks`, {size:,} a transaction, {where}, / PGQueuer's bulk call of the same size",
+            f"`create_tasks`, {size:,} a transaction, on {where}, / PGQueuer's call of that size",
             *(f"create-{size}", ours, "rate", 1.2, None),
             theirs=("pgqueuer",),
         )
         for size in SIZES
-        for ours, where in (("ours-session", "on a Session"), ("ours-psycopg", "on psycopg"))
+        for ours, where in (("ours-session", "a Session"), ("ours-psycopg", "psycopg"))
     ),
     Goal(
         "time of `create_task` + commit on a Session / the bare INSERT",

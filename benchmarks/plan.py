@@ -185,7 +185,9 @@ SCENARIOS: tuple[Scenario, ...] = (
         "locks",
         "A lock that all want, for 5 s",
         contention,
-        tuple(Entry("ours-celery", 5, {"shape": shape}, label=f"ours, {shape}") for shape in SHAPES),
+        tuple(
+            Entry("ours-celery", 5, {"shape": shape}, label=f"ours, {shape}") for shape in SHAPES
+        ),
     ),
     Scenario(
         "async",

@@ -12,9 +12,7 @@ from benchmarks.systems.system import System
 WARM = 50  # as in peers/verbs.py
 
 
-def create(
-    stage: Stage, system: System, n: int, verb: str, **arguments: Any
-) -> dict[str, Any]:
+def create(stage: Stage, system: System, n: int, verb: str, **arguments: Any) -> dict[str, Any]:
     """Measure a verb that creates n tasks and answers with the seconds that this took."""
     with stage.run(system, n) as run:
         run.servers.settle_down(run.database)

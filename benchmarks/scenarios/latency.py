@@ -38,7 +38,7 @@ def latency(stage: Stage, system: System, n: int) -> dict[str, Any]:
         checked = audit(run, found)
         started = {index: start for index, start, _ in found}
         from_call, from_commit = (
-            percentiles([(started[index] - instant) / 1e6 for index, instant in enumerate(instants)])
+            percentiles([(started[index] - at) / 1e6 for index, at in enumerate(instants)])
             for instants in (begun, committed)
         )
     after = {f"commit_{name}": from_commit[name] for name in ("p50_ms", "p99_ms")}

@@ -98,9 +98,7 @@ def test_of_the_same_row_the_later_file_counts() -> None:
 def test_every_goal_and_entry_names_what_is_measured() -> None:
     measured = {(scenario.name, e.name) for scenario in SCENARIOS for e in scenario.entries}
     asked = {
-        (goal.scenario, name)
-        for goal in GOALS
-        for name in (goal.ours, *goal.or_ours, *goal.theirs)
+        (goal.scenario, name) for goal in GOALS for name in (goal.ours, *goal.or_ours, *goal.theirs)
     }
     named = {e.system for scenario in SCENARIOS for e in scenario.entries}
 

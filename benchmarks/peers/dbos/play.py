@@ -77,9 +77,7 @@ def bulk(n: int, size: int = AT_ONCE) -> float:
     return (now() - started) / 1e9
 
 
-def _enqueue(
-    client: DBOSClient, n: int, handler: str, first: int = 0, size: int = AT_ONCE
-) -> None:
+def _enqueue(client: DBOSClient, n: int, handler: str, first: int = 0, size: int = AT_ONCE) -> None:
     engine, options = sa.create_engine(URL), _options(handler)
     for start in range(first, first + n, size):
         with engine.begin() as connection:

@@ -43,7 +43,8 @@ class Insert:
         mark(job.args["i"], started)
 
 
-WORKERS: dict[str, Any] = {"noop": Noop, "insert": Insert}
+NOOP: Any = Noop  # the decorator has added ``new``
+WORKERS: dict[str, Any] = {"noop": NOOP, "insert": Insert}
 
 
 @asynccontextmanager
@@ -78,9 +79,7 @@ async def bulk(n: int, size: int = AT_ONCE) -> float:
         return (now() - started) / 1e9
 
 
-async def _enqueue(
-    oban: Oban, n: int, handler: str, first: int = 0, size: int = AT_ONCE
-) -> None:
+async def _enqueue(oban: Oban, n: int, handler: str, first: int = 0, size: int = AT_ONCE) -> None:
     make = WORKERS[handler].new
     for start in range(first, first + n, size):
         indices = range(start, min(first + n, start + size))
@@ -91,10 +90,10 @@ async def single(n: int) -> float:
     """Return the seconds that n calls take, one after the other."""
     async with _oban() as oban:
         for _ in range(WARM):
-            await oban.enqueue(Noop.new({"i": 0}))
+            await oban.enqueue(NOOP.new({"i": 0}))
         started = now()
         for i in range(n):
-            await oban.enqueue(Noop.new({"i": i}))
+            await oban.enqueue(NOOP.new({"i": i}))
         return (now() - started) / 1e9
 
 
@@ -103,10 +102,10 @@ async def latency(n: int, gap_s: float, warm: list[int]) -> Instants:
     begun, committed = [], []
     async with _oban() as oban:
         for i in warm:
-            await oban.enqueue(Noop.new({"i": i}))
+            await oban.enqueue(NOOP.new({"i": i}))
         async for i in aspread(n, gap_s):
             begun.append(now())
-            await oban.enqueue(Noop.new({"i": i}))
+            await oban.enqueue(NOOP.new({"i": i}))
             committed.append(now())
     return begun, committed
 

@@ -111,7 +111,7 @@ def bulk_on_psycopg(n: int, size: int) -> float:
         return _in_groups(n, size, create)
 
 
-def _in_groups(n: int, size: int, create: Callable[[int], None]) -> float:
+def _in_groups(n: int, size: int, create: Callable[[int], object]) -> float:
     create(WARM)
     return _timed(lambda: [create(min(size, n - start)) for start in range(0, n, size)])
 
