@@ -9,9 +9,9 @@ ENVIRONMENT = Virtual("dbos", ("dbos", "psycopg", "SQLAlchemy"))
 
 DBOS = System(
     name="dbos",
-    title="DBOS, 2 processes, 20 workflows each, polled every 10 ms",
+    title="DBOS, 2 processes, 100 workflows each, polled every 10 ms",
     environment=ENVIRONMENT,
-    services=(ENVIRONMENT.play("work", '{"workers": 20, "poll_s": 0.01}'),) * 2,
+    services=(ENVIRONMENT.play("work", "{}"),) * 2,
     parties=2,
     unfinished="dbos.workflow_status WHERE status IN ('ENQUEUED', 'PENDING', 'DELAYED')",
     finished="SELECT status, count(*), count(DISTINCT workflow_uuid) FROM dbos.workflow_status"

@@ -9,9 +9,9 @@ ENVIRONMENT = Virtual("oban", ("oban", "psycopg", "uvloop"), least=(3, 12))
 
 OBAN = System(
     name="oban",
-    title="Oban for Python, 2 processes, limit 100",
+    title="Oban for Python, 2 processes, limit 1,000",
     environment=ENVIRONMENT,
-    services=(ENVIRONMENT.play("work", '{"limit": 100}'),) * 2,
+    services=(ENVIRONMENT.play("work", '{"limit": 1000}'),) * 2,
     parties=2,
     unfinished="oban_jobs"
     " WHERE id > {after} AND state NOT IN ('completed', 'cancelled', 'discarded')",

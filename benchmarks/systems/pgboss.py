@@ -10,9 +10,9 @@ OF_USERS = "name NOT LIKE '\\_\\_pgboss%'"
 
 PGBOSS = System(
     name="pgboss",
-    title="pg-boss, 2 processes, batch 500, pool 24",
+    title="pg-boss, 2 processes, batch 2,000, pool 24",
     environment=ENVIRONMENT,
-    services=(ENVIRONMENT.play("work", '{"batch": 500, "pool": 24, "concurrency": 1}'),) * 2,
+    services=(ENVIRONMENT.play("work", '{"batch": 2000, "pool": 24}'),) * 2,
     parties=2,
     unfinished=f"pgboss.job WHERE state < 'completed' AND {OF_USERS}",
     finished="SELECT state::text, count(*), count(DISTINCT id) FROM pgboss.job"

@@ -15,6 +15,7 @@ from benchmarks.peers.verbs import DATABASE, EFFECT, WARM, Instants, answer, spr
 
 APPLICATION, VERSION, QUEUE = "benchmark", "1", "tasks"
 URL = DATABASE.replace("postgresql:", "postgresql+psycopg:")
+WORKERS, POLL_S = 100, 0.01
 AT_ONCE = 1_000
 pool = ConnectionPool(DATABASE, open=False, kwargs={"autocommit": True})
 
@@ -42,24 +43,23 @@ def _options(handler: str) -> EnqueueOptions:
     return {"queue_name": QUEUE, "workflow_name": handler, "app_version": VERSION}
 
 
-def _launch(workers: int, poll_s: float, **options: int) -> None:
+def _launch() -> None:
     DBOS(
         config={
             "name": APPLICATION,
             "system_database_url": URL,
             "application_version": VERSION,
             "executor_id": str(os.getpid()),
-            **options,
             "log_level": "ERROR",
         }
     )
     DBOS.launch()
-    DBOS.register_queue(QUEUE, worker_concurrency=workers, polling_interval_sec=poll_s)
+    DBOS.register_queue(QUEUE, worker_concurrency=WORKERS, polling_interval_sec=POLL_S)
 
 
 def install() -> None:
-    """Make its tables."""
-    _launch(1, 1)
+    """Make its tables, and the queue, which a process finds at once if it is there before."""
+    _launch()
     DBOS.destroy()
 
 
@@ -109,13 +109,13 @@ def latency(n: int, gap_s: float, warm: list[int]) -> Instants:
     return begun, committed
 
 
-def work(workers: int, poll_s: float, **options: int) -> None:
+def work() -> None:
     """One worker process."""
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     pool.open()
     gather("dbos")
-    _launch(workers, poll_s, **options)
+    _launch()
     ended.wait()
     DBOS.destroy(workflow_completion_timeout_sec=5)
     pool.close()

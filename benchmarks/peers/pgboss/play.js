@@ -77,7 +77,7 @@ const verbs = {
 
   latency: (how) => withBoss((boss) => latency(how, (i) => boss.send("noop", { i }))),
 
-  work: async ({ batch, pool, concurrency }) => {
+  work: async ({ batch, pool }) => {
     const boss = instance({ useListenNotify: true, max: pool });
     await boss.start();
     await gather("pgboss");
@@ -85,7 +85,6 @@ const verbs = {
       const options = {
         batchSize: batch,
         burstWhenBatchFull: true,
-        localConcurrency: concurrency,
         transactional: name === "insert_batch",
       };
       await boss.work(name, options, (jobs, tx) => handle(boss, jobs, tx));

@@ -43,6 +43,25 @@ func mark(index int, started int64) {
 	binary.LittleEndian.PutUint64(memory[at:], uint64(index+1))
 }
 
+// gather waits until all of a system's processes are here.
+func gather(name string) error {
+	parties, err := strconv.Atoi(os.Getenv("BENCH_PARTIES"))
+	if err != nil {
+		return err
+	}
+	here := filepath.Join(markedDir, fmt.Sprintf("%s.%d.here", name, os.Getpid()))
+	if err := os.WriteFile(here, nil, 0o644); err != nil {
+		return err
+	}
+	for {
+		found, err := filepath.Glob(filepath.Join(markedDir, name+".*.here"))
+		if err != nil || len(found) >= parties {
+			return err
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
 func openMarks() error {
 	tasks, err := strconv.Atoi(os.Getenv("BENCH_N"))
 	if err != nil {

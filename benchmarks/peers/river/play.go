@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -126,7 +127,7 @@ func latency(ctx context.Context, c *client, a arguments) (any, error) {
 }
 
 func work(ctx context.Context, a arguments) error {
-	if err := openMarks(); err != nil {
+	if err := errors.Join(openMarks(), gather("river")); err != nil {
 		return err
 	}
 	pool, err := connect(ctx, a.Pool)
