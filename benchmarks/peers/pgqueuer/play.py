@@ -15,7 +15,6 @@ from benchmarks.marks import gather, mark, now
 from benchmarks.peers.verbs import DATABASE, EFFECT, WARM, Instants, answer, aspread
 
 AT_ONCE = 1_000
-POOL = 10
 
 
 async def _queries() -> Queries:
@@ -75,10 +74,10 @@ async def _enqueue(
         await queries.enqueue([handler] * len(payloads), payloads, [0] * len(payloads))
 
 
-async def work(batch: int) -> None:
+async def work(batch: int, pool: int) -> None:
     """One worker process."""
     pgq = PgQueuer(AsyncpgDriver(await asyncpg.connect(DATABASE)))
-    pool = await asyncpg.create_pool(DATABASE, min_size=POOL, max_size=POOL)
+    effects = await asyncpg.create_pool(DATABASE, min_size=pool, max_size=pool)
 
     @pgq.entrypoint("noop")
     async def noop(job: Job) -> None:
@@ -87,7 +86,7 @@ async def work(batch: int) -> None:
     @pgq.entrypoint("insert")
     async def insert(job: Job) -> None:
         started, index = now(), _index(job)
-        await pool.execute(EFFECT.format("$1"), index)
+        await effects.execute(EFFECT.format("$1"), index)
         mark(index, started)
 
     @pgq.entrypoint("sleep_async")
