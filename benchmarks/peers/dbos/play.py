@@ -17,7 +17,10 @@ APPLICATION, VERSION, QUEUE = "benchmark", "1", "tasks"
 URL = DATABASE.replace("postgresql:", "postgresql+psycopg:")
 WORKERS, POLL_S = 100, 0.01
 AT_ONCE = 1_000
-pool = ConnectionPool(DATABASE, open=False, kwargs={"autocommit": True})
+POOL = 10
+pool = ConnectionPool(
+    DATABASE, open=False, min_size=POOL, max_size=POOL, kwargs={"autocommit": True}
+)
 
 
 @DBOS.workflow(name="noop")
