@@ -23,6 +23,7 @@ from pathlib import Path
 
 from sqlalchemy import create_engine, text
 
+from benchmarks.audit import AuditError
 from benchmarks.scale import fresh_database
 from tasks_app import locks
 from tasks_app.embedded import temporary
@@ -111,7 +112,7 @@ def measure(
                 process.kill()
                 process.wait()
         if Trace(file.name).faults:
-            raise SystemExit(f"{Trace(file.name).faults} rules were broken.")
+            raise AuditError(f"{Trace(file.name).faults} rules were broken.")
     return rate, 1000 * used_s / max(grants, 1)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.audit import AuditError
 from benchmarks.environments import PROJECT
 from benchmarks.locks import SHAPES, measure
 from benchmarks.stage import Stage
@@ -21,8 +20,6 @@ def contention(stage: Stage, system: System, n: int, shape: str) -> dict[str, An
         database = Database(url.replace("postgresql:", "postgresql+psycopg:"))
         try:
             found = measure(database, str(PROJECT), SHAPES[shape], min(n, LONGEST_S))
-        except SystemExit as broken:
-            raise AuditError(str(broken)) from broken
         finally:
             database.dispose()
     grants_per_s, cpu_ms = found

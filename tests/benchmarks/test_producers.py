@@ -9,10 +9,8 @@ import pytest
 from benchmarks.scenarios.contention import contention
 from benchmarks.scenarios.create import create
 from benchmarks.scenarios.latency import latency
-from benchmarks.servers import Servers
 from benchmarks.stage import Stage
 from benchmarks.systems import SYSTEMS
-from tasks_app.embedded import Stack
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 OURS = SYSTEMS["ours-celery"]
@@ -28,22 +26,22 @@ OURS = SYSTEMS["ours-celery"]
         {"verb": "bulk_on_psycopg", "size": 30},
     ],
 )
-def test_a_way_of_creating_is_measured(stack: Stack, how: dict[str, Any]) -> None:
-    result = create(Stage(Servers(stack)), OURS, 100, **how)
+def test_a_way_of_creating_is_measured(stage: Stage, how: dict[str, Any]) -> None:
+    result = create(stage, OURS, 100, **how)
 
     assert result["rate"] > 0
     assert result["audit"] == {"rows": 150}
 
 
-def test_latency_is_counted_from_the_call_and_from_the_commit(stack: Stack) -> None:
-    result = latency(Stage(Servers(stack)), OURS, 20)
+def test_latency_is_counted_from_the_call_and_from_the_commit(stage: Stage) -> None:
+    result = latency(stage, OURS, 20)
 
     assert result["audit"]["tasks_run"] == 80
     assert result["commit_p50_ms"] < result["p50_ms"]
 
 
-def test_a_lock_that_many_want_changes_hands(stack: Stack) -> None:
-    result = contention(Stage(Servers(stack)), OURS, 1, "1 process, 8 threads")
+def test_a_lock_that_many_want_changes_hands(stage: Stage) -> None:
+    result = contention(stage, OURS, 1, "1 process, 8 threads")
 
     assert result["grants_per_s"] > 0
     assert result["audit"] == {"faults": 0}
