@@ -23,6 +23,7 @@ from pathlib import Path
 
 from sqlalchemy import create_engine, text
 
+from benchmarks.audit import AuditError
 from benchmarks.scale import fresh_database
 from tasks_app import locks
 from tasks_app.embedded import temporary
@@ -86,7 +87,7 @@ def _cpu_s(processes: Sequence[subprocess.Popen[bytes]]) -> float:
     return sum(ticks) / os.sysconf("SC_CLK_TCK")
 
 
-def _measure(
+def measure(
     database: Database, tree: str, shape: tuple[int, int], seconds: float
 ) -> tuple[float, float]:
     """Return grants a second, and the contenders' milliseconds of CPU for each."""
@@ -111,7 +112,7 @@ def _measure(
                 process.kill()
                 process.wait()
         if Trace(file.name).faults:
-            raise SystemExit(f"{Trace(file.name).faults} rules were broken.")
+            raise AuditError(f"{Trace(file.name).faults} rules were broken.")
     return rate, 1000 * used_s / max(grants, 1)
 
 
@@ -132,7 +133,7 @@ def main() -> None:
         turns = product(range(options.rounds), SHAPES, trees)
         for number, (_, shape, tree) in enumerate(turns):
             with fresh_database(stack.postgres.url, f"locks_{number}") as database:
-                seen = _measure(database, tree, SHAPES[shape], options.seconds)
+                seen = measure(database, tree, SHAPES[shape], options.seconds)
             found.setdefault((shape, tree), []).append(seen)
             print(f"{shape:22} {tree:30} {seen[0]:6.0f} grants/s {seen[1]:6.2f} ms", flush=True)
     for (shape, tree), runs in found.items():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from benchmarks.locks import SHAPES
+from benchmarks.scenarios.contention import contention
 from benchmarks.scenarios.create import against_bare, create
 from benchmarks.scenarios.delayed import delayed
 from benchmarks.scenarios.drain import drain
@@ -51,13 +53,30 @@ SLOW = 3
 STOPS = ("empty", "paused", "closed", "limited", "broken")
 MILLION = 1_000_000
 FINISHED, FUTURE = ({"fill": (kind, MILLION)} for kind in ("finished", "future"))
-INSERT, WRITE = {"handler": "insert"}, {"handler": "insert_write"}
+INSERT, INSERT_BATCH = {"handler": "insert"}, {"handler": "insert_batch"}
+WRITE = {"handler": "insert_write"}
+"""In one round trip with the outcome."""
 BULK, SINGLE = {"verb": "bulk"}, {"verb": "single"}
+ON_A_SESSION = {"verb": "single_on_a_session"}
 IN_TRANSACTIONS = {"verb": "single_in_transactions"}
-PEERS_ON_A_DATABASE = ("pgqueuer", "graphile", "procrastinate")
+PEERS_WITH_HISTORY = ("pgqueuer", "procrastinate", "pgboss", "dbos", "river", "oban")
+PEERS_ON_A_DATABASE = (*PEERS_WITH_HISTORY, "graphile")
+"""graphile-worker deletes what is done."""
 WAYS = ("ours-celery", "ours-notify", "ours-poll")
 """A worker is told by the broker, by the database, or by nobody."""
 CREATORS = ("ours-celery", *PEERS_ON_A_DATABASE)
+FEWER = {"dbos": 2_000, "oban": 5_000}
+"""They have no statement for many."""
+SIZES = (100, 1_000)
+"""Tasks that are created in one transaction."""
+SLOW_DRAINS = (
+    Entry("dramatiq", 10_000, rounds=SLOW),
+    Entry("procrastinate", 2_000, rounds=SLOW),
+    Entry("pgboss", 20_000, rounds=SLOW),
+    Entry("dbos", 2_000, rounds=SLOW),
+    Entry("river", 20_000, rounds=SLOW),
+    Entry("oban", 5_000, rounds=SLOW),
+)
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "drain",
@@ -70,8 +89,7 @@ SCENARIOS: tuple[Scenario, ...] = (
             Entry("graphile", 100_000),
             Entry("graphile-2", 100_000),
             Entry("celery", 6_000),
-            Entry("dramatiq", 10_000, rounds=SLOW),
-            Entry("procrastinate", 2_000, rounds=SLOW),
+            *SLOW_DRAINS,
         ),
         quick=True,
     ),
@@ -84,28 +102,58 @@ SCENARIOS: tuple[Scenario, ...] = (
             Entry("pgqueuer", 10_000, INSERT),
             Entry("ours-celery-threads", 10_000, INSERT),
             Entry("graphile", 10_000, INSERT),
+            Entry("ours-celery-batch", 20_000, INSERT_BATCH),
             Entry("ours-celery", 10_000, WRITE, label="ours-celery-write"),
-            Entry("ours-celery-batch", 20_000, {"handler": "insert_batch"}),
+            Entry("ours-celery-threads", 10_000, WRITE, label="ours-celery-threads-write"),
+            Entry("ours-celery", 10_000, {"handler": "insert_async"}, label="ours-celery-async"),
+            Entry(
+                "ours-celery", 10_000, {"handler": "insert_write_async"}, label="ours-celery-async-write"
+            ),
+            Entry("ours-celery", 10_000, {"handler": "insert_driver"}, label="ours-celery-driver"),
+            Entry("ours-work", 10_000, INSERT),
+            Entry("ours-work", 10_000, WRITE, label="ours-work-write"),
             Entry("graphile-2", 10_000, INSERT, rounds=SLOW),
+            Entry("pgboss", 20_000, INSERT_BATCH, rounds=SLOW, label="pgboss-batch"),
             Entry("celery", 5_000, INSERT, rounds=SLOW),
-            Entry("dramatiq", 10_000, INSERT, rounds=SLOW),
-            Entry("procrastinate", 2_000, INSERT, rounds=SLOW),
+            *(replace(entry, options=INSERT) for entry in SLOW_DRAINS),
         ),
         quick=True,
     ),
     Scenario(
         "create-many",
-        "20,000 tasks created by the bulk call",
+        "Tasks created by the bulk call",
         create,
-        tuple(Entry(name, 20_000, BULK) for name in CREATORS),
+        tuple(Entry(name, FEWER.get(name, 20_000), BULK) for name in CREATORS),
         quick=True,
+    ),
+    *(
+        Scenario(
+            f"create-{size}",
+            f"Tasks created in transactions of {size:,}",
+            create,
+            (
+                Entry("ours-celery", 20_000, {**BULK, "size": size}, label="ours-session"),
+                Entry(
+                    "ours-celery",
+                    20_000,
+                    {"verb": "bulk_on_psycopg", "size": size},
+                    label="ours-psycopg",
+                ),
+                *(
+                    Entry(name, FEWER.get(name, 20_000), {**BULK, "size": size})
+                    for name in PEERS_ON_A_DATABASE
+                ),
+            ),
+        )
+        for size in SIZES
     ),
     Scenario(
         "create-one",
-        "Tasks created one by one, each with its commit, on a raw connection",
+        "Tasks created one by one, each with its commit, on a raw connection or on a Session",
         create,
         (
             *(Entry(name, 2_000, SINGLE) for name in CREATORS),
+            Entry("ours-celery", 2_000, ON_A_SESSION, label="ours-session"),
             Entry("ours-celery", 2_000, IN_TRANSACTIONS, label="ours-begin-commit"),
         ),
         quick=True,
@@ -119,7 +167,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         "latency",
-        "Idle system, a task every 20 ms: from the start of the call to the handler",
+        "Idle system, a task every 20 ms: from the call, and from the commit, to the handler",
         latency,
         tuple(Entry(name, 200) for name in (*WAYS, *PEERS_ON_A_DATABASE, "celery")),
         quick=True,
@@ -144,6 +192,14 @@ SCENARIOS: tuple[Scenario, ...] = (
         tuple(
             Entry("ours-celery", 50_000, {"keys": keys}, label=f"ours-{keys}")
             for keys in ("none", "unique", "limit", "tenants", "order")
+        ),
+    ),
+    Scenario(
+        "locks",
+        "A lock that all want, for 5 s",
+        contention,
+        tuple(
+            Entry("ours-celery", 5, {"shape": shape}, label=f"ours, {shape}") for shape in SHAPES
         ),
     ),
     Scenario(

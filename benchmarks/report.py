@@ -8,9 +8,10 @@ from typing import Any
 
 from benchmarks.environments import PROJECT
 from benchmarks.figures import Figures, Spread, read
-from benchmarks.goals import GOALS, Verdict, judge
+from benchmarks.goals import GOALS
 from benchmarks.plan import SCENARIOS, Scenario
 from benchmarks.systems import SYSTEMS
+from benchmarks.verdicts import Verdict, judge
 
 TEMPLATE = PROJECT / "benchmarks" / "performance.template.md"
 PAGE = PROJECT / "docs" / "performance.md"
@@ -18,10 +19,10 @@ RESULTS = PROJECT / "benchmarks" / "results"
 SHOWN = (
     *("rate", "rate_from_scan", "seconds", "share_of_ideal"),
     *("cpu_us_per_task", "backends_us_per_task", "transactions_per_task", "wal_bytes_per_task"),
-    *("p50_ms", "p95_ms", "p99_ms", "max_ms"),
+    *("p50_ms", "p95_ms", "p99_ms", "max_ms", "commit_p50_ms", "commit_p99_ms"),
     *("ours_us", "bare_us", "driver_us", "ratio", "ratio_driver", "cpu_ratio"),
     *("cpu_s", "workers_cpu_s", "backends_cpu_s", "transactions_per_s"),
-    *("growth_mib", "swing_mib"),
+    *("growth_mib", "swing_mib", "grants_per_s", "cpu_ms_per_grant"),
 )
 
 
@@ -62,7 +63,7 @@ def _goal(verdict: Verdict) -> tuple[str, ...]:
     theirs = f"{_span(verdict.theirs)} ({verdict.best})" if verdict.theirs else ""
     value = "" if verdict.value is None else f"**{_number(verdict.value)}{unit}**"
     aim = "" if goal.aim is None else f"{sign} {_number(goal.aim)}"
-    ours = _span(verdict.ours)
+    ours = _span(verdict.ours) + (f" ({verdict.way})" if goal.or_ours and verdict.way else "")
     return goal.metric, ours, theirs, value, f"{sign} {_number(goal.must)}", aim, verdict.met
 
 
@@ -121,7 +122,11 @@ def _heading(figure: str) -> str:
         "cpu_us_per_task": "CPU µs per task",
         "backends_us_per_task": "of it in PostgreSQL",
         "transactions_per_s": "transactions/s",
+        "grants_per_s": "grants/s",
+        "cpu_ms_per_grant": "contenders' CPU ms per grant",
         "transactions_per_task": "transactions per task",
+        "commit_p50_ms": "p50 ms from the commit",
+        "commit_p99_ms": "p99 ms from the commit",
         "wal_bytes_per_task": "WAL bytes per task",
     }
     return known.get(figure, figure.replace("_", " "))

@@ -19,6 +19,10 @@ WARM = 50
 """Calls before the clock starts: connections, caches and plans are there."""
 
 
+Instants = tuple[list[int], list[int]]
+"""When each call of a producer began, and when its commit returned."""
+
+
 def spread(n: int, gap_s: float) -> Iterator[int]:
     """Yield 0 … n - 1, each ``gap_s`` after the one before, asleep in between."""
     start = time.monotonic()

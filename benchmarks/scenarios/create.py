@@ -12,11 +12,11 @@ from benchmarks.systems.system import System
 WARM = 50  # as in peers/verbs.py
 
 
-def create(stage: Stage, system: System, n: int, verb: str) -> dict[str, Any]:
+def create(stage: Stage, system: System, n: int, verb: str, **arguments: Any) -> dict[str, Any]:
     """Measure a verb that creates n tasks and answers with the seconds that this took."""
     with stage.run(system, n) as run:
         run.servers.settle_down(run.database)
-        seconds = run.play(verb, n=n)
+        seconds = run.play(verb, n=n, **arguments)
         if isinstance(seconds, dict):
             raise MissingError(seconds["missing"])
         return {"seconds": seconds, "rate": n / seconds, "audit": _created(run, n + WARM)}

@@ -1,6 +1,7 @@
-"""An idle system gets one task every 20 ms. How long from the start of the call to the handler?
+"""An idle system gets one task every 20 ms. How long until its handler starts?
 
-The call is all that a producer does: begin, insert, commit and whatever tells the workers.
+Counted twice: from the start of the call, which is all that a producer does (begin, insert, commit
+and whatever tells the workers), and from the return of its commit, which may be after the start.
 """
 
 from __future__ import annotations
@@ -29,15 +30,19 @@ def latency(stage: Stage, system: System, n: int) -> dict[str, Any]:
         run.play("enqueue", n=WARM_WORKERS, handler="noop", first=n)
         wait_for(lambda: marks.count() >= WARM_WORKERS, PATIENCE_S, run.services)
         warm = list(range(n + WARM_WORKERS, everything))
-        begun = run.play("latency", n=n, gap_s=GAP_S, warm=warm)
+        begun, committed = run.play("latency", n=n, gap_s=GAP_S, warm=warm)
         wait_for(lambda: marks.count() >= everything, PATIENCE_S, run.services)
         wait_for(lambda: run.unfinished() == 0, PATIENCE_S, run.services)
         run.end()
         found = list(run.marks.all())
         checked = audit(run, found)
         started = {index: start for index, start, _ in found}
-        spans = [(started[index] - begin) / 1e6 for index, begin in enumerate(begun)]
-    return {**percentiles(spans), "audit": checked}
+        from_call, from_commit = (
+            percentiles([(started[index] - at) / 1e6 for index, at in enumerate(instants)])
+            for instants in (begun, committed)
+        )
+    after = {f"commit_{name}": from_commit[name] for name in ("p50_ms", "p99_ms")}
+    return {**from_call, **after, "audit": checked}
 
 
 def percentiles(spans_ms: Sequence[float]) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.environments import Virtual
 from benchmarks.systems.system import System
 
-ENVIRONMENT = Virtual("procrastinate", ("procrastinate", "psycopg"))
+ENVIRONMENT = Virtual("procrastinate", ("procrastinate", "psycopg", "uvloop"))
 
 PROCRASTINATE = System(
     name="procrastinate",

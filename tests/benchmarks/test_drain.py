@@ -28,9 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.processes
 @pytest.mark.long
-def test_a_drain_is_measured_and_audited(stack: Stack) -> None:
-    stage = Stage(Servers(stack))
-
+def test_a_drain_is_measured_and_audited(stage: Stage) -> None:
     result = drain(stage, SYSTEMS["ours-celery"], 200, "insert")
 
     assert result["audit"] == {

@@ -10,12 +10,14 @@ from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from benchmarks.marks import gather, mark, now
+from benchmarks.peers.verbs import EFFECT
 from tasks_app import TaskContext, handler
 from tasks_app.domain.errors import HandlerError
 
-_EFFECT = text("INSERT INTO effect (i) VALUES (:i)")
+_EFFECT = text(EFFECT.format(":i"))
 
 Payload = dict[str, Any]
 
@@ -40,14 +42,43 @@ def _insert(ctx: TaskContext, payload: Payload) -> None:
     mark(payload["i"], started)
 
 
-def _write(ctx: TaskContext, payload: Payload) -> None:
+handler("insert")(_insert)
+
+
+@handler("insert_write")
+def insert_write(ctx: TaskContext, payload: Payload) -> None:
+    """Send the row along with the outcome."""
     started = now()
-    ctx.write("INSERT INTO effect (i) VALUES (%s)", (payload["i"],))
+    ctx.write(EFFECT.format("%s"), (payload["i"],))
     mark(payload["i"], started)
 
 
-handler("insert")(_insert)
-handler("insert_write")(_write)
+@handler("insert_write_async")
+async def insert_write_async(ctx: TaskContext[AsyncSession], payload: Payload) -> None:
+    """The same in the event loop."""
+    started = now()
+    ctx.write(EFFECT.format("%s"), (payload["i"],))
+    mark(payload["i"], started)
+
+
+@handler("insert_driver")
+def insert_driver(ctx: TaskContext, payload: Payload) -> None:
+    """Write through psycopg's own connection, in the same transaction."""
+    started = now()
+    driver: Any = ctx.connection.connection.driver_connection
+    driver.execute(EFFECT.format("%s"), [payload["i"]])
+    mark(payload["i"], started)
+
+
+@handler("insert_async")
+async def insert_async(ctx: TaskContext[AsyncSession], payload: Payload) -> None:
+    """Write the row in the event loop."""
+    started = now()
+    connection = await ctx.session.connection()
+    await connection.execute(_EFFECT, payload)
+    mark(payload["i"], started)
+
+
 with suppress(HandlerError):  # not built yet; the scenario asks ``can_batch``
     handler("insert_batch", commit="batch")(_insert)
 

@@ -13,11 +13,11 @@ from statistics import median
 from typing import Any
 
 import psycopg
-from sqlalchemy import MetaData, Table, create_engine, insert
+from sqlalchemy import MetaData, Table, create_engine, event, insert
 from sqlalchemy.orm import Session
 
 from benchmarks.marks import now
-from benchmarks.peers.verbs import DATABASE, WARM, answer, spread
+from benchmarks.peers.verbs import DATABASE, WARM, Instants, answer, spread
 from tasks_app import (
     Breaker,
     NewTask,
@@ -90,16 +90,41 @@ def stand_still(n: int, how: str) -> None:
             create_tasks(connection, [NewTask("noop", {"i": 0}, options)] * AT_ONCE)
 
 
-def bulk(n: int) -> float:
-    """Return the seconds that ``create_tasks`` takes for n tasks, with the commit."""
+def bulk(n: int, size: int | None = None) -> float:
+    """Return the seconds of ``create_tasks`` for n tasks on a Session, ``size`` a transaction."""
     engine = create_engine(URL)
 
     def create(number: int) -> None:
         with Session(engine) as session, session.begin():
             create_tasks(session, [NewTask("noop", {"i": i}) for i in range(number)])
 
+    return _in_groups(n, size or n, create)
+
+
+def bulk_on_psycopg(n: int, size: int) -> float:
+    """Return the same on a connection of psycopg in autocommit, where the call is a transaction."""
+    with _psycopg() as connection:
+
+        def create(number: int) -> None:
+            create_tasks(connection, [NewTask("noop", {"i": i}) for i in range(number)])
+
+        return _in_groups(n, size, create)
+
+
+def _in_groups(n: int, size: int, create: Callable[[int], object]) -> float:
     create(WARM)
-    return _timed(lambda: create(n))
+    return _timed(lambda: [create(min(size, n - start)) for start in range(0, n, size)])
+
+
+def single_on_a_session(n: int) -> Any:
+    """Return the seconds that n calls on a Session take, each with a begin and a commit."""
+    engine = create_engine(URL)
+
+    def create(i: int) -> None:
+        with Session(engine) as session, session.begin():
+            create_task(session, "noop", {"i": i})
+
+    return _one_by_one(n, create)
 
 
 def single(n: int) -> Any:
@@ -175,9 +200,9 @@ def against_bare(n: int) -> dict[str, Any]:
     }
 
 
-def latency(n: int, gap_s: float, warm: list[int]) -> list[int]:
-    """Create one by one on a Session; the hint starts them. Return when each call began."""
-    engine, begun = create_engine(URL), []
+def latency(n: int, gap_s: float, warm: list[int]) -> Instants:
+    """Create one by one on a Session; the hint starts them."""
+    engine, begun, committed = create_engine(URL), [], []
 
     def create(i: int) -> None:
         with Session(engine) as session, session.begin():
@@ -186,10 +211,12 @@ def latency(n: int, gap_s: float, warm: list[int]) -> list[int]:
     for i in warm:
         create(i)
         time.sleep(gap_s)
+    # as the first listener: the hint is sent after the commit has returned
+    event.listen(Session, "after_commit", lambda _: committed.append(now()), insert=True)
     for i in spread(n, gap_s):
         begun.append(now())
         create(i)
-    return begun
+    return begun, committed
 
 
 def delayed(n: int, lead_s: float, span_s: float) -> list[int]:
@@ -215,5 +242,6 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    one_by_one = (single, single_in_transactions, against_bare, delayed, latency)
-    answer(install, enqueue, stand_still, bulk, *one_by_one)
+    many = (enqueue, stand_still, bulk, bulk_on_psycopg)
+    one_by_one = (single, single_in_transactions, single_on_a_session, against_bare)
+    answer(install, *many, *one_by_one, delayed, latency)

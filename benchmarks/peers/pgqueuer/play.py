@@ -12,10 +12,9 @@ from pgqueuer import AsyncpgDriver, PgQueuer, Queries
 from pgqueuer.models import Job
 
 from benchmarks.marks import gather, mark, now
-from benchmarks.peers.verbs import DATABASE, EFFECT, WARM, answer, aspread
+from benchmarks.peers.verbs import DATABASE, EFFECT, WARM, Instants, answer, aspread
 
 AT_ONCE = 1_000
-POOL = 10
 
 
 async def _queries() -> Queries:
@@ -23,8 +22,10 @@ async def _queries() -> Queries:
 
 
 async def install() -> None:
-    """Make its tables, durable as it makes them by default."""
-    await (await _queries()).install()
+    """Make its tables, durable as by default, with the vacuum settings that it advises."""
+    queries = await _queries()
+    await queries.install()
+    await queries.optimize_autovacuum()
 
 
 async def enqueue(n: int, handler: str, first: int = 0) -> None:
@@ -32,12 +33,12 @@ async def enqueue(n: int, handler: str, first: int = 0) -> None:
     await _enqueue(await _queries(), n, handler, first)
 
 
-async def bulk(n: int) -> float:
-    """Return the seconds that the bulk call takes for n jobs."""
+async def bulk(n: int, size: int = AT_ONCE) -> float:
+    """Return the seconds that the bulk call takes for n jobs, ``size`` a call: a transaction."""
     queries = await _queries()
     await _enqueue(queries, WARM, "noop")
     started = now()
-    await _enqueue(queries, n, "noop")
+    await _enqueue(queries, n, "noop", size=size)
     return (now() - started) / 1e9
 
 
@@ -52,28 +53,31 @@ async def single(n: int) -> float:
     return (now() - started) / 1e9
 
 
-async def latency(n: int, gap_s: float, warm: list[int]) -> list[int]:
-    """Enqueue one by one and return when each call began."""
-    queries, begun = await _queries(), []
+async def latency(n: int, gap_s: float, warm: list[int]) -> Instants:
+    """Enqueue one by one; each call is its transaction."""
+    queries, begun, committed = await _queries(), [], []
     for i in warm:
         await queries.enqueue("noop", json.dumps({"i": i}).encode())
     async for i in aspread(n, gap_s):
         begun.append(now())
         await queries.enqueue("noop", json.dumps({"i": i}).encode())
-    return begun
+        committed.append(now())
+    return begun, committed
 
 
-async def _enqueue(queries: Queries, n: int, handler: str, first: int = 0) -> None:
-    for start in range(first, first + n, AT_ONCE):
-        indices = range(start, min(first + n, start + AT_ONCE))
+async def _enqueue(
+    queries: Queries, n: int, handler: str, first: int = 0, size: int = AT_ONCE
+) -> None:
+    for start in range(first, first + n, size):
+        indices = range(start, min(first + n, start + size))
         payloads: list[bytes | None] = [json.dumps({"i": i}).encode() for i in indices]
         await queries.enqueue([handler] * len(payloads), payloads, [0] * len(payloads))
 
 
-async def work(batch: int) -> None:
+async def work(batch: int, pool: int) -> None:
     """One worker process."""
     pgq = PgQueuer(AsyncpgDriver(await asyncpg.connect(DATABASE)))
-    pool = await asyncpg.create_pool(DATABASE, min_size=POOL, max_size=POOL)
+    effects = await asyncpg.create_pool(DATABASE, min_size=pool, max_size=pool)
 
     @pgq.entrypoint("noop")
     async def noop(job: Job) -> None:
@@ -82,7 +86,7 @@ async def work(batch: int) -> None:
     @pgq.entrypoint("insert")
     async def insert(job: Job) -> None:
         started, index = now(), _index(job)
-        await pool.execute(EFFECT.format("$1"), index)
+        await effects.execute(EFFECT.format("$1"), index)
         mark(index, started)
 
     @pgq.entrypoint("sleep_async")

@@ -9,7 +9,7 @@ import psycopg
 from celery import Celery
 
 from benchmarks.marks import mark, now
-from benchmarks.peers.verbs import BROKER, DATABASE, EFFECT, answer, spread
+from benchmarks.peers.verbs import BROKER, DATABASE, EFFECT, Instants, answer, spread
 
 app = Celery("benchmark", broker=BROKER)
 app.conf.update(task_ignore_result=True, broker_connection_retry_on_startup=True)
@@ -50,15 +50,16 @@ def enqueue(n: int, handler: str, first: int = 0) -> None:
             task.apply_async((i,), producer=producer)
 
 
-def latency(n: int, gap_s: float, warm: list[int]) -> list[int]:
-    """Send one by one and return when each call began."""
-    begun = []
+def latency(n: int, gap_s: float, warm: list[int]) -> Instants:
+    """Send one by one. There is no commit: the second instant is when the broker has it."""
+    begun, sent = [], []
     for i in warm:
         noop.apply_async((i,))
     for i in spread(n, gap_s):
         begun.append(now())
         noop.apply_async((i,))
-    return begun
+        sent.append(now())
+    return begun, sent
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
 from procrastinate.jobs import JobDeferrer
 
 from benchmarks.marks import gather, mark, now
-from benchmarks.peers.verbs import DATABASE, EFFECT, WARM, answer, spread
+from benchmarks.peers.verbs import DATABASE, EFFECT, WARM, Instants, answer, spread
 
 AT_ONCE = 1_000
 POOL = 12
@@ -46,13 +46,13 @@ def enqueue(n: int, handler: str, first: int = 0) -> None:
         _enqueue(opened.configure_task(handler), n, first)
 
 
-def bulk(n: int) -> float:
-    """Return the seconds that the bulk call takes for n jobs."""
+def bulk(n: int, size: int = AT_ONCE) -> float:
+    """Return the seconds that the bulk call takes for n jobs, ``size`` a call: a transaction."""
     with _sync().open() as opened:
         deferrer = opened.configure_task("noop")
         _enqueue(deferrer, WARM)
         started = now()
-        _enqueue(deferrer, n)
+        _enqueue(deferrer, n, size=size)
         return (now() - started) / 1e9
 
 
@@ -68,9 +68,9 @@ def single(n: int) -> float:
         return (now() - started) / 1e9
 
 
-def latency(n: int, gap_s: float, warm: list[int]) -> list[int]:
-    """Defer one by one and return when each call began."""
-    begun = []
+def latency(n: int, gap_s: float, warm: list[int]) -> Instants:
+    """Defer one by one; each call is its transaction."""
+    begun, committed = [], []
     with _sync().open() as opened:
         deferrer = opened.configure_task("noop")
         for i in warm:
@@ -78,12 +78,13 @@ def latency(n: int, gap_s: float, warm: list[int]) -> list[int]:
         for i in spread(n, gap_s):
             begun.append(now())
             deferrer.defer(i=i)
-    return begun
+            committed.append(now())
+    return begun, committed
 
 
-def _enqueue(deferrer: JobDeferrer, n: int, first: int = 0) -> None:
-    for start in range(first, first + n, AT_ONCE):
-        indices = range(start, min(first + n, start + AT_ONCE))
+def _enqueue(deferrer: JobDeferrer, n: int, first: int = 0, size: int = AT_ONCE) -> None:
+    for start in range(first, first + n, size):
+        indices = range(start, min(first + n, start + size))
         deferrer.batch_defer(*({"i": i} for i in indices))
 
 

@@ -1,0 +1,18 @@
+"""Where tests measure: on databases of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.servers import Servers
+from benchmarks.stage import Stage
+from tasks_app.embedded import Stack
+
+
+@pytest.fixture
+def stage(stack: Stack) -> Stage:
+    """Without the databases of other tests, whose names would be taken again."""
+    servers = Servers(stack)
+    for (name,) in servers.ask("SELECT datname FROM pg_database WHERE datname LIKE 'bench_%'"):
+        servers.drop(name)
+    return Stage(servers)
