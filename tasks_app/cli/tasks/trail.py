@@ -37,7 +37,7 @@ def tell_trail(task_id: int, *, json_: bool) -> None:
 def refuse_unknown(
     connection: Connection, task_id: int, awaited: GroupProgress | None = None
 ) -> NoReturn:
-    """Say that no pool has the task, and why that may be; ``awaited`` is the group that calls it."""
+    """Say that no pool has the task, and why that may be; ``awaited`` will call it."""
     it = "" if awaited is None else f", it is the callback of group {awaited.id}"
     look = "list" if awaited is None else f"groups show {awaited.id}"
     gone = unkept(connection)

@@ -67,7 +67,7 @@ class History:
     ran: Percentiles
     slowest: tuple[Slow, ...]
     most_failing: tuple[Failing, ...]
-    unkept: int
+    unkept: int = 0
     """Of the done ones, those that left no row."""
 
     @property

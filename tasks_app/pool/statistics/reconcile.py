@@ -2,7 +2,8 @@
 
 A killed process loses what it has not written, a crashed server all parts. Each end of a task is a
 row of a pool, though, with its instants. Never lowered: requeued tasks have left their pool, and
-their first end stays counted. Successes that left no row are told by their own counter. Nor is it lowered how many took at most so long: totals never fall.
+their first end stays counted. Nor is it lowered how many took at most so long: totals never fall.
+Of successes that left no row it is counted that they did, so they hide no row that is missing.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.domain.statistics.unkept import MOST_NAMES, UNKEPT_WITHIN, Unkept
@@ -21,13 +21,16 @@ _LIVE = f"""
     SELECT c.name, c.number FROM {COUNT_PART} c
     WHERE {_CHOSEN} AND c.at >
         coalesce((SELECT max(at) FROM {COUNT} WHERE span = {MINUTE}), '-infinity')"""
-_READ = {
-    standby: text(f"""
-        SELECT u.name, CAST(sum(u.number) AS bigint) AS number
-        FROM ({_DAYS if standby else f"{_DAYS} UNION ALL {_LIVE}"}) AS u GROUP BY 1 ORDER BY 2 DESC, 1
+
+
+def _sums(source: str) -> TextClause:
+    return text(f"""
+        SELECT u.name, CAST(sum(u.number) AS bigint) AS number FROM ({source}) AS u
+        GROUP BY 1 ORDER BY 2 DESC, 1
     """)
-    for standby in (False, True)
-}
+
+
+_ALL, _WITHOUT_LIVE = _sums(f"{_DAYS} UNION ALL {_LIVE}"), _sums(_DAYS)
 _STANDBY = text("SELECT pg_is_in_recovery()")
 
 
@@ -44,7 +47,7 @@ def unkept(
     """
     standby = connection.execute(_STANDBY).scalar_one()
     values = {"name": name, "queue": queue, "within": UNKEPT_WITHIN, "now": now}
-    rows = connection.execute(_READ[standby], values).all()
+    rows = connection.execute(_WITHOUT_LIVE if standby else _ALL, values).all()
     if not rows:
         return None
     names = tuple(row.name for row in rows[:MOST_NAMES])
