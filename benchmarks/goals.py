@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from benchmarks.figures import Figures, Spread
-from benchmarks.plan import PEERS_ON_A_DATABASE
+from benchmarks.plan import NO_HISTORY, PEERS_ON_A_DATABASE
 
 DATABASE_PEERS = (*PEERS_ON_A_DATABASE, "graphile-2")
 PEERS = (*DATABASE_PEERS, "celery", "dramatiq")
+DELETING = ("graphile", "graphile-2")
+"""Peers that delete what succeeded."""
+KEEPING = tuple(name for name in DATABASE_PEERS if name not in DELETING)
+"""Peers that keep its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +77,9 @@ _INSERT, _SCALE, _ONE = "drain-insert", "scale", "create-one"
 _CONTROL = "control"
 GOALS: tuple[Goal, ...] = (
     Goal(
-        "drain 100,000 no-op, Celery prefork, / best peer on a database",
-        *("drain", "ours-celery", "rate", 1.1, 1.8),
-        theirs=DATABASE_PEERS,
+        "drain 100,000 no-op, Celery prefork, / best peer that keeps history",
+        *("drain", "ours-celery", "rate", 1.3, 1.8),
+        theirs=KEEPING,
     ),
     Goal(
         "the same / plain Celery prefork",
@@ -83,9 +87,17 @@ GOALS: tuple[Goal, ...] = (
         theirs=("celery",),
     ),
     Goal(
-        "the same through `tasks-app work`, / best peer on a database",
-        *("drain", "ours-work", "rate", 1.2, 2.0),
-        theirs=DATABASE_PEERS,
+        "the same through `tasks-app work`, / best peer that keeps history",
+        *("drain", "ours-work", "rate", 1.5, 2.0),
+        theirs=KEEPING,
+    ),
+    *(
+        Goal(
+            f'the same with `history="none"`, {way}, / best peer that deletes',
+            *("drain", ours, "rate", 1.0, 1.5),
+            theirs=DELETING,
+        )
+        for ours, way in zip(NO_HISTORY, ("Celery prefork", "`tasks-app work`"), strict=True)
     ),
     Goal(
         'drain with one INSERT each, `commit="each"`, / best peer',

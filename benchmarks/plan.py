@@ -57,6 +57,8 @@ IN_TRANSACTIONS = {"verb": "single_in_transactions"}
 PEERS_ON_A_DATABASE = ("pgqueuer", "graphile", "procrastinate")
 WAYS = ("ours-celery", "ours-notify", "ours-poll")
 """A worker is told by the broker, by the database, or by nobody."""
+NO_HISTORY = ("ours-celery-no-history", "ours-work-no-history")
+"""As graphile-worker, they delete what succeeded."""
 CREATORS = ("ours-celery", *PEERS_ON_A_DATABASE)
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
@@ -69,6 +71,7 @@ SCENARIOS: tuple[Scenario, ...] = (
             Entry("ours-work", 100_000),
             Entry("graphile", 100_000),
             Entry("graphile-2", 100_000),
+            *(Entry(name, 100_000) for name in NO_HISTORY),
             Entry("celery", 6_000),
             Entry("dramatiq", 10_000, rounds=SLOW),
             Entry("procrastinate", 2_000, rounds=SLOW),
