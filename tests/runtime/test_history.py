@@ -157,15 +157,28 @@ def test_who_lost_his_claim_deletes_nothing(bench: Bench, way: str, attempt: int
     assert len(bench.attempts(task_id)) == attempt - 1
 
 
-@pytest.mark.parametrize("wrong", ["some", "none,x", "all,=none", "all,x=some"])
+@pytest.mark.parametrize("wrong", ["some", "none,x", "all,=none", "all,x=some", "all,"])
 def test_what_the_setting_refuses(bench: Bench, wrong: str) -> None:
     with pytest.raises(ValueError, match="history"):
         bench.settings(history=wrong)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("bulk=none", "'bulk=none' is no history of all other queues, as in 'all,bulk=none'"),
+        ("all,q=none,q=all", "queue 'q' has two histories"),
+    ],
+)
+def test_what_it_says_of_what_it_refuses(bench: Bench, wrong: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        bench.settings(history=wrong)
+
+
 def test_a_wrong_history_is_refused_where_it_is_declared(bench: Bench) -> None:
-    with pytest.raises(HandlerError, match="history 'some' is none of all, failures, none"):
-        bench.handler("t", history="some")(lambda ctx: None)
+    for wrong in ("some", True, ["none"]):
+        with pytest.raises(HandlerError, match="is none of all, failures, none"):
+            bench.handler("t", history=wrong)(lambda ctx: None)
 
 
 def test_what_a_unique_key_keeps_out_it_keeps_out(bench: Bench) -> None:
