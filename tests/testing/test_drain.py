@@ -462,3 +462,15 @@ def test_settings_may_be_given_by_name(database_url: str, registry: Registry) ->
 def test_what_is_no_session_is_refused(registry: Registry) -> None:
     with pytest.raises((ConfigurationError, InvalidConnectionError), match="is no Settings"):
         drain(7, registry=registry)  # type: ignore[call-overload]
+
+
+def test_a_success_that_leaves_no_row_is_in_the_record(session: Session, registry: Registry) -> None:
+    @handler("a", registry=registry, history="none")
+    def one(ctx: TaskContext) -> dict[str, int]:
+        return {"n": 1}
+
+    task_id = create_task(session, one)
+
+    (run,) = drain(session, registry=registry).succeeded
+    assert (run.task_id, run.result) == (task_id, None)
+    assert get_task(session, task_id) is None
