@@ -464,7 +464,9 @@ def test_what_is_no_session_is_refused(registry: Registry) -> None:
         drain(7, registry=registry)  # type: ignore[call-overload]
 
 
-def test_a_success_that_leaves_no_row_is_in_the_record(session: Session, registry: Registry) -> None:
+def test_a_success_that_leaves_no_row_is_in_the_record(
+    session: Session, registry: Registry
+) -> None:
     @handler("a", registry=registry, history="none")
     def one(ctx: TaskContext) -> dict[str, int]:
         return {"n": 1}
