@@ -186,8 +186,8 @@ def test_a_schedule_knows_that_its_last_task_is_over(bench: Bench, overlap: str)
     scheduled(bench, overlap=overlap)
     for minute in (1, 2, 3):
         scheduler(bench).run_once(now=NOON + minute * M)
-        assert len(tasks(bench)) == 1
-        bench.drain()
+        (task,) = tasks(bench)
+        carry_out(bench, [task.id])
 
     assert len(bench.runs) == 3
     assert [fire[1] for fire in fires(bench)] == ["made"] * 3
