@@ -27,7 +27,7 @@ M = timedelta(minutes=1)
 LEFT = "SELECT count(*) FROM (SELECT FROM task_completed UNION ALL SELECT FROM task_error) t"
 
 
-def inserting(bench: Bench, way: str, history: str | None = "none") -> None:
+def inserting(bench: Bench, way: str, history: str | None = "none", *, name: str = "t") -> None:
     def work(ctx: Any) -> None:
         ctx.session.execute(INSERT, {"id": ctx.task_id, "note": ""})
 
@@ -35,7 +35,7 @@ def inserting(bench: Bench, way: str, history: str | None = "none") -> None:
         await ctx.session.execute(INSERT, {"id": ctx.task_id, "note": ""})
 
     commit = {"commit": "batch"} if way == "batch" else {}
-    bench.handler("t", retry="0s,0s", history=history, **commit)(awork if way == "async" else work)
+    bench.handler(name, retry="0s,0s", history=history, **commit)(awork if way == "async" else work)
 
 
 def ids_in(bench: Bench, source: str) -> list[int]:
@@ -191,3 +191,18 @@ def test_a_schedule_knows_that_its_last_task_is_over(bench: Bench, overlap: str)
 
     assert len(bench.runs) == 3
     assert [fire[1] for fire in fires(bench)] == ["made"] * 3
+
+
+@pytest.mark.parametrize("way", ["each", "async"])
+def test_tasks_of_any_history_end_on_one_connection(bench: Bench, way: str) -> None:
+    inserting(bench, way)
+    inserting(bench, way, "all", name="kept")
+    ids = [bench.create(name) for name in ("kept", "t") * 3]
+
+    carry_out(bench, ids)
+
+    assert ids_in(bench, "(SELECT task_id AS id FROM effect) e") == ids
+    assert ids_in(bench, "task_completed") == ids[::2]
+    assert bench.sql("SELECT max(attempt) FROM task_completed") == 1
+    assert bench.sql("SELECT count(*) FROM task_attempt") == 0
+    assert bench.sql("SELECT count(*) FROM task_pending") == 0
