@@ -27,7 +27,8 @@ def audit(run: Run, marks: Sequence[tuple[int, int, int]], *, effects: bool = Fa
         wrong += ["unfinished"] * (found["unfinished"] > 0)
     if run.system.finished is not None:
         found["pools"] = {pool: [rows, tasks] for pool, rows, tasks in run.ask(run.system.finished)}
-        wrong += ["pools"] * (list(found["pools"].values()) != [[run.n, run.n]])
+        rows = [[run.n, run.n]] if run.system.keeps_rows else []
+        wrong += ["pools"] * (list(found["pools"].values()) != rows)
     if effects:
         found["effects"] = list(run.ask("SELECT count(*), count(DISTINCT i) FROM effect")[0])
         wrong += ["effects"] * (found["effects"] != [run.n, run.n])

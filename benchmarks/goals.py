@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from benchmarks.locks import SHAPES
-from benchmarks.plan import PEERS_ON_A_DATABASE, SIZES
+from benchmarks.plan import NO_HISTORY, PEERS_ON_A_DATABASE, PEERS_WITH_HISTORY, SIZES
 from benchmarks.verdicts import Goal
 
 DATABASE_PEERS = (*PEERS_ON_A_DATABASE, "graphile-2")
 PEERS = (*DATABASE_PEERS, "celery", "dramatiq")
+DELETING = ("graphile", "graphile-2")
+"""Peers that delete what succeeded."""
 _INSERT, _SCALE, _ONE = "drain-insert", "scale", "create-one"
 _CONTROL, _LATENCY = "control", "latency"
 GOALS: tuple[Goal, ...] = (
     Goal(
-        "drain 100,000 no-op, Celery prefork, / best peer on a database",
-        *("drain", "ours-celery", "rate", 1.1, 1.8),
-        theirs=DATABASE_PEERS,
+        "drain 100,000 no-op, Celery prefork, / best peer that keeps history",
+        *("drain", "ours-celery", "rate", 1.3, 1.8),
+        theirs=PEERS_WITH_HISTORY,
     ),
     Goal(
         "the same / plain Celery prefork",
@@ -22,25 +24,38 @@ GOALS: tuple[Goal, ...] = (
         theirs=("celery",),
     ),
     Goal(
-        "the same through `tasks-app work`, / best peer on a database",
-        *("drain", "ours-work", "rate", 1.2, 2.0),
-        theirs=DATABASE_PEERS,
+        "the same through `tasks-app work`, / best peer that keeps history",
+        *("drain", "ours-work", "rate", 1.5, 2.0),
+        theirs=PEERS_WITH_HISTORY,
+    ),
+    *(
+        Goal(
+            f'the same with `history="none"`, {way}, / best peer that deletes',
+            *("drain", ours, "rate", 1.0, 1.5),
+            theirs=DELETING,
+        )
+        for ours, way in zip(NO_HISTORY, ("Celery prefork", "`tasks-app work`"), strict=True)
     ),
     Goal(
-        'drain with one INSERT each, `commit="each"`, / best peer',
+        "drain with one INSERT each through `ctx.connection`, / best peer that keeps history",
         *(_INSERT, "ours-celery", "rate", 0.8, 1.0),
-        theirs=PEERS,
+        theirs=PEERS_WITH_HISTORY,
     ),
     Goal(
-        "the same with 8 threads per child, or async handlers, / best peer",
-        *(_INSERT, "ours-celery-threads", "rate", 1.2, None),
-        theirs=PEERS,
-        or_ours=("ours-celery-async",),
+        "the same through `ctx.write`, / best peer that keeps history",
+        *(_INSERT, "ours-celery-write", "rate", 0.8, 1.2),
+        theirs=PEERS_WITH_HISTORY,
     ),
     Goal(
-        "the same through psycopg's own connection, / best peer",
-        *(_INSERT, "ours-celery-driver", "rate", 0.8, 1.2),
-        theirs=PEERS,
+        "the same with 8 threads per child, or async handlers, / best peer that keeps history",
+        *(_INSERT, "ours-celery-threads-write", "rate", 1.2, None),
+        theirs=PEERS_WITH_HISTORY,
+        or_ours=("ours-celery-threads", "ours-celery-async", "ours-celery-async-write"),
+    ),
+    Goal(
+        'the same with `history="none"`, through `ctx.write`, / best peer that deletes',
+        *(_INSERT, "ours-celery-write-no-history", "rate", 0.8, 1.2),
+        theirs=DELETING,
     ),
     Goal(
         'drain with one INSERT each, `commit="batch"`, / best peer',

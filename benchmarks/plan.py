@@ -64,6 +64,8 @@ PEERS_ON_A_DATABASE = (*PEERS_WITH_HISTORY, "graphile")
 """graphile-worker deletes what is done."""
 WAYS = ("ours-celery", "ours-notify", "ours-poll")
 """A worker is told by the broker, by the database, or by nobody."""
+NO_HISTORY = ("ours-celery-no-history", "ours-work-no-history")
+"""As graphile-worker, they delete what succeeded."""
 CREATORS = ("ours-celery", *PEERS_ON_A_DATABASE)
 FEWER = {"dbos": 2_000, "oban": 5_000}
 """They have no statement for many."""
@@ -88,6 +90,7 @@ SCENARIOS: tuple[Scenario, ...] = (
             Entry("ours-work", 100_000),
             Entry("graphile", 100_000),
             Entry("graphile-2", 100_000),
+            *(Entry(name, 100_000) for name in NO_HISTORY),
             Entry("celery", 6_000),
             *SLOW_DRAINS,
         ),
@@ -105,9 +108,13 @@ SCENARIOS: tuple[Scenario, ...] = (
             Entry("ours-celery-batch", 20_000, INSERT_BATCH),
             Entry("ours-celery", 10_000, WRITE, label="ours-celery-write"),
             Entry("ours-celery-threads", 10_000, WRITE, label="ours-celery-threads-write"),
+            Entry(NO_HISTORY[0], 10_000, WRITE, label="ours-celery-write-no-history"),
             Entry("ours-celery", 10_000, {"handler": "insert_async"}, label="ours-celery-async"),
             Entry(
-                "ours-celery", 10_000, {"handler": "insert_write_async"}, label="ours-celery-async-write"
+                "ours-celery",
+                10_000,
+                {"handler": "insert_write_async"},
+                label="ours-celery-async-write",
             ),
             Entry("ours-celery", 10_000, {"handler": "insert_driver"}, label="ours-celery-driver"),
             Entry("ours-work", 10_000, INSERT),

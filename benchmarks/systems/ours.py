@@ -65,6 +65,7 @@ def _ours(
     *,
     parties: int = 1,
     variables: Mapping[str, str] | None = None,
+    keeps_rows: bool = True,
     missing: Callable[[], str | None] = lambda: None,
 ) -> System:
     return System(
@@ -77,6 +78,7 @@ def _ours(
         finished="SELECT state, count(*), count(DISTINCT id) FROM task_completed"
         " WHERE attempt = 1 AND id > {after} GROUP BY 1"
         " UNION ALL SELECT state, count(*), count(DISTINCT id) FROM task_error GROUP BY 1",
+        keeps_rows=keeps_rows,
         first_scan=None
         if services is WORK
         else "SELECT extract(epoch FROM min(created_at)) FROM task_dispatch",
@@ -88,10 +90,25 @@ def _ours(
     )
 
 
+_NO_HISTORY = {"TASKS_APP_HISTORY": "none"}
 OURS = (
     _ours("ours-celery", "Celery prefork 2 and beat"),
     _ours("ours-celery-batch", "Celery prefork 2 and beat, commit=batch", missing=batches),
     _ours("ours-work", "2 x tasks-app work", WORK, parties=2),
+    _ours(
+        "ours-celery-no-history",
+        "Celery prefork 2 and beat, history none",
+        variables=_NO_HISTORY,
+        keeps_rows=False,
+    ),
+    _ours(
+        "ours-work-no-history",
+        "2 x tasks-app work, history none",
+        WORK,
+        parties=2,
+        variables=_NO_HISTORY,
+        keeps_rows=False,
+    ),
     _ours(
         "ours-notify",
         "2 x tasks-app work, woken by NOTIFY",

@@ -26,6 +26,8 @@ class System:
     """SQL after FROM: the rows that are to be done, above id ``{after}``. None: it keeps none."""
     finished: str | None = None
     """SQL: how many tasks lie in which pool, as rows of (pool, rows, distinct tasks)."""
+    keeps_rows: bool = True
+    """False: a task that succeeded leaves none, so ``finished`` finds none."""
     first_scan: str | None = None
     """SQL, asked while it starts: when a scan first found something, as seconds since 1970."""
     first_claim: str | None = None

@@ -13,6 +13,7 @@ from django.utils.functional import cached_property
 from tasks_app.django.configuration import database_alias
 from tasks_app.django.models import TaskView
 from tasks_app.pool.connection.psycopg_connection import on_psycopg
+from tasks_app.pool.statistics.unkept import unkept
 from tasks_app.runtime.encryption.older_texts import masked_texts
 
 COUNTED = 10_000
@@ -42,6 +43,13 @@ class TaskAdmin(admin.ModelAdmin):
 
     def get_queryset(self, request: Any) -> Any:
         return super().get_queryset(request).using(database_alias())
+
+    def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
+        database = connections[database_alias()]
+        database.ensure_connection()
+        gone = unkept(on_psycopg(database.connection))
+        said = {"subtitle": gone.words} if gone else {}
+        return super().changelist_view(request, said | (extra_context or {}))
 
     @admin.display(ordering="due_at")
     def due(self, task: TaskView) -> datetime | str:

@@ -95,6 +95,13 @@ client.force_login(boss)
 pages = [client.get("/admin/tasks_app/taskview/", {"q": q}) for q in ("", "orders.award", "none")]
 print([(p.status_code, b"orders.award" in p.content) for p in pages])
 print([client.get(f"/admin/tasks_app/taskview/{n}/").status_code for n in ("add", "1/delete")])
+print([b"left no row" in p.content for p in pages])
+from django.db import connection
+from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.pool.connection.psycopg_connection import on_psycopg
+from tasks_app.pool.statistics.parts import note
+note(on_psycopg(connection.connection), [("mail", "default", CountedOutcome.UNKEPT)])
+print(b"1 task of mail succeeded" in client.get("/admin/tasks_app/taskview/").content)
 boss.delete()
 from django.conf import settings
 from django.contrib import admin
@@ -106,8 +113,9 @@ print(admin.site.get_model_admin(TaskView).get_queryset(None).db)
 
     done = shop.manage("shell", "-c", code)
 
-    seen = "[(200, True), (200, True), (200, False)]\n[403, 403]\narchive\n"
-    assert seen in done.stdout, done.stderr
+    pages = "[(200, True), (200, True), (200, False)]\n[403, 403]\n"
+    told = "[False, False, False]\nTrue\n"
+    assert f"{pages}{told}archive\n" in done.stdout, done.stderr
 
 
 def test_the_admin_says_held_and_no_date_of_the_year_9899(shop: Site) -> None:

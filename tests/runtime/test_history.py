@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from tasks_app import NewTask, create_group
+from tasks_app import NewTask, create_group, explain_task
 from tasks_app.domain.errors import HandlerError
+from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.runtime.statistics.task_counts import TASK_COUNTS
 from tests.runtime.bench import EFFECT, Bench
@@ -116,8 +117,17 @@ def test_they_are_counted(bench: Bench) -> None:
     declare(bench, "each", history="none")
 
     run(bench, "each", 0, 0, 0)
+    bench.handler("kept")(lambda ctx: None)
+    bench.create("kept")
+    bench.drain()
 
-    assert bench.sql("SELECT sum(number) FROM task_count_part WHERE name = 't'") == 3
+    with bench.engine.connect() as connection:
+        found = connection.execute(
+            text("SELECT name, outcome, sum(number) FROM task_count_part GROUP BY 1, 2")
+        )
+        counted = {tuple(row) for row in found}
+    done, unkept = CountedOutcome.DONE, CountedOutcome.UNKEPT
+    assert counted == {("t", done, 3), ("t", unkept, 3), ("kept", done, 1)}
 
 
 @pytest.mark.parametrize("way", ["plain", "async", "batch"])
@@ -147,15 +157,28 @@ def test_who_lost_his_claim_deletes_nothing(bench: Bench, way: str, attempt: int
     assert len(bench.attempts(task_id)) == attempt - 1
 
 
-@pytest.mark.parametrize("wrong", ["some", "none,x", "all,=none", "all,x=some"])
+@pytest.mark.parametrize("wrong", ["some", "none,x", "all,=none", "all,x=some", "all,"])
 def test_what_the_setting_refuses(bench: Bench, wrong: str) -> None:
     with pytest.raises(ValueError, match="history"):
         bench.settings(history=wrong)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("bulk=none", "'bulk=none' is no history of all other queues, as in 'all,bulk=none'"),
+        ("all,q=none,q=all", "queue 'q' has two histories"),
+    ],
+)
+def test_what_it_says_of_what_it_refuses(bench: Bench, wrong: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        bench.settings(history=wrong)
+
+
 def test_a_wrong_history_is_refused_where_it_is_declared(bench: Bench) -> None:
-    with pytest.raises(HandlerError, match="history 'some' is none of all, failures, none"):
-        bench.handler("t", history="some")(lambda ctx: None)
+    for wrong in ("some", True, ["none"]):
+        with pytest.raises(HandlerError, match="is none of all, failures, none"):
+            bench.handler("t", history=wrong)(lambda ctx: None)
 
 
 def test_what_a_unique_key_keeps_out_it_keeps_out(bench: Bench) -> None:
@@ -180,3 +203,19 @@ def test_its_transitions_are_logged(bench: Bench, way: str) -> None:
 
     ends = "SELECT count(*) FROM task_transition WHERE event = 'succeed'"
     assert (bench.sql(ends), bench.sql(ROWS)) == (2, 0)
+
+
+def test_a_callback_that_left_no_row_is_not_awaited(bench: Bench) -> None:
+    bench.handler("m", history="none")(lambda ctx: None)
+    bench.handler("then", history="none")(lambda ctx: bench.runs.append("then"))
+    with bench.engine.begin() as connection:
+        create_group(connection, [NewTask("m")], then=NewTask("then"))
+    bench.drain()
+
+    with bench.engine.connect() as connection:
+        callback = connection.execute(text("SELECT callback_id FROM task_group")).scalar_one()
+        finding = explain_task(connection, callback).findings[0]
+
+    assert bench.runs == ["then"]
+    assert "is in no pool" in finding.fact
+    assert "it succeeded and left no row" in finding.advice

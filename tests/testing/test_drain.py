@@ -482,3 +482,17 @@ def test_a_late_write_is_there_if_the_run_succeeds(
     drain(noted, registry=registry)
 
     assert notes(noted) == ([] if fails else ["late"])
+
+
+def test_a_success_that_leaves_no_row_is_in_the_record(
+    session: Session, registry: Registry
+) -> None:
+    @handler("a", registry=registry, history="none")
+    def one(ctx: TaskContext) -> dict[str, int]:
+        return {"n": 1}
+
+    task_id = create_task(session, one)
+
+    (run,) = drain(session, registry=registry).succeeded
+    assert (run.task_id, run.result) == (task_id, None)
+    assert get_task(session, task_id) is None

@@ -218,4 +218,12 @@ ENDS_OF_RUNS = (
         "attempts AS (SELECT 1),",
         f"{HISTORY}what_stays_of_those_that_succeeded",
     ),
+    mutant(
+        "no history: nobody is told",
+        "Of successes that left no row it is counted that they did, so that pages tell.",
+        "tasks_app/runtime/statistics/task_counts.py",
+        "                    if not settlement.is_kept:",
+        "                    if settlement.is_kept is None:",
+        f"{HISTORY}they_are_counted",
+    ),
 )

@@ -12,14 +12,16 @@ from sqlalchemy import Connection
 from tasks_app.cli import listing, output
 from tasks_app.cli.arguments import fingerprint_digits
 from tasks_app.cli.database import transaction
-from tasks_app.cli.tasks.trail import tell_trail
+from tasks_app.cli.tasks.trail import refuse_unknown, tell_trail
 from tasks_app.domain.coordination.groups import GroupProgress
 from tasks_app.domain.explain.last_attempt import why_last
 from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Pool, State
+from tasks_app.monitor.pages.tasks import unkept_of
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.flow_control.pause import paused
 from tasks_app.pool.groups.browse import groups_of
+from tasks_app.pool.statistics.unkept import unkept
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.pool.tasks import browse, checkpoint
 from tasks_app.runtime.encryption.encryption import encryption
@@ -64,6 +66,7 @@ def list_(*, wide: bool, json_: bool, **filters: Any) -> None:
         tasks, now = browse.find(connection, **filters), instant(connection)
         going = [task.id for task in tasks if task.pool == Pool.PENDING and task.attempt]
         causes = browse.last_causes(connection, going)
+        gone = None if json_ else unkept_of(connection, filters)
     causes = {
         task.id: masks().text(task.name, causes[task.id], task.payload)
         for task in tasks
@@ -74,6 +77,8 @@ def list_(*, wide: bool, json_: bool, **filters: Any) -> None:
         shown = [{**asdict(task), "last_error": causes.get(task.id)} for task in tasks]
         output.print_json(shown)
         return
+    if gone is not None:
+        click.echo(gone.words, err=True)
     if not tasks:
         click.echo("There is no such task.")
         return
@@ -154,11 +159,8 @@ def show(task_id: int, *, trail: bool, decrypt: bool, json_: bool) -> None:
         attempts = browse.attempts(connection, task_id)
         kept = _kept(connection, task)
         groups = groups_of(connection, task_id, exists=task is not None)
-    if task is None:
-        awaited = groups.callback_of
-        it = "" if awaited is None else f", it is the callback of group {awaited.id}"
-        look = "list" if awaited is None else f"groups show {awaited.id}"
-        output.refuse(f"There is no task {task_id}{it}. Run: tasks-app {look}")
+        if task is None:
+            refuse_unknown(connection, task_id, groups.callback_of)
     task, attempts = _as_asked(task, attempts, decrypt=decrypt)
     last = attempts[-1] if attempts else None
     why = why_last(task, last) if task.state is State.FAILED else None
@@ -216,6 +218,7 @@ def stats(*, json_: bool) -> None:
     with transaction() as connection:
         counts = browse.stats(connection)
         pauses = paused(connection)
+        gone = unkept(connection)
     if json_:
         output.print_json(list(counts))
         return
@@ -223,6 +226,8 @@ def stats(*, json_: bool) -> None:
         ("name", "queue", "state", "tasks", "oldest due"),
         [(c.name, c.queue, c.state, c.number, c.oldest_due_at) for c in counts],
     )
+    if gone is not None:
+        click.echo(gone.words)
     for stopped in pauses:
         queue = "every queue" if stopped.queue == EVERY_QUEUE else f"queue {stopped.queue}"
         reason = f": {stopped.reason}" if stopped.reason else ""

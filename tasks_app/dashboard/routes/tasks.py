@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
@@ -22,6 +22,7 @@ from tasks_app.dashboard.security.guard import HttpError, requires
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.monitor.pages.task import TaskPage, task_page
 from tasks_app.monitor.pages.tasks import FILTERS, SINCE, Tasks, page_by_page, tasks
+from tasks_app.pool.statistics.unkept import unkept
 from tasks_app.pool.tasks.cancel import Cancelled
 from tasks_app.pool.tasks.requeue import Requeued
 from tasks_app.runtime.api.amend_waiting import (
@@ -135,9 +136,13 @@ async def export_tasks(request: Request, desk: Desk) -> Response:
 def _task(request: Request, desk: Desk) -> TaskPage:
     task_id = row_id(request.path_params["task_id"])
     model = desk.reader.read(("task", task_id), lambda c: task_page(c, desk.settings, task_id))
-    if model is None:
-        raise HttpError(404, f"There is no task {task_id}. It may have been pruned.")
-    return model
+    return model or _not_found(task_id, desk)
+
+
+def _not_found(task_id: int, desk: Desk) -> NoReturn:
+    gone = desk.reader.read("unkept", unkept)
+    words = f" {gone.words}" if gone else ""
+    raise HttpError(404, f"There is no task {task_id}. It may have been pruned.{words}")
 
 
 @requires(Role.VIEWER)
@@ -156,9 +161,7 @@ async def show_decrypted(request: Request, desk: Desk) -> Response:
         with desk.reader.engine.connect() as connection:
             return task_page(connection, desk.settings, task_id, decrypt=True)
 
-    model = await run_in_threadpool(read)
-    if model is None:
-        raise HttpError(404, f"There is no task {task_id}. It may have been pruned.")
+    model = await run_in_threadpool(lambda: read() or _not_found(task_id, desk))
     return render(request, "tasks/decrypted.html", model=model, at=model.at)
 
 

@@ -96,11 +96,17 @@ class HistoryLevels(NamedTuple):
 def parse_histories(text: str) -> HistoryLevels:
     """Read the text of the setting; raises ValueError."""
     first, *others = (part.strip() for part in text.split(","))
+    if "=" in first:
+        raise ValueError(
+            f"{first[:60]!r} is no history of all other queues, as in 'all,{first[:60]}'"
+        )
     queues = {}
     for other in others:
         queue, equals, history = (part.strip() for part in other.partition("="))
         if not (queue and equals):
             raise ValueError(f"{other[:60]!r} is no queue=history")
+        if queue in queues:
+            raise ValueError(f"queue {queue[:60]!r} has two histories")
         queues[queue] = parse_history(history)
     return HistoryLevels(parse_history(first), queues)
 
@@ -108,5 +114,5 @@ def parse_histories(text: str) -> HistoryLevels:
 def parse_history(text: str) -> HistoryLevel:
     """Raises ValueError."""
     if text not in list(HistoryLevel):
-        raise ValueError(f"{text[:60]!r} is none of {', '.join(HistoryLevel)}")
+        raise ValueError(f"{str(text)[:60]!r} is none of {', '.join(HistoryLevel)}")
     return HistoryLevel(text)

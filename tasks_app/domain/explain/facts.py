@@ -21,6 +21,7 @@ from tasks_app.domain.explain.surroundings import (
 )
 from tasks_app.domain.flow_control.circuit_breaker import BreakerStanding
 from tasks_app.domain.queues.queue import Queue
+from tasks_app.domain.statistics.unkept import Unkept
 from tasks_app.domain.tasks.states import Pool, State, pool_of
 
 MOST_AHEAD = 10_000
@@ -84,6 +85,8 @@ class TaskFacts:
     now: datetime
     """The database's clock."""
     row: StoredRow | None
+    unkept: Unkept | None = None
+    """Successes that left no row; read if the task has none."""
     last: LastAttempt | None = None
     stop: Stop | None = None
     denial: Denial | None = None

@@ -21,7 +21,7 @@ def awaits_its_group(facts: TaskFacts) -> Finding | None:
             "callback", fact, f"The end of the last calls it: tasks-app groups show {group.id}"
         )
     fact = f"It would be the callback of group {group.id}, {_stands(group)}, and is in no pool"
-    advice = "None was declared for that end, or its age removed it"
+    advice = "None was declared for that end, it succeeded and left no row, or its age removed it"
     return ok("callback", fact, f"{advice}: tasks-app groups show {group.id}")
 
 

@@ -20,10 +20,11 @@ _ENDINGS = {
 def unknown(facts: TaskFacts) -> Finding | None:
     if facts.row is not None or facts.callback_of is not None:
         return None
+    gone = f"It may have left no row. {facts.unkept.words} Or: its" if facts.unkept else "Its"
     return warn(
         "unknown",
         f"There is no task {facts.task_id} in any pool",
-        "Its producer rolled back or has not committed yet, or its age removed it; "
+        f"{gone} producer rolled back or has not committed yet, or its age removed it; "
         "look for its business key: tasks-app list --biz-key KEY.",
     )
 

@@ -25,6 +25,8 @@ class CountedOutcome(IntEnum):
     """A write that the database refused, as the lease had been lost: the task is another run's."""
     DUPLICATE = 12
     """An id of a message that could not be claimed: taken, over or held back."""
+    UNKEPT = 13
+    """Of the done ones, whose row was not kept: counted a second time."""
 
 
 _OVER = {

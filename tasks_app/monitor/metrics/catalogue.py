@@ -68,7 +68,8 @@ DISPATCH_LAG = Metric(
 
 OUTCOMES = Metric(
     "tasks_app_outcomes_total",
-    "How often runs and tasks ended so; retried, released, rescued and snoozed ones go on.",
+    "How often runs and tasks ended so; retried, released, rescued and snoozed ones go on. Done "
+    "ones that left no row are counted, too.",
     ("name", "queue", "outcome"),
     Kind.COUNTER,
 )

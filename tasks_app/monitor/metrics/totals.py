@@ -27,7 +27,7 @@ def totals(connection: Connection, _settings: Settings) -> Iterator[Sample]:
     for each in found:
         if each.outcome in events:
             events[each.outcome] += each.number
-        else:
+        elif each.outcome is not CountedOutcome.UNKEPT:
             labels = (each.name, each.queue, each.outcome.name.lower())
             yield Sample(m.OUTCOMES, each.number, labels)
     for outcome, number in events.items():

@@ -8,10 +8,12 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from tasks_app.domain.statistics.unkept import Unkept
 from tasks_app.monitor.pages.errors import causes
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.pages import find as rows
 from tasks_app.pool.pages.find import Hit
+from tasks_app.pool.statistics.unkept import unkept
 
 _MOST_ID = 2**63 - 1
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
@@ -24,6 +26,8 @@ class Hits:
     at: datetime
     text: str
     hits: tuple[Hit, ...]
+    unkept: Unkept | None = None
+    """Successes that left no row; read if nothing is called so."""
 
     @property
     def only(self) -> Hit | None:
@@ -43,4 +47,5 @@ def find(connection: Connection, asked: str) -> Hits:
         hits += [Hit("error", each.fingerprint, each.error, exact=True) for each in found]
     if asked:
         hits += [*rows.by_key(connection, asked), *rows.by_name(connection, asked)]
-    return Hits(instant(connection), asked, tuple(hits))
+    gone = unkept(connection) if asked and not hits else None
+    return Hits(instant(connection), asked, tuple(hits), gone)

@@ -67,6 +67,8 @@ class History:
     ran: Percentiles
     slowest: tuple[Slow, ...]
     most_failing: tuple[Failing, ...]
+    unkept: int = 0
+    """Of the done ones, those that left no row."""
 
     @property
     def highest(self) -> int:
@@ -108,7 +110,8 @@ def read_history(
     """Read any time, which ``within`` names, with the ``most`` slow and failing names."""
     grain, length = wanted.grain, wanted.within
     at = now or instant(connection)
-    bars = _bars(history(connection, wanted, now=at), grain, at - length, at)
+    points = history(connection, wanted, now=at)
+    bars = _bars(points, grain, at - length, at)
     spread = times(connection, wanted, now=at)
     waited = [spread[0].waited_ms(share) if spread else None for share in (0.5, 0.95, 0.99)]
     ran = [spread[0].ran_ms(share) if spread else None for share in (0.5, 0.95, 0.99)]
@@ -123,6 +126,7 @@ def read_history(
         ran=Percentiles(*ran),
         slowest=tuple(slowest(connection, wanted, most, now=at)),
         most_failing=tuple(most_failing(connection, wanted, most, now=at)),
+        unkept=sum(each.number for each in points if each.outcome is CountedOutcome.UNKEPT),
     )
 
 

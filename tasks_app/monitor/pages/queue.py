@@ -11,6 +11,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import format_duration
 from tasks_app.domain.flow_control.fair_share import Shares
 from tasks_app.domain.queues.queue import Queue
+from tasks_app.domain.statistics.unkept import Unkept
 from tasks_app.monitor.pages.flow_control import (
     BreakerLine,
     LimitLine,
@@ -26,6 +27,7 @@ from tasks_app.pool.pages import overview
 from tasks_app.pool.pages import queues as rows
 from tasks_app.pool.pages.overview import NameLine
 from tasks_app.pool.runs import heartbeats
+from tasks_app.pool.statistics.unkept import unkept
 
 MOST_WORKERS, MOST_KEYS, MOST_WAITING = 100, 100, 1_000
 
@@ -95,6 +97,8 @@ class QueuePage:
     """Those that its tasks depend on."""
     locks: tuple[LockLine, ...]
     """Those that its tasks hold or wait for."""
+    unkept: Unkept | None
+    """Successes that left no row."""
 
 
 def queue_page(connection: Connection, settings: Settings, queue: str) -> QueuePage:
@@ -124,6 +128,7 @@ def queue_page(connection: Connection, settings: Settings, queue: str) -> QueueP
         shares=() if weights is None else _shares(connection, queue, weights),
         breakers=tuple(each for each in breakers(connection) if {*names} & {*each.names}),
         locks=tuple(each for each in held if each.task_id and ours.get(each.task_id) == queue),
+        unkept=unkept(connection, queue=queue),
     )
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Connection, Engine
 
+from tasks_app.domain.statistics.unkept import Unkept
+from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.pages import tasks as rows
 from tasks_app.pool.pages.tasks import FILTERS, MOST, TaskLine
+from tasks_app.pool.statistics.unkept import unkept
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.encryption.older_texts import masked_errors, masked_texts
 
@@ -24,6 +28,8 @@ SELECTIONS = {
     "error": "error_text",
 }
 """Filters that a bulk knows, too, and what it calls them."""
+_NEVER_THEIRS = frozenset({"error", "fingerprint", "group", "held"})
+"""No success that left no row has one of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,8 @@ class Tasks:
     """All that match, or ``most``."""
     more: bool
     """There may be more than ``number``: not all tasks were looked at."""
+    unkept: Unkept | None
+    """Successes that may fit, too, and left no row."""
     older: int | None
     """The id to go on below, where more tasks may fit; None: this is the last page."""
 
@@ -63,8 +71,22 @@ def tasks(connection: Connection, filters: dict[str, str], *, before: int | None
         remarks=remarks,
         number=min(found.number, MOST),
         more=found.number > MOST or not found.whole,
+        unkept=unkept_of(connection, filters),
         older=found.below,
     )
+
+
+def unkept_of(connection: Connection, filters: Mapping[str, Any]) -> Unkept | None:
+    """Return successes that left no row, where the filters ask for successes, too.
+
+    The counters know their names and queues; any of them may fit the other filters.
+    """
+    said = {"pool": Pool.COMPLETED, "state": State.SUCCEEDED}
+    said |= {key: value for key, value in filters.items() if value}
+    places = said["pool"], said["state"].upper()
+    if places != (Pool.COMPLETED, State.SUCCEEDED) or said.keys() & _NEVER_THEIRS:
+        return None
+    return unkept(connection, name=said.get("name"), queue=said.get("queue"))
 
 
 def _remark(row: TaskLine, last_error: str | None) -> str:

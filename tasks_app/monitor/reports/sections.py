@@ -13,6 +13,7 @@ from tasks_app.monitor.reports.report import Report
 MOST_LINES = 20
 _TWICE = CountedOutcome.DUPLICATE.name.lower()
 """It is no end of a run: scan and producer may both have told the broker."""
+_UNKEPT = CountedOutcome.UNKEPT.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def summary(report: Report) -> tuple[str, ...]:
     """Return sentences on how much was done, and how well."""
     past = report.history
     outcomes = dict(report.outcomes)
-    twice = outcomes.pop(_TWICE, 0)
+    twice, unkept = outcomes.pop(_TWICE, 0), outcomes.pop(_UNKEPT, 0)
     ends = ", ".join(f"{number:,} {name}" for name, number in outcomes.items())
     dropped = f"{twice:,} ids of messages had nothing to start and were dropped: harmless."
     if not ends:
@@ -51,6 +52,7 @@ def summary(report: Report) -> tuple[str, ...]:
         f"Ended: {ends}.",
         f"{report.done_per_s:,.2f} done a second. The fullest {report.grain} had {fullest}.",
         f"{_percent(past.bad_ratio)} of the runs did not succeed.",
+        *([f"{unkept:,} of the done ones left no row, as their history says."] if unkept else []),
         *([dropped] if twice else []),
     )
 

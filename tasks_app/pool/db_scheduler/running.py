@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.config.retention import HistoryLevel, parse_histories
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.statistics.outcomes import outcome_of
+from tasks_app.domain.statistics.outcomes import CountedOutcome, outcome_of
 from tasks_app.domain.tasks.records import HINT_WAIT
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.domain.text_array import text_array
@@ -154,6 +154,7 @@ BEGIN
             FOR v_moved IN {forget}
             LOOP
                 v_went := '{State.SUCCEEDED}';
+                {bound(NOTE.text, _NOTED | {"outcomes": f"ARRAY[{CountedOutcome.UNKEPT:d}]"})};
             END LOOP;
         END IF;
     END IF;

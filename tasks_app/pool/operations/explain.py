@@ -27,6 +27,7 @@ from tasks_app.pool.flow_control.capacity import rooms_of
 from tasks_app.pool.operations.audit import last_hold
 from tasks_app.pool.operations.connection_limits import connection_limits
 from tasks_app.pool.operations.explain_statements import AHEAD, AROUND, NAMES, ROW, TURN
+from tasks_app.pool.statistics.unkept import unkept
 
 
 def read_facts(
@@ -42,7 +43,7 @@ def read_facts(
     found = dict(connection.execute(ROW, {"id": task_id, "now": now}).one()._mapping)  # noqa: SLF001
     at = found.pop("now")
     if found["id"] is None:
-        return TaskFacts(task_id, at, None, late_after=late_after)
+        return TaskFacts(task_id, at, None, unkept(connection, now=now), late_after=late_after)
     row = StoredRow(**{**found, "state": State(found["state"])})
     values = {
         **{name: getattr(row, name) for name in ("id", "queue", "name", "owner", "scan_at")},

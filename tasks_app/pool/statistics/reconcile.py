@@ -3,6 +3,7 @@
 A killed process loses what it has not written, a crashed server all parts. Each end of a task is a
 row of a pool, though, with its instants. Never lowered: requeued tasks have left their pool, and
 their first end stays counted. Nor is it lowered how many took at most so long: totals never fall.
+Of successes that left no row it is counted that they did, so they hide no row that is missing.
 """
 
 from __future__ import annotations
@@ -72,11 +73,17 @@ def _raise(ended: str) -> str:
         SELECT name, queue, outcome, {bucket("wait")} AS w, {bucket("run")} AS r,
             count(*) AS number, coalesce(sum(wait), 0) AS wait_ms, coalesce(sum(run), 0) AS run_ms
         FROM ended GROUP BY 1, 2, 3, 4, 5),
-    sums AS MATERIALIZED (
+    of_rows AS MATERIALIZED (
         SELECT name, queue, outcome, CAST(sum(number) AS bigint) AS number,
             CAST(sum(wait_ms) AS bigint) AS wait_ms, CAST(sum(run_ms) AS bigint) AS run_ms,
             {counted("w", "number")} AS waits, {counted("r", "number")} AS runs
         FROM bucketed GROUP BY 1, 2, 3),
+    sums AS MATERIALIZED (
+        SELECT r.name, r.queue, r.outcome, r.number + coalesce(u.number, 0) AS number, r.wait_ms,
+            r.run_ms, r.waits, r.runs
+        FROM of_rows r LEFT JOIN {COUNT} u ON u.span = {HOUR} AND u.at = :hour
+            AND u.name = r.name AND u.queue = r.queue AND u.outcome = {CountedOutcome.UNKEPT:d}
+            AND r.outcome = {CountedOutcome.DONE:d}),
     known AS (
         SELECT coalesce(sum(c.number), 0) AS number FROM {COUNT} c JOIN sums s
         USING (name, queue, outcome) WHERE c.span = {HOUR} AND c.at = :hour

@@ -202,7 +202,8 @@ class EndOfRun:
         for result in (yield from generators.execute(self.pgconn)):
             if result.status == ExecStatus.FATAL_ERROR:
                 raise errors.error_from_result(result)
-        for name, sql, types in [(n, s, None) for n, s in _PREPARED.items()] + [last[:3]]:
+        ours = [(n, s, None) for n, s in _PREPARED.items() if n not in self.names]
+        for name, sql, types in [*ours, last[:3]]:
             self.pgconn.send_prepare(name, sql, types)
             (result,) = yield from generators.execute(self.pgconn)
             if result.status != ExecStatus.COMMAND_OK:

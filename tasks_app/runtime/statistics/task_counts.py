@@ -24,6 +24,7 @@ KEPT_MINUTES = 14
 """What could not be written for longer is counted from the pools."""
 _WAITS, _RUNS = 3, 3 + BUCKETS
 _SUCCEEDED, _DONE = State.SUCCEEDED, int(CountedOutcome.DONE)
+_UNKEPT = int(CountedOutcome.UNKEPT)
 _EMPTY = [0] * (3 + 2 * BUCKETS)
 
 Key = tuple[str, str, int]
@@ -73,6 +74,9 @@ class TaskCounts:
                     if began is not None:
                         wait_ms = int((began + offset - task.due_s) * 1000)
                         _time(cell, wait_ms, settlement.run_ms or 0)
+                    if not settlement.is_kept:
+                        key = (task.name, task.queue, _UNKEPT)
+                        (cells.get(key) or self._new(cells, key))[0] += 1
                 else:
                     key = (task.name, task.queue, int(outcome_of(state, settlement.event)))
                     (cells.get(key) or self._new(cells, key))[0] += 1
@@ -164,6 +168,8 @@ def _ended(
             if one.began is not None and state is _SUCCEEDED:
                 waited = one.began - task.due_s
             yield key, now, waited, one.run_ms
+            if state is _SUCCEEDED and not one.is_kept:
+                yield (task.name, task.queue, _UNKEPT), now, None, None
 
 
 def _time(cell: list[int], wait_ms: int, run_ms: int) -> None:

@@ -12,6 +12,7 @@ from tasks_app.domain.errors import TasksError
 from tasks_app.pool.connection.planner import PLANNED
 from tasks_app.pool.db_scheduler import functions
 from tasks_app.pool.db_scheduler.statements import UnfitStatementError
+from tasks_app.pool.statistics.unkept import unkept
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.schedules.sql_tasks import sql_tasks_of
 from tests.pool.db_scheduler.conftest import SETTINGS, create, effects, run
@@ -57,6 +58,10 @@ def test_who_succeeded_leaves_what_its_history_says(
 
     assert len(effects(engine)) == 4
     assert ends() == {"add": ("SUCCEEDED", 1, 0, 0), "divide": ("PENDING", 1, 1, 0)}
+    with engine.connect() as connection:
+        gone = unkept(connection)
+    assert gone is not None
+    assert (gone.number, gone.names) == (3, ("failures", "none", "quiet"))
 
 
 def test_failures_wait_by_the_policy_and_end_in_the_error_pool(engine: Engine, ends: Any) -> None:
