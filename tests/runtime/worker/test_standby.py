@@ -72,11 +72,13 @@ def test_it_scans_when_no_beat_lives_until_one_comes(bench: Bench, appoint) -> N
     until(lambda: second in memory.ids(), 10)
 
 
-def test_its_first_look_comes_when_the_scan_can_see_its_child(bench: Bench) -> None:
+def test_its_first_look_comes_when_the_scan_can_see_its_child(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise that scan publishes nothing for this child, and the next is a whole look later."""
     child, order = bench.child(), []
-    known = child.renewer.known
-    child.renewer.known = Mock(wait=lambda _: known.wait(30) and order.append("known"))
+    known, wait = child.renewer.known, child.renewer.known.wait
+    monkeypatch.setattr(known, "wait", lambda _: wait(30) and order.append("known"))
     leader = Mock(hold=lambda: order.append("look"))
     standby = Standby(bench.settings(), leader, child, HURRIED)
 
