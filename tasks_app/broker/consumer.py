@@ -17,7 +17,6 @@ from celery.worker import state
 from celery.worker.consumer import Consumer
 from kombu.exceptions import KombuError
 
-from tasks_app.broker.guard.foreign_tasks import own_queues, serves_only
 from tasks_app.broker.outage import Outage, why_away
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import printable
@@ -44,16 +43,9 @@ class PatientConsumer(Consumer):
     _in_vain = 0
     """Starts since it was ready for the last time."""
 
-    def __init__(self, *args: Any, app: Any, worker_options: Any = None, **options: Any) -> None:
-        """Leave out Celery's mingle where only our queues are served.
-
-        It asks other workers which Celery tasks were revoked, for a whole second at each start.
-        """
+    def __init__(self, *args: Any, **options: Any) -> None:
         self.outage = Outage()
-        given = dict(worker_options or {})
-        if serves_only(app, own_queues()):
-            given["without_mingle"] = True
-        super().__init__(*args, app=app, worker_options=given, **options)
+        super().__init__(*args, **options)
 
     def on_ready(self) -> None:
         """Take note that the broker lets us consume."""
