@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from tasks_app.domain.config.settings import load_settings
-from tasks_app.domain.errors import USAGE, ConfigurationError
-from tasks_app.runtime.framework import set_up_framework
+from tasks_app.runtime.gc_pause import uncollected
 
 
 def find_app() -> Any:
@@ -15,11 +13,16 @@ def find_app() -> Any:
     return app
 
 
-try:
-    from tasks_app.broker.app import make_celery  # its tables have the schema's name in them
+with uncollected():  # little of what imports make is garbage
+    from tasks_app.domain.config.settings import load_settings
+    from tasks_app.domain.errors import USAGE, ConfigurationError
+    from tasks_app.runtime.framework import set_up_framework
 
-    set_up_framework()
-    app = make_celery(load_settings(), find_app)
-except ConfigurationError as error:
-    sys.stderr.write(f"{error}\n")
-    raise SystemExit(USAGE) from None
+    try:
+        from tasks_app.broker.app import make_celery  # its tables have the schema's name in them
+
+        set_up_framework()
+        app = make_celery(load_settings(), find_app)
+    except ConfigurationError as error:
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(USAGE) from None

@@ -1,6 +1,6 @@
 """The group of all commands: ``tasks-app …`` and, inside Celery, ``celery -A tasks_app pool …``.
 
-Every start of ``celery`` imports this module, so it imports click and nothing else.
+Every start of ``celery`` imports this module, so it imports click and nothing else that costs.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+
+from tasks_app.runtime.gc_pause import uncollected
 
 COMMANDS = {
     "demo": "tasks_app.cli.processes.servers:demo",
@@ -92,7 +94,10 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         module, _, name = COMMANDS.get(cmd_name, "").partition(":")
-        command: click.Command | None = getattr(import_module(module), name) if module else None
+        if not module:
+            return None
+        with uncollected():  # little of what imports make is garbage
+            command: click.Command = getattr(import_module(module), name)
         return command
 
     def resolve_command(

@@ -1,6 +1,7 @@
-"""Big calls without the garbage collector: what they make is no garbage before they end.
+"""Big calls and imports without the garbage collector: what they make is no garbage yet.
 
-It would walk all objects of the process again and again, for a third of the time of such a call.
+It would walk all objects of the process again and again, for a third of the time of such a call,
+and a tenth of the imports of a worker.
 """
 
 from __future__ import annotations

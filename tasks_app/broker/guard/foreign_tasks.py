@@ -15,10 +15,11 @@ from typing import Any
 from celery import Celery
 from celery.worker.strategy import default
 
-from tasks_app.broker.config.defaults import OURS
+from tasks_app.broker.config.defaults import CONTROL_QUEUE, OURS
 from tasks_app.broker.guard.body import is_name, is_ours
 from tasks_app.broker.guard.other_pools import HEADER, Strangers
 from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.runtime.handlers.registry import HANDLERS
 
 log = quiet_logger(__name__)
 
@@ -26,6 +27,16 @@ JSON = "application/json"
 TO_PUT_BACK = ("body_encoding", "delivery_info", "delivery_tag")
 FIRST_YEAR, LAST_YEAR = 1, 9999
 """Between them a change of zone makes no date overflow."""
+
+
+def own_queues() -> frozenset[str]:
+    """Return the queues whose messages are all ours."""
+    return frozenset({*HANDLERS.queues, CONTROL_QUEUE})
+
+
+def serves_only(app: Celery, queues: frozenset[str]) -> bool:
+    """Whether the app's worker consumes no others just now."""
+    return bool(queues >= app.amqp.queues.consume_from.keys())
 
 
 def guard_queues(app: Celery, ours: frozenset[str]) -> None:
@@ -37,7 +48,7 @@ def guard_queues(app: Celery, ours: frozenset[str]) -> None:
     strangers = Strangers()
 
     def came_over_ours(message: Any) -> bool:
-        if ours >= app.amqp.queues.consume_from.keys():
+        if serves_only(app, ours):
             return True
         return (message.delivery_info or {}).get("routing_key") in ours
 

@@ -17,7 +17,7 @@ from tasks_app.broker.checks.startup import check_surroundings, ends_the_process
 from tasks_app.broker.config.defaults import CONTROL_QUEUE
 from tasks_app.broker.config.time_limits import take_limits
 from tasks_app.broker.events.reporter import Reporter
-from tasks_app.broker.guard.foreign_tasks import guard_queues
+from tasks_app.broker.guard.foreign_tasks import guard_queues, own_queues, serves_only
 from tasks_app.broker.guard.redis_channel import drop_what_is_no_message
 from tasks_app.broker.internals import check_guard, said_at_start
 from tasks_app.broker.worker.delay_pump import Pump
@@ -99,7 +99,7 @@ def _connect_parent(app: Celery, settings: Settings, process: ProcessState) -> N
         os.environ[NODE_VARIABLE] = str(sender)
         os.environ[QUEUES_VARIABLE] = ",".join(queues)
         os.environ[SLOTS_VARIABLE] = str(new_slot_path())
-        guard_queues(instance.app, frozenset({*HANDLERS.queues, CONTROL_QUEUE}))
+        guard_queues(instance.app, own_queues())
 
     @signals.worker_init.connect(weak=False)
     @ends_the_process
@@ -114,6 +114,9 @@ def _connect_parent(app: Celery, settings: Settings, process: ProcessState) -> N
         limits = take_limits(sender, settings)
         check_limits(sender.pool_cls, HANDLERS, sender.app.amqp.queues.consume_from, limits)
         check_surroundings(app, settings)
+        if serves_only(sender.app, own_queues()):
+            # Celery asks other workers for a whole second which of its own tasks were revoked.
+            sender.options["without_mingle"] = True
         # What is loaded by now stays. A collection in a child would walk it for 60 ms and write
         # to every page that it shares with its siblings.
         gc.freeze()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 
@@ -27,6 +28,8 @@ class LeaseRenewer:
         self._queues_shown: tuple[str, ...] = ()
         self.due_at = 0.0
         """By ``time.monotonic``."""
+        self.known = threading.Event()
+        """Set once the scan can see that this child serves its queues."""
         patience = settings.healthy_for + settings.renew_every
         self._liveness = Liveness(DB, good_for_s=patience.total_seconds())
 
@@ -57,6 +60,7 @@ class LeaseRenewer:
             self._inflight.renewed(renewal.ids, held_until)
         self._liveness.beat()
         self._queues_shown = queues
+        self.known.set()
         self.due_at = time.monotonic() + self._every_s
 
     def _running(self) -> Sequence[dict[str, object]]:

@@ -31,6 +31,8 @@ class StandbyTiming:
     """How often a standby looks."""
 
     look_every_s: float = 1.0
+    first_look_within_s: float = 0.25
+    """So that children that start together do not ask together."""
     longest_nap_s: float = 5.0
     """While another process leads."""
     hunger_every_s: float = 6.0
@@ -70,7 +72,8 @@ class Standby:
             self._thread.join(JOIN_S)
 
     def _work(self) -> None:
-        nap = self._rng.random()
+        self._child.renewer.known.wait(self._timing.look_every_s)  # or its scan would pass us by
+        nap = self._rng.uniform(0.0, self._timing.first_look_within_s)
         while not self._child.inflight.stopping.wait(nap):  # it drains, ends, or has no parent
             nap = self._look()
         self._leader.lead.release()

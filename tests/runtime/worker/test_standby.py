@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
@@ -25,7 +26,7 @@ HOLDER = "SELECT holder FROM task_lease WHERE name = 'scan' AND held_until > now
 QUIET = "SELECT now() - done_at > interval '0.5s' FROM task_lease WHERE name = 'scan'"
 
 
-HURRIED = StandbyTiming(look_every_s=0.05, hunger_every_s=0.05)
+HURRIED = StandbyTiming(look_every_s=0.05, first_look_within_s=0.05, hunger_every_s=0.05)
 
 
 @pytest.fixture
@@ -69,6 +70,23 @@ def test_it_scans_when_no_beat_lives_until_one_comes(bench: Bench, appoint) -> N
 
     assert bench.sql(HOLDER) == "beat"
     until(lambda: second in memory.ids(), 10)
+
+
+def test_its_first_look_comes_when_the_scan_can_see_its_child(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise that scan publishes nothing for this child, and the next is a whole look later."""
+    child, order = bench.child(), []
+    known, wait = child.renewer.known, child.renewer.known.wait
+    monkeypatch.setattr(known, "wait", lambda _: wait(30) and order.append("known"))
+    leader = Mock(hold=lambda: order.append("look"))
+    standby = Standby(bench.settings(), leader, child, HURRIED)
+
+    standby.start()
+
+    until(lambda: "look" in order)
+    standby.stop()
+    assert order[:2] == ["known", "look"]
 
 
 def test_two_standbys_scan_one_at_a_time(bench: Bench, appoint) -> None:
