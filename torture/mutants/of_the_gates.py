@@ -49,7 +49,7 @@ GATES = (
         "tasks_app/pool/fragments/clear_gates.py",
         "k.number > l.most",
         "k.number > l.most + 1",
-        f"{CLEAR}it_lets_pass_only_what_the_long_way_would",
+        f"{CLEAR}of_a_limit_key_all_that_ask_pass_beside_those_that_run_or_none",
     ),
     mutant(
         "gates locked as they come",

@@ -1,6 +1,6 @@
 """The short way through gates: one statement locks those of many tasks, one says who surely passes.
 
-Nearly all tasks with a key of their own pass. To judge them one by one took as long as to run them.
+Nearly all tasks with a key of their own pass. To judge each takes nearly as long as to run it.
 """
 
 from __future__ import annotations

@@ -69,14 +69,14 @@ def test_it_lets_pass_only_what_the_long_way_would(connection: Connection, seed:
     some = random.choice
     for target in ("a*", "ab", "c"):
         rate = {"rate": 5, "period": timedelta(seconds=1), "burst": 5} if some([0, 0, 1]) else {}
-        set_limit(connection, Limit(GateKind.KEY, target, some([1, 2, 9]), **rate))
-    if some([0, 1]):
+        set_limit(connection, Limit(GateKind.KEY, target, some([1, 2, 3]), **rate))
+    if some([0, 0, 1]):
         set_limit(connection, Limit(some([GateKind.QUEUE, GateKind.NAME]), some(["t", "q"]), 1))
     ids = []
     for _ in range(random.randint(1, 14)):
-        limit_key = some([None, None, "a", "ab", "abc", "c", "free"])
+        limit_key = some([None, "a", "ab", "abc", "c", "c", "free"])
         options = {
-            "order_key": some([None, "x", "y", "z"]),
+            "order_key": some([None, None, None, None, "x", "y", "z"]),
             "limit_key": [limit_key, "c"] if limit_key and some([0, 0, 0, 1]) else limit_key,
             "enabled": some([True, True, True, False]),
             "queue": some(["default", "q"]),
@@ -191,6 +191,17 @@ def test_a_lower_id_that_commits_late_does_not_pass_the_one_that_runs(pair: Pair
 
     assert shortly(a, [late]) == []
     assert passing(a, [late]) == set()
+
+
+def test_of_a_limit_key_all_that_ask_pass_beside_those_that_run_or_none(
+    connection: Connection,
+) -> None:
+    ids = made(connection, 4, limit_key="l")
+    limited(connection, 3)
+    assert shortly(connection, ids[:1]) == ids[:1]
+
+    assert passing(connection, ids[1:]) == set()
+    assert passing(connection, ids[1:3]) == {*ids[1:3]}
 
 
 def test_only_keys_with_a_limit_have_a_gate(connection: Connection) -> None:
