@@ -119,10 +119,11 @@ READY = f"""p.enabled AND p.due_at <= {NOW}
 """The condition that the row's time has come."""
 
 _WITHOUT_KEYS = "p.order_key IS NULL AND p.limit_key IS NULL"
-UNGATED = f"""{_WITHOUT_KEYS}
-    AND (NOT EXISTS (SELECT FROM {LIMIT})
+PLACE_UNLIMITED = f"""(NOT EXISTS (SELECT FROM {LIMIT})
         OR p.queue <> ALL (ARRAY(SELECT l.target FROM {LIMIT} l WHERE l.kind = 'queue'))
         AND p.name <> ALL (ARRAY(SELECT l.target FROM {LIMIT} l WHERE l.kind = 'name')))"""
+"""The condition that neither the queue of the row nor its name has a limit."""
+UNGATED = f"{_WITHOUT_KEYS} AND {PLACE_UNLIMITED}"
 """The condition that nothing but its own row decides when a task runs."""
 
 UNLIMITED = f"""{_WITHOUT_KEYS}

@@ -7,6 +7,7 @@ from torture.mutants.change import mutant
 ROOMS = "tasks_app/pool/flow_control/capacity.py"
 ADMISSION = "tasks_app/runtime/flow_control/admission.py"
 RACES = "tests/pool/flow_control/test_races_of_gates.py::test_"
+CLEAR = "tests/pool/flow_control/test_clear_gates.py::test_"
 LIMITS = "tests/pool/flow_control/test_limits.py::test_"
 RUNS = "tests/runtime/flow_control/test_gates.py::test_"
 SEVERAL = "tests/pool/flow_control/test_several_limit_keys.py::test_"
@@ -25,6 +26,30 @@ GATES = (
         " FOR NO KEY UPDATE OF t",
         " ",
         f"{RACES}two_claims_of_one_limit_together_take_no_more_than_it_allows",
+    ),
+    mutant(
+        "keys that are not locked",
+        "The short way through gates locks them first, too.",
+        "tasks_app/pool/flow_control/clear_gates.py",
+        "ON CONFLICT (gate) DO UPDATE SET look_at = t.look_at WHERE false",
+        "ON CONFLICT (gate) DO NOTHING",
+        f"{CLEAR}of_two_claims_of_one_key_the_second_waits_and_finds_it_taken",
+    ),
+    mutant(
+        "a key that is clear beside others of it",
+        "An order key is clear for a task that is the only one of it.",
+        "tasks_app/pool/fragments/clear_gates.py",
+        "WHERE o.order_key = p.order_key AND o.id <> p.id OFFSET 0",
+        "WHERE false AND o.order_key = p.order_key AND o.id <> p.id OFFSET 0",
+        f"{CLEAR}it_lets_pass_only_what_the_long_way_would",
+    ),
+    mutant(
+        "a limit that is clear though some run",
+        "A limit key is clear while all that ask find room beside those that run.",
+        "tasks_app/pool/fragments/clear_gates.py",
+        "k.number > l.most",
+        "k.number > l.most + 1",
+        f"{CLEAR}of_a_limit_key_all_that_ask_pass_beside_those_that_run_or_none",
     ),
     mutant(
         "gates locked as they come",

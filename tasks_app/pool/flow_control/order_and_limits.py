@@ -98,7 +98,7 @@ def waiting(
 ) -> WaitingTasks:
     """Return those of ``ids`` that may be claimed once they pass; of ``names`` only, if given."""
     values = {"ids": array(map(int, ids)), "names": names and list(names), "now": now}
-    rows = connection.execute(_WAITING, values).all()
+    rows = connection.execute(_WAITING, values).all() if ids else []
     limits = limits_of(connection) if rows else Limits()
     gates_of = limits.gates_of
     return WaitingTasks([Waiting(task_id, gates_of(*keys)) for task_id, *keys in rows], limits)

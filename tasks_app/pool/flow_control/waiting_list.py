@@ -60,8 +60,8 @@ _PARK = {
 _WAITING = text(f"""
     SELECT t.gate FROM {GATE} t
     WHERE t.gate = ANY(CAST(:gates AS text[])) AND t.look_at IS NOT NULL
-      AND EXISTS (SELECT FROM {GATE} w WHERE w.look_at IS NOT NULL)
 """)
+_ANY_WAITS = text(f"SELECT EXISTS (SELECT FROM {GATE} t WHERE t.look_at IS NOT NULL)")
 _OVERDUE = text(f"""
     SELECT t.gate FROM {GATE} t WHERE t.look_at <= {NOW} ORDER BY t.look_at LIMIT :most
 """)
@@ -96,6 +96,8 @@ def hold(
 
 def waited_for(connection: Connection, gates: Collection[Gate]) -> list[Gate]:
     """Return the gates that hold somebody. Only a read; one probe while no gate holds anybody."""
+    if not connection.execute(_ANY_WAITS).scalar():
+        return []
     rows = connection.execute(_WAITING, {"gates": text_array(gates)}).scalars()
     return [Gate.parse(gate) for gate in rows]
 

@@ -13,6 +13,7 @@ from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.execute import ask, in_psycopgs_words
 from tasks_app.pool.connection.steps import Statement
 from tasks_app.pool.fragments.availability import ALL_RUN, is_free, runs
+from tasks_app.pool.fragments.clear_gates import CLEAR
 from tasks_app.pool.fragments.fences import array
 from tasks_app.pool.fragments.transition_log import LOG
 from tasks_app.pool.runs.claim_sql import (
@@ -60,6 +61,7 @@ def _unhindered(*, logs: bool) -> str:
 
 _UNGATED = _by_id(UNGATED, logs=False), _by_id(UNGATED, logs=True)
 _ADMITTED = _by_id("true", logs=False), _by_id("true", logs=True)
+_CLEAR = _by_id(CLEAR, logs=False), _by_id(CLEAR, logs=True)
 _UNHINDERED = _unhindered(logs=False), _unhindered(logs=True)
 """Each without and with lines in the log of transitions."""
 
@@ -97,6 +99,21 @@ def claim(
     """
     statement = (_ADMITTED if admitted else _UNGATED)[LOG.has_successes]
     return _claimed(connection, statement, ids, claimer, token, now)
+
+
+def claim_clear(
+    connection: Connection,
+    ids: Sequence[int],
+    claimer: Claimer,
+    token: UUID,
+    *,
+    now: datetime | None = None,
+) -> list[ClaimedTask]:
+    """Take what :func:`claim` would, of those that surely pass their gates.
+
+    The caller has locked the gates of all of them.
+    """
+    return _claimed(connection, _CLEAR[LOG.has_successes], ids, claimer, token, now)
 
 
 def claim_unhindered(

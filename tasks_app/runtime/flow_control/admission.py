@@ -6,6 +6,7 @@ A gate is an order key or a limit; tasks without either never come here.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -20,16 +21,19 @@ from tasks_app.domain.flow_control.limits import Gate, GateKind, Limits
 from tasks_app.domain.tasks.run import ClaimedTask, Fence
 from tasks_app.pool.flow_control import order_and_limits as rows
 from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of, spend
+from tasks_app.pool.flow_control.clear_gates import lock_of, passing
 from tasks_app.pool.flow_control.order_and_limits import WaitingTasks
 from tasks_app.pool.flow_control.waiting_list import hold, next_look_in_s, overdue, waited_for
 from tasks_app.pool.flow_control.wake import wake
-from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.claim import claim, claim_clear
 from tasks_app.pool.runs.claim_sql import Claimer
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hints.hints import HINTS
 
 MOST_LOOKED_AT = 500
 """Gates that one look locks together."""
+HINDERED_S = 1.0
+"""For how long claims look at each gate after the short way found none of them clear."""
 
 
 class AdmissionVerdict(NamedTuple):
@@ -55,9 +59,12 @@ class AdmissionControl:
         self._database = database
         self._mutex = threading.Lock()
         self._turn = threading.Lock()
-        self._behind: dict[Fence, tuple[Gate, ...]] = {}
-        """The gates that each run of this child has passed."""
+        self._behind: dict[tuple[int, int], tuple[Gate, ...]] = {}
+        """The gates that each run of this child has passed, by id and attempt."""
         self._ended: Counter[Gate] = Counter()
+        self._in_vain = 0
+        self.hindered_until = 0.0
+        """Until then, by ``time.monotonic``, the short way is left out: it finds nothing."""
 
     def claim(
         self,
@@ -73,26 +80,57 @@ class AdmissionControl:
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer.
         """
+        began = time.monotonic()
+        if began >= self.hindered_until:
+            claimed = self._claim_clear(ids, claimer, token, most, now=now)
+            self._in_vain = 0 if claimed else self._in_vain + 1
+            if claimed:
+                return claimed
         with self._database.single() as connection:
             found = rows.waiting(connection, ids, claimer.names, now=now)
             enter(connection, found.gates)
         if not found.waiting:
             return []
+        if self._in_vain > 1:  # what a message has left behind is once
+            self.hindered_until = began + HINDERED_S
         with self._database.begin() as connection:
             claimed, admission = let_pass(connection, found, claimer, token, most, now=now)
-        gates_of = dict(found.waiting)
-        with self._mutex:
-            self._behind |= {task.fence: gates_of[task.task_id] for task in claimed}
+        self._note(claimed, dict(found.waiting))
         self._wake(admission.behind, now=now)
         return claimed
+
+    def _claim_clear(
+        self,
+        ids: Sequence[int],
+        claimer: Claimer,
+        token: UUID,
+        most: int | None,
+        *,
+        now: datetime | None = None,
+    ) -> list[ClaimedTask]:
+        """Claim what surely passes. Nothing is held, so nobody need look again for room."""
+        with self._database.begin() as connection:
+            gates_of = lock_of(connection, ids)
+            if not gates_of:
+                return []
+            claimed = claim_clear(connection, [*gates_of][:most], claimer, token, now=now)
+        self._note(claimed, gates_of)
+        return claimed
+
+    def _note(self, claimed: Iterable[ClaimedTask], of: Mapping[int, tuple[Gate, ...]]) -> None:
+        with self._mutex:
+            self._behind |= {task.fence[:2]: of[task.task_id] for task in claimed}
 
     def judge(
         self, connection: Connection, ids: Sequence[int], *, now: datetime | None = None
     ) -> AdmissionVerdict:
         """Tell which would pass now, without a lock: for those that only choose what to publish."""
-        found = rows.waiting(connection, ids, now=now)
+        clear = passing(connection, ids, now=now)
+        found = rows.waiting(connection, [i for i in ids if i not in clear], now=now)
         rooms = rooms_of(connection, found.gates, found.limits, now=now)
-        return AdmissionVerdict(admit(found.waiting, rooms), rooms, found.limits)
+        admission = admit(found.waiting, rooms)
+        admission.ids += clear
+        return AdmissionVerdict(admission, rooms, found.limits)
 
     def hold(self, verdicts: Iterable[AdmissionVerdict], *, now: datetime | None = None) -> None:
         """Hold the tasks that would not pass."""
@@ -107,7 +145,7 @@ class AdmissionControl:
         if not self._behind:
             return False
         with self._mutex:
-            gates = [self._behind.pop(fence, ()) for fence in fences]
+            gates = [self._behind.pop(fence[:2], ()) for fence in fences]
             self._ended.update(gate for some in gates for gate in some)
         return bool(self._ended)
 

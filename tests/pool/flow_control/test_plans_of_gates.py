@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from tasks_app.domain.flow_control.admission import Capacity
 from tasks_app.domain.flow_control.limits import Gate, GateKind
 from tasks_app.pool.dispatch.set_aside import sweep_all
-from tasks_app.pool.flow_control import capacity, order_and_limits, waiting_list, wake
+from tasks_app.pool.flow_control import (
+    capacity,
+    clear_gates,
+    order_and_limits,
+    waiting_list,
+    wake,
+)
+from tasks_app.pool.runs.claim import claim_clear
+from tests.factory import claimer
 from tests.pool.filled import Ask, Verb, statistics
 from tests.pool.runs.query_plans import FILL, GROUP, NAMES, PAGES_A_ROW, STEPS_A_ROW
 
-ORDERED = range(40_001, 48_001)
+ORDERED, OWN = range(40_001, 48_001), range(90_001, 94_001)
 KEYS = 400
 FULL = (
     FILL
@@ -43,6 +53,11 @@ INSERT INTO task_pending (id, name, queue, due_at, scan_at, parked, parked_kind,
         'order k1', 'order', 'k1',
         now() + (n % 10 - 1) * interval '1h'
     FROM generate_series(1, 4000) AS n;
+INSERT INTO task_pending (id, name, queue, order_key, limit_key)
+    SELECT n, 'n1', 'own', CASE n % 2 WHEN 0 THEN 'own' || n END,
+        CASE n % 2 WHEN 1 THEN 'user:' || n END
+    FROM generate_series({OWN.start}, {OWN.stop - 1}) AS n;
+INSERT INTO task_limit (kind, target, most) VALUES ('key', 'user:*', 2), ('key', 'user:1', 2);
 INSERT INTO task_error (id, name, order_key, state)
     SELECT 60000 + n, 'n1', 'k' || n % {KEYS}, 'FAILED' FROM generate_series(1, 2000) AS n;
 INSERT INTO task_gate (gate, look_at)
@@ -50,7 +65,7 @@ INSERT INTO task_gate (gate, look_at)
     UNION ALL SELECT 'limit key tenant:' || n, NULL FROM generate_series(0, {KEYS}) AS n;
 """
 )
-IDS = list(ORDERED)
+IDS, OWN_IDS = list(ORDERED), list(OWN)
 PAGES = PAGES_A_ROW + 15
 """Who was passed by may lie in any day's partition, each of which is probed: on 15 that is 39."""
 
@@ -92,13 +107,26 @@ VERBS: dict[str, tuple[Verb, int]] = {
     ),
     "who runs of a name": (lambda c, _: capacity._running(c, [Gate(GateKind.NAME, "n1")]), 1_500),
     "heads": (lambda c, n: capacity._heads(c, [f"k{i}" for i in range(n)], None), GROUP),
+    "lock of keys": (lambda c, n: clear_gates.lock_of(c, OWN_IDS[:n]), GROUP),
+    "passing": (lambda c, n: clear_gates.passing(c, OWN_IDS[: n // 2]), GROUP),
+    "passing of shared keys": (lambda c, n: clear_gates.passing(c, IDS[: n // 2]), GROUP),
+    "claim of clear": (
+        lambda c, n: claim_clear(c, OWN_IDS[: n // 2], claimer(*NAMES), UUID(int=9)),
+        GROUP,
+    ),
     "park": (
         lambda c, n: c.execute(waiting_list._PARK[GateKind.ORDER], {"ids": IDS[:n], "now": None}),
         GROUP,
     ),
     "line": (lambda c, n: line(c, of(GateKind.ORDER, "k", n)), GROUP),
     "go on": (lambda c, n: go_on(c, of(GateKind.ORDER, "k", n)), GROUP),
-    "waited for": (lambda c, n: waiting_list.waited_for(c, of(GateKind.ORDER, "k", n)), GROUP),
+    "anybody waits": (lambda c, _: waiting_list.waited_for(c, []), GROUP),
+    "waited for": (
+        lambda c, n: c.execute(
+            waiting_list._WAITING, {"gates": list(map(str, of(GateKind.ORDER, "k", n)))}
+        ),
+        GROUP,
+    ),
     "sweep": (sweep_all, GROUP),
     "passed by": (lambda c, n: order_and_limits.passed_by(c, IDS[:n]), GROUP),
     "overdue": (waiting_list.overdue, GROUP),

@@ -115,6 +115,7 @@ class Crowds(RuleBasedStateMachine):
         while claimed is None or claimed:
             with self.database.single() as connection:
                 claimed = claim(connection, ids, CLAIMER, uuid4(), now=self.now)
+            self.child.hindered_until = 0.0  # the short way is tried each time
             claimed += self.child.claim(ids, CLAIMER, uuid4(), now=self.now)
             self.runs += claimed
             self.tally["began"] += len(claimed)
