@@ -50,7 +50,7 @@ def test_killed_at_any_moment_each_effect_is_there_once(
 ) -> None:
     inserting(bench, way)
     with bench.engine.begin() as connection:
-        ids = sorted(create_tasks(connection, [NewTask("t")] * 200))
+        ids: list[int] = sorted(create_tasks(connection, [NewTask("t")] * 200))
 
     def work() -> None:
         child = Child(bench.settings(), bench.registry, bench.slots, queues=(QUEUE,))
@@ -93,7 +93,7 @@ def test_the_setting_may_change_between_attempts(bench: Bench, first: str) -> No
 
 def test_workers_with_different_settings_share_a_queue(bench: Bench) -> None:
     inserting(bench, "each", None)
-    ids = [bench.create() for _ in range(20)]
+    ids: list[int] = [bench.create() for _ in range(20)]
 
     carry_out(bench, ids[:10], history="none")
     carry_out(bench, ids, history="all")
@@ -174,9 +174,10 @@ def test_the_next_of_its_key_comes_in_its_turn(
     inserting(bench, way)
     with bench.engine.begin() as connection:
         set_limit(connection, Limit(GateKind.KEY, "l", 1))
-    ids = [bench.create(**keys) for _ in range(8)]
+    ids: list[int] = [bench.create(**keys) for _ in range(8)]
 
-    until(lambda: bench.drain() or not bench.sql("SELECT count(*) FROM task_pending"))
+    while bench.sql("SELECT count(*) FROM task_pending"):
+        bench.drain()
 
     order = bench.sql("SELECT array_agg(task_id ORDER BY ctid) FROM effect")
     assert order == ids if "order_key" in keys else sorted(order) == ids
@@ -199,7 +200,7 @@ def test_a_schedule_knows_that_its_last_task_is_over(bench: Bench, overlap: str)
 def test_tasks_of_any_history_end_on_one_connection(bench: Bench, way: str) -> None:
     inserting(bench, way)
     inserting(bench, way, "all", name="kept")
-    ids = [bench.create(name) for name in ("kept", "t") * 3]
+    ids: list[int] = [bench.create(name) for name in ("kept", "t") * 3]
 
     carry_out(bench, ids)
 
