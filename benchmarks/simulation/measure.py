@@ -1,0 +1,144 @@
+"""Measure what the model is fed with, and drains that it has to predict."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from benchmarks.calibration import calibrate, work
+from benchmarks.environments import FOLDER, PROJECT
+from benchmarks.machine import commit, machine
+from benchmarks.processes import left_over
+from benchmarks.servers import Servers, servers
+from benchmarks.simulation.observe import Trial, observe
+from benchmarks.stage import Stage
+
+MEASURED = PROJECT / "benchmarks" / "simulation" / "measured.jsonl"
+PROBES = 1_000
+Record = dict[str, Any]
+COSTS = (
+    Trial("noop", 40_000, cores=2),
+    Trial("insert", 4_000, cores=2),
+    Trial("insert_batch", 12_000, cores=2),
+    Trial("sleep", 320, cores=2, threads=8),
+    Trial("sleep_async", 8_000, cores=2, at_once=1_000),
+)
+"""One child and two cores, so that nobody waits for a core."""
+CHECKS = (
+    Trial("noop", 40_000, 1, 1),
+    Trial("noop", 60_000, 2, 1),
+    Trial("noop", 60_000, 2, 2),
+    Trial("noop", 80_000, 4, 2),
+    Trial("noop", 40_000, 1, 2, delay_us=5_000),
+    Trial("noop", 60_000, 4, 2, delay_us=5_000),
+    Trial("insert", 3_000, 1, 1),
+    Trial("insert", 4_000, 2, 1),
+    Trial("insert", 4_000, 4, 1),
+    Trial("insert", 5_000, 2, 2),
+    Trial("insert", 6_000, 4, 2),
+    Trial("insert", 1_500, 1, 2, delay_us=1_000),
+    Trial("insert", 3_000, 4, 2, delay_us=1_000),
+    Trial("insert", 600, 1, 2, delay_us=5_000),
+    Trial("insert", 2_000, 4, 2, delay_us=5_000),
+    Trial("insert", 3_000, 8, 2, delay_us=5_000),
+    Trial("insert_batch", 10_000, 2, 1),
+    Trial("insert_batch", 15_000, 2, 2),
+    Trial("sleep", 600, 2, 2, threads=8),
+    Trial("sleep_async", 10_000, 2, 2, at_once=1_000),
+)
+
+
+def measure(only: str, some: slice) -> None:
+    """Append what was measured to the file: ``costs``, or a part of the ``checks``.
+
+    Raises:
+        SystemExit: workers of another run live, which would take this one's messages.
+    """
+    if others := left_over("BENCH_MARKS"):
+        raise SystemExit(f"End the processes of another run: kill {' '.join(map(str, others))}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left running
+    with servers(FOLDER / "servers") as up, MEASURED.open("a", encoding="utf-8") as lines:
+        up.ask("ALTER SYSTEM SET track_wal_io_timing = on")
+        up.ask("SELECT pg_reload_conf()")
+        for record in _records(up, only, some):
+            lines.write(json.dumps({**_about(), **record}) + "\n")
+            lines.flush()
+            print(json.dumps(record), flush=True)
+
+
+def _records(up: Servers, only: str, some: slice) -> Iterator[Record]:
+    if only == "costs":
+        yield {"kind": "probe", **probe(up)}
+    stage = Stage(up)
+    for trial in (COSTS if only == "costs" else CHECKS)[some]:
+        before = calibrate()
+        try:
+            found = observe(stage, trial)
+        except (RuntimeError, TimeoutError) as error:
+            print(f"FAILED: {trial}: {error}", file=sys.stderr)
+            continue
+        unit = (before + calibrate()) / 2
+        yield {"kind": only, "trial": dataclasses.asdict(trial), "unit_ms": unit, **found}
+
+
+def _about() -> Record:
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"at": at, "commit": commit(), "machine": machine()}
+
+
+def probe(up: Servers) -> Record:
+    """Return the round trip, the flush, and how much slower a core is beside a busy one."""
+    os.sched_setaffinity(0, set(range(os.cpu_count() or 1)))
+    with psycopg.connect(up.url("postgres"), autocommit=True) as connection:
+        trip_us = _trip_us(connection)
+        connection.execute("CREATE TABLE IF NOT EXISTS probe (i int)")
+        spans = {}
+        for setting in ("on", "off", "on", "off"):
+            connection.execute(f"SET synchronous_commit = {setting}".encode())
+            span = _median_us(lambda: connection.execute("INSERT INTO probe VALUES (1)"))
+            spans[setting] = min(span, spans.get(setting, span))
+        connection.execute("DROP TABLE probe")
+    alone, beside = statistics.median(work() for _ in range(3)), calibrate()
+    return {
+        "trip_us": trip_us,
+        "flush_us": spans["on"] - spans["off"],
+        "unit_ms": beside,
+        "slowdown": beside / alone,
+    }
+
+
+def _trip_us(connection: psycopg.Connection[Any]) -> float:
+    """Return what a round trip takes beside the CPU of both ends, which the costs have."""
+    backend = Path(f"/proc/{connection.info.backend_pid}/schedstat")
+
+    def used_ns() -> int:
+        return time.thread_time_ns() + int(backend.read_text().split()[0])
+
+    used = used_ns()
+    span_us = _median_us(lambda: connection.execute("SELECT 1"))
+    return span_us - (used_ns() - used) / PROBES / 1e3
+
+
+def _median_us(act: Callable[[], object]) -> float:
+    spans = []
+    for _ in range(PROBES):
+        began = time.perf_counter()
+        act()
+        spans.append(time.perf_counter() - began)
+    return statistics.median(spans) * 1e6
+
+
+def read(path: Path = MEASURED) -> Sequence[Record]:
+    """Return all that was measured."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -1,0 +1,100 @@
+"""What was measured, as the model wants it: medians of the rounds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from benchmarks.simulation.measure import Record, read
+from benchmarks.simulation.observe import Trial
+from tasks_app.domain.sizing.costs import Deployment, TaskCost
+
+WAITS_S = {"sleep": 0.1, "sleep_async": 1.0}
+"""What the handlers of the measurement wait for."""
+COMMITS_OF_A_BATCH = 2
+"""Of a group with ``commit="batch"``: its claim, and all of its effects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profiles:
+    """Costs by handler, and what lies between the processes of this machine."""
+
+    costs: dict[str, TaskCost]
+    unit_ms: float
+    """The machine's speed while they were measured: less is faster (benchmarks/calibration.py)."""
+    trip_s: float
+    flush_s: float
+    slowdown: float
+    rounds: int
+
+    def at(self, handler: str, unit_ms: float) -> TaskCost:
+        """Return what a task cost while the machine had this speed."""
+        cost, factor = self.costs[handler], unit_ms / self.unit_ms
+        return replace(
+            cost,
+            child_s=cost.child_s * factor,
+            database_s=cost.database_s * factor,
+            parent_s=cost.parent_s * factor,
+            beat_s=cost.beat_s * factor,
+        )
+
+    def here(self, trial: Trial) -> Deployment:
+        """Return the limits of a drain on this machine, all processes of which share the cores."""
+        return Deployment(
+            children=trial.children,
+            cores=trial.cores,
+            database_cores=None,
+            lanes=max(trial.threads, trial.at_once),
+            flush_s=self.flush_s,
+            trip_s=self.trip_s,
+            slowdown=self.slowdown,
+        )
+
+
+def profiles(records: Sequence[Record] | None = None) -> Profiles:
+    """Return them, of all that was measured."""
+    records = read() if records is None else records
+    costs = [record for record in records if record["kind"] == "costs"]
+    probes = [record for record in records if record["kind"] == "probe"]
+    by_handler: dict[str, list[Record]] = {}
+    for record in costs:
+        by_handler.setdefault(record["trial"]["handler"], []).append(record)
+    return Profiles(
+        costs={handler: _cost(handler, by_handler) for handler in by_handler},
+        unit_ms=_median(costs, "unit_ms"),
+        trip_s=_median(probes, "trip_us") / 1e6,
+        flush_s=_median(probes, "flush_us") / 1e6,
+        slowdown=_median(probes, "slowdown"),
+        rounds=len(probes),
+    )
+
+
+def checks(records: Sequence[Record]) -> list[tuple[Trial, list[Record]]]:
+    """Return what was run under limits, each with its rounds."""
+    found: dict[Trial, list[Record]] = {}
+    for record in records:
+        if record["kind"] == "checks":
+            found.setdefault(Trial(**record["trial"]), []).append(record)
+    return list(found.items())
+
+
+def _cost(handler: str, found: dict[str, list[Record]]) -> TaskCost:
+    records = found[handler]
+    flushes = _median(records, "flushes")
+    groups = {"noop": 500, "insert_batch": round(COMMITS_OF_A_BATCH / flushes)}
+    return TaskCost(
+        child_s=_median(records, "child_us") / 1e6,
+        database_s=_median(records, "database_us") / 1e6,
+        parent_s=_median(records, "parent_us") / 1e6,
+        # Beat also looks once a second where nothing is to be done: in a slow drain that is most.
+        beat_s=_median(found["noop"], "beat_us") / 1e6,
+        trips=_median(records, "waits"),
+        flushes=flushes,
+        wait_s=WAITS_S.get(handler, 0.0),
+        group=groups.get(handler, 1),
+    )
+
+
+def _median(records: Sequence[Record], name: str) -> float:
+    return statistics.median(record[name] for record in records)

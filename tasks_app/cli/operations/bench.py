@@ -1,0 +1,195 @@
+"""``bench``: a short load on this database, and what to expect of it."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import click
+from sqlalchemy import make_url
+
+from tasks_app.cli import output
+from tasks_app.cli.database import opened, settings
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.explain.words import count
+from tasks_app.domain.sizing.costs import Deployment, TaskCost
+from tasks_app.domain.sizing.expectation import expect
+from tasks_app.domain.sizing.measured import DrainMeasured, Measured
+from tasks_app.pool.operations.bench_schema import check_may_make, new_name
+from tasks_app.runtime.sizing.load import MOST, Load
+from tasks_app.runtime.sizing.run import measure, tidy
+
+HOSTS, CHILDREN = (1, 2, 4, 8), (1, 2, 4, 8, 16)
+TITLES = {"inserts": "one INSERT each", "groups": "no-op, in groups"}
+SLOWDOWN = 1.3
+"""Cores that share silicon: the same work takes so much more CPU where all of them are busy."""
+_LETTERS = {"workers": "w", "database": "d", "beat": "b", "children": " "}
+_GOOD = {
+    "fsync": (("on",), "a crash loses the database. These figures are too good."),
+    "synchronous_commit": (
+        ("on", "remote_apply", "remote_write"),
+        "commits may be lost in a crash.",
+    ),
+    "jit": (("off",), "what handlers ask may pay for compiling. Set it off for their role."),
+}
+"""Settings, their values that are good, and what is wrong with others."""
+_VERSION = "server_version"
+_ROW_KB = 2.5
+"""Of table and log, from a task's creation to its end."""
+
+
+@click.command()
+@click.option(
+    "--seconds", type=click.FloatRange(5, 600), default=25, show_default=True, help="How long."
+)
+@click.option("--database-cores", type=click.IntRange(1, 1024), help="Of the database's server.")
+@click.option("--cores", type=click.IntRange(1, 1024), help="Of a host of workers.")
+@click.option(
+    "--handler-ms",
+    type=click.FloatRange(0, 3_600_000),
+    default=0,
+    help="How long a handler waits for others: a request to an API, say.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--alone", is_flag=True, hidden=True, help="Measure here, in TASKS_APP_SCHEMA.")
+@output.as_json
+def bench(
+    *,
+    seconds: float,
+    database_cores: int | None,
+    cores: int | None,
+    handler_ms: float,
+    yes: bool,
+    alone: bool,
+    json_: bool,
+) -> None:
+    """Put a short load on the database; say what to expect of it.
+
+    It works in a schema of its own, which it drops, and never touches your tasks. It does take CPU
+    and the disk of the server: not in your busiest hour. Counts of cores default to this
+    machine's.
+    """
+    given = settings()
+    if alone:
+        output.print_json(Load(given, seconds).run())
+        return
+    here = os.cpu_count() or 1
+    database_cores, cores = database_cores or here, cores or here
+    schema = new_name()
+    with opened() as database:
+        with database.begin() as connection:
+            name, role = check_may_make(connection)
+        _announce(given, schema, name, role, seconds)
+        if not yes:
+            click.confirm("Go on?", abort=True, err=True)
+        for left in tidy(database):
+            click.echo(f"Dropped {left}, which a run that was killed had left.", err=True)
+    found = measure(given, schema, seconds)
+    wait_s = handler_ms / 1e3
+    expected = _expected(found, cores, database_cores, wait_s)
+    if json_:
+        output.print_json(
+            {
+                **asdict(found),
+                "cores": cores,
+                "database_cores": database_cores,
+                "handler_ms": handler_ms,
+                "expected": expected,
+            }
+        )
+    else:
+        _tell(found, expected, cores, database_cores, handler_ms)
+
+
+def _announce(given: Settings, schema: str, name: str, role: str, seconds: float) -> None:
+    url = make_url(given.database)
+    most = 2 * MOST
+    lines = (
+        f"For about {seconds:g} s this writes into a schema of its own, {schema},",
+        f"in database {name} of {url.host or 'the local socket'} as role {role}, and drops it.",
+        f"At most {most:,} tasks, {most * _ROW_KB / 1e3:.0f} MB of tables and of log.",
+        "Your tasks are not touched, but the server has up to one core of work more.",
+    )
+    click.echo("\n".join(lines), err=True)
+
+
+def _expected(
+    found: Measured, cores: int, database_cores: int, wait_s: float
+) -> list[dict[str, Any]]:
+    """Return the rate of each number of hosts and children, and what limits it."""
+    costs = {"inserts": found.cost_of_inserts(wait_s), "groups": found.cost_of_groups()}
+    places = [
+        Deployment(
+            children=children,
+            hosts=hosts,
+            cores=cores,
+            database_cores=database_cores,
+            flush_s=found.flush_ms / 1e3,
+            trip_s=found.round_trip_ms / 1e3,
+            slowdown=SLOWDOWN,
+        )
+        for hosts in HOSTS
+        for children in CHILDREN
+    ]
+    return [_cell(kind, cost, where) for kind, cost in costs.items() for where in places]
+
+
+def _cell(kind: str, cost: TaskCost, where: Deployment) -> dict[str, Any]:
+    expected = expect(cost, where)
+    return {
+        "tasks": kind,
+        "hosts": where.hosts,
+        "children": where.children,
+        "connections": where.connections,
+        "rate": round(expected.rate, 1),
+        "limit": expected.limit,
+    }
+
+
+def _tell(
+    found: Measured, expected: list[dict[str, Any]], cores: int, database_cores: int, wait_ms: float
+) -> None:
+    for line in (*_measured(found), *_advice(found.settings), ""):
+        click.echo(line)
+    click.echo("Computed from that, in tasks a second; limited by: w the workers' cores,")
+    click.echo("d the database's cores, b beat; no letter: more children do more.")
+    click.echo(f"Each host of workers has {count(cores, 'core')}, the database {database_cores}.")
+    for kind, title in TITLES.items():
+        waits = f", and waits {wait_ms:g} ms for others" if wait_ms and kind == "inserts" else ""
+        click.echo(f"\n{title}{waits}")
+        click.echo(f"{'children on each host':<22}" + "".join(f"{n:>11}" for n in CHILDREN))
+        for hosts in HOSTS:
+            cells = [e for e in expected if (e["tasks"], e["hosts"]) == (kind, hosts)]
+            rates = "".join(f"{cell['rate']:>10,.0f}{_LETTERS[cell['limit']]}" for cell in cells)
+            click.echo(f"{count(hosts, 'host'):<22}{rates}")
+
+
+def _measured(found: Measured) -> Iterator[str]:
+    version = found.settings[_VERSION]
+    yield f"PostgreSQL {version}, measured for {found.seconds:.0f} s with one child:"
+    yield f"round trip            {found.round_trip_ms:.2f} ms"
+    yield (
+        f"commit                {found.commit_ms:.2f} ms median, {found.commit_p99_ms:.2f} ms p99; "
+        f"{found.flush_ms:.2f} ms for the disk"
+    )
+    yield f"create_task           {found.create_one:,.0f} a second, a commit each"
+    yield f"create_tasks          {found.create_bulk:,.0f} tasks a second, 1,000 a commit"
+    for kind, title in TITLES.items():
+        drained: DrainMeasured = getattr(found, kind)
+        yield (
+            f"{title:<22}{drained.rate:,.0f} tasks a second; {drained.task_us:,.0f} us each, "
+            f"{drained.child_us:,.0f} us its CPU"
+        )
+    pairs = [f"{name} {value}" for name, value in found.settings.items() if name != _VERSION]
+    yield from textwrap.wrap(
+        "settings              " + ", ".join(pairs), 80, subsequent_indent=" " * 22
+    )
+
+
+def _advice(settings: dict[str, str]) -> Iterator[str]:
+    for name, (good, why) in _GOOD.items():
+        if settings[name] not in good:
+            yield f"warn  {name} is {settings[name]}: {why}"
