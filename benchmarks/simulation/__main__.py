@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from benchmarks.simulation.measure import measure
+from benchmarks.simulation.page import write
 
 
 def main() -> None:
@@ -15,8 +16,12 @@ def main() -> None:
     measuring.add_argument("only", choices=("costs", "checks"))
     measuring.add_argument("first", type=int, nargs="?", default=0)
     measuring.add_argument("last", type=int, nargs="?", default=None)
+    verbs.add_parser("page", help="write the model's part of docs/scaling.md")
     options = parser.parse_args()
-    measure(options.only, slice(options.first, options.last))
+    if options.verb == "page":
+        write()
+    else:
+        measure(options.only, slice(options.first, options.last))
 
 
 if __name__ == "__main__":

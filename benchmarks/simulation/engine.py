@@ -9,6 +9,7 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Protocol
 
 QUANTUM_S = 0.003
@@ -169,9 +170,9 @@ class Store:
                 process, amount = self._putters.popleft()
                 self._ids += amount
                 moved = True
-                self._clock.after(0, lambda p=process: self._clock.resume(p))
+                self._clock.after(0, partial(self._clock.resume, process))
             if self._takers and self._takers[0][1] <= self._ids:
                 process, amount = self._takers.popleft()
                 self._ids -= amount
                 moved = True
-                self._clock.after(0, lambda p=process: self._clock.resume(p))
+                self._clock.after(0, partial(self._clock.resume, process))

@@ -81,7 +81,8 @@ def _records(up: Servers, only: str, some: slice) -> Iterator[Record]:
     if only == "costs":
         yield {"kind": "probe", **probe(up)}
     stage = Stage(up)
-    for trial in (COSTS if only == "costs" else CHECKS)[some]:
+    trials: Sequence[Trial] = COSTS if only == "costs" else CHECKS
+    for trial in trials[some]:
         before = calibrate()
         try:
             found = observe(stage, trial)
@@ -103,7 +104,7 @@ def probe(up: Servers) -> Record:
     with psycopg.connect(up.url("postgres"), autocommit=True) as connection:
         trip_us = _trip_us(connection)
         connection.execute("CREATE TABLE IF NOT EXISTS probe (i int)")
-        spans = {}
+        spans: dict[str, float] = {}
         for setting in ("on", "off", "on", "off"):
             connection.execute(f"SET synchronous_commit = {setting}".encode())
             span = _median_us(lambda: connection.execute("INSERT INTO probe VALUES (1)"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from benchmarks.simulation.engine import Clock, Cores, Delay, Lock, Log, Process, Store
 from tasks_app.domain.sizing.costs import Deployment, TaskCost
@@ -43,7 +44,7 @@ def simulate(cost: TaskCost, where: Deployment, *, delay_s: float = 0.0) -> Expe
         for _ in range(where.lanes):
             lane = _lane(world, cost, where, world.workers[child % where.hosts], interpreter)
             # They do not begin at once, nor stay in step.
-            clock.after(world.vary(cost.child_s), lambda p=lane: clock.resume(p))
+            clock.after(world.vary(cost.child_s), partial(clock.resume, lane))
     clock.resume(_beat(world, cost))
     most = max(CYCLES, LANE_CYCLES * lanes)
     clock.run(lambda: world.cycles >= WARM * most)

@@ -1,5 +1,7 @@
-"""The part of docs/scaling.md that the model writes: what was measured, how well the model met it,
-and what it says of machines that we do not have."""
+"""The part of docs/scaling.md that the model writes.
+
+What was measured, how well the model met it, and what it says of machines that we do not have.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ def part() -> str:
 
 
 def _costs(found: Profiles) -> Iterator[str]:
-    yield f"**Measured**: costs of a task, one child on two cores, medians of {found.rounds} rounds."
+    rounds = f"medians of {found.rounds} rounds"
+    yield f"**Measured**: costs of a task, one child on two cores, {rounds}."
     yield ""
     yield "| handler | child, CPU | PostgreSQL, CPU | beat | answers waited for | flushes |"
     yield "|---|---|---|---|---|---|"
@@ -58,8 +61,8 @@ def _costs(found: Profiles) -> Iterator[str]:
         yield f"| {title} | {' | '.join(cpu)} | {cost.trips:.3g} | {cost.flushes:.2g} |"
     yield ""
     yield (
-        f"Between them: {_us(found.trip_s)} for a round trip, {_us(found.flush_s)} for a flush of the "
-        f"log; a core is {found.slowdown:.2f} times slower while the other one is busy."
+        f"Between them: {_us(found.trip_s)} for a round trip, {_us(found.flush_s)} for a flush of "
+        f"the log; a core is {found.slowdown:.2f} times slower while the other one is busy."
     )
     yield ""
 
@@ -83,11 +86,14 @@ def _checks(found: Profiles) -> Iterator[str]:
             f"| {measured:,.0f} | {' | '.join(cells)} |"
         )
     yield ""
-    yield ", ".join(
-        f"{name}: half of the errors are below {statistics.median(each):.0%}, the largest is "
-        f"{max(each):.0%}"
-        for name, each in errors.items()
-    ) + "."
+    yield (
+        ", ".join(
+            f"{name}: half of the errors are below {statistics.median(each):.0%}, the largest is "
+            f"{max(each):.0%}"
+            for name, each in errors.items()
+        )
+        + "."
+    )
     yield ""
 
 

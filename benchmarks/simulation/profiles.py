@@ -66,7 +66,7 @@ def profiles(records: Sequence[Record] | None = None) -> Profiles:
         trip_s=_median(probes, "trip_us") / 1e6,
         flush_s=_median(probes, "flush_us") / 1e6,
         slowdown=_median(probes, "slowdown"),
-        rounds=len(probes),
+        rounds=len(by_handler["noop"]),
     )
 
 
@@ -97,4 +97,4 @@ def _cost(handler: str, found: dict[str, list[Record]]) -> TaskCost:
 
 
 def _median(records: Sequence[Record], name: str) -> float:
-    return statistics.median(record[name] for record in records)
+    return statistics.median(float(record[name]) for record in records)

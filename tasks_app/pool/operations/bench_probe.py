@@ -43,4 +43,8 @@ def without_flush(connection: Connection) -> Callable[[], None]:
     """Let commits of this session not wait for the disk; call what is returned to take it back."""
     before = connection.exec_driver_sql("SHOW synchronous_commit").scalar_one()
     connection.exec_driver_sql("SET synchronous_commit = off")
-    return lambda: connection.exec_driver_sql(f"SET synchronous_commit = {before}") and None
+
+    def take_back() -> None:
+        connection.exec_driver_sql(f"SET synchronous_commit = {before}")
+
+    return take_back

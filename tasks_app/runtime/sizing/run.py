@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
@@ -39,13 +41,17 @@ def measure(settings: Settings, schema: str, seconds: float) -> Measured:
     database = Database(settings.database, prepare=settings.prepare)
     engine = database.migration_engine()
     try:
-        with _schema(engine, schema), tempfile.TemporaryDirectory(prefix="tasks_app-") as folder:
+        with (
+            _stoppable(),
+            _schema(engine, schema),
+            tempfile.TemporaryDirectory(prefix="tasks_app-") as folder,
+        ):
             found = _process(_environment(settings, schema, folder), seconds)
     finally:
         engine.dispose()
         database.dispose()
-    drains = {name: DrainMeasured(**found.pop(name)) for name in ("groups", "inserts")}
-    return Measured(**found, **drains)
+    groups, inserts = (DrainMeasured(**found.pop(name)) for name in ("groups", "inserts"))
+    return Measured(groups=groups, inserts=inserts, **found)
 
 
 def tidy(database: Database) -> list[str]:
@@ -60,6 +66,16 @@ def tidy(database: Database) -> list[str]:
             return names
     finally:
         engine.dispose()
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Let SIGTERM end it as Ctrl-C does: with the schema dropped."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
@@ -106,7 +122,7 @@ def _environment(settings: Settings, schema: str, folder: str) -> Mapping[str, s
     return {**others, **{PREFIX + name: value for name, value in ours.items()}}
 
 
-def _process(environment: Mapping[str, str], seconds: float) -> dict[str, object]:
+def _process(environment: Mapping[str, str], seconds: float) -> dict[str, Any]:
     command = [sys.executable, "-m", "tasks_app", *COMMAND, f"--seconds={seconds:g}"]
     with subprocess.Popen(  # noqa: S603  ourselves
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -123,7 +139,7 @@ def _process(environment: Mapping[str, str], seconds: float) -> dict[str, object
     if process.returncode:
         lines = errors.strip().splitlines() or ["it said nothing"]
         raise TasksError(f"The measurement failed: {lines[-1]:.300}")
-    found: dict[str, object] = json.loads(said)
+    found: dict[str, Any] = json.loads(said)
     return found
 
 
