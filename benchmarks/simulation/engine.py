@@ -118,34 +118,37 @@ class Lock:
 class Log:
     """The log of PostgreSQL: one flush at a time, which serves all who came before it began.
 
-    With a ``commit_delay`` also those who come while it waits.
+    It takes a fixed time and what each of them has written. With a ``commit_delay`` also those are
+    served who come while it waits.
     """
 
     def __init__(self, clock: Clock, flush_s: float, delay_s: float = 0.0) -> None:
         self._clock, self._flush_s, self._delay_s = clock, flush_s, delay_s
-        self._waiting: list[Process] = []
+        self._waiting: list[tuple[Process, float]] = []
         self._at_work = False
         self.busy_s = 0.0
+        """Without the fixed time of each flush."""
 
-    def serve(self, process: Process, _amount: float) -> None:
-        self._waiting.append(process)
+    def serve(self, process: Process, amount: float) -> None:
+        self._waiting.append((process, amount))
         if not self._at_work:
             self._begin()
 
     def _begin(self) -> None:
         self._at_work = True
-        self.busy_s += self._delay_s + self._flush_s
         self._clock.after(self._delay_s, self._flush)
 
     def _flush(self) -> None:
         served, self._waiting = self._waiting, []
-        self._clock.after(self._flush_s, lambda: self._end(served))
+        written_s = sum(amount for _, amount in served)
+        self.busy_s += written_s
+        self._clock.after(self._flush_s + written_s, lambda: self._end(served))
 
-    def _end(self, served: list[Process]) -> None:
+    def _end(self, served: list[tuple[Process, float]]) -> None:
         self._at_work = False
         if self._waiting:
             self._begin()
-        for process in served:
+        for process, _ in served:
             self._clock.resume(process)
 
 

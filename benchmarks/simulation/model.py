@@ -98,6 +98,7 @@ def _lane(
     steps = max(1, min(round(trips), STEPS))
     worker_s = (cost.child_s + cost.parent_s) * cost.group / (steps + 1)
     database_s = cost.database_s * cost.group / steps
+    log_s = cost.log_s / cost.flushes if cost.flushes else 0.0
     owed = 0.0
     while True:
         yield world.messages, cost.group
@@ -110,7 +111,7 @@ def _lane(
             owed += flushes / steps
             while owed > 0.5:
                 owed -= 1
-                yield world.log, 1
+                yield world.log, log_s
         yield from _run(world, host, interpreter, worker_s)
         world.cycles += 1
 

@@ -39,6 +39,19 @@ class Profiles:
             beat_s=cost.beat_s * factor,
         )
 
+    def own(self, handler: str, records: Sequence[Record]) -> tuple[TaskCost, float]:
+        """Return what a task cost in these drains, and seconds of a flush."""
+        cost = replace(
+            self.costs[handler],
+            child_s=_median(records, "child_us") / 1e6,
+            database_s=_median(records, "database_us") / 1e6,
+            parent_s=(_median(records, "parent_us") + _median(records, "broker_us")) / 1e6,
+            beat_s=_median(records, "beat_us") / 1e6,
+            flushes=_median(records, "flushes"),
+            log_s=0.0,
+        )
+        return cost, _median(records, "flush_us") / 1e6
+
     def here(self, trial: Trial) -> Deployment:
         """Return the limits of a drain on this machine, all processes of which share the cores."""
         return Deployment(
@@ -91,9 +104,16 @@ def _cost(handler: str, found: dict[str, list[Record]]) -> TaskCost:
         beat_s=_median(found["noop"], "beat_us") / 1e6,
         trips=_median(records, "waits"),
         flushes=flushes,
+        log_s=_log_s(found),
         wait_s=WAITS_S.get(handler, 0.0),
         group=groups.get(handler, 1),
     )
+
+
+def _log_s(found: dict[str, list[Record]]) -> float:
+    """Return by how much a flush of many tasks takes longer than one of one, for each of them."""
+    many, one = (_median(found[handler], "flush_us") for handler in ("noop", "insert"))
+    return max(0.0, many - one) * _median(found["noop"], "flushes") / 1e6
 
 
 def _median(records: Sequence[Record], name: str) -> float:

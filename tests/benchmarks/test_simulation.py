@@ -61,16 +61,25 @@ def test_one_flush_serves_all_who_came_before_it_began() -> None:
     clock = Clock()
     log, cores = Log(clock, 0.005), Cores(clock, 8)
 
-    found = ends(clock, [(log, 1)], [(cores, 0.001), (log, 1)], [(cores, 0.002), (log, 1)])
+    found = ends(clock, [(log, 0)], [(cores, 0.001), (log, 0)], [(cores, 0.002), (log, 0)])
 
     assert found == pytest.approx([0.005, 0.010, 0.010])
+
+
+def test_a_flush_takes_longer_by_what_is_written() -> None:
+    clock = Clock()
+    log, cores = Log(clock, 0.005), Cores(clock, 8)
+
+    found = ends(clock, [(log, 0.001)], *[[(cores, 0.001), (log, 0.002)]] * 2)
+
+    assert found == pytest.approx([0.006, 0.015, 0.015])
 
 
 def test_a_commit_delay_lets_those_in_who_come_meanwhile() -> None:
     clock = Clock()
     log, cores = Log(clock, 0.001, delay_s=0.005), Cores(clock, 8)
 
-    found = ends(clock, [(log, 1)], [(cores, 0.002), (log, 1)])
+    found = ends(clock, [(log, 0)], [(cores, 0.002), (log, 0)])
 
     assert found == pytest.approx([0.006, 0.006])
 
@@ -97,7 +106,7 @@ def test_the_closed_form_agrees_with_the_events(
 def test_the_model_foretells_what_was_measured_here() -> None:
     found = profiles()
     errors = [
-        abs(page._predicted(found, trial, records)[0] / rate - 1)
+        abs(page.predicted(found, trial, records)[1] / rate - 1)
         for trial, records in checks(read())
         for rate in [statistics.median(record["rate"] for record in records)]
     ]

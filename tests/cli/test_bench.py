@@ -145,7 +145,7 @@ def test_whoever_stops_it_finds_nothing_left(
     shell: Shell, engine: Engine, sign: signal.Signals
 ) -> None:
     process = start(shell)
-    until(lambda: tables(engine) > 20)
+    until(lambda: tables(engine) > 20, timeout_s=60)
 
     process.send_signal(sign)
     _, errors = process.communicate(timeout=60)
@@ -160,7 +160,7 @@ def test_what_a_killed_one_leaves_is_dropped_by_the_next(
     shell: Shell, engine: Engine, database_url: str
 ) -> None:
     process = start(shell)
-    until(lambda: tables(engine) > 20)
+    until(lambda: tables(engine) > 20, timeout_s=60)
 
     process.kill()
     process.communicate(timeout=60)
@@ -168,7 +168,7 @@ def test_what_a_killed_one_leaves_is_dropped_by_the_next(
     (name,) = schemas(engine)
     database = Database(database_url)
     try:
-        until(lambda: tidy(database) == [name])
+        until(lambda: tidy(database) == [name], timeout_s=60)
     finally:
         database.dispose()
     assert schemas(engine) == []

@@ -26,7 +26,7 @@ HOSTS, CHILDREN = (1, 2, 4, 8), (1, 2, 4, 8, 16)
 TITLES = {"inserts": "one INSERT each", "groups": "no-op, in groups"}
 SLOWDOWN = 1.3
 """Cores that share silicon: the same work takes so much more CPU where all of them are busy."""
-_LETTERS = {"workers": "w", "database": "d", "beat": "b", "children": " "}
+_LETTERS = {"workers": "w", "database": "d", "beat": "b", "log": "l", "children": " "}
 _GOOD = {
     "fsync": (("on",), "a crash loses the database. These figures are too good."),
     "synchronous_commit": (

@@ -21,6 +21,8 @@ class TaskCost:
     """Answers of the database that the child waits for."""
     flushes: float = 1.0
     """Commits that the child waits for."""
+    log_s: float = 0.0
+    """Of the disk, to write its part of the log: beside what each flush takes."""
     wait_s: float = 0.0
     """How long its handler waits for others, without CPU."""
     group: int = 1

@@ -28,14 +28,14 @@ class Expectation:
     rate: float
     """Tasks a second."""
     used: Mapping[str, float]
-    """Share of each resource: ``workers``, ``database``, ``beat``, ``log``; where workers and
-    database share one host, ``host``."""
+    """Share of each resource: ``workers``, ``database``, ``beat``, ``log`` (what is
+    written to it: that a flush is always going on limits nobody, as commits wait together); where
+    workers and database share one host, ``host``."""
 
     @property
     def limit(self) -> str:
         """Return what is busy first; ``children``: there are too few to make anything busy."""
-        # Commits wait for the log together: that it is always at work limits nobody.
-        name, share = max(((n, s) for n, s in self.used.items() if n != "log"), key=lambda p: p[1])
+        name, share = max(self.used.items(), key=lambda pair: pair[1])
         return name if share >= BUSY else "children"
 
 
@@ -70,17 +70,18 @@ def expect(cost: TaskCost, where: Deployment) -> Expectation:
     others = (customers - 1) / customers
     stations = _stations(cost, where)
     fixed_s = cost.wait_s + cost.trips * where.trip_s
+    flush_s = where.flush_s + (cost.log_s / cost.flushes if cost.flushes else 0.0)
     rate, commits_s = 0.0, 0.0
     for _ in range(_TURNS):
         for station in stations.values():
             station.meet(rate, others, where.slowdown)
         between_s = fixed_s + sum(station.stay_s for station in stations.values())
-        commits_s = _commits(cost, where.flush_s, rate * others, between_s)
+        commits_s = _commits(cost, flush_s, rate * others, between_s)
         rate += _DAMPING * (customers / (between_s + commits_s) - rate)
     shares = [station.share(rate) for station in stations.values()]
-    rate /= max(1.0, rate * cost.beat_s, *shares)
+    rate /= max(1.0, rate * cost.beat_s, rate * cost.log_s, *shares)
     used = {name: station.share(rate) for name, station in stations.items()}
-    used |= {"beat": rate * cost.beat_s, "log": _busy(rate * cost.flushes * where.flush_s)}
+    used |= {"beat": rate * cost.beat_s, "log": rate * cost.log_s}
     return Expectation(rate, used)
 
 

@@ -86,8 +86,7 @@ class Load:
         try:
             with self._database.begin() as connection:
                 make_effects(connection)
-            with self._database.handler_engine.begin() as connection:  # as handlers have them
-                settings = read_settings(connection)
+            settings = self._settings_of_handlers()
             trip_ms, commits, quick_ms = self._answers()
             create_one, create_bulk = self._creations()
             groups, inserts = self._drain("bench.group"), self._drain("bench.insert")
@@ -105,6 +104,15 @@ class Load:
             inserts=inserts,
             seconds=time.perf_counter() - began,
         )
+
+    def _settings_of_handlers(self) -> dict[str, str]:
+        """Return those of the server and of the role: our own connections set some."""
+        engine = self._database.migration_engine()
+        try:
+            with engine.connect() as connection:
+                return read_settings(connection)
+        finally:
+            engine.dispose()
 
     def _answers(self) -> tuple[float, list[float], float]:
         """Return milliseconds: of a round trip, of single commits, of one that is not flushed."""
