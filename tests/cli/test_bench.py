@@ -29,6 +29,7 @@ LEFT = "tasks_app_bench_0123abcd"
 MEASURED = Measured(
     settings={"server_version": "18.4", "jit": "on", "fsync": "on", "synchronous_commit": "on"},
     round_trip_ms=0.21,
+    way_ms=0.1,
     commit_ms=0.8,
     commit_p99_ms=3.2,
     flush_ms=0.4,
@@ -205,7 +206,8 @@ def test_a_role_that_may_not_is_told_what_to_ask_for(
 
 
 def test_it_warns_of_settings_that_lose_or_slow(capsys: pytest.CaptureFixture[str]) -> None:
-    bench._tell(MEASURED, bench._expected(MEASURED, 4, 8, 0.02), 4, 8, 20.0)
+    sizes = bench._Sizes(4, 8, 20.0, 8)
+    bench._tell(MEASURED, bench._expected(MEASURED, sizes), sizes)
 
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
@@ -213,9 +215,9 @@ def test_it_warns_of_settings_that_lose_or_slow(capsys: pytest.CaptureFixture[st
     assert [line.split()[1] for line in warnings] == ["jit"]
     assert "commit                0.80 ms median, 3.20 ms p99; 0.40 ms for the disk" in lines
     assert "one INSERT each       500 tasks a second; 2,000 us each, 800 us its CPU" in lines
-    assert "one INSERT each, and waits 20 ms for others" in lines
+    assert "one INSERT each, and waits 20 ms for others; 8 threads a child" in lines
     (one,) = [line for line in lines if line.startswith("1 host ")][:1]
-    assert one.split()[2] == "45"
+    assert 300 < int(one.split()[2]) < 8 / 0.022
 
 
 def start(shell: Shell, **more: str) -> subprocess.Popen[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import click
@@ -41,9 +41,24 @@ _ROW_KB = 2.5
 """Of table and log, from a task's creation to its end."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """What the command was told."""
+
+    cores: int
+    database_cores: int
+    handler_ms: float
+    threads: int
+
+    @property
+    def told(self) -> str:
+        waits = f", and waits {self.handler_ms:g} ms for others" if self.handler_ms else ""
+        return waits + (f"; {self.threads} threads a child" if self.threads > 1 else "")
+
+
 @click.command()
 @click.option(
-    "--seconds", type=click.FloatRange(5, 600), default=25, show_default=True, help="How long."
+    "--seconds", type=click.FloatRange(1, 600), default=25, show_default=True, help="How long."
 )
 @click.option("--database-cores", type=click.IntRange(1, 1024), help="Of the database's server.")
 @click.option("--cores", type=click.IntRange(1, 1024), help="Of a host of workers.")
@@ -52,6 +67,13 @@ _ROW_KB = 2.5
     type=click.FloatRange(0, 3_600_000),
     default=0,
     help="How long a handler waits for others: a request to an API, say.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="In each child, for handlers that wait.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--alone", is_flag=True, hidden=True, help="Measure here, in TASKS_APP_SCHEMA.")
@@ -62,6 +84,7 @@ def bench(
     database_cores: int | None,
     cores: int | None,
     handler_ms: float,
+    threads: int,
     yes: bool,
     alone: bool,
     json_: bool,
@@ -77,7 +100,7 @@ def bench(
         output.print_json(Load(given, seconds).run())
         return
     here = os.cpu_count() or 1
-    database_cores, cores = database_cores or here, cores or here
+    sizes = _Sizes(cores or here, database_cores or here, handler_ms, threads)
     schema = new_name()
     with opened() as database:
         with database.begin() as connection:
@@ -88,53 +111,45 @@ def bench(
         for left in tidy(database):
             click.echo(f"Dropped {left}, which a run that was killed had left.", err=True)
     found = measure(given, schema, seconds)
-    wait_s = handler_ms / 1e3
-    expected = _expected(found, cores, database_cores, wait_s)
+    expected = _expected(found, sizes)
     if json_:
-        output.print_json(
-            {
-                **asdict(found),
-                "cores": cores,
-                "database_cores": database_cores,
-                "handler_ms": handler_ms,
-                "expected": expected,
-            }
-        )
+        output.print_json({**asdict(found), **asdict(sizes), "expected": expected})
     else:
-        _tell(found, expected, cores, database_cores, handler_ms)
+        _tell(found, expected, sizes)
 
 
 def _announce(given: Settings, schema: str, name: str, role: str, seconds: float) -> None:
     url = make_url(given.database)
     most = 2 * MOST
-    lines = (
-        f"For about {seconds:g} s this writes into a schema of its own, {schema},",
-        f"in database {name} of {url.host or 'the local socket'} as role {role}, and drops it.",
-        f"At most {most:,} tasks, {most * _ROW_KB / 1e3:.0f} MB of tables and of log.",
-        "Your tasks are not touched, but the server has up to one core of work more.",
+    told = (
+        f"For about {seconds:g} s this writes into a schema of its own, {schema}, in database "
+        f"{name} of {url.host or 'the local socket'} as role {role}, and drops it. At most "
+        f"{most:,} tasks, {most * _ROW_KB / 1e3:.0f} MB of tables and of log. Your tasks are not "
+        "touched, but the server has up to one core of work more."
     )
-    click.echo("\n".join(lines), err=True)
+    click.echo("\n".join(_wrapped(told, 0)), err=True)
 
 
-def _expected(
-    found: Measured, cores: int, database_cores: int, wait_s: float
-) -> list[dict[str, Any]]:
+def _expected(found: Measured, sizes: _Sizes) -> list[dict[str, Any]]:
     """Return the rate of each number of hosts and children, and what limits it."""
-    costs = {"inserts": found.cost_of_inserts(wait_s), "groups": found.cost_of_groups()}
-    places = [
-        Deployment(
-            children=children,
-            hosts=hosts,
-            cores=cores,
-            database_cores=database_cores,
-            flush_s=found.flush_ms / 1e3,
-            trip_s=found.round_trip_ms / 1e3,
-            slowdown=SLOWDOWN,
-        )
+    place = Deployment(
+        children=1,
+        cores=sizes.cores,
+        database_cores=sizes.database_cores,
+        flush_s=found.flush_ms / 1e3,
+        trip_s=found.way_ms / 1e3,
+        slowdown=SLOWDOWN,
+    )
+    kinds = {
+        "inserts": (found.cost_of_inserts(sizes.handler_ms / 1e3), sizes.threads),
+        "groups": (found.cost_of_groups(), 1),
+    }
+    return [
+        _cell(kind, cost, replace(place, children=children, hosts=hosts, lanes=lanes))
+        for kind, (cost, lanes) in kinds.items()
         for hosts in HOSTS
         for children in CHILDREN
     ]
-    return [_cell(kind, cost, where) for kind, cost in costs.items() for where in places]
 
 
 def _cell(kind: str, cost: TaskCost, where: Deployment) -> dict[str, Any]:
@@ -149,17 +164,15 @@ def _cell(kind: str, cost: TaskCost, where: Deployment) -> dict[str, Any]:
     }
 
 
-def _tell(
-    found: Measured, expected: list[dict[str, Any]], cores: int, database_cores: int, wait_ms: float
-) -> None:
+def _tell(found: Measured, expected: list[dict[str, Any]], sizes: _Sizes) -> None:
     for line in (*_measured(found), *_advice(found.settings), ""):
         click.echo(line)
     click.echo("Computed from that, in tasks a second; limited by: w the workers' cores,")
     click.echo("d the database's cores, b beat; no letter: more children do more.")
-    click.echo(f"Each host of workers has {count(cores, 'core')}, the database {database_cores}.")
+    hosts_have = count(sizes.cores, "core")
+    click.echo(f"Each host of workers has {hosts_have}, the database {sizes.database_cores}.")
     for kind, title in TITLES.items():
-        waits = f", and waits {wait_ms:g} ms for others" if wait_ms and kind == "inserts" else ""
-        click.echo(f"\n{title}{waits}")
+        click.echo(f"\n{title}{sizes.told if kind == 'inserts' else ''}")
         click.echo(f"{'children on each host':<22}" + "".join(f"{n:>11}" for n in CHILDREN))
         for hosts in HOSTS:
             cells = [e for e in expected if (e["tasks"], e["hosts"]) == (kind, hosts)]
@@ -184,12 +197,14 @@ def _measured(found: Measured) -> Iterator[str]:
             f"{drained.child_us:,.0f} us its CPU"
         )
     pairs = [f"{name} {value}" for name, value in found.settings.items() if name != _VERSION]
-    yield from textwrap.wrap(
-        "settings              " + ", ".join(pairs), 80, subsequent_indent=" " * 22
-    )
+    yield from _wrapped("settings              " + ", ".join(pairs), 22)
+
+
+def _wrapped(line: str, indent: int) -> list[str]:
+    return textwrap.wrap(line, 80, subsequent_indent=" " * indent)
 
 
 def _advice(settings: dict[str, str]) -> Iterator[str]:
     for name, (good, why) in _GOOD.items():
         if settings[name] not in good:
-            yield f"warn  {name} is {settings[name]}: {why}"
+            yield from _wrapped(f"warn  {name} is {settings[name]}: {why}", 6)

@@ -39,6 +39,8 @@ class Measured:
 
     settings: dict[str, str]
     round_trip_ms: float
+    way_ms: float
+    """Of it what is no CPU, here or there: the network, and that processes wake up."""
     commit_ms: float
     """One INSERT with its commit, the median."""
     commit_p99_ms: float
@@ -67,7 +69,7 @@ class Measured:
 
         Nobody tells a client how much CPU it used there.
         """
-        waits_us = 1e3 * (trips * self.round_trip_ms + flushes * self.flush_ms)
+        waits_us = 1e3 * (trips * self.way_ms + flushes * self.flush_ms)
         database_us = max(drained.task_us - drained.child_us - waits_us, _LEAST * drained.task_us)
         return TaskCost(
             child_s=drained.child_us / 1e6,

@@ -81,7 +81,8 @@ def test_a_slower_disk_never_makes_it_faster() -> None:
 def test_what_is_not_the_childs_the_networks_or_the_disks_is_the_databases() -> None:
     measured = Measured(
         settings={},
-        round_trip_ms=0.2,
+        round_trip_ms=0.3,
+        way_ms=0.2,
         commit_ms=1,
         commit_p99_ms=2,
         flush_ms=0.5,
