@@ -78,7 +78,7 @@ class _Sizes:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--alone", is_flag=True, hidden=True, help="Measure here, in TASKS_APP_SCHEMA.")
 @output.as_json
-def bench(
+def bench(  # noqa: PLR0913  what the command line may choose
     *,
     seconds: float,
     database_cores: int | None,
