@@ -13,7 +13,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.simulation", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     measuring = verbs.add_parser("measure", help="append to measured.jsonl (minutes)")
-    measuring.add_argument("only", choices=("costs", "checks"))
+    measuring.add_argument("only", choices=("probe", "costs", "checks"))
     measuring.add_argument("first", type=int, nargs="?", default=0)
     measuring.add_argument("last", type=int, nargs="?", default=None)
     verbs.add_parser("page", help="write the model's part of docs/scaling.md")

@@ -77,10 +77,10 @@ def measure(only: str, some: slice) -> None:
 
 
 def _records(up: Servers, only: str, some: slice) -> Iterator[Record]:
-    if only == "costs":
+    if only in ("costs", "probe"):
         yield {"kind": "probe", **probe(up)}
     stage = Stage(up)
-    trials: Sequence[Trial] = COSTS if only == "costs" else CHECKS
+    trials: Sequence[Trial] = {"costs": COSTS, "checks": CHECKS}.get(only, ())
     for trial in trials[some]:
         before = calibrate()
         try:
@@ -109,12 +109,12 @@ def probe(up: Servers) -> Record:
             span = _median_us(lambda: connection.execute("INSERT INTO probe VALUES (1)"))
             spans[setting] = min(span, spans.get(setting, span))
         connection.execute("DROP TABLE probe")
-    alone, beside = statistics.median(work() for _ in range(3)), calibrate()
+    # By turns, as the machine's speed changes from one second to the next.
+    ratios = [beside / alone for alone, beside in ((work(), calibrate()) for _ in range(5))]
     return {
         "trip_us": trip_us,
         "flush_us": spans["on"] - spans["off"],
-        "unit_ms": beside,
-        "slowdown": beside / alone,
+        "slowdown": statistics.median(ratios),
     }
 
 
@@ -125,9 +125,11 @@ def _trip_us(connection: psycopg.Connection[Any]) -> float:
     def used_ns() -> int:
         return time.thread_time_ns() + int(backend.read_text().split()[0])
 
-    used = used_ns()
-    span_us = _median_us(lambda: connection.execute("SELECT 1"))
-    return span_us - (used_ns() - used) / PROBES / 1e3
+    used, began = used_ns(), time.perf_counter_ns()
+    for _ in range(PROBES):
+        connection.execute("SELECT 1")
+    span, used = time.perf_counter_ns() - began, used_ns() - used
+    return max(0, span - used) / PROBES / 1e3
 
 
 def _median_us(act: Callable[[], object]) -> float:

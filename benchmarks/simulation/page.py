@@ -14,7 +14,7 @@ from benchmarks.simulation.curves import draw
 from benchmarks.simulation.measure import Record, read
 from benchmarks.simulation.model import simulate
 from benchmarks.simulation.observe import Trial
-from benchmarks.simulation.profiles import Profiles, checks, profiles
+from benchmarks.simulation.profiles import Profiles, checks, profiles, usable
 from tasks_app.domain.sizing.costs import Deployment
 from tasks_app.domain.sizing.expectation import Expectation, expect
 
@@ -74,7 +74,7 @@ def _checks(found: Profiles) -> Iterator[str]:
     yield f"| handler | cores | children | commit delay | measured | {' | '.join(heads)} |"
     yield "|---|---|---|---|---|---|---|---|"
     errors: dict[str, list[float]] = {name: [] for name in heads}
-    for trial, records in checks(read()):
+    for trial, records in checks(usable(read())):
         measured = statistics.median(record["rate"] for record in records)
         cells = []
         for name, rate in zip(errors, predicted(found, trial, records), strict=True):

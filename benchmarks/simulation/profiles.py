@@ -10,6 +10,9 @@ from benchmarks.simulation.measure import Record, read
 from benchmarks.simulation.observe import Trial
 from tasks_app.domain.sizing.costs import Deployment, TaskCost
 
+PARTS = ("child_us", "parent_us", "beat_us", "database_us", "broker_us")
+MOST_OTHERS = 0.12
+"""Of the machine: a drain beside which other processes took more is left out."""
 WAITS_S = {"sleep": 0.1, "sleep_async": 1.0}
 """What the handlers of the measurement wait for."""
 COMMITS_OF_A_BATCH = 2
@@ -67,7 +70,7 @@ class Profiles:
 
 def profiles(records: Sequence[Record] | None = None) -> Profiles:
     """Return them, of all that was measured."""
-    records = read() if records is None else records
+    records = usable(read()) if records is None else records
     costs = [record for record in records if record["kind"] == "costs"]
     probes = [record for record in records if record["kind"] == "probe"]
     by_handler: dict[str, list[Record]] = {}
@@ -81,6 +84,19 @@ def profiles(records: Sequence[Record] | None = None) -> Profiles:
         slowdown=_median(probes, "slowdown"),
         rounds=len(by_handler["noop"]),
     )
+
+
+def usable(records: Sequence[Record]) -> list[Record]:
+    """Return them without the drains that were disturbed."""
+    return [record for record in records if others(record) <= MOST_OTHERS]
+
+
+def others(record: Record) -> float:
+    """Return which part of the machine was used by neither the drain nor the machine's host."""
+    if record["kind"] == "probe":
+        return 0.0
+    ours = record["rate"] * sum(record[part] for part in PARTS) / 1e6 / record["machine"]["cores"]
+    return float(1 - record["idle"] - record["stolen"] - ours)
 
 
 def checks(records: Sequence[Record]) -> list[tuple[Trial, list[Record]]]:

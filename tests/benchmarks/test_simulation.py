@@ -10,7 +10,7 @@ from benchmarks.simulation import page
 from benchmarks.simulation.engine import Clock, Cores, Lock, Log, Process, Resource
 from benchmarks.simulation.measure import read
 from benchmarks.simulation.model import simulate
-from benchmarks.simulation.profiles import checks, profiles
+from benchmarks.simulation.profiles import checks, profiles, usable
 from tasks_app.domain.sizing.costs import Deployment, TaskCost
 from tasks_app.domain.sizing.expectation import expect
 
@@ -107,7 +107,7 @@ def test_the_model_foretells_what_was_measured_here() -> None:
     found = profiles()
     errors = [
         abs(page.predicted(found, trial, records)[1] / rate - 1)
-        for trial, records in checks(read())
+        for trial, records in checks(usable(read()))
         for rate in [statistics.median(record["rate"] for record in records)]
     ]
 

@@ -134,6 +134,18 @@ def test_only_what_a_killed_run_left_is_dropped(
     assert schemas(engine) == [theirs]
 
 
+def test_the_guard_holds_nobody_up(engine: Engine) -> None:
+    with engine.connect() as running, engine.connect() as watching:
+        bench_schema.guard(running, LEFT)
+        driver = running.connection.driver_connection
+        pid = driver.info.backend_pid if driver else 0
+        found = watching.exec_driver_sql(
+            "SELECT state, backend_xmin FROM pg_stat_activity WHERE pid = %s", (pid,)
+        ).one()
+
+    assert tuple(found) == ("idle in transaction", None)
+
+
 @pytest.mark.parametrize("name", ["public", "tasks_app_bench_", "tasks_app_bench_0123abcd; x"])
 def test_no_other_schema_can_be_dropped(engine: Engine, name: str) -> None:
     with engine.connect() as connection, pytest.raises(ValueError, match="no schema of a meas"):

@@ -54,7 +54,11 @@ def guard(connection: Connection, name: str) -> bool:
 
     A lock of the transaction: poolers give each transaction another session.
     """
-    return bool(connection.execute(_GUARD, {"name": name}).scalar_one())
+    got = bool(connection.execute(_GUARD, {"name": name}).scalar_one())
+    # A query's portal keeps its snapshot until the next statement. CREATE INDEX CONCURRENTLY would
+    # wait for it, and vacuum leave rows.
+    connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
+    return got
 
 
 def make(connection: Connection, name: str) -> None:

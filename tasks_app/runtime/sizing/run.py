@@ -80,7 +80,6 @@ def _stoppable() -> Iterator[None]:
 
 @contextmanager
 def _schema(engine: Engine, name: str) -> Iterator[None]:
-    # What holds the lock is a transaction without a snapshot: it keeps vacuum from nothing.
     with engine.connect() as guarding:
         be_patient(guarding)
         guard(guarding, name)
