@@ -17,7 +17,7 @@ STEPS = 8
 """A group's round trips are put together to so many, which changes no sum."""
 SPREAD = 0.5
 """A burst takes its mean, more or less by up to this share."""
-LANE_CYCLES, CYCLES = 6, 3_000
+LANE_CYCLES, CYCLES = 20, 3_000
 WARM = 0.25
 
 

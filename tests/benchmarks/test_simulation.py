@@ -94,13 +94,13 @@ def test_threads_of_a_child_share_its_interpreter() -> None:
 
 @pytest.mark.parametrize("cost", [INSERT, GROUPS, WAITING], ids=["insert", "groups", "waiting"])
 @pytest.mark.parametrize("flush_ms", [0.1, 5])
-@pytest.mark.parametrize(("children", "hosts", "database"), [(1, 1, 4), (4, 1, 4), (16, 4, 16)])
+@pytest.mark.parametrize(("children", "hosts", "database"), [(1, 1, 4), (4, 1, 4), (16, 4, 16), (22, 20, 64)])
 def test_the_closed_form_agrees_with_the_events(
     cost: TaskCost, flush_ms: float, children: int, hosts: int, database: int
 ) -> None:
     place = Deployment(children, hosts, 16, database, flush_s=flush_ms / 1e3, slowdown=1.3)
 
-    assert expect(cost, place).rate == pytest.approx(simulate(cost, place).rate, rel=0.12)
+    assert expect(cost, place).rate == pytest.approx(simulate(cost, place).rate, rel=0.15)
 
 
 def test_the_model_foretells_what_was_measured_here() -> None:
@@ -117,6 +117,7 @@ def test_the_model_foretells_what_was_measured_here() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_the_page_says_what_the_model_computes() -> None:
     text = page.PAGE.read_text()
 
