@@ -9,7 +9,7 @@ from functools import partial
 
 from benchmarks.simulation.engine import Clock, Cores, Delay, Lock, Log, Process, Store
 from tasks_app.domain.sizing.costs import Deployment, TaskCost
-from tasks_app.domain.sizing.expectation import Expectation
+from tasks_app.domain.sizing.expectation import ExpectedRate
 
 MESSAGE, ROOM = 500, 20_000
 """Ids in a message, and at most in all of them."""
@@ -34,7 +34,7 @@ class _World:
     cycles: int = 0
 
 
-def simulate(cost: TaskCost, where: Deployment, *, delay_s: float = 0.0) -> Expectation:
+def simulate(cost: TaskCost, where: Deployment, *, delay_s: float = 0.0) -> ExpectedRate:
     """Let a backlog that never ends be drained; ``delay_s`` is ``commit_delay``."""
     clock = Clock()
     world = _world(clock, where, delay_s)
@@ -54,7 +54,7 @@ def simulate(cost: TaskCost, where: Deployment, *, delay_s: float = 0.0) -> Expe
     used = {name: busy - before[name] for name, busy in _busy(world).items()}
     rate = (world.cycles - done) * cost.group / span
     shares = {name: busy / span for name, busy in used.items()}
-    return Expectation(rate, shares)
+    return ExpectedRate(rate, shares)
 
 
 def _world(clock: Clock, where: Deployment, delay_s: float) -> _World:

@@ -16,7 +16,7 @@ from benchmarks.simulation.model import simulate
 from benchmarks.simulation.observe import Trial
 from benchmarks.simulation.profiles import Profiles, checks, profiles, usable
 from tasks_app.domain.sizing.costs import Deployment
-from tasks_app.domain.sizing.expectation import Expectation, expect
+from tasks_app.domain.sizing.expectation import ExpectedRate, expect
 
 PAGE, PICTURE = PROJECT / "docs" / "scaling.md", PROJECT / "docs" / "scaling.svg"
 BEGIN = "<!-- model: begin (written by make scaling) -->"
@@ -145,7 +145,7 @@ def _databases(found: Profiles) -> Iterator[str]:
     yield ""
 
 
-def _enough(found: Profiles, cores: int, flush_ms: float) -> tuple[Deployment, Expectation]:
+def _enough(found: Profiles, cores: int, flush_ms: float) -> tuple[Deployment, ExpectedRate]:
     """Return the fewest children, by the formula; the simulation says what they do."""
     fewest, most = 1, 4096
     while fewest < most:
@@ -173,7 +173,7 @@ def _place(
     )
 
 
-def _simulated(found: Profiles, handler: str, where: Deployment) -> Expectation:
+def _simulated(found: Profiles, handler: str, where: Deployment) -> ExpectedRate:
     return simulate(found.costs[handler], where)
 
 
@@ -190,7 +190,7 @@ def picture() -> str:
     return draw(lines, "hosts of 16 children", "tasks/s, one INSERT and a commit each")
 
 
-def _cell(expected: Expectation) -> str:
+def _cell(expected: ExpectedRate) -> str:
     return f"{_rounded(expected.rate)} {LETTERS[expected.limit]}".rstrip()
 
 

@@ -94,7 +94,9 @@ def test_threads_of_a_child_share_its_interpreter() -> None:
 
 @pytest.mark.parametrize("cost", [INSERT, GROUPS, WAITING], ids=["insert", "groups", "waiting"])
 @pytest.mark.parametrize("flush_ms", [0.1, 5])
-@pytest.mark.parametrize(("children", "hosts", "database"), [(1, 1, 4), (4, 1, 4), (16, 4, 16), (22, 20, 64)])
+@pytest.mark.parametrize(
+    ("children", "hosts", "database"), [(1, 1, 4), (4, 1, 4), (16, 4, 16), (22, 20, 64)]
+)
 def test_the_closed_form_agrees_with_the_events(
     cost: TaskCost, flush_ms: float, children: int, hosts: int, database: int
 ) -> None:

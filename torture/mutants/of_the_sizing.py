@@ -28,8 +28,8 @@ SIZING = (
         "bench: SIGTERM",
         "SIGTERM leaves no schema behind.",
         "tasks_app/runtime/sizing/run.py",
-        "with _stoppable(), _schema(",
-        "with _schema(",
+        "            _stoppable(),\n",
+        "",
         "tests/cli/test_bench.py::test_whoever_stops_it_finds_nothing_left",
     ),
 )

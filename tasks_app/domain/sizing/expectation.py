@@ -22,7 +22,7 @@ BUSY = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Expectation:
+class ExpectedRate:
     """What a system can do."""
 
     rate: float
@@ -64,7 +64,7 @@ class _Station:
         return rate * self.all_s * self.slow / self.servers
 
 
-def expect(cost: TaskCost, where: Deployment) -> Expectation:
+def expect(cost: TaskCost, where: Deployment) -> ExpectedRate:
     """Return the rate of a backlog that never ends."""
     customers = where.all_children * where.lanes
     others = (customers - 1) / customers
@@ -82,7 +82,7 @@ def expect(cost: TaskCost, where: Deployment) -> Expectation:
     rate /= max(1.0, rate * cost.beat_s, rate * cost.log_s, *shares)
     used = {name: station.share(rate) for name, station in stations.items()}
     used |= {"beat": rate * cost.beat_s, "log": rate * cost.log_s}
-    return Expectation(rate, used)
+    return ExpectedRate(rate, used)
 
 
 def _stations(cost: TaskCost, where: Deployment) -> dict[str, _Station]:
