@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -57,10 +58,10 @@ def observe(stage: Stage, trial: Trial) -> dict[str, Any]:
         run.start()
         marks = run.marks
         _until(run, lambda: marks.count() >= BEGIN * run.n)
-        before, machine = _used(run), psutil.cpu_times()
+        before, cores = _used(run), _cores(trial)
         _until(run, lambda: marks.count() >= END * run.n)
         used = {name: after - before[name] for name, after in _used(run).items()}
-        idle, stolen = _not_ours(machine)
+        idle, stolen = _not_ours(cores, _cores(trial))
         _until(run, lambda: marks.count() >= run.n)
         _until(run, lambda: run.unfinished() == 0)
         run.end()
@@ -138,14 +139,20 @@ def _used(run: Run) -> dict[str, float]:
     }
 
 
-def _not_ours(before: Any) -> tuple[float, float]:
-    """Return which parts of the cores' time were idle, and were taken by the machine's host."""
-    spans = {
-        name: value - getattr(before, name) for name, value in psutil.cpu_times()._asdict().items()
-    }
-    whole = sum(spans[name] for name in ("user", "system", "idle", "iowait", "irq", "softirq"))
-    whole += spans.get("steal", 0.0)
-    return (spans["idle"] + spans["iowait"]) / whole, spans.get("steal", 0.0) / whole
+def _cores(trial: Trial) -> Counter[str]:
+    """Return the seconds of the cores that the drain may use, by what they were spent on."""
+    found: Counter[str] = Counter()
+    for core in psutil.cpu_times(percpu=True)[: trial.cores]:
+        found.update(core._asdict())
+    return found
+
+
+def _not_ours(before: Counter[str], after: Counter[str]) -> tuple[float, float]:
+    """Return which parts of them were idle, and were taken by the machine's host."""
+    spans = {name: after[name] - before[name] for name in after}
+    parts = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+    whole = sum(spans.get(name, 0.0) for name in parts)
+    return (spans["idle"] + spans.get("iowait", 0.0)) / whole, spans.get("steal", 0.0) / whole
 
 
 def _reaped(process: psutil.Process) -> float:

@@ -12,7 +12,7 @@ from tasks_app.domain.sizing.costs import Deployment, TaskCost
 
 PARTS = ("child_us", "parent_us", "beat_us", "database_us", "broker_us")
 MOST_OTHERS = 0.12
-"""Of the machine: a drain beside which other processes took more is left out."""
+"""Of its cores: a drain beside which other processes took more is left out."""
 WAITS_S = {"sleep": 0.1, "sleep_async": 1.0}
 """What the handlers of the measurement wait for."""
 COMMITS_OF_A_BATCH = 2
@@ -92,10 +92,10 @@ def usable(records: Sequence[Record]) -> list[Record]:
 
 
 def others(record: Record) -> float:
-    """Return which part of the machine was used by neither the drain nor the machine's host."""
+    """Return which part of a drain's cores was used by neither it nor the machine's host."""
     if record["kind"] == "probe":
         return 0.0
-    ours = record["rate"] * sum(record[part] for part in PARTS) / 1e6 / record["machine"]["cores"]
+    ours = record["rate"] * sum(record[part] for part in PARTS) / 1e6 / record["trial"]["cores"]
     return float(1 - record["idle"] - record["stolen"] - ours)
 
 
