@@ -232,6 +232,14 @@ def test_it_warns_of_settings_that_lose_or_slow(capsys: pytest.CaptureFixture[st
     assert 300 < int(one.split()[2]) < 8 / 0.022
 
 
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [(0.9, ""), (1.5, " This machine is busy (load 1.5 on 2 cores): the figures will be too low.")],
+)
+def test_it_says_that_others_are_in_its_way(load: float, said: str) -> None:
+    assert bench._busy(load, 2) == said
+
+
 def start(shell: Shell, **more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "tasks_app", "bench", "--yes", "--seconds", "3"],

@@ -36,6 +36,8 @@ _GOOD = {
     "jit": (("off",), "what handlers ask may pay for compiling. Set it off for their role."),
 }
 """Settings, their values that are good, and what is wrong with others."""
+_BUSY = 0.5
+"""Of its cores: beyond it others are in the way."""
 _VERSION = "server_version"
 _ROW_KB = 2.5
 """Of table and log, from a task's creation to its end."""
@@ -127,7 +129,15 @@ def _announce(given: Settings, schema: str, name: str, role: str, seconds: float
         f"{most:,} tasks, {most * _ROW_KB / 1e3:.0f} MB of tables and of log. Your tasks are not "
         "touched, but the server has up to one core of work more."
     )
+    told += _busy(os.getloadavg()[0], os.cpu_count() or 1)
     click.echo("\n".join(_wrapped(told, 0)), err=True)
+
+
+def _busy(load: float, cores: int) -> str:
+    if load <= _BUSY * cores:
+        return ""
+    loaded = f"load {load:.1f} on {count(cores, 'core')}"
+    return f" This machine is busy ({loaded}): the figures will be too low."
 
 
 def _expected(found: Measured, sizes: _Sizes) -> list[dict[str, Any]]:

@@ -53,7 +53,8 @@ class _Station:
     def meet(self, rate: float, others: float, slowdown: float) -> None:
         """Say how long a task stays that meets this share of all the others."""
         busy = min(1.0, rate * self.all_s * self.slow / self.servers)
-        self.slow = 1 + (slowdown - 1) * busy * others * (self.servers > 1)
+        beside = max(0.0, busy * self.servers - 1) / max(1, self.servers - 1)
+        self.slow = 1 + (slowdown - 1) * beside
         met = max(0.0, self.waiting - busy * _SERVED) * others
         apart = (self.servers - 1) / self.servers
         self.stay_s = self.way_s * self.slow * ((1 + met) / self.servers + apart)

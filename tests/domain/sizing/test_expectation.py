@@ -78,6 +78,12 @@ def test_a_slower_disk_never_makes_it_faster() -> None:
     assert rates == sorted(rates, reverse=True)
 
 
+def test_more_children_never_make_it_slower() -> None:
+    rates = [expect(COST, replace(PLACE, children=n)).rate for n in (1, 2, 8, 32, 128, 512)]
+
+    assert rates == sorted(rates)
+
+
 def test_what_is_not_the_childs_the_networks_or_the_disks_is_the_databases() -> None:
     measured = Measured(
         settings={},
