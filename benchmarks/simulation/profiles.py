@@ -100,12 +100,18 @@ def others(record: Record) -> float:
 
 
 def checks(records: Sequence[Record]) -> list[tuple[Trial, list[Record]]]:
-    """Return what was run under limits, each with its rounds."""
+    """Return what was run under limits, in order, each with its rounds."""
     found: dict[Trial, list[Record]] = {}
     for record in records:
         if record["kind"] == "checks":
             found.setdefault(Trial(**record["trial"]), []).append(record)
-    return list(found.items())
+    kinds = list(dict.fromkeys(trial.handler for trial in found))
+
+    def place(item: tuple[Trial, list[Record]]) -> tuple[int, ...]:
+        trial = item[0]
+        return kinds.index(trial.handler), trial.delay_us, trial.cores, trial.children
+
+    return sorted(found.items(), key=place)
 
 
 def _cost(handler: str, found: dict[str, list[Record]]) -> TaskCost:
