@@ -10,10 +10,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 
 from benchmarks.calibration import calibrate, work
@@ -64,8 +66,9 @@ def measure(only: str, some: slice) -> None:
     Raises:
         SystemExit: workers of another run live, which would take this one's messages.
     """
-    if others := left_over("BENCH_MARKS"):
-        raise SystemExit(f"End the processes of another run: kill {' '.join(map(str, others))}")
+    ours = [pid for pid in left_over("BENCH_MARKS") if _is_of_this_checkout(pid)]
+    if ours:
+        raise SystemExit(f"End the processes of another run: kill {' '.join(map(str, ours))}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left running
     with servers(FOLDER / "servers") as up, MEASURED.open("a", encoding="utf-8") as lines:
         up.ask("ALTER SYSTEM SET track_wal_io_timing = on")
@@ -74,6 +77,13 @@ def measure(only: str, some: slice) -> None:
             lines.write(json.dumps({**_about(), **record}) + "\n")
             lines.flush()
             print(json.dumps(record), flush=True)
+
+
+def _is_of_this_checkout(pid: int) -> bool:
+    """Tell whether it would take our messages; those of another checkout have another broker."""
+    with suppress(psutil.Error):
+        return psutil.Process(pid).environ()["BENCH_MARKS"].startswith(str(FOLDER))
+    return False
 
 
 def _records(up: Servers, only: str, some: slice) -> Iterator[Record]:
