@@ -14,7 +14,7 @@ from benchmarks.simulation.curves import draw
 from benchmarks.simulation.measure import Record, read
 from benchmarks.simulation.model import simulate
 from benchmarks.simulation.observe import Trial
-from benchmarks.simulation.profiles import Profiles, checks, profiles, usable
+from benchmarks.simulation.profiles import MOST_OTHERS, Profiles, checks, profiles, usable
 from tasks_app.domain.sizing.costs import Deployment
 from tasks_app.domain.sizing.expectation import ExpectedRate, expect
 
@@ -68,13 +68,19 @@ def _costs(found: Profiles) -> Iterator[str]:
 
 
 def _checks(found: Profiles) -> Iterator[str]:
-    yield "**Measured and computed**: drains of this machine under limits."
+    every = [record for record in read() if record["kind"] == "checks"]
+    clean = usable(every)
+    yield (
+        f"**Measured and computed**: drains of this machine under limits. {len(clean)} of "
+        f"{len(every)} ran undisturbed; those beside which other processes took more than "
+        f"{MOST_OTHERS:.0%} of their cores are left out."
+    )
     yield ""
     heads = ("by the costs above", "by its own costs", "the same by formula")
     yield f"| handler | cores | children | commit delay | measured | {' | '.join(heads)} |"
     yield "|---|---|---|---|---|---|---|---|"
     errors: dict[str, list[float]] = {name: [] for name in heads}
-    for trial, records in checks(usable(read())):
+    for trial, records in checks(clean):
         measured = statistics.median(record["rate"] for record in records)
         cells = []
         for name, rate in zip(errors, predicted(found, trial, records), strict=True):

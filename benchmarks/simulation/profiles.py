@@ -12,7 +12,7 @@ from tasks_app.domain.sizing.costs import Deployment, TaskCost
 
 PARTS = ("child_us", "parent_us", "beat_us", "database_us", "broker_us")
 MOST_OTHERS = 0.12
-"""Of its cores: a drain beside which other processes took more is left out."""
+"""Of its cores: a check beside which other processes took more is left out."""
 WAITS_S = {"sleep": 0.1, "sleep_async": 1.0}
 """What the handlers of the measurement wait for."""
 COMMITS_OF_A_BATCH = 2
@@ -87,13 +87,16 @@ def profiles(records: Sequence[Record] | None = None) -> Profiles:
 
 
 def usable(records: Sequence[Record]) -> list[Record]:
-    """Return them without the drains that were disturbed."""
+    """Return them without the checks that were disturbed.
+
+    Costs are CPU of the processes themselves, which others do not take away.
+    """
     return [record for record in records if others(record) <= MOST_OTHERS]
 
 
 def others(record: Record) -> float:
     """Return which part of a drain's cores was used by neither it nor the machine's host."""
-    if record["kind"] == "probe":
+    if record["kind"] != "checks":
         return 0.0
     ours = record["rate"] * sum(record[part] for part in PARTS) / 1e6 / record["trial"]["cores"]
     return float(1 - record["idle"] - record["stolen"] - ours)
@@ -139,4 +142,4 @@ def _log_s(found: dict[str, list[Record]]) -> float:
 
 
 def _median(records: Sequence[Record], name: str) -> float:
-    return statistics.median(float(record[name]) for record in records)
+    return statistics.median(float(record[name]) for record in records if name in record)
