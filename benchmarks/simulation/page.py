@@ -61,8 +61,10 @@ def _costs(found: Profiles) -> Iterator[str]:
         yield f"| {title} | {' | '.join(cpu)} | {cost.trips:.3g} | {cost.flushes:.2g} |"
     yield ""
     yield (
-        f"Between them: {_us(found.trip_s)} for a round trip, {_us(found.flush_s)} for a flush of "
-        f"the log; a core is {found.slowdown:.2f} times slower while the other one is busy."
+        f"Between them: {_us(found.trip_s)} for a round trip beside the CPU of both ends (between "
+        f"hosts {_us(TRIP_S)} more are assumed), {_us(found.flush_s)} for a flush of the log, "
+        f"{_us(found.log_s)} for a task's part of it; a core is {found.slowdown:.2f} times slower "
+        "while the other one is busy."
     )
     yield ""
 
