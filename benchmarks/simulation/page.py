@@ -63,7 +63,7 @@ def _costs(found: Profiles) -> Iterator[str]:
     yield (
         f"Between them: {_us(found.trip_s)} for a round trip beside the CPU of both ends (between "
         f"hosts {_us(TRIP_S)} more are assumed), {_us(found.flush_s)} for a flush of the log, "
-        f"{_us(found.log_s)} for a task's part of it; a core is {found.slowdown:.2f} times slower "
+        f"{_us(found.costs['noop'].log_s)} for a task's part of it; a core is {found.slowdown:.2f} times slower "
         "while the other one is busy."
     )
     yield ""
