@@ -20,8 +20,8 @@ SIZING = (
         "bench: the guard",
         "What another measurement still uses is not dropped.",
         SCHEMA,
-        "[name for name in found if guard(connection, name)]",
-        "[*found]",
+        'if connection.execute(_ALONE, {"name": name}).scalar_one()]',
+        "]",
         ONLY,
     ),
     mutant(

@@ -19,7 +19,9 @@ _LEFT = text(f"""
       AND obj_description(n.oid, 'pg_namespace') = :says
     ORDER BY 1
 """)
-_GUARD = text("SELECT pg_try_advisory_xact_lock(hashtextextended(:name, 7246101957))")
+_THERE = text("SELECT to_regnamespace(:name) IS NOT NULL")
+_GUARD = text("SELECT pg_try_advisory_xact_lock_shared(hashtextextended(:name, 7246101957))")
+_ALONE = text("SELECT pg_try_advisory_xact_lock(hashtextextended(:name, 7246101957))")
 _MAY = text("""
     SELECT current_setting('transaction_read_only') = 'on' OR pg_is_in_recovery() AS reads,
         has_database_privilege(current_database(), 'CREATE') AS makes,
@@ -49,16 +51,20 @@ def check_may_make(connection: Connection) -> tuple[str, str]:
     return may.database, may.role
 
 
-def guard(connection: Connection, name: str) -> bool:
-    """Keep others from dropping it until the caller's transaction ends; False: somebody else does.
+def guard(connection: Connection, name: str) -> None:
+    """Keep later runs from dropping it until the caller's transaction ends.
 
-    A lock of the transaction: poolers give each transaction another session.
+    A lock of the transaction: poolers give each transaction another session. Both processes of a
+    run hold it: one that outlived the other would make the schema anew, without our comment.
     """
-    got = bool(connection.execute(_GUARD, {"name": name}).scalar_one())
+    connection.execute(_GUARD, {"name": name})
     # A query's portal keeps its snapshot until the next statement. CREATE INDEX CONCURRENTLY would
     # wait for it, and vacuum leave rows.
     connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
-    return got
+
+
+def is_there(connection: Connection, name: str) -> bool:
+    return bool(connection.execute(_THERE, {"name": name}).scalar_one())
 
 
 def make(connection: Connection, name: str) -> None:
@@ -71,12 +77,12 @@ def drop(connection: Connection, name: str) -> None:
 
 
 def left_behind(connection: Connection) -> list[str]:
-    """Return schemas that nobody guards any more, and that this role may drop; now we guard them.
+    """Return schemas that nobody guards any more, and that this role may drop; now we alone do.
 
     One of that name without our comment is somebody else's.
     """
     found = connection.execute(_LEFT, {"says": _SAYS}).scalars().all()
-    return [name for name in found if guard(connection, name)]
+    return [name for name in found if connection.execute(_ALONE, {"name": name}).scalar_one()]
 
 
 def _checked(name: str) -> str:

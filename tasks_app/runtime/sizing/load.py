@@ -20,6 +20,9 @@ from tasks_app.pool.operations.bench_probe import (
     read_settings,
     without_flush,
 )
+from tasks_app.pool.operations.bench_schema import guard, is_there
+from tasks_app.pool.schema import be_patient
+from tasks_app.pool.tables import SCHEMA
 from tasks_app.runtime.api.producer import create_task, create_tasks
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.context import TaskContext
@@ -80,8 +83,23 @@ class Load:
 
     def run(self) -> Measured:
         """Make the tables, measure, and return what was found."""
+        engine = self._database.migration_engine()
+        try:
+            with engine.connect() as guarding:
+                be_patient(guarding)
+                guard(guarding, str(SCHEMA))
+                if not is_there(guarding, str(SCHEMA)):  # a migration would make it, unmarked
+                    raise SystemExit("The schema of this measurement is gone.")
+                guard(guarding, str(SCHEMA))  # so that no snapshot of the look stays
+                return self._run_guarded()
+        finally:
+            engine.dispose()
+
+    def _run_guarded(self) -> Measured:
         began = time.perf_counter()
+        self._check()
         migrate(self._database)
+        self._check()
         Maintainer(self._database).run_once()
         try:
             with self._database.begin() as connection:
