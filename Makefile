@@ -6,7 +6,7 @@ READY := .venv/.ready
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick test-long check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-dashboard bench-gate bench-scrape scale test-pg16 test-server test-newest test-lowest format docs site screenshots release-check release lock clean
+.PHONY: help setup demo test test-quick test-long check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-dashboard bench-gate bench-scrape scale scaling scaling-measure test-pg16 test-server test-newest test-lowest format docs site screenshots release-check release lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -101,6 +101,12 @@ bench-quick: $(READY)  ## the main rows of it, once (minutes)
 
 scale: $(READY)  ## what a task costs in a pool of a million rows, state by state (minutes)
 	@$(BIN)/python -m benchmarks.scale $(ARGS)
+
+scaling: $(READY)  ## compute what docs/scaling.md says of many cores and hosts (a minute)
+	@$(BIN)/python -m benchmarks.simulation page
+
+scaling-measure: $(READY)  ## measure what that is computed from, and check it, again (half an hour; be alone on the machine)
+	@$(BIN)/python -m benchmarks.simulation measure costs && $(BIN)/python -m benchmarks.simulation measure checks
 
 bench-dashboard: $(READY)  ## p95 of each page over a million completed tasks (minutes)
 	@$(BIN)/python -m benchmarks.dashboard $(ARGS)

@@ -31,6 +31,11 @@ class Servers:
         return self._stack.urls.broker
 
     @property
+    def pids(self) -> list[int]:
+        """PostgreSQL's first process, and Valkey."""
+        return [started.pid for started in self._stack.started]
+
+    @property
     def versions(self) -> dict[str, str]:
         """Which servers these are."""
         return {started.name: started.version for started in self._stack.started}

@@ -1,0 +1,271 @@
+"""`bench`: a load in a schema of its own, of which nothing stays, whatever ends it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import Engine, make_url, text
+
+from tasks_app.cli.operations import bench
+from tasks_app.domain.sizing.measured import DrainMeasured, Measured
+from tasks_app.pool.operations import bench_schema
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.sizing.run import tidy
+from tests.cli.shell import Shell
+from tests.factory import pending_task
+from tests.servers import named
+from tests.waiting import until
+
+SCHEMAS = text("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'tasks\\_app\\_bench\\_%'")
+LEFT = "tasks_app_bench_0123abcd"
+MEASURED = Measured(
+    settings={"server_version": "18.4", "jit": "on", "fsync": "on", "synchronous_commit": "on"},
+    round_trip_ms=0.21,
+    way_ms=0.1,
+    commit_ms=0.8,
+    commit_p99_ms=3.2,
+    flush_ms=0.4,
+    create_one=900,
+    create_bulk=40_000,
+    groups=DrainMeasured(20_000, 9_000, 70),
+    inserts=DrainMeasured(2_000, 500, 800),
+    seconds=24,
+)
+
+
+def schemas(engine: Engine) -> list[str]:
+    with engine.connect() as connection:
+        return list(connection.execute(SCHEMAS).scalars())
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(engine: Engine) -> Iterator[None]:
+    yield
+    for name in schemas(engine):
+        with engine.begin() as connection:
+            connection.exec_driver_sql(f"DROP SCHEMA {name} CASCADE")
+
+
+@pytest.fixture
+def left_behind(engine: Engine) -> str:
+    """The schema of a run that was killed."""
+    with engine.begin() as connection:
+        bench_schema.make(connection, LEFT)
+        connection.exec_driver_sql(f"CREATE TABLE {LEFT}.task_pending (i int)")
+    return LEFT
+
+
+@pytest.mark.processes
+def test_it_measures_and_leaves_nothing(shell: Shell, engine: Engine, left_behind: str) -> None:
+    with engine.begin() as connection:
+        due = pending_task(connection)
+
+    done = shell.process("bench", "--yes", "--seconds", "3", "--json", "--database-cores", "8")
+
+    assert done.returncode == 0, done.stderr
+    assert f"Dropped {left_behind}, which a run that was killed had left." in done.stderr
+    found = json.loads(done.stdout)
+    assert found["settings"]["server_version"]
+    assert 0 < found["round_trip_ms"] < found["commit_ms"] <= found["commit_p99_ms"]
+    assert found["groups"]["rate"] > found["inserts"]["rate"] > 10
+    assert found["create_bulk"] > found["create_one"] > 10
+    assert found["database_cores"] == 8
+    assert {cell["tasks"] for cell in found["expected"]} == {"groups", "inserts"}
+    first = next(cell for cell in found["expected"] if cell["tasks"] == "inserts")
+    assert first["rate"] == pytest.approx(found["inserts"]["rate"], rel=0.1)
+    assert schemas(engine) == []
+    with engine.connect() as connection:
+        rows = connection.exec_driver_sql("SELECT id, state FROM task_all").all()
+    assert [tuple(row) for row in rows] == [(due, "PENDING")]
+
+
+@pytest.mark.processes
+def test_it_works_beside_a_pool_in_a_schema(shell: Shell, engine: Engine) -> None:
+    process = start(shell, TASKS_APP_SCHEMA="jobs", TASKS_APP_HISTORY="none")
+
+    output, errors = process.communicate(timeout=100)
+
+    assert process.returncode == 0, errors
+    assert "one INSERT each" in output
+    assert max(map(len, f"{output}\n{errors}".splitlines())) <= 80
+    assert schemas(engine) == []
+
+
+def test_it_says_what_it_will_write_and_asks(
+    shell: Shell, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+
+    done = shell("bench")
+
+    assert done.returncode == 1
+    assert done.stdout == ""
+    said = " ".join(done.stderr.split())
+    assert "For about 25 s this writes into a schema of its own, tasks_app_bench_" in said
+    assert "Your tasks are not touched" in said
+    assert done.stderr.endswith("Go on? [y/N]: Stopped.\n")
+    assert schemas(engine) == []
+
+
+def test_only_what_a_killed_run_left_is_dropped(
+    engine: Engine, database_url: str, left_behind: str
+) -> None:
+    guarded, theirs = "tasks_app_bench_00000001", "tasks_app_bench_00000002"
+    database = Database(database_url)
+    try:
+        with engine.begin() as connection:
+            connection.exec_driver_sql(f"CREATE SCHEMA {theirs}")
+            bench_schema.make(connection, guarded)
+        with engine.connect() as running:
+            bench_schema.guard(running, guarded)
+            assert tidy(database) == [left_behind]
+            assert sorted(schemas(engine)) == [guarded, theirs]
+        assert tidy(database) == [guarded]
+    finally:
+        database.dispose()
+    assert schemas(engine) == [theirs]
+
+
+def test_the_guard_holds_nobody_up(engine: Engine) -> None:
+    with engine.connect() as running, engine.connect() as watching:
+        bench_schema.guard(running, LEFT)
+        driver = running.connection.driver_connection
+        pid = driver.info.backend_pid if driver else 0
+        found = watching.exec_driver_sql(
+            "SELECT state, backend_xmin FROM pg_stat_activity WHERE pid = %s", (pid,)
+        ).one()
+
+    assert tuple(found) == ("idle in transaction", None)
+
+
+@pytest.mark.parametrize("name", ["public", "tasks_app_bench_", "tasks_app_bench_0123abcd; x"])
+def test_no_other_schema_can_be_dropped(engine: Engine, name: str) -> None:
+    with engine.connect() as connection, pytest.raises(ValueError, match="no schema of a meas"):
+        bench_schema.drop(connection, name)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_whoever_stops_it_finds_nothing_left(
+    shell: Shell, engine: Engine, sign: signal.Signals
+) -> None:
+    process = start(shell)
+    until(lambda: tables(engine) > 20, timeout_s=60)
+
+    process.send_signal(sign)
+    _, errors = process.communicate(timeout=60)
+
+    assert process.returncode == 1
+    assert errors.endswith("Stopped.\n")
+    assert schemas(engine) == []
+
+
+@pytest.mark.processes
+def test_what_a_killed_one_leaves_is_dropped_by_the_next(
+    shell: Shell, engine: Engine, database_url: str
+) -> None:
+    process = start(shell)
+    until(lambda: tables(engine) > 20, timeout_s=60)
+
+    process.kill()
+    process.communicate(timeout=60)
+
+    (name,) = schemas(engine)
+    database = Database(database_url)
+    try:
+        until(lambda: tidy(database) == [name], timeout_s=60)
+    finally:
+        database.dispose()
+    assert schemas(engine) == []
+
+
+def test_a_server_that_only_reads_is_named(
+    shell: Shell, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = make_url(database_url).update_query_dict(
+        {"options": "-c default_transaction_read_only=on"}
+    )
+    url = reads.render_as_string(hide_password=False)
+    monkeypatch.setenv("TASKS_APP_DATABASE_URL", url)
+
+    done = shell("bench", "--yes")
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("The database lets this role only read")
+
+
+def test_a_role_that_may_not_is_told_what_to_ask_for(
+    shell: Shell, engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with a_role(engine, "bench-guest") as role:
+        url = make_url(database_url).set(username=role, password="word")
+        monkeypatch.setenv("TASKS_APP_DATABASE_URL", url.render_as_string(hide_password=False))
+
+        done = shell("bench", "--yes")
+
+    assert done.returncode == 1
+    assert f"The role {role} may not make a schema in this database." in done.stderr
+    assert f'GRANT CREATE ON DATABASE {make_url(database_url).database} TO "{role}"' in done.stderr
+    assert schemas(engine) == []
+
+
+def test_it_warns_of_settings_that_lose_or_slow(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = bench._Sizes(4, 8, 20.0, 8)
+    bench._tell(MEASURED, bench._expected(MEASURED, sizes), sizes)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    warnings = [line for line in lines if line.startswith("warn")]
+    assert [line.split()[1] for line in warnings] == ["jit"]
+    assert "commit                0.80 ms median, 3.20 ms p99; 0.40 ms for the disk" in lines
+    assert "one INSERT each       500 tasks a second; 2,000 us each, 800 us its CPU" in lines
+    assert "one INSERT each, and waits 20 ms for others; 8 threads a child" in lines
+    (one,) = [line for line in lines if line.startswith("1 host ")][:1]
+    assert 300 < int(one.split()[2]) < 8 / 0.022
+
+
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [(0.9, ""), (1.5, " This machine is busy (load 1.5 on 2 cores): the figures will be too low.")],
+)
+def test_it_says_that_others_are_in_its_way(load: float, said: str) -> None:
+    assert bench._busy(load, 2) == said
+
+
+def start(shell: Shell, **more: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tasks_app", "bench", "--yes", "--seconds", "3"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **more},
+    )
+
+
+def tables(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return int(
+            connection.exec_driver_sql(
+                "SELECT count(*) FROM pg_tables WHERE schemaname LIKE 'tasks\\_app\\_bench\\_%%'"
+            ).scalar_one()
+        )
+
+
+@contextmanager
+def a_role(engine: Engine, name: str) -> Iterator[str]:
+    role = named(name)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"""CREATE ROLE "{role}" LOGIN PASSWORD 'word'""")
+    try:
+        yield role
+    finally:
+        with engine.begin() as connection:
+            connection.exec_driver_sql(f'DROP ROLE "{role}"')
