@@ -67,8 +67,8 @@ ENDS_OF_RUNS = (
         "any statement of an end finds a lost fence",
         "A claim is lost where the settle fails, and not what comes before it.",
         END,
-        "if number == len(_BEFORE) and is_fence_lost(error):",
-        "if is_fence_lost(error):",
+        "        if is_last and is_fence_lost(error):",
+        "        if is_fence_lost(error):",
         f"{ENDS}a_trigger_that_wants_an_id_is_its_handlers_failure_and_no_lost_lease",
     ),
     mutant(

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.domain.tasks.states import State
 from tasks_app.runtime.db.errors import is_unanswered
-from tasks_app.runtime.handler_db.late_writes import Write, blaming, query_of
+from tasks_app.runtime.handler_db.late_writes import Write, query_of
 
 E = TypeVar("E", bound=BaseException)
 _OF_COMMIT = "_tasks_app_sent_a_commit"
@@ -133,8 +133,7 @@ def carry_out(connection: Connection, writes: Iterable[Write]) -> None:
     for write in writes:
         cursor = connection.connection.cursor()
         try:
-            with blaming(write):
-                cursor.execute(*write)
+            write.send(cursor)
         except psycopg.Error as error:
             raise as_sqlalchemy_raises(error) from error
         finally:

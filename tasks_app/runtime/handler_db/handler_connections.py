@@ -1,9 +1,8 @@
 """psycopg's connections as handlers have them: one object a run, dead when the run is over.
 
 All runs of a child share a few sessions. Each run gets an object of its own, so that code which
-kept a connection, or a cursor made from one, cannot write into a later run's transaction.
-
-The async class does the same as the plain one, method by method.
+kept a connection, or a cursor made from one, cannot write into a later run's transaction. The async
+class does the same as the plain one, method by method.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from tasks_app.runtime.handler_db.driver_internals import generators
 from tasks_app.runtime.handler_db.end_of_run import OutcomeRefusedError, Permit, Steps
 from tasks_app.runtime.handler_db.handler_driver import UNFINISHED, RunDriver
 from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
-from tasks_app.runtime.handler_db.late_writes import blaming
 from tasks_app.runtime.handler_db.lost_cancellations import heeding_cancellations
 
 T = TypeVar("T")
@@ -72,8 +70,7 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
                     self.wait(self.end(last, permit))
                 return
             for write in permit.writes:
-                with blaming(write):
-                    self.cursor().execute(*write)
+                write.send(self.cursor())
             if permit.settlement is not None:
                 psycopg.Cursor(self).execute(FIRE_AND_RESET)
                 if not succeed(self, permit.settlement, permit.called):
@@ -186,8 +183,7 @@ class AsyncHandlerConnection(RunDriver, psycopg.AsyncConnection[Any]):
                 await self.wait(self.end(last, permit))
             return
         for write in permit.writes:
-            with blaming(write):
-                await self.cursor().execute(*write)
+            await write.asend(self.cursor())
         if permit.settlement is not None:
             await psycopg.AsyncCursor(self).execute(FIRE_AND_RESET)
             if not await asucceed(self, permit.settlement, permit.called):

@@ -37,6 +37,15 @@ class Write(NamedTuple):
     query: str
     parameters: Sequence[Any] | Mapping[str, Any] | None
 
+    def send(self, cursor: Any) -> None:
+        """Send it by itself, and wait for its answer."""
+        with blaming(self):
+            cursor.execute(*self)
+
+    async def asend(self, cursor: Any) -> None:
+        with blaming(self):
+            await cursor.execute(*self)
+
 
 class Sent(NamedTuple):
     """The same in the words of libpq."""
