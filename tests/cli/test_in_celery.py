@@ -35,14 +35,20 @@ def test_celery_finds_the_same_commands_under_the_name_pool() -> None:
     assert plugin.get_command(context, "list") is group.get_command(context, "list")
 
 
-def test_the_plugin_imports_click_and_nothing_else() -> None:
+def test_the_plugin_imports_click_and_nothing_else_that_costs() -> None:
     """Every `celery` of this environment loads it, whatever it is about to do."""
     code = "import click, sys; a = set(sys.modules); import tasks_app.cli.group; "
 
     said = run(sys.executable, "-c", code + "print(*sorted(set(sys.modules) - a))").stdout
 
     names = [name for name in said.split() if name.split(".")[0] not in sys.stdlib_module_names]
-    assert names == ["tasks_app", "tasks_app.cli", "tasks_app.cli.group"]
+    assert set(names) == {
+        "tasks_app",
+        "tasks_app.cli",
+        "tasks_app.cli.group",
+        "tasks_app.runtime",
+        "tasks_app.runtime.gc_pause",  # the other imports go faster with it
+    }
 
 
 @pytest.mark.long

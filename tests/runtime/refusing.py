@@ -17,7 +17,7 @@ import pytest
 from psycopg import errors
 
 from tasks_app.pool.runs.settle_success import LastWord
-from tasks_app.runtime.handler_db.end_of_run import EndOfRun, Steps
+from tasks_app.runtime.handler_db.end_of_run import EndOfRun, Permit, Steps
 from tests.runtime.bench import Bench
 from tests.runtime.labour import Labour
 from tests.waiting import until
@@ -102,9 +102,9 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Refusals]:
         faults.judge(cursor.connection, query)
         return execute(cursor, query, *args, **options)
 
-    def judged_end(connection: Any, last: LastWord, **options: Any) -> Steps[None]:
+    def judged_end(connection: Any, last: LastWord, permit: Permit) -> Steps[None]:
         faults.judge(connection, last.sql)  # sent prepared, past every cursor
-        yield from end(connection, last, **options)
+        yield from end(connection, last, permit)
 
     monkeypatch.setattr(psycopg.Cursor, "execute", judged)
     monkeypatch.setattr(EndOfRun, "end", judged_end)

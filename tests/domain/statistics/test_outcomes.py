@@ -21,6 +21,7 @@ def test_the_numbers_are_those_that_are_stored() -> None:
         "SNOOZED": 9,
         "STALE": 11,
         "DUPLICATE": 12,
+        "UNKEPT": 13,
     }
 
 
