@@ -10,11 +10,18 @@ from sqlalchemy import text
 from tasks_app import AsyncTaskContext, Retry, TaskContext, handler
 
 _EFFECT = text("INSERT INTO effect (task_id, attempt) VALUES (:task_id, :attempt)")
+_LATE_EFFECT = "INSERT INTO effect (task_id, attempt) VALUES (%s, %s)"
 
 
 def _write(ctx: TaskContext) -> None:
-    """One half through the connection, whose transaction may have begun with a COMMIT before."""
-    through = ctx.connection if ctx.task_id % 2 else ctx.session
+    """A third through the connection, whose transaction may have begun with a COMMIT before.
+
+    Another third goes out with the outcome.
+    """
+    if ctx.task_id % 3 == 0:
+        ctx.write(_LATE_EFFECT, (ctx.task_id, ctx.attempt))
+        return
+    through = ctx.connection if ctx.task_id % 3 == 1 else ctx.session
     through.execute(_EFFECT, {"task_id": ctx.task_id, "attempt": ctx.attempt})
 
 
@@ -50,4 +57,7 @@ def slow(ctx: TaskContext) -> None:
 @handler("torture.awaited", retry="fixed 100ms", max_attempts=50)
 async def awaited(ctx: AsyncTaskContext) -> None:
     """An effect of an async handler."""
+    if ctx.task_id % 3 == 0:
+        ctx.write(_LATE_EFFECT, (ctx.task_id, ctx.attempt))
+        return
     await ctx.session.execute(_EFFECT, {"task_id": ctx.task_id, "attempt": ctx.attempt})
