@@ -184,7 +184,9 @@ class DjangoTransaction:
 
     def _carry_out_writes(self, db: BaseDatabaseWrapper) -> None:
         while self._writes:
-            db.connection.execute(*self._writes.pop(0))
+            write = self._writes.pop(0)
+            self._keeps = self._keeps or keeps_something(write.query)
+            db.connection.execute(*write)
 
     def _usable(self, if_nested: str) -> BaseDatabaseWrapper:
         db = self._db

@@ -525,3 +525,17 @@ def test_a_late_write_goes_with_djangos_own(site: Bench, used: bool, fails: bool
     site.drain()
 
     assert outcome(site, task_id) == ((0, "FAILED") if fails else (1 + used, "SUCCEEDED"))
+
+
+def test_what_a_late_write_sets_ends_with_its_run(site: Bench) -> None:
+    @site.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        orders().create(task_id=ctx.task_id)
+        ctx.write(INSERT, (ctx.task_id,))
+        ctx.write("SELECT set_config('search_path', 'nowhere', false)")
+
+    ids = [site.create(max_attempts=1) for _ in range(2)]
+
+    site.drain()
+
+    assert [outcome(site, task_id) for task_id in ids] == [(2, "SUCCEEDED")] * 2

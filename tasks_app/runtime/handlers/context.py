@@ -182,7 +182,7 @@ class TaskContext(Generic[SessionT_co]):
 
         Raises:
             TypeError: the query is no text.
-            RuntimeError: it would end the transaction.
+            RuntimeError: it would end the transaction, or is a COPY.
         """
         self._given().write(query, parameters)
 
