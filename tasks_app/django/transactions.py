@@ -117,6 +117,13 @@ class DjangoTransaction:
         return self._is_used or self._plain.active or bool(self._writes)
 
     @property
+    def late_writes(self) -> tuple[Write, ...]:
+        if self._is_used:
+            return ()
+        self._pass_writes_on()
+        return self._plain.late_writes
+
+    @property
     def ended(self) -> bool:
         return self._plain.ended
 

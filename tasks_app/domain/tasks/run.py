@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 if TYPE_CHECKING:
@@ -125,3 +125,5 @@ class Settlement(NamedTuple):
     """What the run said of the task's state. None: nothing."""
     is_kept: bool = True
     """False: the row of this success is deleted, not moved."""
+    writes: tuple[tuple[str, Any], ...] = ()
+    """SQL of the handler, with its parameters, that commits together with this or not at all."""

@@ -24,6 +24,8 @@ _LEFT = """pg_catalog.pg_my_temp_schema() <> 0
 """Temporary tables (a session that ever had one), channels, cursors, ``PREPARE``."""
 LOOK = f"SELECT {_LEFT}, pg_catalog.pg_advisory_unlock_all()".encode()
 """For after the end. Advisory locks of the session guard until its COMMIT; here they end."""
+NO_TABLES = b"SELECT 1 / (pg_catalog.pg_my_temp_schema() = 0)::integer"
+"""Fails in a session with temporary tables: one may stand in the way of a table of that name."""
 _IS_LEFT = text(f"SELECT {_LEFT}")
 
 

@@ -18,7 +18,8 @@ from tasks_app.domain.tasks.states import State
 from tasks_app.pool.runs.sub_status import say
 from tasks_app.runtime.db.errors import is_unanswered
 from tasks_app.runtime.db.transaction import NESTED, as_sqlalchemy_raises, carry_out, of_commit
-from tasks_app.runtime.handler_db.end_of_run import OutcomeRefusedError, Permit
+from tasks_app.runtime.handler_db.end_of_run import Permit
+from tasks_app.runtime.handler_db.end_pipeline import OutcomeRefusedError
 from tasks_app.runtime.handler_db.handler_connections import AsyncHandlerConnection
 from tasks_app.runtime.handler_db.handler_driver import ENDED
 from tasks_app.runtime.handler_db.handler_sessions import DRIVERS, FENCE, AsyncHandlerSession
@@ -57,6 +58,10 @@ class AsyncTransaction:
 
     def write(self, query: str, parameters: Any) -> None:
         self._writes.append(write_of(query, parameters))
+
+    @property
+    def late_writes(self) -> tuple[Write, ...]:
+        return tuple(self._writes) if self._session is None else ()
 
     @property
     def active(self) -> bool:

@@ -1,7 +1,8 @@
 """Connections of one process. Engines are made on first use, never before a fork.
 
-Two engines: ours has short lock and statement timeouts, so that none of our statements waits long;
-handlers get one without, because they decide how long their SQL may take.
+Three engines: ours has short lock and statement timeouts, so that none of our statements waits long;
+handlers get one without, because they decide how long their SQL may take. What they leave to us to
+send has one that is like theirs, but with a very short timeout.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tasks_app.pool.connection.readable import is_readable, make_readable
 from tasks_app.runtime.db.errors import mark
 from tasks_app.runtime.db.session_settings import (
+    BRIEF,
     CHECK,
     FOR_A_TRANSACTION,
     NETWORK,
@@ -38,7 +40,8 @@ class Database:
     def __init__(self, url: str, *, handlers: int = 1, prepare: bool = True) -> None:
         self._url = url
         self._handlers = handlers
-        self._prepare = prepare
+        self.prepares: bool = prepare
+        """Whether statements stay prepared in its sessions: not behind a pooler."""
         self._pid = 0
         self.losses: Losses = Losses()
         """Of all its engines: what ends connections of one ends those of the others."""
@@ -46,6 +49,7 @@ class Database:
         self._engine: Engine
         self._autocommit: Engine
         self._handler_engine: Engine
+        self._brief_engine: Engine
         self._at_hand: list[Connection] = []
         """At most one, for single statements: in a child that was idle, a checkout from the pool
         and the return take as long as a statement."""
@@ -61,6 +65,12 @@ class Database:
         """For what handlers do through ``ctx.session``."""
         self._fresh()
         return self._handler_engine
+
+    @property
+    def brief_engine(self) -> Engine:
+        """For what handlers wrote by ``ctx.write``, where it is sent together with others'."""
+        self._fresh()
+        return self._brief_engine
 
     def async_engine(self, connections: int) -> AsyncEngine:
         """Return a new engine for async handlers; its connections belong to one event loop.
@@ -125,7 +135,7 @@ class Database:
         Whether a statement that was not answered has committed is not known, as with a COMMIT.
         Behind a pooler, where settings last for a transaction, the block is one transaction.
         """
-        if not self._prepare:
+        if not self.prepares:
             with self.begin() as connection:
                 yield connection
             return
@@ -162,14 +172,15 @@ class Database:
     def spare(self) -> None:
         """Close what is idle; what is in use returns to the same pool."""
         self._clear_hand()
-        self.engine.pool.dispose()
-        self.handler_engine.pool.dispose()
+        self._fresh()
+        for engine in self._engines:
+            engine.pool.dispose()
 
     def dispose(self) -> None:
         if self._pid == os.getpid():
             self._clear_hand()
-            self._engine.dispose()
-            self._handler_engine.dispose()
+            for engine in self._engines:
+                engine.dispose()
 
     def _fresh(self) -> None:
         if self._pid == os.getpid():
@@ -179,20 +190,26 @@ class Database:
                 return
             if self._pid:  # forked: these sockets are the parent's
                 self._at_hand = []
-                self._engine.dispose(close=False)
-                self._handler_engine.dispose(close=False)
+                for engine in self._engines:
+                    engine.dispose(close=False)
             self._engine = self._make(OURS, 5)
-            if not self._prepare:
+            if not self.prepares:
                 event.listen(self._engine, "begin", settle_in)
             self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             self._handler_engine = self._make(CHECK, self._handlers)
+            self._brief_engine = self._make(BRIEF, 1)
             lend(self._handler_engine)
+            lend(self._brief_engine)
             _keep_readable(self._handler_engine)
             self._pid = os.getpid()
 
+    @property
+    def _engines(self) -> tuple[Engine, ...]:
+        return self._engine, self._handler_engine, self._brief_engine
+
     def _arguments(self, settings: dict[str, str]) -> dict[str, Any]:
         """A pooler takes no options at connect, and assigns servers anew for each transaction."""
-        if not self._prepare:
+        if not self.prepares:
             return {**NETWORK, "prepare_threshold": None}
         ours = [f"-c {name}={value}" for name, value in settings.items()]
         options = " ".join([*_options_of(self._url), *ours])  # of two of a name the last one holds

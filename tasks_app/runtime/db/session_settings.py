@@ -14,6 +14,8 @@ NETWORK = {
 }
 CHECK = {"client_connection_check_interval": "500"}
 """In ms. Else a killed client's statement holds its locks for as long as it runs."""
+BRIEF = {**CHECK, "statement_timeout": "100"}
+"""In ms, for statements that others wait behind. The one that is cut off is sent again alone."""
 OURS = {
     **CHECK,
     **PLANNED,

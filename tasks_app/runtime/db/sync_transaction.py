@@ -23,7 +23,8 @@ from tasks_app.runtime.db.transaction import (
     of_commit,
     uncommitted,
 )
-from tasks_app.runtime.handler_db.end_of_run import OutcomeRefusedError, Permit
+from tasks_app.runtime.handler_db.end_of_run import Permit
+from tasks_app.runtime.handler_db.end_pipeline import OutcomeRefusedError
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.handler_driver import CLOSED
 from tasks_app.runtime.handler_db.handler_sessions import HandlerSession, RunSession
@@ -62,7 +63,6 @@ class PlainTransaction:
 
     def _taken(self) -> Connection:
         if self._connection is None:
-            self._kept.end_unused()  # one connection a thread is enough
             self._connection = taken(self._database.handler_engine)
             self._driver = driver_of(self._connection)
             self._driver.fence = self._fence
@@ -70,6 +70,10 @@ class PlainTransaction:
 
     def write(self, query: str, parameters: Any) -> None:
         self._writes.append(write_of(query, parameters))
+
+    @property
+    def late_writes(self) -> tuple[Write, ...]:
+        return tuple(self._writes) if self._connection is None else ()
 
     @property
     def active(self) -> bool:
@@ -120,30 +124,18 @@ class PlainTransaction:
 
         If there is a session, it is the one that commits, so that its listeners are called.
         """
-        if self._connection is None and settlement.sub_status is None:
-            return self._conclude_unused(settlement)
+        is_unused = self._connection is None and settlement.sub_status is None
         connection = self._flushed()
         if settlement.sub_status is not None:
             say(connection, [(settlement.fence, settlement.sub_status)], waits=True)
         begins_next = self._more and not connection.get_execution_options()
-        permit = Permit(settlement, begins_next=begins_next, writes=self._writes)
+        permit = Permit(
+            settlement, begins_next=begins_next, writes=self._writes, is_unused=is_unused
+        )
         try:
             self._commit(connection, permit)
         except OutcomeRefusedError:
             return None
-        HINTS.called(permit.called)
-        return State.SUCCEEDED
-
-    def _conclude_unused(self, settlement: Settlement) -> State | None:
-        """Write, settle and commit on a connection that the handler never had."""
-        permit = Permit(settlement, writes=self._writes, is_unused=True)
-        try:
-            self._kept.commit(self._database.handler_engine, permit)
-        except OutcomeRefusedError:
-            return None
-        finally:
-            if not self._more:
-                self._kept.end_unused()
         HINTS.called(permit.called)
         return State.SUCCEEDED
 

@@ -70,6 +70,10 @@ class Transaction(Access, Protocol):
     """Begun at its first use, by one run."""
 
     @property
+    def late_writes(self) -> tuple[Write, ...]:
+        """All that the run did, if that is only what it asked to write; else nothing."""
+
+    @property
     def ended(self) -> bool:
         """Whether the handler ended it by itself, so that what it wrote may be committed."""
 

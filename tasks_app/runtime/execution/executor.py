@@ -7,7 +7,7 @@ event loop. What they do not get from the message they get from the pool.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -20,6 +20,7 @@ from tasks_app.runtime.execution.async_pool import AsyncPool
 from tasks_app.runtime.execution.fast_path import FastPath
 from tasks_app.runtime.execution.run_shell import RunParts
 from tasks_app.runtime.execution.thread_pool import ThreadPool
+from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.inflight.claimant import Claimant
 from tasks_app.runtime.inflight.fetcher import Fetcher
 from tasks_app.runtime.inflight.parts import ChildParts
@@ -51,6 +52,8 @@ class Carriers:
 
     fast_path: FastPath
     """In the thread of the message."""
+    alone: Callable[[ActiveRun], None]
+    """There, too, for what could not be committed beside others."""
     threads: ThreadPool
     async_pool: AsyncPool
 
@@ -75,6 +78,7 @@ class Executor:
         self.poller = claims.poller
         self._passing_on = claims.passing_on
         self._fast_path = carriers.fast_path
+        self._alone = carriers.alone
         self._threads = carriers.threads
         self.async_pool = carriers.async_pool
         self._one_at_a_time = settings.async_concurrency == 1 and parts.inflight.threads == 1
@@ -95,7 +99,7 @@ class Executor:
         try:
             self._work_off(list(ids))
             self._stay(queues)
-            self._settler.flush_until_answered()
+            self._write(self._settler.flush_until_answered)
         finally:
             if dispatch_id and not self._inflight.gave_back:
                 self._finish_message(dispatch_id)
@@ -163,7 +167,14 @@ class Executor:
                 self._fast_path.carry_out(run)
             elif not self._inflight.await_turn(TURN_PATIENCE_S):
                 break
-        self._settler.flush_quietly()
+        self._write(self._settler.flush_quietly)
+
+    def _write(self, flush: Callable[[], None]) -> None:
+        """Write all outcomes: together, and then those that could not be, each alone."""
+        flush()
+        while (run := self._inflight.start_refused()) is not None:
+            self._alone(run)
+            flush()
 
     def top_up_whole(self, queues: Sequence[str]) -> int:
         """Do as :meth:`top_up`, and read all that is due for it, however long that takes."""

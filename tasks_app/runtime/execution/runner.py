@@ -23,6 +23,7 @@ from tasks_app.runtime.execution.completion import (
 from tasks_app.runtime.execution.failure_policy import FailurePolicy
 from tasks_app.runtime.execution.invocation import FenceLostError, NotBegunError
 from tasks_app.runtime.execution.key_wait import KeyWait
+from tasks_app.runtime.execution.lanes import Lane
 from tasks_app.runtime.execution.notices import count_stale
 from tasks_app.runtime.execution.run_shell import RunParts
 from tasks_app.runtime.handler_db.handler_driver import ENDED
@@ -92,6 +93,7 @@ class Runner:
         Returns:
             Its success, if that may be written together with others; anything else is done with.
         """
+        lane = self._lane(run, spec)
         for done in range(REPEATS):
             run.may_repeat = not run.task.at_most_once
             try:
@@ -103,7 +105,7 @@ class Runner:
                     self._inflight.give_back(run.task, timedelta(0))
                     return None
                 wait_s = uniform(0, CONFLICT_WAIT_S * 2**done)  # noqa: S311  not all at once
-                self._invocation.lane(spec).aside(partial(self._inflight.stopping.wait, wait_s))
+                lane.aside(partial(self._inflight.stopping.wait, wait_s))
         return self._attempt(run, spec, limit, more)
 
     def rest(self) -> None:
@@ -118,20 +120,20 @@ class Runner:
         more: bool,  # noqa: FBT001
     ) -> Settlement | None:
         task = run.task
-        transaction = self._invocation.lane(spec).transaction(task.fence, more=more)
+        transaction = self._lane(run, spec).transaction(task.fence, more=more)
         deadline = None if limit is None else run.since + limit
         context = TaskContext(
             run, transaction, deadline, self.log_prefix, self.locks, commits=not spec.batched
         )
         try:
-            said = self._call(run, spec, context, transaction, limit)
-            settlement = None if said is None else run.said(said)
+            settlement = run.returned or self._call(run, spec, context, transaction, limit)
             if settlement is None:
                 log.warning("task %s: the lease was lost before it began", task.task_id)
                 count_stale(task)
                 self._inflight.drop(task.fence)
-            elif transaction.active:
-                self._completion.commit(Ending(run, spec, transaction, settlement))
+            elif run.returned is not None or transaction.active:
+                ending = Ending(run, spec, transaction, settlement)
+                return self._committed(ending, locked=context.has_locks)
             elif settlement.event is Event.SUCCEED and not task.at_most_once:
                 return settlement
             else:
@@ -149,6 +151,24 @@ class Runner:
             transaction.abandon()
             context.end_locks()
         return None
+
+    def _committed(self, ending: Ending, *, locked: bool) -> Settlement | None:
+        """Commit what the run did; return its success if that may be committed beside others.
+
+        ``locked``: it holds locks, which end with the run.
+        """
+        transaction, settlement = ending.transaction, ending.settlement
+        if ending.run.returned is not None:
+            for write in settlement.writes:
+                transaction.write(*write)
+        elif not locked and (writes := transaction.late_writes) and self._settler.takes(settlement):
+            return settlement._replace(writes=writes)
+        self._completion.commit(ending)
+        return None
+
+    def _lane(self, run: ActiveRun, spec: HandlerSpec) -> Lane:
+        """Return how to call its handler; one that has returned needs no event loop any more."""
+        return self._invocation.lane(spec) if run.returned is None else self._invocation.plain
 
     def _keep(self, task: ClaimedTask, spec: HandlerSpec, settlement: Settlement) -> None:
         self._completion.keep(task, settlement)
@@ -179,7 +199,7 @@ class Runner:
             RunAgainError: it may be called once more.
         """
         try:
-            return self._invocation.make(run, spec, context, limit)
+            return run.said(self._invocation.make(run, spec, context, limit))
         except FenceLostError:
             return None
         except (NotBegunError, MissingKeyError):
@@ -193,7 +213,8 @@ class Runner:
             if run.may_repeat and not ended and (stale or is_conflict_here(error)):
                 run.again = stale
                 raise RunAgainError from error
-            return self._policy.on_handler(run.task, spec, Fail(ENDED) if ended else error)
+            error = Fail(ENDED) if ended else error
+            return run.said(self._policy.on_handler(run.task, spec, error))
 
     def is_unlimited(self, task: ClaimedTask) -> bool:
         """Whether any thread may run it: a ``timeout`` can only be raised in a main thread."""

@@ -1,42 +1,26 @@
 """The end of a run on its connection: resets, outcome, COMMIT and a look, in one round trip.
 
-Names that are private to psycopg are used here and in ``handler_driver``; ``driver_internals``
-checks them at start.
+Names that are private to psycopg are used here; ``driver_internals`` checks them at start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
 import psycopg
 from psycopg import errors
 from psycopg.pq import ExecStatus, TransactionStatus
-from psycopg.pq.abc import PGconn, PGresult
 
 from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.tasks.run import Settlement
-from tasks_app.pool.connection.session_state import BETWEEN_RUNS, FIRE, FIRE_AND_RESET, LOOK, RESETS
-from tasks_app.pool.runs.settle_success import LastWord, is_fence_lost, last_word
+from tasks_app.pool.connection.session_state import BETWEEN_RUNS, LOOK
+from tasks_app.pool.runs.settle_success import LastWord, last_word
 from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, SHARED_SESSIONS, generators
+from tasks_app.runtime.handler_db.end_pipeline import BEGIN, LOOKS, EndPipeline, RunEnd, Steps
 from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER, stays_in_session
-from tasks_app.runtime.handler_db.late_writes import Sent, Write, blame, sent_as
-
-T = TypeVar("T")
-Steps: TypeAlias = Generator[Any, Any, T]
-"""What psycopg carries out, waiting for the server at each yield."""
-
-_COMMIT = b"tasks_app COMMIT"
-_BEFORE = {b"tasks_app fires": FIRE} | {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}
-_OURS = {**_BEFORE, _COMMIT: b"COMMIT", b"tasks_app looks": LOOK}
-"""The statements of each end, by the names under which they are prepared."""
-_BEGIN = b"tasks_app begins"
-_PREPARED = {**_OURS, _BEGIN: b"BEGIN ISOLATION LEVEL READ COMMITTED"}
-
-
-class OutcomeRefusedError(Exception):
-    """The outcome was not written, and nothing was committed: another attempt owns the task."""
+from tasks_app.runtime.handler_db.late_writes import Sent, Write
 
 
 @dataclass(slots=True)
@@ -55,23 +39,16 @@ class Permit:
     """Callbacks of groups that it has created."""
 
 
-class EndOfRun:
+class EndOfRun(EndPipeline):
     """Of plain and async connections."""
 
-    pgconn: PGconn
     permit: Permit | None = None
     refused = False
     """Whether the handler tried to COMMIT: SQLAlchemy rolls back after that."""
-    is_spoiled = False
-    """Whether something stays in the session that the next run would see."""
-    needs_look = False
-    """Whether it was used since the session was last looked at."""
     begun = False
     """Whether a transaction was begun for a run that has sent nothing yet."""
     unread = False
     """Whether the answer to :meth:`send_reset` was not read yet."""
-    names: set[bytes]
-    """Names of the statements that are prepared in this session."""
 
     def take_permit(self) -> Permit:
         """Return the permit of the COMMIT that is asked for, and use it up.
@@ -93,16 +70,20 @@ class EndOfRun:
         settlement = permit.settlement
         if settlement is None or settlement.task is None or settlement.task.in_group:
             return None
-        pgconn = self.pgconn
-        status = pgconn.transaction_status
-        fits = (
-            SHARED_SESSIONS.works
-            and (LATE_WRITES.works or not permit.writes)
-            and (status == TransactionStatus.INTRANS or permit.is_unused)
-            and self.prepare_threshold is not None  # None: behind a pooler
-            and pgconn.parameter_status(b"client_encoding") == b"UTF8"  # as a last word's
+        status = self.pgconn.transaction_status
+        fits = self.takes_pipelines(writes=bool(permit.writes)) and (
+            status == TransactionStatus.INTRANS or permit.is_unused
         )
         return last_word(settlement) if fits else None
+
+    def takes_pipelines(self: Any, *, writes: bool) -> bool:
+        """Whether its session keeps statements, which a pooler's does not, and reads our text."""
+        return (
+            SHARED_SESSIONS.works
+            and (LATE_WRITES.works or not writes)
+            and self.prepare_threshold is not None  # None: behind a pooler
+            and self.pgconn.parameter_status(b"client_encoding") == b"UTF8"  # as a last word's
+        )
 
     def end(self: Any, last: LastWord, permit: Permit) -> Steps[None]:
         """Write, reset, settle, COMMIT, look and perhaps BEGIN, in one round trip.
@@ -112,114 +93,82 @@ class EndOfRun:
             psycopg.Error: nothing was committed; without an SQLSTATE, that is not known.
         """
         pgconn, begins_next = self.pgconn, permit.begins_next
-        writes = [sent_as(self, write) for write in permit.writes]
-        if any(stays_in_session(write.query) for write in permit.writes):
-            self.is_spoiled = True
-        yield from self._prepare(last)
+        end = RunEnd(last, permit.writes)
+        sent = self.sent_writes(end)
+        yield from self.prepare(last)
         begins = pgconn.transaction_status == TransactionStatus.IDLE
         try:
-            names = self._send(last, writes, begins=begins, begins_next=begins_next)
+            pgconn.enter_pipeline_mode()
+            names = self.send_end(last, sent, begins=begins)
+            pgconn.send_query_prepared(LOOKS, None)
+            pgconn.pipeline_sync()
+            if begins_next:  # behind the sync it is neither skipped nor rolled back with the rest
+                pgconn.send_query_prepared(BEGIN, None)
+                pgconn.pipeline_sync()
             yield from generators.send(pgconn)
-            answers = yield from self._until_sync()
+            *answers, look = yield from self.until_sync()
             if begins_next:
-                yield from self._until_sync()
+                yield from self.until_sync()
             pgconn.exit_pipeline_mode()
         except BaseException:
             pgconn.finish()  # what is still to come is not known
             raise
-        *before_look, look = answers
-        for number, answer in enumerate(before_look):
-            if answer.status == ExecStatus.FATAL_ERROR:
-                error = errors.error_from_result(answer)
-                self.names.update(names[:number])
-                for write, sent in zip(permit.writes, writes, strict=True):
-                    if sent.name == names[number]:
-                        blame(error, write)
-                raise self._known(error, is_last=names[number] == last.name)
-        if writes:
-            self.names.update(names)
-        self._learn(look)
+        error = self.failure(end, sent, names, answers)
+        if error is not None:
+            raise error
+        self.learn(look)
         self.begun = begins_next and pgconn.transaction_status == TransactionStatus.INTRANS
 
-    def _known(self, error: psycopg.Error, *, is_last: bool) -> Exception:
-        """Return what to raise for an answer; ``is_last``: that of the outcome."""
-        if isinstance(error, errors.InvalidSqlStatementName):
-            self.names.clear()  # the handler dropped them
-        if is_last and is_fence_lost(error):
-            refused = OutcomeRefusedError()
-            refused.__cause__ = error
-            return refused
-        return error
+    def end_each(self: Any, ends: Sequence[RunEnd]) -> Steps[tuple[int, Exception | None]]:
+        """Begin, write, reset, settle and COMMIT for each run by itself, in one round trip.
 
-    def _until_sync(self) -> Steps[list[PGresult]]:
-        answers: list[PGresult] = []
-        while (results := (yield from generators.fetch_many(self.pgconn))) and (
-            results[0].status != ExecStatus.PIPELINE_SYNC
-        ):
-            answers.append(results[0])
-        return answers
-
-    def _send(
-        self, last: LastWord, writes: Sequence[Sent], *, begins: bool, begins_next: bool
-    ) -> list[bytes]:
-        """Return the name of the statement behind each answer up to the COMMIT's."""
-        pgconn, names = self.pgconn, list[bytes]()
-        pgconn.enter_pipeline_mode()
-        if begins:
-            pgconn.send_query_prepared(_BEGIN, None)
-            names.append(_BEGIN)
-        for write in writes:
-            is_known = write.name in self.names or write.name in names
-            names += self._send_write(write, is_known=is_known)
-        for name in _OURS:
-            if name is _COMMIT:
-                pgconn.send_query_prepared(last.name, last.values)
-                names.append(last.name)
-            pgconn.send_query_prepared(name, None)
-            names.append(name)
-        pgconn.pipeline_sync()
-        if begins_next:  # behind the sync it is neither skipped nor rolled back with the rest
-            pgconn.send_query_prepared(_BEGIN, None)
+        Returns:
+            How many committed, and why the next one did not: nothing of those behind it is done.
+            If the connection was lost, that is not known.
+        """
+        ready, unready = self._ready(ends)
+        for end, _ in ready:
+            yield from self.prepare(end.last)
+        pgconn, done, failure = self.pgconn, 0, None
+        try:
+            pgconn.enter_pipeline_mode()
+            named = []
+            for end, sent in ready:
+                named.append(self.send_end(end.last, sent, begins=True, checks=True))
+                pgconn.pipeline_sync()
+            pgconn.send_query_prepared(LOOKS, None)
             pgconn.pipeline_sync()
-        return names[:-1]
+            yield from generators.send(pgconn)
+            for (end, sent), names in zip(ready, named, strict=True):
+                answers = yield from self.until_sync()
+                if failure is None:
+                    failure = self.failure(end, sent, names, answers)
+                    done += failure is None
+            (look,) = yield from self.until_sync()
+            pgconn.exit_pipeline_mode()
+        except psycopg.Error as error:
+            pgconn.finish()
+            return done, failure or error
+        except BaseException:
+            pgconn.finish()
+            raise
+        if failure is None:
+            self.learn(look)
+        return done, failure or unready
 
-    def _send_write(self, write: Sent, *, is_known: bool) -> list[bytes]:
-        """Send one, and prepare it if the session does not know it yet."""
-        name, sql, types, values, formats = write
-        if not name:
-            self.pgconn.send_query_params(sql, values, param_types=types, param_formats=formats)
-            return [name]
-        if not is_known:
-            self.pgconn.send_prepare(name, sql, types)
-        self.pgconn.send_query_prepared(name, values, param_formats=formats)
-        return [name] if is_known else [name, name]
-
-    def _prepare(self: Any, last: LastWord) -> Steps[None]:
-        """Prepare the statements of an end, once a session: its search_path decides the tables."""
-        if last.name in self.names:
-            return
-        self.pgconn.send_query(FIRE_AND_RESET)
-        for result in (yield from generators.execute(self.pgconn)):
-            if result.status == ExecStatus.FATAL_ERROR:
-                raise errors.error_from_result(result)
-        ours = [(n, s, None) for n, s in _PREPARED.items() if n not in self.names]
-        for name, sql, types in [*ours, last[:3]]:
-            self.pgconn.send_prepare(name, sql, types)
-            (result,) = yield from generators.execute(self.pgconn)
-            if result.status != ExecStatus.COMMAND_OK:
-                raise errors.error_from_result(result)
-        self.names.update(_PREPARED, (last.name,))
-
-    def _deallocate(self: Any, name: bytes | None) -> Steps[None]:
-        """Forget what is prepared: after a ROLLBACK psycopg deallocates all of it."""
-        if name is None:
-            self.names.clear()
-        yield from super()._deallocate(name)  # type: ignore[misc]  # psycopg's
-
-    def _learn(self, look: PGresult) -> None:
-        if look.status != ExecStatus.TUPLES_OK or look.get_value(0, 0) != b"f":
-            self.is_spoiled = True
-        self.needs_look = False
+    def _ready(
+        self, ends: Sequence[RunEnd]
+    ) -> tuple[list[tuple[RunEnd, list[Sent]]], Exception | None]:
+        """Return the ends that can be sent, and why the next one cannot."""
+        ready: list[tuple[RunEnd, list[Sent]]] = []
+        for end in ends:
+            if any(stays_in_session(write.query) for write in end.writes):
+                return ready, RuntimeError("What it leaves in its session would be the next one's.")
+            try:
+                ready.append((end, self.sent_writes(end)))
+            except Exception as error:  # a dumper of the user's may raise anything
+                return ready, error
+        return ready, None
 
     def send_reset(self) -> None:
         """Reset the settings without waiting: the next wait reads the answer first.
@@ -235,7 +184,7 @@ class EndOfRun:
         """Look at the session after an end that came without a COMMIT of ours."""
         self.pgconn.send_query(LOOK)
         (result,) = yield from generators.execute(self.pgconn)
-        self._learn(result)
+        self.learn(result)
 
     def ask(self) -> Steps[None]:
         """Ask the server, outside of any transaction, whether it answers.

@@ -8,7 +8,7 @@ class does the same as the plain one, method by method.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
@@ -18,7 +18,8 @@ from psycopg.pq import TransactionStatus
 from tasks_app.pool.connection.session_state import FIRE_AND_RESET
 from tasks_app.pool.runs.settle_success import asucceed, succeed
 from tasks_app.runtime.handler_db.driver_internals import generators
-from tasks_app.runtime.handler_db.end_of_run import OutcomeRefusedError, Permit, Steps
+from tasks_app.runtime.handler_db.end_of_run import Permit
+from tasks_app.runtime.handler_db.end_pipeline import OutcomeRefusedError, RunEnd, Steps
 from tasks_app.runtime.handler_db.handler_driver import UNFINISHED, RunDriver
 from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
 from tasks_app.runtime.handler_db.lost_cancellations import heeding_cancellations
@@ -80,6 +81,17 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
             if self.pgconn.transaction_status in _OPEN:
                 super().rollback()
             raise
+
+    def commit_each(self, ends: Sequence[RunEnd]) -> tuple[int, Exception | None]:
+        """Do :meth:`end_each`; no transaction stays open. Of a connection that no run has had."""
+        return self._as_executor(lambda: self._commit_each(ends))
+
+    def _commit_each(self, ends: Sequence[RunEnd]) -> tuple[int, Exception | None]:
+        with self.lock:
+            ended = self.wait(self.end_each(ends))
+        if self.pgconn.transaction_status in _OPEN:
+            super().rollback()
+        return ended
 
     def rollback(self) -> None:
         """Roll back, which handlers may do too."""

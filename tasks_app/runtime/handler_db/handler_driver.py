@@ -23,7 +23,8 @@ from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.pool.runs.settle_success import own_row
 from tasks_app.runtime.handler_db.driver_internals import generators
-from tasks_app.runtime.handler_db.end_of_run import EndOfRun, Steps
+from tasks_app.runtime.handler_db.end_of_run import EndOfRun
+from tasks_app.runtime.handler_db.end_pipeline import EndPipeline, Steps
 from tasks_app.runtime.handler_db.handler_statements import (
     COMMITS_LATER,
     ends_transaction,
@@ -92,7 +93,8 @@ class RunDriver(EndOfRun):
     def be_template(self: Any) -> None:
         """Remember the state of a new connection; prepared statements stay with the session."""
         self.names = set()
-        for name in {*vars(RunDriver), *vars(EndOfRun)} & {*vars(self)}:
+        ours = {*vars(RunDriver), *vars(EndOfRun), *vars(EndPipeline)}
+        for name in ours & {*vars(self)}:
             delattr(self, name)  # left from SQLAlchemy's first look at the server
         kinds = (list, deque, AdaptersMap)
         kept = {n: v for n, v in vars(self).items() if isinstance(v, kinds)}

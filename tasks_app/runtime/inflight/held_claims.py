@@ -1,7 +1,8 @@
 """Held claims: all that a child answers for, and what its housekeeper does with them.
 
-A claim is *waiting* (claimed, not started), *running*, *finished* (its outcome waits to be written)
-or *returning* (on its way back to the pool). All four are renewed until the database has answered.
+A claim is *waiting* (claimed, not started), *running*, *finished* (its outcome waits to be
+written), *refused* (its outcome could not be written beside others, and will be alone) or
+*returning* (on its way back to the pool). All are renewed until the database has answered.
 One mutex decides who owns a task: what the housekeeper took back, no thread starts.
 """
 
@@ -46,6 +47,7 @@ class HeldClaims:
         self._lone: Fence | None = None
         """The last task that had to run alone."""
         self._finished: dict[Fence, Settlement] = {}
+        self._refused: dict[Fence, Settlement] = {}
         self._returning: dict[Fence, ReturnedClaim] = {}
         self._first_finished_at: float | None = None
         self._acquits_until = 0.0
@@ -74,7 +76,13 @@ class HeldClaims:
         """Return the fences to renew: everything that this child still answers for."""
         with self._mutex:
             waiting = (task.fence for task in self._waiting)
-            return [*waiting, *self._running, *self._finished, *self._returning]
+            return [
+                *waiting,
+                *self._running,
+                *self._finished,
+                *self._refused,
+                *self._returning,
+            ]
 
     def renewed(self, task_ids: frozenset[int], held_until: float) -> None:
         """The database has extended the leases of these, so that they are not over before that."""
@@ -168,7 +176,9 @@ class HeldClaims:
             return self._return_waiting()
 
     def _return_waiting(self) -> list[int]:
-        for task in self._waiting.take_all():
+        refused = [s.task for s in self._refused.values() if s.task is not None]
+        self._refused.clear()
+        for task in [*self._waiting.take_all(), *refused]:
             self._returning[task.fence] = ReturnedClaim(task, timedelta(0))
         return self._messages.give_back()
 
@@ -187,5 +197,5 @@ class HeldClaims:
     def empty(self) -> bool:
         """Whether nothing waits, runs, or is still to be written."""
         with self._mutex:
-            claims = self._waiting, self._running, self._finished, self._returning
-            return not (any(claims) or self.pending_writes.open)
+            ours = self._running, self._finished, self._refused, self._returning
+            return not (self._waiting or any(ours) or self.pending_writes.open)

@@ -121,6 +121,30 @@ class InFlight(HeldClaims):
             self._first_finished_at = time.monotonic()
             self.wake.set()
 
+    def refuse(self, settlement: Settlement) -> None:
+        """It could not be written beside others; a child that stops gives the task back instead."""
+        task = settlement.task
+        assert task is not None  # noqa: S101  it came from a run
+        with self._mutex:
+            if self._finished.pop(task.fence, None) is None:
+                return
+            if self.over:
+                self._returning[task.fence] = ReturnedClaim(task, timedelta(0))
+            else:
+                self._refused[task.fence] = settlement
+        self.stirred.set()
+
+    def start_refused(self) -> ActiveRun | None:
+        """Take the first outcome that is to be written alone; its handler has returned."""
+        with self._mutex:
+            if self.over or self._lone_runs or not self._refused:
+                return None
+            settlement = self._refused.pop(next(iter(self._refused)))
+            assert settlement.task is not None  # noqa: S101  see above
+            run = self._begin(settlement.task)
+            run.returned = settlement
+            return run
+
     def drop(self, *fences: Fence) -> None:
         """The database answered for these runs, or they are no longer ours.
 

@@ -1,0 +1,170 @@
+"""The statements that end runs, as they are sent to the server and answered by it.
+
+Names that are private to psycopg are used here, in ``end_of_run`` and in ``handler_driver``;
+``driver_internals`` checks them at start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import psycopg
+from psycopg import errors
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGconn, PGresult
+
+from tasks_app.pool.connection.session_state import (
+    FIRE,
+    FIRE_AND_RESET,
+    LOOK,
+    NO_TABLES,
+    RESETS,
+)
+from tasks_app.pool.runs.settle_success import LastWord, is_fence_lost
+from tasks_app.runtime.handler_db.driver_internals import generators
+from tasks_app.runtime.handler_db.handler_statements import stays_in_session
+from tasks_app.runtime.handler_db.late_writes import Sent, Write, blame, sent_as
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[Any, Any, T]
+"""What psycopg carries out, waiting for the server at each yield."""
+
+BEGIN, LOOKS, _COMMIT = b"tasks_app begins", b"tasks_app looks", b"tasks_app COMMIT"
+_BEFORE = {b"tasks_app fires": FIRE} | {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}
+_CHECKS = b"tasks_app checks"
+_PREPARED = {
+    **_BEFORE,
+    _CHECKS: NO_TABLES,
+    _COMMIT: b"COMMIT",
+    LOOKS: LOOK,
+    BEGIN: b"BEGIN ISOLATION LEVEL READ COMMITTED",
+}
+"""The statements of each end, by the names under which they are prepared."""
+
+
+class OutcomeRefusedError(Exception):
+    """The outcome was not written, and nothing was committed: another attempt owns the task."""
+
+
+class RunEnd(NamedTuple):
+    """What ends one run."""
+
+    last: LastWord
+    writes: Sequence[Write] = ()
+
+
+class EndPipeline:
+    """Of plain and async connections."""
+
+    pgconn: PGconn
+    is_spoiled = False
+    """Whether something stays in the session that the next run would see."""
+    needs_look = False
+    """Whether it was used since the session was last looked at."""
+    names: set[bytes]
+    """Names of the statements that are prepared in this session."""
+
+    def prepare(self: Any, last: LastWord) -> Steps[None]:
+        """Prepare the statements of an end, once a session: its search_path decides the tables."""
+        if last.name in self.names:
+            return
+        self.pgconn.send_query(FIRE_AND_RESET)
+        for result in (yield from generators.execute(self.pgconn)):
+            if result.status == ExecStatus.FATAL_ERROR:
+                raise errors.error_from_result(result)
+        ours = [(n, s, None) for n, s in _PREPARED.items() if n not in self.names]
+        for name, sql, types in [*ours, last[:3]]:
+            self.pgconn.send_prepare(name, sql, types)
+            (result,) = yield from generators.execute(self.pgconn)
+            if result.status != ExecStatus.COMMAND_OK:
+                raise errors.error_from_result(result)
+        self.names.update(_PREPARED, (last.name,))
+
+    def sent_writes(self: Any, end: RunEnd) -> list[Sent]:
+        """Return its writes in the words of libpq.
+
+        Raises:
+            psycopg.Error: parameters are missing, or of types that psycopg does not know.
+        """
+        if any(stays_in_session(write.query) for write in end.writes):
+            self.is_spoiled = True
+        return [sent_as(self, write) for write in end.writes]
+
+    def send_end(
+        self, last: LastWord, writes: Sequence[Sent], *, begins: bool, checks: bool = False
+    ) -> list[bytes]:
+        """Send an end up to its COMMIT; return the name of the statement behind each answer.
+
+        With ``checks`` it fails if its writes made temporary tables.
+        """
+        pgconn, names = self.pgconn, list[bytes]()
+        if begins:
+            pgconn.send_query_prepared(BEGIN, None)
+            names.append(BEGIN)
+        for write in writes:
+            is_known = write.name in self.names or write.name in names
+            names += self._send_write(write, is_known=is_known)
+        before = [*_BEFORE, _CHECKS] if checks else _BEFORE
+        for name in before:
+            pgconn.send_query_prepared(name, None)
+        pgconn.send_query_prepared(last.name, last.values)
+        pgconn.send_query_prepared(_COMMIT, None)
+        return [*names, *before, last.name, _COMMIT]
+
+    def _send_write(self, write: Sent, *, is_known: bool) -> list[bytes]:
+        """Send one, and prepare it if the session does not know it yet."""
+        name, sql, types, values, formats = write
+        if not name:
+            self.pgconn.send_query_params(sql, values, param_types=types, param_formats=formats)
+            return [name]
+        if not is_known:
+            self.pgconn.send_prepare(name, sql, types)
+        self.pgconn.send_query_prepared(name, values, param_formats=formats)
+        return [name] if is_known else [name, name]
+
+    def until_sync(self) -> Steps[list[PGresult]]:
+        answers: list[PGresult] = []
+        while (results := (yield from generators.fetch_many(self.pgconn))) and (
+            results[0].status != ExecStatus.PIPELINE_SYNC
+        ):
+            answers.append(results[0])
+        return answers
+
+    def failure(
+        self, end: RunEnd, sent: Sequence[Sent], names: Sequence[bytes], answers: Sequence[PGresult]
+    ) -> Exception | None:
+        """Return why an end did not commit, and note what is prepared now; None: it did."""
+        for number, answer in enumerate(answers):
+            if answer.status == ExecStatus.FATAL_ERROR:
+                error = errors.error_from_result(answer)
+                self.names.update(names[:number])
+                for write, one in zip(end.writes, sent, strict=True):
+                    if one.name == names[number]:
+                        blame(error, write)
+                return self._known(error, is_last=names[number] == end.last.name)
+        if sent:
+            self.names.update(names)
+        return None
+
+    def _known(self, error: psycopg.Error, *, is_last: bool) -> Exception:
+        """Return what to raise for an answer; ``is_last``: that of the outcome."""
+        if isinstance(error, errors.InvalidSqlStatementName):
+            self.names.clear()  # the handler dropped them
+        if is_last and is_fence_lost(error):
+            refused = OutcomeRefusedError()
+            refused.__cause__ = error
+            return refused
+        return error
+
+    def _deallocate(self: Any, name: bytes | None) -> Steps[None]:
+        """Forget what is prepared: after a ROLLBACK psycopg deallocates all of it."""
+        if name is None:
+            self.names.clear()
+        yield from super()._deallocate(name)  # type: ignore[misc]  # psycopg's
+
+    def learn(self, look: PGresult) -> None:
+        """Note what the look at the session has found."""
+        if look.status != ExecStatus.TUPLES_OK or look.get_value(0, 0) != b"f":
+            self.is_spoiled = True
+        self.needs_look = False
