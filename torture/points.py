@@ -15,6 +15,7 @@ AFTER = {
     *("claim.committed", "handler.returned", "settle.committed", "effect.settled"),
     *("effect.sent", "effect.committed", "renew.committed", "beat.committed", "release.committed"),
     *("finish.committed", "reap.committed", "rescue.committed", "sweep.done", "lead.taken"),
+    *("late.sent", "late.committed"),
     *("fire.entered", "fire.committed", "chunk.told", "chunk.committed", "step.entered"),
 }
 """Reached when what is called has returned; the others before it is called."""
@@ -39,6 +40,9 @@ PLACES: dict[str, str] = {
     "effect.settled": "tasks_app.runtime.handler_db.handler_connections:succeed",
     "effect.sent": "tasks_app.runtime.handler_db.end_of_run:EndOfRun._send",
     "effect.committed": "tasks_app.runtime.db.sync_transaction:PlainTransaction.conclude",
+    "late.before": "tasks_app.runtime.execution.late_commits:_commit_each",
+    "late.sent": "tasks_app.runtime.handler_db.end_of_run:EndOfRun._send_each",
+    "late.committed": "tasks_app.runtime.execution.late_commits:_commit_each",
     "renew.before": "tasks_app.runtime.worker.lease_renewer:renew",
     "renew.committed": "tasks_app.runtime.worker.lease_renewer:LeaseRenewer.renew",
     "beat.committed": "tasks_app.runtime.worker.lease_renewer:heartbeats.beat",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,8 @@ import pytest
 from psycopg import errors
 
 from tasks_app.pool.runs.settle_success import LastWord
-from tasks_app.runtime.handler_db.end_of_run import EndOfRun, Permit, Steps
+from tasks_app.runtime.handler_db.end_of_run import EndOfRun, Permit
+from tasks_app.runtime.handler_db.end_pipeline import RunEnd, Steps
 from tests.runtime.bench import Bench
 from tests.runtime.labour import Labour
 from tests.waiting import until
@@ -96,7 +97,7 @@ class Refusals:
 def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Refusals]:
     """Lay the layer below every psycopg connection of this process."""
     faults = Refusals()
-    execute, end = psycopg.Cursor.execute, EndOfRun.end
+    execute, end, end_each = psycopg.Cursor.execute, EndOfRun.end, EndOfRun.end_each
 
     def judged(cursor: Any, query: Any, *args: Any, **options: Any) -> Any:
         faults.judge(cursor.connection, query)
@@ -106,7 +107,13 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Refusals]:
         faults.judge(connection, last.sql)  # sent prepared, past every cursor
         yield from end(connection, last, permit)
 
+    def judged_ends(connection: Any, ends: Sequence[RunEnd]) -> Steps[tuple[int, Exception | None]]:
+        for each in ends:
+            faults.judge(connection, each.last.sql)
+        return (yield from end_each(connection, ends))
+
     monkeypatch.setattr(psycopg.Cursor, "execute", judged)
+    monkeypatch.setattr(EndOfRun, "end_each", judged_ends)
     monkeypatch.setattr(EndOfRun, "end", judged_end)
     yield faults
     faults.end()

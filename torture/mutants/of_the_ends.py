@@ -6,6 +6,8 @@ from torture.mutants.change import mutant
 
 CONNECTIONS = "tasks_app/runtime/handler_db/handler_connections.py"
 END = "tasks_app/runtime/handler_db/end_of_run.py"
+PIPELINE = "tasks_app/runtime/handler_db/end_pipeline.py"
+TOGETHER = "tasks_app/runtime/execution/late_commits.py"
 RUNNER = "tasks_app/runtime/execution/runner.py"
 ENDINGS = "tasks_app/runtime/execution/completion.py"
 SUCCEED = "tasks_app/pool/runs/settle_success.py"
@@ -66,7 +68,7 @@ ENDS_OF_RUNS = (
     mutant(
         "any statement of an end finds a lost fence",
         "A claim is lost where the settle fails, and not what comes before it.",
-        END,
+        PIPELINE,
         "        if is_last and is_fence_lost(error):",
         "        if is_fence_lost(error):",
         f"{ENDS}a_trigger_that_wants_an_id_is_its_handlers_failure_and_no_lost_lease",
@@ -91,7 +93,7 @@ ENDS_OF_RUNS = (
     mutant(
         "what a rollback dropped counts as prepared",
         "psycopg drops what is prepared after a ROLLBACK, ours too.",
-        END,
+        PIPELINE,
         "        if name is None:\n            self.names.clear()\n",
         "",
         f"{ENDS}a_rollback_takes_what_is_prepared_and_the_next_run_does_not_miss_it",
@@ -156,23 +158,68 @@ ENDS_OF_RUNS = (
     mutant(
         "late writes are sent behind the outcome's fence alone",
         "What is written late is judged with the run, and commits with its outcome.",
-        END,
+        PIPELINE,
         "            names += self._send_write(write, is_known=is_known)\n",
         "",
         f"{LATE}writes_and_outcome_are_one_commit[row]",
     ),
     mutant(
-        "a session of late writes is kept with what is left in it",
+        "a run may leave a temporary table to those behind it",
         "What a run leaves in its session is never met by the next.",
-        "tasks_app/runtime/db/kept_connections.py",
-        "            if driver.closed or driver.needs_look or driver.is_spoiled:\n",
-        "            if driver.closed:\n",
-        f"{LATE}nothing_of_a_run_stays_for_the_next",
+        END,
+        "begins=True, checks=True",
+        "begins=True",
+        f"{LATE}nothing_of_a_run_stays_for_the_next[CREATE TEMPORARY TABLE effect"
+        " (task_id bigint, note text)]",
+    ),
+    mutant(
+        "outcomes are written without the late writes",
+        "What a handler writes commits with its outcome, or not at all.",
+        TOGETHER,
+        "[Write(*w) for w in s.writes]",
+        "[]",
+        f"{LATE}writes_and_outcome_are_one_commit[row]",
+        f"{LATE}writes_and_outcome_are_one_commit[async]",
+    ),
+    mutant(
+        "late writes wait for whoever holds a row",
+        "None of those that share a round trip waits for another's lock.",
+        "tasks_app/runtime/db/session_settings.py",
+        '"statement_timeout": "100"',
+        '"statement_timeout": "0"',
+        "tests/runtime/test_late_writes.py::TestOneThatWaits::test_others_do_not_wait_for_it[row]",
+    ),
+    mutant(
+        "a write that ends its connection is sent with others for ever",
+        "What may have ended a connection is tried alone.",
+        TOGETHER,
+        "            if settlement.fence in self._unsure:\n"
+        "                self._unsure.discard(settlement.fence)\n"
+        "                self._inflight",
+        "            if False:\n                self._inflight",
+        f"{LATE}a_backend_that_dies_of_a_write_charges_nobody",
+    ),
+    mutant(
+        "late writes are committed when the run's locks are gone",
+        "What a run took ends behind its commit.",
+        RUNNER,
+        "        elif not locked and (",
+        "        elif (",
+        f"{LATE}locks_are_held_until_it_is_committed",
+    ),
+    mutant(
+        "a refused outcome is forgotten by a child that stops",
+        "A child that stops gives back what it has not written.",
+        "tasks_app/runtime/inflight/inflight.py",
+        "                self._returning[task.fence] = ReturnedClaim(task, timedelta(0))\n"
+        "            else:\n",
+        "                pass\n            else:\n",
+        "tests/runtime/test_late_writes.py::TestOneThatWaits::test_a_child_that_stops_gives_it_back",
     ),
     mutant(
         "a late write that failed is taken for prepared",
         "One late write that fails lets its own run fail, and no other.",
-        END,
+        PIPELINE,
         "                self.names.update(names[:number])\n",
         "                self.names.update(names)\n",
         f"{LATE}one_that_was_not_prepared_is_prepared_by_the_next",

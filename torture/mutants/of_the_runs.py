@@ -7,6 +7,7 @@ from torture.mutants.change import Change, mutant
 CONNECTIONS = "tasks_app/runtime/handler_db/handler_connections.py"
 DRIVER = "tasks_app/runtime/handler_db/handler_driver.py"
 END = "tasks_app/runtime/handler_db/end_of_run.py"
+PIPELINE = "tasks_app/runtime/handler_db/end_pipeline.py"
 SESSION = "tasks_app/pool/connection/session_state.py"
 SHARED = "tasks_app/runtime/db/shared_transaction.py"
 ODD = "tests/runtime/handler_db/test_handler_connections.py::test_"
@@ -18,16 +19,18 @@ RUNS = (
     mutant(
         "settings are taken back behind the settle",
         "The settle meets no role and no search_path of a handler.",
-        END,
-        "            if name is _COMMIT:\n",
-        "            if name == next(iter(_OURS)):\n",
+        PIPELINE,
+        "        for name in before:\n            pgconn.send_query_prepared(name, None)\n"
+        "        pgconn.send_query_prepared(last.name, last.values)\n",
+        "        pgconn.send_query_prepared(last.name, last.values)\n"
+        "        for name in before:\n            pgconn.send_query_prepared(name, None)\n",
         f"{MEETS}[False-session-role]",
         f"{MEETS}[False-driver-path]",
     ),
     mutant(
         "nothing is taken back at an end",
         "A run meets no setting of the one before it.",
-        END,
+        PIPELINE,
         ' | {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}',
         "",
         f"{MEETS}[False-session-function]",
@@ -36,7 +39,7 @@ RUNS = (
     mutant(
         "settings are taken back before deferred triggers",
         "A deferred trigger sees what its run has set.",
-        END,
+        PIPELINE,
         '_BEFORE = {b"tasks_app fires": FIRE} | '
         '{b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}',
         '_BEFORE = {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)} | '
@@ -71,7 +74,7 @@ RUNS = (
     mutant(
         "what stays in a session stays",
         "A session in which a run left something is closed.",
-        END,
+        PIPELINE,
         "            self.is_spoiled = True\n        self.needs_look",
         "            pass\n        self.needs_look",
         f"{MEETS}[False-session-temp]",

@@ -1,8 +1,8 @@
 """Connections of one process. Engines are made on first use, never before a fork.
 
-Three engines: ours has short lock and statement timeouts, so that none of our statements waits long;
-handlers get one without, because they decide how long their SQL may take. What they leave to us to
-send has one that is like theirs, but with a very short timeout.
+Ours has short lock and statement timeouts, so that none of our statements waits long; handlers get
+one without, because they decide how long their SQL may take. What they leave to us to send has one
+that is like theirs, but with a very short timeout.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import sqlalchemy
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -24,10 +24,11 @@ from tasks_app.runtime.db.errors import mark
 from tasks_app.runtime.db.session_settings import (
     BRIEF,
     CHECK,
-    FOR_A_TRANSACTION,
     NETWORK,
     OURS,
     UNHURRIED,
+    options_of,
+    settle_in,
 )
 from tasks_app.runtime.fork_safety import keep_from_forks
 from tasks_app.runtime.handler_db.connection_liveness import Losses, lives, rest
@@ -68,7 +69,7 @@ class Database:
 
     @property
     def brief_engine(self) -> Engine:
-        """For what handlers wrote by ``ctx.write``, where it is sent together with others'."""
+        """For what handlers only asked to write, where it is sent together with others'."""
         self._fresh()
         return self._brief_engine
 
@@ -212,7 +213,7 @@ class Database:
         if not self.prepares:
             return {**NETWORK, "prepare_threshold": None}
         ours = [f"-c {name}={value}" for name, value in settings.items()]
-        options = " ".join([*_options_of(self._url), *ours])  # of two of a name the last one holds
+        options = " ".join([*options_of(self._url), *ours])  # of two of a name the last one holds
         if settings is OURS:  # few statements, each again and again
             return {**NETWORK, "options": options, "prepare_threshold": 1}
         return {**NETWORK, "options": options}
@@ -234,20 +235,6 @@ class Database:
         keep_from_forks(engine)
         self.losses.watch(engine)
         return engine
-
-
-def _options_of(url: str) -> tuple[str, ...]:
-    """Return the options of the URL, or else of the environment, which ours would replace.
-
-    Among them may be a ``search_path`` or a ``role``: without it the pool would be another one.
-    """
-    options = make_url(url).query.get("options") or os.environ.get("PGOPTIONS") or ()
-    return (options,) if isinstance(options, str) else options
-
-
-def settle_in(connection: Connection) -> None:
-    """Apply our settings until the end of the transaction that has just begun."""
-    connection.exec_driver_sql(FOR_A_TRANSACTION)
 
 
 def _keep_readable(engine: Engine) -> None:

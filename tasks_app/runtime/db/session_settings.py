@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
+from sqlalchemy import Connection, make_url
+
 from tasks_app.pool.connection.planner import PLANNED
 
 NETWORK = {
@@ -45,3 +49,17 @@ FOR_A_TRANSACTION = "SELECT " + ", ".join(
     for name, value in OURS.items()
     if name != "default_transaction_isolation"  # it is too late for this one
 )
+
+
+def options_of(url: str) -> tuple[str, ...]:
+    """Return the options of the URL, or else of the environment, which ours would replace.
+
+    Among them may be a ``search_path`` or a ``role``: without it the pool would be another one.
+    """
+    options = make_url(url).query.get("options") or os.environ.get("PGOPTIONS") or ()
+    return (options,) if isinstance(options, str) else options
+
+
+def settle_in(connection: Connection) -> None:
+    """Apply our settings until the end of the transaction that has just begun."""
+    connection.exec_driver_sql(FOR_A_TRANSACTION)

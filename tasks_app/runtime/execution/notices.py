@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from tasks_app.domain.handlers.settlement import VANISHED
+from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event, State
@@ -14,10 +15,19 @@ from tasks_app.runtime.statistics.run_counts import RUN_COUNTS
 from tasks_app.runtime.statistics.task_counts import TASK_COUNTS
 from tasks_app.runtime.tracing.attempt_log import ATTEMPTS
 
+log = quiet_logger(__name__)
+
 
 def count_stale(task: ClaimedTask) -> None:
     """Count a write that was refused, as the lease was lost."""
     TASK_COUNTS.happened(CountedOutcome.STALE, name=task.name, queue=task.queue)
+
+
+def tell_lost(settlement: Settlement) -> None:
+    """Log and count an outcome that was not written, as the lease was lost."""
+    log.warning("task %s: the lease was lost, its outcome is not kept", settlement.fence.task_id)
+    if settlement.task is not None:
+        count_stale(settlement.task)
 
 
 def tell_settled(settlements: Sequence[Settlement], states: Mapping[int, State]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from random import Random
 
@@ -14,20 +13,18 @@ from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.handlers.settlement import BAD_OUTCOME
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief, clean
-from tasks_app.domain.tasks.run import Cause, Fence, Settlement
+from tasks_app.domain.tasks.run import Cause, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.db.errors import Remedy, is_unanswered, patience_s, remedy_for, sqlstate
-from tasks_app.runtime.db.late_commits import MOST as MOST_LATE
-from tasks_app.runtime.db.late_commits import LateCommits
+from tasks_app.runtime.db.errors import Remedy, patience_s, remedy_for, sqlstate
+from tasks_app.runtime.execution.late_commits import LateCommits
 from tasks_app.runtime.execution.notices import (
     count_settled,
-    count_stale,
     notices_of,
+    tell_lost,
     tell_settled,
 )
-from tasks_app.runtime.handler_db.end_pipeline import OutcomeRefusedError
 from tasks_app.runtime.hints.hints import HINTS
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.inflight.inflight import InFlight
@@ -50,9 +47,7 @@ class Settler:
     def __init__(self, database: Database, inflight: InFlight) -> None:
         self._database = database
         self._inflight = inflight
-        self._late = LateCommits(database)
-        self._unsure: set[Fence] = set()
-        """Those whose late commit was not answered."""
+        self._late = LateCommits(database, inflight)
         self._turn = threading.Lock()
         self._most = MOST
         self.last_patience_s = LAST_PATIENCE_S
@@ -78,11 +73,8 @@ class Settler:
                 settlements = self._inflight.finished()
                 if not settlements:
                     return
-                late = [s for s in settlements if s.writes]
                 try:
-                    for told in self._commit_late(late) if late else ():
-                        notices += told
-                    for told in self._write_all([s for s in settlements if not s.writes]):
+                    for told in self._write_all(settlements):
                         notices += told
                 finally:
                     self._inflight.put_off(LOCKED_WAIT_S)
@@ -160,6 +152,8 @@ class Settler:
         So an outcome that is refused stops no other for long. Yields what there is to tell of each
         group that was written.
         """
+        late = [s for s in settlements if s.writes]
+        settlements = [s for s in settlements if not s.writes] if late else settlements
         if len(settlements) > self._most:
             self._rng.shuffle(settlements)
         while settlements:
@@ -167,52 +161,18 @@ class Settler:
             try:
                 yield from self._write(group)
             except DBAPIError:
-                self._spared_until = time.monotonic() + patience_s()
+                self._spare()
                 self._most = max(1, len(group) // 2)
                 raise
             self._most = min(MOST, 2 * self._most)
+        try:
+            yield from self._late.commit(late) if late else ()
+        except DBAPIError:
+            self._spare()
+            raise
 
-    def _commit_late(self, settlements: list[Settlement]) -> Iterator[Sequence[Notice]]:
-        """Commit what handlers asked to write, each with its outcome; what fails here ends alone.
-
-        A commit that was not answered is tried again: the fence tells whether it stands. The second
-        time nobody else shares it, since one of them may have ended the connection.
-        """
-        left = deque(settlements)
-        for done, error in self._late.commit(settlements):
-            yield self._committed([left.popleft() for _ in done])
-            if isinstance(error, OutcomeRefusedError):
-                self._lost(left.popleft())
-            elif error is not None and is_unanswered(error):
-                self._unanswered(list(left)[:MOST_LATE])
-                raise error
-            elif error is not None:
-                self._inflight.refuse(left.popleft())
-
-    def _committed(self, settlements: list[Settlement]) -> Sequence[Notice]:
-        states = dict.fromkeys((s.fence.task_id for s in settlements), State.SUCCEEDED)
-        count_settled(settlements, states)
-        fences = [s.fence for s in settlements]
-        self._unsure.difference_update(fences)
-        self._inflight.drop(*fences)
-        return notices_of(settlements, states)
-
-    def _unanswered(self, settlements: list[Settlement]) -> None:
+    def _spare(self) -> None:
         self._spared_until = time.monotonic() + patience_s()
-        for settlement in settlements:
-            if settlement.fence in self._unsure:
-                self._unsure.discard(settlement.fence)
-                self._inflight.refuse(settlement)
-            else:
-                self._unsure.add(settlement.fence)
-
-    def _lost(self, settlement: Settlement) -> None:
-        if settlement.fence in self._unsure:
-            self._unsure.discard(settlement.fence)
-            log.info("task %s: its commit, which was not answered, stands", settlement.fence[0])
-        else:
-            _say_lost(settlement)
-        self._inflight.drop(settlement.fence)
 
     def _write(self, settlements: list[Settlement]) -> Iterator[Sequence[Notice]]:
         """Write a group with one statement; what the database refuses splits it."""
@@ -232,7 +192,7 @@ class Settler:
         HINTS.again(settlements)
         for settlement in left:
             if settlement.fence.task_id not in held:
-                _say_lost(settlement)
+                tell_lost(settlement)
         self._inflight.drop(*(s.fence for s in settlements if s.fence.task_id not in held))
         yield notices_of(settlements, done)
 
@@ -248,12 +208,6 @@ class Settler:
         else:  # not even the failure fits: after its lease the rescuer takes it
             log.error("task %s cannot be settled: %s", settlements[0].fence.task_id, brief(error))
             self._inflight.drop(settlements[0].fence)
-
-
-def _say_lost(settlement: Settlement) -> None:
-    log.warning("task %s: the lease was lost, its outcome is not kept", settlement.fence.task_id)
-    if settlement.task is not None:
-        count_stale(settlement.task)
 
 
 def _unstorable(settlement: Settlement, error: BaseException) -> Settlement:

@@ -98,13 +98,7 @@ class EndOfRun(EndPipeline):
         yield from self.prepare(last)
         begins = pgconn.transaction_status == TransactionStatus.IDLE
         try:
-            pgconn.enter_pipeline_mode()
-            names = self.send_end(last, sent, begins=begins)
-            pgconn.send_query_prepared(LOOKS, None)
-            pgconn.pipeline_sync()
-            if begins_next:  # behind the sync it is neither skipped nor rolled back with the rest
-                pgconn.send_query_prepared(BEGIN, None)
-                pgconn.pipeline_sync()
+            names = self._send(last, sent, begins=begins, begins_next=begins_next)
             yield from generators.send(pgconn)
             *answers, look = yield from self.until_sync()
             if begins_next:
@@ -119,6 +113,20 @@ class EndOfRun(EndPipeline):
         self.learn(look)
         self.begun = begins_next and pgconn.transaction_status == TransactionStatus.INTRANS
 
+    def _send(
+        self, last: LastWord, writes: Sequence[Sent], *, begins: bool, begins_next: bool
+    ) -> list[bytes]:
+        """Return the name of the statement behind each answer up to the COMMIT's."""
+        pgconn = self.pgconn
+        pgconn.enter_pipeline_mode()
+        names = self.send_end(last, writes, begins=begins)
+        pgconn.send_query_prepared(LOOKS, None)
+        pgconn.pipeline_sync()
+        if begins_next:  # behind the sync it is neither skipped nor rolled back with the rest
+            pgconn.send_query_prepared(BEGIN, None)
+            pgconn.pipeline_sync()
+        return names
+
     def end_each(self: Any, ends: Sequence[RunEnd]) -> Steps[tuple[int, Exception | None]]:
         """Begin, write, reset, settle and COMMIT for each run by itself, in one round trip.
 
@@ -131,13 +139,7 @@ class EndOfRun(EndPipeline):
             yield from self.prepare(end.last)
         pgconn, done, failure = self.pgconn, 0, None
         try:
-            pgconn.enter_pipeline_mode()
-            named = []
-            for end, sent in ready:
-                named.append(self.send_end(end.last, sent, begins=True, checks=True))
-                pgconn.pipeline_sync()
-            pgconn.send_query_prepared(LOOKS, None)
-            pgconn.pipeline_sync()
+            named = self._send_each(ready)
             yield from generators.send(pgconn)
             for (end, sent), names in zip(ready, named, strict=True):
                 answers = yield from self.until_sync()
@@ -155,6 +157,17 @@ class EndOfRun(EndPipeline):
         if failure is None:
             self.learn(look)
         return done, failure or unready
+
+    def _send_each(self, ready: Sequence[tuple[RunEnd, Sequence[Sent]]]) -> list[list[bytes]]:
+        """Return such names for each; the look comes behind all of them."""
+        pgconn, named = self.pgconn, list[list[bytes]]()
+        pgconn.enter_pipeline_mode()
+        for end, sent in ready:
+            named.append(self.send_end(end.last, sent, begins=True, checks=True))
+            pgconn.pipeline_sync()
+        pgconn.send_query_prepared(LOOKS, None)
+        pgconn.pipeline_sync()
+        return named
 
     def _ready(
         self, ends: Sequence[RunEnd]

@@ -8,7 +8,7 @@ class does the same as the plain one, method by method.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from tasks_app.pool.connection.session_state import FIRE_AND_RESET
 from tasks_app.pool.runs.settle_success import asucceed, succeed
 from tasks_app.runtime.handler_db.driver_internals import generators
 from tasks_app.runtime.handler_db.end_of_run import Permit
-from tasks_app.runtime.handler_db.end_pipeline import OutcomeRefusedError, RunEnd, Steps
+from tasks_app.runtime.handler_db.end_pipeline import OutcomeRefusedError, Steps
 from tasks_app.runtime.handler_db.handler_driver import UNFINISHED, RunDriver
 from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
 from tasks_app.runtime.handler_db.lost_cancellations import heeding_cancellations
@@ -47,7 +47,7 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
         self.answered = True
         return done
 
-    def _as_executor(self, do: Callable[[], T]) -> T:
+    def as_executor(self, do: Callable[[], T]) -> T:
         self._ends = True
         try:
             return do()
@@ -62,7 +62,7 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
             OutcomeRefusedError: the outcome could not be written.
         """
         permit = self.take_permit()
-        self._as_executor(lambda: self._commit(permit))
+        self.as_executor(lambda: self._commit(permit))
 
     def _commit(self, permit: Permit) -> None:
         try:
@@ -82,22 +82,11 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
                 super().rollback()
             raise
 
-    def commit_each(self, ends: Sequence[RunEnd]) -> tuple[int, Exception | None]:
-        """Do :meth:`end_each`; no transaction stays open. Of a connection that no run has had."""
-        return self._as_executor(lambda: self._commit_each(ends))
-
-    def _commit_each(self, ends: Sequence[RunEnd]) -> tuple[int, Exception | None]:
-        with self.lock:
-            ended = self.wait(self.end_each(ends))
-        if self.pgconn.transaction_status in _OPEN:
-            super().rollback()
-        return ended
-
     def rollback(self) -> None:
         """Roll back, which handlers may do too."""
         self.permit = None
         if self._rolls_back():
-            self._as_executor(super().rollback)
+            self.as_executor(super().rollback)
 
     def seal(self) -> None:
         """Let only the calling thread use it from here on.
@@ -128,7 +117,7 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
         """End a transaction that was begun for a run which did not come, unless a thread has it."""
         if self.taken is not None and self.taken.acquire(blocking=False):
             try:
-                self._as_executor(super().rollback)
+                self.as_executor(super().rollback)
                 self.begun = self.needs_look = self.answered = False
             finally:
                 self.taken.release()

@@ -18,7 +18,7 @@ from tasks_app.domain.coordination.locks import LONGEST_WHO, Ask, Names, parts_o
 from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import InvalidConnectionError, InvalidLockError
 from tasks_app.runtime.db.connections import shown
-from tasks_app.runtime.db.database import settle_in
+from tasks_app.runtime.db.session_settings import settle_in
 from tasks_app.runtime.handler_db.handler_sessions import HandlerSession
 from tasks_app.runtime.locks.hold import Hold
 from tasks_app.runtime.locks.renewer import BACKGROUND
