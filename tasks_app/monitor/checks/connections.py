@@ -18,6 +18,7 @@ OF_CELERY = 2
 whatever meets both, such as standing by for beat, or a large value."""
 OF_WORK = 3
 """Ours in a child of ``tasks-app work``, which claims and leads itself. It listens on another."""
+FOR_LATE_WRITES = 1
 
 MOST_AT_ONCE = 8
 """Threads of Celery's pool of threads that find one of ours: the others wait for it."""
@@ -53,12 +54,13 @@ def _is_of_celery(child: Worker) -> bool:
 
 
 def _most(child: Worker, settings: Settings) -> int:
-    """Return how many it takes if each of its threads runs a handler that writes by ``ctx``."""
+    """Return how many it takes if each of its threads runs a handler that writes by ``ctx``, and
+    others only write by ``ctx.write``, which is sent by another."""
     if _is_of_celery(child):
         ours = OF_CELERY + min(child.threads, MOST_AT_ONCE)
     else:
         ours = OF_WORK + settings.hints
-    return ours + max(child.threads, settings.threads)
+    return ours + max(child.threads, settings.threads) + FOR_LATE_WRITES
 
 
 def _whose(found: list[Worker]) -> str:

@@ -170,9 +170,10 @@ class TaskContext(Generic[SessionT_co]):
     ) -> None:
         """Write with a statement whose answer nobody reads: it travels with the outcome.
 
-        Such statements, outcome and COMMIT take one round trip together. They come last, in their
-        order. One that fails lets the run fail after the handler has returned. Nothing is awaited
-        in async handlers either. With ``commit="batch"`` it is sent at once.
+        Such statements, outcome and COMMIT take one round trip together, which runs that do nothing
+        else share. They come last, in their order. One that fails lets the run fail after the
+        handler has returned. Nothing is awaited in async handlers either. With ``commit="batch"``
+        it is sent at once.
 
         >>> ctx.write("INSERT INTO points (customer, points) VALUES (%s, %s)", (7, 100))
 

@@ -62,6 +62,7 @@ def test_children_take_as_many_as_doctor_says(
     with started(house) as parent:
         house.over(house.create("who", 8 * CHILDREN))  # each writes by its own, for a while
         house.over(house.create("ok", 200))
+        house.over(house.create("only.writes", 200))
         with house.engine.connect() as connection:
             (said,) = connections(connection, Settings(database_url=house.url))
         most = int(re.search(r"up to (\d+) of", said.fact)[1]) // CHILDREN

@@ -67,6 +67,12 @@ def who(ctx: TaskContext) -> dict[str, Any]:
     }
 
 
+@handler("only.writes")
+def only_writes(ctx: TaskContext) -> None:
+    """Write with the outcome."""
+    ctx.write("SELECT 1")
+
+
 @handler("poison", retry="0.1s,0.1s")
 def poison(ctx: TaskContext) -> None:
     """Kill the process."""
