@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
 from tasks_app import NewTask, create_group
+from tasks_app.runtime.handler_db.end_of_run import EndOfRun
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.late_writes import MOST_NAMES
+from tasks_app.runtime.inflight.inflight import InFlight
 from tests.runtime.bench import EFFECT, Bench
 from tests.runtime.execution.warm_child import carry_out, warm
 from tests.waiting import until
@@ -485,6 +488,61 @@ class TestOneThatWaits:
 
         assert (bench.state(ids[0]), bench.task(ids[0]).failures) == ("PENDING", 0)
         assert bench.sql("SELECT note FROM effect WHERE task_id = 0") == "held"
+
+
+@pytest.fixture
+def flushing(bench: Bench) -> Iterator[None]:
+    """While the fixture lasts, each settle notes whether its COMMIT will flush the log."""
+    bench.sql(
+        "CREATE FUNCTION notes() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " INSERT INTO effect VALUES (OLD.id, current_setting('synchronous_commit'));"
+        " RETURN NULL; END $$;"
+        " CREATE TRIGGER notes AFTER DELETE ON task_pending FOR EACH ROW EXECUTE FUNCTION notes()"
+    )
+    yield
+    bench.sql("DROP FUNCTION notes() CASCADE")
+
+
+@pytest.mark.usefixtures("flushing")
+class TestTheLog:
+    """It is flushed before anybody hears that a run has succeeded."""
+
+    def test_the_last_commit_flushes_for_all(self, bench: Bench) -> None:
+        @bench.handler()
+        def h(ctx: Any) -> None:
+            ctx.write("SELECT 1")
+
+        carry_out(bench, [bench.create() for _ in range(5)], give_back_after=60)
+
+        notes = "SELECT string_agg(note, ' ' ORDER BY task_id) FROM effect"
+        assert bench.sql(notes) == "off off off off on"
+
+    def test_where_one_fails_it_is_flushed_behind_those_before_it(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        @bench.handler(max_attempts=1)
+        def h(ctx: Any) -> None:
+            ctx.write("SELECT 1 / %s", (int(ctx.biz_key != "bad"),))
+
+        calls: list[str] = []
+        known = EndOfRun.flush_log, InFlight.drop
+
+        def flush_log(driver: Any) -> Any:
+            calls.append("flush")
+            return known[0](driver)
+
+        def drop(inflight: Any, *fences: Any) -> None:
+            calls.append(f"{len(fences)} over")
+            known[1](inflight, *fences)
+
+        monkeypatch.setattr(EndOfRun, "flush_log", flush_log)
+        monkeypatch.setattr(InFlight, "drop", drop)
+        ids = [bench.create(biz_key="bad" if n == 2 else None) for n in range(5)]
+
+        carry_out(bench, ids, give_back_after=60)
+
+        assert calls[:3] == ["flush", "2 over", "2 over"]
+        assert bench.sql("SELECT string_agg(note, ' ') FROM effect") == "off off off on on"
 
 
 def test_locks_are_held_until_it_is_committed(bench: Bench) -> None:

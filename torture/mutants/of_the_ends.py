@@ -167,10 +167,27 @@ ENDS_OF_RUNS = (
         "a run may leave a temporary table to those behind it",
         "What a run leaves in its session is never met by the next.",
         END,
-        "begins=True, checks=True",
+        "begins=True, shares=True, flushes=flushes",
         "begins=True",
         f"{LATE}nothing_of_a_run_stays_for_the_next[CREATE TEMPORARY TABLE effect"
         " (task_id bigint, note text)]",
+    ),
+    mutant(
+        "no COMMIT of a pipeline flushes the log",
+        "Nobody hears of a success before it is durable.",
+        END,
+        "            flushes = len(named) == len(ready) - 1\n",
+        "            flushes = False\n",
+        "tests/runtime/test_late_writes.py::TestTheLog::test_the_last_commit_flushes_for_all",
+    ),
+    mutant(
+        "where one fails the log is not flushed behind those before it",
+        "Nobody hears of a success before it is durable.",
+        TOGETHER,
+        "        if number and error is not None:\n",
+        "        if False:\n",
+        "tests/runtime/test_late_writes.py::TestTheLog::"
+        "test_where_one_fails_it_is_flushed_behind_those_before_it",
     ),
     mutant(
         "outcomes are written without the late writes",

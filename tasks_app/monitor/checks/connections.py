@@ -54,8 +54,10 @@ def _is_of_celery(child: Worker) -> bool:
 
 
 def _most(child: Worker, settings: Settings) -> int:
-    """Return how many it takes if each of its threads runs a handler that writes by ``ctx``, and
-    others only write by ``ctx.write``, which is sent by another."""
+    """Return how many it takes if each of its threads runs a handler that writes by ``ctx``.
+
+    What others write by ``ctx.write`` alone goes out by one more.
+    """
     if _is_of_celery(child):
         ours = OF_CELERY + min(child.threads, MOST_AT_ONCE)
     else:

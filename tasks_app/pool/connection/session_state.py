@@ -26,6 +26,10 @@ LOOK = f"SELECT {_LEFT}, pg_catalog.pg_advisory_unlock_all()".encode()
 """For after the end. Advisory locks of the session guard until its COMMIT; here they end."""
 NO_TABLES = b"SELECT 1 / (pg_catalog.pg_my_temp_schema() = 0)::integer"
 """Fails in a session with temporary tables: one may stand in the way of a table of that name."""
+UNFLUSHED = b"SELECT pg_catalog.set_config('synchronous_commit', 'off', true)"
+"""For a COMMIT that another follows at once: the log is flushed up to that one."""
+FLUSH = b"SELECT pg_catalog.pg_logical_emit_message(true, 'tasks_app', '')"
+"""Writes to the log, so that its own COMMIT flushes all that is before it."""
 _IS_LEFT = text(f"SELECT {_LEFT}")
 
 

@@ -1,8 +1,7 @@
 """Connections of one process. Engines are made on first use, never before a fork.
 
 Ours has short lock and statement timeouts, so that none of our statements waits long; handlers get
-one without, because they decide how long their SQL may take. What they leave to us to send has one
-that is like theirs, but with a very short timeout.
+one without, and decide how long their SQL may take. What they leave to us has one between the two.
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ from tasks_app.runtime.execution.async_pool import AsyncPool
 from tasks_app.runtime.execution.fast_path import FastPath
 from tasks_app.runtime.execution.run_shell import RunParts
 from tasks_app.runtime.execution.thread_pool import ThreadPool
-from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.inflight.claimant import Claimant
 from tasks_app.runtime.inflight.fetcher import Fetcher
 from tasks_app.runtime.inflight.parts import ChildParts
@@ -52,8 +51,6 @@ class Carriers:
 
     fast_path: FastPath
     """In the thread of the message."""
-    alone: Callable[[ActiveRun], None]
-    """There, too, for what could not be committed beside others."""
     threads: ThreadPool
     async_pool: AsyncPool
 
@@ -78,7 +75,6 @@ class Executor:
         self.poller = claims.poller
         self._passing_on = claims.passing_on
         self._fast_path = carriers.fast_path
-        self._alone = carriers.alone
         self._threads = carriers.threads
         self.async_pool = carriers.async_pool
         self._one_at_a_time = settings.async_concurrency == 1 and parts.inflight.threads == 1
@@ -173,7 +169,7 @@ class Executor:
         """Write all outcomes: together, and then those that could not be, each alone."""
         flush()
         while (run := self._inflight.start_refused()) is not None:
-            self._alone(run)
+            self._fast_path.carry_out(run)
             flush()
 
     def top_up_whole(self, queues: Sequence[str]) -> int:
@@ -209,11 +205,8 @@ class Executor:
     def _room(self) -> int:
         """Return how many places of the async pool to fill: many at once, or few after a moment."""
         room, now = self.async_pool.free, time.monotonic()
-        if (
-            self.async_pool.busy
-            and room < self.async_pool.share
-            and now - self._filled_at < ROOM_PATIENCE_S
-        ):
+        is_soon = now - self._filled_at < ROOM_PATIENCE_S
+        if is_soon and self.async_pool.busy and room < self.async_pool.share:
             return 0
         self._filled_at = now
         return room

@@ -50,6 +50,9 @@ class FastPath:
 
     def carry_out(self, run: ActiveRun) -> None:
         """Run a started task to its outcome, and those behind it in flight as long as they suit."""
+        if run.returned is not None:
+            self._runner.run(run)
+            return
         if run.task.runs_alone or not self._suits(run.task):
             self._otherwise(run)
             return

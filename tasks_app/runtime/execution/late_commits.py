@@ -125,6 +125,9 @@ def _commit_each(
         with driver.lock:
             number, error = driver.as_executor(lambda: driver.wait(driver.end_each(ends)))
         driver.rollback()  # of the one that failed
+        if number and error is not None:
+            with driver.lock:
+                driver.wait(driver.flush_log())
     except psycopg.Error as lost:
         number, error = 0, lost
     return number, as_sqlalchemy_raises(error) if isinstance(error, psycopg.Error) else error

@@ -15,7 +15,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 
 from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.tasks.run import Settlement
-from tasks_app.pool.connection.session_state import BETWEEN_RUNS, LOOK
+from tasks_app.pool.connection.session_state import BETWEEN_RUNS, FLUSH, LOOK
 from tasks_app.pool.runs.settle_success import LastWord, last_word
 from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, SHARED_SESSIONS, generators
 from tasks_app.runtime.handler_db.end_pipeline import BEGIN, LOOKS, EndPipeline, RunEnd, Steps
@@ -130,9 +130,12 @@ class EndOfRun(EndPipeline):
     def end_each(self: Any, ends: Sequence[RunEnd]) -> Steps[tuple[int, Exception | None]]:
         """Begin, write, reset, settle and COMMIT for each run by itself, in one round trip.
 
+        The last COMMIT flushes the log for all.
+
         Returns:
-            How many committed, and why the next one did not: nothing of those behind it is done.
-            If the connection was lost, that is not known.
+            How many committed, and why the next one did not: nothing of those behind it is done,
+            and :meth:`flush_log` is still to be called. If the connection was lost, nothing is
+            known of any.
         """
         ready, unready = self._ready(ends)
         for end, _ in ready:
@@ -150,7 +153,7 @@ class EndOfRun(EndPipeline):
             pgconn.exit_pipeline_mode()
         except psycopg.Error as error:
             pgconn.finish()
-            return done, failure or error
+            return 0, failure or error
         except BaseException:
             pgconn.finish()
             raise
@@ -163,7 +166,9 @@ class EndOfRun(EndPipeline):
         pgconn, named = self.pgconn, list[list[bytes]]()
         pgconn.enter_pipeline_mode()
         for end, sent in ready:
-            named.append(self.send_end(end.last, sent, begins=True, checks=True))
+            flushes = len(named) == len(ready) - 1
+            names = self.send_end(end.last, sent, begins=True, shares=True, flushes=flushes)
+            named.append(names)
             pgconn.pipeline_sync()
         pgconn.send_query_prepared(LOOKS, None)
         pgconn.pipeline_sync()
@@ -198,6 +203,17 @@ class EndOfRun(EndPipeline):
         self.pgconn.send_query(LOOK)
         (result,) = yield from generators.execute(self.pgconn)
         self.learn(result)
+
+    def flush_log(self) -> Steps[None]:
+        """Make durable what was committed before.
+
+        Raises:
+            psycopg.Error: it is not known whether it is.
+        """
+        self.pgconn.send_query(FLUSH)
+        (result,) = yield from generators.execute(self.pgconn)
+        if result.status != ExecStatus.TUPLES_OK:
+            raise errors.error_from_result(result)
 
     def ask(self) -> Steps[None]:
         """Ask the server, outside of any transaction, whether it answers.

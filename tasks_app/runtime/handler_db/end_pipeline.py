@@ -20,6 +20,7 @@ from tasks_app.pool.connection.session_state import (
     LOOK,
     NO_TABLES,
     RESETS,
+    UNFLUSHED,
 )
 from tasks_app.pool.runs.settle_success import LastWord, is_fence_lost
 from tasks_app.runtime.handler_db.driver_internals import generators
@@ -32,10 +33,11 @@ Steps: TypeAlias = Generator[Any, Any, T]
 
 BEGIN, LOOKS, _COMMIT = b"tasks_app begins", b"tasks_app looks", b"tasks_app COMMIT"
 _BEFORE = {b"tasks_app fires": FIRE} | {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}
-_CHECKS = b"tasks_app checks"
+_CHECKS, _UNFLUSHED = b"tasks_app checks", b"tasks_app does not flush"
 _PREPARED = {
     **_BEFORE,
     _CHECKS: NO_TABLES,
+    _UNFLUSHED: UNFLUSHED + b", " + NO_TABLES.removeprefix(b"SELECT "),
     _COMMIT: b"COMMIT",
     LOOKS: LOOK,
     BEGIN: b"BEGIN ISOLATION LEVEL READ COMMITTED",
@@ -92,11 +94,18 @@ class EndPipeline:
         return [sent_as(self, write) for write in end.writes]
 
     def send_end(
-        self, last: LastWord, writes: Sequence[Sent], *, begins: bool, checks: bool = False
+        self,
+        last: LastWord,
+        writes: Sequence[Sent],
+        *,
+        begins: bool,
+        shares: bool = False,
+        flushes: bool = True,
     ) -> list[bytes]:
         """Send an end up to its COMMIT; return the name of the statement behind each answer.
 
-        With ``checks`` it fails if its writes made temporary tables.
+        One that ``shares`` its round trip fails if its writes made temporary tables. One that does
+        not flush is durable with the next that does.
         """
         pgconn, names = self.pgconn, list[bytes]()
         if begins:
@@ -105,7 +114,7 @@ class EndPipeline:
         for write in writes:
             is_known = write.name in self.names or write.name in names
             names += self._send_write(write, is_known=is_known)
-        before = [*_BEFORE, _CHECKS] if checks else _BEFORE
+        before = [*_BEFORE, _CHECKS if flushes else _UNFLUSHED] if shares else _BEFORE
         for name in before:
             pgconn.send_query_prepared(name, None)
         pgconn.send_query_prepared(last.name, last.values)

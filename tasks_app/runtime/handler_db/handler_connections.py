@@ -1,8 +1,7 @@
 """psycopg's connections as handlers have them: one object a run, dead when the run is over.
 
-All runs of a child share a few sessions. Each run gets an object of its own, so that code which
-kept a connection, or a cursor made from one, cannot write into a later run's transaction. The async
-class does the same as the plain one, method by method.
+All runs of a child share a few sessions. Each has an object of its own: who kept one, or a cursor,
+cannot write into a later run's transaction. The async class does the same as the plain one.
 """
 
 from __future__ import annotations
