@@ -18,7 +18,7 @@ from tasks_app.runtime.db.kept_connections import KeptConnections
 from tasks_app.runtime.db.sync_transaction import PlainTransaction
 from tasks_app.runtime.db.transaction import Transaction
 from tasks_app.runtime.execution.process_guard import ProcessGuard
-from tasks_app.runtime.execution.time_limits import time_limit
+from tasks_app.runtime.handlers.time_limits import time_limit
 
 T = TypeVar("T")
 

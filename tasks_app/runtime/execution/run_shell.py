@@ -14,9 +14,9 @@ from tasks_app.runtime.execution.invocation import Invocation
 from tasks_app.runtime.execution.process_guard import ProcessGuard
 from tasks_app.runtime.execution.run_times import RunTimes
 from tasks_app.runtime.execution.settler import Settler
-from tasks_app.runtime.execution.time_limits import TimeLimits
 from tasks_app.runtime.flow_control.dependency_report import DependencyReport
 from tasks_app.runtime.handlers.active_run import ActiveRun
+from tasks_app.runtime.handlers.time_limits import TimeLimits
 from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_claim
 from tasks_app.runtime.inflight.inflight import InFlight
 from tasks_app.runtime.scoreboard.slot import Slot

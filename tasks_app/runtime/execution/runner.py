@@ -14,7 +14,6 @@ from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.runtime.db.errors import is_conflict_here, is_lost, is_refused
 from tasks_app.runtime.db.transaction import Transaction
-from tasks_app.runtime.encryption.key_wait import KeyWait
 from tasks_app.runtime.execution.completion import (
     UNANSWERED_WAIT,
     Completion,
@@ -23,6 +22,7 @@ from tasks_app.runtime.execution.completion import (
 )
 from tasks_app.runtime.execution.failure_policy import FailurePolicy
 from tasks_app.runtime.execution.invocation import FenceLostError, NotBegunError
+from tasks_app.runtime.execution.key_wait import KeyWait
 from tasks_app.runtime.execution.lanes import Lane
 from tasks_app.runtime.execution.notices import count_stale
 from tasks_app.runtime.execution.run_shell import RunParts

@@ -23,11 +23,11 @@ from tasks_app.runtime.execution.run_times import RunTimes
 from tasks_app.runtime.execution.runner import Runner
 from tasks_app.runtime.execution.settler import Settler
 from tasks_app.runtime.execution.thread_pool import ThreadPool
-from tasks_app.runtime.execution.time_limits import TimeLimits
 from tasks_app.runtime.flow_control.admission import AdmissionControl
 from tasks_app.runtime.flow_control.dependency_report import DependencyReport
 from tasks_app.runtime.handlers.middleware import Middleware
 from tasks_app.runtime.handlers.registry import Registry
+from tasks_app.runtime.handlers.time_limits import TimeLimits
 from tasks_app.runtime.identity import Identity
 from tasks_app.runtime.inflight.claimant import Claimant
 from tasks_app.runtime.inflight.fetcher import Fetcher

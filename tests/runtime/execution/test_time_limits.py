@@ -15,7 +15,7 @@ from sqlalchemy import text
 
 from tasks_app import HandlerTimeoutError
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.runtime.execution.time_limits import time_limit
+from tasks_app.runtime.handlers.time_limits import time_limit
 from tests.runtime.bench import Bench, effect
 from tests.waiting import until
 
