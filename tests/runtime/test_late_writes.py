@@ -512,7 +512,7 @@ class TestTheLog:
         def h(ctx: Any) -> None:
             ctx.write("SELECT 1")
 
-        carry_out(bench, [bench.create() for _ in range(5)], give_back_after=60)
+        carry_out(bench, [bench.create() for _ in range(5)], give_back_after=60, flush_after=60)
 
         notes = "SELECT string_agg(note, ' ' ORDER BY task_id) FROM effect"
         assert bench.sql(notes) == "off off off off on"
@@ -539,7 +539,7 @@ class TestTheLog:
         monkeypatch.setattr(InFlight, "drop", drop)
         ids = [bench.create(biz_key="bad" if n == 2 else None) for n in range(5)]
 
-        carry_out(bench, ids, give_back_after=60)
+        carry_out(bench, ids, give_back_after=60, flush_after=60)
 
         assert calls[:3] == ["flush", "2 over", "2 over"]
         assert bench.sql("SELECT string_agg(note, ' ') FROM effect") == "off off off on on"

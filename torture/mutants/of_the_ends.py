@@ -159,7 +159,7 @@ ENDS_OF_RUNS = (
         "late writes are sent behind the outcome's fence alone",
         "What is written late is judged with the run, and commits with its outcome.",
         PIPELINE,
-        "            names += self._send_write(write, is_known=is_known)\n",
+        "            names += self._send_write(write, is_known=write.name in known)\n",
         "",
         f"{LATE}writes_and_outcome_are_one_commit[row]",
     ),

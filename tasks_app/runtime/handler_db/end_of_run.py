@@ -119,7 +119,7 @@ class EndOfRun(EndPipeline):
         """Return the name of the statement behind each answer up to the COMMIT's."""
         pgconn = self.pgconn
         pgconn.enter_pipeline_mode()
-        names = self.send_end(last, writes, begins=begins)
+        names = self.send_end(last, writes, {*self.names}, begins=begins)
         pgconn.send_query_prepared(LOOKS, None)
         pgconn.pipeline_sync()
         if begins_next:  # behind the sync it is neither skipped nor rolled back with the rest
@@ -163,12 +163,13 @@ class EndOfRun(EndPipeline):
 
     def _send_each(self, ready: Sequence[tuple[RunEnd, Sequence[Sent]]]) -> list[list[bytes]]:
         """Return such names for each; the look comes behind all of them."""
-        pgconn, named = self.pgconn, list[list[bytes]]()
+        pgconn, named, known = self.pgconn, list[list[bytes]](), {*self.names}
         pgconn.enter_pipeline_mode()
         for end, sent in ready:
             flushes = len(named) == len(ready) - 1
-            names = self.send_end(end.last, sent, begins=True, shares=True, flushes=flushes)
-            named.append(names)
+            named.append(
+                self.send_end(end.last, sent, known, begins=True, shares=True, flushes=flushes)
+            )
             pgconn.pipeline_sync()
         pgconn.send_query_prepared(LOOKS, None)
         pgconn.pipeline_sync()

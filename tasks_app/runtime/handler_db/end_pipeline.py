@@ -97,6 +97,7 @@ class EndPipeline:
         self,
         last: LastWord,
         writes: Sequence[Sent],
+        known: set[bytes],
         *,
         begins: bool,
         shares: bool = False,
@@ -104,16 +105,16 @@ class EndPipeline:
     ) -> list[bytes]:
         """Send an end up to its COMMIT; return the name of the statement behind each answer.
 
-        One that ``shares`` its round trip fails if its writes made temporary tables. One that does
-        not flush is durable with the next that does.
+        What it prepares is added to the ``known``. One that ``shares`` its round trip fails if its
+        writes made temporary tables. One that does not flush is durable with the next that does.
         """
         pgconn, names = self.pgconn, list[bytes]()
         if begins:
             pgconn.send_query_prepared(BEGIN, None)
             names.append(BEGIN)
         for write in writes:
-            is_known = write.name in self.names or write.name in names
-            names += self._send_write(write, is_known=is_known)
+            names += self._send_write(write, is_known=write.name in known)
+            known.add(write.name)
         before = [*_BEFORE, _CHECKS if flushes else _UNFLUSHED] if shares else _BEFORE
         for name in before:
             pgconn.send_query_prepared(name, None)
