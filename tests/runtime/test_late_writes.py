@@ -397,7 +397,10 @@ def test_a_backend_that_dies_of_a_write_charges_nobody(bench: Bench) -> None:
             ctx.write(KILL_ME)
 
     ids = [bench.create(), bench.create(biz_key="dies"), bench.create()]
-    carry_out(bench, ids, give_back_after=60)
+    child = warm(bench.child(give_back_after=60))
+    threading.Thread(target=child.execute, args=(None, ids)).start()
+    until(lambda: child.inflight.empty and not child.in_hand, 20)
+    child.stop()
     bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
 
     bench.drain()
