@@ -15,6 +15,7 @@ from tasks_app import NewTask, create_group
 from tasks_app.runtime.handler_db.end_of_run import EndOfRun
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.late_writes import MOST_NAMES
+from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
 from tasks_app.runtime.inflight.inflight import InFlight
 from tests.runtime.bench import EFFECT, Bench
 from tests.runtime.execution.warm_child import carry_out, warm
@@ -456,6 +457,45 @@ class TestOneThatWaits:
         assert bench.state(ids[3]) == "SUCCEEDED"
         assert bench.runs == [1]
         assert bench.sql("SELECT note FROM effect WHERE task_id = 0") == "heldx"
+
+    def test_many_that_wait_hold_up_no_renewals(self, bench: Bench) -> None:
+        """One flush tries some of them; the rest stay in flight until the next."""
+        declare(bench, "row")
+        ids = [bench.create() for _ in range(40)]
+        child = warm(bench.child(give_back_after=60, flush_after=60))
+        with bench.engine.begin() as connection:
+            connection.execute(text("LOCK TABLE effect"))
+            thread = threading.Thread(target=child.execute, args=(None, ids))
+            thread.start()
+            until(
+                lambda: (
+                    any(run.returned for run in child.inflight.running())
+                    and child.inflight.finished()
+                )
+            )
+        thread.join()
+        child.stop()
+
+        assert set(bench.states(ids)) == {"SUCCEEDED"}
+        assert [bench.effects(i) for i in ids] == [1] * 40
+
+    def test_hooks_hear_of_one_start(self, bench: Bench) -> None:
+        told: list[NoticeKind] = []
+
+        @bench.handler(max_attempts=1)
+        def h(ctx: Any) -> None:
+            ctx.write("SELECT pg_sleep(0.2)")
+
+        def hear(notice: Notice) -> None:
+            told.append(notice.kind)
+
+        HOOKS.subscribe(hear)
+        try:
+            carry_out(bench, [bench.create()], give_back_after=60)
+        finally:
+            HOOKS.unsubscribe(hear)
+
+        assert told == [NoticeKind.STARTED, NoticeKind.SUCCEEDED]
 
     def test_what_is_slow_is_not_cut_off_alone(self, bench: Bench) -> None:
         @bench.handler(max_attempts=1)

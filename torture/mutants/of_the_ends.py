@@ -190,6 +190,15 @@ ENDS_OF_RUNS = (
         "test_where_one_fails_it_is_flushed_behind_those_before_it",
     ),
     mutant(
+        "late commits go on however long they take",
+        "Renewals of leases wait for no commit.",
+        TOGETHER,
+        "            while left and time.monotonic() < ends:\n",
+        "            while left:\n",
+        "tests/runtime/test_late_writes.py::TestOneThatWaits::"
+        "test_many_that_wait_hold_up_no_renewals",
+    ),
+    mutant(
         "outcomes are written without the late writes",
         "What a handler writes commits with its outcome, or not at all.",
         TOGETHER,

@@ -6,6 +6,7 @@ it fails here, and is committed alone then, as a run.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ log = quiet_logger(__name__)
 
 MOST = 32
 """How many go in one round trip: more would save nothing, and hold up whoever waits for them."""
+LONGEST_S = 1.0
+"""Then nothing more is begun: of many that are stopped one after the other, renewals would wait."""
 
 
 class LateCommits:
@@ -62,14 +65,15 @@ class LateCommits:
         """Commit each; yield what there is to tell. What fails here is refused, to end alone.
 
         A commit that was not answered is tried again: the fence tells whether it stands. The second
-        time nobody shares it, since one of them may have ended the connection.
+        time nobody shares it, since one of them may have ended the connection. What there was no
+        time for stays in flight.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer; the rest stays in flight.
         """
-        left = deque(settlements)
+        left, ends = deque(settlements), time.monotonic() + LONGEST_S
         with self._lent() as driver:
-            while left:
+            while left and time.monotonic() < ends:
                 group = [left.popleft() for _ in range(min(MOST, len(left)))]
                 number, error = _commit_each(driver, group)
                 yield self._committed(group[:number])
@@ -128,6 +132,6 @@ def _commit_each(
         if number and error is not None:
             with driver.lock:
                 driver.wait(driver.flush_log())
-    except psycopg.Error as lost:
-        number, error = 0, lost
+    except psycopg.Error as lost:  # or a statement of ours could not be prepared
+        number, error, driver.is_spoiled = 0, lost, True
     return number, as_sqlalchemy_raises(error) if isinstance(error, psycopg.Error) else error

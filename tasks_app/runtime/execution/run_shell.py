@@ -36,7 +36,7 @@ class RunShell:
     def start(self, run: ActiveRun, hard_timeout_s: float) -> Run:
         announced = run.task.run
         self._slot.start(announced, hard_timeout_s)
-        if HOOKS.wanted:
+        if HOOKS.wanted and run.returned is None:
             HOOKS.tell([of_claim(NoticeKind.STARTED, run.task)])
         run.since = time.monotonic()
         return announced
