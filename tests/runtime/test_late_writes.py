@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DataError
 
 from tasks_app import NewTask, create_group
 from tasks_app.runtime.handler_db.end_of_run import EndOfRun
@@ -232,6 +233,25 @@ class TestOneThatFails:
         if way != "async" and query != "DEALLOCATE ALL":
             assert query in (task.error or "")
         assert (task.failures, task.crashes) == (1, 0)
+
+    @pytest.mark.parametrize("way", ["row", "async"])
+    def test_an_outage_that_it_meets_is_uncharged(self, bench: Bench, way: str) -> None:
+        """It is judged in the thread of the message, whatever its handler is."""
+
+        def h(ctx: Any) -> None:
+            ctx.write("SELECT 1 / 0")
+
+        async def ah(ctx: Any) -> None:
+            ctx.write("SELECT 1 / 0")
+
+        options: dict[str, Any] = {"max_attempts": 1, "on_error": {DataError: "outage"}}
+        bench.handler("t", **options)(ah if way == "async" else h)
+        task_id = bench.create()
+
+        carry_out(bench, [task_id], give_back_after=60)
+
+        assert (bench.state(task_id), bench.task(task_id).failures) == ("PENDING", 0)
+        assert "division by zero" in (bench.task(task_id).error or "")
 
     def test_a_conflict_is_run_again_uncharged(self, bench: Bench) -> None:
         bench.sql(
@@ -495,7 +515,7 @@ class TestOneThatWaits:
         finally:
             HOOKS.unsubscribe(hear)
 
-        assert told == [NoticeKind.STARTED, NoticeKind.SUCCEEDED]
+        assert told == [NoticeKind.RECEIVED, NoticeKind.STARTED, NoticeKind.SUCCEEDED]
 
     def test_what_is_slow_is_not_cut_off_alone(self, bench: Bench) -> None:
         @bench.handler(max_attempts=1)

@@ -111,7 +111,14 @@ class AsyncLane:
         return value
 
     def aside(self, work: Callable[[], T]) -> T:
-        """Do blocking work of ours in a thread, so that the loop goes on."""
+        """Do blocking work of ours in a thread, so that the loop goes on.
+
+        A run whose handler has returned may be ended where no loop is.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return work()
         return await_(asyncio.to_thread(work))
 
     async def close(self) -> None:
