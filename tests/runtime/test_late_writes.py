@@ -444,6 +444,101 @@ class Held:
         self._connection.close()
 
 
+class TestOneThatIsHostile:
+    """Others end well, and it ends."""
+
+    def test_one_that_names_no_prepared_statement_spoils_no_session(self, bench: Bench) -> None:
+        @bench.handler(max_attempts=1)
+        def h(ctx: Any) -> None:
+            if ctx.biz_key:
+                ctx.write("EXECUTE no_such_statement")
+            else:
+                ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+
+        ids = [bench.create(biz_key="bad" if n == 0 else None) for n in range(10)]
+
+        carry_out(bench, ids, give_back_after=60)
+
+        assert bench.states(ids) == ["FAILED"] + ["SUCCEEDED"] * 9
+
+    @pytest.mark.parametrize("kind", [dict, list])
+    def test_what_a_handler_changes_later_is_not_written(self, bench: Bench, kind: Any) -> None:
+        shared: Any = {"id": 0} if kind is dict else [0]
+        place = "%(id)s" if kind is dict else "%s"
+
+        @bench.handler()
+        def h(ctx: Any) -> None:
+            shared["id" if kind is dict else 0] = ctx.task_id
+            ctx.write(f"INSERT INTO effect (task_id, note) VALUES ({place}, '')", shared)
+
+        ids = [bench.create() for _ in range(5)]
+
+        carry_out(bench, ids, give_back_after=60)
+
+        assert [bench.effects(i) for i in ids] == [1] * 5
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            f"/*{'x' * 20_000}*/ COPY effect FROM STDIN",
+            f"/*{'x' * 20_000}*/ COPY effect TO STDOUT",
+            "DO $$ BEGIN RAISE 'away' USING ERRCODE = '08001'; END $$",
+        ],
+        ids=["from", "to", "away"],
+    )
+    def test_one_that_is_answered_for_ever_or_says_nobody_answers(
+        self, bench: Bench, query: str
+    ) -> None:
+        @bench.handler(max_attempts=1)
+        def h(ctx: Any) -> None:
+            ctx.write(INSERT, (ctx.task_id, ""))
+            if ctx.biz_key:
+                ctx.write(query)
+
+        ids = [bench.create(biz_key="bad" if n == 2 else None) for n in range(5)]
+        child = warm(bench.child(give_back_after=60))
+        threading.Thread(target=child.execute, args=(None, ids)).start()
+        until(lambda: child.inflight.empty and not child.in_hand, 20)
+        child.stop()
+
+        good = [*ids[:2], *ids[3:]]
+        assert bench.states(good) == ["SUCCEEDED"] * 4
+        assert [bench.effects(i) for i in good] == [1] * 4
+        bad = bench.task(ids[2])
+        succeeded = bad.state == "SUCCEEDED"  # the server had gone on behind a COPY to us
+        assert bench.effects(bad.id) == succeeded
+        assert (bad.failures or bad.crashes) == (not succeeded)
+
+    def test_a_commit_in_deep_comments_is_refused(self, bench: Bench) -> None:
+        @bench.handler(max_attempts=1)
+        def h(ctx: Any) -> None:
+            ctx.write(INSERT, (ctx.task_id, ""))
+            ctx.write(ctx.biz_key)
+
+        ids = [
+            bench.create(biz_key=key) for key in ["/* /* */ */ COMMIT", f"/*{'x' * 150}*/ COMMIT"]
+        ]
+
+        carry_out(bench, ids, give_back_after=60)
+
+        assert bench.states(ids) == ["FAILED", "FAILED"]
+        assert [bench.effects(i) for i in ids] == [0, 0]
+
+    def test_the_statement_that_failed_is_named(self, bench: Bench) -> None:
+        @bench.handler(max_attempts=1)
+        def h(ctx: Any) -> None:
+            for n in range(MOST_NAMES):
+                ctx.write(f"SELECT {n}")
+            ctx.write("SELECT 1/0 AS guilty")
+            ctx.write("SELECT 'innocent'")
+
+        task_id = bench.create()
+
+        carry_out(bench, [task_id], give_back_after=60)
+
+        assert "guilty" in (bench.task(task_id).error or "")
+
+
 class TestOneThatWaits:
     """It is sent again alone, so that those behind it do not wait, too."""
 
@@ -498,6 +593,39 @@ class TestOneThatWaits:
 
         assert set(bench.states(ids)) == {"SUCCEEDED"}
         assert [bench.effects(i) for i in ids] == [1] * 40
+
+    def test_a_message_ends_when_all_that_is_slow_is_written(self, bench: Bench) -> None:
+        """However often the time of one flush is over, and whatever is refused behind that."""
+
+        @bench.handler(max_attempts=1)
+        def h(ctx: Any) -> None:
+            ctx.write("SELECT pg_sleep(0.04)")
+            ctx.write("SELECT 1 / %s", (int(ctx.biz_key is None),))
+
+        ids = [bench.create(biz_key="bad" if n > 57 else None) for n in range(60)]
+        child = warm(bench.child(give_back_after=60, flush_after=60))
+        child.execute(None, ids)
+
+        assert child.inflight.empty
+        assert bench.states(ids) == ["SUCCEEDED"] * 58 + ["FAILED"] * 2
+        child.stop()
+
+    def test_what_was_called_is_not_given_back_while_others_wait(self, bench: Bench) -> None:
+        declare(bench, "row")
+        ids = [bench.create() for _ in range(5)]
+        child = warm(bench.child(give_back_after=0.2))
+        with bench.engine.begin() as connection:
+            connection.execute(text("LOCK TABLE effect"))
+            thread = threading.Thread(target=child.execute, args=(None, ids))
+            thread.start()
+            until(lambda: any(run.returned for run in child.inflight.running()))
+            assert child.inflight.take_back(0.0) == []
+            assert child.inflight.returning() == []
+        thread.join()
+        child.stop()
+
+        assert set(bench.states(ids)) == {"SUCCEEDED"}
+        assert all(bench.task(i).attempt == 1 for i in ids)
 
     def test_hooks_hear_of_one_start(self, bench: Bench) -> None:
         told: list[NoticeKind] = []

@@ -168,8 +168,9 @@ class Executor:
     def _write(self, flush: Callable[[], None]) -> None:
         """Write all outcomes: together, and then those that could not be, each alone."""
         flush()
-        while (run := self._inflight.start_refused()) is not None:
-            self._fast_path.carry_out(run)
+        while (run := self._inflight.start_refused()) is not None or self._settler.cut_short:
+            if run is not None:
+                self._fast_path.carry_out(run)
             flush()
 
     def top_up_whole(self, queues: Sequence[str]) -> int:

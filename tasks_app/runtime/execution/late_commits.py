@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import psycopg
+from sqlalchemy.exc import DBAPIError
 
-from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.runs.settle_success import last_word
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.db.errors import is_unanswered
-from tasks_app.runtime.db.transaction import as_sqlalchemy_raises, give_back
+from tasks_app.runtime.db.errors import is_crowded
+from tasks_app.runtime.db.transaction import give_back
 from tasks_app.runtime.execution.notices import count_settled, notices_of, tell_lost
 from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, SHARED_SESSIONS
 from tasks_app.runtime.handler_db.end_pipeline import OutcomeRefusedError, RunEnd
@@ -29,10 +29,10 @@ from tasks_app.runtime.handler_db.lending import driver_of, taken
 from tasks_app.runtime.hooks import Notice
 from tasks_app.runtime.inflight.inflight import InFlight
 
-log = quiet_logger(__name__)
-
 MOST = 32
 """How many go in one round trip: more would save nothing, and hold up whoever waits for them."""
+MOST_WRITES = 64
+"""How many statements of handlers."""
 LONGEST_S = 1.0
 """Then nothing more is begun: of many that are stopped one after the other, renewals would wait."""
 
@@ -45,6 +45,8 @@ class LateCommits:
         self._inflight = inflight
         self._unsure: set[Fence] = set()
         """Those whose commit was not answered."""
+        self.cut_short = False
+        """Whether the last call left some that could be tried at once."""
 
     def takes(self, settlement: Settlement) -> bool:
         """Whether it can be committed beside others, as far as is known before it is tried.
@@ -66,26 +68,38 @@ class LateCommits:
 
         A commit that was not answered is tried again: the fence tells whether it stands. The second
         time nobody shares it, since one of them may have ended the connection. What there was no
-        time for stays in flight.
+        time for stays in flight, too, and ``cut_short`` says so.
 
         Raises:
-            sqlalchemy.exc.DBAPIError: the database did not answer; the rest stays in flight.
+            sqlalchemy.exc.DBAPIError: there is no connection; the rest stays in flight.
         """
         left, ends = deque(settlements), time.monotonic() + LONGEST_S
-        with self._lent() as driver:
-            while left and time.monotonic() < ends:
-                group = [left.popleft() for _ in range(min(MOST, len(left)))]
-                number, error = _commit_each(driver, group)
-                yield self._committed(group[:number])
-                rest = group[number:]
-                if isinstance(error, OutcomeRefusedError):
-                    self._lost(rest.pop(0))
-                elif error is not None and is_unanswered(error):
-                    self._unanswered(rest)
-                    raise error
-                elif error is not None:
-                    self._inflight.refuse(rest.pop(0))
-                left.extendleft(reversed(rest))
+        while left:
+            if time.monotonic() >= ends:
+                self.cut_short = True
+                return
+            group = _first(left)
+            try:
+                with self._lent() as driver:
+                    number, error = _commit_each(driver, group)
+                    is_lost = driver.closed
+            except DBAPIError as refusal:
+                if not is_crowded(refusal):
+                    raise
+                for settlement in (*group, *left):  # there may be one for handlers
+                    self._inflight.refuse(settlement)
+                return
+            yield self._committed(group[:number])
+            rest = group[number:]
+            if is_lost:
+                self._unanswered(rest)
+                self.cut_short = True
+                return
+            if isinstance(error, OutcomeRefusedError):
+                yield self._lost(rest.pop(0))
+            elif error is not None:
+                self._inflight.refuse(rest.pop(0))
+            left.extendleft(reversed(rest))
 
     @contextmanager
     def _lent(self) -> Iterator[HandlerConnection]:
@@ -103,13 +117,12 @@ class LateCommits:
         self._inflight.drop(*fences)
         return notices_of(settlements, states)
 
-    def _lost(self, settlement: Settlement) -> None:
-        if settlement.fence in self._unsure:
-            self._unsure.discard(settlement.fence)
-            log.info("task %s: its commit, which was not answered, stands", settlement.fence[0])
-        else:
-            tell_lost(settlement)
+    def _lost(self, settlement: Settlement) -> Sequence[Notice]:
+        if settlement.fence in self._unsure:  # what was not answered stands
+            return self._committed([settlement])
+        tell_lost(settlement)
         self._inflight.drop(settlement.fence)
+        return ()
 
     def _unanswered(self, settlements: Sequence[Settlement]) -> None:
         for settlement in settlements:
@@ -120,18 +133,32 @@ class LateCommits:
                 self._unsure.add(settlement.fence)
 
 
+def _first(left: deque[Settlement]) -> list[Settlement]:
+    """Take as many as share a round trip."""
+    group = [left.popleft()]
+    statements = len(group[0].writes)
+    while left and len(group) < MOST and statements + len(left[0].writes) <= MOST_WRITES:
+        statements += len(left[0].writes)
+        group.append(left.popleft())
+    return group
+
+
 def _commit_each(
     driver: HandlerConnection, settlements: Sequence[Settlement]
 ) -> tuple[int, Exception | None]:
-    """Return how many committed, and why the next one did not, as SQLAlchemy would raise it."""
+    """Return how many committed, and why the next one did not. After a loss nothing is known."""
     ends = [RunEnd(last_word(s), [Write(*w) for w in s.writes]) for s in settlements]
     try:
         with driver.lock:
             number, error = driver.as_executor(lambda: driver.wait(driver.end_each(ends)))
         driver.rollback()  # of the one that failed
-        if number and error is not None:
+    except psycopg.Error as broken:  # it is lost, or a statement of ours could not be prepared
+        driver.is_spoiled = True
+        return 0, broken
+    if number and error is not None:
+        try:
             with driver.lock:
                 driver.wait(driver.flush_log())
-    except psycopg.Error as lost:  # or a statement of ours could not be prepared
-        number, error, driver.is_spoiled = 0, lost, True
-    return number, as_sqlalchemy_raises(error) if isinstance(error, psycopg.Error) else error
+        except psycopg.Error as refused:  # the role may not; then the server does, a moment later
+            return (0, refused) if driver.closed else (number, error)
+    return number, error

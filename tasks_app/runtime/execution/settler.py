@@ -58,6 +58,16 @@ class Settler:
         """Whether what its handler asked to write may be committed here, with the outcome."""
         return self._late.takes(settlement)
 
+    @property
+    def cut_short(self) -> bool:
+        """Whether the last flush left outcomes that it had no time for."""
+        return self._late.cut_short
+
+    def flush_unless_busy(self) -> None:
+        """Do :meth:`flush`, if no other thread does."""
+        if not self._turn.locked():
+            self.flush()
+
     def flush(self) -> None:
         """Write all finished outcomes, waiting for nobody.
 
@@ -70,6 +80,7 @@ class Settler:
         notices: list[Notice] = []
         try:
             with self._turn:
+                self._late.cut_short = False
                 settlements = self._inflight.finished()
                 if not settlements:
                     return
@@ -166,7 +177,7 @@ class Settler:
                 raise
             self._most = min(MOST, 2 * self._most)
         try:
-            yield from self._late.commit(late) if late else ()
+            yield from self._late.commit(late)
         except DBAPIError:
             self._spare()
             raise

@@ -19,7 +19,11 @@ from tasks_app.pool.connection.session_state import BETWEEN_RUNS, FLUSH, LOOK
 from tasks_app.pool.runs.settle_success import LastWord, last_word
 from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, SHARED_SESSIONS, generators
 from tasks_app.runtime.handler_db.end_pipeline import BEGIN, LOOKS, EndPipeline, RunEnd, Steps
-from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER, stays_in_session
+from tasks_app.runtime.handler_db.handler_statements import (
+    COMMITS_LATER,
+    sets_timeout,
+    stays_in_session,
+)
 from tasks_app.runtime.handler_db.late_writes import Sent, Write
 
 
@@ -181,8 +185,10 @@ class EndOfRun(EndPipeline):
         """Return the ends that can be sent, and why the next one cannot."""
         ready: list[tuple[RunEnd, list[Sent]]] = []
         for end in ends:
-            if any(stays_in_session(write.query) for write in end.writes):
-                return ready, RuntimeError("What it leaves in its session would be the next one's.")
+            if any(
+                stays_in_session(write.query) or sets_timeout(write.query) for write in end.writes
+            ):
+                return ready, RuntimeError("What it sets, or leaves in its session, is its own.")
             try:
                 ready.append((end, self.sent_writes(end)))
             except Exception as error:  # a dumper of the user's may raise anything

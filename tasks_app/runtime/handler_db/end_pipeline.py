@@ -25,7 +25,7 @@ from tasks_app.pool.connection.session_state import (
 from tasks_app.pool.runs.settle_success import LastWord, is_fence_lost
 from tasks_app.runtime.handler_db.driver_internals import generators
 from tasks_app.runtime.handler_db.handler_statements import stays_in_session
-from tasks_app.runtime.handler_db.late_writes import Sent, Write, blame, sent_as
+from tasks_app.runtime.handler_db.late_writes import NO_COPY, Sent, Write, blame, sent_as
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Any, Any, T]
@@ -43,6 +43,10 @@ _PREPARED = {
     BEGIN: b"BEGIN ISOLATION LEVEL READ COMMITTED",
 }
 """The statements of each end, by the names under which they are prepared."""
+
+
+_OF_WHAT_IS_PREPARED = (errors.InvalidSqlStatementName, errors.FeatureNotSupported)
+_COPIES = {ExecStatus.COPY_IN, ExecStatus.COPY_OUT, ExecStatus.COPY_BOTH}
 
 
 class OutcomeRefusedError(Exception):
@@ -138,6 +142,9 @@ class EndPipeline:
         while (results := (yield from generators.fetch_many(self.pgconn))) and (
             results[0].status != ExecStatus.PIPELINE_SYNC
         ):
+            if results[0].status in _COPIES:  # it would be answered for ever
+                self.pgconn.finish()
+                raise psycopg.NotSupportedError(NO_COPY)
             answers.append(results[0])
         return answers
 
@@ -149,9 +156,11 @@ class EndPipeline:
             if answer.status == ExecStatus.FATAL_ERROR:
                 error = errors.error_from_result(answer)
                 self.names.update(names[:number])
-                for write, one in zip(end.writes, sent, strict=True):
-                    if one.name == names[number]:
-                        blame(error, write)
+                named = [
+                    w for w, one in zip(end.writes, sent, strict=True) if one.name == names[number]
+                ]
+                if named:  # of those without a name the answers come in their order
+                    blame(error, named[0 if names[number] else names[:number].count(b"")])
                 return self._known(error, is_last=names[number] == end.last.name)
         if sent:
             self.names.update(names)
@@ -159,8 +168,8 @@ class EndPipeline:
 
     def _known(self, error: psycopg.Error, *, is_last: bool) -> Exception:
         """Return what to raise for an answer; ``is_last``: that of the outcome."""
-        if isinstance(error, errors.InvalidSqlStatementName):
-            self.names.clear()  # the handler dropped them
+        if isinstance(error, _OF_WHAT_IS_PREPARED):  # dropped, or made for another table
+            self.is_spoiled = True
         if is_last and is_fence_lost(error):
             refused = OutcomeRefusedError()
             refused.__cause__ = error

@@ -15,15 +15,26 @@ COMMITS_LATER = (
 )
 _LOOKED_AT = 300
 """Characters at the beginning of a statement that are searched for keywords."""
+_SEARCHED = 10_000
+"""Characters that are looked through for comments before it."""
 _ENDS = re.compile(
     r"\s*(commit|end|abort|rollback(?!\s+(work\s+|transaction\s+)?to\b)|prepare\s+transaction)\b",
     re.IGNORECASE,
 )
 _LASTS = re.compile(r"\A\s*load\b|\bdblink_connect\b", re.IGNORECASE)
-_COPIES = re.compile(r"\s*copy\b", re.IGNORECASE)
-_COMMENTS = re.compile(r"/\*.*?\*/|--[^\n]*", re.DOTALL)
+_TIMES = re.compile(r"\bstatement_timeout\b", re.IGNORECASE)
+_COPIES = re.compile(r"[\s;]*copy\b", re.IGNORECASE)
+_COMMENTS = re.compile(r"/\*(?:(?!/\*|\*/).)*\*/|--[^\n]*", re.DOTALL)
 _QUOTED = re.compile(r"'[^'\\]*'|\"[^\"]*\"")
 _UNCLEAR = re.compile(r"['\"$]")
+
+
+def _beginning(statement: str) -> str:
+    """Return it without comments, which may be nested."""
+    before, statement = "", statement[:_SEARCHED]
+    while statement != before:
+        before, statement = statement, _COMMENTS.sub(" ", statement)
+    return statement.lstrip()[:_LOOKED_AT]
 
 
 @lru_cache(1024)
@@ -33,7 +44,7 @@ def ends_transaction(statement: str) -> bool:
     If it has other than plain quotes only its first statement is looked at: a semicolon may be part
     of a function's body.
     """
-    beginning = _COMMENTS.sub(" ", statement[:_LOOKED_AT])
+    beginning = _beginning(statement)
     if _ENDS.match(beginning):
         return True
     if ";" not in statement:
@@ -45,10 +56,16 @@ def ends_transaction(statement: str) -> bool:
 @lru_cache(1024)
 def stays_in_session(statement: str) -> bool:
     """Whether it leaves what no look finds and no reset undoes: libraries, dblink."""
-    return _LASTS.search(_COMMENTS.sub(" ", statement[:_LOOKED_AT])) is not None
+    return _LASTS.search(_beginning(statement)) is not None
 
 
 @lru_cache(1024)
 def copies(statement: str) -> bool:
     """Whether it is a COPY."""
-    return _COPIES.match(_COMMENTS.sub(" ", statement[:_LOOKED_AT])) is not None
+    return _COPIES.match(_beginning(statement)) is not None
+
+
+@lru_cache(1024)
+def sets_timeout(statement: str) -> bool:
+    """Whether it may change how long the next statements may take."""
+    return _TIMES.search(statement) is not None

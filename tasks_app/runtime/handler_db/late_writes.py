@@ -25,7 +25,7 @@ _NO_TEXT = (
     "ctx.write takes SQL text with %s or %(name)s, as psycopg does, not {kind}. "
     "Send statements of SQLAlchemy through ctx.session or ctx.connection."
 )
-_NO_COPY = "ctx.write sends no COPY, which needs an answer. Use ctx.connection for it."
+NO_COPY = "ctx.write sends no COPY, which needs an answer. Use ctx.connection for it."
 _QUERY = "_tasks_app_query"
 _names: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
 _numbers = count()
@@ -84,12 +84,16 @@ def write_of(query: Any, parameters: Any) -> Write:
         TypeError: it is no SQL text.
         RuntimeError: it would end the transaction, or is a COPY, which waits for more.
     """
-    if not isinstance(query, str):
+    if not isinstance(query, str) or "\0" in query:
         raise TypeError(_NO_TEXT.format(kind=type(query).__name__))
     if ends_transaction(query):
         raise RuntimeError(COMMITS_LATER)
     if copies(query):
-        raise RuntimeError(_NO_COPY)
+        raise RuntimeError(NO_COPY)
+    if isinstance(parameters, Mapping):
+        parameters = dict(parameters)  # the handler may change its own before they are sent
+    elif isinstance(parameters, list):
+        parameters = [*parameters]
     return Write(query, parameters)
 
 

@@ -173,12 +173,14 @@ class HeldClaims:
     def take_all_back(self) -> list[int]:
         """Return all that waits, because the child stops; give back the messages in hand."""
         with self._mutex:
+            for settlement in self._refused.values():
+                if settlement.task is not None:
+                    self._returning[settlement.fence] = ReturnedClaim(settlement.task, timedelta(0))
+            self._refused.clear()
             return self._return_waiting()
 
     def _return_waiting(self) -> list[int]:
-        refused = [s.task for s in self._refused.values() if s.task is not None]
-        self._refused.clear()
-        for task in [*self._waiting.take_all(), *refused]:
+        for task in self._waiting.take_all():
             self._returning[task.fence] = ReturnedClaim(task, timedelta(0))
         return self._messages.give_back()
 

@@ -168,7 +168,7 @@ class Housekeeper:
     def _flush(self) -> None:
         waited = self._inflight.oldest_finished_s()
         if waited is not None and waited >= self._flush_after_s:
-            self._settler.flush()
+            self._settler.flush_unless_busy()
 
     def last_round(self) -> None:
         """Try to release, each pending write and the counts once more, when the thread has ended.
