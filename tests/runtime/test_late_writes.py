@@ -602,12 +602,12 @@ class TestOneThatWaits:
             ctx.write("SELECT pg_sleep(0.04)")
             ctx.write("SELECT 1 / %s", (int(ctx.biz_key is None),))
 
-        ids = [bench.create(biz_key="bad" if n > 57 else None) for n in range(60)]
+        ids = [bench.create(biz_key="bad" if n > 127 else None) for n in range(130)]
         child = warm(bench.child(give_back_after=60, flush_after=60))
         child.execute(None, ids)
 
         assert child.inflight.empty
-        assert bench.states(ids) == ["SUCCEEDED"] * 58 + ["FAILED"] * 2
+        assert bench.states(ids) == ["SUCCEEDED"] * 128 + ["FAILED"] * 2
         child.stop()
 
     def test_what_was_called_is_not_given_back_while_others_wait(self, bench: Bench) -> None:

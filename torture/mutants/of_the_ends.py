@@ -184,8 +184,8 @@ ENDS_OF_RUNS = (
         "where one fails the log is not flushed behind those before it",
         "Nobody hears of a success before it is durable.",
         TOGETHER,
-        "        if number and error is not None:\n",
-        "        if False:\n",
+        "    if number and error is not None:\n",
+        "    if False:\n",
         "tests/runtime/test_late_writes.py::TestTheLog::"
         "test_where_one_fails_it_is_flushed_behind_those_before_it",
     ),
@@ -193,10 +193,37 @@ ENDS_OF_RUNS = (
         "late commits go on however long they take",
         "Renewals of leases wait for no commit.",
         TOGETHER,
-        "            while left and time.monotonic() < ends:\n",
-        "            while left:\n",
+        "            if time.monotonic() >= ends:\n",
+        "            if False:\n",
         "tests/runtime/test_late_writes.py::TestOneThatWaits::"
         "test_many_that_wait_hold_up_no_renewals",
+    ),
+    mutant(
+        "a message ends with late commits that there was no time for",
+        "A message ends when every outcome is written.",
+        "tasks_app/runtime/execution/executor.py",
+        " is not None or self._settler.cut_short:\n",
+        " is not None:\n",
+        "tests/runtime/test_late_writes.py::TestOneThatWaits::"
+        "test_a_message_ends_when_all_that_is_slow_is_written",
+    ),
+    mutant(
+        "a session without what was prepared in it is used again",
+        "One late write that fails lets its own run fail, and no other.",
+        PIPELINE,
+        "        if isinstance(error, _OF_WHAT_IS_PREPARED):",
+        "        if False:",
+        "tests/runtime/test_late_writes.py::TestOneThatFails::test_fails_alone"
+        "[DEALLOCATE ALL-None-does not exist-used]",
+    ),
+    mutant(
+        "late writes keep what the handler goes on changing",
+        "What a handler asked to write is what it gave.",
+        "tasks_app/runtime/handler_db/late_writes.py",
+        "        parameters = dict(parameters)  #",
+        "        pass  #",
+        "tests/runtime/test_late_writes.py::TestOneThatIsHostile::"
+        "test_what_a_handler_changes_later_is_not_written",
     ),
     mutant(
         "outcomes are written without the late writes",

@@ -272,11 +272,11 @@ def test_vacuum_that_is_switched_off_is_seen(
 @pytest.mark.parametrize(
     ("nodes", "told", "whose", "needed"),
     [
-        (["celery@h"] * 4, {}, "4 children", 16),
-        (["h"] * 4, {}, "4 children of tasks-app work", 20),
-        (["h"] * 4, {"hints": False}, "4 children of tasks-app work", 16),
-        (["h", "celery@h", "celery@i"], {}, "2 children of Celery and 1 of tasks-app work", 13),
-        (["celery@h"] * 2, {"threads": 5}, "2 children", 16),
+        (["celery@h"] * 4, {}, "4 children", 20),
+        (["h"] * 4, {}, "4 children of tasks-app work", 24),
+        (["h"] * 4, {"hints": False}, "4 children of tasks-app work", 20),
+        (["h", "celery@h", "celery@i"], {}, "2 children of Celery and 1 of tasks-app work", 16),
+        (["celery@h"] * 2, {"threads": 5}, "2 children", 18),
     ],
 )
 def test_more_children_than_connections_are_seen(
@@ -311,7 +311,7 @@ def test_the_limit_of_a_role_is_named(connection: Connection, settings: Settings
     (finding,) = connections.connections(connection, settings)
 
     assert finding.fact == (
-        f"2 children take up to 8, the connection limit of role {role} is 5, and 0 are in use"
+        f"2 children take up to 10, the connection limit of role {role} is 5, and 0 are in use"
     )
     assert finding.advice.startswith(f"ALTER ROLE {role} CONNECTION LIMIT …, start fewer")
 
