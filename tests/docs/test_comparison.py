@@ -20,8 +20,8 @@ PLAIN = {"Languages", "Needs", "For your tests"}
 MEASURES = {
     1: "### Drain of tasks that do nothing",
     2: "### Drain of tasks that insert one row each",
-    3: "### Idle system, a task every 20 ms: from the start of the call to the handler",
-    4: "### Idle system, a task every 20 ms: from the start of the call to the handler",
+    3: "### Idle system, a task every 20 ms: from the call, and from the commit, to the handler",
+    4: "### Idle system, a task every 20 ms: from the call, and from the commit, to the handler",
 }
 COLUMNS = {1: "tasks/s", 2: "tasks/s", 3: "p50 ms", 4: "p99 ms"}
 
