@@ -43,6 +43,7 @@ PLACES: dict[str, str] = {
     "late.before": "tasks_app.runtime.execution.late_commits:_commit_each",
     "late.sent": "tasks_app.runtime.handler_db.end_of_run:EndOfRun._send_each",
     "late.committed": "tasks_app.runtime.execution.late_commits:_commit_each",
+    "flush.before": "tasks_app.runtime.execution.late_commits:flush",
     "renew.before": "tasks_app.runtime.worker.lease_renewer:renew",
     "renew.committed": "tasks_app.runtime.worker.lease_renewer:LeaseRenewer.renew",
     "beat.committed": "tasks_app.runtime.worker.lease_renewer:heartbeats.beat",

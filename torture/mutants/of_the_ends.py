@@ -16,6 +16,7 @@ CONFLICT = f"{ODD}a_conflict_of_transactions_is_tried_again_uncharged_a_few_time
 EFFECTS = "tests/runtime/test_effects.py::"
 ENDS = "tests/runtime/execution/test_completion.py::test_"
 LATE = "tests/runtime/test_late_writes.py::test_"
+FSYNC = "tests/runtime/test_shared_fsync.py::test_"
 HISTORY = "tests/runtime/test_history.py::test_"
 
 ENDS_OF_RUNS = (
@@ -167,7 +168,7 @@ ENDS_OF_RUNS = (
         "a run may leave a temporary table to those behind it",
         "What a run leaves in its session is never met by the next.",
         END,
-        "begins=True, shares=True, flushes=flushes",
+        "begins=True, shares=True",
         "begins=True",
         f"{LATE}nothing_of_a_run_stays_for_the_next[CREATE TEMPORARY TABLE effect"
         " (task_id bigint, note text)]",
@@ -176,9 +177,50 @@ ENDS_OF_RUNS = (
         "no COMMIT of a pipeline flushes the log",
         "Nobody hears of a success before it is durable.",
         END,
-        "            flushes = len(named) == len(ready) - 1\n",
-        "            flushes = False\n",
+        "flushes=len(named) == len(ready) - 1",
+        "flushes=False",
         "tests/runtime/test_late_writes.py::TestTheLog::test_the_last_commit_flushes_for_all",
+    ),
+    mutant(
+        "runs that did not wait for the disk are told at once",
+        "Nobody hears of a success before it is durable.",
+        TOGETHER,
+        "            forgotten = flush(connection, [s.fence for s in settlements])\n",
+        "            forgotten = set()\n",
+        f"{FSYNC}it_is_flushed_before_a_success_is_counted",
+    ),
+    mutant(
+        "what the server forgot is told as a success",
+        "Nobody hears of a success before it is durable.",
+        "tasks_app/pool/runs/flush.py",
+        "    return still_held(connection, fences)\n",
+        "    return set()\n",
+        f"{FSYNC}what_a_crash_of_the_server_takes_runs_again",
+        "tests/pool/runs/test_flush.py::test_a_run_that_the_server_has_forgotten_is_found",
+    ),
+    mutant(
+        "a run that may begin once does not wait for the disk",
+        "Nobody hears of a success before it is durable.",
+        RUNNER,
+        " or task.at_most_once\n",
+        "\n",
+        f"{FSYNC}each_waits[at most once]",
+    ),
+    mutant(
+        "listeners of a session hear of what is not on disk",
+        "Nobody hears of a success before it is durable.",
+        "tasks_app/runtime/db/sync_transaction.py",
+        "flushes=flushes or heard",
+        "flushes=flushes",
+        f"{FSYNC}listeners_hear_of_what_is_on_disk",
+    ),
+    mutant(
+        "what is not on disk waits for the next outcome",
+        "An outcome waits for company at most flush_after, whatever comes next.",
+        "tasks_app/runtime/inflight/inflight.py",
+        "            self._unflushed[fence] = settlement\n            self._start_clock()\n",
+        "            self._unflushed[fence] = settlement\n",
+        f"{FSYNC}none_waits_for_a_slow_one_behind_it",
     ),
     mutant(
         "where one fails the log is not flushed behind those before it",

@@ -36,6 +36,7 @@ class AsyncTransaction:
         self._fence = fence
         self._session: AsyncHandlerSession | None = None
         self._writes: list[Write] = []
+        self.flushed: bool = True
 
     @property
     def session(self) -> AsyncHandlerSession:
@@ -98,7 +99,7 @@ class AsyncTransaction:
         await connection.run_sync(save)
         await self._commit(Permit())
 
-    def conclude(self, settlement: Settlement) -> State | None:
+    def conclude(self, settlement: Settlement, *, flushes: bool = True) -> State | None:  # noqa: ARG002  it does
         """Flush, settle and commit on the same connection."""
 
         async def concluded() -> State | None:

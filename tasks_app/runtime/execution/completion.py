@@ -36,6 +36,8 @@ class Ending:
     spec: HandlerSpec
     transaction: Transaction
     settlement: Settlement
+    flushes: bool = True
+    """Whether its commit has to wait for the disk."""
 
 
 class Completion:
@@ -56,12 +58,15 @@ class Completion:
         if not self._inflight.begin_commit(task.fence):
             return
         try:
-            state = transaction.conclude(ending.settlement)
+            state = transaction.conclude(ending.settlement, flushes=ending.flushes)
         except BaseException as error:  # listeners of the user's session run in here
             transaction.abandon()
             if ending.run.may_repeat and is_conflict(error):
                 raise RunAgainError from error
             self.keep(task, self._policy.on_commit(task, ending.spec, error))
+            return
+        if not transaction.flushed:
+            self._inflight.keep_unflushed(ending.settlement)
             return
         self._inflight.drop(task.fence)
         if state is None:

@@ -1,7 +1,8 @@
 """Late commits: outcomes with what their handlers asked to write, many of them in one round trip.
 
 Each is a transaction of its own, under its fence. None waits long: what would hold up those behind
-it fails here, and is committed alone then, as a run.
+it fails here, and is committed alone then, as a run. Commits that did not wait for the disk reach
+it here, too.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 
 import psycopg
 from sqlalchemy.exc import DBAPIError
 
+from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import State
+from tasks_app.pool.runs.flush import flush
 from tasks_app.pool.runs.settle_success import last_word
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import is_crowded
@@ -28,6 +32,8 @@ from tasks_app.runtime.handler_db.late_writes import Write
 from tasks_app.runtime.handler_db.lending import driver_of, taken
 from tasks_app.runtime.hooks import Notice
 from tasks_app.runtime.inflight.inflight import InFlight
+
+log = quiet_logger(__name__)
 
 MOST = 32
 """How many go in one round trip: more would save nothing, and hold up whoever waits for them."""
@@ -100,6 +106,23 @@ class LateCommits:
             elif error is not None:
                 self._inflight.refuse(rest.pop(0))
             left.extendleft(reversed(rest))
+
+    def flush(self, settlements: Sequence[Settlement]) -> Sequence[Notice]:
+        """Bring commits to the disk that did not wait for it; return what there is to tell of them.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: it is not known whether they are; they stay in flight.
+        """
+        if not settlements:
+            return ()
+        with self._database.single() as connection:
+            forgotten = flush(connection, [s.fence for s in settlements])
+        lost = [s for s in settlements if s.fence.task_id in forgotten]
+        for task in filter(None, (s.task for s in lost)):
+            log.warning("task %s: the server crashed, and its commit is lost", task.task_id)
+            self._inflight.drop(task.fence)
+            self._inflight.give_back(task, timedelta(0))
+        return self._committed([s for s in settlements if s not in lost])
 
     @contextmanager
     def _lent(self) -> Iterator[HandlerConnection]:

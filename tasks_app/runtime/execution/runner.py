@@ -47,6 +47,7 @@ class Runner:
         self._registry = parts.registry
         self._inflight = parts.inflight
         self._async_concurrency = settings.async_concurrency
+        self._shares_fsync = settings.shared_fsync
         self._settler = tools.settler
         self._shell = tools.shell
         self._limits = tools.limits
@@ -132,7 +133,8 @@ class Runner:
                 count_stale(task)
                 self._inflight.drop(task.fence)
             elif run.returned is not None or transaction.active:
-                ending = Ending(run, spec, transaction, settlement)
+                flushes = not (more and self._shares_fsync) or task.at_most_once
+                ending = Ending(run, spec, transaction, settlement, flushes=flushes)
                 return self._committed(ending, locked=context.has_locks)
             elif settlement.event is Event.SUCCEED and not task.at_most_once:
                 return settlement
@@ -161,10 +163,13 @@ class Runner:
         if ending.run.returned is not None:
             for write in settlement.writes:
                 transaction.write(*write)
-        elif not locked and (writes := transaction.late_writes) and self._settler.takes(settlement):
+        elif not locked and (writes := transaction.late_writes) and self._takes(settlement):
             return settlement._replace(writes=writes)
         self._completion.commit(ending)
         return None
+
+    def _takes(self, settlement: Settlement) -> bool:
+        return self._shares_fsync and self._settler.takes(settlement)
 
     def _lane(self, run: ActiveRun, spec: HandlerSpec) -> Lane:
         """Return how to call its handler; one that has returned needs no event loop any more."""

@@ -81,11 +81,11 @@ class Settler:
         try:
             with self._turn:
                 self._late.cut_short = False
-                settlements = self._inflight.finished()
-                if not settlements:
+                settlements, unflushed = self._inflight.finished(), self._inflight.unflushed()
+                if not settlements and not unflushed:
                     return
                 try:
-                    for told in self._write_all(settlements):
+                    for told in self._write_all(settlements, unflushed):
                         notices += told
                 finally:
                     self._inflight.put_off(LOCKED_WAIT_S)
@@ -157,11 +157,13 @@ class Settler:
     def _gives_up(self, began: float) -> bool:
         return self._inflight.stopping.is_set() and time.monotonic() - began > self.last_patience_s
 
-    def _write_all(self, settlements: list[Settlement]) -> Iterator[Sequence[Notice]]:
+    def _write_all(
+        self, settlements: list[Settlement], unflushed: Sequence[Settlement]
+    ) -> Iterator[Sequence[Notice]]:
         """Write in groups: all at once, or smaller and mixed anew after one was refused.
 
         So an outcome that is refused stops no other for long. Yields what there is to tell of each
-        group that was written.
+        group that was written. What is ``unflushed`` is written, and only has to reach the disk.
         """
         late = [s for s in settlements if s.writes]
         settlements = [s for s in settlements if not s.writes] if late else settlements
@@ -178,6 +180,7 @@ class Settler:
             self._most = min(MOST, 2 * self._most)
         try:
             yield from self._late.commit(late)
+            yield self._late.flush(unflushed)
         except DBAPIError:
             self._spare()
             raise

@@ -39,6 +39,10 @@ class Permit:
     """Statements of the handler that are still to be sent."""
     is_unused: bool = False
     """Whether the handler never had the connection: a BEGIN of ours is sent before its writes."""
+    flushes: bool = True
+    """Whether it has to wait for the disk."""
+    flushed: bool = True
+    """Whether it did, as the connection says."""
     called: list[Called] = field(default_factory=list)
     """Callbacks of groups that it has created."""
 
@@ -97,12 +101,12 @@ class EndOfRun(EndPipeline):
             psycopg.Error: nothing was committed; without an SQLSTATE, that is not known.
         """
         pgconn, begins_next = self.pgconn, permit.begins_next
-        end = RunEnd(last, permit.writes)
+        end = RunEnd(last, permit.writes, permit.flushes)
         sent = self.sent_writes(end)
         yield from self.prepare(last)
         begins = pgconn.transaction_status == TransactionStatus.IDLE
         try:
-            names = self._send(last, sent, begins=begins, begins_next=begins_next)
+            names = self._send(end, sent, begins=begins, begins_next=begins_next)
             yield from generators.send(pgconn)
             *answers, look = yield from self.until_sync()
             if begins_next:
@@ -114,16 +118,17 @@ class EndOfRun(EndPipeline):
         error = self.failure(end, sent, names, answers)
         if error is not None:
             raise error
+        permit.flushed = permit.flushes
         self.learn(look)
         self.begun = begins_next and pgconn.transaction_status == TransactionStatus.INTRANS
 
     def _send(
-        self, last: LastWord, writes: Sequence[Sent], *, begins: bool, begins_next: bool
+        self, end: RunEnd, sent: Sequence[Sent], *, begins: bool, begins_next: bool
     ) -> list[bytes]:
         """Return the name of the statement behind each answer up to the COMMIT's."""
         pgconn = self.pgconn
         pgconn.enter_pipeline_mode()
-        names = self.send_end(last, writes, {*self.names}, begins=begins)
+        names = self.send_end(end, sent, {*self.names}, begins=begins)
         pgconn.send_query_prepared(LOOKS, None)
         pgconn.pipeline_sync()
         if begins_next:  # behind the sync it is neither skipped nor rolled back with the rest
@@ -170,10 +175,8 @@ class EndOfRun(EndPipeline):
         pgconn, named, known = self.pgconn, list[list[bytes]](), {*self.names}
         pgconn.enter_pipeline_mode()
         for end, sent in ready:
-            flushes = len(named) == len(ready) - 1
-            named.append(
-                self.send_end(end.last, sent, known, begins=True, shares=True, flushes=flushes)
-            )
+            one = end._replace(flushes=len(named) == len(ready) - 1)
+            named.append(self.send_end(one, sent, known, begins=True, shares=True))
             pgconn.pipeline_sync()
         pgconn.send_query_prepared(LOOKS, None)
         pgconn.pipeline_sync()

@@ -33,16 +33,28 @@ Steps: TypeAlias = Generator[Any, Any, T]
 
 BEGIN, LOOKS, _COMMIT = b"tasks_app begins", b"tasks_app looks", b"tasks_app COMMIT"
 _BEFORE = {b"tasks_app fires": FIRE} | {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}
-_CHECKS, _UNFLUSHED = b"tasks_app checks", b"tasks_app does not flush"
+_UNFLUSHED, _CHECKS, _CHECKS_UNFLUSHED = (
+    b"tasks_app does not flush",
+    b"tasks_app checks",
+    b"tasks_app checks, does not flush",
+)
 _PREPARED = {
     **_BEFORE,
+    _UNFLUSHED: UNFLUSHED,
     _CHECKS: NO_TABLES,
-    _UNFLUSHED: UNFLUSHED + b", " + NO_TABLES.removeprefix(b"SELECT "),
+    _CHECKS_UNFLUSHED: UNFLUSHED + b", " + NO_TABLES.removeprefix(b"SELECT "),
     _COMMIT: b"COMMIT",
     LOOKS: LOOK,
     BEGIN: b"BEGIN ISOLATION LEVEL READ COMMITTED",
 }
 """The statements of each end, by the names under which they are prepared."""
+_BEHIND_RESETS = {
+    (False, True): (),
+    (False, False): (_UNFLUSHED,),
+    (True, True): (_CHECKS,),
+    (True, False): (_CHECKS_UNFLUSHED,),
+}
+"""By whether an end shares its round trip, and whether it flushes."""
 
 
 _OF_WHAT_IS_PREPARED = (errors.InvalidSqlStatementName, errors.FeatureNotSupported)
@@ -58,6 +70,8 @@ class RunEnd(NamedTuple):
 
     last: LastWord
     writes: Sequence[Write] = ()
+    flushes: bool = True
+    """Whether its COMMIT waits for the disk; else it is durable with the next that does."""
 
 
 class EndPipeline:
@@ -99,18 +113,17 @@ class EndPipeline:
 
     def send_end(
         self,
-        last: LastWord,
+        end: RunEnd,
         writes: Sequence[Sent],
         known: set[bytes],
         *,
         begins: bool,
         shares: bool = False,
-        flushes: bool = True,
     ) -> list[bytes]:
         """Send an end up to its COMMIT; return the name of the statement behind each answer.
 
         What it prepares is added to the ``known``. One that ``shares`` its round trip fails if its
-        writes made temporary tables. One that does not flush is durable with the next that does.
+        writes made temporary tables.
         """
         pgconn, names = self.pgconn, list[bytes]()
         if begins:
@@ -119,12 +132,12 @@ class EndPipeline:
         for write in writes:
             names += self._send_write(write, is_known=write.name in known)
             known.add(write.name)
-        before = [*_BEFORE, _CHECKS if flushes else _UNFLUSHED] if shares else _BEFORE
+        before = (*_BEFORE, *_BEHIND_RESETS[shares, end.flushes])
         for name in before:
             pgconn.send_query_prepared(name, None)
-        pgconn.send_query_prepared(last.name, last.values)
+        pgconn.send_query_prepared(end.last.name, end.last.values)
         pgconn.send_query_prepared(_COMMIT, None)
-        return [*names, *before, last.name, _COMMIT]
+        return [*names, *before, end.last.name, _COMMIT]
 
     def _send_write(self, write: Sent, *, is_known: bool) -> list[bytes]:
         """Send one, and prepare it if the session does not know it yet."""

@@ -206,6 +206,10 @@ class Hints:
         self.pool = self.pool or name
         return hinting if name in (None, self.pool) else None
 
+    def is_heard_by_others(self, session: Session) -> bool:
+        """Whether anybody else is told of its commits."""
+        return any(heard != self._committed for heard in session.dispatch.after_commit)
+
     @staticmethod
     def _hinting(session: object, rows: Sequence[TaskRow]) -> Session | None:
         """Return the session whose commit decides; None: no commit that we would hear of does."""
