@@ -21,8 +21,8 @@ RUNS = (
         "The settle meets no role and no search_path of a handler.",
         PIPELINE,
         "        for name in before:\n            pgconn.send_query_prepared(name, None)\n"
-        "        pgconn.send_query_prepared(last.name, last.values)\n",
-        "        pgconn.send_query_prepared(last.name, last.values)\n"
+        "        pgconn.send_query_prepared(end.last.name, end.last.values)\n",
+        "        pgconn.send_query_prepared(end.last.name, end.last.values)\n"
         "        for name in before:\n            pgconn.send_query_prepared(name, None)\n",
         f"{MEETS}[False-session-role]",
         f"{MEETS}[False-driver-path]",
