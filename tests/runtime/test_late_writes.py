@@ -303,6 +303,7 @@ def test_one_that_was_not_prepared_is_prepared_by_the_next(bench: Bench) -> None
         ("SELECT 1; ROLLBACK", "commits together with the task's outcome"),
         (text("SELECT 1"), "ctx.write takes SQL text"),
         (b"SELECT 1", "ctx.write takes SQL text"),
+        ("SELECT 1 \0", "has a NUL in it"),
         ("/* all */ copy effect FROM STDIN", "ctx.write sends no COPY"),
     ],
 )

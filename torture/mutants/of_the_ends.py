@@ -199,14 +199,6 @@ ENDS_OF_RUNS = (
         "tests/pool/runs/test_flush.py::test_a_run_that_the_server_has_forgotten_is_found",
     ),
     mutant(
-        "a run that may begin once does not wait for the disk",
-        "Nobody hears of a success before it is durable.",
-        RUNNER,
-        " or task.at_most_once\n",
-        "\n",
-        f"{FSYNC}each_waits[at most once]",
-    ),
-    mutant(
         "listeners of a session hear of what is not on disk",
         "Nobody hears of a success before it is durable.",
         "tasks_app/runtime/db/sync_transaction.py",

@@ -19,7 +19,7 @@ whatever meets both, such as standing by for beat, or a large value."""
 OF_WORK = 3
 """Ours in a child of ``tasks-app work``, which claims and leads itself. It listens on another."""
 FOR_LATE_WRITES = 1
-
+"""Of all threads of a child together: what handlers only asked to write is committed there."""
 MOST_AT_ONCE = 8
 """Threads of Celery's pool of threads that find one of ours: the others wait for it."""
 

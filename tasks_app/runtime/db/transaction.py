@@ -55,7 +55,8 @@ class Access(Protocol):
         """Send a statement with the next commit, whose answer nobody awaits before that.
 
         Raises:
-            TypeError: it is no SQL text.
+            TypeError: it is no text.
+            ValueError: it has a NUL.
             RuntimeError: it would end the transaction.
         """
 

@@ -133,7 +133,7 @@ class Runner:
                 count_stale(task)
                 self._inflight.drop(task.fence)
             elif run.returned is not None or transaction.active:
-                flushes = not (more and self._shares_fsync) or task.at_most_once
+                flushes = not (more and self._shares_fsync)
                 ending = Ending(run, spec, transaction, settlement, flushes=flushes)
                 return self._committed(ending, locked=context.has_locks)
             elif settlement.event is Event.SUCCEED and not task.at_most_once:

@@ -87,6 +87,7 @@ class Settler:
                 try:
                     for told in self._write_all(settlements, unflushed):
                         notices += told
+                    self._spared_until = 0.0
                 finally:
                     self._inflight.put_off(LOCKED_WAIT_S)
         finally:  # hooks are told without the lock

@@ -25,6 +25,7 @@ _NO_TEXT = (
     "ctx.write takes SQL text with %s or %(name)s, as psycopg does, not {kind}. "
     "Send statements of SQLAlchemy through ctx.session or ctx.connection."
 )
+_NUL = "The text of ctx.write has a NUL in it, which SQL cannot hold. Take it out."
 NO_COPY = "ctx.write sends no COPY, which needs an answer. Use ctx.connection for it."
 _QUERY = "_tasks_app_query"
 _names: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
@@ -81,11 +82,14 @@ def write_of(query: Any, parameters: Any) -> Write:
     """Return what a handler asks for.
 
     Raises:
-        TypeError: it is no SQL text.
+        TypeError: it is no text.
+        ValueError: it has a NUL.
         RuntimeError: it would end the transaction, or is a COPY, which waits for more.
     """
-    if not isinstance(query, str) or "\0" in query:
+    if not isinstance(query, str):
         raise TypeError(_NO_TEXT.format(kind=type(query).__name__))
+    if "\0" in query:
+        raise ValueError(_NUL)
     if ends_transaction(query):
         raise RuntimeError(COMMITS_LATER)
     if copies(query):

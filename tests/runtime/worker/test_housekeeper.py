@@ -14,6 +14,7 @@ from sqlalchemy import create_engine, event, text
 from sqlalchemy.engine import make_url
 
 from tasks_app import cancel_task
+from tasks_app.domain.handlers.settlement import succeeded
 from tasks_app.embedded.servers.postgres import Postgres
 from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.schema import migrate
@@ -22,6 +23,7 @@ from tasks_app.runtime.worker.housekeeper import Housekeeper
 from tasks_app.runtime.worker.reaper import Reaper
 from tests.factory import LEASE
 from tests.runtime.bench import Bench
+from tests.runtime.refusing import Refusals
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 
@@ -433,3 +435,27 @@ def test_claim_and_settle_are_planned_before_the_first_message(bench: Bench) -> 
     claims = Counter(s for s in statements if "attempt = p.attempt + 1" in s)
     assert list(claims.values()) == [2, 2]  # the short one, and the long one
     assert bench.task(waits).attempt == 0
+
+
+def test_who_was_answered_does_not_wait_any_more(bench: Bench, refusals: Refusals) -> None:
+    """After a refusal outcomes rest for a while, but not when another thread's were written."""
+    bench.succeeding()
+    child = bench.child(start=False)
+    first, second = (bench.create() for _ in range(2))
+    child.executor.fetcher.claim([first, second])
+
+    def run() -> None:
+        run = child.inflight.start_next()
+        assert run is not None
+        child.inflight.collect(succeeded(run.task, None, 1, run.since))
+
+    run()
+    refusals.refuse("55P03", "settle successes", times=1)
+    child.settler.flush_quietly()
+    child.settler.flush_quietly()
+    assert bench.state(first) == "RUNNING"
+    child.settler.flush()
+    run()
+    child.settler.flush_quietly()
+
+    assert bench.states([first, second]) == ["SUCCEEDED"] * 2
