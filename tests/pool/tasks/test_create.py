@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -279,6 +280,13 @@ def test_one_bad_row_of_a_batch_leaves_nothing_of_it(engine: Engine) -> None:
 
 class TestBelowSqlalchemy:
     """Where nobody listens, statements go to psycopg itself; nobody can tell."""
+
+    @pytest.fixture
+    def engine(self, engine: Engine) -> Iterator[Engine]:
+        """One of its own: on the session's somebody may have listened, which SQLAlchemy keeps."""
+        own = create_engine(engine.url)
+        yield own
+        own.dispose()
 
     @pytest.fixture(autouse=True)
     def sent(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
