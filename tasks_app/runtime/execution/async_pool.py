@@ -36,7 +36,9 @@ class AsyncPool:
         self._places = places
         self._carry_out = carry_out
         self._at_end = at_end
-        self._room = threading.Condition()
+        lock = threading.Lock()
+        self._room = threading.Condition(lock)
+        self._end_of_all = threading.Condition(lock)
         self._aboard = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -75,6 +77,11 @@ class AsyncPool:
                 lambda: self._places - self._aboard >= wanted or not self._aboard, patience_s
             )
             return self.free
+
+    def await_end(self, patience_s: float) -> None:
+        """Wait until nothing runs."""
+        with self._end_of_all:
+            self._end_of_all.wait_for(lambda: not self._aboard, patience_s)
 
     def look(self) -> None:
         """Log, once per name, which handler blocks the event loop. The housekeeper calls it."""
@@ -142,6 +149,8 @@ class AsyncPool:
         with self._room:
             self._aboard -= 1
             self._room.notify_all()
+            if not self._aboard:
+                self._end_of_all.notify_all()
 
     def _answer(self) -> None:
         self._asked_at = None

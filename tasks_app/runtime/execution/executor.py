@@ -238,7 +238,7 @@ class Executor:
 
     def _await_end(self, patience_s: float) -> None:
         if self.async_pool.busy:
-            self.async_pool.await_room(self.async_pool.share, patience_s)
+            self.async_pool.await_end(patience_s)
         else:
             self._threads.await_end(patience_s)
 

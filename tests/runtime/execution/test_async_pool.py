@@ -88,6 +88,24 @@ def test_while_one_of_the_message_still_runs_others_come_from_the_pool(bench: Be
     assert bench.states([first, *others]) == ["SUCCEEDED"] * 3
 
 
+def test_the_thread_of_the_message_sleeps_while_there_is_room(bench: Bench) -> None:
+    """One that looks again and again would take the event loop's time."""
+
+    @bench.handler()
+    async def h(ctx: Any) -> None:
+        await asyncio.sleep(1)
+
+    child = bench.child()
+    ids = [bench.create() for _ in range(3)]
+    began, began_at = time.thread_time(), time.monotonic()
+
+    child.execute(None, ids)
+
+    used_s, lasted_s = time.thread_time() - began, time.monotonic() - began_at
+    assert lasted_s >= 1
+    assert used_s < lasted_s / 4
+
+
 def test_a_plain_handler_runs_beside_async_ones(bench: Bench) -> None:
     ran = threading.Event()
 
