@@ -117,12 +117,12 @@ class LateCommits:
             return ()
         with self._database.single() as connection:
             forgotten = flush(connection, [s.fence for s in settlements])
-        lost = [s for s in settlements if s.fence.task_id in forgotten]
-        for task in filter(None, (s.task for s in lost)):
+        for task in (s.task for s in settlements if s.fence.task_id in forgotten):
+            assert task is not None  # noqa: S101  it came from a run
             log.warning("task %s: the server crashed, and its commit is lost", task.task_id)
             self._inflight.drop(task.fence)
             self._inflight.give_back(task, timedelta(0))
-        return self._committed([s for s in settlements if s not in lost])
+        return self._committed([s for s in settlements if s.fence.task_id not in forgotten])
 
     @contextmanager
     def _lent(self) -> Iterator[HandlerConnection]:
