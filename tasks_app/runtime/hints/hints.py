@@ -29,7 +29,7 @@ from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.pool.pool_name import pool_name
 from tasks_app.runtime.hints.channel import HintCounts
-from tasks_app.runtime.hints.new_tasks import NEAR, hinted, is_due, of_new
+from tasks_app.runtime.hints.new_tasks import hinted, is_due, of_called, of_new, of_returned
 from tasks_app.runtime.hints.sender import Hint, HintSender
 from tasks_app.runtime.publisher import HintPublisher
 
@@ -124,25 +124,14 @@ class Hints:
 
     def again(self, settlements: Iterable[Settlement]) -> None:
         """Hint at tasks that this child has just returned to the pool for a short wait."""
-        settled_at = time.monotonic()
-        hints = [
-            Hint(s.task.queue, s.fence.task_id, settled_at + s.wait.total_seconds())
-            for s in settlements
-            if s.wait is not None and s.wait <= NEAR and s.task is not None
-        ]
+        hints = of_returned(settlements)
         if hints and (sender := self._current()) is not None:
             sender.offer(hints)
 
     def called(self, callbacks: Sequence[Called]) -> None:
         """Hint at callbacks that were inserted by outcomes which this child has just committed."""
-        if not callbacks or (sender := self._current()) is None:
-            return
-        committed_at, near = time.monotonic(), NEAR.total_seconds()
-        sender.offer(
-            Hint(each.queue, each.id, committed_at + max(0.0, each.wait_s))
-            for each in callbacks
-            if each.wait_s <= near
-        )
+        if callbacks and (sender := self._current()) is not None:
+            sender.offer(of_called(callbacks))
 
     def offer(self, queue: str, ids: Iterable[int], wait_s: float = 0.0) -> None:
         """Hint at committed tasks of no session of ours, after so many seconds."""

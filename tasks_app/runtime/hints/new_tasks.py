@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from functools import lru_cache
 
+from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.tasks.records import HINT_WAIT, RowTemplate, TaskId, TaskRow
+from tasks_app.domain.tasks.run import Settlement
 from tasks_app.runtime.hints.sender import Hint
 
 NEAR = timedelta(seconds=1.5)
@@ -20,6 +22,26 @@ def of_new(rows: Sequence[TaskRow], ids: Sequence[TaskId]) -> list[Hint]:
         Hint(row.terms.queue, int(task_id), now + row.terms.delay.total_seconds())
         for row, task_id in zip(rows, ids, strict=True)
         if task_id.created and is_near(row.terms)
+    ]
+
+
+def of_returned(settlements: Iterable[Settlement]) -> list[Hint]:
+    """Of tasks that have just gone back to the pool, those that are due again soon."""
+    now = time.monotonic()
+    return [
+        Hint(s.task.queue, s.fence.task_id, now + s.wait.total_seconds())
+        for s in settlements
+        if s.wait is not None and s.wait <= NEAR and s.task is not None
+    ]
+
+
+def of_called(callbacks: Iterable[Called]) -> list[Hint]:
+    """Of callbacks that were just committed, those that are due soon."""
+    now, near = time.monotonic(), NEAR.total_seconds()
+    return [
+        Hint(each.queue, each.id, now + max(0.0, each.wait_s))
+        for each in callbacks
+        if each.wait_s <= near
     ]
 
 

@@ -27,6 +27,7 @@ from tasks_app.runtime.hints import hints as hints_room
 from tasks_app.runtime.hints import sender as hinter_room
 from tasks_app.runtime.hints.channel import HintCounts
 from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints.new_tasks import NEAR
 from tasks_app.runtime.hints.sender import Hint, HintSender
 from tests.clock import Clock
 from tests.runtime.bench import Bench
@@ -222,7 +223,7 @@ class TestWhatIsDueSoon:
         self, session: Session, ear: Ear
     ) -> None:
         began = time.monotonic()
-        create_task(session, "t", delay=hints_room.NEAR + timedelta(milliseconds=1))
+        create_task(session, "t", delay=NEAR + timedelta(milliseconds=1))
         second = create_task(session, "t", delay="0.6s")
         first = create_task(session, "t", delay="0.3s")
         session.commit()
