@@ -102,7 +102,7 @@ class Settler:
             return
         try:
             self.flush()
-        except SQLAlchemyError as error:
+        except Exception as error:  # what is claimed would be left behind by whatever came out
             log.warning("outcomes wait for the database: %s", type(error).__name__)
 
     def flush_until_answered(self) -> None:
@@ -114,7 +114,7 @@ class Settler:
         while True:
             try:
                 self.flush()
-            except SQLAlchemyError as error:
+            except Exception as error:
                 log.warning("outcomes wait for the database: %s", type(error).__name__)
                 waited = time.monotonic() - began > REFUSED_WAIT_S
                 refused = remedy_for(error) is not Remedy.SPARE

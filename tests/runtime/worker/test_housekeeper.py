@@ -459,3 +459,23 @@ def test_who_was_answered_does_not_wait_any_more(bench: Bench, refusals: Refusal
     child.settler.flush_quietly()
 
     assert bench.states([first, second]) == ["SUCCEEDED"] * 2
+
+
+def test_an_error_of_ours_at_a_settle_leaves_nothing_behind(bench: Bench) -> None:
+    """What is claimed would be held for ever by a child that gets no other message."""
+    bench.succeeding()
+    child = bench.child()
+    known, errors = child.settler.flush, iter([RuntimeError("ours"), RuntimeError("ours")])
+
+    def flush() -> None:
+        if (error := next(errors, None)) is not None:
+            raise error
+        known()
+
+    child.settler.flush = flush  # type: ignore[method-assign]
+    ids = [bench.create() for _ in range(5)]
+
+    child.execute(None, ids)
+
+    until(lambda: child.inflight.empty, 30)
+    assert set(bench.states(ids)) == {"SUCCEEDED"}
