@@ -329,6 +329,15 @@ ENDS_OF_RUNS = (
         f"{HISTORY}who_lost_his_claim_deletes_nothing",
     ),
     mutant(
+        "no history: what was locked for a moment is kept",
+        "Where it is said that no row is kept, none is.",
+        "tasks_app/pool/runs/settle.py",
+        "    kept = [s for s in settlements if s.is_kept]",
+        "    kept = [s for s in settlements if s.fence.task_id not in done]",
+        "tests/pool/runs/test_settle.py::"
+        "test_what_was_locked_for_a_moment_leaves_no_row_either",
+    ),
+    mutant(
         "no history: a lost fence commits",
         "Who lost his claim rolls back.",
         SUCCEED,

@@ -117,7 +117,7 @@ def settle_group(
     if not forgotten:
         return _settled(connection, settlements, called, now)
     done = _forgotten(connection, forgotten, SKIP_LOCKED, now)
-    kept = [s for s in settlements if s.fence.task_id not in done]
+    kept = [s for s in settlements if s.is_kept]  # whose row somebody held is asked for again
     try:
         return done | _settled(connection, kept, called, now)
     except DBAPIError:

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection, Engine, text
+from sqlalchemy.event import listen
 from sqlalchemy.exc import DataError
 
 from tasks_app.domain.tasks.fingerprint import fingerprint_of
@@ -384,3 +385,18 @@ def test_a_failure_is_written_with_its_fingerprint(
     assert connection.execute(
         text("SELECT fingerprint FROM task_attempt UNION ALL SELECT fingerprint FROM task_error")
     ).scalars().all() == [fingerprint_of(CAUSE)] * (2 if event is Event.FAIL else 1)
+
+
+def test_what_was_locked_for_a_moment_leaves_no_row_either(engine: Engine) -> None:
+    """A renewal, say, has the row while successes are forgotten, and not any more behind that."""
+    with two(engine) as (ours, other):
+        held, free = claimed_task(ours), claimed_task(ours)
+        ours.commit()
+        lock = text("SELECT FROM task_pending WHERE id = :id FOR UPDATE")
+        other.execute(lock, {"id": held.task_id})
+        listen(ours, "after_cursor_execute", lambda *_: other.rollback())
+        outcomes = [ending(task)._replace(is_kept=False) for task in (held, free)]
+
+        assert settle_group(ours, outcomes) == {free.task_id: State.SUCCEEDED}
+        assert settle_group(ours, outcomes[:1]) == {held.task_id: State.SUCCEEDED}
+        assert count(ours, "task_completed") == 0
