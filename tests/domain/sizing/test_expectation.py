@@ -102,6 +102,6 @@ def test_what_is_not_the_childs_the_networks_or_the_disks_is_the_databases() -> 
     cost = measured.cost_of_inserts(wait_s=0.1)
 
     assert (cost.child_s, cost.wait_s, cost.group) == (0.000_6, 0.1, 1)
-    assert cost.database_s == pytest.approx((2_000 - 600 - 400 - 510) / 1e6)
+    assert cost.database_s == pytest.approx((2_000 - 600 - 400 - 15) / 1e6)
     alone = replace(PLACE, flush_s=0.000_5)
     assert expect(measured.cost_of_inserts(), alone).rate == pytest.approx(500, rel=0.02)
