@@ -334,8 +334,7 @@ ENDS_OF_RUNS = (
         "tasks_app/pool/runs/settle.py",
         "    kept = [s for s in settlements if s.is_kept]",
         "    kept = [s for s in settlements if s.fence.task_id not in done]",
-        "tests/pool/runs/test_settle.py::"
-        "test_what_was_locked_for_a_moment_leaves_no_row_either",
+        "tests/pool/runs/test_settle.py::test_what_was_locked_for_a_moment_leaves_no_row_either",
     ),
     mutant(
         "no history: a lost fence commits",
