@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,12 +10,15 @@ from dataclasses import dataclass, replace
 from benchmarks.simulation.measure import Record, read
 from benchmarks.simulation.observe import Trial
 from tasks_app.domain.sizing.costs import Deployment, TaskCost
+from tasks_app.domain.sizing.measured import INSERT_FLUSHES
 
 PARTS = ("child_us", "parent_us", "beat_us", "database_us", "broker_us")
 MOST_OTHERS = 0.12
 """Of its cores: a check beside which other processes took more is left out."""
 WAITS_S = {"sleep": 0.1, "sleep_async": 1.0}
 """What the handlers of the measurement wait for."""
+WAITED_FOR = {"insert": INSERT_FLUSHES}
+"""Flushes of a task that a child waits for, where its housekeeper makes others meanwhile."""
 COMMITS_OF_A_BATCH = 2
 """Of a group with ``commit="batch"``: its claim, and all of its effects."""
 
@@ -50,7 +54,7 @@ class Profiles:
             database_s=_median(records, "database_us") / 1e6,
             parent_s=(_median(records, "parent_us") + _median(records, "broker_us")) / 1e6,
             beat_s=_median(records, "beat_us") / 1e6,
-            flushes=_median(records, "flushes"),
+            flushes=_waited_for(handler, records),
             log_s=0.0,
         )
         return cost, _median(records, "flush_us") / 1e6
@@ -119,7 +123,7 @@ def checks(records: Sequence[Record]) -> list[tuple[Trial, list[Record]]]:
 
 def _cost(handler: str, found: dict[str, list[Record]]) -> TaskCost:
     records = found[handler]
-    flushes = _median(records, "flushes")
+    flushes = _waited_for(handler, records)
     groups = {"noop": 500, "insert_batch": round(COMMITS_OF_A_BATCH / flushes)}
     return TaskCost(
         child_s=_median(records, "child_us") / 1e6,
@@ -133,6 +137,11 @@ def _cost(handler: str, found: dict[str, list[Record]]) -> TaskCost:
         wait_s=WAITS_S.get(handler, 0.0),
         group=groups.get(handler, 1),
     )
+
+
+def _waited_for(handler: str, records: Sequence[Record]) -> float:
+    """Return how many flushes of the log a child waits for: not those of its housekeeper."""
+    return min(_median(records, "flushes"), WAITED_FOR.get(handler, math.inf))
 
 
 def _log_s(found: dict[str, list[Record]]) -> float:

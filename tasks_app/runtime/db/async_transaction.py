@@ -99,8 +99,8 @@ class AsyncTransaction:
         await connection.run_sync(save)
         await self._commit(Permit())
 
-    def conclude(self, settlement: Settlement, *, flushes: bool = True) -> State | None:  # noqa: ARG002  it does
-        """Flush, settle and commit on the same connection."""
+    def conclude(self, settlement: Settlement, *, flushes: bool = True) -> State | None:  # noqa: ARG002  a Transaction's
+        """Flush, settle and commit on the same connection; it always waits for the disk."""
 
         async def concluded() -> State | None:
             if self.ended:
