@@ -24,8 +24,9 @@ from tasks_app.runtime.handler_db.handler_connections import (
     HandlerConnection,
 )
 
-IDLE_S = 1.0
-"""A connection that was idle for longer is asked; of others only the socket is checked."""
+IDLE_S = 1.5
+"""A connection that was idle for longer is asked; of others only the socket is checked. Longer than
+the usual interval of scans, so that an idle system asks before none of them."""
 _LOSSES = "tasks_app losses of its database"
 _SINCE = "tasks_app idle since"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -106,6 +107,13 @@ def test_what_ends_at_the_next_word_is_found_by_asking_what_was_idle_for_long(
         assert bench.task(second).error is None
         assert (bench.state(second), bench.effects(second)) == ("SUCCEEDED", 1)
         child.stop()
+
+
+def test_a_scan_at_its_usual_interval_finds_its_connection_not_idle_for_long(bench: Bench) -> None:
+    """Else each scan of an idle system would be two transactions."""
+    late = timedelta(milliseconds=250)
+
+    assert bench.settings().scan_interval + late < timedelta(seconds=IDLE_S)
 
 
 def test_a_session_asks_again_when_it_is_used_at_last(bench: Bench) -> None:
