@@ -199,7 +199,6 @@ class TestOneThatFails:
         [
             ("INSERT INTO effect (task_id, note) VALUES (1 / %s, '')", (0,), "division by zero"),
             ("INSERT INTO no_such_table VALUES (%s)", (1,), "no_such_table"),
-            ("INSERT INTO effect (task_id) VALUES (%s)", (), "placeholders"),
             ("INSERT INTO effect (task_id) VALUES (%s)", ({},), "cannot adapt"),
             ("this is no SQL", None, "syntax error"),
             ("SELECT 1; SELECT 2", None, "multiple commands"),
@@ -322,6 +321,91 @@ def test_what_it_does_not_take(bench: Bench, way: str, query: Any, told: str) ->
 
     assert bench.state(task_id) == "FAILED"
     assert told in (bench.task(task_id).error or "")
+
+
+@pytest.mark.parametrize("way", ["each", "batch", "async"])
+@pytest.mark.parametrize(
+    ("places", "parameters", "told"),
+    [
+        ("%s", 7, "of type int"),
+        ("%s", "7", "of type str"),
+        ("%s", {7}, "of type set"),
+        ("%s", (n for n in [7]), "of type generator"),
+        ("%s", (), "0 parameters for 1 %s"),
+        ("%s", [7, 8], "2 parameters for 1 %s"),
+        ("%s", {"id": 7}, "takes a dict for %(name)s"),
+        ("%(id)s", (7,), "takes a dict for %(name)s"),
+        ("%(id)s + %(b)s + %(a)s", {"id": 7}, "lack a, b"),
+        ("%d", (7,), "has '%d' in it"),
+        ("%(id)d", {"id": 7}, "has '%(' in it"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused_in_the_line_that_asks(
+    bench: Bench, way: str, places: str, parameters: Any, told: str
+) -> None:
+    query = f"INSERT INTO effect (task_id, note) VALUES ({places}, '100 %%')"
+
+    def h(ctx: Any) -> None:
+        try:
+            ctx.write(query, parameters)
+        except (TypeError, ValueError) as error:
+            bench.runs.append(str(error))
+
+    async def ah(ctx: Any) -> None:
+        h(ctx)
+
+    commit = {"commit": "batch"} if way == "batch" else {}
+    bench.handler("t", **commit)(ah if way == "async" else h)
+    bench.create()
+
+    bench.drain()
+
+    (error,) = bench.runs
+    assert told in error
+
+
+def test_a_thread_left_behind_writes_or_is_refused(bench: Bench) -> None:
+    """The instant between: it is held within its call while the handler returns."""
+    held, returned = threading.Event(), threading.Event()
+    heard: list[str] = []
+
+    class Slow(list[int]):
+        def __len__(self) -> int:
+            held.set()
+            returned.wait(10)
+            return super().__len__()
+
+    def late(ctx: Any) -> None:
+        try:
+            ctx.write("INSERT INTO effect (task_id, note) VALUES (%s, '')", Slow([ctx.task_id]))
+            heard.append("written")
+        except RuntimeError as error:
+            heard.append(str(error))
+
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        thread = threading.Thread(target=late, args=(ctx,))
+        thread.start()
+        bench.runs.append(thread)
+        assert held.wait(10)
+        threading.Timer(0.05, returned.set).start()
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    bench.runs[0].join(10)
+    assert bench.effects(task_id) == heard.count("written") == 1
+
+
+def test_a_thread_that_comes_later_is_refused(bench: Bench) -> None:
+    contexts: list[Any] = []
+    bench.handler("t")(contexts.append)
+    bench.create()
+    bench.drain()
+
+    with pytest.raises(RuntimeError, match="The task is over"):
+        contexts[0].write("SELECT 1")
 
 
 @pytest.mark.parametrize(

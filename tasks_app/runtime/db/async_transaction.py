@@ -58,7 +58,8 @@ class AsyncTransaction:
         raise TypeError("In async handlers use: await ctx.session.connection()")
 
     def write(self, query: str, parameters: Any) -> None:
-        self._writes.append(write_of(query, parameters))
+        write = write_of(query, parameters)
+        self._writes.append(write)
 
     @property
     def late_writes(self) -> tuple[Write, ...]:
@@ -94,8 +95,8 @@ class AsyncTransaction:
         connection = await self.session.connection()
         if connection.in_nested_transaction():
             raise RuntimeError(NESTED)
-        await connection.run_sync(carry_out, self._writes)
-        self._writes.clear()
+        writes, self._writes = self._writes, []  # a thread of the handler's may add to these
+        await connection.run_sync(carry_out, writes)
         await connection.run_sync(save)
         await self._commit(Permit())
 

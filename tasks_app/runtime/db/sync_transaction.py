@@ -70,7 +70,8 @@ class PlainTransaction:
         return self._connection
 
     def write(self, query: str, parameters: Any) -> None:
-        self._writes.append(write_of(query, parameters))
+        write = write_of(query, parameters)
+        self._writes.append(write)
 
     @property
     def late_writes(self) -> tuple[Write, ...]:
@@ -115,8 +116,8 @@ class PlainTransaction:
         connection = self._flushed()
         if connection.in_nested_transaction():
             raise RuntimeError(NESTED)
-        carry_out(connection, self._writes)
-        self._writes.clear()
+        writes, self._writes = self._writes, []  # a thread of the handler's may add to these
+        carry_out(connection, writes)
         save(connection)
         self._commit(connection, Permit())
 

@@ -128,6 +128,7 @@ class Runner:
         )
         try:
             settlement = run.returned or self._call(run, spec, context, transaction, limit)
+            context.close()  # what the handler left running is too late for this commit
             if settlement is None:
                 log.warning("task %s: the lease was lost before it began", task.task_id)
                 count_stale(task)

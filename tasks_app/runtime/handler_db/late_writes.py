@@ -5,8 +5,10 @@ Names that are private to psycopg are used here; ``driver_internals`` checks the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -26,8 +28,20 @@ _NO_TEXT = (
     "Send statements of SQLAlchemy through ctx.session or ctx.connection."
 )
 _NUL = "The text of ctx.write has a NUL in it, which SQL cannot hold. Take it out."
+_NO_PARAMETERS = (
+    "The parameters of ctx.write are of type {kind}. "
+    "Give a tuple or list for %s, a dict for %(name)s, and (value,) for one value."
+)
+_OTHER_NUMBER = "ctx.write got {given} parameters for {places} %s. Give one for each."
+_MISSING = "The parameters of ctx.write lack {names}. Give a value for each %(name)s."
+_BY_NAME = "ctx.write takes a dict for %(name)s, and a tuple or list for %s. Give the other one."
+_ODD_PLACE = (
+    "The text of ctx.write has {place!r} in it. "
+    "Write %s or %(name)s for a parameter, and %% for the sign itself."
+)
 NO_COPY = "ctx.write sends no COPY, which needs an answer. Use ctx.connection for it."
 _QUERY = "_tasks_app_query"
+_PLACES = re.compile(r"%(?:%|\((?P<name>[^)]*)\)[sbt]|(?P<bare>[sbt])|(?P<odd>.|\Z))", re.DOTALL)
 _names: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
 _numbers = count()
 
@@ -82,8 +96,8 @@ def write_of(query: Any, parameters: Any) -> Write:
     """Return what a handler asks for.
 
     Raises:
-        TypeError: it is no text.
-        ValueError: it has a NUL.
+        TypeError: it is no text, or these are no parameters of it.
+        ValueError: it has a NUL, or parameters are missing or too many.
         RuntimeError: it would end the transaction, or is a COPY, which waits for more.
     """
     if not isinstance(query, str):
@@ -94,11 +108,45 @@ def write_of(query: Any, parameters: Any) -> Write:
         raise RuntimeError(COMMITS_LATER)
     if copies(query):
         raise RuntimeError(NO_COPY)
+    return Write(query, None if parameters is None else _taken(query, parameters))
+
+
+def _taken(query: str, parameters: Any) -> tuple[Any, ...] | dict[str, Any]:
+    """Return the parameters as they are now: the handler may change its own before they are sent.
+
+    What is wrong is said here, in the handler's line that asks, and not when they are sent.
+    """
+    bare, names = _places(query)
     if isinstance(parameters, Mapping):
-        parameters = dict(parameters)  # the handler may change its own before they are sent
-    elif isinstance(parameters, list):
-        parameters = [*parameters]
-    return Write(query, parameters)
+        if bare:
+            raise TypeError(_BY_NAME)
+        if not names <= parameters.keys():
+            lacking = ", ".join(sorted(names - parameters.keys()))
+            raise ValueError(_MISSING.replace("{names}", lacking))
+        return dict(parameters)
+    if isinstance(parameters, str | bytes) or not isinstance(parameters, Sequence):
+        raise TypeError(_NO_PARAMETERS.replace("{kind}", type(parameters).__name__))
+    if names:
+        raise TypeError(_BY_NAME)
+    if len(parameters) != bare:
+        raise ValueError(_OTHER_NUMBER.format(given=len(parameters), places=bare))
+    return tuple(parameters)
+
+
+@lru_cache(MOST_NAMES)
+def _places(query: str) -> tuple[int, frozenset[str]]:
+    """Return how many places without a name a text with parameters has, and the names of others.
+
+    Raises:
+        ValueError: a sign stands before something else, as psycopg would say later.
+    """
+    bare, names = 0, set[str]()
+    for place in _PLACES.finditer(query):
+        if place["odd"] is not None:
+            raise ValueError(_ODD_PLACE.replace("{place!r}", repr(place[0])))
+        bare += place["bare"] is not None
+        names |= {place["name"]} - {None}
+    return bare, frozenset(names)
 
 
 def sent_as(connection: psycopg.Connection[Any] | Any, write: Write) -> Sent:

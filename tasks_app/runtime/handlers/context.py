@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic
@@ -75,6 +76,7 @@ class TaskContext(Generic[SessionT_co]):
         self._point: Checkpoint | None = None
         self._loops: tuple[str, ...] = ()
         self._over = False
+        self._writing = threading.Lock()
 
     @property
     def task_id(self) -> int:
@@ -182,10 +184,13 @@ class TaskContext(Generic[SessionT_co]):
             parameters: for the places of the text. None: it has none, and ``%`` is a plain sign.
 
         Raises:
-            TypeError: the query is no text.
-            RuntimeError: it would end the transaction, or is a COPY.
+            TypeError: the query is no text, or these are no parameters for it.
+            ValueError: parameters are missing or too many.
+            RuntimeError: it would end the transaction, or is a COPY; or a thread that the handler
+                left behind asks after the run has ended.
         """
-        self._given().write(query, parameters)
+        with self._writing:  # else a thread left behind is heard too late to be written
+            self._given().write(query, parameters)
 
     def _given(self) -> Access:
         if self._over:
@@ -372,7 +377,8 @@ class TaskContext(Generic[SessionT_co]):
 
     def close(self) -> None:
         """Give access to nothing from here on. For the executor."""
-        self._over = True
+        with self._writing:
+            self._over = True
 
     @property
     def has_locks(self) -> bool:
