@@ -63,8 +63,8 @@ def _costs(found: Profiles) -> Iterator[str]:
     yield (
         f"Between them: {_us(found.trip_s)} for a round trip beside the CPU of both ends (between "
         f"hosts {_us(TRIP_S)} more are assumed), {_us(found.flush_s)} for a flush of the log, "
-        f"{_us(found.costs['noop'].log_s)} for a task's part of it; a core is "
-        f"{found.slowdown:.2f} times slower while the other one is busy."
+        f"{_us(found.costs['noop'].log_s)} for a task's part of it; a core "
+        f"takes {found.slowdown:.2f} times as long while the other one is busy."
     )
     yield ""
 

@@ -18,7 +18,7 @@ from tasks_app.testing.sessions import async_session_on, outer_session
 
 NO_OUTCOME = (
     "ctx.write sends with the outcome, and this context of an async handler has none. "
-    "Use adrain() to run the task."
+    "Run the task: drain(), or adrain() in an async test."
 )
 NO_SESSION = "This context has no session. Give it the one of your test, as session=…"
 

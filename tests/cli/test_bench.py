@@ -109,7 +109,7 @@ def test_it_says_what_it_will_write_and_asks(
     assert done.returncode == 1
     assert done.stdout == ""
     said = " ".join(done.stderr.split())
-    assert "For about 25 s this writes into a schema of its own, tasks_app_bench_" in said
+    assert "For 25 s or less this writes into a schema of its own, tasks_app_bench_" in said
     assert "Your tasks are not touched" in said
     assert done.stderr.endswith("Go on? [y/N]: Stopped.\n")
     assert schemas(engine) == []

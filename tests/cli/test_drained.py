@@ -92,6 +92,26 @@ def test_it_counts_what_ran_in_every_way_also_before_a_death(shell: Shell, engin
     )
 
 
+@pytest.mark.parametrize("wrong", ["mail,", "a b", "mail;reports"])
+def test_a_queue_that_cannot_be_is_refused(shell: Shell, wrong: str) -> None:
+    done = shell("work", "--drain", "--queue", wrong)
+
+    assert done.returncode == 2
+    assert "no queue is called" in done.stderr
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+def test_several_queues_may_be_given_in_one_text(shell: Shell, engine: Engine) -> None:
+    with engine.begin() as connection:
+        for queue, name in (("default", "runs"), ("mail", "mail")):
+            pending_task(connection, name=name, queue=queue)
+
+    done = shell.process("work", "--drain", "-c", "1", "-q", "default, mail")
+
+    assert (done.returncode, done.stdout) == (0, "2 runs ended: 2 succeeded.\n")
+
+
 @pytest.fixture
 def now(engine: Engine) -> datetime:
     with engine.begin() as connection:

@@ -86,6 +86,7 @@ def test_a_queue_decides_unless_the_handler_does(bench: Bench) -> None:
     assert bench.sql(ROWS) == 2
 
 
+@pytest.mark.timeout(30)  # it would ask for ever
 def test_results_of_members_are_kept(bench: Bench) -> None:
     declare(bench, "each", history="none")
     bench.handler("then")(lambda ctx: bench.runs.append("then"))
@@ -168,6 +169,7 @@ def test_what_the_setting_refuses(bench: Bench, wrong: str) -> None:
     [
         ("bulk=none", "'bulk=none' is no history of all other queues, as in 'all,bulk=none'"),
         ("all,q=none,q=all", "queue 'q' has two histories"),
+        ("all,q q=none", "no queue is called 'q q'"),
     ],
 )
 def test_what_it_says_of_what_it_refuses(bench: Bench, wrong: str, says: str) -> None:

@@ -278,5 +278,5 @@ def test_a_late_write_of_an_async_handler_needs_an_outcome(registry: Registry) -
     async def write(ctx: AsyncTaskContext) -> None:
         ctx.write("SELECT 1")
 
-    with pytest.raises(RuntimeError, match="Use adrain"):
+    with pytest.raises(RuntimeError, match=r"drain\(\), or adrain\(\) in an async test"):
         run(write)

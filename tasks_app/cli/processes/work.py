@@ -20,6 +20,7 @@ from tasks_app.cli.processes.drained import find_left, tell
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import NO, ConfigurationError
 from tasks_app.domain.explain.words import count
+from tasks_app.domain.tasks.names import QUEUE
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.operations.grants import check_may_run
 from tasks_app.pool.schema import check_schema
@@ -66,6 +67,19 @@ def scan(*, json_: bool) -> None:
     output.answer(told, {name: getattr(done, name) for name in names}, json_=json_)
 
 
+def _queues(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Read names of queues, also several in one text, as Celery takes them.
+
+    Raises:
+        click.BadParameter: no queue can have that name.
+    """
+    queues = tuple(queue.strip() for text in given for queue in text.split(","))
+    for queue in queues:
+        if not QUEUE.fullmatch(queue):
+            raise click.BadParameter(f"no queue is called {queue[:60]!r}.")
+    return queues
+
+
 @click.command()
 @click.option("--drain", is_flag=True, help="End when nothing is due.")
 @click.option(
@@ -86,7 +100,8 @@ def scan(*, json_: bool) -> None:
     "-q",
     "queues",
     multiple=True,
-    help="Only this queue. Default: those of the handlers.",
+    callback=_queues,
+    help="Only this queue, or these: mail,reports. Default: those of the handlers.",
 )
 @click.option("--alone", is_flag=True, hidden=True, help="Run here, without a parent.")
 @click.option("--counts", type=click.Path(path_type=Path), hidden=True, help="Count in this file.")

@@ -66,19 +66,19 @@ def list_(*, wide: bool, json_: bool, **filters: Any) -> None:
         tasks, now = browse.find(connection, **filters), instant(connection)
         going = [task.id for task in tasks if task.pool == Pool.PENDING and task.attempt]
         causes = browse.last_causes(connection, going)
-        gone = None if json_ else unkept_of(connection, filters)
+        gone = unkept_of(connection, filters)
     causes = {
         task.id: masks().text(task.name, causes[task.id], task.payload)
         for task in tasks
         if causes.get(task.id)
     }
     tasks = [concealed_task(task) for task in tasks]
+    if gone is not None:
+        click.echo(gone.words, err=True)
     if json_:
         shown = [{**asdict(task), "last_error": causes.get(task.id)} for task in tasks]
         output.print_json(shown)
         return
-    if gone is not None:
-        click.echo(gone.words, err=True)
     if not tasks:
         click.echo("There is no such task.")
         return
@@ -219,6 +219,8 @@ def stats(*, json_: bool) -> None:
         counts = browse.stats(connection)
         pauses = paused(connection)
         gone = unkept(connection)
+    if gone is not None:
+        click.echo(gone.words, err=True)
     if json_:
         output.print_json(list(counts))
         return
@@ -226,8 +228,6 @@ def stats(*, json_: bool) -> None:
         ("name", "queue", "state", "tasks", "oldest due"),
         [(c.name, c.queue, c.state, c.number, c.oldest_due_at) for c in counts],
     )
-    if gone is not None:
-        click.echo(gone.words)
     for stopped in pauses:
         queue = "every queue" if stopped.queue == EVERY_QUEUE else f"queue {stopped.queue}"
         reason = f": {stopped.reason}" if stopped.reason else ""

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from tasks_app.domain.durations import format_duration, parse_duration
+from tasks_app.domain.tasks.names import QUEUE
 
 FOREVER = "forever"
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_.:-]{0,254}$")
@@ -105,6 +106,8 @@ def parse_histories(text: str) -> HistoryLevels:
         queue, equals, history = (part.strip() for part in other.partition("="))
         if not (queue and equals):
             raise ValueError(f"{other[:60]!r} is no queue=history")
+        if not QUEUE.fullmatch(queue):
+            raise ValueError(f"no queue is called {queue[:60]!r}")
         if queue in queues:
             raise ValueError(f"queue {queue[:60]!r} has two histories")
         queues[queue] = parse_history(history)

@@ -54,8 +54,8 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[Findi
 
 
 READ_BY_NOBODY = "Nobody reads it: see docs/reference/settings.md."
-_INTERNAL = {f"{PREFIX}{name}" for name in ("NODE", "QUEUES", "SLOTS")}
-"""Set by a worker's parent for its children."""
+_INTERNAL = {f"{PREFIX}{name}" for name in ("NODE", "POOL", "QUEUES", "SLOTS")}
+"""Set by a worker's parent for its children, or by a process for parts of its own."""
 
 
 def _shown(value: Any, name: str) -> Any:

@@ -13,8 +13,9 @@ GROUP_TRIPS, GROUP_FLUSHES = 10, 3
 INSERT_TRIPS, INSERT_FLUSHES = 2.0, 0.03
 """Of a task with one write: its statement, the settle with its COMMIT, its share of a claim and of
 the end of a message. Runs in a row do not wait for the disk."""
-BEAT_S = 5e-6
-"""Of beat, for each id: measured (docs/scaling.md)."""
+BEAT_SHARE = 0.08
+"""CPU of beat for each id, as a share of what a child takes for a task that does nothing: measured
+(docs/scaling.md)."""
 _LEAST = 0.1
 """Of the time that a child spends, the database's CPU is no less than this."""
 
@@ -75,7 +76,7 @@ class Measured:
         return TaskCost(
             child_s=drained.child_us / 1e6,
             database_s=database_us / 1e6,
-            beat_s=BEAT_S,
+            beat_s=BEAT_SHARE * self.groups.child_us / 1e6,
             trips=trips,
             flushes=flushes,
             group=group,

@@ -128,7 +128,6 @@ class Runner:
         )
         try:
             settlement = run.returned or self._call(run, spec, context, transaction, limit)
-            context.close()  # what the handler left running is too late for this commit
             if settlement is None:
                 log.warning("task %s: the lease was lost before it began", task.task_id)
                 count_stale(task)
@@ -205,7 +204,7 @@ class Runner:
             RunAgainError: it may be called once more.
         """
         try:
-            return run.said(self._invocation.make(run, spec, context, limit))
+            said = run.said(self._invocation.make(run, spec, context, limit))
         except FenceLostError:
             return None
         except (NotBegunError, MissingKeyError):
@@ -221,6 +220,8 @@ class Runner:
                 raise RunAgainError from error
             error = Fail(ENDED) if ended else error
             return run.said(self._policy.on_handler(run.task, spec, error))
+        context.close()  # what the handler left running is too late for this commit
+        return said
 
     def is_unlimited(self, task: ClaimedTask) -> bool:
         """Whether any thread may run it: a ``timeout`` can only be raised in a main thread."""

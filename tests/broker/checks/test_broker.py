@@ -13,8 +13,12 @@ from celery import Celery
 from tasks_app.broker.checks.broker import examine_access, examine_broker, examine_celery
 from tasks_app.broker.config.configuration import effective_celery_settings
 from tasks_app.broker.config.defaults import celery_defaults
+from tasks_app.broker.guard.other_pools import POOL_VARIABLE
+from tasks_app.broker.worker.processes import NODE_VARIABLE, QUEUES_VARIABLE
+from tasks_app.domain.config.setting_sources import unknown_variables
 from tasks_app.domain.finding import Finding
 from tasks_app.embedded.servers.valkey import Valkey
+from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
 
 SECRET = "hunter2"
 
@@ -179,3 +183,9 @@ def test_effective_settings_say_where_they_come_from_and_keep_secrets(
     assert found["worker_prefetch_multiplier"].source == "tasks_app"
     assert "broker_read_url" not in found
     assert "worker_send_task_events" not in found
+
+
+def test_what_our_processes_tell_their_parts_is_no_misspelt_setting() -> None:
+    internal = (NODE_VARIABLE, POOL_VARIABLE, QUEUES_VARIABLE, SLOTS_VARIABLE)
+
+    assert unknown_variables(dict.fromkeys(internal, "x")) == []
