@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.python_path import python_path
 from tests.waiting import until
 
 HOUSE = Path(__file__).parent / "house"
@@ -30,7 +31,7 @@ class CeleryProcess:
             self._process = subprocess.Popen(
                 [Path(sys.executable).with_name("celery"), "-A", app, *arguments],
                 cwd=folder,
-                env={**kept, "PYTHONPATH": str(HOUSE), **environment},
+                env={**kept, "PYTHONPATH": python_path(HOUSE), **environment},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

@@ -19,6 +19,7 @@ import pytest
 
 from tasks_app.cli.group import group
 from tasks_app.cli.main import main
+from tests.python_path import python_path
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Shell:
             patch.delenv(name)
         for name, value in environment.items():
             patch.setenv(name, value)
-        patch.setenv("PYTHONPATH", str(folder))
+        patch.setenv("PYTHONPATH", python_path(folder))
         patch.syspath_prepend(folder)
         patch.chdir(folder)
         self._patch = patch

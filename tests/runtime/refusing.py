@@ -107,7 +107,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Refusals]:
         faults.judge(connection, last.sql)  # sent prepared, past every cursor
         yield from end(connection, last, permit)
 
-    def judged_ends(connection: Any, ends: Sequence[RunEnd]) -> Steps[tuple[int, Exception | None]]:
+    def judged_ends(connection: Any, ends: Sequence[RunEnd]) -> Steps[list[Exception | None]]:
         for each in ends:
             faults.judge(connection, each.last.sql)
         return (yield from end_each(connection, ends))

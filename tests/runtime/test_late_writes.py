@@ -13,11 +13,10 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DataError
 
 from tasks_app import NewTask, create_group
-from tasks_app.runtime.handler_db.end_of_run import EndOfRun
+from tasks_app.runtime.execution import late_commits
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.late_writes import MOST_NAMES
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
-from tasks_app.runtime.inflight.inflight import InFlight
 from tests.runtime.bench import EFFECT, Bench
 from tests.runtime.execution.warm_child import carry_out, warm
 from tests.waiting import until
@@ -801,23 +800,23 @@ class TestTheLog:
             ctx.write("SELECT 1 / %s", (int(ctx.biz_key != "bad"),))
 
         calls: list[str] = []
-        known = EndOfRun.flush_log, InFlight.drop
+        known = late_commits.flush, late_commits.count_settled
 
-        def flush_log(driver: Any) -> Any:
-            calls.append("flush")
-            return known[0](driver)
+        def flush(connection: Any, fences: Any) -> Any:
+            calls.append(f"{len(fences)} flushed")
+            return known[0](connection, fences)
 
-        def drop(inflight: Any, *fences: Any) -> None:
-            calls.append(f"{len(fences)} over")
-            known[1](inflight, *fences)
+        def count(settlements: Any, states: Any) -> None:
+            calls.append(f"{len(settlements)} counted")
+            known[1](settlements, states)
 
-        monkeypatch.setattr(EndOfRun, "flush_log", flush_log)
-        monkeypatch.setattr(InFlight, "drop", drop)
+        monkeypatch.setattr(late_commits, "flush", flush)
+        monkeypatch.setattr(late_commits, "count_settled", count)
         ids = [bench.create(biz_key="bad" if n == 2 else None) for n in range(5)]
 
         carry_out(bench, ids, give_back_after=60, flush_after=60)
 
-        assert calls[:3] == ["flush", "2 over", "2 over"]
+        assert calls == ["2 counted", "2 flushed", "2 counted"]  # those behind flush themselves
         assert bench.sql("SELECT string_agg(note, ' ') FROM effect") == "off off off on on"
 
 

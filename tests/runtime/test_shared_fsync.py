@@ -75,12 +75,13 @@ def test_each_waits(bench: Bench, options: Any, settings: Any) -> None:
     assert bench.sql(NOTES) == "on on on"
 
 
-def test_listeners_hear_of_what_is_on_disk(bench: Bench) -> None:
+@pytest.mark.parametrize("heard", ["after_commit", "after_transaction_end"])
+def test_listeners_hear_of_what_is_on_disk(bench: Bench, heard: str) -> None:
     """They may tell others, who cannot be told that it did not happen."""
 
     @bench.handler()
     def h(ctx: Any) -> None:
-        event.listen(ctx.session, "after_commit", lambda _: bench.runs.append(ctx.task_id))
+        event.listen(ctx.session, heard, lambda *_: bench.runs.append(ctx.task_id))
         ctx.session.execute(text("SELECT 1"))
 
     ids = [bench.create() for _ in range(3)]

@@ -8,6 +8,7 @@ CONNECTIONS = "tasks_app/runtime/handler_db/handler_connections.py"
 END = "tasks_app/runtime/handler_db/end_of_run.py"
 PIPELINE = "tasks_app/runtime/handler_db/end_pipeline.py"
 TOGETHER = "tasks_app/runtime/execution/late_commits.py"
+SHARED = "tests/runtime/execution/test_late_commits.py::"
 RUNNER = "tasks_app/runtime/execution/runner.py"
 ENDINGS = "tasks_app/runtime/execution/completion.py"
 SUCCEED = "tasks_app/pool/runs/settle_success.py"
@@ -218,8 +219,8 @@ ENDS_OF_RUNS = (
         "where one fails the log is not flushed behind those before it",
         "Nobody hears of a success before it is durable.",
         TOGETHER,
-        "    if number and error is not None:\n",
-        "    if False:\n",
+        "            if ended[-1] is None:  # it flushed for all\n",
+        "            if True:\n",
         "tests/runtime/test_late_writes.py::TestTheLog::"
         "test_where_one_fails_it_is_flushed_behind_those_before_it",
     ),
@@ -251,11 +252,68 @@ ENDS_OF_RUNS = (
         "[DEALLOCATE ALL-None-does not exist-used]",
     ),
     mutant(
+        "an outcome that is refused holds up late commits",
+        "An outcome that the database refuses stops no other for long.",
+        "tasks_app/runtime/execution/settler.py",
+        "                if remedy_for(error) is Remedy.SPARE:\n",
+        "                if True:\n",
+        f"{SHARED}test_an_outcome_that_is_refused_holds_up_none",
+    ),
+    mutant(
+        "late commits wait without an end",
+        "Renewals of leases wait for no commit.",
+        TOGETHER,
+        "steps = in_time(driver.end_each(ends), self._patience_s)\n",
+        "steps = driver.end_each(ends)\n",
+        f"{SHARED}TestTheDeadline::test_what_takes_too_long_is_sent_again_alone",
+    ),
+    mutant(
+        "what was not answered is sent again beside others",
+        "A commit that cannot be told from its neighbours is tried alone.",
+        TOGETHER,
+        "            and self._unsure.isdisjoint((group[0].fence, left[0].fence))\n",
+        "",
+        f"{SHARED}TestTheDeadline::test_what_takes_too_long_is_sent_again_alone",
+    ),
+    mutant(
+        "a COMMIT that fails hides those behind it",
+        "A success is counted once it has committed.",
+        END,
+        "                ended.append(self.failure_of_one(end, sent, names, answers))\n",
+        "                one = self.failure_of_one(end, sent, names, answers)\n"
+        "                ended.append(NotTriedError() if any(ended) else one)\n",
+        f"{SHARED}test_a_commit_that_fails_loses_no_success_behind_it",
+    ),
+    mutant(
+        "a lost fence after a lost answer is a success",
+        "A success is counted by the run that had it.",
+        TOGETHER,
+        "                stands = is_ended_by(connection, settlement.fence)\n",
+        "                stands = True\n",
+        f"{SHARED}TestACommitWithoutAnAnswer::test_is_no_success_where_somebody_else_has_the_task",
+    ),
+    mutant(
+        "a commit without an answer is counted before it is durable",
+        "Nobody hears of a success before it is durable.",
+        TOGETHER,
+        "                self._keep_unflushed([settlement])\n                return\n",
+        "                self._committed([settlement])\n                return\n",
+        f"{SHARED}TestACommitWithoutAnAnswer::test_is_flushed_before_it_is_counted",
+    ),
+    mutant(
+        "a thread left behind writes into what is being committed",
+        "What a handler was told it had written commits with its outcome.",
+        RUNNER,
+        "        context.close()  # what the handler left running is too late for this commit\n",
+        "",
+        "tests/runtime/test_late_writes.py::test_a_thread_left_behind_writes_or_is_refused",
+    ),
+    mutant(
         "late writes keep what the handler goes on changing",
         "What a handler asked to write is what it gave.",
         "tasks_app/runtime/handler_db/late_writes.py",
-        "        parameters = dict(parameters)  #",
-        "        pass  #",
+        "        return dict(parameters)\n",
+        "        return parameters\n",
         "tests/runtime/test_late_writes.py::TestOneThatIsHostile::"
         "test_what_a_handler_changes_later_is_not_written",
     ),

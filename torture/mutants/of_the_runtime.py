@@ -135,11 +135,11 @@ RUNTIME = (
         "the slot is written after decoding",
         "Whose fault a death is must be known before the payload is touched.",
         RUNNER,
-        "            return run.said(self._invocation.make(run, spec, context, limit))\n",
+        "            said = run.said(self._invocation.make(run, spec, context, limit))\n",
         "            lane = self._invocation.lane(spec)\n"
         "            self._invocation._arguments(run.task, spec, lane, context)\n"
         "            self._shell._slot.start(run.task.run, 0.0)\n"
-        "            return run.said(self._invocation.make(run, spec, context, limit))\n",
+        "            said = run.said(self._invocation.make(run, spec, context, limit))\n",
         "tests/runtime/test_outcomes.py::TestPayload::"
         "test_the_slot_names_a_task_before_its_payload_is_read",
         also=(

@@ -10,7 +10,15 @@ from sqlalchemy.exc import ProgrammingError
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.pool.connection.session_state import FLUSH
 from tasks_app.pool.runs.settle import still_held
+from tasks_app.pool.tables import COMPLETED, ERROR, PENDING
 
+_IS_ENDED_BY = text(f"""
+    SELECT coalesce(
+        (SELECT false FROM {PENDING} WHERE id = :id),
+        (SELECT attempt = :attempt FROM {COMPLETED} WHERE id = :id),
+        (SELECT false FROM {ERROR} WHERE id = :id),
+        true)
+""")
 _FLUSH = text(FLUSH.decode())
 _NOT_ALLOWED = "42501"
 
@@ -27,3 +35,12 @@ def flush(connection: Connection, fences: Sequence[Fence]) -> set[int]:
         if getattr(error.orig, "sqlstate", None) != _NOT_ALLOWED:
             raise
     return still_held(connection, fences)
+
+
+def is_ended_by(connection: Connection, fence: Fence) -> bool:
+    """Whether a run whose COMMIT was not answered has succeeded; its row is not locked.
+
+    A row that is nowhere was kept by no history: nobody can say any more who has ended the task.
+    """
+    of = {"id": fence.task_id, "attempt": fence.attempt}
+    return bool(connection.execute(_IS_ENDED_BY, of).scalar_one())

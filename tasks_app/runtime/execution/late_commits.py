@@ -19,14 +19,15 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.runs.flush import flush
+from tasks_app.pool.runs.flush import flush, is_ended_by
 from tasks_app.pool.runs.settle_success import last_word
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import is_crowded
 from tasks_app.runtime.db.transaction import give_back
 from tasks_app.runtime.execution.notices import count_settled, notices_of, tell_lost
+from tasks_app.runtime.handler_db.deadline import in_time
 from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, SHARED_SESSIONS
-from tasks_app.runtime.handler_db.end_pipeline import OutcomeRefusedError, RunEnd
+from tasks_app.runtime.handler_db.end_pipeline import NotTriedError, OutcomeRefusedError, RunEnd
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.late_writes import Write
 from tasks_app.runtime.handler_db.lending import driver_of, taken
@@ -38,7 +39,7 @@ log = quiet_logger(__name__)
 MOST = 32
 """How many go in one round trip: more would save nothing, and hold up whoever waits for them."""
 MOST_WRITES = 64
-"""How many statements of handlers."""
+"""How many statements of handlers; a run with more commits by itself."""
 LONGEST_S = 1.0
 """Then nothing more is begun: of many that are stopped one after the other, renewals would wait."""
 
@@ -46,9 +47,11 @@ LONGEST_S = 1.0
 class LateCommits:
     """Of one child. Its callers take turns."""
 
-    def __init__(self, database: Database, inflight: InFlight) -> None:
+    def __init__(self, database: Database, inflight: InFlight, patience_s: float) -> None:
+        """``patience_s``: how long one round trip may take, before each has to be tried alone."""
         self._database = database
         self._inflight = inflight
+        self._patience_s = patience_s
         self._unsure: set[Fence] = set()
         """Those whose commit was not answered."""
         self.cut_short = False
@@ -65,6 +68,7 @@ class LateCommits:
             SHARED_SESSIONS.works
             and LATE_WRITES.works
             and self._database.prepares
+            and len(settlement.writes) <= MOST_WRITES
             and settlement.sub_status is None
             and not (task is None or task.in_group or task.runs_alone)
         )
@@ -72,9 +76,9 @@ class LateCommits:
     def commit(self, settlements: Sequence[Settlement]) -> Iterator[Sequence[Notice]]:
         """Commit each; yield what there is to tell. What fails here is refused, to end alone.
 
-        A commit that was not answered is tried again: the fence tells whether it stands. The second
-        time nobody shares it, since one of them may have ended the connection. What there was no
-        time for stays in flight, too, and ``cut_short`` says so.
+        A commit that was not answered is tried again: fence and row tell whether it stands. The
+        second time nobody shares it, since one of them may have ended the connection. What there
+        was no time for stays in flight, too, and ``cut_short`` says so.
 
         Raises:
             sqlalchemy.exc.DBAPIError: there is no connection; the rest stays in flight.
@@ -84,35 +88,50 @@ class LateCommits:
             if time.monotonic() >= ends:
                 self.cut_short = True
                 return
-            group = _first(left)
+            group = self._first(left)
             try:
                 with self._lent() as driver:
-                    number, error = _commit_each(driver, group)
-                    is_lost = driver.closed
+                    ended = self._commit_each(driver, group)
             except DBAPIError as refusal:
                 if not is_crowded(refusal):
                     raise
                 for settlement in (*group, *left):  # there may be one for handlers
                     self._inflight.refuse(settlement)
                 return
-            yield self._committed(group[:number])
-            rest = group[number:]
-            if is_lost:
-                self._unanswered(rest)
+            if ended is None:
+                self._unanswered(group)
                 self.cut_short = True
                 return
-            if isinstance(error, OutcomeRefusedError):
-                yield self._lost(rest.pop(0))
-            elif error is not None:
-                self._inflight.refuse(rest.pop(0))
-            left.extendleft(reversed(rest))
+            done, again = self._sorted(group, ended)
+            if ended[-1] is None:  # it flushed for all
+                yield self._committed(done)
+            else:
+                self._keep_unflushed(done)
+            left.extendleft(reversed(again))
 
-    def flush(self, settlements: Sequence[Settlement]) -> Sequence[Notice]:
+    def _commit_each(
+        self, driver: HandlerConnection, settlements: Sequence[Settlement]
+    ) -> list[Exception | None] | None:
+        """Return why each did not commit, None for those that did; or None: nothing is known."""
+        ends = [RunEnd(last_word(s), [Write(*w) for w in s.writes]) for s in settlements]
+        steps = in_time(driver.end_each(ends), self._patience_s)
+        try:
+            with driver.lock:
+                ended = driver.as_executor(lambda: driver.wait(steps))
+            driver.rollback()  # of one that failed
+        except psycopg.Error as broken:  # it is lost, or a statement of ours could not be prepared
+            driver.is_spoiled = True
+            behind = (NotTriedError() for _ in settlements[1:])
+            return None if driver.closed else [broken, *behind]
+        return ended
+
+    def flush(self) -> Sequence[Notice]:
         """Bring commits to the disk that did not wait for it; return what there is to tell of them.
 
         Raises:
             sqlalchemy.exc.DBAPIError: it is not known whether they are; they stay in flight.
         """
+        settlements = self._inflight.unflushed()
         if not settlements:
             return ()
         with self._database.single() as connection:
@@ -140,12 +159,53 @@ class LateCommits:
         self._inflight.drop(*fences)
         return notices_of(settlements, states)
 
-    def _lost(self, settlement: Settlement) -> Sequence[Notice]:
-        if settlement.fence in self._unsure:  # what was not answered stands
-            return self._committed([settlement])
+    def _first(self, left: deque[Settlement]) -> list[Settlement]:
+        """Take as many as share a round trip; one that was not answered has it alone."""
+        group = [left.popleft()]
+        statements = len(group[0].writes)
+        while (
+            left
+            and len(group) < MOST
+            and statements + len(left[0].writes) <= MOST_WRITES
+            and self._unsure.isdisjoint((group[0].fence, left[0].fence))
+        ):
+            statements += len(left[0].writes)
+            group.append(left.popleft())
+        return group
+
+    def _sorted(
+        self, group: Sequence[Settlement], ended: Sequence[Exception | None]
+    ) -> tuple[list[Settlement], list[Settlement]]:
+        """Return those that committed, and those to try again; refuse what failed."""
+        done, again = list[Settlement](), list[Settlement]()
+        for settlement, error in zip(group, ended, strict=True):
+            match error:
+                case None:
+                    done.append(settlement)
+                case NotTriedError():
+                    again.append(settlement)
+                case OutcomeRefusedError():
+                    self._lost(settlement)
+                case _:
+                    self._inflight.refuse(settlement)
+        return done, again
+
+    def _keep_unflushed(self, settlements: Sequence[Settlement]) -> None:
+        for settlement in settlements:
+            self._unsure.discard(settlement.fence)
+            self._inflight.keep_unflushed(settlement)
+
+    def _lost(self, settlement: Settlement) -> None:
+        """Its fence is no more: its own commit stands that was not answered, or somebody else's."""
+        if settlement.fence in self._unsure:
+            with self._database.single() as connection:
+                stands = is_ended_by(connection, settlement.fence)
+            if stands:
+                self._keep_unflushed([settlement])
+                return
+            self._unsure.discard(settlement.fence)
         tell_lost(settlement)
         self._inflight.drop(settlement.fence)
-        return ()
 
     def _unanswered(self, settlements: Sequence[Settlement]) -> None:
         for settlement in settlements:
@@ -154,34 +214,3 @@ class LateCommits:
                 self._inflight.refuse(settlement)
             else:
                 self._unsure.add(settlement.fence)
-
-
-def _first(left: deque[Settlement]) -> list[Settlement]:
-    """Take as many as share a round trip."""
-    group = [left.popleft()]
-    statements = len(group[0].writes)
-    while left and len(group) < MOST and statements + len(left[0].writes) <= MOST_WRITES:
-        statements += len(left[0].writes)
-        group.append(left.popleft())
-    return group
-
-
-def _commit_each(
-    driver: HandlerConnection, settlements: Sequence[Settlement]
-) -> tuple[int, Exception | None]:
-    """Return how many committed, and why the next one did not. After a loss nothing is known."""
-    ends = [RunEnd(last_word(s), [Write(*w) for w in s.writes]) for s in settlements]
-    try:
-        with driver.lock:
-            number, error = driver.as_executor(lambda: driver.wait(driver.end_each(ends)))
-        driver.rollback()  # of the one that failed
-    except psycopg.Error as broken:  # it is lost, or a statement of ours could not be prepared
-        driver.is_spoiled = True
-        return 0, broken
-    if number and error is not None:
-        try:
-            with driver.lock:
-                driver.wait(driver.flush_log())
-        except psycopg.Error as refused:  # the role may not; then the server does, a moment later
-            return (0, refused) if driver.closed else (number, error)
-    return number, error

@@ -163,8 +163,10 @@ class Runner:
         if ending.run.returned is not None:
             for write in settlement.writes:
                 transaction.write(*write)
-        elif not locked and (writes := transaction.late_writes) and self._takes(settlement):
-            return settlement._replace(writes=writes)
+        elif not locked and (writes := transaction.late_writes):
+            late = settlement._replace(writes=writes)
+            if self._takes(late):
+                return late
         self._completion.commit(ending)
         return None
 

@@ -36,6 +36,8 @@ LAST_PATIENCE_S = 10.0
 follows."""
 REFUSED_WAIT_S = 5.0
 """How long a child begins nothing new while its outcomes are refused."""
+LATE_PATIENCE_S = 5.0
+"""How long late commits may take that share a round trip: renewals wait meanwhile."""
 MOST = 1_000
 LOCKED_WAIT_S = 0.5
 """Until an outcome is tried again whose row somebody else holds."""
@@ -44,10 +46,12 @@ LOCKED_WAIT_S = 0.5
 class Settler:
     """Writes what has ended. Used by main thread and housekeeper, one at a time."""
 
-    def __init__(self, database: Database, inflight: InFlight) -> None:
+    def __init__(
+        self, database: Database, inflight: InFlight, late_patience_s: float = LATE_PATIENCE_S
+    ) -> None:
         self._database = database
         self._inflight = inflight
-        self._late = LateCommits(database, inflight)
+        self._late = LateCommits(database, inflight, late_patience_s)
         self._turn = threading.Lock()
         self._most = MOST
         self.last_patience_s = LAST_PATIENCE_S
@@ -81,11 +85,11 @@ class Settler:
         try:
             with self._turn:
                 self._late.cut_short = False
-                settlements, unflushed = self._inflight.finished(), self._inflight.unflushed()
-                if not settlements and not unflushed:
+                settlements = self._inflight.finished()
+                if not settlements and not self._inflight.unflushed():
                     return
                 try:
-                    for told in self._write_all(settlements, unflushed):
+                    for told in self._write_all(settlements):
                         notices += told
                     self._spared_until = 0.0
                 finally:
@@ -158,14 +162,13 @@ class Settler:
     def _gives_up(self, began: float) -> bool:
         return self._inflight.stopping.is_set() and time.monotonic() - began > self.last_patience_s
 
-    def _write_all(
-        self, settlements: list[Settlement], unflushed: Sequence[Settlement]
-    ) -> Iterator[Sequence[Notice]]:
+    def _write_all(self, settlements: list[Settlement]) -> Iterator[Sequence[Notice]]:
         """Write in groups: all at once, or smaller and mixed anew after one was refused.
 
-        So an outcome that is refused stops no other for long. Yields what there is to tell of each
-        group that was written. What is ``unflushed`` is written, and only has to reach the disk.
+        So an outcome that is refused stops no other for long, and none that is written in another
+        way. Yields what there is to tell of each group that was written.
         """
+        refused: DBAPIError | None = None
         late = [s for s in settlements if s.writes]
         settlements = [s for s in settlements if not s.writes] if late else settlements
         if len(settlements) > self._most:
@@ -174,17 +177,22 @@ class Settler:
             group, settlements = settlements[: self._most], settlements[self._most :]
             try:
                 yield from self._write(group)
-            except DBAPIError:
+            except DBAPIError as error:
                 self._spare()
                 self._most = max(1, len(group) // 2)
-                raise
+                if remedy_for(error) is Remedy.SPARE:
+                    raise
+                refused = error
+                break
             self._most = min(MOST, 2 * self._most)
         try:
             yield from self._late.commit(late)
-            yield self._late.flush(unflushed)
+            yield self._late.flush()
         except DBAPIError:
             self._spare()
             raise
+        if refused is not None:
+            raise refused
 
     def _spare(self) -> None:
         self._spared_until = time.monotonic() + patience_s()

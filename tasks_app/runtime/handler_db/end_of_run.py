@@ -9,16 +9,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import psycopg
 from psycopg import errors
 from psycopg.pq import ExecStatus, TransactionStatus
 
 from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.tasks.run import Settlement
-from tasks_app.pool.connection.session_state import BETWEEN_RUNS, FLUSH, LOOK
+from tasks_app.pool.connection.session_state import BETWEEN_RUNS, LOOK
 from tasks_app.pool.runs.settle_success import LastWord, last_word
 from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, SHARED_SESSIONS, generators
-from tasks_app.runtime.handler_db.end_pipeline import BEGIN, LOOKS, EndPipeline, RunEnd, Steps
+from tasks_app.runtime.handler_db.end_pipeline import (
+    BEGIN,
+    LOOKS,
+    EndPipeline,
+    NotTriedError,
+    RunEnd,
+    Steps,
+)
 from tasks_app.runtime.handler_db.handler_statements import (
     COMMITS_LATER,
     sets_timeout,
@@ -136,39 +142,35 @@ class EndOfRun(EndPipeline):
             pgconn.pipeline_sync()
         return names
 
-    def end_each(self: Any, ends: Sequence[RunEnd]) -> Steps[tuple[int, Exception | None]]:
+    def end_each(self: Any, ends: Sequence[RunEnd]) -> Steps[list[Exception | None]]:
         """Begin, write, reset, settle and COMMIT for each run by itself, in one round trip.
 
-        The last COMMIT flushes the log for all.
+        The last COMMIT flushes the log for all; if that one fails, nothing is flushed.
 
         Returns:
-            How many committed, and why the next one did not: nothing of those behind it is done,
-            and :meth:`flush_log` is still to be called. If the connection was lost, nothing is
-            known of any.
+            Why each did not commit; None: it did.
+
+        Raises:
+            psycopg.Error: the connection was lost, and nothing is known of any; or none was tried.
         """
         ready, unready = self._ready(ends)
         for end, _ in ready:
             yield from self.prepare(end.last)
-        pgconn, done, failure = self.pgconn, 0, None
+        pgconn, ended = self.pgconn, list[Exception | None]()
         try:
             named = self._send_each(ready)
             yield from generators.send(pgconn)
             for (end, sent), names in zip(ready, named, strict=True):
                 answers = yield from self.until_sync()
-                if failure is None:
-                    failure = self.failure(end, sent, names, answers)
-                    done += failure is None
+                ended.append(self.failure_of_one(end, sent, names, answers))
             (look,) = yield from self.until_sync()
             pgconn.exit_pipeline_mode()
-        except psycopg.Error as error:
-            pgconn.finish()
-            return 0, failure or error
         except BaseException:
             pgconn.finish()
             raise
-        if failure is None:
+        if not any(ended):
             self.learn(look)
-        return done, failure or unready
+        return [*ended, *unready]
 
     def _send_each(self, ready: Sequence[tuple[RunEnd, Sequence[Sent]]]) -> list[list[bytes]]:
         """Return such names for each; the look comes behind all of them."""
@@ -184,19 +186,24 @@ class EndOfRun(EndPipeline):
 
     def _ready(
         self, ends: Sequence[RunEnd]
-    ) -> tuple[list[tuple[RunEnd, list[Sent]]], Exception | None]:
-        """Return the ends that can be sent, and why the next one cannot."""
+    ) -> tuple[list[tuple[RunEnd, list[Sent]]], list[Exception]]:
+        """Return the ends that can be sent, up to the first that cannot, and why not the others."""
         ready: list[tuple[RunEnd, list[Sent]]] = []
         for end in ends:
+            unready: Exception | None = None
             if any(
                 stays_in_session(write.query) or sets_timeout(write.query) for write in end.writes
             ):
-                return ready, RuntimeError("What it sets, or leaves in its session, is its own.")
-            try:
-                ready.append((end, self.sent_writes(end)))
-            except Exception as error:  # a dumper of the user's may raise anything
-                return ready, error
-        return ready, None
+                unready = RuntimeError("What it sets, or leaves in its session, is its own.")
+            else:
+                try:
+                    ready.append((end, self.sent_writes(end)))
+                except (Exception, SystemExit):  # a dumper of the user's may raise anything
+                    unready = RuntimeError("Its parameters cannot be read.")
+            if unready is not None:
+                behind = len(ends) - len(ready) - 1
+                return ready, [unready, *(NotTriedError() for _ in range(behind))]
+        return ready, []
 
     def send_reset(self) -> None:
         """Reset the settings without waiting: the next wait reads the answer first.
@@ -213,17 +220,6 @@ class EndOfRun(EndPipeline):
         self.pgconn.send_query(LOOK)
         (result,) = yield from generators.execute(self.pgconn)
         self.learn(result)
-
-    def flush_log(self) -> Steps[None]:
-        """Make durable what was committed before.
-
-        Raises:
-            psycopg.Error: it is not known whether it is.
-        """
-        self.pgconn.send_query(FLUSH)
-        (result,) = yield from generators.execute(self.pgconn)
-        if result.status != ExecStatus.TUPLES_OK:
-            raise errors.error_from_result(result)
 
     def ask(self) -> Steps[None]:
         """Ask the server, outside of any transaction, whether it answers.

@@ -65,6 +65,10 @@ class OutcomeRefusedError(Exception):
     """The outcome was not written, and nothing was committed: another attempt owns the task."""
 
 
+class NotTriedError(Exception):
+    """Nothing of it was done, because of one before it in the same round trip."""
+
+
 class RunEnd(NamedTuple):
     """What ends one run."""
 
@@ -178,6 +182,16 @@ class EndPipeline:
         if sent:
             self.names.update(names)
         return None
+
+    def failure_of_one(
+        self, end: RunEnd, sent: Sequence[Sent], names: Sequence[bytes], answers: Sequence[PGresult]
+    ) -> Exception | None:
+        """Do as :meth:`failure` for one of many, which was not tried if it could not begin."""
+        error = self.failure(end, sent, names, answers)
+        began = answers[0].status == ExecStatus.COMMAND_OK
+        if isinstance(error, errors.InFailedSqlTransaction) and not began:
+            return NotTriedError()
+        return error
 
     def _known(self, error: psycopg.Error, *, is_last: bool) -> Exception:
         """Return what to raise for an answer; ``is_last``: that of the outcome."""

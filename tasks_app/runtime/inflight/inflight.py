@@ -129,6 +129,7 @@ class InFlight(HeldClaims):
         fence = settlement.fence
         with self._mutex:
             self._ended(fence)
+            self._finished.pop(fence, None)
             self._unflushed[fence] = settlement
             self._start_clock()
         self.stirred.set()

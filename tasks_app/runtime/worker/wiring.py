@@ -21,7 +21,7 @@ from tasks_app.runtime.execution.process_guard import ProcessGuard
 from tasks_app.runtime.execution.run_shell import RunParts, RunShell
 from tasks_app.runtime.execution.run_times import RunTimes
 from tasks_app.runtime.execution.runner import Runner
-from tasks_app.runtime.execution.settler import Settler
+from tasks_app.runtime.execution.settler import LATE_PATIENCE_S, Settler
 from tasks_app.runtime.execution.thread_pool import ThreadPool
 from tasks_app.runtime.flow_control.admission import AdmissionControl
 from tasks_app.runtime.flow_control.dependency_report import DependencyReport
@@ -148,7 +148,7 @@ def wire(
         run_times,
         TimeLimits(settings, watched=watched),
         invocation,
-        Settler(database, inflight),
+        Settler(database, inflight, min(LATE_PATIENCE_S, settings.lease.total_seconds() / 6)),
         calls,
     )
     runner = Runner(parts, tools)

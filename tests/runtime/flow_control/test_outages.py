@@ -291,7 +291,7 @@ class TestBreakers:
             raise down()
 
         ids = [bench.create("pay") for _ in range(10)]
-        child = bench.child()
+        child = bench.child(give_back_after=60)
         bring_in_breakers(child.database, bench.registry)
         child.execute(None, ids)
 

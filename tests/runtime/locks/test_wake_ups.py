@@ -98,11 +98,19 @@ def test_a_release_while_somebody_joins_the_line_is_not_missed(
         Waiter(bench, exclusive="b")
         listening()  # so that no start of it wakes the next one
     lock = locks.hold(bench.engine, exclusive="a").take()
+    later = locks.hold(bench.engine, exclusive="c").take()
+    other = Waiter(bench, exclusive="c")
     own, got = bench.engine.execution_options(), threading.Event()
     ask = Ask(uuid4(), parts_of("a"), "waiter", timedelta(seconds=30))
 
+    def release() -> None:
+        """What it tells has been heard by the end: notices come in their order."""
+        lock.release()
+        later.release()
+        assert other.got.wait(10)
+
     def wait() -> None:
-        with once_after(own, "waited AS", lock.release):
+        with once_after(own, "waited AS", release):
             take(Transactions(own), ask, 60.0, 5.0, naps=repeat(NEVER_S))
         got.set()
 

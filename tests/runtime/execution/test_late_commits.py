@@ -1,0 +1,249 @@
+"""Commits that share a round trip: what one of them does harms none of the others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.engine import make_url
+
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.runs.flush import is_ended_by
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.runtime.execution import late_commits
+from tasks_app.runtime.handler_db.deadline import in_time
+from tests.factory import claimed_task, ending
+from tests.runtime.bench import Bench
+from tests.runtime.execution.warm_child import carry_out, warm
+from tests.waiting import until
+from torture.fault_proxy import FaultProxy
+
+INSERT = "INSERT INTO effect (task_id, note) VALUES (%s, %s)"
+RETAKEN = "UPDATE task_pending SET lease_token = gen_random_uuid() WHERE id = :id"
+
+
+def writes_one(bench: Bench, name: str = "t", **options: Any) -> None:
+    @bench.handler(name, **options)
+    def h(ctx: Any) -> None:
+        ctx.write(INSERT, (ctx.task_id, ""))
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The ids of late successes, in the order in which they are counted."""
+    ids: list[int] = []
+    known = late_commits.count_settled
+
+    def count(settlements: Any, states: Any) -> None:
+        ids.extend(s.fence.task_id for s in settlements)
+        known(settlements, states)
+
+    monkeypatch.setattr(late_commits, "count_settled", count)
+    return ids
+
+
+@pytest.fixture
+def refusing_failures(bench: Bench) -> Iterator[None]:
+    """While the fixture lasts, the database takes no failure, as if a right were missing."""
+    bench.sql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " RAISE 'not now'; END $$;"
+        " CREATE TRIGGER refuse BEFORE INSERT ON task_error FOR EACH ROW EXECUTE FUNCTION refuse()"
+    )
+    yield
+    bench.sql("DROP FUNCTION IF EXISTS refuse() CASCADE")
+
+
+@pytest.mark.usefixtures("refusing_failures")
+def test_an_outcome_that_is_refused_holds_up_none(bench: Bench, counted: list[int]) -> None:
+    writes_one(bench)
+
+    @bench.handler("fails", max_attempts=1)
+    def fails(_ctx: Any) -> None:
+        raise ValueError
+
+    @bench.handler("waits")
+    def waits(ctx: Any) -> None:
+        ctx.connection.execute(text("SELECT 1"))
+
+    bad = bench.create("fails")
+    good = [bench.create("t"), bench.create("waits"), bench.create("waits"), bench.create("t")]
+    child = warm(warm(bench.child(give_back_after=60)), "waits")
+    threading.Thread(target=child.execute, args=(None, [bad, *good])).start()
+
+    until(lambda: set(counted) >= {good[0], good[1], good[3]})  # the third of these flushed itself
+    assert bench.states(good) == ["SUCCEEDED"] * 4
+    assert bench.state(bad) == "RUNNING"
+    bench.sql("DROP FUNCTION refuse() CASCADE")
+    until(lambda: bench.state(bad) == "FAILED")
+    until(lambda: not child.in_hand)
+
+
+class TestTheDeadline:
+    def test_what_takes_too_long_is_sent_again_alone(
+        self, bench: Bench, counted: list[int]
+    ) -> None:
+        """Its function switches the limit of a statement off, which no text shows."""
+        bench.sql(
+            "CREATE FUNCTION hurries_not() RETURNS void LANGUAGE plpgsql AS $$ BEGIN"
+            " PERFORM set_config('statement_timeout', '0', true); END $$;"
+            " INSERT INTO effect VALUES (0, 'held')"
+        )
+        writes_one(bench)
+
+        @bench.handler("slow")
+        def slow(ctx: Any) -> None:
+            ctx.write("SELECT hurries_not()")
+            ctx.write("UPDATE effect SET note = note || '!' WHERE task_id = 0")
+
+        ids = [bench.create("t"), bench.create("slow"), bench.create("t")]
+        child = warm(bench.child(give_back_after=60, lease="3s"))  # a sixth of it a round trip
+        with bench.engine.connect() as holder:
+            holder.execute(text("UPDATE effect SET note = 'mine' WHERE task_id = 0"))
+            threading.Thread(target=child.execute, args=(None, ids)).start()
+            until(lambda: set(counted) == {ids[0], ids[2]}, 20)
+            assert bench.states(ids) == ["SUCCEEDED", "RUNNING", "SUCCEEDED"]
+            holder.commit()
+        until(lambda: not child.in_hand)
+
+        assert bench.states(ids) == ["SUCCEEDED"] * 3
+        assert bench.sql("SELECT note FROM effect WHERE task_id = 0") == "mine!"
+        bench.sql("DROP FUNCTION hurries_not()")
+
+    def test_more_writes_than_a_round_trip_takes_are_sent_by_their_run(
+        self, bench: Bench, counted: list[int]
+    ) -> None:
+        @bench.handler()
+        def h(ctx: Any) -> None:
+            for n in range(late_commits.MOST_WRITES + 1):
+                ctx.write(INSERT, (ctx.task_id, str(n)))
+
+        task_id = bench.create()
+
+        carry_out(bench, [task_id])
+
+        assert counted == []
+        assert bench.effects(task_id) == late_commits.MOST_WRITES + 1
+
+    def test_steps_that_are_late_end_their_connection(self, database_url: str) -> None:
+        url = make_url(database_url).set(drivername="postgresql")
+        connection = psycopg.connect(url.render_as_string(hide_password=False))
+        cursor = psycopg.ClientCursor(connection)
+        steps = cursor._execute_gen("SELECT pg_sleep(60)")  # as psycopg itself waits
+        began = time.monotonic()
+
+        with pytest.raises(psycopg.OperationalError, match="did not answer within"):
+            connection.wait(in_time(steps, 0.2))
+
+        assert time.monotonic() - began < 30
+        connection.close()
+
+    def test_steps_in_time_return_what_they_return(self) -> None:
+        def steps() -> Any:
+            ready = yield "wanted"
+            return ready
+
+        waited = in_time(steps(), 60.0)
+
+        assert next(waited) == "wanted"
+        with pytest.raises(StopIteration) as end:
+            waited.send(1)
+        assert end.value.value == 1
+
+
+def test_a_commit_that_fails_loses_no_success_behind_it(bench: Bench, counted: list[int]) -> None:
+    """The transaction is over then, so those behind it in the round trip commit."""
+    bench.sql(
+        "CREATE FUNCTION hides() RETURNS void LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'DECLARE c"
+        " CURSOR WITH HOLD FOR SELECT 1 / (relpages - relpages) FROM pg_class'; END $$"
+    )
+
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        ctx.write(INSERT, (ctx.task_id, ""))
+        if ctx.biz_key:
+            ctx.write("SELECT hides()")
+
+    ids = [bench.create(biz_key="bad" if n == 2 else None) for n in range(6)]
+
+    carry_out(bench, ids, give_back_after=60)
+
+    good = [*ids[:2], *ids[3:]]
+    assert bench.states(good) == ["SUCCEEDED"] * 5
+    assert sorted(counted) == good
+    assert (bench.state(ids[2]), bench.effects(ids[2])) == ("FAILED", 0)
+    bench.sql("DROP FUNCTION hides()")
+
+
+class TestACommitWithoutAnAnswer:
+    def run(self, bench: Bench, lose: str) -> int:
+        """Let one task write whose COMMIT is lost, or the answer to it; return its id."""
+        url = make_url(bench.url)
+        with FaultProxy((url.host or "", url.port or 0), only=b"INTO effect") as proxy:
+
+            @bench.handler()
+            def h(ctx: Any) -> None:
+                getattr(proxy, lose)(b"tasks_app COMMIT")
+                ctx.write(INSERT, (ctx.task_id, ""))
+
+            task_id = bench.create()
+            child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
+            child.execute(None, [task_id])
+            until(lambda: child.inflight.empty)
+            child.stop()
+            assert proxy.lost == 1
+        return task_id
+
+    def test_is_flushed_before_it_is_counted(
+        self, bench: Bench, counted: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        flushed: list[int] = []
+        known = late_commits.flush
+
+        def flush(connection: Any, fences: Any) -> Any:
+            assert counted == []
+            flushed.extend(fence.task_id for fence in fences)
+            return known(connection, fences)
+
+        monkeypatch.setattr(late_commits, "flush", flush)
+
+        task_id = self.run(bench, "lose_reply_to")
+
+        assert flushed == counted == [task_id]
+
+    def test_is_no_success_where_somebody_else_has_the_task(
+        self, bench: Bench, counted: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It never reached the server, and its lease was over before it was sent again."""
+        known = late_commits.LateCommits._unanswered
+
+        def retaken(late: Any, settlements: Any) -> None:
+            known(late, settlements)
+            bench.sql(RETAKEN, id=settlements[0].fence.task_id)
+
+        monkeypatch.setattr(late_commits.LateCommits, "_unanswered", retaken)
+
+        task_id = self.run(bench, "lose_request")
+
+        assert (counted, bench.state(task_id), bench.effects(task_id)) == ([], "RUNNING", 0)
+
+
+def test_who_has_ended_a_task_is_found_in_its_row(bench: Bench) -> None:
+    with bench.engine.begin() as connection:
+        done, failed, running = (claimed_task(connection) for _ in range(3))
+        settle_one(connection, ending(done, Event.SUCCEED))
+        settle_one(connection, ending(failed, Event.FAIL))
+        other = done.fence._replace(attempt=done.fence.attempt + 1)
+        nowhere = done.fence._replace(task_id=10**9)
+
+        found = [
+            is_ended_by(connection, fence)
+            for fence in (done.fence, other, failed.fence, running.fence, nowhere)
+        ]
+
+    assert found == [True, False, False, False, True]
