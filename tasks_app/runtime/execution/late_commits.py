@@ -196,7 +196,11 @@ class LateCommits:
             self._inflight.keep_unflushed(settlement)
 
     def _lost(self, settlement: Settlement) -> None:
-        """Its fence is no more: its own commit stands that was not answered, or somebody else's."""
+        """Its fence is no more: its own commit stands that was not answered, or somebody else's.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: it is not known which; it stays in flight.
+        """
         if settlement.fence in self._unsure:
             with self._database.single() as connection:
                 stands = is_ended_by(connection, settlement.fence)
