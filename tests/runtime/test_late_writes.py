@@ -13,11 +13,11 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DataError
 
 from tasks_app import NewTask, create_group
-from tasks_app.runtime.execution import late_commits
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.late_writes import MOST_NAMES
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
 from tests.runtime.bench import EFFECT, Bench
+from tests.runtime.execution.flushes import flushes_and_counts
 from tests.runtime.execution.warm_child import carry_out, warm
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
@@ -799,19 +799,7 @@ class TestTheLog:
         def h(ctx: Any) -> None:
             ctx.write("SELECT 1 / %s", (int(ctx.biz_key != "bad"),))
 
-        calls: list[str] = []
-        known = late_commits.flush, late_commits.count_settled
-
-        def flush(connection: Any, fences: Any) -> Any:
-            calls.append(f"{len(fences)} flushed")
-            return known[0](connection, fences)
-
-        def count(settlements: Any, states: Any) -> None:
-            calls.append(f"{len(settlements)} counted")
-            known[1](settlements, states)
-
-        monkeypatch.setattr(late_commits, "flush", flush)
-        monkeypatch.setattr(late_commits, "count_settled", count)
+        calls = flushes_and_counts(monkeypatch)
         ids = [bench.create(biz_key="bad" if n == 2 else None) for n in range(5)]
 
         carry_out(bench, ids, give_back_after=60, flush_after=60)

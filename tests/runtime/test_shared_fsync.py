@@ -13,9 +13,9 @@ from sqlalchemy.engine import make_url
 
 from tasks_app.embedded import Postgres
 from tasks_app.pool.schema import migrate
-from tasks_app.runtime.execution import late_commits
 from tasks_app.runtime.worker.child import Child
 from tests.runtime.bench import EFFECT, Bench
+from tests.runtime.execution.flushes import flushes_and_counts
 from tests.runtime.execution.warm_child import carry_out, warm
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
@@ -95,19 +95,7 @@ def test_it_is_flushed_before_a_success_is_counted(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     touching(bench)
-    calls: list[str] = []
-    known = late_commits.flush, late_commits.count_settled
-
-    def flush(connection: Any, fences: Any) -> Any:
-        calls.append(f"{len(fences)} flushed")
-        return known[0](connection, fences)
-
-    def count(settlements: Any, states: Any) -> None:
-        calls.append(f"{len(settlements)} counted")
-        known[1](settlements, states)
-
-    monkeypatch.setattr(late_commits, "flush", flush)
-    monkeypatch.setattr(late_commits, "count_settled", count)
+    calls = flushes_and_counts(monkeypatch)
 
     carry_out(bench, [bench.create() for _ in range(4)], **ALONE)
 
