@@ -2,11 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-# Tests wait more than they work; each job starts servers of its own, about 150 MB.
-JOBS ?= 4
+# Each starts servers of its own, about 150 MB. Those of the second tier wait more than they work.
+JOBS ?= 2
+ALL_JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick test-long check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-dashboard bench-gate bench-scrape scale scaling scaling-measure test-pg16 test-server test-newest test-lowest format docs site screenshots release-check release lock clean
+.PHONY: help setup demo test test-all check model mutants torture zombies late-commits torture-smoke fuzz stateful bench bench-quick bench-memory bench-dashboard bench-gate bench-scrape scale scaling scaling-measure newest lowest format docs site screenshots release-check release lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -27,30 +28,14 @@ demo: $(READY)  ## watch a shop's day on real PostgreSQL, Valkey and Celery
 	@$(BIN)/tasks-app demo $(ARGS)
 
 # Or each process that a test starts would compile the whole package anew.
-test test-quick test-long test-server: export PYTHONDONTWRITEBYTECODE =
-# A file is one job's, which starts its workers once; tests/conftest.py says which files come first.
-PYTEST := -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
-test: $(READY)  ## the suite, on servers that it starts itself (4 to 5 minutes on two cores)
-	@$(BIN)/python $(PYTEST) -m "not edge and not long" $(ARGS)
+test test-all: export PYTHONDONTWRITEBYTECODE =
+PYTEST := -m pytest -q -n $(JOBS) --dist worksteal
+test: $(READY)  ## the first tier: no process beside the servers that it starts, no waiting for time (three minutes on two cores)
+	@$(BIN)/python $(PYTEST) -m "not test_all" $(ARGS)
 
-QUICK := tests/domain tests/pool tests/monitor tests/docs tests/runtime/test_outcomes.py tests/runtime/test_effects.py
-test-quick: $(READY)  ## rules, SQL, documents and one run of each outcome: for the inner loop (a minute)
-	@$(BIN)/python $(PYTEST) -m "not edge and not long and not processes" --deselect tests/pool/test_stateful.py \
-		--deselect tests/pool/test_stateful_gates.py $(QUICK) $(ARGS)
-
-test-long: $(READY)  ## what takes seconds each: whole days, releases, wheels, storms (minutes)
-	@$(BIN)/python $(PYTEST) -m long $(ARGS)
-
-test-pg16: $(READY)  ## everything that touches the database, on PostgreSQL 16
-	@TASKS_APP_TEST_POSTGRES=16 $(BIN)/python $(PYTEST) tests/pool tests/runtime $(ARGS)
-
-# What touches the database: the pool, those who work on it, commands, a worker with beat and broker.
-DATABASE_TESTS := tests/pool tests/runtime tests/batch tests/monitor tests/cli tests/django tests/broker/test_walk.py \
-	tests/broker/test_tasks.py tests/broker/checks/test_start.py tests/broker/publish/test_two_pools.py tests/edge/test_matrix.py
-test-server: $(READY)  ## the same and a worker's walk, on the PostgreSQL of TASKS_APP_TEST_POSTGRES_URL
-	@test -n "$(TASKS_APP_TEST_POSTGRES_URL)" || { echo "Set TASKS_APP_TEST_POSTGRES_URL to a server's URL:" \
-		"its role may make databases and roles. See CONTRIBUTING.md."; exit 2; }
-	@$(BIN)/python $(PYTEST) -m "edge or not edge" $(DATABASE_TESTS) $(ARGS)
+# ONLY="tests/broker -k beat" for a part, POSTGRES=16 or a server's URL, PACKAGES=newest or lowest
+test-all: $(READY) $(PACKAGES)  ## both tiers (half an hour); CONTRIBUTING.md says what ONLY=, POSTGRES= and PACKAGES= do
+	@$(if $(PACKAGES),.venv-$(PACKAGES)/bin,$(BIN))/python -m tests.everything --jobs $(ALL_JOBS) --only "$(ONLY)" --postgres "$(POSTGRES)" -- $(ARGS)
 
 check: $(READY)  ## format, lint, types, floors, the quick part of the model
 	@$(BIN)/ruff format --check .
@@ -80,7 +65,7 @@ torture-smoke: $(READY)  ## kill -9 everything during 20,000 tasks, then count (
 COUNT ?= 10000
 SEED ?= $(shell date +%s)
 fuzz: $(READY)  ## forged messages, odd payloads, a canary; COUNT=10000 of them, replay with SEED=
-	@FUZZ_COUNT=$(COUNT) FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -s -m "edge or not edge" --timeout 900 --hypothesis-seed=$(SEED) \
+	@FUZZ_COUNT=$(COUNT) FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -s --timeout 900 --hypothesis-seed=$(SEED) \
 		tests/fuzz tests/broker/test_flower_guard.py tests/pool/tasks/test_payloads.py $(ARGS)
 
 EXAMPLES ?= 2000
@@ -88,9 +73,6 @@ stateful: $(READY)  ## the pool's verbs against a model, batches of any key and 
 	@echo "SEED=$(SEED)"
 	@STATEFUL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -s --hypothesis-seed=$(SEED) tests/pool/test_stateful.py \
 		tests/pool/test_stateful_gates.py tests/runtime/test_odd_handlers.py tests/batch/test_once.py tests/batch/test_any_file.py $(ARGS)
-
-edge: $(READY)  ## long proofs of the Celery edge: kills, drains, outages (many minutes)
-	@$(BIN)/python -m pytest -m edge tests/edge tests/runtime/db/test_odd_settings.py $(ARGS)
 
 bench: $(READY)  ## measure us and the peers, write docs/performance.md (half an hour; be alone on the machine)
 	@$(BIN)/python -m benchmarks run --minutes 33 $(ARGS); status=$$?; \
@@ -120,22 +102,20 @@ bench-scrape: $(READY)  ## what a scrape takes beside a million rows, and they o
 bench-gate: $(READY)  ## has something become slower than benchmarks/gate.json says? (two minutes)
 	@$(BIN)/python -m benchmarks gate $(ARGS)
 
-NEWEST := .venv-newest
-test-newest: $(READY)  ## the suite on the newest of all that pyproject allows, in an environment of its own
+# PACKAGES= of test-all: the newest or the oldest of all that pyproject allows, in an environment of its own.
+SHOWN := grep -E '^(alembic|billiard|celery|kombu|psycopg|pydantic|redis|sqlalchemy) '
+newest: $(READY)
 	@$(BIN)/python -m pip install --quiet uv
-	@$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(NEWEST)
-	@$(BIN)/uv pip install --quiet --upgrade --python $(NEWEST)/bin/python -r requirements/dev.in -e '.[demo,encryption]'
-	@$(BIN)/uv pip list --python $(NEWEST)/bin/python | grep -E '^(alembic|billiard|celery|kombu|psycopg|pydantic|redis|sqlalchemy) '
-	@$(NEWEST)/bin/python $(PYTEST) $(ARGS)
+	@$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python .venv-newest
+	@$(BIN)/uv pip install --quiet --upgrade --python .venv-newest/bin/python -r requirements/dev.in -e '.[demo,encryption]'
+	@$(BIN)/uv pip list --python .venv-newest/bin/python | $(SHOWN)
 
-LOWEST := .venv-lowest
-test-lowest: $(READY)  ## the suite on the oldest of all that pyproject allows, in an environment of its own
+lowest: $(READY)
 	@$(BIN)/python -m pip install --quiet uv
-	@$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(LOWEST)
-	@$(BIN)/uv pip compile --quiet --resolution lowest-direct --python $(LOWEST)/bin/python pyproject.toml --extra demo --extra encryption -o $(LOWEST)/lowest.txt
-	@$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python -r requirements/dev.in -e '.[demo,encryption]' -c $(LOWEST)/lowest.txt
-	@$(BIN)/uv pip list --python $(LOWEST)/bin/python | grep -E '^(alembic|billiard|celery|kombu|psycopg|pydantic|redis|sqlalchemy) '
-	@$(LOWEST)/bin/python $(PYTEST) $(ARGS)
+	@$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python .venv-lowest
+	@$(BIN)/uv pip compile --quiet --resolution lowest-direct --python .venv-lowest/bin/python pyproject.toml --extra demo --extra encryption -o .venv-lowest/lowest.txt
+	@$(BIN)/uv pip install --quiet --python .venv-lowest/bin/python -r requirements/dev.in -e '.[demo,encryption]' -c .venv-lowest/lowest.txt
+	@$(BIN)/uv pip list --python .venv-lowest/bin/python | $(SHOWN)
 
 format: $(READY)  ## let ruff format and fix
 	@$(BIN)/ruff format .
@@ -185,4 +165,4 @@ lock: $(READY)  ## pin the newest versions that pyproject allows
 	@cd requirements && $(PIN) --upgrade release.in -o release.txt
 
 clean:  ## remove .venv and ./.tasks_app
-	@rm -rf .venv $(NEWEST) $(LOWEST) .tasks_app
+	@rm -rf .venv .venv-newest .venv-lowest .tasks_app

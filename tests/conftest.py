@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
@@ -18,10 +20,9 @@ from tasks_app.embedded import Postgres, Stack, Valkey, temporary
 from tasks_app.embedded.servers import cluster, programs
 from tasks_app.pool.retention.partitions import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
-from tests.broker.rabbitmq import NO_RABBITMQ
-from tests.pg_cron import NO_PG_CRON
-from tests.releases import NO_INDEX, NO_PEER, NO_RELEASE
-from tests.servers import GIVEN, NO_PGBOUNCER, NOT_OURS, Databases
+from tests import tiers, warm_connections
+from tests.servers import GIVEN, NOT_OURS, Databases
+from tests.warm_connections import WARM
 
 HERE = Path(__file__).parent
 
@@ -30,6 +31,9 @@ os.environ.pop("TASKS_APP_BROKER_URL", None)
 
 if os.environ.get("TASKS_APP_TEST_POSTGRES") == "16":
     programs.POSTGRES_FOLDER, cluster.LOCALE = "pginstall", ()
+
+tiers.install()
+warm_connections.install()
 
 # A shared machine is slow at times; that is no reason to fail.
 settings.register_profile("tasks_app", deadline=None)
@@ -54,21 +58,34 @@ EMPTY = f"""
     DO $$
     BEGIN
         IF EXISTS (
-            SELECT FROM string_to_array('{TABLES}', ', ') AS t(names), unnest(names) AS name
-            LEFT JOIN pg_partition_tree(name) ON true
-            WHERE pg_table_size(coalesce(relid, name::regclass)) > {LARGE} * 8192)
+            SELECT FROM pg_class WHERE relkind = 'r' AND starts_with(relname, 'task_')
+            AND pg_relation_size(oid) > {LARGE} * 8192)
         THEN
             TRUNCATE {TABLES};
         ELSE
             {"; ".join(f"DELETE FROM {table}" for table in TABLES.split(", "))};
         END IF;
+        INSERT INTO task_lease (name, holder, token, rank, held_since, done_at)
+            VALUES ('maintain', 'the last test', gen_random_uuid(), 0, now(), now());
     END $$
 """
+"""Maintenance is as if just done: half of what a drain of one task takes would be maintenance."""
 
 
 ORDER = os.environ.get("TASKS_APP_TEST_ORDER")
 """A number: files come in some order, which it decides."""
-FIRST = ("examples", "broker", "embedded", "deployment", "cli", "runtime", "batch", "pool")
+FIRST = (
+    "edge",
+    "peers",
+    "examples",
+    "broker",
+    "embedded",
+    "deployment",
+    "cli",
+    "runtime",
+    "batch",
+    "pool",
+)
 """Folders whose files take long; at the end there is something for every job."""
 
 
@@ -78,7 +95,8 @@ CASES = pytest.StashKey[set[str]]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put files in order."""
+    """Give each test its tier, and put files in order."""
+    tiers.mark(items)
     config.stash[CASES] = {item.nodeid for item in items}
     files = list(dict.fromkeys(item.path for item in items))
     if ORDER:
@@ -93,23 +111,38 @@ def _place(folder: str) -> int:
     return FIRST.index(folder) if folder in FIRST else len(FIRST)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    """Hold a test of the first tier to its rules; it may use warm connections."""
+    WARM.turn(on=tiers.is_first(item) and "cold_connections" not in item.fixturenames)
+    with tiers.guarding(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """The same."""
+    with tiers.guarding(item):
+        return (yield)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say loudly what was not tested: a skipped test is easily overlooked."""
+    """Say what was not tested, one line a reason: a skipped test is easily overlooked."""
     skipped = terminalreporter.stats.get("skipped", ())
-    words = (str(report.longrepr[-1]).removeprefix("Skipped: ") for report in skipped)
-    reasons = (NO_RABBITMQ, NO_PGBOUNCER, NOT_OURS, NO_RELEASE, NO_INDEX, NO_PEER, NO_PG_CRON)
-    loud = Counter(word for word in words if word.startswith(reasons))
-    if loud:
-        terminalreporter.section("NOT TESTED", yellow=True, bold=True)
-    for reason, number in loud.items():
-        terminalreporter.write_line(f"{number} x {reason}", yellow=True)
+    reasons = Counter(str(report.longrepr[-1]).removeprefix("Skipped: ") for report in skipped)
+    if reasons:
+        terminalreporter.section("NOT TESTED HERE", yellow=True, bold=True)
+    for reason, number in reasons.most_common():
+        terminalreporter.write_line(f"{number:4d} x {reason}", yellow=True)
 
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
     """PostgreSQL and Valkey for the session, in a folder that is removed afterwards."""
-    with temporary() as servers:
-        _hurry(servers.postgres)
+    with ExitStack() as end:
+        with tiers.servers_start():
+            servers = end.enter_context(temporary())
+            _hurry(servers.postgres)
         yield servers
 
 
@@ -123,6 +156,7 @@ def _hurry(postgres: Postgres) -> None:
 
 
 @pytest.fixture(scope="session")
+@tiers.starts_processes
 def postgres(stack: Stack) -> Postgres:
     """The session's PostgreSQL, for tests that stop it."""
     if GIVEN:
@@ -196,6 +230,18 @@ def connection(engine: Engine) -> Iterator[Connection]:
 
 
 @pytest.fixture
+def maintenance_due(engine: Engine) -> None:
+    """Nobody has maintained the pool yet."""
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM task_lease WHERE name = 'maintain'")
+
+
+@pytest.fixture
+def cold_connections() -> None:
+    """Nothing is left of a connection that is closed, as for users."""
+
+
+@pytest.fixture
 def healthy(engine: Engine) -> None:
     """Skip what needs a server that is set well."""
     with engine.connect() as connection:
@@ -216,3 +262,9 @@ def open_folder() -> Iterator[Path]:
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def pytest_collection_finish() -> None:
+    """Let the collector leave alone what stays: the thousands of tests and their modules."""
+    gc.collect()
+    gc.freeze()

@@ -17,6 +17,7 @@ from sqlalchemy import URL, Connection, NullPool, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.finding import Finding
+from tests.warm_connections import WARM
 
 VARIABLE = "TASKS_APP_TEST_POSTGRES_URL"
 GIVEN = os.environ.get(VARIABLE)
@@ -61,6 +62,7 @@ class Databases:
 
     def create(self, name: str, copied_from: str = "") -> str:
         """Make an empty one, or a copy, in place of one of that name; return its URL."""
+        WARM.clear()  # a database in use is no template
         if name in self._made:
             self.drop(name)
         with self._engine.connect() as connection:

@@ -38,6 +38,7 @@ def test_every_name_is_fetched_from_the_room_that_type_checkers_see() -> None:
         assert getattr(tasks_app, name) is getattr(sys.modules[room], name)
 
 
+@pytest.mark.test_all
 def test_the_package_alone_imports_nothing() -> None:
     """Every `celery` command and every probe passes here."""
     modules = "import sys; before = set(sys.modules); import tasks_app; "
@@ -49,6 +50,7 @@ def test_the_package_alone_imports_nothing() -> None:
 SLOW = "alembic billiard celery click flower kombu psutil psycopg pydantic_settings redis rich"
 
 
+@pytest.mark.test_all
 def test_a_producer_imports_nothing_that_it_does_not_need() -> None:
     """Of these, psycopg and the settings come with the first task."""
     names = in_a_process_of_its_own(
@@ -59,6 +61,7 @@ def test_a_producer_imports_nothing_that_it_does_not_need() -> None:
     assert "sqlalchemy.ext.asyncio" not in names
 
 
+@pytest.mark.test_all
 def test_a_producers_import_takes_little_more_than_what_its_own_imports_take() -> None:
     code = (
         "from time import process_time as t; a = t(); import sqlalchemy.orm, pydantic; b = t();"
@@ -68,6 +71,7 @@ def test_a_producers_import_takes_little_more_than_what_its_own_imports_take() -
     assert any(float(in_a_process_of_its_own(code)) <= 1.3 for _ in range(20))
 
 
+@pytest.mark.test_all
 def test_star_and_dir_show_every_name() -> None:
     said = in_a_process_of_its_own(
         "import tasks_app; seen = dir(tasks_app); from tasks_app import *;"
@@ -82,6 +86,7 @@ def test_a_misspelt_name_is_refused_as_everywhere() -> None:
         exec("from tasks_app import create_tusk", {})
 
 
+@pytest.mark.test_all
 def test_what_helps_your_alembic_brings_neither_celery_nor_alembic() -> None:
     code = "import sys; from tasks_app.alembic import include_name; print(*sys.modules)"
     names = in_a_process_of_its_own(code).split()

@@ -20,6 +20,7 @@ from tasks_app.celery_tasks import outbox
 from tasks_app.locks import LockedRow, RowLock, hold, hold_row
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.testing import drain
+from tests.cases import in_one_test
 
 NOWHERE = "postgresql+psycopg://nobody@127.0.0.1:1/nothing"
 """Nothing here connects."""
@@ -149,31 +150,29 @@ WRONG: list[tuple[Any, str]] = [
 NO_SESSION: list[tuple[Any, str]] = [*WRONG, (ENGINE, "An Engine is no")]
 
 
-@pytest.mark.parametrize(
-    ("given", "said"), [*NO_SESSION, (AsyncSession(), "An AsyncSession is no")]
-)
-@pytest.mark.parametrize("name", SYNC)
+@in_one_test("given, said", [*NO_SESSION, (AsyncSession(), "An AsyncSession is no")])
+@in_one_test("name", SYNC)
 def test_no_session(name: str, given: Any, said: str) -> None:
     assert_refused(lambda: call(name, given, SYNC[name]), f"{said} Session or Connection")
 
 
-@pytest.mark.parametrize(("given", "said"), [*NO_SESSION, (Session(), "A Session is no")])
-@pytest.mark.parametrize("name", ASYNC)
+@in_one_test("given, said", [*NO_SESSION, (Session(), "A Session is no")])
+@in_one_test("name", ASYNC)
 def test_no_async_session(name: str, given: Any, said: str) -> None:
     assert_refused(
         lambda: call(name, given, ASYNC[name]), f"{said} AsyncSession or AsyncConnection"
     )
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
+@in_one_test(
+    "given, said",
     [
         *WRONG,
         (Session(), "A Session is no"),
         (create_async_engine(NOWHERE), "An AsyncEngine is no"),
     ],
 )
-@pytest.mark.parametrize("name", ENGINES)
+@in_one_test("name", ENGINES)
 def test_no_engine(name: str, given: Any, said: str) -> None:
     assert_refused(lambda: call(name, given, ENGINES[name]), f"{said} Engine")
 

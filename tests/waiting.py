@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
 POLL_S = 0.01
+_NEVER = threading.Event()
 
 
 def until(condition: Callable[[], T], timeout_s: float = 10.0, what: str = "it") -> T:
@@ -20,5 +22,5 @@ def until(condition: Callable[[], T], timeout_s: float = 10.0, what: str = "it")
     while not (answer := condition()):
         if time.monotonic() > ends:
             raise AssertionError(f"{what} did not happen within {timeout_s:g} s (last: {answer!r})")
-        time.sleep(POLL_S)
+        _NEVER.wait(POLL_S)
     return answer

@@ -43,7 +43,7 @@ def job(yard: Yard, flaw: Flaw, **options: Any) -> Any:
     return yard.job(yard.step(flaw, commit_every=5, max_attempts=1, **options))
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 def test_fail_fast_calls_the_others_off(yard: Yard, flaw: Flaw) -> None:
     yard.rows(MANY)
     it = job(yard, flaw, cuts=(26, 51, *range(76, MANY)))
@@ -67,6 +67,7 @@ def test_fail_fast_calls_the_others_off(yard: Yard, flaw: Flaw) -> None:
     assert yard.calls[before][0] == 56  # the checkpoint of the third was behind 55
 
 
+@pytest.mark.test_all
 def test_continue_does_all_others_and_fails_at_the_end(yard: Yard, flaw: Flaw) -> None:
     it = job(yard, flaw, on_abort="continue")
 
@@ -84,6 +85,7 @@ def test_continue_does_all_others_and_fails_at_the_end(yard: Yard, flaw: Flaw) -
     assert sorted(chain(*yard.calls[before:])) == list(range(56, 76))
 
 
+@pytest.mark.test_all
 def test_a_partition_is_tried_again_from_its_checkpoint(yard: Yard, flaw: Flaw) -> None:
     it = job(yard, flaw, on_abort=("retry_partition", 2))
 
@@ -100,6 +102,7 @@ def test_a_partition_is_tried_again_from_its_checkpoint(yard: Yard, flaw: Flaw) 
     assert yard.done == list(range(1, 101))
 
 
+@pytest.mark.test_all
 def test_a_partition_that_succeeds_when_tried_again_completes_the_job(yard: Yard) -> None:
     yard.rows(100)
     flaw = Flaw(yard)
@@ -114,6 +117,7 @@ def test_a_partition_that_succeeds_when_tried_again_completes_the_job(yard: Yard
     assert yard.done == list(range(1, 101))
 
 
+@pytest.mark.test_all
 def test_compensate_undoes_what_was_committed(yard: Yard, flaw: Flaw) -> None:
     undone: list[int] = []
 
@@ -140,6 +144,7 @@ def test_compensate_undoes_what_was_committed(yard: Yard, flaw: Flaw) -> None:
     assert yard.done == list(range(1, 101))
 
 
+@pytest.mark.test_all
 def test_a_compensation_that_fails_fails_the_step(yard: Yard, flaw: Flaw) -> None:
     def undo(ctx: Any) -> None:
         ctx.connection.execute(text("DELETE FROM done"))
@@ -154,6 +159,7 @@ def test_a_compensation_that_fails_fails_the_step(yard: Yard, flaw: Flaw) -> Non
     assert len(yard.done) == 80  # the compensation is rolled back
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     ("join", "status"),
     [
@@ -174,6 +180,7 @@ def test_joins_that_can_do_without(yard: Yard, flaw: Flaw, join: Any, status: Ba
     assert yard.done == sorted(done + (list(range(1, 101)) if both else []))
 
 
+@pytest.mark.test_all
 def test_any_is_done_with_the_first_one_and_calls_the_others_off(yard: Yard) -> None:
     yard.rows(MANY)
 
@@ -203,6 +210,7 @@ def test_what_waits_is_called_off_by_the_join_before_anybody_claims_it(yard: Yar
     assert yard.view(begun.batch_id).batch.status is BatchStatus.COMPLETED
 
 
+@pytest.mark.test_all
 def test_a_partition_that_kills_its_process_is_failed_by_the_join(yard: Yard) -> None:
     """As a poison task: it lies in the error pool, and no handler said a word."""
     yard.rows(100)

@@ -33,6 +33,7 @@ def refusing(yard: Yard, *bad: int) -> Any:
     return chunk
 
 
+@pytest.mark.test_all
 def test_rows_that_fail_are_left_out_with_their_reasons(yard: Yard) -> None:
     yard.rows(100)
     bad = (7, 8, 60)
@@ -68,6 +69,7 @@ def test_more_than_may_be_left_out_fail_the_partition(yard: Yard) -> None:
     assert yard.sql("SELECT count(*) FROM task_batch_skip") == 0
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("commit", ["every", "end"])
 def test_partitions_side_by_side_leave_out_no_more_than_the_limit_together(
     yard: Yard, commit: str
@@ -129,6 +131,7 @@ def test_only_what_may_be_left_out_is(yard: Yard) -> None:
     assert yard.run(yard.job(step)).batch.status is BatchStatus.FAILED
 
 
+@pytest.mark.test_all
 def test_rows_are_left_out_of_one_commit_at_the_end_too(yard: Yard) -> None:
     yard.rows(100)
 
@@ -138,6 +141,7 @@ def test_rows_are_left_out_of_one_commit_at_the_end_too(yard: Yard) -> None:
     assert yard.done == [i for i in range(1, 101) if i != 7]
 
 
+@pytest.mark.test_all
 def test_the_chunks_before_the_one_that_fails_stay_and_are_not_read_again(yard: Yard) -> None:
     yard.rows(100)
     seen: list[int] = []
@@ -157,6 +161,7 @@ def test_the_chunks_before_the_one_that_fails_stay_and_are_not_read_again(yard: 
     assert [i for i in set(seen) if seen.count(i) > 1] == list(range(51, 61))
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("code", ["40001", "40P01", "55P03"])
 def test_what_passes_is_waited_out_and_charges_nothing(yard: Yard, code: str) -> None:
     yard.rows(20)
@@ -177,6 +182,7 @@ def test_what_passes_is_waited_out_and_charges_nothing(yard: Yard, code: str) ->
     assert yard.sql("SELECT count(*) FROM task_attempt") == 0
 
 
+@pytest.mark.test_all
 def test_a_checkpoint_that_cannot_be_written_takes_its_rows_back(yard: Yard) -> None:
     """The database refuses the second one, once: a sequence knows of no rollback."""
     yard.rows(30)
@@ -226,6 +232,7 @@ def test_a_handler_that_rolls_back_fails_the_run(yard: Yard, of: str, options: A
     assert yard.done == list(range(1, done + 1))
 
 
+@pytest.mark.test_all
 def test_a_handler_may_roll_back_a_savepoint_of_its_own(yard: Yard) -> None:
     yard.rows(30)
 
@@ -241,6 +248,7 @@ def test_a_handler_may_roll_back_a_savepoint_of_its_own(yard: Yard) -> None:
     assert yard.done == list(range(1, 31))
 
 
+@pytest.mark.test_all
 def test_a_real_deadlock_with_somebody_online(yard: Yard) -> None:
     yard.rows(20)
     met, first = threading.Event(), [True]
@@ -283,6 +291,7 @@ class Stock(Versioned, Base):
     amount: Mapped[int]
 
 
+@pytest.mark.test_all
 def test_a_row_that_changed_meanwhile_is_read_again(yard: Yard) -> None:
     """The version refuses the write; the chunk is read anew, and nothing is charged."""
     yard.sql("CREATE TABLE IF NOT EXISTS stock (id int PRIMARY KEY, amount int, version int)")
@@ -306,6 +315,7 @@ def test_a_row_that_changed_meanwhile_is_read_again(yard: Yard) -> None:
     assert yard.sql("SELECT sum(amount) FROM stock") == 4 * 11 + 101
 
 
+@pytest.mark.test_all
 def test_a_worker_that_stops_gives_back_at_a_chunk(yard: Yard) -> None:
     yard.rows(100)
     job = yard.job(
@@ -332,6 +342,7 @@ def test_a_worker_that_stops_gives_back_at_a_chunk(yard: Yard) -> None:
     assert yard.done == list(range(1, 101))
 
 
+@pytest.mark.test_all
 def test_a_turn_that_is_over_lets_others_run(yard: Yard) -> None:
     yard.rows(100)
     runs: list[int] = []
@@ -347,6 +358,7 @@ def test_a_turn_that_is_over_lets_others_run(yard: Yard) -> None:
     assert yard.done == list(range(1, 101))
 
 
+@pytest.mark.test_all
 def test_a_queue_that_stands_still_holds_a_run_at_its_next_chunk(yard: Yard) -> None:
     yard.tuning = replace(yard.tuning, look_every_s=0)
     yard.rows(100)
@@ -369,6 +381,7 @@ def test_a_queue_that_stands_still_holds_a_run_at_its_next_chunk(yard: Yard) -> 
     assert yard.view(begun.batch_id).batch.status is BatchStatus.COMPLETED
 
 
+@pytest.mark.test_all
 def test_a_cancelled_task_stops_at_a_chunk(yard: Yard) -> None:
     yard.rows(100)
 
@@ -385,7 +398,7 @@ def test_a_cancelled_task_stops_at_a_chunk(yard: Yard) -> None:
     assert yard.sql("SELECT count(*) FROM task_error") == 0
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 def test_a_connection_that_is_lost_is_no_rows_fault(yard: Yard) -> None:
     """The run ends, uncharged, and another goes on behind the last commit."""
     yard.rows(30)
@@ -423,7 +436,7 @@ def test_nobody_waits_for_a_run_but_while_it_commits(yard: Yard, commit: str) ->
     assert view.tallies["step"].counts[:3] == (30, 30, 0)
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 def test_a_chunk_whose_lease_is_lost_is_rolled_back(yard: Yard) -> None:
     yard.rows(20)
     first = [True]

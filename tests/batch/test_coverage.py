@@ -58,6 +58,7 @@ def given_table(connection: Connection, key_type: KeyType, keys: Sequence[Any]) 
     fill(connection, COLUMNS[key_type], keys)
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("planner", [Even(parts=3), Even(rows=4, over=2), Hash(parts=3)])
 @pytest.mark.parametrize("key_type", COLUMNS)
 @given(data=st.data())
@@ -117,6 +118,7 @@ def test_text_is_split_by_code_points_whatever_the_columns_language(
     assert all('COLLATE "C"' in sql for sql in compared)
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     ("key_type", "widths"),
     [
@@ -140,6 +142,7 @@ def test_fixed(
         assert_each_row_has_one_owner(connection, plan, len(keys))
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("key_type", COLUMNS)
 @given(data=st.data())
 @whole
@@ -157,6 +160,7 @@ def test_lists(connection: Connection, key_type: KeyType, data: st.DataObject) -
     assert_each_row_has_one_owner(connection, again, len(keys))
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("key_type", COLUMNS)
 @given(data=st.data())
 @whole
@@ -195,7 +199,7 @@ def make_partitioned(connection: Connection, kind: str) -> None:
         )
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 @pytest.mark.parametrize("each", [Amount(parts=1), Amount(parts=3), Amount(rows=2)])
 @pytest.mark.parametrize("key_type", COLUMNS)
 @given(data=st.data())

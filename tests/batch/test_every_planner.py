@@ -138,6 +138,7 @@ def taken_by(name: str, data: str) -> list[Any]:
     return [key for key in keys if key is not None or not name.startswith("indicator")]
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     ("name", "data"), [pair for pair in product(PLANNERS, DATA) if fits(*pair)]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from sqlalchemy import text
 
 from tests.batch.yard import Yard
@@ -9,6 +10,7 @@ from tests.runtime.hints.ear import Ear, ear, told  # noqa: F401  the fixture
 from tests.waiting import until
 
 
+@pytest.mark.test_all
 def test_all_tasks_behind_the_first_are_hinted_at(yard: Yard, ear: Ear) -> None:  # noqa: F811
     yard.rows(100)
     steps = yard.step(cuts=(50,)), yard.step(name="two", cuts=(50,))

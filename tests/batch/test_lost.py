@@ -94,6 +94,7 @@ def step_of(view: BatchView) -> tuple[StepStatus, str]:
     return step.status, str(step.error)
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("word", [":plan", ":join", ":reduce"])
 @pytest.mark.parametrize(
     ("end", "told"),
@@ -125,6 +126,7 @@ def test_a_step_whose_task_ends_for_good_has_failed_and_goes_on_with_a_restart(
     assert yard.done == ALL
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("told", ["fail", "cancel"])
 def test_a_partition_whose_task_ends_in_the_pool_ends_the_step(yard: Yard, told: str) -> None:
     yard.rows(100)
@@ -142,6 +144,7 @@ def test_a_partition_whose_task_ends_in_the_pool_ends_the_step(yard: Yard, told:
     assert yard.done == ALL
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize(("word", "end"), [("", cancelled), ("", fails), (":plan", fails)])
 def test_a_task_that_is_retried_by_hand_when_its_step_has_ended_changes_nothing(
     yard: Yard, word: str, end: Callable[..., None]
@@ -165,6 +168,7 @@ def test_a_task_that_is_retried_by_hand_when_its_step_has_ended_changes_nothing(
     assert yard.done == ALL
 
 
+@pytest.mark.test_all
 def test_a_partition_that_is_retried_by_hand_while_its_step_goes_on_is_done(yard: Yard) -> None:
     yard.rows(100)
     batch_id = yard.start(yard.job(yard.step(on_abort="continue"))).batch_id
@@ -178,7 +182,7 @@ def test_a_partition_that_is_retried_by_hand_while_its_step_goes_on_is_done(yard
     assert yard.done == ALL
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 def test_a_join_that_is_retried_by_hand_goes_on_unless_its_step_was_ended(
     yard: Yard, database: Database
 ) -> None:
@@ -196,6 +200,7 @@ def test_a_join_that_is_retried_by_hand_goes_on_unless_its_step_was_ended(
     assert yard.view(second).batch.status is BatchStatus.FAILED
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("word", [":plan", ":reduce"])
 def test_what_has_done_its_work_and_is_requeued_does_it_no_second_time(
     yard: Yard, word: str
@@ -215,6 +220,7 @@ def test_what_has_done_its_work_and_is_requeued_does_it_no_second_time(
     assert yard.sql("SELECT count(*) FROM task_group") == 3
 
 
+@pytest.mark.test_all
 def test_what_is_at_work_is_left_alone(yard: Yard, database: Database) -> None:
     batch_id = yard.start(reduced(yard)).batch_id
     while yard.sql("SELECT count(*) FROM task_pending"):
@@ -225,6 +231,7 @@ def test_what_is_at_work_is_left_alone(yard: Yard, database: Database) -> None:
     assert yard.view(batch_id).batch.status is BatchStatus.COMPLETED
 
 
+@pytest.mark.test_all
 def test_one_of_two_steps_is_ended_and_the_other_goes_on(yard: Yard, database: Database) -> None:
     job = yard.job(yard.step(), yard.step(name="other", after=[]))
     batch_id = yard.start(job).batch_id
@@ -241,6 +248,7 @@ def test_one_of_two_steps_is_ended_and_the_other_goes_on(yard: Yard, database: D
     assert yard.done == ALL
 
 
+@pytest.mark.test_all
 def test_an_instance_that_was_to_stop_is_stopped(yard: Yard, database: Database) -> None:
     job = yard.job(yard.step())
     batch_id = go_until(yard, job, ":join")
@@ -253,6 +261,7 @@ def test_an_instance_that_was_to_stop_is_stopped(yard: Yard, database: Database)
     assert yard.go_on_with(job, batch_id).batch.status is BatchStatus.COMPLETED
 
 
+@pytest.mark.test_all
 def test_who_restarts_it_just_now_is_neither_waited_for_nor_undone(
     yard: Yard, database: Database
 ) -> None:

@@ -69,6 +69,7 @@ def completes(yard: Yard, source: Any, **options: Any) -> list[Any]:
     return got[0]
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("name", PLANNERS)
 def test_a_table_without_rows_is_done(yard: Yard, name: str) -> None:
     yard.sql("ANALYZE todo")
@@ -78,6 +79,7 @@ def test_a_table_without_rows_is_done(yard: Yard, name: str) -> None:
     assert yard.sql("SELECT count(*) FROM pg_views WHERE viewname LIKE 'todo_part%'") == 0
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("join", ["all", "any", ("quorum", 0.5), "best_effort"])
 def test_of_no_partitions_all_are_complete(yard: Yard, tmp_path: Path, join: Any) -> None:
     path = tmp_path / "rows.csv"
@@ -86,6 +88,7 @@ def test_of_no_partitions_all_are_complete(yard: Yard, tmp_path: Path, join: Any
     assert completes(yard, File(str(path)), join=join) == []
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     ("form", "content", "planner"),
     [
@@ -106,12 +109,14 @@ def test_a_file_without_records_is_done(
     completes(yard, File(str(path), form), planner=planner)
 
 
+@pytest.mark.test_all
 def test_an_extract_of_nothing_is_done(yard: Yard, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
 
     assert completes(yard, TODO, planner=Extract(parts=4, path=str(path))) == []
 
 
+@pytest.mark.test_all
 def test_a_query_that_finds_nothing_is_done(yard: Yard) -> None:
     yard.rows(10)
     rows = table("todo", column("id"))
@@ -119,6 +124,7 @@ def test_a_query_that_finds_nothing_is_done(yard: Yard) -> None:
     completes(yard, Query(select(rows.c.id).where(rows.c.id > 100), "id"))
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("planner", ["indicator", "indicator beside"])
 def test_marks_none_of_which_waits_are_done(yard: Yard, planner: str) -> None:
     if planner == "indicator":
@@ -127,6 +133,7 @@ def test_marks_none_of_which_waits_are_done(yard: Yard, planner: str) -> None:
     assert len(completes(yard, TODO, planner=PLANNERS[planner])) == 2
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("parts", [0, 2])
 @pytest.mark.parametrize("each", [Amount(parts=1), Amount(rows=10)])
 def test_a_table_in_parts_or_without_any_is_done(yard: Yard, parts: int, each: Amount) -> None:
@@ -140,6 +147,7 @@ def test_a_table_in_parts_or_without_any_is_done(yard: Yard, parts: int, each: A
     assert len(found) == parts
 
 
+@pytest.mark.test_all
 def test_ranges_that_people_keep_of_a_table_without_rows_are_done(yard: Yard) -> None:
     with yard.engine.begin() as connection:
         partitions.insert(connection, "kept", planned(connection))
@@ -151,10 +159,12 @@ def planned(connection: Connection) -> Any:
     return Even(parts=1).plan(connection, TODO)
 
 
+@pytest.mark.test_all
 def test_a_commit_at_the_end_of_nothing_is_done(yard: Yard) -> None:
     completes(yard, TODO, planner=Even(parts=1), commit="end")
 
 
+@pytest.mark.test_all
 def test_a_restart_finds_what_came_meanwhile_where_there_was_no_partition(
     yard: Yard, tmp_path: Path
 ) -> None:

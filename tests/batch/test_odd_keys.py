@@ -95,6 +95,7 @@ def ids(ctx: Any, rows: Sequence[Any]) -> None:
     )
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("parts", [1, 3])
 def test_each_row_is_done_once(yard: Yard, odd: Any, kind: str, parts: int) -> None:
@@ -108,6 +109,7 @@ def test_each_row_is_done_once(yard: Yard, odd: Any, kind: str, parts: int) -> N
     assert yard.done == list(range(1, number + 1))
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("beside", [True, False])
 def test_each_row_is_taken_once_and_what_is_left_out_is_marked(
@@ -134,6 +136,7 @@ def test_each_row_is_taken_once_and_what_is_left_out_is_marked(
         assert yard.sql("SELECT id FROM odd WHERE mark = 'error'") == 2
 
 
+@pytest.mark.test_all
 def test_a_row_that_is_left_out_is_named_by_its_whole_key(yard: Yard, odd: Any) -> None:
     odd("numeric of 40 digits")
 
@@ -146,6 +149,7 @@ def test_a_row_that_is_left_out_is_named_by_its_whole_key(yard: Yard, odd: Any) 
     assert yard.sql("SELECT key FROM task_batch_skip") == str(int(DIGITS) + 7)
 
 
+@pytest.mark.test_all
 def test_a_list_has_both_instants_that_a_clock_shows_as_one(yard: Yard, odd: Any) -> None:
     """When it is put back: 00:30Z and 01:30Z are both half past two in Berlin."""
     number = odd("instants when the clock is put back")

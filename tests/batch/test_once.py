@@ -165,6 +165,7 @@ def step_of(odd: Odd) -> Step:
     return Step("step", odd.source, chunk=lambda *_: None, planner=odd.planner, page_by=odd.page_by)
 
 
+@pytest.mark.test_all
 @pytest.mark.timeout(0)
 @given(data=st.data())
 @any_table

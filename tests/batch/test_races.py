@@ -101,6 +101,7 @@ def tasks_named(yard: Yard, name: str) -> int:
     return int(yard.sql("SELECT count(*) FROM task_all WHERE name = :name", name=name))
 
 
+@pytest.mark.test_all
 def test_a_stop_waits_for_the_last_chunk_and_finds_its_partition_complete(
     yard: Yard, job: BatchJob
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_stop_waits_for_the_last_chunk_and_finds_its_partition_complete(
     assert yard.done == list(range(1, 21))  # of the second step alone
 
 
+@pytest.mark.test_all
 def test_a_last_chunk_waits_for_a_stop_and_ends_its_partition(yard: Yard, job: BatchJob) -> None:
     batch_id = begun(yard, job)
     run = Run(yard, batch_id)
@@ -148,6 +150,7 @@ def test_a_last_chunk_waits_for_a_stop_and_ends_its_partition(yard: Yard, job: B
     assert yard.statuses(batch_id) == ["COMPLETED", "STOPPED"]
 
 
+@pytest.mark.test_all
 def test_of_two_restarts_at_once_one_begins(yard: Yard, job: BatchJob) -> None:
     batch_id = failed(yard, job)
     with two(yard.engine) as (a, b):
@@ -164,6 +167,7 @@ def test_of_two_restarts_at_once_one_begins(yard: Yard, job: BatchJob) -> None:
     assert tasks_named(yard, "job:step:plan") == 2
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("commits", [True, False])
 def test_of_two_starts_of_what_has_failed_one_begins(
     yard: Yard, job: BatchJob, commits: bool
@@ -212,6 +216,7 @@ def test_of_two_starts_of_something_new_one_makes_it(
     assert tasks_named(yard, "job:step:plan") == 1
 
 
+@pytest.mark.test_all
 def test_a_start_that_waits_for_an_abandonment_begins_anew(yard: Yard, job: BatchJob) -> None:
     batch_id = failed(yard, job)
     with two(yard.engine) as (a, b):
@@ -225,6 +230,7 @@ def test_a_start_that_waits_for_an_abandonment_begins_anew(yard: Yard, job: Batc
     assert made.batch_id != batch_id
 
 
+@pytest.mark.test_all
 def test_two_last_partitions_at_once_make_one_join_and_one_next_step(
     yard: Yard, job: BatchJob
 ) -> None:
@@ -273,6 +279,7 @@ def test_a_step_that_ends_and_a_run_at_its_last_chunk_are_in_no_deadlock(
     assert yard.statuses(batch_id) == ["STOPPED", "COMPLETED"]
 
 
+@pytest.mark.test_all
 def test_what_is_being_planned_is_not_abandoned(yard: Yard) -> None:
     yard.rows(20)
     answers: list[Any] = []

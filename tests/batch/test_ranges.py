@@ -25,6 +25,7 @@ whole = settings(
 )
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("key_type", COLUMNS)
 @given(data=st.data())
 @whole

@@ -55,6 +55,7 @@ def by(engine: Engine, modulus: int) -> int:
     return wrong
 
 
+@pytest.mark.test_all
 def test_another_modulus_in_small_commits(table: Yard) -> None:
     told: list[int] = []
 
@@ -135,6 +136,7 @@ def test_a_row_that_others_move_meanwhile_is_met_in_the_next_pass(table: Yard) -
     assert by(table.engine, 5) == 0
 
 
+@pytest.mark.test_all
 def test_again_and_again(table: Yard) -> None:
     rebalance(table.engine)
     with pytest.raises(PlanError, match="is by 5 already"):
@@ -151,6 +153,7 @@ def test_again_and_again(table: Yard) -> None:
     assert table.sql(triggers) == ["tasks_app:bucket:2"]
 
 
+@pytest.mark.test_all
 def test_it_is_refused_while_an_instance_that_is_not_complete_reads_by_it(table: Yard) -> None:
     job = table.job(table.step(planner=Hash(parts=3, column="bucket"), commit_every=2000))
     begun = table.start(job)

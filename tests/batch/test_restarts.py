@@ -26,6 +26,7 @@ class Month(BaseModel):
     dry: bool = False
 
 
+@pytest.mark.test_all
 def test_the_same_parameters_are_the_same_instance(yard: Yard) -> None:
     yard.rows(10)
     job = yard.job(yard.step(), params=Month, identified_by=["month"])
@@ -66,6 +67,7 @@ def test_two_who_start_at_once_make_one(yard: Yard) -> None:
     assert yard.sql("SELECT count(*) FROM task_pending") == 1
 
 
+@pytest.mark.test_all
 def test_a_step_failure_is_gone_on_with_after_a_fix_of_the_code(yard: Yard) -> None:
     """The first step is complete and not called again; its code may be gone."""
     yard.rows(100)
@@ -90,6 +92,7 @@ def test_a_step_failure_is_gone_on_with_after_a_fix_of_the_code(yard: Yard) -> N
     assert yard.done == sorted([*range(1, 101)] * 3)
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("cuts", [(), (10, 20, 30, 40, 50, 60, 70, 80, 90)])
 def test_another_number_of_partitions_leaves_the_plan_that_was_begun(
     yard: Yard, cuts: tuple[int, ...]
@@ -112,6 +115,7 @@ def test_another_number_of_partitions_leaves_the_plan_that_was_begun(
     assert len(yard.parts(view.batch.id)) == 4
 
 
+@pytest.mark.test_all
 def test_what_has_not_started_may_be_divided(yard: Yard) -> None:
     """What has begun keeps its range and its checkpoint."""
     yard.rows(100)
@@ -132,6 +136,7 @@ def test_what_has_not_started_may_be_divided(yard: Yard) -> None:
     assert len(yard.parts(view.batch.id)) == 6  # the third had begun, the fourth is three now
 
 
+@pytest.mark.test_all
 def test_stop_ends_at_a_chunk_and_a_restart_goes_on_there(yard: Yard) -> None:
     yard.rows(100)
     begun: list[int] = []
@@ -160,6 +165,7 @@ def test_stop_ends_at_a_chunk_and_a_restart_goes_on_there(yard: Yard) -> None:
     )
 
 
+@pytest.mark.test_all
 def test_a_stop_before_anything_ran(yard: Yard) -> None:
     yard.rows(10)
     job = yard.job(yard.step())
@@ -173,6 +179,7 @@ def test_a_stop_before_anything_ran(yard: Yard) -> None:
     assert yard.done == list(range(1, 11))
 
 
+@pytest.mark.test_all
 def test_who_does_not_run_cannot_be_stopped(yard: Yard) -> None:
     view = yard.run(yard.job(yard.step()))
 
@@ -182,6 +189,7 @@ def test_who_does_not_run_cannot_be_stopped(yard: Yard) -> None:
         yard.stop(12345)
 
 
+@pytest.mark.test_all
 def test_an_abandoned_instance_makes_room_for_another(yard: Yard) -> None:
     yard.rows(10)
 
@@ -210,6 +218,7 @@ def test_what_runs_is_not_abandoned(yard: Yard) -> None:
         abandon_job(connection, begun.batch_id)
 
 
+@pytest.mark.test_all
 def test_an_instance_whose_tasks_are_gone_can_go_on(yard: Yard) -> None:
     """Its join is in the error pool: nobody is left who would say how it ended."""
     yard.rows(100)
@@ -251,6 +260,7 @@ def test_a_run_that_was_left_behind_writes_nothing_any_more(yard: Yard) -> None:
         assert partition_progress.start(connection, part.id, task.fence) is None
 
 
+@pytest.mark.test_all
 def test_a_step_that_is_new_in_the_code_of_a_run_is_done_in_it(yard: Yard) -> None:
     """Workers were replaced while the instance ran."""
     yard.rows(20)
@@ -267,6 +277,7 @@ def test_a_step_that_is_new_in_the_code_of_a_run_is_done_in_it(yard: Yard) -> No
     assert yard.done == sorted([*range(1, 21)] * 2)
 
 
+@pytest.mark.test_all
 def test_a_join_of_an_earlier_run_changes_nothing(yard: Yard) -> None:
     """An operator requeues it after the restart."""
     yard.rows(100)
@@ -304,6 +315,7 @@ def test_a_job_that_nobody_declares_cannot_be_started(yard: Yard) -> None:
         start_job(connection, "nothing")
 
 
+@pytest.mark.test_all
 def test_a_restart_of_a_plan_that_was_refused_plans_anew(yard: Yard) -> None:
     yard.rows(20)
 

@@ -19,6 +19,7 @@ from tasks_app.domain.partition.sources import Table
 from tests.batch.yard import TODO, Yard
 
 
+@pytest.mark.test_all
 def test_each_row_is_done_once(yard: Yard) -> None:
     yard.rows(100)
 
@@ -46,6 +47,7 @@ def test_a_job_exists_if_its_transaction_commits(yard: Yard) -> None:
     assert begun.new
 
 
+@pytest.mark.test_all
 def test_a_table_without_rows(yard: Yard) -> None:
     view = yard.run(yard.job(yard.step()))
 
@@ -62,6 +64,7 @@ def test_a_step_that_reads_nothing_is_called_once(yard: Yard) -> None:
     assert calls == [[]]
 
 
+@pytest.mark.test_all
 def test_steps_run_in_their_order_and_a_diamond_in_its_own(yard: Yard) -> None:
     order: list[str] = []
 
@@ -78,6 +81,7 @@ def test_steps_run_in_their_order_and_a_diamond_in_its_own(yard: Yard) -> None:
     assert (order[0], set(order[1:3]), order[3]) == ("a", {"b", "c"}, "d")
 
 
+@pytest.mark.test_all
 def test_parameters_reach_the_source_the_planner_and_the_handler(yard: Yard) -> None:
     class Params(BaseModel):
         table: str
@@ -98,6 +102,7 @@ def test_parameters_reach_the_source_the_planner_and_the_handler(yard: Yard) -> 
     assert sum(found) == 40
 
 
+@pytest.mark.test_all
 def test_reduce_gets_what_partitions_leave_by_number(yard: Yard) -> None:
     yard.rows(100)
 
@@ -126,6 +131,7 @@ def test_reduce_gets_what_partitions_leave_by_number(yard: Yard) -> None:
     assert yard.done == [0]
 
 
+@pytest.mark.test_all
 def test_a_reduce_that_fails_fails_its_step_and_is_all_that_runs_again(yard: Yard) -> None:
     yard.rows(100)
     broken = [True]
@@ -164,6 +170,7 @@ def test_one_commit_at_the_end(yard: Yard) -> None:
     assert yard.done == list(range(1, 101))
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize(("says", "written"), [(1, 12), (-1, 100), ("many", 100), (True, 100)])
 def test_a_handler_may_say_how_many_rows_it_wrote(yard: Yard, says: Any, written: int) -> None:
     yard.rows(100)

@@ -24,6 +24,7 @@ from tests.batch.yard import DONE, TODO, Yard
 PLACES = {n: [f"place {n}", f"place {n + 3}"] for n in (1, 2, 3)} | {4: ["place 0", None]}
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     ("source", "planner"),
     [
@@ -61,6 +62,7 @@ def test_each_row_once_whatever_splits_it(yard: Yard, source: Any, planner: Any)
     assert yard.sql("SELECT count(*) FROM pg_views WHERE viewname LIKE 'todo_part%'") == 0
 
 
+@pytest.mark.test_all
 def test_lines_of_a_file_and_those_that_cannot_be_read(yard: Yard, folder: Path) -> None:
     lines = [f'{i},"name, of\n{i}"' for i in range(1, 101)]
     lines[49] = "50"
@@ -84,6 +86,7 @@ def test_lines_of_a_file_and_those_that_cannot_be_read(yard: Yard, folder: Path)
     assert left_out.reason.startswith("ValueError: 1 fields")
 
 
+@pytest.mark.test_all
 def test_json_lines_go_on_behind_the_last_chunk(yard: Yard, folder: Path) -> None:
     (folder / "people.jsonl").write_text("".join(f'{{"id": {i}}}\n' for i in range(1, 51)))
     seen: list[int] = []
@@ -161,6 +164,7 @@ def test_marked_rows_that_fail_are_marked_so(yard: Yard) -> None:
     assert yard.sql("SELECT id FROM todo WHERE mark = 'error'") == 13
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("marker", [Marker("mark"), None], ids=["in the table", "beside"])
 def test_rows_that_others_have_in_hand_are_waited_for(yard: Yard, marker: Marker | None) -> None:
     """They may roll back, as here: then the rows are done by who waited."""
@@ -221,6 +225,7 @@ def lines(path: Path, ids: range) -> None:
     path.write_text("".join(f'{{"id": {i}}}\n' for i in ids))
 
 
+@pytest.mark.test_all
 def test_a_file_that_was_changed_between_two_runs_is_not_read_on(yard: Yard, folder: Path) -> None:
     """Where the first run stopped is a place in the file as it was."""
     path = folder / "people.jsonl"
@@ -274,6 +279,7 @@ def test_marked_rows_and_one_commit_at_the_end_are_refused(yard: Yard) -> None:
     assert yard.calls == []
 
 
+@pytest.mark.test_all
 def test_rows_without_what_they_are_read_by_are_refused_at_the_plan(yard: Yard) -> None:
     """A page that ends before them would be the last that could have them."""
     yard.rows(3)
@@ -291,6 +297,7 @@ def test_rows_without_what_they_are_read_by_are_refused_at_the_plan(yard: Yard) 
     assert yard.parts(view.batch.id) == []
 
 
+@pytest.mark.test_all
 def test_rows_are_told_apart_by_a_primary_key_of_several_columns(yard: Yard) -> None:
     yard.rows(40)
     yard.sql("ALTER TABLE todo DROP CONSTRAINT todo_pkey, ADD PRIMARY KEY (amount, id)")
@@ -304,6 +311,7 @@ def test_rows_are_told_apart_by_a_primary_key_of_several_columns(yard: Yard) -> 
         yard.deploy()
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("key", ["place", "amount", "id"])
 def test_a_row_is_named_by_all_that_is_unique_of_it(yard: Yard, key: str) -> None:
     yard.rows(9)

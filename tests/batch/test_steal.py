@@ -62,6 +62,7 @@ def sizes(yard: Yard, batch_id: int) -> list[int]:
     return [each.counts.read for each in yard.parts(batch_id)]
 
 
+@pytest.mark.test_all
 def test_the_slowest_partition_is_shorter_by_what_it_gives_away(yard: Yard) -> None:
     yard.rows(430)
     plain = yard.run(yard.job(yard.step(cuts=SKEWED)))
@@ -80,6 +81,7 @@ def test_the_slowest_partition_is_shorter_by_what_it_gives_away(yard: Yard) -> N
     assert view.alive == 0
 
 
+@pytest.mark.test_all
 def test_workers_share_what_one_partition_has(yard: Yard) -> None:
     """The slowest does half of what it would do alone: in rows, as seconds are the machine's."""
     yard.rows(400)
@@ -122,6 +124,7 @@ def test_workers_share_what_one_partition_has(yard: Yard) -> None:
     assert max(rows.values()) <= 240
 
 
+@pytest.mark.test_all
 def test_the_rest_has_the_next_number_and_reduce_gets_all_by_number(yard: Yard) -> None:
     yard.rows(60)
 
@@ -144,6 +147,7 @@ def test_the_rest_has_the_next_number_and_reduce_gets_all_by_number(yard: Yard) 
     assert sorted(i for part in result for i in part[3]) == list(range(1, 61))
 
 
+@pytest.mark.test_all
 def test_nothing_is_given_away_while_a_partition_waits(yard: Yard) -> None:
     """The first three find others that wait; the last divides what it has."""
     yard.rows(400)
@@ -160,6 +164,7 @@ def test_nothing_is_given_away_while_a_partition_waits(yard: Yard) -> None:
     assert len(yard.parts(view.batch.id)) > 4
 
 
+@pytest.mark.test_all
 def test_without_it_no_partition_is_divided(yard: Yard) -> None:
     yard.rows(400)
 
@@ -168,6 +173,7 @@ def test_without_it_no_partition_is_divided(yard: Yard) -> None:
     assert len(yard.parts(view.batch.id)) == 1
 
 
+@pytest.mark.test_all
 def test_the_join_waits_for_the_rest(yard: Yard) -> None:
     """One dies, the other ends: the group has counted both, and the step fails with the number."""
     yard.rows(100)
@@ -192,6 +198,7 @@ def test_the_join_waits_for_the_rest(yard: Yard) -> None:
     assert yard.done == list(range(1, 101))
 
 
+@pytest.mark.test_all
 def test_a_crash_before_the_commit_leaves_the_range_whole(yard: Yard) -> None:
     yard.rows(100)
     begun = yard.start(yard.job(yard.step(cuts=(), steal=True, max_attempts=1)))
@@ -212,6 +219,7 @@ def test_a_crash_before_the_commit_leaves_the_range_whole(yard: Yard) -> None:
     assert len(yard.parts(begun.batch_id)) > 1
 
 
+@pytest.mark.test_all
 def test_a_crash_after_it_is_gone_on_with_in_both_halves(yard: Yard) -> None:
     yard.rows(100)
     fails = [True]
@@ -384,6 +392,7 @@ def test_a_step_that_stops_divides_nothing(yard: Yard) -> None:
         table.give(connection)
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     "planner",
     [
@@ -404,6 +413,7 @@ def test_what_is_no_range_of_keys_is_kept_whole(yard: Yard, planner: Any) -> Non
     assert yard.done == list(range(1, 101))
 
 
+@pytest.mark.test_all
 def test_keys_that_many_rows_have_are_never_divided(yard: Yard) -> None:
     yard.rows(100)
     yard.sql(
@@ -421,6 +431,7 @@ def test_keys_that_many_rows_have_are_never_divided(yard: Yard) -> None:
     assert owned == ["partition 1 (key < 'c')", "partition 2 ('c' <= key)"]
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("key_type", COLUMNS)
 @given(data=st.data())
 @settings(
@@ -502,6 +513,7 @@ def waiting(yard: Yard) -> Iterator[Waiting]:
     del JOBS["job"]
 
 
+@pytest.mark.test_all
 def test_what_waits_is_divided_beside_what_runs(yard: Yard, waiting: Waiting) -> None:
     first = yard.parts(waiting.batch_id)[0]
     with two(yard.engine) as (a, b):
@@ -549,6 +561,7 @@ def test_one_that_starts_just_then_waits_and_has_a_smaller_range(
         assert str(seen.partition) == "partition 1 (key < 26)"
 
 
+@pytest.mark.test_all
 def test_what_does_not_run_is_not_divided(yard: Yard, waiting: Waiting) -> None:
     with yard.engine.connect() as connection:
         with pytest.raises(BatchStateError, match=r"no step nothing\. Name one of: step\."):

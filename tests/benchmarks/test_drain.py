@@ -26,8 +26,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     marks._writers.clear()
 
 
-@pytest.mark.processes
-@pytest.mark.long
+@pytest.mark.test_all
+@pytest.mark.test_all
 def test_a_drain_is_measured_and_audited(stage: Stage) -> None:
     result = drain(stage, SYSTEMS["ours-celery"], 200, "insert")
 

@@ -17,6 +17,7 @@ def test_what_needs_a_python_that_is_not_here_is_not_measured() -> None:
     assert newest_python("x", (3, 11)) == sys.executable
 
 
+@pytest.mark.test_all
 def test_a_step_that_fails_is_told_without_what_it_said(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

@@ -28,6 +28,7 @@ def test_what_was_never_recorded_is_refused() -> None:
     assert not any(finding.holds for finding in gate.judge({}, RECORDED))
 
 
+@pytest.mark.test_all
 def test_the_gate_says_what_became_slower_and_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -54,5 +55,6 @@ def test_the_slowness_that_is_tried_is_that_of_the_machine(
     assert gate._burn_ns(known, 1.5) == 37_500  # half of 0.5 x 150 us
 
 
+@pytest.mark.test_all
 def test_the_calibration_takes_cpu_time() -> None:
     assert 1 < calibrate() < 60_000

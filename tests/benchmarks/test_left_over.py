@@ -13,6 +13,7 @@ from benchmarks import run
 from benchmarks.processes import left_over
 
 
+@pytest.mark.test_all
 def test_nothing_is_measured_beside_processes_of_another_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

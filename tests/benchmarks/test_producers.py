@@ -12,7 +12,7 @@ from benchmarks.scenarios.latency import latency
 from benchmarks.stage import Stage
 from benchmarks.systems import SYSTEMS
 
-pytestmark = [pytest.mark.processes, pytest.mark.long]
+pytestmark = [pytest.mark.test_all]
 OURS = SYSTEMS["ours-celery"]
 
 

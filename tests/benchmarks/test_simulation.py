@@ -92,6 +92,7 @@ def test_threads_of_a_child_share_its_interpreter() -> None:
     assert sorted(ends(clock, *[steps] * 3)) == pytest.approx([0.001, 0.002, 0.003])
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("cost", [INSERT, GROUPS, WAITING], ids=["insert", "groups", "waiting"])
 @pytest.mark.parametrize("flush_ms", [0.1, 5])
 @pytest.mark.parametrize(
@@ -105,6 +106,7 @@ def test_the_closed_form_agrees_with_the_events(
     assert expect(cost, place).rate == pytest.approx(simulate(cost, place).rate, rel=0.15)
 
 
+@pytest.mark.test_all
 def test_the_model_foretells_what_was_measured_here() -> None:
     found = profiles()
     errors = [
@@ -118,7 +120,7 @@ def test_the_model_foretells_what_was_measured_here() -> None:
     assert max(errors) < 0.4
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 @pytest.mark.timeout(600)
 def test_the_page_says_what_the_model_computes() -> None:
     text = page.PAGE.read_text()

@@ -18,6 +18,7 @@ from tasks_app.pool.tasks import browse
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.rabbitmq import NO_RABBITMQ, Rabbit, virtual_host, why_not
 from tests.broker.side_by_side import backend, sample  # noqa: F401  fixtures
+from tests.tiers import starts_processes
 from tests.waiting import until
 
 POOLS = "task_pending, task_completed, task_error, task_attempt, task_dispatch, effect"
@@ -164,6 +165,7 @@ class House:
 
 
 @pytest.fixture(scope="module")
+@starts_processes
 def rabbitmq() -> Iterator[Rabbit]:
     """A virtual host of RabbitMQ; who wants it is skipped where there is none."""
     reason = why_not()
@@ -174,6 +176,7 @@ def rabbitmq() -> Iterator[Rabbit]:
 
 
 @pytest.fixture(scope="module")
+@starts_processes
 def house(
     request: pytest.FixtureRequest,
     shared_engine: Engine,
@@ -194,7 +197,11 @@ def house(
 
 
 @pytest.fixture(autouse=True)
-def _clean(house: House) -> Iterator[None]:
+def _clean(request: pytest.FixtureRequest) -> Iterator[None]:
+    if "house" not in request.fixturenames:
+        yield
+        return
+    house = request.getfixturevalue("house")
     house.clean()
     started = house.started
     yield

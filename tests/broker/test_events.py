@@ -16,7 +16,7 @@ from tests.broker.house.flower_handlers import SECRET
 from tests.broker.listening import Listener
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
 
 FLOWER = {"TASKS_APP_IMPORTS": "flower_handlers", "TASKS_APP_EVENTS_SHOW": "points,shop"}
 SECRETS = {"card": SECRET, "shop": "north"}
@@ -68,7 +68,7 @@ def shown(listener: Listener, task_id: int, state: str) -> Any:
     return listener.task(task_id)
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 def test_a_success_is_shown_with_its_course_and_without_its_data(
     house: House, listener: Listener, worker: CeleryProcess
 ) -> None:
@@ -85,7 +85,7 @@ def test_a_success_is_shown_with_its_course_and_without_its_data(
     assert listener.workers() == {task.worker.hostname}
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 def test_a_retry_is_red_no_longer_when_it_succeeds(
     house: House, listener: Listener, worker: CeleryProcess
 ) -> None:

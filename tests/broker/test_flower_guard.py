@@ -12,7 +12,7 @@ import pytest
 from tests.broker.conftest import House
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
 
 
 def healthy(port: int) -> bool:
@@ -32,7 +32,9 @@ def addresses(pid: int) -> set[str]:
     [
         ([], {"127.0.0.1"}),
         pytest.param(
-            ["--address=0.0.0.0", "--basic_auth=name:password"], {"0.0.0.0"}, marks=pytest.mark.edge
+            ["--address=0.0.0.0", "--basic_auth=name:password"],
+            {"0.0.0.0"},
+            marks=pytest.mark.test_all,
         ),
     ],
     ids=["as it stands", "with a password"],
@@ -47,7 +49,7 @@ def test_it_listens_for_others_only_with_a_password(
     flower.end()
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 def test_it_does_not_start_where_others_would_reach_it_without_one(
     house: House, free_port: int
 ) -> None:

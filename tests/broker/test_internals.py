@@ -35,8 +35,8 @@ rename("start_strategy", Task, Consumer)
 """
 
 
-@pytest.mark.long
-@pytest.mark.processes
+@pytest.mark.test_all
+@pytest.mark.test_all
 def test_a_worker_says_what_it_does_without_and_works(house: House, tmp_path: Path) -> None:
     process = house.worker(**in_all_processes(tmp_path / "site", RENAMED))
     try:
@@ -51,8 +51,8 @@ def test_a_worker_says_what_it_does_without_and_works(house: House, tmp_path: Pa
     assert "Traceback" not in process.log()
 
 
-@pytest.mark.long
-@pytest.mark.processes
+@pytest.mark.test_all
+@pytest.mark.test_all
 def test_a_worker_that_could_not_guard_its_queues_does_not_start(
     house: House, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from tests.broker.conftest import House
 from tests.runtime.notify.conftest import LISTENERS
 from tests.waiting import until
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.test_all
 
 SCANS = {"TASKS_APP_SCAN_INTERVAL": "60s"}
 SOON_S = 20.0

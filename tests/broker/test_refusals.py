@@ -11,7 +11,7 @@ from tests.broker.rabbitmq import Account, account
 from torture.fault_proxy import FaultProxy
 
 pytestmark = [
-    pytest.mark.processes,
+    pytest.mark.test_all,
     pytest.mark.timeout(180, method="thread"),
     pytest.mark.parametrize("house", ["rabbitmq"], indirect=True, scope="module"),
 ]

@@ -18,7 +18,7 @@ from tests.broker.conftest import House
 from tests.docs.reading import blocks, section, text_of
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
 
 CARD = "4929-1234-5678"
 HANDLERS = """

@@ -11,7 +11,7 @@ from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.waiting import until
 
-pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
 
 NUMBER = 500
 OVER = "SELECT count(*) FROM task_completed"

@@ -72,6 +72,7 @@ def ask(engine: Engine, statement: Any) -> Any:
         return connection.execute(statement).scalar()
 
 
+@pytest.mark.test_all
 def test_a_standby_fires_nothing_and_not_again_what_the_leader_fired(make) -> None:
     first, second = make(), make()
     first.age()
@@ -114,6 +115,7 @@ def test_a_leader_that_lost_the_lease_unawares_fires_nothing(make, engine: Engin
     assert ask(engine, NOTED) is None
 
 
+@pytest.mark.test_all
 def test_a_leader_without_its_database_fires_rather_twice_than_never(
     make, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.broker.conftest import House
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
 
 CARD = "4929-1234-5678"
 SHOP = """

@@ -19,7 +19,7 @@ from tests.broker.conftest import House
 from tests.cli.shell import Shell
 from tests.releases import NEXT, NO_RELEASE, code_of, last_release, next_release
 
-pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(600, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(600, method="thread")]
 MAY_STILL = f"The schema has version {NEXT}; this code is of {newest()}, and may still run on it."
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.broker.conftest import House
 from tests.waiting import until
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.test_all
 
 SCANS = {"TASKS_APP_SCAN_INTERVAL": "60s"}
 """Whatever runs in these tests was not found by a scan."""
@@ -57,7 +57,7 @@ print(json.dumps(ids))
     return json.loads(done.stdout)
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     ("imports", "create"),
     [
@@ -85,7 +85,7 @@ def test_a_producer_is_heard_whatever_it_imports(
     assert house.over(ids, SOON_S) == {"SUCCEEDED": len(ids)}
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     "create",
     [
@@ -105,7 +105,7 @@ def test_a_worker_wakes_others_whatever_its_modules_import(
     until(lambda: house.sql(DONE) == len(ids) + ("then=" in create), SOON_S)
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 def test_two_services_on_one_queue_pass_on_what_is_the_others(house: House, tmp_path: Path) -> None:
     """One task a commit, so that each has a hint of its own; half of them go astray at first."""
     other = house.worker(TASKS_APP_IMPORTS="house_handlers", **SCANS)

@@ -14,7 +14,7 @@ from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,7 @@ def test_a_child_past_its_hard_limit_is_killed_and_only_that_task_is_charged(
     assert house.sql("SELECT count(*) FROM task_completed WHERE failures > 0 OR crashes > 0") == 0
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 def test_limits_inside_a_message_hit_only_their_own_tasks(house: House) -> None:
     names = ["late", "late.async", "hang", "stuck.async"]
     ids = {name: house.create(name)[0] for name in names}

@@ -13,7 +13,7 @@ from tests.broker.visit import ENVIRONMENT, Visit
 KILLERS = ("sigkill", "exits_0", "memory_error", "hang_with_the_gil", "daemon_and_exit")
 """The edge's tests have all; a spawned child is slow to start."""
 
-pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(300, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(300, method="thread")]
 
 
 @pytest.fixture(autouse=True, scope="module")

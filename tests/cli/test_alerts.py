@@ -62,7 +62,7 @@ def test_the_list_fits_80_columns(
     assert len(told) == 5
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 @pytest.mark.parametrize("command", ["metrics", "dashboard", "work"])
 def test_what_runs_anyway_watches(
     command: str, shell: Shell, free_port: int, monkeypatch: pytest.MonkeyPatch

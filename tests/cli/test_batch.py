@@ -22,7 +22,7 @@ def work(run: Shell) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 def test_a_job_is_started_shown_and_listed(run: Shell) -> None:
     started = run("batch", "start", "payroll", '{"month": "2026-10"}')
     batch_id = started.stdout.strip()
@@ -44,7 +44,7 @@ def test_a_job_is_started_shown_and_listed(run: Shell) -> None:
     assert re.search(r"^check +1 +key < 11 +COMPLETED +#{10} +10 +10 +0 ", parts, re.MULTILINE)
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 def test_one_that_fails_is_restarted_and_what_it_left_out_is_shown(
     run: Shell, tmp_path: Path
 ) -> None:
@@ -92,7 +92,7 @@ def test_eighty_columns_hold_whole_words(run: Shell, monkeypatch: pytest.MonkeyP
     assert "November as well" in wide[1]
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 def test_one_is_stopped_and_abandoned(run: Shell) -> None:
     batch_id = run("batch", "start", "payroll", '{"month": "x"}').stdout.strip()
     refused = run("batch", "abandon", batch_id)

@@ -63,7 +63,7 @@ def left_behind(engine: Engine) -> str:
     return LEFT
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_it_measures_and_leaves_nothing(shell: Shell, engine: Engine, left_behind: str) -> None:
     with engine.begin() as connection:
         due = pending_task(connection)
@@ -87,7 +87,7 @@ def test_it_measures_and_leaves_nothing(shell: Shell, engine: Engine, left_behin
     assert [tuple(row) for row in rows] == [(due, "PENDING")]
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_it_works_beside_a_pool_in_a_schema(shell: Shell, engine: Engine) -> None:
     process = start(shell, TASKS_APP_SCHEMA="jobs", TASKS_APP_HISTORY="none")
 
@@ -152,7 +152,7 @@ def test_no_other_schema_can_be_dropped(engine: Engine, name: str) -> None:
         bench_schema.drop(connection, name)
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_whoever_stops_it_finds_nothing_left(
     shell: Shell, engine: Engine, sign: signal.Signals
@@ -168,7 +168,7 @@ def test_whoever_stops_it_finds_nothing_left(
     assert schemas(engine) == []
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_what_a_killed_one_leaves_is_dropped_by_the_next(
     shell: Shell, engine: Engine, database_url: str
 ) -> None:

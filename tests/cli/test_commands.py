@@ -162,6 +162,7 @@ def test_a_wrong_setting_is_named_without_its_value(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.test_all
 def test_an_unmigrated_database_names_the_command(
     databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,8 +220,8 @@ def test_an_id_that_is_given_twice_is_one(shell: Shell, engine: Engine) -> None:
     ]
 
 
-@pytest.mark.long
-@pytest.mark.processes
+@pytest.mark.test_all
+@pytest.mark.test_all
 def test_work_drains_the_pool_without_a_broker_and_survives_poison(
     shell: Shell, engine: Engine
 ) -> None:
@@ -240,6 +241,7 @@ def test_work_drains_the_pool_without_a_broker_and_survives_poison(
     assert [a["event"] for a in shown["attempts"]] == ["retry", "retry", "fail"]
 
 
+@pytest.mark.test_all
 def test_work_without_handlers_says_where_they_come_from(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,8 +278,8 @@ def test_scan_publishes_nothing_where_no_worker_lives(shell: Shell) -> None:
     assert "0 ids published" in done.stdout
 
 
-@pytest.mark.long
-@pytest.mark.processes
+@pytest.mark.test_all
+@pytest.mark.test_all
 @pytest.mark.parametrize("folder", [(), ("--folder", "my servers")], ids=["usual", "named"])
 def test_up_urls_down_in_a_folder(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch, folder: tuple[str, ...]

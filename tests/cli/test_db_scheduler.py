@@ -96,6 +96,7 @@ def test_without_pg_cron_it_says_what_to_do(shell: Shell) -> None:
     assert elsewhere.stderr == "The server has no database nowhere. Correct --cron-database.\n"
 
 
+@pytest.mark.test_all
 def test_tasks_in_sql_are_registered_on_request(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

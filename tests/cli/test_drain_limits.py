@@ -17,7 +17,7 @@ from tests.factory import pending_task
 from tests.servers import named
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
 
 CROWDED = "the processes got no connection, since the database has no more to give"
 STOPPED = "the drain was stopped before it came to them"

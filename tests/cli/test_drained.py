@@ -69,8 +69,8 @@ def shell(
     )
 
 
-@pytest.mark.long
-@pytest.mark.processes
+@pytest.mark.test_all
+@pytest.mark.test_all
 @pytest.mark.timeout(300)
 def test_it_counts_what_ran_in_every_way_also_before_a_death(shell: Shell, engine: Engine) -> None:
     numbers = {"runs": 3, "writes": 2, "shares": 2, "once": 1, "later": 1, "fails": 1, "kills": 1}
@@ -100,7 +100,7 @@ def test_a_queue_that_cannot_be_is_refused(shell: Shell, wrong: str) -> None:
     assert "no queue is called" in done.stderr
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 @pytest.mark.timeout(120)
 def test_several_queues_may_be_given_in_one_text(shell: Shell, engine: Engine) -> None:
     with engine.begin() as connection:

@@ -13,7 +13,7 @@ import pytest
 from tasks_app.cli.group import COMMANDS, group, pool
 from tasks_app.embedded import Valkey
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.test_all
 
 BIN = Path(sys.executable).parent
 TWO_WAYS = ([str(BIN / "tasks-app")], [str(BIN / "celery"), "-A", "tasks_app", "pool"])
@@ -51,7 +51,7 @@ def test_the_plugin_imports_click_and_nothing_else_that_costs() -> None:
     }
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 def test_what_goes_wrong_ends_the_same_both_ways(
     broker: Valkey, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -226,7 +226,7 @@ def ended(engine: Engine) -> None:
             connection.execute(text(stop))
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 def test_each_prints_one_document(
     run: Shell,
     known: dict[str, Any],
@@ -257,8 +257,8 @@ def test_each_prints_one_document(
             known["batch"] = value["batch_id"]
 
 
-@pytest.mark.long
-@pytest.mark.processes
+@pytest.mark.test_all
+@pytest.mark.test_all
 def test_the_servers_and_a_drain_print_one_document(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

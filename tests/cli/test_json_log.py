@@ -15,7 +15,7 @@ from tests.broker.celery_process import CeleryProcess
 from tests.cli.shell import Shell
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
 CANARY = "4111-canary"
 HANDLERS = """
 from tasks_app import handler

@@ -92,7 +92,7 @@ def line_of(lines: list[str], task_id: int) -> tuple[str, str]:
     return lines[at], lines[at + 1] if at + 1 < len(lines) else ""
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_eighty_columns_hold_ages_whole_words_and_the_last_error(
     shell: Shell, tasks: dict[str, int]
 ) -> None:
@@ -112,7 +112,7 @@ def test_eighty_columns_hold_ages_whole_words_and_the_last_error(
     assert "SMTPServerDisconnected" in below
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_a_wide_terminal_has_the_remark_beside(shell: Shell, tasks: dict[str, int]) -> None:
     lines = on_a_terminal(200, "list")
 
@@ -197,6 +197,7 @@ CELLS = st.text(st.sampled_from("ab.:é注😀-"), max_size=40)
 WORDS = st.lists(st.text(st.sampled_from("ab.:é注😀-"), min_size=1, max_size=12), max_size=30)
 
 
+@pytest.mark.test_all
 @given(
     rows=st.lists(st.tuples(IDS, CELLS, CELLS, WORDS.map(" ".join)), min_size=1, max_size=5),
     most=st.integers(60, 120),

@@ -48,6 +48,7 @@ def test_schedules_hide_it(shell: Shell, engine: Engine) -> None:
         assert "Ann" in said.stdout
 
 
+@pytest.mark.test_all
 def test_texts_that_were_stored_before_the_rule_are_hidden_too(
     shell: Shell, engine: Engine
 ) -> None:

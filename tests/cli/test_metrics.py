@@ -98,7 +98,7 @@ def test_a_password_is_asked_for(guarded: str) -> None:
     assert get(f"{guarded}/healthz") == (200, "alive\n")
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_a_process_serves_until_it_is_told_to_end(shell: Shell) -> None:
     command = [sys.executable, "-m", "tasks_app", "metrics", "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

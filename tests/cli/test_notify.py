@@ -32,6 +32,7 @@ def test_it_is_installed_and_removed_and_says_how_it_stands(shell: Shell) -> Non
     assert shell.json("notify", "status") == {"installed": True}
 
 
+@pytest.mark.test_all
 def test_it_does_not_wait_long_for_those_who_create_tasks(shell: Shell, engine: Engine) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql("LOCK task_pending IN ROW EXCLUSIVE MODE")

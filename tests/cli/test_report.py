@@ -85,6 +85,7 @@ def test_it_says_what_happened_at_80_columns(shell: Shell, day: None) -> None:
         assert said in words, said
 
 
+@pytest.mark.test_all
 def test_no_message_of_an_error_is_told(shell: Shell, day: None, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     told = [shell("report").stdout, shell("report", "--json").stdout]
@@ -183,6 +184,7 @@ def test_schedules_that_are_late_are_named(shell: Shell, engine: Engine) -> None
     assert re.search(r"nightly 0 late by 5 min now", told)
 
 
+@pytest.mark.test_all
 def test_an_empty_pool_has_a_report_too(shell: Shell, engine: Engine, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     told = shell("report")

@@ -84,6 +84,7 @@ def test_it_is_disabled_and_enabled(run: Shell, engine: Engine) -> None:
     assert next_runs(engine)["often"] is not None
 
 
+@pytest.mark.test_all
 def test_it_tells_what_became_of_the_last_task(run: Shell, engine: Engine) -> None:
     run("schedules", "add", "soon", "cli.echo", "--every", "1h")
     with engine.begin() as connection:

@@ -15,7 +15,7 @@ from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tests.cli.shell import Shell
 from tests.servers import named
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
 
 READS = (
     "The database role {0} may not run tasks: it lacks UPDATE on task_pending and 6 more. The "

@@ -142,8 +142,8 @@ def test_worker_and_beat_end_with_the_same_sentence_and_code(
     assert (end.value.code, said in capsys.readouterr().err) == (status, True)
 
 
-@pytest.mark.long
-@pytest.mark.processes
+@pytest.mark.test_all
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
@@ -178,6 +178,7 @@ def test_doctor_names_a_transport_that_is_not_here(
     assert SECRET not in doctor.stdout + doctor.stderr
 
 
+@pytest.mark.test_all
 def test_a_statement_that_timed_out_is_not_called_an_absent_database(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, database_url: str
 ) -> None:

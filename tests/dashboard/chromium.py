@@ -25,12 +25,13 @@ from tests.dashboard.browser import dashboard
 from tests.dashboard.test_errors import fails
 from tests.dashboard.test_operations import lives
 from tests.dashboard.test_pages import audit, waiting_task
+from tests.tiers import starts_processes
 from tests.waiting import until
 
 Test = TypeVar("Test", bound=Callable[..., None])
 CHROMIUM = os.environ.get("TASKS_APP_TEST_CHROMIUM") or shutil.which("chromium") or ""
 MARKS = [
-    pytest.mark.processes,
+    pytest.mark.test_all,
     pytest.mark.timeout(120, method="thread"),
     pytest.mark.skipif(not CHROMIUM, reason="No Chromium was found. Run: apt-get install chromium"),
 ]
@@ -51,6 +52,7 @@ def posts(*routes: str) -> Callable[[Test], Test]:
 
 
 @pytest.fixture(scope="module")
+@starts_processes
 def chromium() -> Iterator[Any]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

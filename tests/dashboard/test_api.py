@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import hypothesis
+import pytest
 import schemathesis
 from hypothesis import HealthCheck
 from schemathesis.checks import not_a_server_error
@@ -45,6 +46,7 @@ def test_every_route_of_the_api_describes_itself(browser: Browser) -> None:
             assert handler.answers is not None, path
 
 
+@pytest.mark.test_all
 def test_answers_are_what_the_description_says(engine: Engine, settings: Settings) -> None:
     ids = [failed_task(engine, f"boom {number}") for number in range(3)]
     waiting_task(engine, payload={"order": 1}, biz_key="order:1")

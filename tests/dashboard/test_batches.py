@@ -35,6 +35,7 @@ def failed_job(yard: Yard) -> int:  # noqa: F811
     return int(begun.batch_id)
 
 
+@pytest.mark.test_all
 def test_an_instance_with_its_steps(yard: Yard, browser: Browser) -> None:  # noqa: F811
     assert "No batch job has been started" in browser.get("/batches").text
     yard.rows(100)
@@ -51,6 +52,7 @@ def test_an_instance_with_its_steps(yard: Yard, browser: Browser) -> None:  # no
     assert browser.get("/api/batches?status=FAILED").json()["batches"] == []
 
 
+@pytest.mark.test_all
 def test_a_failed_one_is_shown_and_goes_on(yard: Yard, browser: Browser) -> None:  # noqa: F811
     batch_id = failed_job(yard)
     page = browser.get(f"/batches/{batch_id}").text
@@ -72,6 +74,7 @@ def test_a_failed_one_is_shown_and_goes_on(yard: Yard, browser: Browser) -> None
     assert who == ["local (dashboard)"]
 
 
+@pytest.mark.test_all
 def test_only_admins_act(yard: Yard, settings: Settings) -> None:  # noqa: F811
     batch_id = failed_job(yard)
     operator = Browser(dashboard(settings, role=lambda _: "operator", who=lambda _: "bob"))
@@ -80,6 +83,7 @@ def test_only_admins_act(yard: Yard, settings: Settings) -> None:  # noqa: F811
         assert operator.act(f"/batches/{batch_id}/{action}").status_code == 403
 
 
+@pytest.mark.test_all
 def test_many_partitions_share_cells(
     yard: Yard,  # noqa: F811
     browser: Browser,
@@ -113,6 +117,7 @@ def test_wrong_input_is_one_sentence(browser: Browser, path: str, status: int) -
     assert "Traceback" not in answer.text
 
 
+@pytest.mark.test_all
 def test_a_division_that_makes_no_sense(yard: Yard, browser: Browser) -> None:  # noqa: F811
     batch_id = failed_job(yard)
     answer = browser.act(f"/batches/{batch_id}/restart", {"divide": "1"})
@@ -120,6 +125,7 @@ def test_a_division_that_makes_no_sense(yard: Yard, browser: Browser) -> None:  
     assert "divide" in answer.text
 
 
+@pytest.mark.test_all
 def test_a_partition_whose_task_has_failed_is_red_before_the_join(
     yard: Yard,  # noqa: F811
     engine: Engine,

@@ -24,6 +24,7 @@ def states(engine: Engine) -> dict[str, int]:
         return {row.state: row.count for row in rows}
 
 
+@pytest.mark.test_all
 def test_a_cause_is_requeued_in_stages(engine: Engine, browser: Browser) -> None:
     ids = [fails(engine, "shop.Declined", f"order {number}", name="pay") for number in range(15)]
     other = fails(engine, "KeyError", "'zip'", name="pay")

@@ -14,6 +14,7 @@ from tests.dashboard.test_queues import queue
 from tests.factory import claimed_task
 
 
+@pytest.mark.test_all
 def test_limits(engine: Engine, browser: Browser) -> None:
     with engine.begin() as connection:
         task = claimed_task(connection, queue="mail")

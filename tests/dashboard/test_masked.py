@@ -33,6 +33,7 @@ def test_pages_and_the_api_hide_it(browser: Browser, engine: Engine) -> None:
         assert "***" in page.text
 
 
+@pytest.mark.test_all
 def test_texts_that_were_stored_before_the_rule_are_hidden_too(
     browser: Browser, engine: Engine
 ) -> None:

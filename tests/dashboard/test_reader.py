@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
 from tasks_app.dashboard.reader import PageReader
 from tests.waiting import until
 
 
+@pytest.mark.test_all
 def test_nobody_waits_for_what_is_a_little_old() -> None:
     reader, made, go = PageReader("postgresql+psycopg://nowhere"), [0], threading.Event()
 
@@ -52,6 +55,7 @@ def test_what_is_too_old_is_made_at_once() -> None:
     assert reader.soon("key", lambda: next(made), 0.0) == 2
 
 
+@pytest.mark.test_all
 def test_what_takes_long_is_kept_the_longer() -> None:
     reader, made = PageReader("postgresql+psycopg://nowhere"), iter((1, 2, 3))
 

@@ -38,6 +38,7 @@ def test_roles_are_checked(wrong: str) -> None:
         Settings(database_url=URL, dashboard_roles=wrong)
 
 
+@pytest.mark.test_all
 def test_producers_and_workers_import_none_of_it() -> None:
     code = (
         "import sys, tasks_app, tasks_app.celery, tasks_app.runtime.worker.standalone;"

@@ -74,6 +74,7 @@ WHOLE = [
 ]
 
 
+@pytest.mark.test_all
 def test_with_the_log_nothing_is_missing(engine: Engine, browser: Browser, work: Work) -> None:
     task_id = ordered(engine)
     work(transitions="all", log_lines=10)

@@ -18,7 +18,7 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.maintainer import Maintainer
 from tasks_app.runtime.migration import migrate
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.test_all
 
 ENV = """
 import os

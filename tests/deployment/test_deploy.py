@@ -43,6 +43,7 @@ def documented(process: str) -> str:
     return str(command)
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -144,6 +145,7 @@ def test_systemd_gives_workers_time_to_let_go() -> None:
     assert "KillMode=mixed" in worker  # the parent tells its children
 
 
+@pytest.mark.test_all
 def test_systemd_reads_the_units(tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:

@@ -15,7 +15,7 @@ from tasks_app.embedded import Stack
 from tests.broker.celery_process import CeleryProcess
 from tests.waiting import until
 
-pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
 
 BARE = """
 import sys

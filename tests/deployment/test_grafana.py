@@ -68,6 +68,7 @@ def test_a_panel_asks_for_what_is_exported(panel: dict[str, Any]) -> None:
         assert all(legend <= EXPORTED[name] for name in names)
 
 
+@pytest.mark.test_all
 def test_prometheus_can_read_every_query(tmp_path: Path) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:

@@ -15,7 +15,7 @@ from tasks_app import get_task
 from tests.docs.reading import PROJECT
 from tests.releases import NO_INDEX
 
-pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(600, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(600, method="thread")]
 
 KEPT = {"celery": "5.5", "kombu": "5.5", "SQLAlchemy": "2.0", "psycopg": "3.2", "redis": "5.2"}
 VERSIONS = """

@@ -14,7 +14,7 @@ from tasks_app.domain.private_api import Need, PrivateApi
 from tasks_app.runtime.handler_db import driver_internals
 from tests.docs.reading import PROJECT, text_of
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.test_all
 
 PYPROJECT: dict[str, Any] = tomllib.loads(text_of("pyproject.toml"))
 BASE: list[str] = PYPROJECT["project"]["dependencies"]

@@ -13,7 +13,7 @@ from release import archives, licences, version
 from release.environment import Environment
 from tests.docs.reading import PROJECT
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.test_all
 
 TODAY = datetime.date(2026, 12, 1)
 

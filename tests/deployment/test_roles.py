@@ -18,7 +18,7 @@ from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.testing import drain
 from tests.docs.reading import text_of
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.test_all
 
 NAME, PASSWORD = "tasks_app_roles", "of-this-test"
 FORBIDDEN = (
@@ -66,7 +66,7 @@ def shell(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_the_worker_runs_tasks_and_is_neither_owner_nor_superuser(urls: dict[str, str]) -> None:
     assert shell(urls["owner"], "migrate").returncode == 0
     granted = shell(urls["owner"], "grants", "worker", "--role", "tasks_app_worker", "--apply")

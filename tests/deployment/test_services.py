@@ -25,7 +25,7 @@ from tasks_app.embedded.servers.valkey import Valkey
 from tests.docs.reading import PROJECT, text_of
 from tests.waiting import until
 
-pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(150)]
 
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(text_of("docker-compose.yml"))["services"]
 SECRETS = {

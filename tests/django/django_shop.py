@@ -14,6 +14,7 @@ from sqlalchemy import create_engine, make_url, text
 
 from tasks_app.embedded import Valkey
 from tests.servers import Databases
+from tests.tiers import starts_processes
 
 
 class Site:
@@ -64,6 +65,7 @@ class Site:
 
 
 @pytest.fixture(scope="module")
+@starts_processes
 def shop(
     databases: Databases, broker: Valkey, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:

@@ -15,7 +15,9 @@ from tasks_app.domain.errors import InvalidConnectionError
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tests.runtime.bench import Bench
 
-pytest.importorskip("django.tasks", reason="Django has it from 6.0 on")
+pytest.importorskip(
+    "django.tasks", reason="Django's tasks need Django 6.0, which needs Python 3.12"
+)
 from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 from django.tasks import TaskResultStatus as Status

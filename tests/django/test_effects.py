@@ -281,6 +281,7 @@ def test_a_success_that_leaves_no_row(site: Bench, lost: bool) -> None:
     assert site.sql("SELECT count(*) FROM task_all") == (1 if lost else 0)
 
 
+@pytest.mark.test_all
 def test_a_backend_that_is_gone_charges_nothing(site: Bench) -> None:
     @site.handler(max_attempts=1)
     def h(ctx: Any) -> None:

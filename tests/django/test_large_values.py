@@ -86,7 +86,9 @@ def test_a_handler_that_raises_leaves_no_result(site: Bench, kept: dict[str, Any
 @pytest.fixture
 def calls(site: Bench) -> Iterator[Any]:
     """Tasks of Django's own framework."""
-    pytest.importorskip("django.tasks", reason="Django has it from 6.0 on")
+    pytest.importorskip(
+        "django.tasks", reason="Django's tasks need Django 6.0, which needs Python 3.12"
+    )
     from tests.django.shop import calls
 
     lane, site.registry = site.registry.plain_lane, HANDLERS

@@ -17,7 +17,7 @@ from tests.factory import claimed_task, ending
 from tests.waiting import until
 
 pytest.importorskip("django")
-pytestmark = [pytest.mark.long, pytest.mark.processes]
+pytestmark = [pytest.mark.test_all]
 
 
 @pytest.fixture(autouse=True)

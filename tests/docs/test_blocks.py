@@ -26,11 +26,10 @@ import yaml
 
 from tasks_app import Settings
 from tasks_app.runtime.handlers.registry import HANDLERS
-from tests.docs.reading import DOCUMENTS, PROJECT, blocks, text_of
+from tests.cases import in_one_test
+from tests.docs.reading import DOCUMENTS, blocks, text_of
 
-pages = pytest.mark.parametrize(
-    "document", DOCUMENTS, ids=[str(path.relative_to(PROJECT)) for path in DOCUMENTS]
-)
+pages = in_one_test("document", DOCUMENTS)
 READ: dict[str, Callable[[str], Any]] = {
     "yaml": lambda block: list(yaml.safe_load_all(block)),
     "toml": tomllib.loads,
@@ -80,7 +79,7 @@ def test_python_parses_and_imports_what_is_there(document: Path) -> None:
 
 
 @pages
-@pytest.mark.parametrize("language", READ)
+@in_one_test("language", READ)
 def test_files_of_settings_parse(document: Path, language: str) -> None:
     for block in blocks(document.read_text(), language):
         READ[language](block)

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import tasks_app
 from tasks_app import testing
 from tasks_app.domain.queues.queue import QueueOptions
@@ -20,7 +18,8 @@ from tasks_app.runtime.handlers.options import HandlerOptions
 from tasks_app.runtime.schedules.declared import ScheduleOptions
 from tasks_app.testing.contexts import ContextOptions
 from tasks_app.testing.expectation import Where
-from tests.docs.reading import DOCUMENTS, PROJECT, blocks
+from tests.cases import in_one_test
+from tests.docs.reading import DOCUMENTS, blocks
 from tests.docs.test_blocks import parsed
 
 PUBLIC = {
@@ -74,9 +73,7 @@ def misspelt(tree: ast.AST) -> Iterator[str]:
             )
 
 
-@pytest.mark.parametrize(
-    "document", DOCUMENTS, ids=[str(path.relative_to(PROJECT)) for path in DOCUMENTS]
-)
+@in_one_test("document", DOCUMENTS)
 def test_calls_give_options_that_are_there(document: Path) -> None:
     trees = [parsed(block) for block in blocks(document.read_text(), "python")]
 

@@ -9,6 +9,7 @@ import click
 import pytest
 
 from tasks_app.cli.group import group
+from tests.cases import in_one_test
 from tests.docs.reading import (
     DOCUMENTS,
     PROJECT,
@@ -21,9 +22,7 @@ from tests.docs.reading import (
 )
 from verification import configurations
 
-pages = pytest.mark.parametrize(
-    "document", DOCUMENTS, ids=[str(path.relative_to(PROJECT)) for path in DOCUMENTS]
-)
+pages = in_one_test("document", DOCUMENTS)
 DECISIONS = [path for path in DOCUMENTS if path.parent.name == "decisions"]
 INVITED = re.compile(r"tasks-app ([a-z](?:[a-z-]*[a-z])?)([^`|;&#\n]*)")
 
@@ -34,6 +33,7 @@ def _has_test(file: Path, name: str) -> bool:
     return file.is_file() and re.search(here, file.read_text(), re.MULTILINE) is not None
 
 
+@pytest.mark.test_all
 @pages
 def test_links_lead_to_files(document: Path) -> None:
     lost = [
@@ -68,7 +68,7 @@ def test_every_proof_is_a_test(document: Path) -> None:
     assert lost == []
 
 
-@pytest.mark.parametrize("decision", DECISIONS, ids=[path.stem for path in DECISIONS])
+@in_one_test("decision", DECISIONS)
 def test_every_file_that_a_decision_names_is_there(decision: Path) -> None:
     lost = [
         name

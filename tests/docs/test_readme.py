@@ -72,7 +72,7 @@ def test_its_first_code_runs(engine: Engine, database_url: str) -> None:
     assert sent == [1]
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_the_first_steps_work_as_they_are_printed(open_folder: Path) -> None:
     steps = next(block for block in blocks(README, "bash") if "examples/hello.py" in block)
     (open_folder / ".venv").symlink_to(sys.prefix)
@@ -99,6 +99,7 @@ def test_the_first_steps_work_as_they_are_printed(open_folder: Path) -> None:
     assert "hello.say" in done.stdout
 
 
+@pytest.mark.test_all
 @pytest.mark.usefixtures("no_handlers")
 def test_the_handler_in_the_middle_runs(
     engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
@@ -144,6 +145,7 @@ def test_a_task_is_created_from_sql(connection: Connection) -> None:
     assert (task.due_at - task.created_at).total_seconds() == 5
 
 
+@pytest.mark.test_all
 def test_a_producer_imports_no_celery() -> None:
     check = (
         "import sys; from tasks_app import *;"

@@ -21,7 +21,7 @@ from tests.docs.reading import PROJECT, text_of
 from tests.releases import NO_INDEX
 
 __all__ = ["chromium"]
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(600, method="thread")]
 in_a_browser = pytest.mark.skipif(
     not CHROMIUM, reason="No Chromium was found. Run: apt-get install chromium"
 )

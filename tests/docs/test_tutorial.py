@@ -49,8 +49,8 @@ OWNER = re.compile(r"^owner +[^:\s]+:(\d+):", re.M)
 KILL = re.compile(r"^kill -9 (\d+)$")
 
 pytestmark = [
-    pytest.mark.long,
-    pytest.mark.processes,
+    pytest.mark.test_all,
+    pytest.mark.test_all,
     pytest.mark.timeout(600, method="thread"),
     pytest.mark.skipif(not CHROMIUM, reason="No Chromium was found. Run: apt-get install chromium"),
 ]

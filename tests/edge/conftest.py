@@ -1,4 +1,4 @@
-"""The long proofs of the Celery edge: minutes, many kills. `make edge` runs them."""
+"""The long proofs of the Celery edge: minutes, many kills. `make test-all` runs them."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what lies in this folder."""
     for item in items:
         if HERE in item.path.parents:
-            item.add_marker(pytest.mark.edge)
+            item.add_marker(pytest.mark.test_all)

@@ -20,7 +20,7 @@ from tests.edge.load import DEFAULTS
 from tests.runtime.alerts.hook import Hook, listening
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(600, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(600, method="thread")]
 
 WITHIN_S = 60.0
 ENOUGH = 5

@@ -21,7 +21,7 @@ from tests.broker.scans import Scans
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(900, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(900, method="thread")]
 
 KILLS = 20
 BUSY_S = 60

@@ -20,9 +20,11 @@ from tests.broker.rabbitmq import memory_alarm
 from tests.waiting import until
 
 pytestmark = [
-    pytest.mark.processes,
+    pytest.mark.test_all,
     pytest.mark.timeout(180, method="thread"),
-    pytest.mark.skipif(shutil.which("rabbitmqctl") is None, reason="it takes rabbitmqctl"),
+    pytest.mark.skipif(
+        shutil.which("rabbitmqctl") is None, reason="RabbitMQ is not tested: it needs rabbitmqctl"
+    ),
     pytest.mark.parametrize("house", ["rabbitmq"], indirect=True, scope="module"),
 ]
 

@@ -25,7 +25,7 @@ from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 from torture.rabbit_node import Node, rabbitmq_program
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(400, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(400, method="thread")]
 
 OUTAGE_S = 60
 SINCE = "SELECT count(*) FROM task_completed WHERE finished_at > :instant"
@@ -162,7 +162,10 @@ def send_signal(broker: Valkey, number: signal.Signals) -> None:
     os.kill(broker.pid, number)
 
 
-@pytest.mark.skipif(rabbitmq_program("rabbitmq-server") is None, reason="no RabbitMQ installed")
+@pytest.mark.skipif(
+    rabbitmq_program("rabbitmq-server") is None,
+    reason="RabbitMQ is not tested: it needs rabbitmq-server installed",
+)
 class TestRabbitMQ:
     def test_restarted(self, scene_on: Callable[[object], Scene], node: Node) -> None:
         scene = scene_on(node)

@@ -149,7 +149,7 @@ def release_in_stages(engine: Engine, url: str, workers: Workers, crowd: Crowd) 
     return token, killed
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_ten_thousand_held_ones_are_released_in_stages_beside_real_workers(
     engine: Engine, database_url: str, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ from tasks_app.runtime.schedules.scheduler import Scheduler
 from tests.pg_cron import CronServer, cron_server
 from tests.waiting import until
 
-pytestmark = [pytest.mark.edge, pytest.mark.timeout(900, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(900, method="thread")]
 TICK = timedelta(microseconds=1)
 MADE = "SELECT count(*) FROM task_schedule_fire WHERE task_id IS NOT NULL"
 FIRED = (

@@ -10,7 +10,7 @@ from celery import Celery
 from tests.broker.conftest import House
 
 pytestmark = [
-    pytest.mark.processes,
+    pytest.mark.test_all,
     pytest.mark.timeout(300, method="thread"),
     pytest.mark.parametrize("house", ["broker", "rabbitmq"], indirect=True),
 ]

@@ -13,7 +13,7 @@ from tests.django.django_shop import Site
 from tests.waiting import until
 
 pytest.importorskip("django")
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(600, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(600, method="thread")]
 
 ORDERS, KILLS = 2000, 20
 CREATE = f"""

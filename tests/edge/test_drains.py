@@ -20,7 +20,7 @@ from tasks_app import NewTask, create_tasks
 from tests.broker.conftest import House
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(3600, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(3600, method="thread")]
 
 DRAINS = int(os.environ.get("TASKS_APP_TEST_DRAINS", "100"))
 SEED = int(os.environ.get("TASKS_APP_TEST_SEED", "1"))

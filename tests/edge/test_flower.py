@@ -24,7 +24,7 @@ from tests.broker.conftest import House
 from tests.broker.listening import Listener
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(900, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(900, method="thread")]
 
 HANDLERS = {"TASKS_APP_IMPORTS": "flower_handlers,house_handlers"}
 SHOWN = {

@@ -23,7 +23,7 @@ from tests.edge.gated_runs import Workers, most_at_once, overlaps
 from tests.runtime.memory import Memory
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(3600, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(3600, method="thread")]
 
 KEYS, OF_KEY = 200, 100
 LEFT = text("SELECT count(*) FROM task_pending")

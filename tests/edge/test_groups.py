@@ -17,7 +17,7 @@ from tasks_app import NewTask, create_group, create_task
 from tests.edge.gated_runs import Workers
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(3600, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(3600, method="thread")]
 
 GROUPS, OF_GROUP = int(os.environ.get("GROUP_COUNT", "100")), 100
 ROWS, TASKS = 60_000, 4

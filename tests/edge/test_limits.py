@@ -8,7 +8,7 @@ import pytest
 
 from tests.broker.conftest import House
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(180, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(180, method="thread")]
 
 CAUSES = {
     "late": "HandlerTimeoutError",

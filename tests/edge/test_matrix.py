@@ -17,7 +17,7 @@ from tests.broker.conftest import House
 from tests.broker.life import STATES, begin_life, effects_of
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(300, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(300, method="thread")]
 
 PATIENT = {"TASKS_APP_LEASE": "15s"}
 CELL = "cell"

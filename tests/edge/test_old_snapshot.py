@@ -33,7 +33,7 @@ from tests.broker.conftest import House
 from tests.edge.load import DEFAULTS
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(3600, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(3600, method="thread")]
 
 HELD_S = float(os.environ.get("SNAPSHOT_MINUTES", "10")) * 60
 RATE = int(os.environ.get("SNAPSHOT_RATE", "250"))

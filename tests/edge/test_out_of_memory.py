@@ -24,7 +24,7 @@ from tests.broker.house.poisons import MAX_ATTEMPTS
 from tests.edge.memory_group import MemoryGroup, memory_group
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(600, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(600, method="thread")]
 
 TIMES = 3
 CHILDREN = 4
@@ -55,7 +55,7 @@ def group() -> Iterator[MemoryGroup]:
     """A memory cgroup; who wants one is skipped where there is none."""
     with memory_group() as made:
         if made is None:
-            pytest.skip("NO WRITABLE MEMORY CGROUP: see the test that kills all at once")
+            pytest.skip("it needs a memory cgroup that may be written")
         yield made
 
 

@@ -22,7 +22,7 @@ from tests.broker.conftest import House
 from tests.broker.house.poisons import ASKS, MAX_ATTEMPTS, POISONS
 from tests.edge.load import DEFAULTS
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(900, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(900, method="thread")]
 
 POISONED, GOOD = 50, 500
 MAX_CRASHES = 5

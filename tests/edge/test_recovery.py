@@ -23,7 +23,7 @@ from tests.edge.load import DEFAULTS, Load
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(900, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(900, method="thread")]
 
 KILLS = 100
 MACHINES = 4

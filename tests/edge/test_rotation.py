@@ -21,7 +21,7 @@ from tasks_app.runtime.encryption.encryption import encryption
 from tests.edge.gated_runs import Workers
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(1800, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(1800, method="thread")]
 
 TASKS = int(os.environ.get("ROTATION_COUNT", "10000"))
 OLD, NEW = f"old:{new_key()}", f"new:{new_key()}"

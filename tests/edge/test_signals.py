@@ -22,7 +22,7 @@ from tests.broker.conftest import House
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(180, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(180, method="thread")]
 
 CALM = {
     "TASKS_APP_LEASE": "30s",

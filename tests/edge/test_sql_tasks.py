@@ -19,7 +19,7 @@ from tasks_app import NewTask, create_tasks
 from tests.edge.gated_runs import Workers
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(1800, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(1800, method="thread")]
 
 TASKS = int(os.environ.get("SQL_TASK_COUNT", "10000"))
 TABLE = text("DROP TABLE IF EXISTS effect; CREATE TABLE effect (task_id bigint, note text)")

@@ -22,7 +22,7 @@ from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.schedules.sql_tasks import sql_tasks_of
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(1800, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(1800, method="thread")]
 
 TASKS = int(os.environ.get("SQL_TASK_COUNT", "10000"))
 RUNNERS = 3

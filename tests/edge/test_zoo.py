@@ -12,7 +12,7 @@ from tests.broker.conftest import House
 from tests.broker.house.zoo import KINDS
 from tests.broker.visit import ENVIRONMENT, Visit
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(1800, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(1800, method="thread")]
 
 KILLERS = [kind for kind in KINDS.values() if kind.kills]
 OTHERS = [kind for kind in KINDS.values() if not kind.kills]

@@ -12,12 +12,14 @@ import pytest
 
 from tasks_app.embedded import Stack, down, temporary
 from tasks_app.embedded.home import open_home
+from tests.tiers import starts_processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @pytest.fixture(scope="session")
+@starts_processes
 def seed() -> Iterator[Path]:
     """A folder after its first start, to be copied: initdb thirty times is 15 s."""
     with temporary() as up:
@@ -26,6 +28,7 @@ def seed() -> Iterator[Path]:
 
 
 @pytest.fixture
+@starts_processes
 def folder(new_folder: Path, seed: Path) -> Path:
     """A folder in which PostgreSQL has been before."""
     # With `cp`, which is five times as fast as `shutil.copytree` and keeps the owner.
@@ -34,6 +37,7 @@ def folder(new_folder: Path, seed: Path) -> Path:
 
 
 @pytest.fixture
+@starts_processes
 def new_folder() -> Iterator[Path]:
     """Not `tmp_path`: pytest closes that to other users, and root's servers run as one."""
     path = Path(tempfile.mkdtemp(prefix="tasks_app-test-"))
@@ -45,6 +49,7 @@ def new_folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
+@starts_processes
 def stack() -> Iterator[Stack]:
     """Shared: look, but leave it running."""
     with temporary() as up:

@@ -11,12 +11,14 @@ import pytest
 
 from tasks_app.embedded import AlreadyOwnedError
 from tasks_app.embedded.lock import FolderLock, is_held
+from tests.tiers import starts_processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 
+@pytest.mark.test_all
 def test_it_excludes_others_until_it_is_released(tmp_path: Path) -> None:
     first, second = FolderLock(tmp_path / "lock"), FolderLock(tmp_path / "lock")
 
@@ -59,6 +61,7 @@ else:
 
 
 @pytest.fixture
+@starts_processes
 def owner(tmp_path: Path) -> Iterator[subprocess.Popen]:
     """Hold the lock in a process whose child lives until its input is closed."""
     command = [sys.executable, "-c", OWNER_WITH_CHILD, str(tmp_path / "lock")]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.test_all
 
 # In a thread, servers do not die with their owner, as everywhere but on Linux.
 LEAVING_ORPHANS = """

@@ -19,7 +19,7 @@ from tests.embedded.asking import broker, sql
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.test_all
 
 
 def test_both_answer_and_say_what_they_are(stack: Stack) -> None:
@@ -70,7 +70,7 @@ def test_secrets_are_for_their_owner_only(stack: Stack) -> None:
         assert stack.valkey.url.split(":")[2].split("@")[0].encode() not in words
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 def test_data_survives_down_and_up(folder: Path) -> None:
     with Stack(folder) as stack:
         before = stack.urls

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
-pytestmark = [pytest.mark.long, pytest.mark.processes]
+pytestmark = [pytest.mark.test_all]
 ROWS = int(os.environ.get("EXAMPLES_ROWS", "3000"))
 """1,000,000 orders and 200,000 lines are for who has the time."""
 

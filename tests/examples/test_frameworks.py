@@ -92,6 +92,7 @@ def count(engine: Engine, table: str) -> Any:
         return connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one()
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("framework", [fastapi, flask, litestar])
 def test_an_order_and_its_task_commit_together(
     engine: Engine, settings: Settings, framework: Callable[[], Ask]
@@ -134,7 +135,7 @@ def test_the_dashboard_is_mounted(settings: Settings, framework: Callable[[], As
     assert ask("GET", "/tasks/static/app.css").status == 200
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_a_script_creates_and_runs_tasks(
     engine: Engine, settings: Settings, examples: Path, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.test_all
 
 
 def test_hello_creates_a_task_that_a_worker_carries_out(

@@ -24,7 +24,7 @@ from tasks_app.embedded import temporary
 from tests.factory import pending_task
 from tests.servers import Databases
 
-pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(200)]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from tests.testing.test_plugin import INSTALLED, MODULE
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_it_passes(project: Path, database_url: str, tmp_path: Path) -> None:
     ini = tmp_path / "pytest.ini"
     ini.write_text("[pytest]\nfilterwarnings = error\n")

@@ -24,7 +24,7 @@ from tests.broker.conftest import House
 from tests.broker.listening import Listener
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(300, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(300, method="thread")]
 
 NAMES = [
     "canary.ok", "canary.raises", "canary.local", "canary.sql", "canary.batch", "canary.async",
@@ -76,7 +76,7 @@ def ready(port: int) -> bool:
     return False
 
 
-@pytest.mark.edge
+@pytest.mark.test_all
 def test_a_secret_is_nowhere_but_where_it_was_put(
     house: House, dice: random.Random, free_port: int, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from tests.dashboard.browser import Browser, dashboard
 from tests.fuzz.test_canary import Wiretap, page, ready
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(300, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(300, method="thread")]
 
 NAMES = [
     "canary.twice", "canary.raises", "canary.local", "canary.sql", "canary.batch", "canary.async",
@@ -49,7 +49,7 @@ def dump(url: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.edge
+@pytest.mark.test_all
 def test_a_secret_is_in_no_dump_log_page_message_or_setting(  # noqa: PLR0915  one story
     house: House,
     dice: random.Random,

@@ -6,6 +6,7 @@ import random
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from sqlalchemy import Engine
 
 from tasks_app import create_task
@@ -20,6 +21,7 @@ from tests.fuzz.oddities import Oddities
 BATCH = 500
 
 
+@pytest.mark.test_all
 def test_each_payload_is_refused_with_its_path_or_read_back_equal_among_hundreds(
     engine: Engine, dice: random.Random, count: int
 ) -> None:

@@ -125,7 +125,7 @@ def fill(connection: Connection) -> dict[str, int]:
     return of
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_what_ran_since_the_dump_runs_again_with_its_key_once_it_may(shop: Shop, new: str) -> None:
     with shop.old.begin() as connection:
         create_task(connection, "waiting")
@@ -147,7 +147,7 @@ def test_what_ran_since_the_dump_runs_again_with_its_key_once_it_may(shop: Shop,
         assert connection.execute(text("SELECT key FROM points")).all() == [(first[1],)]
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_what_ran_at_the_time_of_the_dump_is_rescued(shop: Shop, new: str) -> None:
     with shop.old.begin() as connection:
         of = fill(connection)
@@ -172,7 +172,7 @@ def test_what_ran_at_the_time_of_the_dump_is_rescued(shop: Shop, new: str) -> No
     assert {name for name, _ in shop.keys} == {"waiting", "running"}
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_without_history_what_waits_is_there_and_ids_go_on(shop: Shop, new: str) -> None:
     assert WITHOUT_HISTORY in page("backup-and-restore")
     with shop.old.begin() as connection:

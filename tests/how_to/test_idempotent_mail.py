@@ -101,6 +101,7 @@ def test_an_address_that_is_put_off_is_tried_again(
     assert len(post.ids) == 1
 
 
+@pytest.mark.test_all
 def test_a_server_that_is_away_charges_nothing(
     mails: Any, session: Session, post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:

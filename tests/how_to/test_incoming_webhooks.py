@@ -89,6 +89,7 @@ def test_an_event_that_comes_again_is_handled_once(
     assert tasks(order) == 1
 
 
+@pytest.mark.test_all
 def test_events_that_come_in_the_wrong_order_leave_what_is_newer(
     post: Post, order: Engine, database_url: str
 ) -> None:

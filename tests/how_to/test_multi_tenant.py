@@ -120,6 +120,7 @@ def test_one_tenant_is_held_by_a_limit_of_its_own(shop: Shop) -> None:
     assert (order.count(7), order.count(8)) == (1, 9)
 
 
+@pytest.mark.test_all
 def test_a_path_of_the_run_leads_to_the_schema_of_the_tenant(shop: Shop) -> None:
     @handler("note", registry=shop.registry)
     def note(ctx: TaskContext) -> None:

@@ -17,6 +17,7 @@ from tests.broker.rabbitmq import NO_RABBITMQ, virtual_host, why_not
 from tests.docs.reading import blocks
 from tests.how_to.conftest import Load
 from tests.how_to.pages import page
+from tests.tiers import starts_processes
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,7 @@ class Consumer:
 
 
 @pytest.fixture(scope="module")
+@starts_processes
 def url() -> Iterator[str]:
     if reason := why_not():
         pytest.skip(f"{NO_RABBITMQ}: {reason}")
@@ -74,6 +76,7 @@ def test_a_copy_comes_before_the_next_event_of_its_object(
     assert first == copy != second
 
 
+@pytest.mark.test_all
 def test_an_event_waits_for_the_broker_and_the_next_one_behind_it(
     events: Any, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

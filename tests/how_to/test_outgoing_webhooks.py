@@ -73,6 +73,7 @@ def test_a_copy_has_the_id_of_the_first_and_a_signature(
         assert asked.headers["webhook-signature"] == "v1," + base64.b64encode(digest).decode()
 
 
+@pytest.mark.test_all
 def test_an_endpoint_that_fails_delays_no_other_and_is_asked_for_three_days(
     outbox: Any, shop: Session, web: Web
 ) -> None:

@@ -29,6 +29,7 @@ from tests.docs.reading import blocks
 from tests.how_to.conftest import Load
 from tests.how_to.pages import page
 from tests.servers import GIVEN, NO_PGBOUNCER, NOT_OURS
+from tests.tiers import starts_processes
 from tests.waiting import until
 from torture.pgbouncer import pgbouncer_program
 
@@ -56,6 +57,7 @@ def prepared(engine: Engine) -> int:
 
 
 @pytest.fixture
+@starts_processes
 def pooled(database_url: str, open_folder: Path) -> Iterator[str]:
     """URL of the test's database behind a PgBouncer with the guide's settings."""
     program = pgbouncer_program()
@@ -103,7 +105,6 @@ def test_the_engine_of_the_guide_prepares_nothing(
     engine.dispose()
 
 
-@pytest.mark.processes
 def test_producers_and_workers_work_behind_it(
     engine: Engine, pooled: str, database: Callable[[str], Any]
 ) -> None:
@@ -123,7 +124,6 @@ def test_producers_and_workers_work_behind_it(
     shop.dispose()
 
 
-@pytest.mark.processes
 def test_nobody_listens_behind_it_and_that_is_said(
     engine: Engine, pooled: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -148,7 +148,6 @@ def test_nobody_listens_behind_it_and_that_is_said(
     assert len([said for said in caplog.messages if "pooler" in said]) == 1
 
 
-@pytest.mark.processes
 def test_hints_pass_through_it(engine: Engine, database_url: str, pooled: str) -> None:
     """Who sends them may stand behind it, if who listens does not."""
     heard: list[set[str]] = []

@@ -33,6 +33,7 @@ def push(session: Session, crm: Any, number: int = 1, **options: Any) -> list[in
     return [*create_tasks(session, [NewTask(crm.push, each, **options) for each in contacts])]
 
 
+@pytest.mark.test_all
 def test_the_rate_holds_minute_by_minute(crm: Any, session: Session, web: Web) -> None:
     set_limit(session, "name", "crm.push", rate="100/1m", burst=10)
     push(session, crm, 30)
@@ -70,6 +71,7 @@ def test_a_task_needs_room_in_each_of_its_limits(crm: Any, session: Session, web
     assert len(web.asked) == 3
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     ("answer", "wait"),
     [

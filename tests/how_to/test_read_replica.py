@@ -15,11 +15,13 @@ from tasks_app.testing import drain, travel
 from tests.cli.shell import Shell
 from tests.how_to.conftest import Load
 from tests.how_to.standby import Standby
+from tests.tiers import starts_processes
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.test_all
 
 
 @pytest.fixture(scope="module")
+@starts_processes
 def standby(
     postgres: Postgres, database_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:

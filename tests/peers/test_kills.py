@@ -19,7 +19,7 @@ from tests.peers.environments import programs_of
 from tests.peers.shops import Shop
 from tests.waiting import until
 
-pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(300, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(300, method="thread")]
 
 SITTING = """
 import os, pathlib, time

@@ -13,7 +13,7 @@ from tests.docs.reading import blocks, text_of
 from tests.peers.environments import programs_of
 from tests.peers.shops import Shop
 
-pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(300, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(300, method="thread")]
 
 BEFORE, AFTER = blocks(text_of("docs/from/django-celery-outbox.md"), "python")
 SETTINGS = """

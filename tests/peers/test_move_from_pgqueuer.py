@@ -67,7 +67,7 @@ def test_both_new_ways_create_tasks_that_run(
     assert [run.result for run in drained] == [{"sent": 1}, {"sent": 2}]
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 @pytest.mark.timeout(300, method="thread")
 def test_the_way_before_is_theirs(orders: str) -> None:
     buying = f"import json\n{BEFORE}\nawait buy(connection, queries, 1)"

@@ -13,7 +13,7 @@ from tests.docs.reading import blocks, text_of
 from tests.peers.environments import programs_of
 from tests.peers.shops import KINDS, Shop, handlers_of
 
-pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(300, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(300, method="thread")]
 
 JOBS, BEFORE, HANDLER, AFTER = blocks(text_of("docs/from/procrastinate.md"), "python")
 ORDERS = 8

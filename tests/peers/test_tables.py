@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from tasks_app.embedded import Stack
 from tasks_app.runtime.handlers.registry import HANDLERS
+from tasks_app.runtime.hooks import HOOKS
 from tests.docs.reading import text_of
 from tests.peers import play
 from tests.peers.environments import programs_of, version_of
@@ -28,6 +29,7 @@ PAGES = sorted(THEIRS)
 @pytest.mark.parametrize("page", PAGES)
 def test_our_column_runs(page: str, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HANDLERS, "specs", {})
+    monkeypatch.setattr(HOOKS, "_subscribers", {})
     snippets = code_of([row.ours for row in table_of(page)])
     with Session(engine) as session:
         names: dict[str, Any] = {"session": session}
@@ -37,7 +39,7 @@ def test_our_column_runs(page: str, engine: Engine, monkeypatch: pytest.MonkeyPa
     assert errors == {}
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.timeout(300, method="thread")
 def test_their_column_runs_in_their_own_package(page: str, stack: Stack, engine: Engine) -> None:
@@ -59,7 +61,7 @@ def test_their_column_runs_in_their_own_package(page: str, stack: Stack, engine:
     assert json.loads(done.stdout.splitlines()[-1]) == {}
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 @pytest.mark.parametrize("page", PAGES)
 def test_their_commands_exist_with_their_options(page: str, tmp_path: Path) -> None:
     programs = programs_of(page)

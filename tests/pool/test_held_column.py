@@ -23,6 +23,7 @@ def before_it(connection: Connection) -> None:
     command.downgrade(config, "0038")
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("may", [True, False])
 def test_who_may_change_dates_column_by_column_may_change_that_of_a_held_task(
     database: Connection, may: bool
@@ -46,6 +47,7 @@ def test_who_may_change_dates_column_by_column_may_change_that_of_a_held_task(
     assert allowed == [may, may]
 
 
+@pytest.mark.test_all
 def test_down_gives_what_is_held_its_date_back(database: Connection) -> None:
     migrate(database)
     task_id = pending_task(database, run_at=LATER)

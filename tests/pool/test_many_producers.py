@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 from tests.factory import count
 from tests.pool.many_producers import Load, all_of
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.test_all
 
 CASES = [
     ("queued", "return_existing"),

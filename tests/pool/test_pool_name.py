@@ -20,6 +20,7 @@ def test_it_stays_as_it_is(engine: Engine) -> None:
     assert len(names[0] or "") == 12
 
 
+@pytest.mark.test_all
 def test_a_copy_of_the_database_has_another(engine: Engine, databases: Databases) -> None:
     body = "SELECT prosrc FROM pg_proc WHERE proname = 'task_pool'"
     with engine.connect() as connection:

@@ -74,6 +74,7 @@ def test_migrating_twice_is_harmless(database: Connection) -> None:
     assert pool_of_task(database, task_id) == "pending PENDING"
 
 
+@pytest.mark.test_all
 def test_step_by_step_the_schema_is_the_same(empty: Engine) -> None:
     url = empty.url.render_as_string(hide_password=False)
     with empty.begin() as connection:
@@ -106,6 +107,7 @@ def rests_between_two_questions(monitor: Connection, pid: int) -> bool:
     return row is not None and row.state.startswith("idle in") and "advisory" in row.query
 
 
+@pytest.mark.test_all
 def test_a_migration_is_open_then_the_second_waits_and_finds_it_done(empty: Engine) -> None:
     with two(empty) as (a, b), ThreadPoolExecutor(1) as thread:
         migrate(a)
@@ -145,6 +147,7 @@ def test_the_newest_version_is_the_head_of_the_chain() -> None:
     assert newest() == scripts.get_current_head()
 
 
+@pytest.mark.test_all
 def test_a_worker_starts_without_loading_what_migrates() -> None:
     code = "import tasks_app.celery, sys; print([m for m in sys.modules if 'alembic' in m])"
 
@@ -316,6 +319,7 @@ def in_schema(project: Path, code: str, url: str, schema: str) -> str:
     return done.stdout
 
 
+@pytest.mark.test_all
 def test_with_a_schema_of_its_own_everything_lies_and_works_in_it(
     empty: Engine, project: Path
 ) -> None:
@@ -346,6 +350,7 @@ print(*migrate(Database(sys.argv[1])))
 """
 
 
+@pytest.mark.test_all
 def test_step_by_step_everything_lies_in_the_schema_too(empty: Engine, project: Path) -> None:
     url = empty.url.render_as_string(hide_password=False)
 
@@ -357,6 +362,7 @@ def test_step_by_step_everything_lies_in_the_schema_too(empty: Engine, project: 
         assert connection.execute(of_indexes).scalars().all() == ["inside"]
 
 
+@pytest.mark.test_all
 def test_the_sql_for_a_dba_names_the_schema(empty: Engine, project: Path) -> None:
     code = "from tasks_app.pool.schema import migration_sql; print(migration_sql())"
 

@@ -15,6 +15,7 @@ from sqlalchemy import Engine, create_engine, text
 from tasks_app.pool.schema import newest
 from tests.factory import tables
 from tests.servers import Databases
+from tests.tiers import starts_processes
 
 POOL = """
 import sys
@@ -90,6 +91,7 @@ class Pools:
 
 
 @pytest.fixture
+@starts_processes
 def pools(databases: Databases) -> Iterator[Pools]:
     """None yet."""
     url = databases.create("schemas")
@@ -108,7 +110,7 @@ def pools(databases: Databases) -> Iterator[Pools]:
     engine.dispose()
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 @pytest.mark.timeout(300)
 def test_pools_go_up_and_down_in_any_order_and_touch_nobody_elses(pools: Pools) -> None:
     for number, pool in enumerate(POOLS, 1):

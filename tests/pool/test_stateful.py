@@ -38,6 +38,7 @@ def impatient(engine: Engine, database_url: str) -> Iterator[Engine]:
         connection.execute(text("DROP TABLE stateful_effect"))
 
 
+@pytest.mark.test_all
 @pytest.mark.timeout(0)
 def test_the_pool_does_what_the_model_does(impatient: Engine) -> None:
     class Machine(Promises):

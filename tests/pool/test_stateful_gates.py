@@ -17,6 +17,7 @@ from tests.pool.stateful.rules_of_crowds import RulesOfCrowds
 FEW = 20
 
 
+@pytest.mark.test_all
 @pytest.mark.timeout(0)
 def test_if_a_gate_has_room_one_that_may_run_does_within_two_seconds(
     engine: Engine, database_url: str

@@ -34,6 +34,7 @@ def test_who_may_amend_dates_by_a_unique_key_may_say_when(database: Connection, 
     assert database.execute(asked, {"role": role}).scalar_one() is may
 
 
+@pytest.mark.test_all
 def test_down_keeps_the_lines_that_older_code_can_read(
     database: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ def by_work(shop: Bench) -> None:
     shop.drain()
 
 
+@pytest.mark.test_all
 def test_each_goes_on_where_the_other_stopped(shop: Bench) -> None:
     patient = shop.create("wait")
     ways = (by_the_database, by_messages, by_the_database, by_work)

@@ -107,6 +107,7 @@ class TestNobodyElseCommits:
 
         self.refused(bench, commit)
 
+    @pytest.mark.test_all
     def test_connection_commit_in_an_async_handler(self, bench: Bench) -> None:
         @bench.handler(retry="0s,0s")
         async def h(ctx: Any) -> None:
@@ -373,6 +374,7 @@ class TestTheConnectionIsLost:
         task = bench.task(task_id)
         assert (task.state, task.attempt, bench.effects(task_id)) == ("SUCCEEDED", 2, 1)
 
+    @pytest.mark.test_all
     @pytest.mark.parametrize("how", ["in the handler", "before the commit"])
     def test_a_task_that_kills_its_backend_every_time_ends_in_the_error_pool(
         self, bench: Bench, how: str
@@ -400,6 +402,7 @@ class TestTheConnectionIsLost:
         assert (task.error or "").startswith("connection lost: The database, which is up,")
         assert (task.error or "").endswith("(3 of at most 3 times).")
 
+    @pytest.mark.test_all
     @pytest.mark.parametrize("seconds", [0.0, 1.0])
     def test_when_all_connections_are_lost_nobody_is_suspected(
         self, bench: Bench, seconds: float
@@ -441,6 +444,7 @@ class TestTheConnectionIsLost:
         task = bench.task(task_id)
         assert (task.state, task.failures) == ("PENDING", 0)
 
+    @pytest.mark.test_all
     def test_an_async_settle_on_a_dead_connection_closes_it_without_a_word(
         self, bench: Bench, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -491,6 +495,7 @@ class TestTheConnectionIsLost:
         assert bench.state(task_id) == "FAILED"
         assert "OperationalError" in (bench.task(task_id).error or "")
 
+    @pytest.mark.test_all
     def test_a_commit_that_never_arrived_is_not_settled_without_its_effects(
         self, bench: Bench
     ) -> None:

@@ -54,6 +54,7 @@ def ended(bench: Bench, **options: Any) -> list[int]:
     return ids
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("by", ["biz_key", "subject"])
 def test_nothing_is_left_of_what_they_held(bench: Bench, by: str) -> None:
     ids = ended(bench, biz_key="customer:7")
@@ -81,6 +82,7 @@ def test_nothing_is_left_of_what_they_held(bench: Bench, by: str) -> None:
     assert subject is None or receipt.subject_sha256 == sha256(b"anna").hexdigest()
 
 
+@pytest.mark.test_all
 def test_other_tasks_stay(bench: Bench) -> None:
     (other, _) = ended(bench, biz_key="customer:8")
     before = bench.task(other)
@@ -139,6 +141,7 @@ def test_what_runs_is_told_and_left(bench: Bench) -> None:
     assert CANARY not in dumped(bench)
 
 
+@pytest.mark.test_all
 def test_a_second_time_changes_nothing(bench: Bench) -> None:
     ids = ended(bench, biz_key="customer:7")
     erase(bench.engine, ["customer:7"], None)
@@ -150,6 +153,7 @@ def test_a_second_time_changes_nothing(bench: Bench) -> None:
     assert [bench.task(task_id) for task_id in ids] == before
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     "options", [{}, {"encryption_keys": OLD, "encrypted_tasks": "t"}], ids=["plain", "encrypted"]
 )

@@ -19,6 +19,7 @@ APP = "import tasks_app.celery"
 WORK = "from tasks_app.cli.group import group; group.get_command(None, 'work')"
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("start", [APP, WORK], ids=["celery", "work"])
 def test_a_start_walks_through_all_objects_not_once(start: str) -> None:
     asked = [sys.executable, "-c", WATCHED.format(start=start)]

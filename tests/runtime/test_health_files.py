@@ -106,6 +106,7 @@ def test_one_bad_worker_is_enough_and_a_name_asks_for_one() -> None:
     assert not judge("beat")[0]
 
 
+@pytest.mark.test_all
 def test_who_was_killed_is_passed_over_as_long_as_another_lives() -> None:
     written_by_somebody_who_died("dead")
     alone = judge("worker")
@@ -116,6 +117,7 @@ def test_who_was_killed_is_passed_over_as_long_as_another_lives() -> None:
     assert not judge("worker", "dead")[0]
 
 
+@pytest.mark.test_all
 def test_the_database_belongs_to_nobody_and_outlives_who_asked_it(folder: Path) -> None:
     code = "from tasks_app.runtime.health_files import *; Liveness('db', good_for_s=60).beat()"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -43,6 +43,7 @@ def folder_of(name: str, role: str = "worker", *, ended: bool) -> Path:
     return folder
 
 
+@pytest.mark.test_all
 def test_a_folder_whose_processes_ended_long_ago_goes() -> None:
     gone, lives = folder_of("one", ended=True), folder_of("two", ended=False)
 
@@ -67,6 +68,7 @@ def test_ones_own_folder_and_what_is_none_of_ours_stay(base: Path, tmp_path: Pat
     assert {path.name for path in base.iterdir()} >= {"notes", "0123abcd", "deadbeef"}
 
 
+@pytest.mark.test_all
 def test_a_folder_of_somebody_else_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = folder_of("one", ended=True)
     monkeypatch.setattr(os, "getuid", lambda: theirs.stat().st_uid + 1)
@@ -76,6 +78,7 @@ def test_a_folder_of_somebody_else_stays(monkeypatch: pytest.MonkeyPatch) -> Non
     assert theirs.exists()
 
 
+@pytest.mark.test_all
 def test_two_at_once_and_one_that_was_killed_over_it_do_no_harm(base: Path) -> None:
     gone = [folder_of(f"db{number}", ended=True) for number in range(5)]
     (base / "taken-1-0123abcd").mkdir()
@@ -87,6 +90,7 @@ def test_two_at_once_and_one_that_was_killed_over_it_do_no_harm(base: Path) -> N
     assert list(base.glob("taken-*")) == []
 
 
+@pytest.mark.test_all
 def test_who_starts_in_a_folder_just_removed_makes_it_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -14,6 +14,7 @@ from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.runtime.statistics.task_counts import TASK_COUNTS
 from tests.runtime.bench import EFFECT, Bench
 from tests.runtime.execution.warm_child import carry_out
+from tests.tiers import few
 
 ROWS = "SELECT count(*) FROM task_completed"
 LINES = "SELECT count(*) FROM task_log"
@@ -49,7 +50,7 @@ def run(bench: Bench, way: str, *failures: int, **options: Any) -> list[int]:
     return ids
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", few(2, WAYS))
 @pytest.mark.parametrize(("history", "left"), [("all", 4), ("failures", 1), ("none", 0)])
 def test_what_stays_of_those_that_succeeded(
     bench: Bench, way: str, history: str, left: int
@@ -100,6 +101,7 @@ def test_results_of_members_are_kept(bench: Bench) -> None:
     assert bench.sql("SELECT count(*) FROM task_completed WHERE result = '{\"n\": 1}'") == 2
 
 
+@pytest.mark.test_all
 def test_log_lines_stay_of_those_that_stay(bench: Bench) -> None:
     @bench.handler("t", retry="0s", history="none")
     def h(ctx: Any, payload: dict[str, Any]) -> None:
@@ -131,6 +133,7 @@ def test_they_are_counted(bench: Bench) -> None:
     assert counted == {("t", done, 3), ("t", unkept, 3), ("kept", done, 1)}
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("way", ["plain", "async", "batch"])
 @pytest.mark.parametrize("attempt", [1, 2])
 def test_who_lost_his_claim_deletes_nothing(bench: Bench, way: str, attempt: int) -> None:

@@ -41,7 +41,7 @@ def ids_in(bench: Bench, source: str) -> list[int]:
     return bench.sql(f"SELECT array_agg(id ORDER BY id) FROM {source}") or []
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 @pytest.mark.parametrize("moment", range(2))
 @pytest.mark.parametrize("way", ["each", "batch", "async"])
 def test_killed_at_any_moment_each_effect_is_there_once(
@@ -129,6 +129,7 @@ def test_who_failed_and_is_requeued_leaves_nothing_then(bench: Bench) -> None:
     assert bench.sql("SELECT count(*) FROM task_attempt") == 0
 
 
+@pytest.mark.test_all
 def test_who_waits_for_it_hears_that_it_is_not_there(bench: Bench) -> None:
     bench.handler("t", history="none")(lambda ctx: {"n": 1})
     task_id = bench.create()
@@ -138,6 +139,7 @@ def test_who_waits_for_it_hears_that_it_is_not_there(bench: Bench) -> None:
         wait_task(bench.engine, task_id, timeout=20)
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("conflict", ["return_existing", "raise", "replace_payload", "reschedule"])
 @pytest.mark.parametrize(
     ("scope", "taken"),
@@ -164,6 +166,7 @@ def test_its_key_is_as_free_as_that_of_one_that_is_kept(
     assert (found[1][0] in {True, "taken"}) == taken
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("keys", [{"order_key": "o"}, {"limit_key": "l"}])
 @pytest.mark.parametrize("way", ["each", "async"])
 def test_the_next_of_its_key_comes_in_its_turn(

@@ -16,6 +16,7 @@ from tasks_app.runtime.leader.rescuer import Rescuer
 from tests.factory import claimed_task, claimer
 from tests.runtime.bench import Bench, effect
 from tests.runtime.mortal import Mortal
+from tests.tiers import few
 from tests.waiting import until
 
 
@@ -61,7 +62,7 @@ def test_who_does_not_listen_now_is_not_told() -> None:
     assert notices == [notice]
 
 
-@pytest.mark.parametrize("at_most_once", [False, True])
+@pytest.mark.parametrize("at_most_once", few(1, [False, True]))
 @pytest.mark.parametrize("in_session", [False, True])
 @pytest.mark.parametrize(("error", "kind"), ENDINGS)
 def test_each_run_is_told_from_claim_to_outcome(
@@ -164,7 +165,7 @@ def test_unstarted_claims_are_told_when_they_are_back(bench: Bench, told: list[N
     assert kinds(told, first) == ["received", "started", "succeeded"]
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_a_death_is_told_by_who_buries(bench: Bench, told: list[Notice]) -> None:
     bench.succeeding()
     guilty, innocent = ids = [bench.create(), bench.create()]
@@ -181,7 +182,7 @@ def test_a_death_is_told_by_who_buries(bench: Bench, told: list[Notice]) -> None
     assert cause.kind == "process died"
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_claims_of_a_death_without_a_suspect_are_told_as_rescued(
     bench: Bench, told: list[Notice]
 ) -> None:
@@ -209,6 +210,7 @@ def test_a_lapsed_lease_is_told_with_name_and_state(bench: Bench, told: list[Not
     assert (notice.name, notice.cause and notice.cause.kind) == ("t", "outcome unknown")
 
 
+@pytest.mark.test_all
 def test_rows_that_must_not_run_are_told_when_they_are_swept(
     bench: Bench, told: list[Notice]
 ) -> None:
@@ -221,6 +223,7 @@ def test_rows_that_must_not_run_are_told_when_they_are_swept(
     assert (kinds(told, off), kinds(told, late)) == (["skipped"], ["expired"])
 
 
+@pytest.mark.test_all
 def test_whatever_a_subscriber_does_the_task_succeeds_and_the_others_are_told(
     bench: Bench, told: list[Notice], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,6 +19,7 @@ from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
 from tests.runtime.bench import EFFECT, Bench
 from tests.runtime.execution.flushes import flushes_and_counts
 from tests.runtime.execution.warm_child import carry_out, warm
+from tests.tiers import few
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 
@@ -80,6 +81,7 @@ def test_writes_and_outcome_are_one_commit(bench: Bench, way: str) -> None:
         assert bench.sql(TRANSACTIONS)
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("way", ["row", "threads", "async"])
 def test_runs_that_only_write_wait_together(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, way: str
@@ -132,6 +134,7 @@ def test_what_a_commit_on_the_way_follows_is_written_with_it(bench: Bench) -> No
     assert (bench.runs, bench.effects(task_id), bench.state(task_id)) == ([1], 1, "FAILED")
 
 
+@pytest.mark.test_all
 def test_the_same_in_an_async_handler(bench: Bench) -> None:
     @bench.handler()
     async def h(ctx: Any) -> None:
@@ -192,7 +195,7 @@ def test_nothing_is_written_once_the_lease_is_lost(bench: Bench, way: str) -> No
 class TestOneThatFails:
     """It lets its own run fail; those before and behind it on the same connection stand."""
 
-    @pytest.mark.parametrize("way", ["row", "used", "async"])
+    @pytest.mark.parametrize("way", few(1, ["row", "used", "async"]))
     @pytest.mark.parametrize(
         ("query", "parameters", "told"),
         [
@@ -293,7 +296,7 @@ def test_one_that_was_not_prepared_is_prepared_by_the_next(bench: Bench) -> None
     assert bench.states(ids) == ["FAILED", "SUCCEEDED"]
 
 
-@pytest.mark.parametrize("way", ["each", "batch", "async"])
+@pytest.mark.parametrize("way", few(1, ["each", "batch", "async"]))
 @pytest.mark.parametrize(
     ("query", "told"),
     [
@@ -322,7 +325,7 @@ def test_what_it_does_not_take(bench: Bench, way: str, query: Any, told: str) ->
     assert told in (bench.task(task_id).error or "")
 
 
-@pytest.mark.parametrize("way", ["each", "batch", "async"])
+@pytest.mark.parametrize("way", few(1, ["each", "batch", "async"]))
 @pytest.mark.parametrize(
     ("places", "parameters", "told"),
     [
@@ -438,6 +441,7 @@ def test_nothing_of_a_run_stays_for_the_next(bench: Bench, left: str) -> None:
     )
 
 
+@pytest.mark.usefixtures("cold_connections")
 def test_what_only_writes_has_one_connection_for_all(bench: Bench) -> None:
     backends: set[int] = set()
 
@@ -494,6 +498,7 @@ def test_a_commit_that_was_not_answered_is_sent_again(bench: Bench, lose: str) -
     assert (bench.runs, bench.task(ids[0]).failures) == ([1], 0)
 
 
+@pytest.mark.test_all
 def test_a_backend_that_dies_of_a_write_charges_nobody(bench: Bench) -> None:
     @bench.handler(max_attempts=1)
     def h(ctx: Any) -> None:
@@ -657,6 +662,7 @@ class TestOneThatWaits:
         assert bench.runs == [1]
         assert bench.sql("SELECT note FROM effect WHERE task_id = 0") == "heldx"
 
+    @pytest.mark.test_all
     def test_many_that_wait_hold_up_no_renewals(self, bench: Bench) -> None:
         """One flush tries some of them; the rest stay in flight until the next."""
         declare(bench, "row")
@@ -678,6 +684,7 @@ class TestOneThatWaits:
         assert set(bench.states(ids)) == {"SUCCEEDED"}
         assert [bench.effects(i) for i in ids] == [1] * 40
 
+    @pytest.mark.test_all
     def test_a_message_ends_when_all_that_is_slow_is_written(self, bench: Bench) -> None:
         """However often the time of one flush is over, and whatever is refused behind that."""
 
@@ -729,6 +736,7 @@ class TestOneThatWaits:
 
         assert told == [NoticeKind.RECEIVED, NoticeKind.STARTED, NoticeKind.SUCCEEDED]
 
+    @pytest.mark.test_all
     def test_what_is_slow_is_not_cut_off_alone(self, bench: Bench) -> None:
         @bench.handler(max_attempts=1)
         def h(ctx: Any) -> None:

@@ -110,6 +110,7 @@ def report(behind: Engine) -> Iterator[Connection]:
         yield connection
 
 
+@pytest.mark.test_all
 def test_an_open_transaction_delays_the_migration_and_not_those_who_come_after(
     behind: Engine, start: Start
 ) -> None:
@@ -130,6 +131,7 @@ def test_an_open_transaction_delays_the_migration_and_not_those_who_come_after(
     assert "0026: The same rules in six shorter CHECKs instead of nine." in heard
 
 
+@pytest.mark.test_all
 def test_an_index_is_built_while_others_write(
     behind: Engine, start: Start, report: Connection
 ) -> None:
@@ -145,6 +147,7 @@ def test_an_index_is_built_while_others_write(
     assert is_valid(behind)
 
 
+@pytest.mark.test_all
 def test_what_was_killed_is_simply_run_again(
     behind: Engine, url: str, start: Start, report: Connection
 ) -> None:
@@ -161,6 +164,7 @@ def test_what_was_killed_is_simply_run_again(
     assert is_valid(behind)
 
 
+@pytest.mark.test_all
 def test_a_second_one_waits_without_being_waited_for(
     behind: Engine, start: Start, report: Connection
 ) -> None:
@@ -178,6 +182,7 @@ def test_a_second_one_waits_without_being_waited_for(
     assert second.result(30) == (newest(), newest())
 
 
+@pytest.mark.test_all
 def test_an_index_is_built_while_a_second_one_asks_for_its_turn(
     behind: Engine, start: Start
 ) -> None:
@@ -203,6 +208,7 @@ def test_an_index_is_built_while_a_second_one_asks_for_its_turn(
     assert second.result(30) == (OLD, newest())
 
 
+@pytest.mark.test_all
 def test_it_does_not_try_for_ever(behind: Engine, url: str) -> None:
     with behind.connect() as producer:
         pending_task(producer)

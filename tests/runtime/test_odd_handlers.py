@@ -88,6 +88,7 @@ def declare(bench: Bench, plans: dict[int, Plan], runs: dict[int, Run], seen: li
         bench.handler(name, max_attempts=1, **options)(h)
 
 
+@pytest.mark.test_all
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("way", WAYS)
 def test_effects_stand_if_and_only_if_their_run_succeeded(odd: Bench, way: str) -> None:

@@ -53,6 +53,7 @@ def valid(engine: Engine) -> bool:
         )
 
 
+@pytest.mark.test_all
 @pytest.mark.usefixtures("bloated")
 def test_what_an_index_wastes_is_estimated(engine: Engine, database: Database) -> None:
     before = size_of(engine)
@@ -65,6 +66,7 @@ def test_what_an_index_wastes_is_estimated(engine: Engine, database: Database) -
     assert after.wasted <= 0.5 * after.bytes
 
 
+@pytest.mark.test_all
 def test_a_fresh_index_is_not_called_bloated(engine: Engine, database: Database) -> None:
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         for statement in (FILL, "VACUUM ANALYZE task_attempt"):
@@ -86,6 +88,7 @@ def test_small_waste_is_not_worth_it() -> None:
     assert not bloated(3 * LEAST_WASTE, None)
 
 
+@pytest.mark.test_all
 @pytest.mark.usefixtures("bloated")
 def test_others_write_meanwhile(engine: Engine, database: Database) -> None:
     said: list[str] = []
@@ -102,6 +105,7 @@ def test_others_write_meanwhile(engine: Engine, database: Database) -> None:
     assert valid(engine)
 
 
+@pytest.mark.test_all
 @pytest.mark.usefixtures("bloated")
 def test_an_open_transaction_leaves_the_old_index_and_nothing_half_done(
     engine: Engine, database: Database

@@ -145,6 +145,7 @@ def test_a_lost_connection_at_the_flush_loses_nothing(bench: Bench) -> None:
     assert set(bench.states(ids)) == {"SUCCEEDED"}
 
 
+@pytest.mark.test_all
 def test_what_a_crash_of_the_server_takes_runs_again(tmp_path: Path) -> None:
     """Effect and outcome are gone together, and only such runs are done once more."""
     with Postgres(tmp_path / "own") as server:

@@ -181,6 +181,7 @@ def test_what_runs_is_over_or_counts_in_a_group_stays(
     assert json.loads(file.read_text())["id"] == waits
 
 
+@pytest.mark.test_all
 def test_each_is_created_once_however_often_it_is_tried(
     engine: Engine, there: Engine, file: Path
 ) -> None:

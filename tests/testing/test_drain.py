@@ -407,6 +407,7 @@ def test_nothing_due_is_no_success(session: Session, registry: Registry) -> None
         drain(session, registry=registry).assert_succeeded()
 
 
+@pytest.mark.test_all
 def test_a_task_without_an_end_ends_the_test(session: Session, registry: Registry) -> None:
     @handler("a", registry=registry)
     def again(ctx: TaskContext) -> None:

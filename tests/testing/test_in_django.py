@@ -57,7 +57,7 @@ with connection.cursor() as cursor:
 """
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_a_test_case_creates_drains_and_rolls_back(bench: Bench) -> None:  # noqa: F811
     done = in_django(bench, CASE)
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import NullPool, create_engine, text
 
+from tests.tiers import starts_processes
+
 MODULE = "tasks_app.testing.plugin"
 INSTALLED = any(each.value == MODULE for each in entry_points(group="pytest11"))
 USERS = """
@@ -98,6 +100,7 @@ def databases_of_kits(url: str) -> int:
 
 
 @pytest.fixture(scope="module")
+@starts_processes
 def given(tmp_path_factory: pytest.TempPathFactory, database_url: str) -> str:
     """What pytest says of the tests of a project, on a server where a session was killed."""
     engine = create_engine(database_url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
@@ -124,13 +127,14 @@ def test_a_pool_is_empty_within_twenty_milliseconds(given: str) -> None:
     assert min(took) <= 0.02
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_on_an_embedded_server(tmp_path: Path) -> None:
     done = users_tests(tmp_path, USERS)
 
     assert "6 passed" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.test_all
 def test_it_costs_nothing_where_it_is_not_used() -> None:
     heavy = "{'sqlalchemy', 'psycopg', 'pydantic', 'celery'} & set(sys.modules)"
     done = subprocess.run(

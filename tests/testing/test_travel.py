@@ -108,6 +108,7 @@ def test_a_schedule_fires_once_for_each_instant(
     assert len(drain(session, registry=registry).succeeded) == 3
 
 
+@pytest.mark.test_all
 def test_travels_add_up_for_schedules(session: Session, registry: Registry, name: str) -> None:
     """Twice two hours in front of a daily instant: it comes once, not twice."""
     soon = instant(session.connection()) + timedelta(hours=1)

@@ -27,8 +27,11 @@ HERE = "rabbitmq-server"
         pytest.param(
             "rabbitmq",
             marks=[
-                pytest.mark.edge,
-                pytest.mark.skipif(rabbitmq_program(HERE) is None, reason="it is not installed"),
+                pytest.mark.test_all,
+                pytest.mark.skipif(
+                    rabbitmq_program(HERE) is None,
+                    reason="RabbitMQ is not tested: it needs rabbitmq-server installed",
+                ),
             ],
         ),
     ]

@@ -81,6 +81,7 @@ except ConnectionResetError:
 """
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     ("action", "status", "output"),
     [

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import torture.__main__ as command
+from tests.cases import in_one_test
 from torture import matrix
 from torture.failpoints import read
 from torture.kinds import KINDS, OF_A_POOLER, OF_BATCHES, Kind, together
@@ -21,7 +22,7 @@ def test_there_are_more_than_forty_and_no_two_have_one_name() -> None:
     assert len(set(names)) == len(names) >= 40
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *OF_A_POOLER, *OF_BATCHES], ids=lambda kind: kind.name)
+@in_one_test("kind", [*KINDS, *OF_A_POOLER, *OF_BATCHES])
 def test_each_kind_does_something(kind: Kind) -> None:
     assert re.fullmatch(r"F\d\d ([a-z]|SIG).*", kind.name)
     assert bool(kind.hurt) != bool(read(kind.failpoints))

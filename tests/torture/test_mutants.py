@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import in_one_test
 from tests.conftest import CASES
 from torture.mutants.all import ALL
 from torture.mutants.change import Change, Mutant, StaleMutantError, apply, restore
 from torture.mutants.trial import Trial
 
-each = pytest.mark.parametrize("mutant", ALL, ids=lambda m: m.name)
+each = in_one_test("mutant", ALL)
 
 
 @each

@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 MISTAKES, CORRECT = HERE / "mistakes.py", HERE / "correct.py"
 Faults = dict[tuple[str, int], str]
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(600)]
 
 
 def by_mypy(_folder: Path) -> Faults:

@@ -27,7 +27,7 @@ def is_of_the_face(name: str) -> bool:
     return name.startswith(MODULES) or any(part in FACE for part in within)
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 @pytest.mark.timeout(600)
 def test_every_public_name_is_of_a_known_type(tmp_path: Path) -> None:
     """The package is copied, as pyright does not follow an editable install."""

@@ -79,6 +79,7 @@ def test_too_many_states_prove_nothing() -> None:
     assert "nothing is proved" in verdict.complaint
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     "name", ["two reapers and a late claim of the dead", "two scanners, one dies; a late commit"]
 )

@@ -176,8 +176,8 @@ def test_an_import_error_inside_of_the_app_comes_out_as_it_is(
         load_tasks(Settings(celery_app="office_broken"))
 
 
-@pytest.mark.long
-@pytest.mark.processes
+@pytest.mark.test_all
+@pytest.mark.test_all
 def test_a_worker_without_a_broker_runs_them_too(
     pool: Pool, database_url: str, tmp_path: Path
 ) -> None:
@@ -246,6 +246,7 @@ def test_a_limit_of_the_row_holds_beside_the_tasks_own(pool: Pool) -> None:
     assert (task.state, task.failures, seen) == ("FAILED", 2, [0, 1])
 
 
+@pytest.mark.test_all
 def test_after_a_requeue_retries_count_from_nothing(pool: Pool) -> None:
     pool.does(lambda self: self.retry(countdown=0))
     task = pool.run()

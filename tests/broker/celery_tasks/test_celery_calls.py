@@ -83,7 +83,7 @@ def no_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HANDLERS, "specs", {})
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     ("task", "name"),
     [(add, "shop.add"), (bound, "shop.bound"), (untyped, "shop.untyped"), (shared, "shop.shared")],
@@ -297,6 +297,7 @@ def test_a_task_without_type_checks_is_not_checked(connection: Connection) -> No
     assert row(connection, untyped, args=(1, 2, 3)).payload["args"] == [1, 2, 3]
 
 
+@pytest.mark.test_all
 def test_a_producer_without_celery_loads_none() -> None:
     check = (
         "import sys\n"

@@ -91,6 +91,7 @@ def test_a_broker_elsewhere_without_a_password_is_a_warning(url: object, is_open
     ] * int(is_open)
 
 
+@pytest.mark.test_all
 def test_a_broker_that_is_away_is_said_without_its_password() -> None:
     (finding,) = examine_broker(app_with(f"redis://:{SECRET}@127.0.0.1:1/0"))
 
@@ -99,6 +100,7 @@ def test_a_broker_that_is_away_is_said_without_its_password() -> None:
     assert SECRET not in str(finding)
 
 
+@pytest.mark.test_all
 def test_a_broker_that_refuses_a_user_is_said_without_his_password(broker: Valkey) -> None:
     (finding,) = examine_broker(app_with(broker.url.replace("://", f"://{SECRET}:{SECRET}@")))
 

@@ -10,8 +10,8 @@ from tests.broker.life import STATES, begin_life, effects_of
 from tests.waiting import until
 
 pytestmark = [
-    pytest.mark.long,
-    pytest.mark.processes,
+    pytest.mark.test_all,
+    pytest.mark.test_all,
     pytest.mark.timeout(120, method="thread"),
     pytest.mark.parametrize("house", ["broker", "rabbitmq"], indirect=True, scope="module"),
 ]

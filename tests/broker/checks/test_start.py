@@ -24,7 +24,7 @@ from tests.broker.conftest import House
 from tests.servers import Databases, named
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def last_words(house: House, command: str, ends_with: int = 2, **environment: st
     return process.log()
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 @pytest.mark.parametrize("command", ["worker", "beat"])
 def test_a_database_without_schema_is_refused(house: House, empty_url: str, command: str) -> None:
     said = last_words(house, command, 1, TASKS_APP_DATABASE_URL=empty_url)

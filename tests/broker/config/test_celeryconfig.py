@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tasks_app.broker.config.defaults import celery_defaults
 from tasks_app.broker.consumer import PatientConsumer, RabbitConsumer
 
@@ -27,6 +29,7 @@ print("annotations" in app.conf.changes, "os" in app.conf.changes)
 """
 
 
+@pytest.mark.test_all
 def test_a_users_celeryconfig_wins_but_tables_are_merged(tmp_path: Path) -> None:
     (tmp_path / "celeryconfig.py").write_text(CONFIG)
 

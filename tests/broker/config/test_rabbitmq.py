@@ -21,7 +21,7 @@ from tests.broker.conftest import House
 from tests.broker.life import STATES, begin_life, effects_of
 
 pytestmark = [
-    pytest.mark.processes,
+    pytest.mark.test_all,
     pytest.mark.timeout(120, method="thread"),
     pytest.mark.parametrize("house", ["rabbitmq"], indirect=True, scope="module"),
 ]

@@ -14,7 +14,7 @@ from tests.broker.conftest import House
 from tests.broker.scans import Scans
 from tests.waiting import until
 
-pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
 
 HOLDER = (
     "SELECT split_part(holder, ' ', 1) FROM task_lease WHERE name = 'scan' AND held_until > now()"

@@ -137,6 +137,7 @@ def test_lines_of_many_processes_stay_whole(
     assert sorted(map(int, wire.uuids)) == list(range(200))
 
 
+@pytest.mark.test_all
 def test_a_full_pipe_loses_lines_and_nobody_waits(reporter: Reporter, pipe: EventPipe) -> None:
     began = time.monotonic()
     for number in range(20_000):

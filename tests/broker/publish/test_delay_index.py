@@ -216,7 +216,7 @@ def worker(house: House) -> CeleryProcess:
     return house.worker()
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 class TestWithWorkers:
     """A scan every other second; what runs earlier than that, and is in no ledger, was pumped."""
@@ -232,7 +232,7 @@ class TestWithWorkers:
         with house.engine.connect() as connection:
             return f"tasks_app:delay.{pool_name(connection)}.due"
 
-    @pytest.mark.long
+    @pytest.mark.test_all
     def test_delayed_tasks_start_when_they_are_due(
         self, house: House, worker: CeleryProcess
     ) -> None:
@@ -246,7 +246,7 @@ class TestWithWorkers:
         assert min(lateness(house, ids)) >= 0
         assert house.sql(MESSAGES) - before < 10
 
-    @pytest.mark.long
+    @pytest.mark.test_all
     def test_what_was_cancelled_or_put_off_after_it_was_entered_does_not_run_then(
         self, house: House, worker: CeleryProcess, own: Redis, due: str
     ) -> None:

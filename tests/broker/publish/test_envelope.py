@@ -79,7 +79,7 @@ def test_no_two_have_one_name(hints: CeleryHints, queue: Queue) -> None:
 
 def test_for_redis_it_is_the_text_that_kombu_would_write(hints: CeleryHints, house: House) -> None:
     if not house.broker.url_of(12).startswith("redis"):
-        pytest.skip("RabbitMQ has no such texts")
+        pytest.skip("for Valkey alone: RabbitMQ carries no such texts")
     envelope, texts = hints.envelope, []
     with hints.broker.app.connection_for_write() as connection:
         channel = connection.default_channel
@@ -98,7 +98,7 @@ def _without_names(text: str) -> str:
 
 def test_hints_to_redis_use_one_socket(hints: CeleryHints, queue: Queue) -> None:
     if hints.broker.app.connection_for_write().transport.driver_type != "redis":
-        pytest.skip("RabbitMQ has but one")
+        pytest.skip("for Valkey alone: RabbitMQ has one channel")
     for _ in range(3):
         hints.publish(queue.name, [1])
         assert hints.depth(queue.name) is not None

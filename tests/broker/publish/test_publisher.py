@@ -132,6 +132,7 @@ class TestManyAtOnce:
         wrong = publisher.publish([message(4, "many")])
         assert wrong[4].certain
 
+    @pytest.mark.test_all
     def test_a_broker_that_swallows_everything_is_given_up_in_time(
         self, publisher: CeleryPublisher, queue: Queue, road: FaultProxy
     ) -> None:

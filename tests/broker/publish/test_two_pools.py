@@ -134,8 +134,8 @@ def test_a_hint_carries_the_name(house: House, monkeypatch: pytest.MonkeyPatch) 
         redis.flushdb()
 
 
-@pytest.mark.long
-@pytest.mark.processes
+@pytest.mark.test_all
+@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 @pytest.mark.parametrize("house", ["broker", "rabbitmq"], indirect=True, scope="module")
 def test_two_pools_on_one_broker_do_all_their_tasks_and_doctor_says_so(

@@ -9,7 +9,7 @@ import pytest
 from tests.broker.conftest import House
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
 
 CHILDREN, LEAST, TASKS = 4, 40, 400
 HELD = "SELECT count(*) FROM task_breaker_held"

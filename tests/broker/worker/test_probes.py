@@ -20,7 +20,7 @@ from tests.broker.conftest import House
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
 
 Verdict = Callable[[str], bool]
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.broker.conftest import House
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
 
 MINGLES = "mingle: "
 """Celery asks other workers for a second which of its tasks were revoked."""

@@ -30,6 +30,7 @@ def test_a_plain_one_is_taken(monkeypatch: pytest.MonkeyPatch, name: str) -> Non
     assert schema_name() == name
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     "words",
     [

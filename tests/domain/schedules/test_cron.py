@@ -100,6 +100,7 @@ def ours(expression: str, zone: ZoneInfo, start: datetime, end: datetime) -> Ite
         at = next_cron(expression, zone, at)
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("name", ZONES)
 def test_both_days_of_the_change_are_as_debians_cron_has_them(name: str) -> None:
     zone = zone_of(name)
@@ -113,6 +114,7 @@ def test_both_days_of_the_change_are_as_debians_cron_has_them(name: str) -> None
             assert expected
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("name", ZONES)
 def test_from_any_minute_around_the_change_the_next_is_the_same(name: str) -> None:
     """Who looks in the repeated hour must not be sent back to the first."""

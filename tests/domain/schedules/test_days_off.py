@@ -92,6 +92,7 @@ def test_a_single_instant() -> None:
     assert shown(once, MOVE) == ["Mon 28 08:00"]
 
 
+@pytest.mark.test_all
 def test_a_calendar_of_nothing_but_days_off_ends() -> None:
     every_day = {date(2026, 12, 1) + n * DAY for n in range(3660)}
 
@@ -110,6 +111,7 @@ def test_in_words(policy: OnDayOff, said: str) -> None:
 EXPRESSIONS = ("0 7 * * *", "*/30 2 * * *", "0,30 1-3 * * sat,sun", "15 23 * * thu", "0 0 * * *")
 
 
+@pytest.mark.test_all
 @given(
     st.sampled_from(EXPRESSIONS),
     st.sets(st.dates(date(2026, 3, 20), date(2026, 4, 5)), max_size=8),

@@ -84,6 +84,7 @@ def test_many_are_fired_in_parts_and_none_twice_or_never() -> None:
     assert all_ == [NOON - n * S for n in range(1500, -1, -1)]
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("policy", ["skip", "fire_once", "fire_all(100)"])
 def test_years_of_missed_seconds_are_not_counted_off(policy: str) -> None:
     began = time.process_time()
@@ -94,6 +95,7 @@ def test_years_of_missed_seconds_are_not_counted_off(policy: str) -> None:
     assert time.process_time() - began < 1
 
 
+@pytest.mark.test_all
 def test_any_span_gives_what_counting_off_gives() -> None:
     """The search for the newest goes back in growing steps: none may be lost between two."""
     rng = Random(7)

@@ -119,6 +119,7 @@ def test_a_class_name_that_nobody_can_store_is_cleaned() -> None:
     assert_storable(raised(hostile("x")))
 
 
+@pytest.mark.test_all
 def test_a_message_of_a_hundred_megabytes_is_cut_quickly() -> None:
     started = time.monotonic()
 

@@ -233,6 +233,7 @@ ANY_JSON = st.recursive(
 )
 
 
+@pytest.mark.test_all
 @given(st.dictionaries(st.text(max_size=4), ANY_JSON, max_size=4))
 def test_the_short_way_admits_only_what_the_long_way_does_and_writes_the_same(value) -> None:
     short = encode_plain(value, 200)

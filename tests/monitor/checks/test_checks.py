@@ -78,6 +78,7 @@ def a_scan(connection: Connection, rank: leader_lease.Rank = leader_lease.Rank.B
     leader_lease.done(connection, leader_lease.SCAN, token, ttl)
 
 
+@pytest.mark.test_all
 def test_a_healthy_database_has_nothing_to_complain_of(engine: Engine, settings: Settings) -> None:
     with engine.begin() as connection:
         a_child(connection)

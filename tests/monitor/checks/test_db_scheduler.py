@@ -18,6 +18,7 @@ from tasks_app.pool.schema import migrate
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.schedules.db_scheduler import DbScheduler
 from tests.pg_cron import CronServer, cron_server
+from tests.tiers import starts_processes
 
 AGAIN = "Run again: tasks-app db-scheduler install"
 JOB = "(SELECT jobid FROM cron.job WHERE jobname LIKE '%: sweep')"
@@ -30,6 +31,7 @@ def said(engine: Engine, settings: Settings) -> list[str]:
 
 
 @pytest.fixture(scope="module")
+@starts_processes
 def server() -> Iterator[CronServer]:
     """A server whose pg_cron is in the database postgres; the tasks are in another."""
     with TemporaryDirectory(prefix="tasks_app-test-") as name:

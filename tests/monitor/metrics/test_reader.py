@@ -240,6 +240,7 @@ def test_no_label_grows_with_the_tasks() -> None:
     }
 
 
+@pytest.mark.test_all
 def test_promtool_finds_no_fault(engine: Engine, reader: MetricsReader) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:

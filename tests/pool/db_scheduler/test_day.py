@@ -19,7 +19,7 @@ from tests.pool.schedules.test_fire import plan
 from tests.waiting import until
 
 __all__ = ["database"]
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(300)]
 START, HOURS = datetime(2026, 3, 8, 4, tzinfo=UTC), 6
 """At 7 the clocks of New York skip half past two."""
 WHEN = {

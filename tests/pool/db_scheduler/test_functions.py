@@ -83,6 +83,7 @@ WHEN: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("late", [MINUTE, timedelta(minutes=63), timedelta(hours=20)])
 def test_the_function_fires_what_the_scheduler_fires(
     database: Database, engine: Engine, late: timedelta

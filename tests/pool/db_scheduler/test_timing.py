@@ -67,6 +67,7 @@ def _both(asked: Connection, kind: str, expression: str, zone: str, after: datet
     return ours, asked.execute(_NEXT, {**values, "anchor": anchor}).scalar()
 
 
+@pytest.mark.test_all
 @CASES
 @given(CRON, st.sampled_from(ZONES), INSTANTS, st.integers(-7300, 7300), st.booleans())
 def test_cron(
@@ -107,6 +108,7 @@ def test_the_days_on_which_clocks_change(
     assert _both(asked, "cron", expression, "Europe/Berlin", at) == (wanted, wanted)
 
 
+@pytest.mark.test_all
 @CASES
 @given(st.integers(60_000, 10**10), INSTANTS)
 def test_intervals(asked: Connection, every_ms: int, at: datetime) -> None:

@@ -58,6 +58,7 @@ def test_the_first_takes_it_and_the_next_waits_for_its_end(connection: Connectio
     assert hold(connection, BEAT, s(6)) is None
 
 
+@pytest.mark.usefixtures("maintenance_due")
 def test_a_renewal_makes_it_longer_and_is_not_a_new_beginning(connection: Connection) -> None:
     hold(connection, BEAT, NOON)
 

@@ -140,6 +140,7 @@ FULL = text("""
 """)
 
 
+@pytest.mark.test_all
 def test_10_000_errors_of_500_causes_are_read_fast(connection: Connection) -> None:
     connection.execute(FULL)
     connection.execute(text("ANALYZE task_error"))

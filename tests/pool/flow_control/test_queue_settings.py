@@ -70,6 +70,7 @@ class TestWindows:
         queue_settings.set_calendar(connection, "de", [date(2026, 12, 25)])
         assert standing_still(connection, now=NOON) == set()
 
+    @pytest.mark.test_all
     @pytest.mark.parametrize("zone", CHANGES)
     def test_the_database_opens_them_as_a_person_who_reads_the_clock_would(
         self, connection: Connection, zone: str

@@ -233,6 +233,7 @@ def test_a_run_given_back_for_later_blocks_or_skips(pair: Pair, policy: str) -> 
     assert passed(b, [second]) == goes_on
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("options", [{"enabled": False}, {"delay": "1h"}])
 def test_who_has_not_begun_and_cannot_run_now_holds_no_key(pair: Pair, options) -> None:
     a, b = pair

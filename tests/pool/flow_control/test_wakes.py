@@ -125,6 +125,7 @@ def test_a_wake_up_passes_over_those_that_another_gate_holds(limited: Connection
     assert reasons(limited, ordered) == {None}
 
 
+@pytest.mark.test_all
 def test_of_a_very_long_line_that_stands_still_the_rest_is_read_soon(limited: Connection) -> None:
     (first,) = made(limited, 1)
     (run,) = passing(limited, first)

@@ -105,7 +105,7 @@ class Actor:
         release(connection, [task.fence for task in tasks])
 
 
-@pytest.mark.long
+@pytest.mark.test_all
 @pytest.mark.parametrize("requeues", [False, True])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_what_is_counted_is_what_there_is(engine: Engine, seed: int, requeues: bool) -> None:

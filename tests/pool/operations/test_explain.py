@@ -635,6 +635,7 @@ def many(connection: Connection, number: int) -> None:
     )
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("place", ["first", "last"])
 def test_a_backlog_of_any_size_is_counted_to_ten_thousand_at_most(
     healthy: Connection, place: str

@@ -95,6 +95,7 @@ def test_a_settle_is_open_then_a_day_is_not_detached_and_later_is(committed_day:
         assert not day_of(b).attached
 
 
+@pytest.mark.test_all
 def test_a_settle_behind_a_detach_that_waits_goes_on_when_that_gives_up(
     committed_day: Engine,
 ) -> None:

@@ -138,6 +138,7 @@ def test_a_day_whose_rows_lie_in_the_default_partition_cannot_be_made(
         add_partition(connection, DAY)
 
 
+@pytest.mark.test_all
 def test_a_settle_into_the_default_partition_is_open_then_a_new_day_gives_up_and_succeeds_later(
     engine: Engine, clean_day: datetime
 ) -> None:

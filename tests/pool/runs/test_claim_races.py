@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app.pool.runs.claim import claim
@@ -73,6 +74,7 @@ def our_claim(connection: Connection, ids: Sequence[int]) -> list[int]:
     return [task.task_id for task in claim(connection, ids, claimer(), uuid4())]
 
 
+@pytest.mark.test_all
 def test_eight_processes_race_over_ten_copies_of_each_id_and_each_is_claimed_once(
     engine: Engine, database_url: str, project: Path, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, text
@@ -79,6 +80,7 @@ def as_its_owner(connection: Connection, verb: str, task, now, group: bool) -> N
             settle_one(connection, settlement, now=now)
 
 
+@pytest.mark.test_all
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS)
 def test_whatever_happens_a_task_walks_only_as_the_table_says(

@@ -44,6 +44,7 @@ def test_what_is_not_rolled_up_yet_is_in_the_total(connection: Connection) -> No
     assert told(connection) == {("t", "q", CountedOutcome.DONE): 7}
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("days", [1, 2, 3, 730])
 def test_no_total_falls_while_days_go_by(connection: Connection, days: int) -> None:
     rng, since, counted = random.Random(days), None, 0

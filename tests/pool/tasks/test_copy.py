@@ -127,6 +127,7 @@ JSON = st.recursive(
 KEYS = TEXT.filter(bool)
 
 
+@pytest.mark.test_all
 @given(st.lists(st.tuples(JSON, KEYS), min_size=1, max_size=4))
 def test_whatever_is_copied_is_read_back(shared_engine: Engine, written: list) -> None:
     rows = [a_row(payload={"x": value}, biz_key=key) for value, key in written]

@@ -78,6 +78,7 @@ def holds_only_json(value, depth: int = 1) -> bool:
     return isinstance(value, float) and value - value == 0
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("make", ["one", "many"])
 @many
 @given(payload=PAYLOADS)

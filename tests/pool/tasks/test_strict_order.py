@@ -86,12 +86,12 @@ def late_ones(engine: Engine, *, strict_order: bool) -> int:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.long
+@pytest.mark.test_all
 def test_sixteen_producers_at_once_commit_in_the_order_of_their_ids(engine: Engine) -> None:
     assert late_ones(engine, strict_order=True) == 0
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.long
+@pytest.mark.test_all
 def test_without_it_ids_become_visible_late_which_this_watcher_sees(engine: Engine) -> None:
     assert late_ones(engine, strict_order=False) > 0

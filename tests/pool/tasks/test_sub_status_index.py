@@ -43,6 +43,7 @@ def plan(connection: Connection) -> Any:
     return ask
 
 
+@pytest.mark.test_all
 def test_a_list_by_sub_status_reads_them(connection: Connection, plan: Any) -> None:
     connection.execute(FILL, {"rare": RARE})
     connection.exec_driver_sql("ANALYZE task_pending")

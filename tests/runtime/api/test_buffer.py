@@ -101,6 +101,7 @@ class TestWhenItWrites:
 
         assert written(bench) == [0]
 
+    @pytest.mark.test_all
     def test_of_eight_threads_each_task_once(self, bench: Bench) -> None:
         with TaskBuffer(bench.engine, size=7, capacity=50, every="1ms") as buffer:
             threads = [
@@ -113,6 +114,7 @@ class TestWhenItWrites:
 
         assert sorted(written(bench)) == list(range(800))
 
+    @pytest.mark.test_all
     def test_at_the_end_of_the_program(self, bench: Bench) -> None:
         done = run(bench, "fill(range(5))")
 
@@ -322,7 +324,7 @@ def run(bench: Bench, code: str, expected: int = 0) -> subprocess.CompletedProce
     return done
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 class TestProcesses:
     def test_a_killed_process_loses_what_was_not_written_and_nothing_is_there_twice(
         self, bench: Bench
@@ -335,7 +337,7 @@ class TestProcesses:
 
         assert written(bench) == list(range(20))
 
-    @pytest.mark.long
+    @pytest.mark.test_all
     def test_killed_at_any_moment_it_leaves_whole_batches_of_what_it_took_first(
         self, bench: Bench
     ) -> None:

@@ -283,6 +283,7 @@ def test_there_is_no_such_bulk(engine: Engine) -> None:
 # -- what is left as it is
 
 
+@pytest.mark.test_all
 def test_a_row_that_somebody_holds_is_left_and_named(engine: Engine) -> None:
     ids = make(engine, 5)
     with engine.connect() as somebody:

@@ -275,6 +275,7 @@ def test_a_connection_that_dies_costs_nothing_and_the_next_attempt_goes_on(bench
     assert (bench.effects(task_id), bench.state(task_id)) == (2, "SUCCEEDED")
 
 
+@pytest.mark.test_all
 def test_a_connection_that_dies_at_the_commit(bench: Bench) -> None:
     @bench.handler(max_attempts=1)
     def h(ctx: Any) -> None:

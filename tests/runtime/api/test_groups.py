@@ -73,6 +73,7 @@ async def awaited(ctx: Any, payload: Any) -> int:
     return payload["n"]
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     ("function", "options"),
     [
@@ -264,6 +265,7 @@ def test_a_group_that_is_unknown(bench: Bench, verb) -> None:
         verb(connection, 7)
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("code", ["22P05", "40P01"])
 def test_members_that_cannot_be_written_now_do_not_belie_the_others(
     bench: Bench, calls, refusals: Refusals, caplog: pytest.LogCaptureFixture, code: str
@@ -283,6 +285,7 @@ def test_members_that_cannot_be_written_now_do_not_belie_the_others(
     assert "lease" not in caplog.text
 
 
+@pytest.mark.test_all
 def test_several_threads_end_members_of_few_groups(bench: Bench, calls) -> None:
     """They meet at the groups' rows all the time; each callback is called once."""
     bench.handler("t")(with_effects)

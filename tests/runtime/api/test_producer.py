@@ -326,7 +326,7 @@ print(json.dumps([task_id, heavy]))
 """
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_a_producer_needs_neither_celery_nor_a_broker_nor_our_configuration(bench: Bench) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TASKS_APP_")}
 

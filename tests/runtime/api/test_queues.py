@@ -33,6 +33,7 @@ def closed_now() -> str:
     return f"{other:%H}:00-{other:%H}:01"
 
 
+@pytest.mark.test_all
 def test_a_window_that_opens_is_noticed_within_a_second(bench: Bench) -> None:
     """Nobody writes anything then: the clock alone opens it."""
     bench.succeeding()
@@ -50,6 +51,7 @@ def test_a_window_that_opens_is_noticed_within_a_second(bench: Bench) -> None:
     assert timedelta(0) <= late < timedelta(seconds=2)  # on a machine that is busy otherwise
 
 
+@pytest.mark.test_all
 def test_a_queue_that_closes_is_left_alone_at_once_and_goes_on_within_a_second(
     bench: Bench,
 ) -> None:

@@ -80,6 +80,7 @@ def together(
     return answer, committed(a, state, task_id)
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("first", [*VERBS, *RUNS])
 def test_a_verb_waits_for_what_is_open_and_acts_as_if_behind_it(
     engine: Engine, pair: Pair, first: str

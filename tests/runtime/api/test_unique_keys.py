@@ -110,6 +110,7 @@ def test_a_buffer_takes_all_but_raise_which_nobody_would_hear(bench: Bench) -> N
     assert bench.sql(NUMBER) == len(SCOPES)
 
 
+@pytest.mark.usefixtures("maintenance_due")
 def test_maintenance_prunes_keys_a_little_at_a_time(bench: Bench) -> None:
     """Who maintains may have to scan; the rest goes at the next looks, not an hour later."""
     bench.sql(

@@ -65,6 +65,7 @@ def over(bench: Bench, task_id: int) -> Task:
 
 
 class TestHowItEnds:
+    @pytest.mark.test_all
     def test_succeeded_with_its_result(self, bench: Bench, waiters: ThreadPoolExecutor) -> None:
         @bench.handler("t")
         def answer(ctx: Any) -> dict[str, int]:
@@ -77,6 +78,7 @@ class TestHowItEnds:
         task = waiting.result()
         assert (task.id, task.state, task.result) == (task_id, "SUCCEEDED", {"points": 7})
 
+    @pytest.mark.test_all
     def test_a_retry_is_no_end(self, bench: Bench, waiters: ThreadPoolExecutor) -> None:
         @bench.handler("t", retry="1h")
         def twice(ctx: Any) -> int:
@@ -112,6 +114,7 @@ class TestHowItEnds:
 
         assert [over(bench, each).state for each in (skipped, expired)] == ["SKIPPED", "EXPIRED"]
 
+    @pytest.mark.test_all
     def test_cancelled(self, bench: Bench, waiters: ThreadPoolExecutor) -> None:
         task_id = bench.create(delay="1h")
         waiting = waiters.submit(wait_task, bench.engine, task_id, LONG)
@@ -131,6 +134,7 @@ class TestHowItEnds:
 
 
 class TestTheErrors:
+    @pytest.mark.test_all
     def test_at_the_end_of_the_wait(self, bench: Bench) -> None:
         task_id = bench.create("mail.send", delay="1h")
 
@@ -154,6 +158,7 @@ class TestTheErrors:
             with pytest.raises(UnknownTaskError, match="Commit the transaction"):
                 wait_task(bench.engine, task_id, LONG)
 
+    @pytest.mark.test_all
     def test_a_task_that_is_pruned_meanwhile(
         self, bench: Bench, waiters: ThreadPoolExecutor
     ) -> None:
@@ -240,6 +245,7 @@ class TestAsync:
 
         assert asyncio.run(all_of_them()) == ["SUCCEEDED"] * 4
 
+    @pytest.mark.test_all
     def test_the_loop_is_free_meanwhile(self, bench: Bench) -> None:
         """The loop turns while the waiter pauses, and in it runs what ends the wait."""
         task_id = bench.create(delay="1h")
@@ -257,6 +263,7 @@ class TestAsync:
 
         assert asyncio.run(both()) == "CANCELLED"
 
+    @pytest.mark.test_all
     def test_the_errors(self, bench: Bench) -> None:
         task_id = bench.create(delay="1h")
 
@@ -290,6 +297,7 @@ class TestAsync:
         asyncio.run(refused())
 
 
+@pytest.mark.test_all
 def test_between_looks_there_is_neither_transaction_nor_snapshot(
     bench: Bench, waiters: ThreadPoolExecutor, plain: str
 ) -> None:
@@ -302,6 +310,7 @@ def test_between_looks_there_is_neither_transaction_nor_snapshot(
         waiting.result()
 
 
+@pytest.mark.test_all
 def test_nor_is_a_connection_of_the_engine_kept(bench: Bench, waiters: ThreadPoolExecutor) -> None:
     """A pool of one connection, which the waiter shares with whoever ends its wait."""
     engine = create_engine(bench.url, pool_size=1, max_overflow=0, pool_timeout=20)

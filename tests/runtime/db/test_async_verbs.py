@@ -19,6 +19,7 @@ from tasks_app.runtime.handlers.registry import Registry
 from tests.runtime.bench import Bench
 from tests.runtime.db.callers import ASYNC_KINDS, async_autocommit, plain_url
 from tests.runtime.hints.ear import Ear, told
+from tests.tiers import few
 
 Work = Callable[[Any, Bench], Awaitable[list[Any]]]
 
@@ -169,7 +170,7 @@ def test_every_verb_is_called_here() -> None:
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)
-@pytest.mark.parametrize("kind", ASYNC_KINDS)
+@pytest.mark.parametrize("kind", few(1, ASYNC_KINDS))
 def test_each_works_on_each_kind(bench: Bench, kind: Callable[[Bench], Any], subject: Work) -> None:
     if subject is errors:
         bench.raising(ValueError("no"), max_attempts=1)
@@ -227,6 +228,7 @@ def test_a_group_of_an_async_session_is_hinted_at_when_it_commits(bench: Bench, 
     assert sorted(asyncio.run(act())) == sorted(told(ear))
 
 
+@pytest.mark.test_all
 def test_more_results_than_a_page_come_in_order(bench: Bench) -> None:
     async def act(kind: Callable[[Bench], Any]) -> bool:
         async with kind(bench) as caller:

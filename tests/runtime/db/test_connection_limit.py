@@ -75,6 +75,7 @@ def test_two_are_wanted_once_one_was_refused(limited: Limited, url: str) -> None
     database.dispose()
 
 
+@pytest.mark.test_all
 def test_tasks_that_cannot_be_run_are_neither_claimed_again_nor_charged(
     bench: Bench, limited: Limited, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -102,6 +103,7 @@ def test_tasks_that_cannot_be_run_are_neither_claimed_again_nor_charged(
     assert [bench.task(i).crashes for i in ids] == [0] * len(ids)
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_async_handlers_that_get_no_connection_are_not_charged(
     bench: Bench, limited: Limited, url: str, caplog: pytest.LogCaptureFixture, most: int

@@ -59,7 +59,7 @@ from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
 from tests.servers import Databases, named, not_of_a_given_server
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(120, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
 
 ROLE, PASSWORD = named("odd"), "odd"
 HARMLESS = {
@@ -316,7 +316,7 @@ def test_a_task_walks_its_way_under_all_odd_settings_at_once(odd: Odd, number: i
     odd.walk()
 
 
-@pytest.mark.edge
+@pytest.mark.test_all
 @pytest.mark.parametrize(("name", "value"), EACH, ids=[f"{n}={v}" for n, v in EACH])
 def test_a_task_walks_its_way_under_each_odd_setting(odd: Odd, name: str, value: str) -> None:
     odd.set({name: value})

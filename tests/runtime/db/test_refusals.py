@@ -1,7 +1,7 @@
 """What becomes of work while the database refuses it, statement by statement and code by code.
 
 A real child with its standby, or a worker without a broker, on PostgreSQL. Below SQLAlchemy a layer
-refuses; when it stops, everything ends as if nothing had been. All cells: `make edge`.
+refuses; when it stops, everything ends as if nothing had been. All cells: `make test-all`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tests.runtime.bench import Bench
 from tests.runtime.refusing import WITH_BROKER, Refusals, endure, get_over
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     ("code", "name"),
     [
@@ -32,6 +33,7 @@ def test_a_statement_that_is_refused_once(
     get_over(bench, refusals, code, name, times=1)
 
 
+@pytest.mark.test_all
 def test_all_are_refused_for_a_while(bench: Bench, refusals: Refusals) -> None:
     endure(bench, refusals, "42P01", *WITH_BROKER)
 

@@ -520,6 +520,7 @@ class TestTheSizeOfMessages:
     def test_unknown_ones_go_a_few_at_a_time(self, scene: Scene) -> None:
         assert self.sizes(scene, *["new"] * 90) == [10] * 6
 
+    @pytest.mark.test_all
     def test_what_was_learned_meanwhile_counts(self, scene: Scene) -> None:
         self.sizes(scene, *["t"] * 300)
         with scene.bench.engine.begin() as connection:

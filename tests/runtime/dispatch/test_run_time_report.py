@@ -105,6 +105,7 @@ def test_what_a_child_runs_beside_each_other_takes_a_part_of_its_time(
     assert report.after(0, **{"async": 60.0, "sync": 0.1}) == {"async": 0.004, "sync": 0.0125}
 
 
+@pytest.mark.test_all
 def test_a_write_that_failed_is_still_news(bench: Bench, clock: Any) -> None:
     report = Report(bench, clock)
     with bench.engine.begin() as connection:

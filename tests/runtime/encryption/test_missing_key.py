@@ -72,6 +72,7 @@ def test_it_runs_where_the_key_is(bench: Bench, configure: Configure) -> None:
     assert bench.task(task_id).failures == 0
 
 
+@pytest.mark.test_all
 def test_it_runs_when_the_key_is_back_in_the_file(
     bench: Bench, configure: Configure, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def some_of_each(bench: Bench) -> dict[str, int]:
     return {"done": done, "failed": failed, "waits": waits}
 
 
+@pytest.mark.test_all
 def test_every_place_is_encrypted_anew(bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t")
     ids = some_of_each(bench)
@@ -168,6 +169,7 @@ def test_a_row_that_somebody_holds_is_left_for_the_next_pass(
     assert rotate(bench.engine, RING).number == 1
 
 
+@pytest.mark.test_all
 def test_tasks_that_run_meanwhile_lose_nothing(bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t")
 

@@ -87,6 +87,7 @@ def test_what_no_pattern_names_stays_plain(bench: Bench, configure: Configure) -
     assert bench.task(task_id).result == {"echo": {"n": 1}}
 
 
+@pytest.mark.test_all
 def test_a_handler_may_say_so(bench: Bench, configure: Configure) -> None:
     @bench.handler("t", encrypt=True)
     def run(ctx: TaskContext, payload: dict[str, Any]) -> str:
@@ -234,6 +235,7 @@ def test_many_are_not_edited_at_once_since_the_audit_would_have_the_patch(
     assert bench.task(task_id).pool == Pool.PENDING
 
 
+@pytest.mark.test_all
 def test_a_requeued_task_runs_again(bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t")
     echo(bench)
@@ -348,6 +350,7 @@ def test_a_value_that_was_put_into_another_task_is_not_opened(
     )
 
 
+@pytest.mark.test_all
 def test_a_result_does_not_open_as_a_payload(bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t")
     echo(bench)

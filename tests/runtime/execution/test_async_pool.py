@@ -43,6 +43,7 @@ async def eventually(condition: Callable[[], bool], patience_s: float = 10.0) ->
         await asyncio.sleep(0.005)
 
 
+@pytest.mark.test_all
 def test_as_many_run_at_a_time_as_there_are_places(bench: Bench) -> None:
     aboard = Aboard()
 
@@ -58,6 +59,7 @@ def test_as_many_run_at_a_time_as_there_are_places(bench: Bench) -> None:
     assert bench.states(ids) == ["SUCCEEDED"] * 40
 
 
+@pytest.mark.test_all
 def test_never_more_than_that_and_free_places_are_filled_from_the_message(bench: Bench) -> None:
     aboard = Aboard()
 
@@ -74,6 +76,7 @@ def test_never_more_than_that_and_free_places_are_filled_from_the_message(bench:
     assert aboard.most == 7
 
 
+@pytest.mark.test_all
 def test_while_one_of_the_message_still_runs_others_come_from_the_pool(bench: Bench) -> None:
     @bench.handler()
     async def h(ctx: Any, payload: dict) -> None:
@@ -88,6 +91,7 @@ def test_while_one_of_the_message_still_runs_others_come_from_the_pool(bench: Be
     assert bench.states([first, *others]) == ["SUCCEEDED"] * 3
 
 
+@pytest.mark.test_all
 def test_the_thread_of_the_message_sleeps_while_there_is_room(bench: Bench) -> None:
     """One that looks again and again would take the event loop's time."""
 
@@ -126,6 +130,7 @@ def test_a_plain_handler_runs_beside_async_ones(bench: Bench) -> None:
     assert bench.task(ids[1]).result == threading.current_thread().name
 
 
+@pytest.mark.test_all
 def test_each_has_a_transaction_of_its_own_on_few_connections(bench: Bench) -> None:
     @bench.handler(max_attempts=1)
     async def h(ctx: Any, payload: dict) -> None:
@@ -142,6 +147,7 @@ def test_each_has_a_transaction_of_its_own_on_few_connections(bench: Bench) -> N
     assert [bench.effects(task_id) for task_id in ids] == [1, 0] * 15
 
 
+@pytest.mark.test_all
 def test_the_limit_of_one_does_not_touch_its_neighbours(bench: Bench) -> None:
     @bench.handler("limited", timeout="50ms", max_attempts=1)
     async def limited(ctx: Any) -> None:
@@ -158,6 +164,7 @@ def test_the_limit_of_one_does_not_touch_its_neighbours(bench: Bench) -> None:
     assert bench.states(ids) == ["FAILED", "SUCCEEDED", "FAILED"]
 
 
+@pytest.mark.test_all
 def test_who_is_cancelled_learns_of_it_while_others_go_on(bench: Bench) -> None:
     from tasks_app import cancel_task
 
@@ -213,6 +220,7 @@ def test_middleware_surrounds_each_run_while_the_others_go_on(bench: Bench) -> N
     assert sorted(seen) == [(task_id, task_id, task_id) for task_id in ids]
 
 
+@pytest.mark.test_all
 def test_a_task_that_runs_alone_does(bench: Bench) -> None:
     aboard, alone = Aboard(), []
 
@@ -237,6 +245,7 @@ def test_a_task_that_runs_alone_does(bench: Bench) -> None:
 
 
 class TestWhatOneDoesToTheLoop:
+    @pytest.mark.test_all
     def test_who_keeps_it_from_the_others_is_named_once(
         self, bench: Bench, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -274,6 +283,7 @@ class TestWhatOneDoesToTheLoop:
 
         assert bench.task(task_id).result == 1
 
+    @pytest.mark.test_all
     def test_nobody_can_stop_it(self, bench: Bench) -> None:
         @bench.handler("stops", max_attempts=1)
         async def stops(ctx: Any) -> None:
@@ -289,6 +299,7 @@ class TestWhatOneDoesToTheLoop:
 
         assert bench.states(ids) == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
 
+    @pytest.mark.test_all
     def test_an_exit_in_a_task_of_a_handlers_own_does_not_end_it(self, bench: Bench) -> None:
         @bench.handler("exits")
         async def exits(ctx: Any) -> str:
@@ -342,6 +353,7 @@ class TestWhatOneDoesToTheLoop:
 
 
 class TestStopping:
+    @pytest.mark.test_all
     def test_nothing_more_starts_and_what_runs_may_end(self, bench: Bench) -> None:
         go_on = bench.event()
 
@@ -363,6 +375,7 @@ class TestStopping:
 
         assert sorted(bench.states(ids)) == ["PENDING"] * 3 + ["SUCCEEDED"] * 2
 
+    @pytest.mark.test_all
     def test_a_worker_without_a_broker_waits_for_them_too(self, bench: Bench) -> None:
         go_on = bench.event()
 
@@ -387,6 +400,7 @@ class TestStopping:
         assert bench.states(ids) == ["SUCCEEDED"] * 3
 
 
+@pytest.mark.test_all
 def test_the_rest_of_a_message_goes_back_when_all_places_are_taken_for_long(bench: Bench) -> None:
     go_on = bench.event()
 
@@ -409,8 +423,8 @@ def test_the_rest_of_a_message_goes_back_when_all_places_are_taken_for_long(benc
     assert child.inflight.empty
 
 
-@pytest.mark.long
-@pytest.mark.processes
+@pytest.mark.test_all
+@pytest.mark.test_all
 @pytest.mark.parametrize("number", [20, 5000])
 def test_of_a_child_that_was_killed_all_that_ran_was_on_board_and_nobody_is_charged(
     bench: Bench, number: int
@@ -445,6 +459,7 @@ def test_of_a_child_that_was_killed_all_that_ran_was_on_board_and_nobody_is_char
     assert bench.slots.occupied() == []
 
 
+@pytest.mark.test_all
 def test_a_busy_async_pool_leaves_to_others_what_would_have_to_run_alone(bench: Bench) -> None:
     go_on = bench.event()
 
@@ -467,6 +482,7 @@ def test_a_busy_async_pool_leaves_to_others_what_would_have_to_run_alone(bench: 
     running.join(20)
 
 
+@pytest.mark.test_all
 def test_with_one_place_a_child_runs_one_task_at_a_time_plain_ones_too(bench: Bench) -> None:
     aboard = Aboard()
 

@@ -106,6 +106,7 @@ def test_a_handler_is_run_alone_until_it_is_known_to_be_fast(bench: Bench) -> No
     assert commits(bench, ids) == 2
 
 
+@pytest.mark.test_all
 def test_session_and_connection_may_be_mixed_and_left_out(bench: Bench) -> None:
     heard: list[int] = []
 
@@ -291,6 +292,7 @@ def test_what_runs_alone_is_not_in_a_batch(bench: Bench) -> None:
     assert commits(bench, ids) == 2
 
 
+@pytest.mark.test_all
 def test_threads_have_batches_of_their_own(bench: Bench) -> None:
     @bench.handler(commit="batch")
     def h(ctx: Any) -> None:
@@ -304,6 +306,7 @@ def test_threads_have_batches_of_their_own(bench: Bench) -> None:
 
 
 class TestSomebodyElse:
+    @pytest.mark.test_all
     def test_holds_the_row_of_one(self, bench: Bench) -> None:
         """A user's open transaction that cancels one member: nobody else waits for it."""
         aboard, go_on = threading.Event(), bench.event()
@@ -361,6 +364,7 @@ class TestSomebodyElse:
         assert commits(bench, ids) == 1
         assert bench.runs == ["waited"]
 
+    @pytest.mark.test_all
     def test_took_the_lease_of_one(self, bench: Bench) -> None:
         aboard, go_on = threading.Event(), bench.event()
 
@@ -394,6 +398,7 @@ class TestSomebodyElse:
 
 
 class TestTheDatabase:
+    @pytest.mark.test_all
     @pytest.mark.parametrize("lose", ["lose_request", "lose_reply_to"])
     def test_a_commit_that_was_not_answered_is_never_settled_again(
         self, bench: Bench, lose: str
@@ -444,7 +449,7 @@ class TestItsProcess:
 
         return work
 
-    @pytest.mark.processes
+    @pytest.mark.test_all
     def test_killed_in_the_middle_only_the_one_that_ran_is_charged(self, bench: Bench) -> None:
         @bench.handler(commit="batch", retry="0s,0s,0s")
         def h(ctx: Any, payload: dict) -> None:
@@ -466,7 +471,7 @@ class TestItsProcess:
         bench.execute(ids)
         assert exactly_once(bench, ids)
 
-    @pytest.mark.processes
+    @pytest.mark.test_all
     @pytest.mark.parametrize("round_", range(5))
     def test_killed_at_any_moment_effects_and_outcomes_agree(
         self, bench: Bench, round_: int

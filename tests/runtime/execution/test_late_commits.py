@@ -59,6 +59,7 @@ def refusing_failures(bench: Bench) -> Iterator[None]:
     bench.sql("DROP FUNCTION IF EXISTS refuse() CASCADE")
 
 
+@pytest.mark.test_all
 @pytest.mark.usefixtures("refusing_failures")
 def test_an_outcome_that_is_refused_holds_up_none(bench: Bench, counted: list[int]) -> None:
     writes_one(bench)
@@ -85,6 +86,7 @@ def test_an_outcome_that_is_refused_holds_up_none(bench: Bench, counted: list[in
 
 
 class TestTheDeadline:
+    @pytest.mark.test_all
     def test_what_takes_too_long_is_sent_again_alone(
         self, bench: Bench, counted: list[int]
     ) -> None:
@@ -130,6 +132,7 @@ class TestTheDeadline:
         assert counted == []
         assert bench.effects(task_id) == late_commits.MOST_WRITES + 1
 
+    @pytest.mark.test_all
     def test_steps_that_are_late_end_their_connection(self, database_url: str) -> None:
         url = make_url(database_url).set(drivername="postgresql")
         connection = psycopg.connect(url.render_as_string(hide_password=False))

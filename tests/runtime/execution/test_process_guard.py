@@ -37,6 +37,7 @@ def status_of_a_fork(does: Any) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+@pytest.mark.test_all
 def test_a_fork_ends_where_its_handler_does(aftermath: ProcessGuard) -> None:
     def returns() -> None:
         with aftermath:
@@ -49,6 +50,7 @@ def test_a_fork_ends_where_its_handler_does(aftermath: ProcessGuard) -> None:
     assert (status_of_a_fork(returns), status_of_a_fork(raises)) == (0, 0)
 
 
+@pytest.mark.test_all
 def test_descriptors_that_were_closed_end_the_process() -> None:
     def closes(again: bool) -> None:
         aftermath = ProcessGuard(replaceable=True)
@@ -61,6 +63,7 @@ def test_descriptors_that_were_closed_end_the_process() -> None:
     assert status_of_a_fork(lambda: closes(again=True)) == BROKEN_STATUS
 
 
+@pytest.mark.test_all
 def test_a_process_without_descriptors_is_unfit() -> None:
     import resource
 
@@ -163,6 +166,7 @@ def test_context_variables_end_with_their_handler(bench: Bench) -> None:
     assert [bench.task(task_id).result for task_id in ids] == [0, 0]
 
 
+@pytest.mark.test_all
 def test_a_loop_that_its_handler_stopped_is_never_resumed(bench: Bench) -> None:
     import asyncio
 
@@ -185,6 +189,7 @@ def test_a_loop_that_its_handler_stopped_is_never_resumed(bench: Bench) -> None:
     assert bench.runs == []
 
 
+@pytest.mark.test_all
 def test_a_fork_can_neither_use_our_connections_nor_end_them(bench: Bench) -> None:
     told, tell = os.pipe()
 
@@ -213,6 +218,7 @@ def test_a_fork_can_neither_use_our_connections_nor_end_them(bench: Bench) -> No
     assert bench.sql("SELECT count(*) FROM effect") == 1
 
 
+@pytest.mark.test_all
 def test_a_daemon_of_a_dead_child_does_not_hold_its_locks(bench: Bench) -> None:
     """It inherits the sockets: the server would believe that the dead one is alive."""
     bench.sql("INSERT INTO effect VALUES (0, 'to be locked')")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
 from sqlalchemy import event, text
 
 from tasks_app.runtime.execution.run_times import FEW, GROWTH, HOLD_S, MOST_NAMES, RunTimes
@@ -85,6 +86,7 @@ def test_a_child_leaves_to_others_what_would_wait_behind_an_unknown_task(bench: 
     running.join(10)
 
 
+@pytest.mark.test_all
 def test_a_child_claims_more_at_a_time_as_it_learns(bench: Bench) -> None:
     sizes = []
 

@@ -21,6 +21,7 @@ def sub_status(bench: Bench, task_id: int) -> str | None:
     return task.sub_status
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     "outcome", [None, Snooze("1h"), Retry("no", after="1h"), Skip("no"), Fail("no"), ValueError()]
 )
@@ -60,6 +61,7 @@ def test_it_is_kept_whatever_becomes_of_the_run(
         assert find(connection, sub_status="asking") == []
 
 
+@pytest.mark.test_all
 def test_it_stays_through_retries_pools_and_a_requeue_until_another_is_said(bench: Bench) -> None:
     said = [WAITS, None, "", "paid"]
 
@@ -115,6 +117,7 @@ def test_a_run_that_lost_its_lease_says_nothing(bench: Bench, effects: bool) -> 
     assert sub_status(bench, task_id) is None
 
 
+@pytest.mark.test_all
 def test_many_runs_that_end_together_say_each_their_own(bench: Bench) -> None:
     @bench.handler("t")
     def handle(ctx: Any, payload: dict[str, Any]) -> None:

@@ -72,6 +72,7 @@ def run_all(bench: Bench, level: str) -> dict[str, int]:
     return ids
 
 
+@pytest.mark.test_all
 def test_all_has_lines_for_each_claim_and_its_end(bench: Bench) -> None:
     ids = run_all(bench, "all")
     member = bench.create("plain")
@@ -108,6 +109,7 @@ def test_all_has_lines_for_each_claim_and_its_end(bench: Bench) -> None:
     assert SECRET not in str(lines(bench))
 
 
+@pytest.mark.test_all
 def test_failures_leaves_successes_out(bench: Bench) -> None:
     run_all(bench, "failures")
 

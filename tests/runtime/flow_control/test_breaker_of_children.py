@@ -14,7 +14,7 @@ from tests.broker.celery_process import HOUSE
 from tests.runtime.bench import Bench
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(200)]
 
 CHILDREN, LEAST, TASKS = 4, 40, 400
 CREATE = (

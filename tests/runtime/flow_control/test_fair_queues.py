@@ -37,6 +37,7 @@ def work(line: Line, number: int) -> list[int]:
     return line.ran[:number]
 
 
+@pytest.mark.test_all
 def test_keys_share_a_queue_whoever_came_first(engine: Engine, line: Line) -> None:
     share(engine)
     whose = fill(engine, big=2_000) | fill(engine, small=100, other=100)
@@ -46,12 +47,14 @@ def test_keys_share_a_queue_whoever_came_first(engine: Engine, line: Line) -> No
     assert went == {"big": 100, "small": 100, "other": 100}
 
 
+@pytest.mark.test_all
 def test_without_shares_who_came_first_goes_first(engine: Engine, line: Line) -> None:
     whose = fill(engine, big=500) | fill(engine, small=100)
 
     assert {whose[one] for one in work(line, 300)} == {"big"}
 
 
+@pytest.mark.test_all
 def test_weights_are_shares(engine: Engine, line: Line) -> None:
     share(engine, gold=3)
     whose = fill(engine, iron=600, gold=600)
@@ -68,6 +71,7 @@ def test_what_one_leaves_the_others_have(engine: Engine, line: Line) -> None:
     assert Counter(whose[one] for one in work(line, 205)) == {"gold": 5, "iron": 200}
 
 
+@pytest.mark.test_all
 def test_who_comes_new_waits_for_the_line_and_no_longer(engine: Engine, line: Line) -> None:
     share(engine)
     whose = fill(engine, big=3_000)
@@ -80,6 +84,7 @@ def test_who_comes_new_waits_for_the_line_and_no_longer(engine: Engine, line: Li
     assert line.longest <= 100
 
 
+@pytest.mark.test_all
 def test_each_priority_has_its_floor(engine: Engine, line: Line) -> None:
     share(engine)
     with engine.begin() as connection:
@@ -96,6 +101,7 @@ def test_each_priority_has_its_floor(engine: Engine, line: Line) -> None:
     assert len(set(went) & set(map(int, urgent))) >= 400 * 0.9
 
 
+@pytest.mark.test_all
 def test_floors_hold_for_tasks_without_a_key(engine: Engine, line: Line) -> None:
     share(engine)
     with engine.begin() as connection:
@@ -153,6 +159,7 @@ def test_two_who_claim_at_once_take_different_ones(engine: Engine) -> None:
     assert not taken[0] & taken[1]
 
 
+@pytest.mark.test_all
 def test_more_keys_than_one_pass_reads_have_their_turn(engine: Engine) -> None:
     keys = [f"k{n:04}" for n in range(MOST_LINES + 100)]
     share(engine)
@@ -171,6 +178,7 @@ def test_more_keys_than_one_pass_reads_have_their_turn(engine: Engine) -> None:
     assert {whose[one] for one in seen} == set(keys)
 
 
+@pytest.mark.test_all
 def test_work_without_a_broker_shares_too(engine: Engine, bench: Bench) -> None:
     order: list[str] = []
 

@@ -51,6 +51,7 @@ class Hall:
                 self.inside -= 1
 
 
+@pytest.mark.test_all
 def test_tasks_of_one_key_run_one_at_a_time_lowest_id_first(bench: Bench) -> None:
     bench.succeeding()
     ids = [bench.create(order_key=f"k{n % 3}") for n in range(30)]
@@ -82,6 +83,7 @@ def test_a_message_runs_the_first_of_a_key_and_holds_the_others_visibly(bench: B
     assert not hall.entered
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("kind", [GateKind.QUEUE, GateKind.NAME, GateKind.KEY])
 def test_no_more_than_the_limit_run_at_a_time(bench: Bench, kind: GateKind) -> None:
     hall = Hall(bench)
@@ -104,6 +106,7 @@ def test_no_more_than_the_limit_run_at_a_time(bench: Bench, kind: GateKind) -> N
     assert hall.most == 2
 
 
+@pytest.mark.test_all
 def test_each_key_of_a_pattern_has_the_limit_for_itself(bench: Bench) -> None:
     hall = Hall(bench)
     limit(bench, GateKind.KEY, "tenant:*", 1)
@@ -133,6 +136,7 @@ def test_a_limit_that_is_taken_away_lets_all_go(bench: Bench) -> None:
     until(lambda: hall.inside == 3)
 
 
+@pytest.mark.test_all
 def test_a_head_that_waits_for_its_retry_blocks_or_skips(bench: Bench) -> None:
     @bench.handler("t", retry="1h")
     def fails_once(ctx: Any) -> None:
@@ -148,6 +152,7 @@ def test_a_head_that_waits_for_its_retry_blocks_or_skips(bench: Bench) -> None:
     assert bench.states([*heads, *behind]) == ["PENDING", "PENDING", "PENDING", "SUCCEEDED"]
 
 
+@pytest.mark.test_all
 def test_a_head_that_failed_for_good_blocks_until_it_is_requeued(bench: Bench) -> None:
     wrong = [True]
 
@@ -171,6 +176,7 @@ def test_a_head_that_failed_for_good_blocks_until_it_is_requeued(bench: Bench) -
     assert bench.runs == [head, behind]
 
 
+@pytest.mark.test_all
 def test_a_head_that_is_cancelled_while_it_waits_lets_the_next_go_on(bench: Bench) -> None:
     @bench.handler("t", retry="1h")
     def fails(ctx: Any) -> None:

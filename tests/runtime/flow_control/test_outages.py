@@ -34,6 +34,7 @@ def down() -> DependencyDown:
 
 
 class TestOutages:
+    @pytest.mark.test_all
     def test_an_outage_charges_nothing_and_waits_by_its_own_policy(self, bench: Bench) -> None:
         bench.raising(down(), max_attempts=1, dependency_retry="10m,1h")
         task_id = bench.create()
@@ -105,6 +106,7 @@ class TestOutages:
 
         assert (bench.state(task_id), len(bench.runs)) == ("FAILED", 1)
 
+    @pytest.mark.test_all
     def test_a_requeue_begins_to_count_anew(self, bench: Bench) -> None:
         bench.raising(down(), dependency_limit=1, dependency_then="fail", dependency_retry="0s")
         task_id = bench.create()
@@ -118,6 +120,7 @@ class TestOutages:
         bench.drain()
         assert len(bench.runs) == 4
 
+    @pytest.mark.test_all
     def test_a_task_that_may_run_once_may_say_that_nothing_happened(self, bench: Bench) -> None:
         bench.raising(down(), at_most_once=True, dependency_retry="1h")
         task_id = bench.create()
@@ -126,6 +129,7 @@ class TestOutages:
 
         assert bench.state(task_id) == "PENDING"
 
+    @pytest.mark.test_all
     def test_a_run_that_meets_none_never_has_it_written(self, bench: Bench) -> None:
         bench.raising(Retry("later", after="1h"))
         task_id = bench.create()
@@ -215,6 +219,7 @@ class TestBreakers:
     def state(self, bench: Bench) -> str:
         return bench.sql("SELECT state FROM task_breaker")
 
+    @pytest.mark.test_all
     def test_a_dead_dependency_opens_it_and_its_return_closes_it(self, bench: Bench) -> None:
         """All of it: children that report, somebody who scans, tasks that are held uncharged."""
         self.declared(bench, down(), dependency_retry="100ms")
@@ -299,6 +304,7 @@ class TestBreakers:
         until(lambda: bench.states(ids) == ["PENDING"] * 10)
         assert bench.sql("SELECT count(*) FROM task_pending WHERE failures > 0") == 0
 
+    @pytest.mark.test_all
     def test_few_more_calls_go_out_than_its_threshold(self, bench: Bench) -> None:
         """Of 60 due ones, by two children."""
         held_up = bench.event()

@@ -22,6 +22,8 @@ from tests.runtime.bench import EFFECT, Bench
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 
+pytestmark = pytest.mark.usefixtures("cold_connections")
+
 PID = text("SELECT pg_backend_pid()")
 LARGE = 60_000
 """Bytes of a payload that is fetched on its own."""
@@ -87,6 +89,7 @@ def test_all_connections_that_die_while_idle_cost_nobody_anything(
     assert bench.effects(second) == 1
 
 
+@pytest.mark.test_all
 @THROUGH
 def test_what_ends_at_the_next_word_is_found_by_asking_what_was_idle_for_long(
     bench: Bench, through: str
@@ -219,6 +222,7 @@ def test_a_payload_that_could_not_be_fetched_is_no_run(bench: Bench) -> None:
     assert (bench.runs, task.state, task.crashes, task.failures) == ([], "PENDING", 0, 0)
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("all_die", [True, False])
 def test_who_loses_its_connection_when_idle_ones_die_is_not_suspected(
     bench: Bench, all_die: bool

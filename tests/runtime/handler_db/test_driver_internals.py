@@ -32,7 +32,10 @@ from tests.runtime.handler_db.kept_connections import (  # noqa: F401
     test_what_a_run_kept_writes_into_no_later_run,
 )
 
-pytestmark = pytest.mark.timeout(90, method="thread")
+pytestmark = [
+    pytest.mark.timeout(90, method="thread"),
+    pytest.mark.usefixtures("cold_connections"),
+]
 
 NOTICE = "has no psycopg:Connection._deallocate as we know it: each run that writes opens a session"
 HANDLERS = """
@@ -96,8 +99,8 @@ def test_a_check_up_names_what_is_missing() -> None:
     assert found.advice == "Install psycopg<3.4,>=3.2.13."
 
 
-@pytest.mark.long
-@pytest.mark.processes
+@pytest.mark.test_all
+@pytest.mark.test_all
 def test_a_worker_says_so_at_its_start_and_works(
     engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
@@ -122,7 +125,7 @@ def test_a_worker_says_so_at_its_start_and_works(
         assert rows.scalar_one() == 1
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     ("line", "missing"),
     [

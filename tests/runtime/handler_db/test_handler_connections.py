@@ -23,6 +23,7 @@ from tests.runtime.handler_db.kept_connections import (  # noqa: F401  fixtures
     test_the_end_past_our_cursors_is_seen_all_the_same,
     test_what_a_run_kept_writes_into_no_later_run,
 )
+from tests.tiers import few
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(60, method="thread")
@@ -145,7 +146,7 @@ def test_no_statement_commits_by_itself(bench: Bench, turn: Callable[[Any], None
         "SELECT $$a$$; ROLLBACK; INSERT INTO effect VALUES ({id}, $$b$$)",
     ],
 )
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("first", few(1, [True, False]))
 def test_who_ends_the_transaction_behind_a_quote_fails_once_and_for_all(
     bench: Bench, statement: str, *, first: bool, is_async: bool
 ) -> None:
@@ -317,8 +318,8 @@ def declare(bench: Bench, way: str, leak: str, *, fails: bool) -> dict[int, Any]
     return seen
 
 
-@pytest.mark.parametrize(("way", "leak"), WAYS_AND_LEAKS)
-@pytest.mark.parametrize("fails", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("way", "leak"), few(14, WAYS_AND_LEAKS))
+@pytest.mark.parametrize("fails", [False, pytest.param(True, marks=pytest.mark.test_all)])
 def test_what_a_run_sets_or_leaves_the_next_does_not_meet(
     bench: Bench, leak: str, way: str, *, fails: bool
 ) -> None:
@@ -389,6 +390,7 @@ def test_a_deferred_trigger_still_sees_what_its_run_has_set(
     assert bench.runs == [""] * 3
 
 
+@pytest.mark.usefixtures("cold_connections")
 def test_in_a_batch_a_deferred_trigger_sees_what_its_own_run_has_set(bench: Bench) -> None:
     bench.sql("""
         CREATE TABLE late (i bigint UNIQUE DEFERRABLE INITIALLY DEFERRED);
@@ -474,6 +476,7 @@ def choose_by_words(ctx: Any) -> Any:
     return ctx.session
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("choose", [choose_by_options, choose_by_session, choose_by_words])
 def test_a_run_with_a_snapshot_outlives_renewals(
     bench: Bench, choose: Callable[[Any], Any]

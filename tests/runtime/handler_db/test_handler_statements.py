@@ -77,6 +77,7 @@ def test_the_end_as_text_is_refused_and_nothing_stays(bench: Bench, word: str) -
     assert "commits together" in (bench.task(task_id).error or "")
 
 
+@pytest.mark.usefixtures("cold_connections")
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize(
     ("statement", "stays"),

@@ -11,6 +11,8 @@ from sqlalchemy.orm import registry
 from tests.runtime.bench import Bench, effect
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("cold_connections")
+
 PID = text("SELECT pg_backend_pid()")
 
 

@@ -28,6 +28,7 @@ from tasks_app.domain.handlers.outcomes import Retry
 from tasks_app.runtime.api.queues import change_queue, pause_queue, reset_queue, resume_queue
 from tasks_app.runtime.handlers.context import TaskContext
 from tests.runtime.bench import EFFECT, Bench
+from tests.tiers import few
 
 ITEM = table("item", column("id", Integer), column("kind", Text), column("seen", Integer))
 
@@ -76,6 +77,7 @@ def seen(bench: Bench) -> list[int]:
     return bench.sql("SELECT array_agg(seen ORDER BY id) FROM item")
 
 
+@pytest.mark.test_all
 @sources
 def test_each_row_is_in_one_page(bench: Bench, items, source) -> None:
     @bench.handler()
@@ -192,6 +194,7 @@ def test_an_empty_table(bench: Bench, items) -> None:
     assert (bench.runs, bench.state(task_id)) == ([], "SUCCEEDED")
 
 
+@pytest.mark.test_all
 def test_a_worker_that_stops_gets_it_back_uncharged_at_the_end_of_a_page(
     bench: Bench, items
 ) -> None:
@@ -226,6 +229,7 @@ def out_of_its_window(connection: Connection) -> None:
     change_queue(connection, "default", windows=[window])
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("stop", [paused, out_of_its_window])
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
 def test_a_queue_that_stands_still_gets_it_back_uncharged_at_the_end_of_a_page(
@@ -298,6 +302,7 @@ def test_what_is_finished_all_the_same_ends_well(bench: Bench, items) -> None:
     assert bench.state(task_id) == "SUCCEEDED"
 
 
+@pytest.mark.test_all
 def test_pages_are_as_large_as_their_time(bench: Bench, items) -> None:
     bench.sql("INSERT INTO item SELECT n, 'k' FROM generate_series(26, 2000) AS n")
     sizes = []
@@ -351,6 +356,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize(("error", "match", "source"), REFUSED)
 def test_what_would_go_wrong_is_refused(bench: Bench, items, error, match, source) -> None:
     refused(bench, error, match, **source)
@@ -459,7 +465,7 @@ FLOATS = {
 
 
 @pytest.mark.parametrize("kind", FLOATS)
-@pytest.mark.parametrize("number", [1, 5])
+@pytest.mark.parametrize("number", few(1, [1, 5]))
 def test_keys_that_are_floats_are_refused_before_a_row_is_given(
     bench: Bench, kind: str, number: int
 ) -> None:
@@ -506,7 +512,7 @@ DECLARED = {
 
 
 @pytest.mark.parametrize("kind", DECLARED)
-@pytest.mark.parametrize("is_text", [True, False])
+@pytest.mark.parametrize("is_text", few(1, [True, False]))
 def test_keys_are_compared_in_their_columns_type_whatever_is_declared(
     bench: Bench, kind: str, is_text: bool
 ) -> None:

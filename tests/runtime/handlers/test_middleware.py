@@ -147,6 +147,7 @@ def test_a_layer_that_does_not_call_the_rest_ends_the_run(bench: Bench) -> None:
     assert (bench.runs, bench.task(task_id).result) == ([], "instead")
 
 
+@pytest.mark.test_all
 def test_the_timeout_of_a_handler_passes_through_its_layers(bench: Bench) -> None:
     seen: list[type] = []
 

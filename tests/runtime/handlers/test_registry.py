@@ -155,6 +155,7 @@ if __name__ == "__main__":
         command = [sys.executable, *arguments]
         return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
+    @pytest.mark.test_all
     def test_a_script_has_the_name_by_which_a_worker_imports_it(self, tmp_path: Path) -> None:
         package = tmp_path / "shop"
         package.mkdir()

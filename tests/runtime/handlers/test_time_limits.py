@@ -73,6 +73,7 @@ class TestSync:
         assert (task.state, task.failures, bench.effects(task_id)) == ("PENDING", 1, 0)
         assert bench.attempts(task_id)[0].kind == "HandlerTimeoutError"
 
+    @pytest.mark.test_all
     def test_a_handler_may_have_another_exception_for_it(self, bench: Bench) -> None:
         """For code that catches the one of another library."""
         for name, is_async in (("t", False), ("a", True)):
@@ -83,6 +84,7 @@ class TestSync:
 
         assert [bench.task(task_id).error for task_id in ids] == ["KeyError: 0.05"] * 2
 
+    @pytest.mark.test_all
     def test_a_statement_that_runs_in_the_database_is_interrupted(self, bench: Bench) -> None:
         @bench.handler(timeout="100ms", max_attempts=1)
         def h(ctx: Any) -> None:
@@ -111,6 +113,7 @@ class TestSync:
 
         assert bench.state(task_id) == "FAILED"
 
+    @pytest.mark.test_all
     def test_a_handler_that_catches_it_may_still_succeed_with_its_effects(
         self, bench: Bench
     ) -> None:
@@ -153,6 +156,7 @@ class TestSync:
 
         assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
 
+    @pytest.mark.test_all
     def test_the_next_task_has_its_whole_time(self, bench: Bench) -> None:
         @bench.handler(timeout="300ms")
         def h(ctx: Any) -> float:
@@ -184,6 +188,7 @@ class TestSync:
 
 
 class TestAsync:
+    @pytest.mark.test_all
     def test_a_waiting_handler_is_cancelled_and_charged(self, bench: Bench) -> None:
         @bench.handler(timeout="50ms", retry="1h")
         async def h(ctx: Any) -> None:
@@ -198,6 +203,7 @@ class TestAsync:
         assert (task.state, task.failures) == ("PENDING", 1)
         assert bench.attempts(task_id)[0].kind == "HandlerTimeoutError"
 
+    @pytest.mark.test_all
     def test_a_timeout_of_its_own_is_not_taken_for_the_limit(self, bench: Bench) -> None:
         @bench.handler(timeout="1h", max_attempts=1)
         async def h(ctx: Any) -> None:

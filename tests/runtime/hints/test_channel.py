@@ -141,6 +141,7 @@ def deep(line: Line, hinter: HintSender) -> None:
     line.depths = 0
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     ("state", "lasts_s"), [(silent, channel.SILENCE_S), (deep, channel.DEEP_SILENCE_S)]
 )
@@ -163,6 +164,7 @@ def test_nothing_is_started_into_a_silence(
     assert line.started == [[102]]
 
 
+@pytest.mark.test_all
 def test_nothing_is_started_before_it_is_due(hinter: HintSender, line: Line) -> None:
     hinter.offer([Hint("q", 1, at=time.monotonic() + 3600)])
 
@@ -180,6 +182,7 @@ def test_a_queue_is_looked_at_before_anything_is_started_into_it(
     assert line.looks == 2
 
 
+@pytest.mark.test_all
 def test_what_is_started_counts_among_those_after_which_a_queue_is_looked_at(
     hinter: HintSender, line: Line
 ) -> None:

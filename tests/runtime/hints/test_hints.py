@@ -219,6 +219,7 @@ class TestWhatIsTold:
 class TestWhatIsDueSoon:
     """Sooner than a scan sees it coming: whoever makes it due hints at it, when it is."""
 
+    @pytest.mark.test_all
     def test_a_short_delay_is_waited_for_and_a_long_one_left_to_the_scan(
         self, session: Session, ear: Ear
     ) -> None:
@@ -232,6 +233,7 @@ class TestWhatIsDueSoon:
         assert ear.ids == [first, second]
         assert [at >= began + 0.3 * n for n, at in enumerate(ear.instants, 1)] == [True, True]
 
+    @pytest.mark.test_all
     def test_an_exit_does_not_wait_for_it(self, session: Session, ear: Ear) -> None:
         create_task(session, "t", delay="1.4s")
         session.commit()
@@ -413,6 +415,7 @@ class TestTheHinter:
         assert threading.active_count() == before + 1
         assert ear.ids == [1]
 
+    @pytest.mark.test_all
     def test_it_need_not_wait_until_the_producer_waits_for_something(
         self, hinter: HintSender, ear: Ear
     ) -> None:
@@ -457,6 +460,7 @@ class TestTheHinter:
 
         assert ear.messages == [("q", [n]) for n in few]
 
+    @pytest.mark.test_all
     def test_there_are_at_most_200_messages_a_second(self, hinter: HintSender, ear: Ear) -> None:
         began = time.monotonic()
         for n in range(2_000):
@@ -518,6 +522,7 @@ class TestTheHinter:
         assert ear.ids == [2]
         assert hinter.counts.failed == 1
 
+    @pytest.mark.test_all
     def test_a_deep_queue_is_looked_at_every_few_messages_and_then_left_alone(
         self, ear: Ear
     ) -> None:
@@ -548,6 +553,7 @@ class TestTheHinter:
         assert ear.ids == []
         assert hinter.counts.silent == 1
 
+    @pytest.mark.test_all
     def test_a_flush_is_bounded_and_none_when_silent(self, ear: Ear) -> None:
         hinter = HintSender(lambda: ear, clock=Clock())
         ear.open.clear()

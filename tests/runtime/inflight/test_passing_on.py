@@ -68,6 +68,7 @@ def test_what_may_not_run_is_not_passed_on(
     assert told(ear) == []
 
 
+@pytest.mark.test_all
 def test_what_comes_back_again_and_again_is_left_to_the_scan(
     bench: Bench,
     ear: Ear,

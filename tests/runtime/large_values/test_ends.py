@@ -113,6 +113,7 @@ def test_a_cancelled_task_keeps_its_payload_for_as_long_as_its_row(
     assert swept(bench) == 0
 
 
+@pytest.mark.test_all
 def test_a_requeued_task_runs_with_its_payload_and_leaves_its_old_result(
     bench: Bench, kept: dict[str, Any]
 ) -> None:

@@ -49,6 +49,7 @@ def test_payload_and_result_are_kept_outside_of_the_row(bench: Bench, kept: dict
     assert (full.payload, full.result) == (BIG, {"echo": BIG})
 
 
+@pytest.mark.test_all
 def test_fifty_megabytes_go_there_and_back(bench: Bench, kept: dict[str, Any]) -> None:
     echo(bench)
     payload = {"text": "".join(f"{n:08x}" for n in range(50 * 1024 * 1024 // 8))}

@@ -47,6 +47,7 @@ def _events(bench: Bench) -> None:
     bench.at_end(OVER.set)
 
 
+@pytest.mark.usefixtures("maintenance_due")
 def test_maintenance_is_done_while_a_store_hangs(bench: Bench) -> None:
     settings = bench.settings(large_values=f"{__name__}:hanging")
     database = Database(bench.url)

@@ -96,6 +96,7 @@ class TestABrokerThatRefuses:
         bench.create()
         return memory
 
+    @pytest.mark.test_all
     @pytest.mark.parametrize("error", [PublishError, RefusedError])
     def test_it_stops_neither_schedules_nor_rescue_nor_the_word_that_they_are_done(
         self, bench: Bench, memory: Memory, error: type[PublishError]
@@ -196,6 +197,7 @@ def test_a_scan_is_written_down_beside_the_lease(bench: Bench) -> None:
     assert bench.sql("SELECT now() - done_at < '5s' FROM task_lease WHERE name = 'scan'")
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("idle_s", [None, 60])
 def test_a_leader_after_a_long_silence_lets_the_workers_renew_before_it_rescues(
     bench: Bench, idle_s: int | None
@@ -423,6 +425,7 @@ def test_maintenance_runs_when_the_last_one_is_an_hour_ago_whoever_did_it(bench:
     assert bench.sql(DONE) > first
 
 
+@pytest.mark.usefixtures("maintenance_due")
 def test_while_one_maintains_another_does_not(bench: Bench) -> None:
     with bench.engine.begin() as connection:
         leader_lease.hold(
@@ -435,6 +438,8 @@ def test_while_one_maintains_another_does_not(bench: Bench) -> None:
     assert bench.sql(DONE) is None
 
 
+@pytest.mark.test_all
+@pytest.mark.usefixtures("maintenance_due")
 def test_maintenance_that_failed_is_not_done_and_is_tried_again_soon(bench: Bench) -> None:
     """A settle holds the table up for a moment; the partition of the last day is missing."""
     last = bench.sql("SELECT to_char(now() AT TIME ZONE 'UTC' + interval '14 days', 'YYYYMMDD')")

@@ -20,7 +20,7 @@ from tests.runtime.bench import Bench
 from tests.runtime.timetable import NOON, S, scheduled, standing, tasks
 from tests.waiting import until
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.test_all
 
 TICK = timedelta(microseconds=1)
 BEATS = 5

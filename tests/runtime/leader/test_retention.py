@@ -262,6 +262,7 @@ def test_who_does_not_own_the_tables_says_so_once_and_leaves_the_days_alone(
     assert len([r for r in caplog.records if "does not own" in r.message]) == 1
 
 
+@pytest.mark.usefixtures("maintenance_due")
 class TestMaintenance:
     """Retention is a part of it."""
 

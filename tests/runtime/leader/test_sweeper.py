@@ -23,6 +23,7 @@ from tasks_app.runtime.leader.sweeper import MOST, ROUNDS, Sweeper
 from tests.factory import claimer
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
+from tests.tiers import few
 
 LATER = datetime.now(UTC) + timedelta(hours=1)
 BARS = {
@@ -89,7 +90,7 @@ PLACES = (
 )
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", few(2, PLACES))
 @pytest.mark.parametrize("state", BARS)
 def test_what_must_not_run_leaves_wherever_it_stands(
     bench: Bench, place: Callable[[Bench], None], state: str

@@ -254,6 +254,7 @@ class TestOnline:
         assert asyncio.run(block())
         assert held(bench.engine) == []
 
+    @pytest.mark.test_all
     def test_a_renewal_that_stands_still_delays_a_release_and_no_more(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -292,6 +293,7 @@ class TestOnline:
 
             until(renewed)
 
+    @pytest.mark.test_all
     def test_a_lock_that_is_forgotten_is_not_renewed(self, engine: Engine) -> None:
         gc.collect()  # what earlier tests forgot within tracebacks goes first
         before = len(renewer.BACKGROUND)

@@ -184,6 +184,7 @@ class TestFlags:
 
         locks.hold_row(engine, Account, 7).take()
 
+    @pytest.mark.test_all
     def test_who_waits_gets_it(self, bench: Bench) -> None:
         lock = locks.hold_row(bench.engine, Account, 7).take()
         got = threading.Event()

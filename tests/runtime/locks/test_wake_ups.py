@@ -79,6 +79,7 @@ def test_a_release_wakes_the_next_in_line_and_only_it(bench: Bench, listening: C
     assert second.got.wait(10)
 
 
+@pytest.mark.test_all
 def test_who_gives_up_wakes_those_behind(bench: Bench, listening: Callable) -> None:
     """A reader waits behind a writer that is denied; the other reader still holds."""
     with locks.hold(bench.engine, shared="a"):
@@ -228,6 +229,7 @@ def test_async_code_waits_without_holding_up_its_loop(bench: Bench) -> None:
 _IN_LINE = "SELECT count(*) FROM task_lock_holder WHERE fence IS NULL"
 
 
+@pytest.mark.test_all
 def test_it_stops_listening_when_nobody_waits(engine: Engine) -> None:
     own = engine.execution_options()
 

@@ -75,3 +75,8 @@ def listening(bench: Bench) -> Iterator[Listening]:
 def listeners(bench: Bench) -> Callable[[], int]:
     """How many connections listen just now."""
     return lambda: int(bench.sql(LISTENERS))
+
+
+@pytest.fixture(autouse=True)
+def _cold(cold_connections: None) -> None:
+    """Each connection is one of its own."""

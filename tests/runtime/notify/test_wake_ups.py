@@ -23,7 +23,7 @@ from tests.runtime.bench import Bench
 from tests.runtime.notify.conftest import until_quiet
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
 
 HOUSE = Path(__file__).parents[2] / "broker" / "house"
 LATE_S, SOON_S = 60, 10

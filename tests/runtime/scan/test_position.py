@@ -105,6 +105,7 @@ def all_slow(longest_rest_s: float) -> Pace:
     return Pace(0.0, 1_000_000, longest_rest_s)
 
 
+@pytest.mark.test_all
 def test_a_worker_finds_new_tasks_at_once_and_old_ones_at_its_next_whole_pass(
     bench: Bench,
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_worker_finds_new_tasks_at_once_and_old_ones_at_its_next_whole_pass(
     assert None in position.asked[1:]
 
 
+@pytest.mark.test_all
 def test_a_worker_that_drains_reads_all_once_more_before_it_ends(bench: Bench) -> None:
     pace = all_slow(60.0)
     position = WatchedPosition(pace)

@@ -224,6 +224,7 @@ def test_a_spoilt_schedule_says_so_and_stops_no_other(bench: Bench, spoil: str) 
     assert bad.remark
 
 
+@pytest.mark.test_all
 def test_a_schedule_that_must_wait_for_a_lock_stops_no_other(bench: Bench) -> None:
     """Somebody holds the row of the task that is to be replaced."""
     scheduled(bench, "stuck", overlap="replace"), scheduled(bench, "good")

@@ -179,7 +179,7 @@ def test_there_are_only_so_many(slots: Scoreboard) -> None:
         slots.take("one too many")
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_a_killed_process_is_dead_even_before_its_parent_reaped_it(
     slots: Scoreboard, stranger: Stranger
 ) -> None:
@@ -216,7 +216,7 @@ def test_a_clock_that_is_set_kills_nobody(
     assert not view.dead
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_who_buries_second_does_not_wipe_the_next_owner(
     slots: Scoreboard, stranger: Stranger
 ) -> None:
@@ -231,7 +231,7 @@ def test_who_buries_second_does_not_wipe_the_next_owner(
     assert [view.owner for view in slots.occupied()] == ["next"]
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_the_watch_kills_a_child_past_its_hard_limit_and_nobody_else(
     slots: Scoreboard, stranger: Stranger
 ) -> None:
@@ -246,7 +246,7 @@ def test_the_watch_kills_a_child_past_its_hard_limit_and_nobody_else(
     assert not slots.read(1).dead
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_the_watch_kills_a_child_whose_housekeeper_is_silent(
     slots: Scoreboard, stranger: Stranger
 ) -> None:
@@ -258,7 +258,7 @@ def test_the_watch_kills_a_child_whose_housekeeper_is_silent(
     assert silent.reap() == signal.SIGKILL
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_the_watch_does_not_signal_the_dead(slots: Scoreboard, stranger: Stranger) -> None:
     process = stranger("gone", 42)
     process.kill()
@@ -266,7 +266,7 @@ def test_the_watch_does_not_signal_the_dead(slots: Scoreboard, stranger: Strange
     assert kill_overdue(slots) == []
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_a_child_that_lives_without_its_housekeeper_is_named_and_a_dead_one_is_not(
     slots: Scoreboard, stranger: Stranger
 ) -> None:
@@ -280,6 +280,7 @@ def test_a_child_that_lives_without_its_housekeeper_is_named_and_a_dead_one_is_n
     assert named == f"the housekeeper of child {process.pid} is silent for 0 s"
 
 
+@pytest.mark.test_all
 def test_who_does_not_let_go_is_killed(slots: Scoreboard, stranger: Stranger) -> None:
     holdout, idle = stranger("holdout", 1), stranger("idle")
 

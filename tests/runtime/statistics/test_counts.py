@@ -48,6 +48,7 @@ def settle(counts: TaskCounts, one: Settlement, state: State = State.SUCCEEDED) 
     counts.settled([one], {one.fence.task_id: state})
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("threads", [0, 3])
 def test_every_end_of_a_run_is_counted_once(bench: Bench, threads: int) -> None:
     bench.succeeding("good")
@@ -115,6 +116,7 @@ def _lose_answers(patched: pytest.MonkeyPatch, database: Database) -> None:
     patched.setattr(database, "begin", unanswered)
 
 
+@pytest.mark.test_all
 def test_a_child_that_is_killed_loses_an_interval_which_is_healed(bench: Bench) -> None:
     ids = [bench.create("ok") for _ in range(300)]
     parent = work(bench, "-c", "1")

@@ -37,6 +37,7 @@ def told(bench: Bench) -> dict[CountedOutcome, int]:
         return found
 
 
+@pytest.mark.test_all
 def test_every_run_is_in_the_totals(bench: Bench) -> None:
     bench.succeeding("good")
     bench.raising(LookupError("x"), "bad", retry="0s", max_attempts=2)

@@ -173,7 +173,7 @@ def test_a_tasks_fields_stand_beside_the_line(
     assert (record.task_id, record.task_name, record.attempt) == (task_id, "t", 1)  # type: ignore[attr-defined]
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_who_was_charged_when_a_child_died_is_said(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -195,7 +195,7 @@ def test_who_was_charged_when_a_child_died_is_said(
     )
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_of_several_suspects_nobody_is_charged(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -73,6 +73,7 @@ def test_each_attempt_keeps_its_own_lines(bench: Bench) -> None:
     assert first.lines[0].at <= first.lines[1].at
 
 
+@pytest.mark.test_all
 def test_without_lines_there_is_no_row_and_off_keeps_none(bench: Bench) -> None:
     @bench.handler("t")
     def handle(ctx: Any, payload: dict[str, Any]) -> None:

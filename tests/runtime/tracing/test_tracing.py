@@ -140,7 +140,7 @@ def test_a_schedule_keeps_no_trace(bench: Bench, spans: Spans) -> None:
 def test_a_run_goes_on_with_the_trace_of_its_headers(bench: Bench, spans: Spans) -> None:
     inside: list[Any] = []
 
-    @bench.handler("points.grant")
+    @bench.handler("traced")
     def handle(ctx: Any) -> None:
         from opentelemetry import trace
 
@@ -151,7 +151,7 @@ def test_a_run_goes_on_with_the_trace_of_its_headers(bench: Bench, spans: Spans)
         create_ids.append(create_task(ctx.session, "child"))
 
     create_ids: list[int] = []
-    task_id = bench.create("points.grant", headers={"traceparent": GIVEN})
+    task_id = bench.create("traced", headers={"traceparent": GIVEN})
     bench.execute([task_id])
 
     claim, run, settle = (spans.one(each) for each in ("claim", "run", "settle"))
@@ -166,7 +166,7 @@ def test_a_run_goes_on_with_the_trace_of_its_headers(bench: Bench, spans: Spans)
         "messaging.operation.type": "process",
         "messaging.destination.name": "default",
         "messaging.message.id": str(task_id),
-        "tasks_app.task.name": "points.grant",
+        "tasks_app.task.name": "traced",
         "tasks_app.task.attempt": 1,
     }
     assert settle.attributes["tasks_app.outcome"] == "succeeded"
@@ -265,6 +265,7 @@ def test_claims_that_never_end_make_room() -> None:
 # -- without it
 
 
+@pytest.mark.test_all
 def test_without_the_package_nothing_is_imported(bench: Bench) -> None:
     code = f"""
 import sys
@@ -287,6 +288,7 @@ print([name for name in sys.modules if "opentelemetry" in name or name.endswith(
     assert bench.sql("SELECT count(*) FROM task_completed") == 1
 
 
+@pytest.mark.test_all
 def test_only_the_api_changes_nothing(bench: Bench) -> None:
     """Many libraries bring it along. Without a provider runs go the fast way."""
     code = f"""

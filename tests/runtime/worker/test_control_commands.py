@@ -93,6 +93,7 @@ def test_a_running_task_of_a_sibling_is_told_within_seconds(bench: Bench, mailbo
     assert other.inflight.empty
 
 
+@pytest.mark.test_all
 def test_a_queue_is_paused_and_resumed(bench: Bench, mailbox: Mailbox) -> None:
     count = "SELECT count(*) FROM task_queue_pause WHERE queue = 'mail' AND reason = 'why'"
     bench.child()
@@ -104,6 +105,7 @@ def test_a_queue_is_paused_and_resumed(bench: Bench, mailbox: Mailbox) -> None:
     until(lambda: bench.sql(count) == 0, 5)
 
 
+@pytest.mark.test_all
 def test_a_command_that_somebodys_lock_holds_up_is_carried_out_later(
     bench: Bench, mailbox: Mailbox
 ) -> None:

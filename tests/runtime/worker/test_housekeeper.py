@@ -24,6 +24,7 @@ from tasks_app.runtime.worker.reaper import Reaper
 from tests.factory import LEASE
 from tests.runtime.bench import Bench
 from tests.runtime.refusing import Refusals
+from tests.tiers import starts_processes
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 
@@ -136,6 +137,7 @@ def test_an_unknown_handler_starts_only_when_earlier_outcomes_are_written(bench:
     assert bench.runs[-1] == ["SUCCEEDED"] * 3
 
 
+@pytest.mark.test_all
 def test_one_locked_member_of_a_group_does_not_delay_the_others(bench: Bench) -> None:
     """An open cancel of one task must neither stop its neighbours nor be killed by a deadlock."""
     locked = threading.Event()
@@ -261,6 +263,7 @@ def test_a_child_that_stops_leaves_no_trace(bench: Bench) -> None:
     assert bench.slots.occupied() == []
 
 
+@pytest.mark.test_all
 def test_a_child_that_stops_waits_a_little_for_a_row_that_somebody_holds(bench: Bench) -> None:
     """Left behind, its outcome would be lost and the task run again, as after a crash."""
     locker = bench.engine.connect()
@@ -299,6 +302,7 @@ def test_a_stopped_child_gives_back_what_it_had_not_started(bench: Bench) -> Non
     assert [bench.task(i).failures for i in ids] == [0] * 5
 
 
+@pytest.mark.test_all
 def test_a_claim_whose_reply_is_lost_is_given_back_uncharged(bench: Bench) -> None:
     bench.succeeding()
     task_id = bench.create()
@@ -319,6 +323,7 @@ def test_a_claim_whose_reply_is_lost_is_given_back_uncharged(bench: Bench) -> No
 
 
 @pytest.fixture
+@starts_processes
 def own_database(bench: Bench, tmp_path: Path) -> Iterator[Postgres]:
     """A PostgreSQL of the test's own, so that it can be away; the bench looks at it, too."""
     with Postgres(tmp_path / "own") as server:
@@ -334,7 +339,7 @@ def own_database(bench: Bench, tmp_path: Path) -> Iterator[Postgres]:
         bench.engine, bench.url = shared
 
 
-@pytest.mark.processes
+@pytest.mark.test_all
 def test_an_outage_of_the_database_delays_outcomes_and_loses_none(
     bench: Bench, own_database: Postgres
 ) -> None:
@@ -394,6 +399,7 @@ def test_the_housekeeper_outlives_whatever_a_round_raises(bench: Bench) -> None:
     keeper.stop(5)
 
 
+@pytest.mark.test_all
 def test_a_child_asks_a_database_that_is_away_at_most_twice_a_second(bench: Bench) -> None:
     """Housekeeper and main thread together, an outcome in hand; a hundred children are many."""
 

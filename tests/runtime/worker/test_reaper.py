@@ -29,7 +29,7 @@ from tests.runtime.mortal import Mortal
 from tests.statements import commit_unanswered, once_after
 from tests.waiting import until
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.test_all
 
 Dead = Callable[..., None]
 

@@ -60,6 +60,7 @@ def running(bench: Bench, ids: list[int], dispatch_id: int | None = None, **opti
     return child, bench.beside(child.execute, dispatch_id, ids)
 
 
+@pytest.mark.test_all
 def test_what_has_not_started_goes_back_uncharged_when_the_parent_drains(bench: Bench) -> None:
     started = []
 
@@ -77,6 +78,7 @@ def test_what_has_not_started_goes_back_uncharged_when_the_parent_drains(bench: 
     assert {bench.task(i).failures + bench.task(i).crashes for i in ids} == {0}
 
 
+@pytest.mark.test_all
 def test_claims_messages_and_queues_go_back_while_a_task_still_runs(bench: Bench) -> None:
     held = Held(bench)
     first, rest = bench.create("held"), [bench.create("held") for _ in range(14)]
@@ -134,6 +136,7 @@ def test_what_is_let_go_runs_elsewhere_and_writes_nothing_here(
     assert bench.slots.occupied() == []
 
 
+@pytest.mark.test_all
 def test_all_that_run_side_by_side_are_let_go(bench: Bench, ended: threading.Event) -> None:
     go_on, aboard = bench.event(), []
 
@@ -230,6 +233,7 @@ def test_a_commit_in_progress_is_waited_for(bench: Bench, ended: threading.Event
     assert bench.effects(task_id) == 1
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("settled", [True, False], ids=["settled", "not settled"])
 def test_a_commit_that_does_not_come_to_an_end_is_judged_by_the_fence(
     bench: Bench, ended: threading.Event, monkeypatch: pytest.MonkeyPatch, *, settled: bool
@@ -315,6 +319,7 @@ def test_the_neighbours_of_a_task_whose_child_was_asked_alone_go_back_uncharged(
     assert bench.dispatches() == 0
 
 
+@pytest.mark.test_all
 def test_what_ends_soon_after_the_signal_is_not_let_go_and_nothing_more_starts(
     bench: Bench, ended: threading.Event
 ) -> None:
@@ -367,6 +372,7 @@ def test_a_signal_to_the_whole_group_lets_the_parent_decide(
     assert not ended.is_set()
 
 
+@pytest.mark.test_all
 def test_an_idle_child_is_not_ended_by_its_housekeeper(
     bench: Bench, ended: threading.Event
 ) -> None:
@@ -379,6 +385,7 @@ def test_an_idle_child_is_not_ended_by_its_housekeeper(
     assert not ended.is_set()
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("once", [False, True], ids=["collected", "at_most_once"])
 def test_a_child_that_stops_does_not_wait_for_a_database_for_ever(
     bench: Bench, *, once: bool

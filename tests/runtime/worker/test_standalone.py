@@ -22,6 +22,7 @@ from torture.fault_proxy import FaultProxy
 pytestmark = pytest.mark.timeout(60, method="thread")  # limits in handlers use the alarm
 
 
+@pytest.mark.test_all
 def test_a_drain_ends_when_nothing_is_due(bench: Bench) -> None:
     bench.succeeding()
     due = [bench.create() for _ in range(25)]
@@ -74,6 +75,7 @@ def test_a_drain_sweeps_and_parks(bench: Bench) -> None:
     )
 
 
+@pytest.mark.test_all
 def test_a_row_runs_when_it_is_due_not_an_interval_later(bench: Bench) -> None:
     bench.succeeding()
     task_id = bench.create(delay="300ms")
@@ -101,6 +103,7 @@ def test_no_nap_passes_over_what_became_due_after_the_claim(bench: Bench) -> Non
     assert work.claim() == 1
 
 
+@pytest.mark.test_all
 def test_a_notice_ends_the_nap(bench: Bench) -> None:
     bench.succeeding()
     bench.beside(bench.work(scan_interval=30).run)
@@ -144,6 +147,7 @@ def test_a_child_that_has_just_got_a_task_does_not_rest(bench: Bench) -> None:
     assert work._rest_s == 0
 
 
+@pytest.mark.test_all
 def test_four_threads_run_four_tasks_at_a_time(bench: Bench) -> None:
     together = threading.Barrier(4)
 
@@ -183,6 +187,7 @@ def test_tasks_with_a_timeout_are_run_by_the_main_thread_which_can_raise_it(
     assert bench.states(free) == ["SUCCEEDED"] * 10
 
 
+@pytest.mark.test_all
 def test_async_handlers_run_in_every_thread(bench: Bench) -> None:
     @bench.handler()
     async def h(ctx: Any) -> int:
@@ -209,6 +214,7 @@ def test_an_exit_in_a_runner_thread_does_not_end_the_runner(bench: Bench) -> Non
     assert bench.states(ids) == ["FAILED"] * 12
 
 
+@pytest.mark.test_all
 def test_a_drain_does_not_take_silence_for_emptiness(bench: Bench) -> None:
     """Interleaving: the database goes away just when the last look would find the rest."""
     url = make_url(bench.url)
@@ -251,6 +257,7 @@ def test_work_stops_after_the_running_task_and_gives_the_rest_back(bench: Bench)
     assert sorted(bench.states(ids)) == ["PENDING"] * 4 + ["SUCCEEDED"]
 
 
+@pytest.mark.test_all
 def test_two_workers_share_a_backlog_without_doing_anything_twice(bench: Bench) -> None:
     @bench.handler()
     def h(ctx: Any) -> None:
@@ -267,6 +274,7 @@ def test_two_workers_share_a_backlog_without_doing_anything_twice(bench: Bench) 
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     "options", [{"order_key": "k"}, {"limit_key": "l"}, {"order_key": "k", "limit_key": "l"}]
 )
@@ -283,6 +291,7 @@ def test_who_waits_behind_a_run_starts_when_it_ends_not_at_the_next_scan(
     until(lambda: bench.states(ids) == ["SUCCEEDED"] * 20, 10)
 
 
+@pytest.mark.test_all
 def test_a_retry_starts_when_it_is_due_not_at_the_next_scan(bench: Bench) -> None:
     @bench.handler(retry="50ms, 50ms, 50ms, 50ms, 50ms")
     def fails(ctx: Any) -> None:

@@ -56,6 +56,7 @@ def beat_leads(bench: Bench, seconds: float) -> None:
         )  # fmt: skip
 
 
+@pytest.mark.test_all
 def test_it_scans_when_no_beat_lives_until_one_comes(bench: Bench, appoint) -> None:
     _, memory = appoint()
     first = bench.create()
@@ -100,6 +101,7 @@ def test_two_standbys_scan_one_at_a_time(bench: Bench, appoint) -> None:
     assert [] in (memories[0].ids(), memories[1].ids())
 
 
+@pytest.mark.test_all
 def test_who_ends_or_drains_lets_another_one_go_on(bench: Bench, appoint) -> None:
     child, _ = appoint()
     until(lambda: bench.sql(HOLDER) == "standby 0")
@@ -127,6 +129,7 @@ def test_who_cannot_publish_leaves_it_to_another(bench: Bench, appoint) -> None:
     assert deaf.probes == 0  # it stands back for longer
 
 
+@pytest.mark.test_all
 def test_it_asks_again_when_the_leaders_lease_could_be_over(bench: Bench, appoint) -> None:
     beat_leads(bench, 1.5)
 

@@ -15,7 +15,7 @@ import pytest
 from tests.runtime.bench import Bench
 from tests.waiting import until
 
-pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(150, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(150, method="thread")]
 
 HOUSE = Path(__file__).parents[2] / "broker" / "house"
 
