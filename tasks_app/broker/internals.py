@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from billiard import pool as billiard_pool
 from celery import _state
 from celery.app import app_or_default
 
@@ -61,12 +62,15 @@ PROMPT_POOL = PrivateApi(
     Need(f"{_ASYN_POOL}.__init__", names=("_all_inqueues", "_active_writes", "_busy_workers")),
     Need(f"{_ASYN_POOL}._create_write_handlers", ("self", "hub")),
     Need(f"{_ASYN_POOL}._create_write_handlers", names=("_quick_put", "consolidate_callback")),
+    Need(f"{_ASYN_POOL}.flush", ("self",), ("_cache", "_accepted", "_state")),
+    Need("billiard.pool:CLOSE"),
+    Need("billiard.pool:ApplyResult._write_to"),
     Need(f"{_ASYN_POOL}._event_process_exit", ("self", "hub", "proc"), ("maintain_pool",)),
     Need("celery.concurrency.prefork:TaskPool.on_start", names=("Pool",)),
     Need("billiard.pool:Pool.__init__", names=("_pool",)),
-    without="a message waits for the next round of the worker's loop",
+    without="a message waits for the next round of the worker's loop, and a stop may take 30 s",
 )
-"""A message for an idle child goes out at once (``worker/prompt_pool``)."""
+"""A message for an idle child goes out at once, and none is forgotten (``worker/prompt_pool``)."""
 SOUND_LISTS = PrivateApi(
     Need(f"{_CHANNEL}._brpop_read", ("self",)),
     Need(f"{_CHANNEL}.__init__", names=("_brpop_read",)),
@@ -142,3 +146,13 @@ def make_current(app: Any) -> None:
         _state._set_current_app(app)  # noqa: SLF001
     else:
         app.set_current()
+
+
+def is_closing(pool: Any) -> bool:
+    """Whether a pool takes no more jobs, and waits for those that it has."""
+    return bool(pool._state == billiard_pool.CLOSE)  # noqa: SLF001
+
+
+def was_written(job: Any) -> bool:
+    """Whether a job was given to a child, which may not have accepted it yet."""
+    return job._write_to is not None  # noqa: SLF001

@@ -1,8 +1,10 @@
-"""A prompt pool: a message goes to an idle child at once, and a dead child is replaced at once.
+"""A prompt pool: messages go to idle children at once, the dead are replaced at once, and it ends.
 
 Celery's pool writes in the next round of the worker's loop, after the next request to the broker.
 And it looks for dead children when a pipe breaks, which the system closes a moment before the
 process has ended: a look that comes too soon finds none, and the next is up to five seconds later.
+When the worker stops, it forgets what no child has accepted yet, also what was just written to one:
+nobody reads that child's result then, which it waits for 30 seconds before it ends.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from celery.concurrency.asynpool import AsynPool
 from celery.concurrency.prefork import TaskPool
 from celery.worker import state
 
-from tasks_app.broker.internals import PROMPT_POOL
+from tasks_app.broker.internals import PROMPT_POOL, is_closing, was_written
 
 REAP_EVERY_S, REAP_TIMES = 0.01, 100
 """Bounded, because a handler can close the pipe of a process that lives on."""
@@ -39,6 +41,16 @@ class PromptPool(AsynPool):
 
         self._quick_put = put_and_write
 
+    def flush(self) -> None:
+        """Override what forgets jobs: keep those that a child got, while the worker stops.
+
+        Where only the connection is lost, the loop goes on and reads their results.
+        """
+        jobs = dict(self._cache)
+        super().flush()
+        if is_closing(self):
+            self._cache |= {number: job for number, job in jobs.items() if was_written(job)}
+
     def _event_process_exit(self, hub: Any, proc: Any) -> None:
         """Override what is called when the pipe of a child has broken."""
         super()._event_process_exit(hub, proc)
@@ -52,10 +64,7 @@ class PromptPool(AsynPool):
 
 
 def _is_asked_to_stop() -> bool:
-    """Say whether the loop ends before its next round: then a child that got a message would hang.
-
-    Celery forgets messages that no child has accepted yet, and so never reads their results.
-    """
+    """Say whether the loop ends before its next round: then other workers get the message."""
     ends = (state.should_stop, state.should_terminate)
     return any(end is not None and end is not False for end in ends)  # 0 is a status, too
 

@@ -1,6 +1,7 @@
 """A prompt pool: an idle child gets its message within the round of the loop that read it.
 
-And a dead one is replaced although its pipe broke before it had ended.
+A dead one is replaced although its pipe broke before it had ended. A worker that stops reads the
+result of what it wrote to a child, however late it was told.
 """
 
 from __future__ import annotations
@@ -8,10 +9,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import deque
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from billiard.pool import CLOSE, RUN, ApplyResult
 from celery.concurrency.asynpool import AsynPool
 from celery.worker import state
 from kombu.asynchronous import Hub
@@ -75,6 +78,38 @@ def test_it_waits_when_the_worker_is_about_to_stop(
 
 
 @pytest.fixture
+def jobs(pool: PromptPool) -> dict[str, ApplyResult]:
+    """One that waits here, one that was written to a child, and one that a child accepted."""
+    pool._cache, pool.synack = {}, False
+    pool.outbound_buffer, pool._active_writers = deque(), set()
+    pool.maintain_pool = lambda: None
+    jobs = {name: ApplyResult(pool._cache, None) for name in ("waits", "written", "accepted")}
+    jobs["written"]._write_to = jobs["accepted"]._write_to = Mock(inqW_fd=BUSY)
+    jobs["accepted"]._ack(0, 0.0, 4711, None)
+    return jobs
+
+
+def test_a_pool_that_ends_keeps_what_it_wrote_to_a_child(
+    pool: PromptPool, jobs: dict[str, ApplyResult]
+) -> None:
+    pool._state = CLOSE
+
+    pool.flush()
+
+    assert {jobs["written"], jobs["accepted"]} <= set(pool._cache.values())
+
+
+def test_after_a_lost_connection_it_forgets_what_the_broker_sends_again(
+    pool: PromptPool, jobs: dict[str, ApplyResult]
+) -> None:
+    pool._state = RUN
+
+    pool.flush()
+
+    assert jobs["written"] not in pool._cache.values()
+
+
+@pytest.fixture
 def reaped(pool: PromptPool, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How often was looked for the dead, in a pool that takes them out as Celery's does."""
     looks: list[int] = []
@@ -88,6 +123,7 @@ def reaped(pool: PromptPool, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return looks
 
 
+@pytest.mark.test_all
 def test_a_child_whose_pipe_broke_before_it_ended_is_replaced(
     pool: PromptPool, reaped: list[int]
 ) -> None:
