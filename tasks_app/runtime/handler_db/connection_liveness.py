@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.util import await_only as await_
 
+from tasks_app.domain.config.unreachable import TOO_MANY
 from tasks_app.runtime.handler_db.handler_connections import (
     AsyncHandlerConnection,
     HandlerConnection,
@@ -41,6 +42,8 @@ class Losses:
         ``idle``: of one that was idle, so that no statement caused the loss."""
         self.refused: float = float("-inf")
         """When the server last gave none."""
+        self.crowded: float = float("-inf")
+        """When it gave none because it had none left; one that stops or starts gives none, too."""
         self.short: bool = False
         """Whether the server refused a connection, and has not given the two that a child needs
         since (``Database.secure``)."""
@@ -59,6 +62,8 @@ class Losses:
     def _heed(self, context: ExceptionContext) -> None:
         if context.connection is None:  # none was to be had, as with too many: nobody ended one
             self.idle = self.refused = time.monotonic()
+            if any(said in str(context.original_exception) for said in TOO_MANY):
+                self.crowded = self.refused
             self.short = True
             return
         if not context.is_disconnect or not isinstance(context.original_exception, psycopg.Error):

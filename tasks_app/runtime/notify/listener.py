@@ -103,7 +103,7 @@ class Listener:
                 self._ends.wait(self._patience_s)
 
     def _listen(self, connection: Connection) -> None:
-        """Listen until the end, or until this process was refused a connection: work goes first."""
+        """Listen until the end, or until the server has no connection left for work."""
         began = time.monotonic()
         listen(connection)
         if self._patience_s:
@@ -113,7 +113,7 @@ class Listener:
         for descriptor in (driver_of(connection).fileno(), self._read_end):
             poll.register(descriptor, select.POLLIN)
         self._wake(set())  # what came before this was not heard
-        while not self._ends.is_set() and self._database.losses.refused < began:
+        while not self._ends.is_set() and self._database.losses.crowded < began:
             poll.poll(LOOK_MS)
             if queues := received(connection):
                 self._wake(queues)

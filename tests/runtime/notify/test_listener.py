@@ -8,8 +8,10 @@ import threading
 import time
 from collections.abc import Callable
 
+import psycopg
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, make_url, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from tasks_app import create_task, hint_tasks
@@ -86,6 +88,7 @@ class TestProducers:
 
 
 class TestListener:
+    @pytest.mark.test_all
     def test_it_listens_again_when_the_server_has_ended_its_connection(
         self, bench: Bench, listening: Listening, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -102,6 +105,7 @@ class TestListener:
         assert told[0].startswith("the database wakes this process no more, so it looks for work")
         assert told[1] == "the database wakes this process again"
 
+    @pytest.mark.test_all
     def test_a_server_that_is_away_is_said_once(self, caplog: pytest.LogCaptureFixture) -> None:
         tries: list[float] = []
         heard: list[set[str]] = []
@@ -120,6 +124,7 @@ class TestListener:
         assert heard == []
         assert tries[4] - tries[3] > tries[2] - tries[1]
 
+    @pytest.mark.test_all
     def test_it_ends_at_once_and_leaves_no_connection(
         self, bench: Bench, listeners: Callable[[], int]
     ) -> None:
@@ -132,6 +137,28 @@ class TestListener:
         until(lambda: not listeners())
         assert "tasks_app listener" not in [t.name for t in threading.enumerate()]
 
+    def test_it_goes_on_while_a_server_that_restarts_gives_others_no_connection(
+        self, bench: Bench
+    ) -> None:
+        """Only a server with none left is given way to, for a minute."""
+        database = Database(bench.url)
+        listening = Listening(database)
+        url = make_url(bench.url).set(drivername="postgresql")
+        elsewhere = url.set(database="postgres").render_as_string(hide_password=False)
+        allow = f"ALTER DATABASE {url.database} ALLOW_CONNECTIONS"
+        with listening.listener, psycopg.connect(elsewhere, autocommit=True) as server:
+            until(lambda: listening.heard)
+            server.execute(f"{allow} false")
+            try:
+                with pytest.raises(OperationalError, match="not currently accepting"):
+                    database.handler_engine.connect()
+            finally:
+                server.execute(f"{allow} true")
+            for queue in ("one", "two"):  # the first ends its wait: does it wait again?
+                tell(bench, queue)
+                until(lambda queue=queue: {queue} in listening.notices)
+        database.dispose()
+
     def test_pools_of_one_database_do_not_hear_each_other(
         self, bench: Bench, listening: Listening
     ) -> None:
@@ -140,6 +167,7 @@ class TestListener:
 
         until(lambda: listening.notices == [{"own"}])
 
+    @pytest.mark.test_all
     def test_a_forked_process_does_not_end_it(self, bench: Bench, listening: Listening) -> None:
         pid = os.fork()
         if not pid:
