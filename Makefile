@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-# Each starts servers of its own, about 150 MB. Those of the second tier wait more than they work.
-JOBS ?= 2
+# Each starts servers of its own, about 150 MB. A test and its server take turns, so two cores have work for three.
+JOBS ?= 3
 ALL_JOBS ?= 4
 
 .DEFAULT_GOAL := help
