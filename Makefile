@@ -30,11 +30,11 @@ demo: $(READY)  ## watch a shop's day on real PostgreSQL, Valkey and Celery
 # Or each process that a test starts would compile the whole package anew.
 test test-all: export PYTHONDONTWRITEBYTECODE =
 PYTEST := -m pytest -q -n $(JOBS) --dist worksteal
-test: $(READY)  ## the first tier: no process beside the servers that it starts, no waiting for time (three minutes on two cores)
+test: $(READY)  ## the first tier of the suite, on servers of its own (three minutes)
 	@$(BIN)/python $(PYTEST) -m "not test_all" $(ARGS)
 
 # ONLY="tests/broker -k beat" for a part, POSTGRES=16 or a server's URL, PACKAGES=newest or lowest
-test-all: $(READY) $(PACKAGES)  ## both tiers (half an hour); CONTRIBUTING.md says what ONLY=, POSTGRES= and PACKAGES= do
+test-all: $(READY) $(PACKAGES)  ## both tiers (half an hour); ONLY=, POSTGRES=, PACKAGES=: CONTRIBUTING.md
 	@$(if $(PACKAGES),.venv-$(PACKAGES)/bin,$(BIN))/python -m tests.everything --jobs $(ALL_JOBS) --only "$(ONLY)" --postgres "$(POSTGRES)" -- $(ARGS)
 
 check: $(READY)  ## format, lint, types, floors, the quick part of the model
