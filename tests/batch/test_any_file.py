@@ -25,6 +25,8 @@ from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.records import Partition
 from tasks_app.domain.partition.sources import File, Format
 
+pytestmark = pytest.mark.test_all
+
 EXAMPLES = int(os.environ.get("STATEFUL_EXAMPLES", "0"))
 any_file = settings(
     max_examples=EXAMPLES or 60,
@@ -85,7 +87,6 @@ def read_on(file: File, partition: Partition, connection: Any, data: st.DataObje
             return found
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(0)
 @given(data=st.data())
 @any_file
@@ -124,7 +125,6 @@ def test_every_record_is_read_once_or_the_file_is_refused(
     assert sum(len(list(FileReader(file).records(each))) for each in plan.partitions) == len(found)
 
 
-@pytest.mark.test_all
 @given(
     rows=st.lists(st.dictionaries(PLAIN, FIELD | st.integers() | st.none()), max_size=5),
     end=st.sampled_from(["\n", "\r\n", "\n\n"]),

@@ -13,6 +13,8 @@ from sqlalchemy import text
 from tasks_app.domain.batch.records import BatchStatus
 from tests.batch.yard import Yard
 
+pytestmark = pytest.mark.test_all
+
 NOTE = "INSERT INTO child (id, parent) SELECT i, i FROM unnest(CAST(:ids AS bigint[])) AS i"
 
 
@@ -53,7 +55,6 @@ def note(ctx: Any, rows: Any, through: str = "connection") -> None:
     getattr(ctx, through).execute(text(NOTE), ids)
 
 
-@pytest.mark.test_all
 @pytest.mark.parametrize("through", ["connection", "session"])
 @pytest.mark.parametrize("commit", ["every", "end"])
 @pytest.mark.parametrize("rows", [10, 50])
@@ -80,7 +81,6 @@ def test_rows_that_a_commit_would_refuse_are_left_out(
     assert family.sql("SELECT array_agg(key ORDER BY key) FROM task_batch_skip") == ["13", "7"]
 
 
-@pytest.mark.test_all
 def test_a_row_that_a_commit_would_refuse_is_named(family: Yard) -> None:
     view = family.run(family.job(family.step(note, cuts=(), skip_limit=1, max_attempts=1)))
 
@@ -89,7 +89,6 @@ def test_a_row_that_a_commit_would_refuse_is_named(family: Yard) -> None:
     assert "Row 13 of partition 1 fails (ForeignKeyViolation" in error
 
 
-@pytest.mark.test_all
 def test_rows_may_be_written_before_what_they_hang_on(family: Yard) -> None:
     """As long as the chunk that sifts has written both."""
     family.sql("DELETE FROM parent")
@@ -109,7 +108,6 @@ def test_rows_may_be_written_before_what_they_hang_on(family: Yard) -> None:
     assert family.sql("SELECT count(*) FROM child") == 19
 
 
-@pytest.mark.test_all
 @pytest.mark.parametrize("through", ["connection", "session"])
 def test_what_passes_is_waited_out_when_a_deferred_trigger_says_it(
     stumbles: Yard, through: str
@@ -129,7 +127,6 @@ def test_what_passes_is_waited_out_when_a_deferred_trigger_says_it(
     assert stumbles.sql("SELECT count(*) FROM task_attempt") == 0
 
 
-@pytest.mark.test_all
 @pytest.mark.parametrize("through", ["connection", "session"])
 def test_what_passes_is_waited_out_when_the_commit_itself_says_it(
     stumbles: Yard, through: str

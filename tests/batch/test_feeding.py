@@ -12,6 +12,8 @@ from tasks_app.batch.planners.hashed import Hash
 from tasks_app.domain.batch.records import BatchStatus
 from tests.batch.yard import Yard
 
+pytestmark = pytest.mark.test_all
+
 MOST = 400
 BEHIND = "INSERT INTO todo SELECT i + :by, 'fed', 0 FROM unnest(CAST(:ids AS bigint[])) i"
 
@@ -31,7 +33,6 @@ class Feeder:
         ctx.connection.execute(text(BEHIND), ids)
 
 
-@pytest.mark.test_all
 @pytest.mark.parametrize("commit", ["every", "end"])
 @pytest.mark.parametrize("planner", [Even(parts=3), Even(parts=1), Hash(parts=2)])
 def test_rows_behind_its_own_end_are_left_to_the_next_instance(
@@ -50,7 +51,6 @@ def test_rows_behind_its_own_end_are_left_to_the_next_instance(
         assert yard.done == list(range(1, 61))
 
 
-@pytest.mark.test_all
 def test_who_goes_on_after_a_crash_ends_where_the_first_run_would_have(yard: Yard) -> None:
     yard.rows(60)
     feeds = Feeder(yard)
@@ -67,7 +67,6 @@ def test_who_goes_on_after_a_crash_ends_where_the_first_run_would_have(yard: Yar
     assert yard.done == list(range(1, 61))
 
 
-@pytest.mark.test_all
 def test_who_is_given_half_of_the_rest_ends_there_too(yard: Yard) -> None:
     yard.steal_at_once()
     yard.rows(430)
@@ -79,7 +78,6 @@ def test_who_is_given_half_of_the_rest_ends_there_too(yard: Yard) -> None:
     assert yard.done == list(range(1, 431))
 
 
-@pytest.mark.test_all
 def test_rows_that_come_before_a_partition_starts_are_its_own(yard: Yard) -> None:
     yard.rows(60)
     begun = yard.start(yard.job(yard.step(cuts=(31,))))
@@ -92,7 +90,6 @@ def test_rows_that_come_before_a_partition_starts_are_its_own(yard: Yard) -> Non
     assert yard.done == list(range(1, 81))
 
 
-@pytest.mark.test_all
 @pytest.mark.parametrize("how", ["clear", "reverse", "pop"])
 def test_a_handler_may_do_with_its_list_what_it_likes(yard: Yard, how: str) -> None:
     yard.rows(60)

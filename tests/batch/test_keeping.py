@@ -21,6 +21,8 @@ from tests.batch.yard import Yard
 from tests.pool.interleave import two
 from tests.pool.plans import prepared
 
+pytestmark = pytest.mark.test_all
+
 TABLES = ("batch", "batch_step", "batch_skip", "partition", "partition_value")
 LONG_AGO = "UPDATE task_batch SET ended_at = now() - interval '400 days' WHERE id = :id"
 Keeps = Callable[..., Retention]
@@ -62,7 +64,6 @@ def ids(yard: Yard) -> list[int]:
     return found or []
 
 
-@pytest.mark.test_all
 def test_what_is_over_for_long_goes_with_all_that_it_left(yard: Yard, keeps: Keeps) -> None:
     it = job(yard)
     young = yard.run(it, {"n": 1}).batch.id
@@ -76,7 +77,6 @@ def test_what_is_over_for_long_goes_with_all_that_it_left(yard: Yard, keeps: Kee
     assert keeps("forever").run().batches == 0
 
 
-@pytest.mark.test_all
 def test_what_people_keep_stays(yard: Yard, keeps: Keeps) -> None:
     batch_id = old(yard, job(yard))
     for program, of in (("kept", None), ("kept.too", batch_id)):
@@ -95,7 +95,6 @@ def test_what_people_keep_stays(yard: Yard, keeps: Keeps) -> None:
     ]
 
 
-@pytest.mark.test_all
 def test_what_can_go_on_stays_until_it_is_abandoned(yard: Yard, keeps: Keeps) -> None:
     def broken(ctx: Any, rows: Any) -> None:
         raise MemoryError
@@ -119,7 +118,6 @@ def test_what_can_go_on_stays_until_it_is_abandoned(yard: Yard, keeps: Keeps) ->
     assert ids(yard) == [stopped, runs]
 
 
-@pytest.mark.test_all
 def test_what_has_a_task_left_stays(yard: Yard, keeps: Keeps) -> None:
     batch_id = old(yard, job(yard))
     task_id = yard.bench.create("other", biz_key=f"batch:{batch_id}")
@@ -129,7 +127,6 @@ def test_what_has_a_task_left_stays(yard: Yard, keeps: Keeps) -> None:
     assert keeps().run().batches == 1
 
 
-@pytest.mark.test_all
 def test_jobs_have_ages_of_their_own(yard: Yard, keeps: Keeps) -> None:
     kept, other = old(yard, job(yard, name="payroll")), old(yard, job(yard, name="night"))
 
@@ -139,7 +136,6 @@ def test_jobs_have_ages_of_their_own(yard: Yard, keeps: Keeps) -> None:
     assert other not in ids(yard)
 
 
-@pytest.mark.test_all
 def test_the_same_parameters_begin_anew_when_the_instance_is_gone(yard: Yard, keeps: Keeps) -> None:
     it = yard.job(yard.step())
     first = old(yard, it, {"month": "2026-11"})
@@ -152,7 +148,6 @@ def test_the_same_parameters_begin_anew_when_the_instance_is_gone(yard: Yard, ke
     assert len(yard.done) == 200
 
 
-@pytest.mark.test_all
 def test_it_goes_some_rows_at_a_time_and_the_next_one_goes_on(yard: Yard, keeps: Keeps) -> None:
     yard.sql(
         "INSERT INTO task_batch_skip (batch_id, step, partition_no, key, reason)"
@@ -170,7 +165,6 @@ def test_it_goes_some_rows_at_a_time_and_the_next_one_goes_on(yard: Yard, keeps:
     assert sum(rows(yard)) == 0
 
 
-@pytest.mark.test_all
 def test_what_somebody_holds_is_left_for_the_next_pass(yard: Yard, keeps: Keeps) -> None:
     it = job(yard)
     held, other = old(yard, it), old(yard, it, {"n": 2})
@@ -186,7 +180,6 @@ def test_what_somebody_holds_is_left_for_the_next_pass(yard: Yard, keeps: Keeps)
     assert keeps().run().batches == 1
 
 
-@pytest.mark.test_all
 def test_what_would_go_is_told(yard: Yard, keeps: Keeps) -> None:
     old(yard, job(yard))
     with yard.engine.connect() as connection:
@@ -199,7 +192,6 @@ def test_what_would_go_is_told(yard: Yard, keeps: Keeps) -> None:
     assert told.bytes > 100
 
 
-@pytest.mark.test_all
 def test_who_looks_for_lost_ones_reads_none_that_are_over(yard: Yard) -> None:
     yard.sql("""
         INSERT INTO task_batch (job, identity, status, ended_at)

@@ -17,6 +17,8 @@ from tasks_app.pool.tasks.requeue import Requeued, requeue
 from tests.batch.yard import Yard
 from tests.factory import claimed_task, ending
 
+pytestmark = pytest.mark.test_all
+
 
 def requeued(yard: Yard, name: str) -> list[int]:
     """Requeue all tasks of a name that are over; return them."""
@@ -40,7 +42,6 @@ def merging(calls: list[int]) -> Any:
     return merge
 
 
-@pytest.mark.test_all
 @pytest.mark.parametrize("which", ["", ":plan", ":join", ":reduce"])
 def test_an_instance_that_is_complete_stays_so(yard: Yard, which: str) -> None:
     yard.rows(100)
@@ -58,7 +59,6 @@ def test_an_instance_that_is_complete_stays_so(yard: Yard, which: str) -> None:
     assert yard.done == list(range(1, 101))
 
 
-@pytest.mark.test_all
 @pytest.mark.parametrize("which", [":plan", ":join"])
 def test_a_step_that_is_complete_stays_so_while_the_next_one_runs(yard: Yard, which: str) -> None:
     yard.rows(100)
@@ -78,7 +78,6 @@ def test_a_step_that_is_complete_stays_so_while_the_next_one_runs(yard: Yard, wh
     assert yard.done == sorted([*range(1, 101)] * 2)
 
 
-@pytest.mark.test_all
 def test_a_join_that_has_decided_does_not_fail_the_step_that_goes_on(yard: Yard) -> None:
     """The partitions' join, once more, while reduce waits."""
     yard.rows(100)
@@ -96,7 +95,6 @@ def test_a_join_that_has_decided_does_not_fail_the_step_that_goes_on(yard: Yard)
     assert merged == [1]
 
 
-@pytest.mark.test_all
 @pytest.mark.parametrize("which", ["", ":plan", ":join", ":reduce"])
 def test_an_instance_that_was_abandoned_stays_so(yard: Yard, which: str) -> None:
     """And does not stand in the way of the one that has its parameters now."""
@@ -128,7 +126,6 @@ def die(yard: Yard, name: str) -> None:
         assert settle_one(connection, ending(task, Event.FAIL, cause=Cause("died", "signal 9")))
 
 
-@pytest.mark.test_all
 @pytest.mark.parametrize("abandoned", [True, False])
 def test_a_lost_instance_goes_on_with_its_plan_unless_it_was_abandoned(
     yard: Yard, abandoned: bool
@@ -151,7 +148,6 @@ def test_a_lost_instance_goes_on_with_its_plan_unless_it_was_abandoned(
     assert yard.done == ([] if abandoned else list(range(1, 101)))
 
 
-@pytest.mark.test_all
 def test_a_reduce_that_is_requeued_after_its_failure_completes_nothing(yard: Yard) -> None:
     """Its join has failed the step: a restart is the way on."""
     yard.rows(100)

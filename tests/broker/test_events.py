@@ -68,7 +68,6 @@ def shown(listener: Listener, task_id: int, state: str) -> Any:
     return listener.task(task_id)
 
 
-@pytest.mark.test_all
 def test_a_success_is_shown_with_its_course_and_without_its_data(
     house: House, listener: Listener, worker: CeleryProcess
 ) -> None:
@@ -85,7 +84,6 @@ def test_a_success_is_shown_with_its_course_and_without_its_data(
     assert listener.workers() == {task.worker.hostname}
 
 
-@pytest.mark.test_all
 def test_a_retry_is_red_no_longer_when_it_succeeds(
     house: House, listener: Listener, worker: CeleryProcess
 ) -> None:

@@ -51,7 +51,6 @@ def test_flower_has_a_tab_and_its_users_have_roles(house: House, free_port: int)
     process.end()
 
 
-@pytest.mark.test_all
 def test_under_a_prefix_and_where_people_may_only_look(house: House, free_port: int) -> None:
     options = ("--url_prefix=fl", "--read_only=true")
     process, address = started(house, free_port, *options)
@@ -62,7 +61,6 @@ def test_under_a_prefix_and_where_people_may_only_look(house: House, free_port: 
     process.end()
 
 
-@pytest.mark.test_all
 def test_it_does_not_start_where_others_would_reach_it_without_a_password(
     house: House, free_port: int
 ) -> None:

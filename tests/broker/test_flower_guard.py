@@ -49,7 +49,6 @@ def test_it_listens_for_others_only_with_a_password(
     flower.end()
 
 
-@pytest.mark.test_all
 def test_it_does_not_start_where_others_would_reach_it_without_one(
     house: House, free_port: int
 ) -> None:

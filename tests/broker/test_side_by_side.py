@@ -128,7 +128,6 @@ def _notes(texts: list[str]) -> tuple[list[list[Any]], list[float]]:
     return [note[:2] for note in notes], [note[2] for note in notes]
 
 
-@pytest.mark.test_all
 @pytest.mark.parametrize("name", CASES)
 def test_the_pool_does_what_plain_celery_does(
     both: dict[str, tuple[Ended, Ended]], name: str
@@ -141,7 +140,6 @@ def test_the_pool_does_what_plain_celery_does(
         assert pool.error == OTHER_WORDS.get(plain.error, plain.error)
 
 
-@pytest.mark.test_all
 @pytest.mark.parametrize(
     ("name", "least_s"), [("countdown", 1.0), ("eta", 1.0), ("autoretry with backoff", 2.0)]
 )
@@ -152,7 +150,6 @@ def test_neither_side_runs_before_its_time(
         assert side.times[-1] - side.began > least_s
 
 
-@pytest.mark.test_all
 @pytest.mark.usefixtures("both")
 def test_through_our_queues_no_celery_task_runs_by_its_name(house: House, backend: Redis) -> None:
     """A shared task is registered with our app, too; the others are not."""

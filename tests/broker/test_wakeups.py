@@ -57,7 +57,6 @@ print(json.dumps(ids))
     return json.loads(done.stdout)
 
 
-@pytest.mark.test_all
 @pytest.mark.parametrize(
     ("imports", "create"),
     [
@@ -85,7 +84,6 @@ def test_a_producer_is_heard_whatever_it_imports(
     assert house.over(ids, SOON_S) == {"SUCCEEDED": len(ids)}
 
 
-@pytest.mark.test_all
 @pytest.mark.parametrize(
     "create",
     [
@@ -105,7 +103,6 @@ def test_a_worker_wakes_others_whatever_its_modules_import(
     until(lambda: house.sql(DONE) == len(ids) + ("then=" in create), SOON_S)
 
 
-@pytest.mark.test_all
 def test_two_services_on_one_queue_pass_on_what_is_the_others(house: House, tmp_path: Path) -> None:
     """One task a commit, so that each has a hint of its own; half of them go astray at first."""
     other = house.worker(TASKS_APP_IMPORTS="house_handlers", **SCANS)

@@ -156,7 +156,6 @@ def test_a_child_past_its_hard_limit_is_killed_and_only_that_task_is_charged(
     assert house.sql("SELECT count(*) FROM task_completed WHERE failures > 0 OR crashes > 0") == 0
 
 
-@pytest.mark.test_all
 def test_limits_inside_a_message_hit_only_their_own_tasks(house: House) -> None:
     names = ["late", "late.async", "hang", "stuck.async"]
     ids = {name: house.create(name)[0] for name in names}

@@ -73,7 +73,6 @@ def test_warnings_exit_with_0_and_say_what_to_do(shell: Shell, engine: Engine) -
     assert all(line.startswith(("ok ", "warn ")) for line in lines)
 
 
-@pytest.mark.test_all
 def test_a_failure_exits_with_1_and_a_silent_end_with_3(shell: Shell, engine: Engine) -> None:
     with engine.begin() as connection:
         heartbeats.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
@@ -88,7 +87,6 @@ def test_a_failure_exits_with_1_and_a_silent_end_with_3(shell: Shell, engine: En
     assert SECRET not in away.stdout + away.stderr
 
 
-@pytest.mark.test_all
 def test_a_wrong_setting_or_module_is_a_finding(shell: Shell) -> None:
     wrong = shell("doctor", TASKS_APP_LEASE=SECRET)
     broken = shell("doctor", TASKS_APP_IMPORTS="no_such_module")
@@ -101,7 +99,6 @@ def test_a_wrong_setting_or_module_is_a_finding(shell: Shell) -> None:
     assert "Traceback" not in wrong.stderr + broken.stderr
 
 
-@pytest.mark.test_all
 def test_config_shows_what_holds_and_from_where_without_secrets(shell: Shell) -> None:
     url = f"redis://:{SECRET}@127.0.0.1:1/0"
     database = f"postgresql+psycopg://u:{SECRET}@127.0.0.1/x"

@@ -48,7 +48,6 @@ def test_it_exits_with_0_or_1_and_says_why(form: Sequence[str]) -> None:
     assert bad.stdout.startswith("beat: no sign of life")
 
 
-@pytest.mark.test_all
 def test_it_is_a_command_like_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TASKS_APP_LEASE")
     Liveness("db", good_for_s=60).beat()

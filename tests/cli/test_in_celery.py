@@ -51,7 +51,6 @@ def test_the_plugin_imports_click_and_nothing_else_that_costs() -> None:
     }
 
 
-@pytest.mark.test_all
 def test_what_goes_wrong_ends_the_same_both_ways(
     broker: Valkey, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

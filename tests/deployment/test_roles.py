@@ -66,7 +66,6 @@ def shell(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.test_all
 def test_the_worker_runs_tasks_and_is_neither_owner_nor_superuser(urls: dict[str, str]) -> None:
     assert shell(urls["owner"], "migrate").returncode == 0
     granted = shell(urls["owner"], "grants", "worker", "--role", "tasks_app_worker", "--apply")

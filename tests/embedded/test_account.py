@@ -59,7 +59,6 @@ def as_nobody() -> dict:
     return ids | {"env": environment, "cwd": "/", "capture_output": True, "text": True}
 
 
-@pytest.mark.test_all
 def test_a_normal_user_can_run_everything(new_folder: Path) -> None:
     python = python_for_everyone()
     if python is None:
@@ -106,7 +105,6 @@ def test_a_folder_that_belongs_to_a_user_keeps_its_owner(new_folder: Path) -> No
     assert owners == {"daemon"}
 
 
-@pytest.mark.test_all
 def test_programs_out_of_reach_are_copied(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -70,7 +70,6 @@ def test_secrets_are_for_their_owner_only(stack: Stack) -> None:
         assert stack.valkey.url.split(":")[2].split("@")[0].encode() not in words
 
 
-@pytest.mark.test_all
 def test_data_survives_down_and_up(folder: Path) -> None:
     with Stack(folder) as stack:
         before = stack.urls

@@ -76,7 +76,6 @@ def ready(port: int) -> bool:
     return False
 
 
-@pytest.mark.test_all
 def test_a_secret_is_nowhere_but_where_it_was_put(
     house: House, dice: random.Random, free_port: int, tmp_path: Path
 ) -> None:

@@ -49,7 +49,6 @@ def dump(url: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.test_all
 def test_a_secret_is_in_no_dump_log_page_message_or_setting(  # noqa: PLR0915  one story
     house: House,
     dice: random.Random,

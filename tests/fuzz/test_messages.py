@@ -45,7 +45,6 @@ def picture(house: House, ids: list[int]) -> Any:
     )
 
 
-@pytest.mark.test_all
 def test_forged_messages_run_nothing_and_kill_nobody(
     house: House, dice: random.Random, count: int, tmp_path: Path
 ) -> None:
@@ -84,7 +83,6 @@ def test_forged_messages_run_nothing_and_kill_nobody(
     print(f"{count} forged messages among {len(due)} due tasks: each ran once, nobody died")
 
 
-@pytest.mark.test_all
 def test_a_pushed_message_reaches_the_executor(house: House, dice: random.Random) -> None:
     """Else the test above would prove nothing."""
     house.worker("-Q", "lonely")
@@ -97,7 +95,6 @@ def test_a_pushed_message_reaches_the_executor(house: House, dice: random.Random
     assert house.over([task_id], 10) == {"SUCCEEDED": 1}
 
 
-@pytest.mark.test_all
 def test_without_remote_control_nobody_stops_a_worker_through_the_broker(
     house: House, tmp_path: Path
 ) -> None:

@@ -30,7 +30,7 @@ NEW = named("restored")
 FOR_GOOD: Any = {"unique_key": "7", "unique_scope": "forever"}
 WITHOUT_HISTORY = "--exclude-table-data='task_completed_p*'"
 
-pytestmark = pytest.mark.skipif(bool(GIVEN), reason=NOT_OURS)
+pytestmark = [pytest.mark.test_all, pytest.mark.skipif(bool(GIVEN), reason=NOT_OURS)]
 
 
 class Shop(NamedTuple):
@@ -125,7 +125,6 @@ def fill(connection: Connection) -> dict[str, int]:
     return of
 
 
-@pytest.mark.test_all
 def test_what_ran_since_the_dump_runs_again_with_its_key_once_it_may(shop: Shop, new: str) -> None:
     with shop.old.begin() as connection:
         create_task(connection, "waiting")
@@ -147,7 +146,6 @@ def test_what_ran_since_the_dump_runs_again_with_its_key_once_it_may(shop: Shop,
         assert connection.execute(text("SELECT key FROM points")).all() == [(first[1],)]
 
 
-@pytest.mark.test_all
 def test_what_ran_at_the_time_of_the_dump_is_rescued(shop: Shop, new: str) -> None:
     with shop.old.begin() as connection:
         of = fill(connection)
@@ -172,7 +170,6 @@ def test_what_ran_at_the_time_of_the_dump_is_rescued(shop: Shop, new: str) -> No
     assert {name for name, _ in shop.keys} == {"waiting", "running"}
 
 
-@pytest.mark.test_all
 def test_without_history_what_waits_is_there_and_ids_go_on(shop: Shop, new: str) -> None:
     assert WITHOUT_HISTORY in page("backup-and-restore")
     with shop.old.begin() as connection:

@@ -14,6 +14,8 @@ from tasks_app import Settings, abandon_job, get_job
 from tasks_app.testing import Drained, crash_next, drain, travel
 from tests.how_to.conftest import Load
 
+pytestmark = pytest.mark.test_all
+
 TWICE = (
     """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
        $$ BEGIN RAISE 'a line is written twice'; END $$""",
@@ -67,7 +69,6 @@ def a_file(folder: Path, *wrong: str) -> Path:
     return path
 
 
-@pytest.mark.test_all
 def test_wrong_lines_are_left_out_and_counted(shop: Shop, tmp_path: Path) -> None:
     assert shop.upload(a_file(tmp_path, "b,??", "c,-1", "d", "e,7,8")).startswith("Import ")
     drained = shop.drained().assert_succeeded()
@@ -80,7 +81,6 @@ def test_wrong_lines_are_left_out_and_counted(shop: Shop, tmp_path: Path) -> Non
     assert payload == {"user": 7, "written": 500, "skipped": 4}
 
 
-@pytest.mark.test_all
 def test_a_crash_costs_no_line_and_writes_none_twice(shop: Shop, tmp_path: Path) -> None:
     with shop.engine.begin() as connection:
         for statement in TWICE:
@@ -94,7 +94,6 @@ def test_a_crash_costs_no_line_and_writes_none_twice(shop: Shop, tmp_path: Path)
     assert shop.prices == RIGHT
 
 
-@pytest.mark.test_all
 def test_the_same_file_is_imported_once(shop: Shop, tmp_path: Path) -> None:
     path = a_file(tmp_path)
     shop.upload(path)
@@ -104,7 +103,6 @@ def test_the_same_file_is_imported_once(shop: Shop, tmp_path: Path) -> None:
     assert shop.upload(path.rename(tmp_path / "again.csv")) == HERE
 
 
-@pytest.mark.test_all
 def test_too_many_wrong_lines_fail_until_somebody_gives_up(shop: Shop, tmp_path: Path) -> None:
     path = a_file(tmp_path, *["b,??"] * 101)
     begun = shop.upload(path)

@@ -14,6 +14,8 @@ from tasks_app.pool.schema import _config, migrate
 from tasks_app.pool.tasks.amend_waiting import amend
 from tests.factory import pending_task, row_of
 
+pytestmark = pytest.mark.test_all
+
 LATER = datetime(2031, 1, 1, tzinfo=UTC)
 
 
@@ -23,7 +25,6 @@ def before_it(connection: Connection) -> None:
     command.downgrade(config, "0038")
 
 
-@pytest.mark.test_all
 @pytest.mark.parametrize("may", [True, False])
 def test_who_may_change_dates_column_by_column_may_change_that_of_a_held_task(
     database: Connection, may: bool
@@ -47,7 +48,6 @@ def test_who_may_change_dates_column_by_column_may_change_that_of_a_held_task(
     assert allowed == [may, may]
 
 
-@pytest.mark.test_all
 def test_down_gives_what_is_held_its_date_back(database: Connection) -> None:
     migrate(database)
     task_id = pending_task(database, run_at=LATER)

@@ -17,6 +17,8 @@ from tasks_app.pool.tasks.create import create_one
 from tasks_app.pool.tasks.large_values import read
 from tests.factory import a_row
 
+pytestmark = pytest.mark.test_all
+
 WHATS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 MAY = text("SELECT has_table_privilege(:role, 'task_large_value', :what)")
 GRANTED = {
@@ -39,7 +41,6 @@ def rights(connection: Connection, role: str) -> list[str]:
     return [what for what in WHATS if connection.scalar(MAY, {"role": role, "what": what})]
 
 
-@pytest.mark.test_all
 @pytest.mark.parametrize("kind", RoleKind)
 def test_roles_that_were_granted_before_may_do_what_new_ones_may(
     database: Connection, kind: RoleKind
@@ -56,7 +57,6 @@ def test_roles_that_were_granted_before_may_do_what_new_ones_may(
     assert rights(database, role) == GRANTED[kind]
 
 
-@pytest.mark.test_all
 def test_down_is_refused_while_there_are_values_and_loses_none(database: Connection) -> None:
     migrate(database)
     value = LargePayload.of('{"text": "of a task that waits"}', encrypted=False)
@@ -70,7 +70,6 @@ def test_down_is_refused_while_there_are_values_and_loses_none(database: Connect
     assert read(database, task_id, value.reference) == (value.content,)
 
 
-@pytest.mark.test_all
 def test_down_without_values_and_up_again_keeps_new_ones(database: Connection) -> None:
     migrate(database)
     create_one(database, a_row()._replace(payload=LargePayload.of("{}", encrypted=False)))

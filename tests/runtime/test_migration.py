@@ -21,6 +21,8 @@ from tests.factory import pending_task
 from tests.servers import Databases
 from tests.waiting import until
 
+pytestmark = pytest.mark.test_all
+
 OLD = "0025"
 """After it task_pending is altered, and an index on it is built."""
 INDEX = "task_pending_barred"
@@ -110,7 +112,6 @@ def report(behind: Engine) -> Iterator[Connection]:
         yield connection
 
 
-@pytest.mark.test_all
 def test_an_open_transaction_delays_the_migration_and_not_those_who_come_after(
     behind: Engine, start: Start
 ) -> None:
@@ -131,7 +132,6 @@ def test_an_open_transaction_delays_the_migration_and_not_those_who_come_after(
     assert "0026: The same rules in six shorter CHECKs instead of nine." in heard
 
 
-@pytest.mark.test_all
 def test_an_index_is_built_while_others_write(
     behind: Engine, start: Start, report: Connection
 ) -> None:
@@ -147,7 +147,6 @@ def test_an_index_is_built_while_others_write(
     assert is_valid(behind)
 
 
-@pytest.mark.test_all
 def test_what_was_killed_is_simply_run_again(
     behind: Engine, url: str, start: Start, report: Connection
 ) -> None:
@@ -164,7 +163,6 @@ def test_what_was_killed_is_simply_run_again(
     assert is_valid(behind)
 
 
-@pytest.mark.test_all
 def test_a_second_one_waits_without_being_waited_for(
     behind: Engine, start: Start, report: Connection
 ) -> None:
@@ -182,7 +180,6 @@ def test_a_second_one_waits_without_being_waited_for(
     assert second.result(30) == (newest(), newest())
 
 
-@pytest.mark.test_all
 def test_an_index_is_built_while_a_second_one_asks_for_its_turn(
     behind: Engine, start: Start
 ) -> None:
@@ -208,7 +205,6 @@ def test_an_index_is_built_while_a_second_one_asks_for_its_turn(
     assert second.result(30) == (OLD, newest())
 
 
-@pytest.mark.test_all
 def test_it_does_not_try_for_ever(behind: Engine, url: str) -> None:
     with behind.connect() as producer:
         pending_task(producer)

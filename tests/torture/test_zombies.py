@@ -7,8 +7,9 @@ from sqlalchemy import text
 
 from torture import zombies
 
+pytestmark = pytest.mark.test_all
 
-@pytest.mark.test_all
+
 def test_whatever_a_zombie_writes_is_refused() -> None:
     ended = zombies.trials(16, 8, seed=1)
 
@@ -16,7 +17,6 @@ def test_whatever_a_zombie_writes_is_refused() -> None:
     assert all("refused" in what for what, times in ended.items() if times)
 
 
-@pytest.mark.test_all
 def test_an_accepted_write_would_be_seen() -> None:
     careless = text("DELETE FROM task_pending WHERE id = :id")
     by_id = {"by id": lambda c, task: c.execute(careless, {"id": task.task_id}).rowcount == 1}

@@ -45,7 +45,6 @@ def last_words(house: House, command: str, ends_with: int = 2, **environment: st
     return process.log()
 
 
-@pytest.mark.test_all
 @pytest.mark.parametrize("command", ["worker", "beat"])
 def test_a_database_without_schema_is_refused(house: House, empty_url: str, command: str) -> None:
     said = last_words(house, command, 1, TASKS_APP_DATABASE_URL=empty_url)

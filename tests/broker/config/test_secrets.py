@@ -110,7 +110,6 @@ def told_by_celery(read: Settings) -> str:
         return str(error)
 
 
-@pytest.mark.test_all
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_no_command_tells_the_password_of_a_broker(words: list[str], tmp_path: Path) -> None:
     for url in (f"redis://:{CORE}#x@127.0.0.1:1/0", f"redis://:1/{CORE}@127.0.0.1:1/0"):
@@ -136,7 +135,6 @@ def test_no_command_tells_the_password_of_a_broker(words: list[str], tmp_path: P
         assert "TASKS_APP_BROKER_URL is wrong: use a URL such as redis://" in said
 
 
-@pytest.mark.test_all
 def test_a_url_of_celerys_own_is_looked_at_too(tmp_path: Path) -> None:
     (tmp_path / "celeryconfig.py").write_text(f"broker_url = 'redis://:{CORE}#x@127.0.0.1:1/0'\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}

@@ -48,7 +48,6 @@ def harmed(house: House, ids: list[int]) -> list[int]:
     return [task.id for task in tasks if task.crashes or task.failures or task.attempt > 1]
 
 
-@pytest.mark.test_all
 def test_a_message_of_many_tasks_may_take_longer_than_the_limit_of_one(
     house: House, worker: CeleryProcess, settings: Settings
 ) -> None:
@@ -60,7 +59,6 @@ def test_a_message_of_many_tasks_may_take_longer_than_the_limit_of_one(
     assert harmed(house, ids) == []
 
 
-@pytest.mark.test_all
 @pytest.mark.parametrize("name", ["endless", "endless.async"])
 def test_the_soft_limit_is_raised_in_the_one_task_that_passes_it(
     house: House, worker: CeleryProcess, name: str
@@ -113,7 +111,6 @@ def test_remote_control_changes_no_limit_of_what_carries_tasks_or_is_a_task(
     assert harmed(house, ids) == []
 
 
-@pytest.mark.test_all
 @pytest.mark.usefixtures("worker")
 def test_settings_of_celerys_tasks_reach_no_message_of_ours(house: House, tmp_path: Path) -> None:
     """Each of these alone stops, loses or repeats messages, or takes a task's neighbours along."""

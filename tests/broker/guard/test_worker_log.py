@@ -33,7 +33,6 @@ logging.basicConfig(format="MINE %(levelname)s %(name)s %(message)s", level=logg
 """
 
 
-@pytest.mark.test_all
 @pytest.mark.parametrize("settings", ["", HIJACKED, THEIR_OWN], ids=["ours", "hijacked", "theirs"])
 def test_a_worker_says_what_failed_and_whom_a_death_was_charged(
     house: House, tmp_path: Path, settings: str
@@ -67,7 +66,6 @@ def test_a_worker_says_what_failed_and_whom_a_death_was_charged(
     worker.end()
 
 
-@pytest.mark.test_all
 def test_the_banner_and_inspect_registered_name_our_handlers(house: House) -> None:
     worker = house.worker(**HANDLERS)
     worker.says(" ready.")
@@ -83,7 +81,6 @@ def test_the_banner_and_inspect_registered_name_our_handlers(house: House) -> No
     worker.end()
 
 
-@pytest.mark.test_all
 def test_a_handlers_name_is_no_celery_task(house: House) -> None:
     """To be listed is not to be called: a message of that name runs nothing."""
     worker = house.worker(**HANDLERS)
@@ -96,7 +93,6 @@ def test_a_handlers_name_is_no_celery_task(house: House) -> None:
     worker.end()
 
 
-@pytest.mark.test_all
 def test_debug_shows_the_messages(house: House) -> None:
     worker = house.worker("-l", "DEBUG", **HANDLERS)
 

@@ -88,7 +88,6 @@ def producer(house: House, tmp_path: Path) -> Producer:
     return Producer(house, tmp_path)
 
 
-@pytest.mark.test_all
 def test_a_script_that_commits_and_ends_is_heard(house: House, producer: Producer) -> None:
     """Its last act before the exit is the commit; Celery is not imported before that."""
     script = """
@@ -107,7 +106,6 @@ with Session(engine) as session, session.begin():
     assert house.over([task_id]) == {"SUCCEEDED": 1}
 
 
-@pytest.mark.test_all
 def test_switched_off_no_thread_is_started_and_no_celery_imported(
     house: House, producer: Producer
 ) -> None:

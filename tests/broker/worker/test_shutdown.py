@@ -30,7 +30,6 @@ def doomed(house: House, *, children: int = 2, folder: Path | None = None) -> Ce
     return house.worker(*arguments, children=children, folder=folder, **environment)
 
 
-@pytest.mark.test_all
 def test_sigterm_gives_back_at_once_while_running_tasks_end(house: House) -> None:
     """To the whole group, as some process managers do it; two messages wait in the parent."""
     worker = doomed(house)
@@ -51,7 +50,6 @@ def test_sigterm_gives_back_at_once_while_running_tasks_end(house: House) -> Non
     assert house.effects() == (2, 2)
 
 
-@pytest.mark.test_all
 def test_what_the_parent_reserved_goes_back_and_redis_keeps_no_receipts(house: House) -> None:
     """A receipt in Redis costs two transactions per message; the ledger makes good what is lost."""
     with Redis.from_url(house.broker.url_of(house.number % 16)) as redis:
@@ -76,7 +74,6 @@ def test_what_the_parent_reserved_goes_back_and_redis_keeps_no_receipts(house: H
         redis.delete("tasks_app:default")
 
 
-@pytest.mark.test_all
 def test_after_the_grace_running_tasks_are_let_go_whatever_they_catch(
     house: House, tmp_path: Path
 ) -> None:
@@ -106,7 +103,6 @@ def test_after_the_grace_running_tasks_are_let_go_whatever_they_catch(
     assert house.sql("SELECT count(*) FROM task_dispatch") == 0
 
 
-@pytest.mark.test_all
 def test_a_child_that_leaves_as_asked_is_no_error_in_the_log(house: House) -> None:
     worker = doomed(house, children=1)
     (task_id,) = house.create("stop.free", payload={"on": worker.name})
@@ -121,7 +117,6 @@ def test_a_child_that_leaves_as_asked_is_no_error_in_the_log(house: House) -> No
     assert "Task handler raised error" not in worker.log()
 
 
-@pytest.mark.test_all
 def test_sigterm_while_a_message_is_on_its_way_to_a_child(house: House) -> None:
     """Nobody had read yet that the child accepted it; the child waited for that for 30 seconds."""
     worker = house.worker(TASKS_APP_IMPORTS="house_handlers,stop_amid_write")

@@ -11,6 +11,8 @@ from sqlalchemy.engine import make_url
 
 from tests.runtime.bench import Bench
 
+pytestmark = pytest.mark.test_all
+
 SETTINGS = """
 import json, sys
 import django
@@ -39,8 +41,6 @@ def in_django(bench: Bench, code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.test_all
-@pytest.mark.test_all
 def test_a_task_is_part_of_the_transaction_of_a_view(bench: Bench) -> None:
     done = in_django(
         bench,
@@ -72,7 +72,6 @@ print(explain_task(connection, task_id).known, cancel_task(connection, task_id),
     assert names == ["committed", "many"]
 
 
-@pytest.mark.test_all
 @pytest.mark.parametrize("wrong", ['connections["other"]', "cache"])
 def test_another_database_is_refused(bench: Bench, wrong: str) -> None:
     done = in_django(bench, f"create_task({wrong}, 't')")
@@ -83,7 +82,6 @@ def test_another_database_is_refused(bench: Bench, wrong: str) -> None:
     )
 
 
-@pytest.mark.test_all
 def test_a_transaction_that_will_roll_back_takes_no_task(bench: Bench) -> None:
     done = in_django(
         bench,

@@ -316,7 +316,6 @@ def test_a_task_walks_its_way_under_all_odd_settings_at_once(odd: Odd, number: i
     odd.walk()
 
 
-@pytest.mark.test_all
 @pytest.mark.parametrize(("name", "value"), EACH, ids=[f"{n}={v}" for n, v in EACH])
 def test_a_task_walks_its_way_under_each_odd_setting(odd: Odd, name: str, value: str) -> None:
     odd.set({name: value})

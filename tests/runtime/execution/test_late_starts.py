@@ -14,6 +14,8 @@ from tasks_app.runtime.worker.child import Child
 from tests.runtime.bench import Bench
 from tests.waiting import until
 
+pytestmark = pytest.mark.test_all
+
 LEASE_S = 1.0
 
 
@@ -48,7 +50,6 @@ def run_what_waits(child: Child) -> None:
 ASYNC = pytest.mark.parametrize("is_async", [False, True])
 
 
-@pytest.mark.test_all
 @ASYNC
 def test_what_was_declared_unknown_does_not_begin_afterwards(bench: Bench, is_async: bool) -> None:
     """Interleaving: claim; the process is stopped; rescue; the process goes on."""
@@ -63,7 +64,6 @@ def test_what_was_declared_unknown_does_not_begin_afterwards(bench: Bench, is_as
     assert (bench.task(task_id).error or "").startswith("outcome unknown: The worker vanished")
 
 
-@pytest.mark.test_all
 @ASYNC
 @pytest.mark.parametrize("name", ["t", "once"])
 def test_what_nobody_rescued_goes_back_and_runs_once_more_at_no_charge(
@@ -85,7 +85,6 @@ def test_what_nobody_rescued_goes_back_and_runs_once_more_at_no_charge(
     assert (bench.state(task_id), bench.runs) == ("SUCCEEDED", [2])
 
 
-@pytest.mark.test_all
 def test_a_claim_counts_from_when_it_was_sent(bench: Bench) -> None:
     """Interleaving: claim; the process is stopped before it puts the task in flight."""
     declare(bench)
@@ -106,7 +105,6 @@ def test_a_claim_counts_from_when_it_was_sent(bench: Bench) -> None:
     assert (bench.task(task_id).error or "").startswith("outcome unknown: The worker vanished")
 
 
-@pytest.mark.test_all
 def test_who_renews_may_wait_for_longer_than_a_lease(bench: Bench) -> None:
     declare(bench)
     child, task_id = claimed(bench, "once")

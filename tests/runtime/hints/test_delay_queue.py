@@ -10,8 +10,9 @@ import pytest
 
 from tasks_app.runtime.hints.delay_queue import DelayQueue
 
+pytestmark = pytest.mark.test_all
 
-@pytest.mark.test_all
+
 def test_what_may_come_out_does_so_in_the_order_of_its_instants() -> None:
     queue: DelayQueue[str] = DelayQueue()
     now = time.monotonic()
@@ -24,7 +25,6 @@ def test_what_may_come_out_does_so_in_the_order_of_its_instants() -> None:
     assert len(queue) == 0
 
 
-@pytest.mark.test_all
 def test_nothing_comes_out_early() -> None:
     queue: DelayQueue[str] = DelayQueue()
     queue.put("later", time.monotonic() + 3600)
@@ -34,7 +34,6 @@ def test_nothing_comes_out_early() -> None:
     assert len(queue) == 1
 
 
-@pytest.mark.test_all
 def test_who_waits_for_a_later_one_gets_what_comes_in_before() -> None:
     queue: DelayQueue[str] = DelayQueue()
     queue.put("later", time.monotonic() + 3600)
