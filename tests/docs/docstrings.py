@@ -42,6 +42,7 @@ def declared() -> Iterator[dict[str, Any]]:
     """Handlers and a job of the examples; what these declare is forgotten with them."""
     kept = [(each, each.copy()) for each in (HANDLERS.specs, HANDLERS.schedules, JOBS, MIDDLEWARE)]
     listening = HOOKS._subscribers
+    HANDLERS.schedules.clear()  # a drain would create those of guides that were read before
 
     @handler("mail.send")
     def send_mail(ctx, payload: dict) -> dict:

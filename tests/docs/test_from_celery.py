@@ -40,6 +40,12 @@ def session(engine: Engine) -> Iterator[Session]:
     Base.metadata.drop_all(engine)
 
 
+def run(block: str, names: dict[str, Any]) -> None:
+    """Run code whose app is nobody else's: other tests' tasks must not become its own."""
+    aside = block.replace("Celery(", "Celery(set_as_current=False, main=")
+    exec(compile(aside, "guide", "exec"), names)
+
+
 @pytest.fixture(scope="module")
 def shop() -> Iterator[dict[str, Any]]:
     """The names of the guide's code, of all blocks but the one before the change."""
@@ -47,8 +53,7 @@ def shop() -> Iterator[dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(HANDLERS, "specs", {})
         for block in (TASKS, AFTER, OUTBOX, CHAIN, HANDLER):
-            aside = block.replace("Celery(", "Celery(set_as_current=False, main=")
-            exec(compile(aside, "guide", "exec"), names)
+            run(block, names)
         run_from_pool(names["app"])
         yield names
 
@@ -91,8 +96,8 @@ def test_the_next_task_commits_with_the_one_before(
 
 
 def test_the_way_before_is_plain_celery() -> None:
-    names: dict[str, Any] = {}
-    exec(compile(BEFORE, "guide", "exec"), names)
+    names: dict[str, Any] = {"__name__": "before"}
+    run(BEFORE, names)
 
     assert "tasks_app" not in BEFORE
     assert callable(names["buy"])
