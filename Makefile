@@ -29,8 +29,8 @@ demo: $(READY)  ## watch a shop's day on real PostgreSQL, Valkey and Celery
 
 # Or each process that a test starts would compile the whole package anew.
 test test-all: export PYTHONDONTWRITEBYTECODE =
-# A file is one job's, in its own order; tests/conftest.py puts those that take long first.
-PYTEST := -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# Jobs that are done take tests from the others; tests/conftest.py puts files that take long first.
+PYTEST := -m pytest -q -n $(JOBS) --dist worksteal
 test: $(READY)  ## the first tier of the suite, on servers of its own (three minutes)
 	@$(BIN)/python $(PYTEST) -m "not test_all" $(ARGS)
 
