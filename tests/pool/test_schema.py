@@ -16,6 +16,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.errors import SchemaError
+from tasks_app.pool.retention.partitions import add_partition
 from tasks_app.pool.schema import (
     _config,
     _migrations,
@@ -27,7 +28,6 @@ from tasks_app.pool.schema import (
     migration_sql,
     newest,
 )
-from tasks_app.pool.retention.partitions import add_partition
 from tasks_app.pool.tables import TABLES
 from tasks_app.runtime import migration
 from tasks_app.runtime.db.database import Database
