@@ -10,6 +10,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.explain.words import count, rough, to_the_minute
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.monitor.checks.database import Check
+from tasks_app.pool.connection.row_by_row import refusals
 from tasks_app.pool.dispatch import leader_lease, ledger
 from tasks_app.pool.fragments.availability import standing_still
 from tasks_app.pool.operations import diagnostics
@@ -151,6 +152,19 @@ def rescue(connection: Connection, _settings: Settings) -> list[Finding]:
     return [ok("rescue", "no task runs beyond its lease")]
 
 
+def refused(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Does the database refuse what is to be done to single rows?"""
+    advice = "Remove the cause: a trigger or constraint of yours, or an id that is there twice."
+    return [
+        fail(
+            "rows",
+            f"{each.what} refused: {each.rows} ({each.why}), lately at {to_the_minute(each.at)}",
+            advice,
+        )
+        for each in refusals(connection)
+    ]
+
+
 def scanning(connection: Connection, settings: Settings) -> list[Finding]:
     """Does anybody scan for due tasks?"""
     duty = leader_lease.read(connection, leader_lease.SCAN)
@@ -192,5 +206,5 @@ def strangers(connection: Connection, _settings: Settings) -> list[Finding]:
 
 CHECKS: tuple[Check, ...] = (
     *(living, scanning, publishing, strangers),
-    *(due_tasks, stuck, rescue),
+    *(due_tasks, stuck, rescue, refused),
 )

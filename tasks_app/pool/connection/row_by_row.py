@@ -70,23 +70,38 @@ def row_by_row(
     That one stays as it is; its name is added to ``left``. The log names it, and so does
     ``doctor``. Returns what each part gave.
     """
-    refused: list[tuple[Row, str]] = []
+    refused: list[tuple[Row, DBAPIError]] = []
     done = list(_parts(connection, list(rows), do, refused))
     if refused:
+        names = [named(row) for row, _ in refused]
+        tell(connection, what, names, refused[0][1], now=now)
         if left is not None:
-            left.update(named(row) for row, _ in refused)
-        names = ", ".join(str(named(row)) for row, _ in refused[:MOST_NAMED])
-        more = f" and {len(refused) - MOST_NAMED} more" if len(refused) > MOST_NAMED else ""
-        log.error("%s is refused by the database: %s%s (%s)", what, names, more, refused[0][1])
-        note = {
-            "name": NOTE_OF_REFUSAL + what,
-            "rows": names + more,
-            "why": refused[0][1],
-            "now": now,
-        }
-        for statement in TELL:
-            connection.execute(statement, note)
+            left.update(names)
     return done
+
+
+def tell(
+    connection: Connection,
+    what: str,
+    names: Sequence[object],
+    error: DBAPIError,
+    *,
+    now: datetime | None = None,
+) -> None:
+    """Log which rows were refused, and note it for ``doctor``."""
+    rows = ", ".join(map(str, names[:MOST_NAMED]))
+    if len(names) > MOST_NAMED:
+        rows += f" and {len(names) - MOST_NAMED} more"
+    why = _why(error)
+    log.error("%s is refused by the database: %s (%s)", what, rows, why)
+    for statement in TELL:
+        note = {"name": NOTE_OF_REFUSAL + what, "rows": rows, "why": why, "now": now}
+        connection.execute(statement, note)
+
+
+def one_row(connection: Connection, row: Row, do: Callable[[Row], Done], what: str) -> Done | None:
+    """Do it for one; None: it was refused, and stops nobody else."""
+    return next(iter(row_by_row(connection, [row], lambda rows: do(rows[0]), what)), None)
 
 
 def row_by_row_of_many(
@@ -144,7 +159,7 @@ def _parts(
     connection: Connection,
     rows: Sequence[Row],
     do: Callable[[Sequence[Row]], Done],
-    refused: list[tuple[Row, str]],
+    refused: list[tuple[Row, DBAPIError]],
 ) -> Iterator[Done]:
     if not rows:
         return
@@ -156,7 +171,7 @@ def _parts(
         if not is_of_one_row(error):
             raise
         if len(rows) == 1:
-            refused.append((rows[0], _why(error)))
+            refused.append((rows[0], error))
             return
     else:
         yield done
