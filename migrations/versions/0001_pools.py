@@ -181,6 +181,7 @@ def _around() -> None:
     )
     """)
     op.execute("CREATE INDEX task_attempt_task ON task_attempt (task_id)")
+    op.execute("ALTER TABLE task_attempt REPLICA IDENTITY FULL")
     op.execute(f"""
     CREATE TABLE task_dispatch (
         id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

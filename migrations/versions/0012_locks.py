@@ -82,6 +82,7 @@ def upgrade() -> None:
         WHERE task_id IS NOT NULL
     """)
     op.execute("CREATE INDEX task_lock_wait_ended ON task_lock_wait (ended_at)")
+    op.execute("ALTER TABLE task_lock_wait REPLICA IDENTITY FULL")
     op.execute("""
     CREATE VIEW task_locks AS
     SELECT p.resource, p.mode, CASE WHEN h.fence IS NULL THEN 'waiting' ELSE 'held' END AS state,

@@ -40,6 +40,7 @@ def upgrade() -> None:
         calendar text       REFERENCES task_calendar
     )
     """)
+    op.execute("ALTER TABLE task_queue_window REPLICA IDENTITY FULL")
     op.execute(f"""
     CREATE TABLE task_queue (
         queue           text     PRIMARY KEY CHECK ({QUEUE}),

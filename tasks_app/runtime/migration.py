@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.errors import SchemaError
 from tasks_app.pool import schema
+from tasks_app.pool.operations import sequences
 from tasks_app.pool.schema import Say
 from tasks_app.runtime.db.database import Database
 
@@ -22,7 +23,7 @@ LONGEST_PAUSE_S = 5.0
 def migrate(
     database: Database, say: Say = lambda _: None, *, patience_s: float = PATIENCE_S
 ) -> tuple[str | None, str]:
-    """Bring the schema up to date; return the version before and after.
+    """Bring the schema up to date, and its sequences; return the version before and after.
 
     Each migration commits by itself, so one that was killed is simply run again. A process that
     migrates while another does waits for it.
@@ -40,6 +41,9 @@ def migrate(
             connection.rollback()
             if is_behind:
                 _upgrade(connection, say if before else lambda _: None, patience_s)
+            with connection.begin():
+                for each in sequences.advance(connection):
+                    say(f"{each.name} was behind: {each.next} came next, {each.highest} is taken")
             return before, schema.current(connection) or schema.newest()
     finally:
         engine.dispose()

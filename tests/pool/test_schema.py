@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.errors import SchemaError
+from tasks_app.pool.retention.partitions import add_partition
 from tasks_app.pool.schema import (
     _config,
     _migrations,
@@ -26,6 +28,7 @@ from tasks_app.pool.schema import (
     migration_sql,
     newest,
 )
+from tasks_app.pool.tables import TABLES
 from tasks_app.runtime import migration
 from tasks_app.runtime.db.database import Database
 from tests.factory import claimed_task, pending_task, pool_of_task, tables
@@ -62,6 +65,20 @@ def test_an_empty_database_is_brought_to_the_newest_version(database: Connection
     assert current(database) == newest()
     check_schema(database)
     assert pending_task(database).created
+
+
+def test_of_every_table_and_partition_deletes_may_be_replicated(connection: Connection) -> None:
+    """A publication FOR ALL TABLES refuses DELETE and UPDATE where nothing tells rows apart."""
+    add_partition(connection, datetime(2020, 1, 1, tzinfo=UTC))
+    found = connection.exec_driver_sql("""
+        SELECT c.relname, c.relreplident = 'f' OR c.relreplident = 'd' AND EXISTS (
+            SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indisvalid)
+        FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p')
+    """)
+    told_apart = dict(row for row in found if row.relname.startswith("task"))
+
+    assert set(told_apart) > TABLES | {"task_completed_default", "task_completed_p20200101"}
+    assert [name for name, is_so in told_apart.items() if not is_so] == []
 
 
 def test_migrating_twice_is_harmless(database: Connection) -> None:
@@ -282,6 +299,8 @@ from tasks_app.pool.tasks.browse import get
 from tasks_app.pool.tasks.create import create_many
 from tasks_app.domain.creation.new_task import validate
 from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.pool.retention.partitions import add_partition
+from tasks_app.pool.tables import TABLES
 from tasks_app.runtime import migration
 from tasks_app.runtime.db.database import Database
 from tests.factory import claimed_task, ending, pending_task

@@ -34,7 +34,7 @@ def list_(*, json_: bool) -> None:
 @output.as_json
 def open_(dependency: str, *, json_: bool) -> None:
     """Hold all tasks that depend on it, until somebody says otherwise."""
-    _override(dependency, BreakerMode.OPEN, "open", json_=json_)
+    _override(dependency, BreakerMode.OPEN, "open by hand", json_=json_)
 
 
 @breakers.command()
@@ -42,7 +42,7 @@ def open_(dependency: str, *, json_: bool) -> None:
 @output.as_json
 def close(dependency: str, *, json_: bool) -> None:
     """Let all its tasks go. It stays closed, whatever their outcomes are."""
-    _override(dependency, BreakerMode.CLOSED, "closed", json_=json_)
+    _override(dependency, BreakerMode.CLOSED, "closed by hand", json_=json_)
 
 
 @breakers.command()
@@ -58,6 +58,8 @@ def _override(dependency: str, mode: BreakerMode, words: str, *, json_: bool) ->
         done = override_breaker(connection, dependency, mode, by=caller())
     if not done:
         output.refuse(f"There is no breaker {dependency}. Run: tasks-app breakers list")
+    if mode is not BreakerMode.AUTO:
+        words += f", until somebody says: tasks-app breakers auto {dependency}"
     output.answer(words, {"dependency": dependency, "mode": str(mode)}, json_=json_)
 
 

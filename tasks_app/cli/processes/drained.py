@@ -15,6 +15,7 @@ from tasks_app.domain.explain.queues import standing
 from tasks_app.domain.explain.words import count
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.connection.row_by_row import Refusal
 from tasks_app.pool.operations.left_due import Left, left
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.api.queues import list_queues
@@ -51,11 +52,12 @@ def find_left(
 def tell(
     ran: Mapping[State, int],
     left_: Sequence[Mapping[str, Any]],
+    refused: Sequence[Refusal],
     *,
     json_: bool,
     stopped_by: str | None = None,
 ) -> None:
-    """Print how many runs led to each state, what stopped it, and what is left."""
+    """Print how many runs led to each state, what stopped it, and what is left or was refused."""
     ends = ", ".join(f"{n} {_WORDS.get(s, s.lower())}" for s, n in sorted(ran.items()))
     words = [f"{count(sum(ran.values()), 'run')} ended: {ends}." if ran else "Nothing ran."]
     if stopped_by is not None:
@@ -67,5 +69,7 @@ def tell(
         f"More: tasks-app explain {each['first']}"
         for each in left_
     ]
-    found = {"ran": ran, "left": left_, "stopped_by": stopped_by}
+    words += [f"{each.what} refused: {each.rows} ({each.why})." for each in refused]
+    rows = [{"what": each.what, "rows": each.rows, "why": each.why} for each in refused]
+    found = {"ran": ran, "left": left_, "refused": rows, "stopped_by": stopped_by}
     output.answer("\n".join(words), found, json_=json_)

@@ -22,6 +22,7 @@ from tasks_app.domain.errors import NO, ConfigurationError
 from tasks_app.domain.explain.words import count
 from tasks_app.domain.tasks.names import QUEUE
 from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.connection.row_by_row import refusals
 from tasks_app.pool.operations.grants import check_may_run
 from tasks_app.pool.schema import check_schema
 from tasks_app.runtime.flow_control.breakers import enter_breakers
@@ -167,8 +168,9 @@ def _drain(
         ran = read_counts(Path(file.name))
     with transaction() as connection:
         left = find_left(connection, queues, since, ended)
-    tell(ran, left, json_=json_, stopped_by=ended.stopped_by)
-    return NO if left else ended.status
+        refused = [each for each in refusals(connection) if each.at >= since]
+    tell(ran, left, refused, json_=json_, stopped_by=ended.stopped_by)
+    return NO if left or refused else ended.status
 
 
 def _load(given: Settings) -> None:

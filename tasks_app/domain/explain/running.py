@@ -66,7 +66,13 @@ def running(facts: TaskFacts) -> Finding | None:
     fact = f"It runs: attempt {row.attempt} began {since} on {row.owner}{said}"
     if row.cancel_requested_at:
         return ok("running", fact, "Nothing to do: it was told to stop.")
-    return ok("running", fact, f"Nothing to do; to stop it: tasks-app cancel {row.id}")
+    stop = f"to stop it{' before' if _killed_at(facts) else ''}: tasks-app cancel {row.id}"
+    return ok("running", fact, f"Nothing to do{_killed_at(facts)}; {stop}")
+
+
+def _killed_at(facts: TaskFacts) -> str:
+    at = facts.progress.killed_at if facts.progress else None
+    return f": its hard limit ends it and its process {when(at, facts.now)}" if at else ""
 
 
 def _progress(facts: TaskFacts) -> str:

@@ -124,6 +124,8 @@ class ReportedProgress:
     node: str
     fraction: float | None = None
     note: str | None = None
+    killed_at: datetime | None = None
+    """When its hard limit ends its process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from tasks_app.domain.explain.facts import StoredRow, TaskFacts
 from tasks_app.domain.explain.scans import START, nobody_scans
 from tasks_app.domain.explain.words import count, when
 from tasks_app.domain.finding import Finding, fail, ok, warn
-from tasks_app.domain.flow_control.circuit_breaker import BreakerMode
+from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerState
 from tasks_app.domain.tasks.states import Event
 
 _LEAST = 2
@@ -144,7 +144,9 @@ def breaker(facts: TaskFacts) -> Finding | None:
     if standing.mode is BreakerMode.OPEN:
         return warn("breaker", fact, f"When it may go on: tasks-app breakers auto {name}")
     wait = "Nothing to do: some are let through to try, the others follow when these succeed"
-    return warn("breaker", fact, f"{wait}; to let all go now: tasks-app breakers close {name}")
+    if standing.state is BreakerState.OPEN:
+        wait += f"; to let some through now: tasks-app breakers auto {name}"
+    return warn("breaker", fact, f"{wait}.")
 
 
 def no_connection(facts: TaskFacts) -> Finding | None:

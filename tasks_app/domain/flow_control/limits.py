@@ -176,6 +176,11 @@ class Limits:
         limit = self.of(gate)
         return limit is not None and limit.burst is not None
 
+    def have_places_of(self, gate: Gate) -> bool:
+        """Whether the end of a run makes room at the gate: it adds nothing to a bucket."""
+        limit = self.of(gate)
+        return gate.kind is GateKind.ORDER or limit is None or limit.most is not None
+
     def gates_of(
         self,
         queue: str,

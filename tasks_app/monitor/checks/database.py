@@ -14,6 +14,7 @@ from tasks_app.domain.explain.words import count, rough
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.pool.operations import diagnostics
 from tasks_app.pool.operations.bloat import sizes
+from tasks_app.pool.operations.sequences import behind
 from tasks_app.pool.retention import partitions as days
 from tasks_app.pool.schema import check_schema, newest
 
@@ -77,6 +78,18 @@ def durability(connection: Connection, _settings: Settings) -> list[Finding]:
         advice = "Set it on: after a crash of the server committed tasks are lost, or run twice."
         return [warn("durability", f"{', '.join(off)} = off", advice)]
     return [ok("durability", "what is committed outlives a crash of the server")]
+
+
+def sequences(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Will an id be given twice?"""
+    return [
+        fail(
+            "sequences",
+            f"{each.name} gives {each.next} next, and {each.highest} is taken: two get one id",
+            "Run: tasks-app migrate",
+        )
+        for each in behind(connection)
+    ]
 
 
 def partitions(connection: Connection, _settings: Settings) -> list[Finding]:
@@ -164,6 +177,7 @@ FIRST: tuple[Check, ...] = (version, schema)
 CHECKS: tuple[Check, ...] = (
     privileges,
     durability,
+    sequences,
     partitions,
     retention,
     vacuum,

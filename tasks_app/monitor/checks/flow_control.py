@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.explain.words import count, to_the_minute
 from tasks_app.domain.finding import Finding, ok, warn
-from tasks_app.domain.flow_control.circuit_breaker import BreakerState
+from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerState
 from tasks_app.monitor.checks.database import Check
 from tasks_app.pool.flow_control import breaker, pause, queue_settings
 from tasks_app.pool.tables import EVERY_QUEUE
@@ -39,16 +39,29 @@ def standing(connection: Connection, _settings: Settings) -> list[Finding]:
 
 
 def dependencies(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Is a dependency of tasks down?"""
-    return [
+    """Is a dependency of tasks down, or its breaker left to nobody's judgement?"""
+    found = breaker.find(connection)
+    by_hand = [
+        warn(
+            "breakers",
+            f"{each.breaker.dependency} is kept {each.mode} by hand since "
+            f"{to_the_minute(each.since)}, whatever its calls come to; "
+            f"{count(each.held, 'task')} held",
+            f"To leave it to the outcomes again: tasks-app breakers auto {each.breaker.dependency}",
+        )
+        for each in found
+        if each.mode is not BreakerMode.AUTO
+    ]
+    return by_hand + [
         warn(
             "breakers",
             f"{each.breaker.dependency} is {each.state} since {to_the_minute(each.since)}"
             f"{each.reason and f': {each.reason}'}; {count(each.held, 'task')} held",
-            f"Look at {each.breaker.dependency}; to decide yourself: tasks-app breakers --help",
+            f"Look at {each.breaker.dependency}. Some tasks are let through to try; to do so now: "
+            f"tasks-app breakers auto {each.breaker.dependency}",
         )
-        for each in breaker.find(connection)
-        if each.state is not BreakerState.CLOSED
+        for each in found
+        if each.mode is BreakerMode.AUTO and each.state is not BreakerState.CLOSED
     ]
 
 

@@ -13,18 +13,28 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.statistics.outcomes import outcome_of
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.planner import IN_FUNCTION
-from tasks_app.pool.dispatch.set_aside import ALL_BARRED, FIND_AGAIN
+from tasks_app.pool.connection.row_by_row import NOTE_OF_REFUSAL, ROUNDS, TELL
+from tasks_app.pool.dispatch.set_aside import (
+    BARRED_OF,
+    FIND_AGAIN,
+    FIND_ASTRAY,
+    FIND_BARRED,
+    SWEEPS,
+)
 from tasks_app.pool.fragments.transition_log import Logged
 from tasks_app.pool.retention.drop_partition import LOCK_WAIT, history_of
 from tasks_app.pool.retention.partitions import DAYS_AHEAD, DayPartition
 from tasks_app.pool.retention.prune import DEFAULT, LOOKED_AT
-from tasks_app.pool.runs.rescue import LONG_EXPIRED, VANISHED_VALUES
+from tasks_app.pool.runs.rescue import EXPIRED, FIND_EXPIRED, RESCUES, VANISHED_VALUES
 from tasks_app.pool.statistics.parts import NOTE
 from tasks_app.pool.tables import COMPLETED, table
 
 RESCUE, SWEEP = table("task_rescue_expired"), table("task_sweep")
 MAINTAIN = table("task_maintain_partitions")
 _PARAMETER = re.compile(r"(?<![:\\]):([a-z_]+)")
+_WHAT = {Event.RESCUE: RESCUES, Event.RELEASE: SWEEPS}
+_OF_ONE_ROW = """data_exception OR integrity_constraint_violation OR program_limit_exceeded
+                OR raise_exception"""
 _OVER = (State.SKIPPED, State.EXPIRED, State.CANCELLED, State.FAILED, State.PENDING)
 
 
@@ -40,18 +50,29 @@ def upkeep(settings: Settings) -> dict[str, str]:
     resting = f"""IF pg_postmaster_start_time() > clock - {literal(settings.renew_every)} THEN
         RETURN 0;  -- workers could not renew, and are about to
     END IF;"""
+    astray = bound(FIND_AGAIN.text, {"ids": f"ARRAY({bound(FIND_ASTRAY, {})})"}) + ";"
     return {
         f"{RESCUE}(at timestamptz DEFAULT NULL, most integer DEFAULT 500)": _moving(
-            LONG_EXPIRED.worded(level).text, rescue, Event.RESCUE, resting
+            (FIND_EXPIRED, EXPIRED.worded(level).text), rescue, Event.RESCUE, resting
         ),
         f"{SWEEP}(at timestamptz DEFAULT NULL, most integer DEFAULT 500)": _moving(
-            ALL_BARRED.worded(level).text, {}, Event.RELEASE, f"{bound(FIND_AGAIN.text, {})};"
+            (FIND_BARRED, BARRED_OF.worded(level).text), {}, Event.RELEASE, astray
         ),
         f"{MAINTAIN}(at timestamptz DEFAULT NULL)": _partitions(settings.completed.longest),
     }
 
 
-def _moving(statement: str, values: dict[str, str], event: Event, first: str) -> str:
+def _moving(statements: tuple[str, str], values: dict[str, str], event: Event, first: str) -> str:
+    """Return the body of a function that moves what the first statement finds by the second."""
+    find, move = (
+        bound(each, {**values, "ids": "some_ids", "skipped": "passed_over"}) for each in statements
+    )
+    refusal = {
+        "name": literal(NOTE_OF_REFUSAL + _WHAT[event]),
+        "rows": "some_ids[1]",
+        "why": "'SQLSTATE ' || SQLSTATE",
+    }
+    tell = "".join(f"{bound(each.text, refusal)};" for each in TELL)
     outcomes = " ".join(f"WHEN '{s}' THEN {int(outcome_of(s, event))}" for s in _OVER)
     noted = {
         "names": "names",
@@ -65,14 +86,32 @@ RETURNS integer LANGUAGE plpgsql SET search_path FROM CURRENT
 -- Returns how many tasks moved.
 DECLARE
     clock timestamptz := coalesce(at, statement_timestamp());
+    all_ids bigint[]; some_ids bigint[]; one_alone boolean;
     moved record; names text[] := '{{}}'; queues text[] := '{{}}'; outcomes smallint[] := '{{}}';
 BEGIN
     {first}
-    FOR moved IN {bound(statement, values)}
-    LOOP
-        names := names || moved.name;
-        queues := queues || moved.queue;
-        outcomes := outcomes || (CASE moved.goes_to {outcomes} END)::smallint;
+    FOR passed_over IN 0 .. {ROUNDS - 1} LOOP
+        passed_over := passed_over * most;
+        all_ids := ARRAY({find});
+        FOR some_ids, one_alone IN
+            SELECT all_ids, false UNION ALL SELECT ARRAY[u.i], true FROM unnest(all_ids) AS u(i)
+        LOOP
+            BEGIN
+                FOR moved IN {move}
+                LOOP
+                    names := names || moved.name;
+                    queues := queues || moved.queue;
+                    outcomes := outcomes || (CASE moved.goes_to {outcomes} END)::smallint;
+                END LOOP;
+                EXIT WHEN NOT one_alone;
+            EXCEPTION WHEN {_OF_ONE_ROW} THEN
+                IF one_alone THEN
+                    RAISE WARNING '{_WHAT[event]}: % is refused (%)', some_ids[1], SQLSTATE;
+                    {tell}
+                END IF;
+            END;
+        END LOOP;
+        EXIT WHEN cardinality(names) > 0 OR cardinality(all_ids) < most;
     END LOOP;
     IF cardinality(names) > 0 THEN
         {bound(NOTE.text, noted)};

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.waiting_reason import WaitingReason
 from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.connection.row_by_row import row_by_row, row_by_row_of_many
 from tasks_app.pool.fragments.move_rows import NAMED, SKIP_LOCKED, WITH_ITS_DATE, leave
 from tasks_app.pool.fragments.parked import PARKED_BY_OLD_CODE, UNPARKED
 from tasks_app.pool.statistics.parts import note_moved
@@ -31,7 +32,7 @@ def _held(which: str) -> str:
     """
 
 
-_THESE = leave(
+BARRED_OF = leave(
     _held(f"""p.id = ANY(CAST(:ids AS bigint[])) AND p.due_at <= {NOW}
       AND (NOT p.enabled AND {admits(Event.SKIP)}
            OR p.expires_at <= {NOW} AND {admits(Event.EXPIRE)})
@@ -45,26 +46,37 @@ _LEAVES_AT = "CASE WHEN p.enabled THEN greatest(p.due_at, p.expires_at) ELSE p.d
 BARRED = f"""p.state = '{State.PENDING}' AND (NOT p.enabled OR p.expires_at IS NOT NULL)
     AND {_LEAVES_AT} <= {NOW}"""
 """The condition that a row is to be swept."""
-ALL_BARRED = leave(
-    _held(f"{BARRED} ORDER BY {_LEAVES_AT} LIMIT :most"), told=NAMED, origin=State.PENDING
-)
+FIND_BARRED = f"""
+    SELECT p.id FROM {PENDING} p WHERE {BARRED} ORDER BY {_LEAVES_AT} LIMIT :most OFFSET :skipped
+"""
+_FIND_BARRED = text(FIND_BARRED)
+SWEEPS = "sweep of tasks"
 
 
 def sweep(
     connection: Connection, ids: Sequence[int], *, now: datetime | None = None
 ) -> dict[int, State]:
     """Move those of ``ids`` that must not run; return where each went."""
-    values = {"ids": sorted(map(int, ids)), "now": now}
-    return note_moved(connection, connection.execute(_THESE(), values), now=now)
+    parts = row_by_row(connection, ids, _mover(connection, now), SWEEPS, now=now)
+    return {task_id: state for part in parts for task_id, state in part.items()}
 
 
 def sweep_all(
     connection: Connection, most: int, *, now: datetime | None = None
 ) -> dict[int, State]:
     """Move up to ``most`` that must not run, wherever they stand; return where each went."""
-    return note_moved(
-        connection, connection.execute(ALL_BARRED(), {"most": most, "now": now}), now=now
-    )
+    move = _mover(connection, now)
+    return row_by_row_of_many(connection, _FIND_BARRED, {"now": now}, most, move, SWEEPS)
+
+
+def _mover(
+    connection: Connection, now: datetime | None
+) -> Callable[[Sequence[int]], dict[int, State]]:
+    def move(ids: Sequence[int]) -> dict[int, State]:
+        rows = connection.execute(BARRED_OF(), {"ids": sorted(map(int, ids)), "now": now})
+        return note_moved(connection, rows, now=now)
+
+    return move
 
 
 _PARK = text(f"""
@@ -78,10 +90,13 @@ _PARK = text(f"""
         parked = :reason, parked_kind = :kind, parked_for = :subject
     WHERE p.id = ANY(ARRAY(SELECT id FROM aside))
 """)
+FIND_ASTRAY = f"SELECT p.id FROM {PENDING} p WHERE {PARKED_BY_OLD_CODE} LIMIT :most"
+_FIND_ASTRAY = text(FIND_ASTRAY)
 FIND_AGAIN = text(f"""
     WITH astray AS MATERIALIZED (
-        SELECT p.id FROM {PENDING} p WHERE {PARKED_BY_OLD_CODE}
-        LIMIT :most FOR NO KEY UPDATE SKIP LOCKED)
+        SELECT p.id FROM {PENDING} p
+        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {PARKED_BY_OLD_CODE}
+        FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE {PENDING} p SET {UNPARKED},
         scan_at = CASE WHEN p.parked IS NULL THEN p.scan_at ELSE greatest({NOW}, p.due_at) END
     WHERE p.id = ANY(ARRAY(SELECT id FROM astray))
@@ -98,9 +113,19 @@ def park(
 ) -> None:
     """Hide due rows from the scan for ``wait``. ``due_at`` stays: a worker may still claim them."""
     values = {"reason": str(reason), "kind": reason.kind.value, "subject": reason.subject}
-    connection.execute(_PARK, {**values, "ids": sorted(map(int, ids)), "wait": wait, "now": now})
+
+    def park_some(some: Sequence[int]) -> None:
+        ids = sorted(map(int, some))
+        connection.execute(_PARK, {**values, "ids": ids, "wait": wait, "now": now})
+
+    row_by_row(connection, ids, park_some, "parking of tasks", now=now)
 
 
 def find_again(connection: Connection, most: int, *, now: datetime | None = None) -> int:
     """Let the scan find what code of 0.1.0 parked, which wakes of today do not; return how many."""
-    return connection.execute(FIND_AGAIN, {"most": most, "now": now}).rowcount
+    found = connection.execute(_FIND_ASTRAY, {"most": most}).scalars().all()
+
+    def find(ids: Sequence[int]) -> int:
+        return connection.execute(FIND_AGAIN, {"ids": list(ids), "now": now}).rowcount
+
+    return sum(row_by_row(connection, found, find, "finding of tasks", now=now))

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.circuit_breaker import BreakerState
 from tasks_app.domain.flow_control.waiting_reason import WORDS, WaitingKind, WaitingReason
 from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.connection.row_by_row import row_by_row
 from tasks_app.pool.fragments.parked import UNPARKED, is_parked_as
 from tasks_app.pool.tables import BREAKER, HELD, NOW, PENDING, admits_by_id
 
@@ -46,11 +48,16 @@ _HELD_NAMES = text(f"""
     SELECT unnest(names) FROM {BREAKER}
     WHERE dependency = :dependency AND state = '{BreakerState.OPEN}'
 """)
+_NEXT = text(f"""
+    SELECT h.priority, h.task_id FROM {HELD} h
+    WHERE h.dependency = :dependency AND NOT h.let
+    ORDER BY h.priority, h.task_id LIMIT :most OFFSET :skipped
+""")
 _LET_GO = text(f"""
     WITH next AS MATERIALIZED (
-        SELECT h.priority, h.task_id FROM {HELD} h
-        WHERE h.dependency = :dependency AND NOT h.let
-        ORDER BY h.priority, h.task_id LIMIT :most),
+        SELECT n.priority, n.task_id
+        FROM unnest(CAST(:priorities AS smallint[]), CAST(:ids AS bigint[]))
+            AS n(priority, task_id)),
     there AS MATERIALIZED (
         SELECT p.id FROM {PENDING} p
         WHERE p.id = ANY(ARRAY(SELECT task_id FROM next)) AND {admits_by_id(Event.CLAIM)}
@@ -69,13 +76,14 @@ _LET_GO = text(f"""
         SELECT :dependency, true, n.priority, n.task_id FROM next n JOIN there t ON t.id = n.task_id
         WHERE CAST(:mark AS text) IS NOT NULL
         ON CONFLICT DO NOTHING)
-    SELECT (SELECT count(*) FROM next) AS taken, (SELECT count(*) FROM there) AS freed
+    SELECT count(*) FROM there
+""")
+_MARKED = text(f"""
+    DELETE FROM {HELD} h WHERE h.dependency = :dependency AND h.let RETURNING h.task_id
 """)
 _UNMARK = text(f"""
-    WITH marked AS (
-        DELETE FROM {HELD} h WHERE h.dependency = :dependency AND h.let RETURNING h.task_id)
     UPDATE {PENDING} p SET {UNPARKED}
-    WHERE p.id = ANY(ARRAY(SELECT task_id FROM marked)) AND {admits_by_id(Event.CLAIM)} AND {_LET}
+    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {_LET}
 """)
 _OUTSTANDING = text(f"""
     SELECT count(*) FROM {PENDING} p
@@ -92,8 +100,12 @@ def held_names(connection: Connection, dependency: str) -> list[str]:
 
 def hold(connection: Connection, ids: Sequence[int], *, now: datetime | None = None) -> int:
     """Park due rows whose breaker is not closed; return how many."""
-    values = {"ids": sorted(map(int, ids)), "now": now}
-    return int(connection.execute(_HOLD, values).rowcount)
+
+    def park(some: Sequence[int]) -> int:
+        values = {"ids": sorted(map(int, some)), "now": now}
+        return int(connection.execute(_HOLD, values).rowcount)
+
+    return sum(row_by_row(connection, ids, park, "holding of tasks", now=now))
 
 
 def let_go(
@@ -117,18 +129,41 @@ def let_go(
         "subject": subject,
         "now": now,
     }
+
+    def free(some: Sequence[Any]) -> int:
+        columns = {"priorities": [r.priority for r in some], "ids": [r.task_id for r in some]}
+        return int(connection.execute(_LET_GO, {**values, **columns}).scalar_one())
+
     freed = 0
+    refused = set[int]()
     while freed < most:
-        row = connection.execute(_LET_GO, {**values, "most": most - freed}).one()
-        freed += row.freed
-        if not row.taken:
+        place = {"dependency": dependency, "most": most - freed, "skipped": len(refused)}
+        rows = connection.execute(_NEXT, place).all()
+        if not rows:
             break
+        freed += sum(
+            row_by_row(
+                connection,
+                rows,
+                free,
+                "letting go of tasks",
+                named=lambda row: row.task_id,
+                left=refused,
+                now=now,
+            )
+        )
     return freed
 
 
 def unmark(connection: Connection, dependency: str) -> None:
     """Unmark what was let through and has not begun: the next scan holds it again."""
-    connection.execute(_UNMARK, {"dependency": dependency})
+    marked = connection.execute(_MARKED, {"dependency": dependency}).scalars().all()
+    row_by_row(
+        connection,
+        marked,
+        lambda some: connection.execute(_UNMARK, {"ids": list(some)}),
+        "unmarking of tasks",
+    )
 
 
 def outstanding(connection: Connection, dependency: str) -> int:

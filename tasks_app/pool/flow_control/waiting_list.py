@@ -18,6 +18,7 @@ from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit, Limits
 from tasks_app.domain.flow_control.waiting_reason import WaitingKind
 from tasks_app.domain.tasks.states import Event
 from tasks_app.domain.text_array import text_array
+from tasks_app.pool.connection.row_by_row import row_by_row
 from tasks_app.pool.flow_control.capacity import COLUMNS
 from tasks_app.pool.fragments.fences import array
 from tasks_app.pool.fragments.parked import parked_as
@@ -87,11 +88,19 @@ def hold(
         "waits": [look_in_s(gate, rooms[gate], limits) for gate in held],
     }
     connection.execute(_WAITED_FOR, {**values, "now": now})
-    for kind, park in _PARK.items():
+    for kind in _PARK:
         of_kind = {i: g.key for g, some in held.items() if g.kind is kind for i in some}
-        if of_kind:
-            held_by = {"held_by": text_array(of_kind.values())} if kind is GateKind.KEY else {}
-            connection.execute(park, {"ids": array(of_kind), **held_by, "now": now})
+        _park(connection, GateKind(kind), of_kind, now)
+
+
+def _park(
+    connection: Connection, kind: GateKind, keys: Mapping[int, str], now: datetime | None
+) -> None:
+    def park(ids: Sequence[int]) -> None:
+        held_by = {"held_by": text_array(keys[i] for i in ids)} if kind is GateKind.KEY else {}
+        connection.execute(_PARK[kind], {"ids": array(ids), **held_by, "now": now})
+
+    row_by_row(connection, keys, park, "holding of tasks", now=now)
 
 
 def waited_for(connection: Connection, gates: Collection[Gate]) -> list[Gate]:

@@ -18,6 +18,7 @@ from tasks_app.domain.flow_control.admission import Capacity
 from tasks_app.domain.flow_control.limits import Gate, Limits
 from tasks_app.domain.tasks.states import State
 from tasks_app.domain.text_array import text_array
+from tasks_app.pool.connection.row_by_row import row_by_row
 from tasks_app.pool.flow_control.capacity import rooms_of
 from tasks_app.pool.flow_control.waiting_list import SHORTEST_LOOK_S, look_in_s
 from tasks_app.pool.fragments.availability import is_free, runs
@@ -68,6 +69,10 @@ _GO_ON = text(f"""
         THEN {NOW} + make_interval(secs => {_WAIT}) END
     WHERE t.gate = ANY(CAST(:gates AS text[]))
 """)
+_TOUCH = text(f"""
+    UPDATE {PENDING} p SET scan_at = p.scan_at, parked = p.parked
+    WHERE p.id = ANY(CAST(:ids AS bigint[])) RETURNING p.id
+""")
 _FRONT = (-1, 0)
 """Priority and id before all others."""
 
@@ -78,11 +83,13 @@ def wake(
     limits: Limits,
     most: Mapping[Gate, int] | None = None,
     *,
+    careful: bool = False,
     now: datetime | None = None,
 ) -> list[tuple[str, int]]:
     """Wake the tasks that find room; return queue and id of each that may run now.
 
     The caller has locked the gates. ``most`` bounds each gate by the number of runs that ended.
+    ``careful``: one whose row the database refuses to change takes nobody's place.
     """
     waits = {gate: look_in_s(gate, room, limits) for gate, room in rooms.items()}
     left = {gate: n for gate, room in rooms.items() if (n := _number(gate, room, most))}
@@ -96,12 +103,15 @@ def wake(
         line = _read(connection, wanted, rooms, unread, now)
         gates = list(unread)
         elsewhere = _elsewhere(connection, line, gates, limits, now)
+        changeable = _changeable(connection, line, now) if careful else None
         for row in line:
             gate, others = gates[row.place - 1], elsewhere.get(row.id)
             if not left[gate]:
                 continue
-            ids.append(row.id)
             unread[gate] = (row.priority, row.id)
+            if changeable is not None and row.id not in changeable:
+                continue
+            ids.append(row.id)
             if others is not None and all(room.admits(row.id) for room in others):
                 for room in others:
                     room.free -= 1
@@ -114,6 +124,16 @@ def wake(
     values = {"ids": array(ids), "gates": text_array(waits), "waits": list(waits.values())}
     connection.execute(_GO_ON, {**values, **_columns(waits), "now": now})
     return woken
+
+
+def _changeable(connection: Connection, line: Sequence[Any], now: datetime | None) -> set[int]:
+    """Return the tasks whose rows the database lets us change."""
+
+    def touch(ids: Sequence[int]) -> list[int]:
+        return list(connection.execute(_TOUCH, {"ids": array(ids)}).scalars())
+
+    parts = row_by_row(connection, [row.id for row in line], touch, "waking of tasks", now=now)
+    return {task_id for part in parts for task_id in part}
 
 
 def _read(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
@@ -125,6 +126,13 @@ _BEYOND = text(f"""
 """)
 
 
+_LONG = text(f"""
+    SELECT p.id, p.name, {NOW} - p.started_at AS ran FROM {PENDING} p
+    WHERE p.state = '{State.RUNNING}' AND p.started_at < {NOW} - CAST(:longer AS interval)
+    ORDER BY p.started_at, p.id LIMIT :most
+""")
+
+
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
     """The server, and who we are there."""
@@ -175,6 +183,14 @@ class BehindFailed:
     number: int
 
 
+class LongRun(NamedTuple):
+    """A task that runs, and for how long."""
+
+    id: int
+    name: str
+    ran: timedelta
+
+
 def server(connection: Connection) -> ServerFacts:
     return ServerFacts(*connection.execute(_SERVER).one())
 
@@ -216,6 +232,14 @@ def beyond_lease(connection: Connection) -> tuple[int, timedelta]:
     """Return how many tasks are RUNNING although their lease is over, and for how long at most."""
     row = connection.execute(_BEYOND, {"now": None}).one()
     return row.number, row.since or timedelta(0)
+
+
+def long_runs(
+    connection: Connection, longer: timedelta, most: int = 1_000, *, now: datetime | None = None
+) -> list[LongRun]:
+    """Return runs that have taken longer by now, the longest first."""
+    values = {"longer": longer, "most": most, "now": now}
+    return [LongRun(*row) for row in connection.execute(_LONG, values)]
 
 
 def queues_in_use(connection: Connection) -> set[str]:

@@ -152,4 +152,7 @@ def _progress(around: Any) -> ReportedProgress | None:
     if around.said is None:
         return None
     said = json.loads(around.said)
-    return ReportedProgress(around.node, said.get("fraction"), said.get("note"))
+    limit = said.get("hard_timeout")
+    left = None if limit is None else timedelta(seconds=limit - said["seconds"])
+    killed_at = None if left is None else around.seen_at + left
+    return ReportedProgress(around.node, said.get("fraction"), said.get("note"), killed_at)

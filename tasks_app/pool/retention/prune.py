@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.config.retention import Keep
+from tasks_app.pool.connection.row_by_row import row_by_row
 from tasks_app.pool.retention.partitions import DayPartition, Mark, remember
 from tasks_app.pool.tables import ATTEMPT, ERROR, LARGE_VALUE, LOG_LINES, NOW, table
 
@@ -36,13 +38,14 @@ def thin(
     Return the mark to go on with, written down already, and how many rows went.
     """
     values = {"after": mark.after, "most": most, "names": list(mark.names)}
-    step = connection.execute(_thin(partition), values).one()
+    step = connection.execute(_looked_through(partition), values).one()
+    gone = _delete(connection, table(partition.name), step.ids)
     if step.seen < most:
         mark = Mark(done=tuple(sorted({*mark.done, *mark.names})))
     else:
         mark = Mark(after=step.after, names=mark.names, done=mark.done)
     remember(connection, partition, mark)
-    return mark, step.gone
+    return mark, gone
 
 
 Place = tuple[datetime, int]
@@ -67,11 +70,9 @@ def delete_old(
         return None, 0
     values = {**ages(keep), "most": most, "now": now, "shortest": keep.shortest}
     at, task_id = after or (datetime(1900, 1, 1, tzinfo=UTC), 0)
-    statement = _ERRORS if pool == ERROR else _STRAYS
-    step = connection.execute(statement, {**values, "after_at": at, "after_id": task_id}).one()
-    if step.seen < most:
-        return None, step.gone
-    return (step.at, step.after), step.gone
+    step = connection.execute(_OLD_OF[pool], {**values, "after_at": at, "after_id": task_id}).one()
+    gone = _delete(connection, pool, step.ids)
+    return (None if step.seen < most else (step.at, step.after)), gone
 
 
 def take_time(connection: Connection) -> None:
@@ -104,45 +105,47 @@ def count_old(
     return row.n, row.b or 0
 
 
-def _thin(partition: DayPartition) -> TextClause:
+def _looked_through(partition: DayPartition) -> TextClause:
     return text(f"""
-    WITH looked AS MATERIALIZED (
-        SELECT c.id, c.name FROM {table(partition.name)} c
-        WHERE c.id > :after ORDER BY c.id LIMIT :most),
-    gone AS (
-        DELETE FROM {table(partition.name)} c
-        WHERE c.id = ANY(ARRAY(
-            SELECT id FROM looked WHERE name = ANY(CAST(:names AS text[]))))
-        RETURNING c.id),
-    history AS (DELETE FROM {ATTEMPT} a WHERE a.task_id = ANY(ARRAY(SELECT id FROM gone))),
-    said AS (DELETE FROM {LOG_LINES} l WHERE l.task_id = ANY(ARRAY(SELECT id FROM gone))),
-    large AS (DELETE FROM {LARGE_VALUE} v WHERE v.task_id = ANY(ARRAY(SELECT id FROM gone)))
-    SELECT count(*) AS seen, max(id) AS after, (SELECT count(*) FROM gone) AS gone FROM looked
+    SELECT count(*) AS seen, max(id) AS after,
+        array_agg(id) FILTER (WHERE name = ANY(CAST(:names AS text[]))) AS ids
+    FROM (SELECT c.id, c.name FROM {table(partition.name)} c
+          WHERE c.id > :after ORDER BY c.id LIMIT :most) AS looked
     """)
 
 
 def _by_age(pool: str) -> TextClause:
     return text(f"""
-    WITH looked AS MATERIALIZED (
-        SELECT t.id, t.finished_at, coalesce({_OLD}, false) AS old FROM {pool} t
-        WHERE (t.finished_at, t.id) > (:after_at, :after_id)
-          AND t.finished_at < {NOW} - CAST(:shortest AS interval)
-        ORDER BY t.finished_at, t.id LIMIT :most),
-    held AS MATERIALIZED (
-        SELECT t.id FROM {pool} t WHERE t.id = ANY(ARRAY(SELECT id FROM looked WHERE old))
+    SELECT count(*) AS seen, max(finished_at) AS at,
+        (array_agg(id ORDER BY finished_at DESC, id DESC))[1] AS after,
+        array_agg(id) FILTER (WHERE old) AS ids
+    FROM (SELECT t.id, t.finished_at, coalesce({_OLD}, false) AS old FROM {pool} t
+          WHERE (t.finished_at, t.id) > (:after_at, :after_id)
+            AND t.finished_at < {NOW} - CAST(:shortest AS interval)
+          ORDER BY t.finished_at, t.id LIMIT :most) AS looked
+    """)
+
+
+_OLD_OF = {pool: _by_age(pool) for pool in (ERROR, DEFAULT)}
+
+
+def _delete(connection: Connection, pool: str, ids: Sequence[int] | None) -> int:
+    """Delete rows, and what is kept of them, but for those that somebody holds; say how many."""
+    statement = text(f"""
+    WITH held AS MATERIALIZED (
+        SELECT t.id FROM {pool} t WHERE t.id = ANY(CAST(:ids AS bigint[]))
         ORDER BY t.id FOR UPDATE SKIP LOCKED),
     gone AS (DELETE FROM {pool} t WHERE t.id = ANY(ARRAY(SELECT id FROM held)) RETURNING t.id),
     history AS (DELETE FROM {ATTEMPT} a WHERE a.task_id = ANY(ARRAY(SELECT id FROM gone))),
     said AS (DELETE FROM {LOG_LINES} l WHERE l.task_id = ANY(ARRAY(SELECT id FROM gone))),
     large AS (DELETE FROM {LARGE_VALUE} v WHERE v.task_id = ANY(ARRAY(SELECT id FROM gone)))
-    SELECT count(*) AS seen, max(finished_at) AS at,
-        (array_agg(id ORDER BY finished_at DESC, id DESC))[1] AS after,
-        (SELECT count(*) FROM gone) AS gone
-    FROM looked
+    SELECT count(*) FROM gone
     """)
 
+    def delete(some: Sequence[int]) -> int:
+        return int(connection.execute(statement, {"ids": list(some)}).scalar_one())
 
-_ERRORS, _STRAYS = _by_age(ERROR), _by_age(DEFAULT)
+    return sum(row_by_row(connection, ids or (), delete, f"pruning of {pool}"))
 
 
 def ages(keep: Keep) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.flow_control.waiting_reason import WaitingReason
 from tasks_app.domain.tasks.run import ClaimedTask, Fence
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.fragments.fences import fence_arrays, fenced
+from tasks_app.pool.fragments.fences import claim_by_claim, fence_arrays, fenced
 from tasks_app.pool.fragments.move_rows import AS_IT_WAS, SKIP_LOCKED, WAIT, leave
 from tasks_app.pool.tables import NOW, PENDING, admits
 
@@ -51,19 +51,23 @@ def release(
     *,
     wait: timedelta = timedelta(0),
     block: bool = False,
+    left: set[int] | None = None,
     now: datetime | None = None,
 ) -> dict[int, State]:
     """Give claims back, due after ``wait``; return where each went.
 
-    Unless ``block``, rows that somebody holds are left out, as are those whose fence is lost.
+    Unless ``block``, rows that somebody holds are left out, as are those whose fence is lost; and
+    those that the database refuses, whose ids are added to ``left``.
     """
-    if not fences:
-        return {}
-    rows = connection.execute(
-        (_ONE if block else _GROUP)(),
-        {**fence_arrays(fences), "wait": wait, "now": now},
-    )
-    return {row.id: State(row.goes_to) for row in rows}
+
+    def give_back(some: Sequence[Fence]) -> dict[int, State]:
+        statement = (_ONE if block else _GROUP)()
+        rows = connection.execute(statement, {**fence_arrays(some), "wait": wait, "now": now})
+        return {row.id: State(row.goes_to) for row in rows}
+
+    if block:
+        return give_back(fences)
+    return claim_by_claim(connection, fences, give_back, "release of tasks", left, now=now)
 
 
 def release_parked(

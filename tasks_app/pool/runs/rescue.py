@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from tasks_app.domain.handlers.settlement import (
     CONNECTION_LOST,
@@ -21,11 +21,13 @@ from tasks_app.domain.handlers.settlement import (
 from tasks_app.domain.tasks.fingerprint import fingerprint_of
 from tasks_app.domain.tasks.run import Cause, Fence
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.fragments.fences import fence_arrays, fenced
+from tasks_app.pool.connection.row_by_row import row_by_row_of_many
+from tasks_app.pool.fragments.fences import claim_by_claim, fence_arrays, fenced
 from tasks_app.pool.fragments.move_rows import AS_IT_WAS, NAMED, SKIP_LOCKED, leave
 from tasks_app.pool.statistics.parts import note_moved
 from tasks_app.pool.tables import NOW, PENDING, admits
 
+RESCUES = "rescue of tasks"
 FIRST = "interval '5 s'"
 """The longest distance after a first crash: most machines vanish for no task's sake."""
 _UNKNOWN = "The worker vanished while an at_most_once task ran."
@@ -60,17 +62,17 @@ def _held(source: str) -> str:
 
 
 _MAY = admits(Event.RESCUE)
-_EXPIRED = leave(
-    _held(f"""{PENDING} p WHERE p.lease_until < {NOW} AND {_MAY}
-        ORDER BY p.id LIMIT :most {SKIP_LOCKED}"""),
+_OVER = f"p.lease_until < {NOW} - CAST(:grace AS interval) AND {_MAY}"
+FIND_EXPIRED = f"""
+    SELECT p.id FROM {PENDING} p WHERE {_OVER} ORDER BY p.id LIMIT :most OFFSET :skipped
+"""
+EXPIRED = leave(
+    _held(f"""{PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_OVER}
+        ORDER BY p.id {SKIP_LOCKED}"""),
     told=NAMED,
 )
-LONG_EXPIRED = leave(
-    _held(f"""{PENDING} p WHERE p.lease_until < {NOW} - CAST(:grace AS interval) AND {_MAY}
-        ORDER BY p.id LIMIT :most {SKIP_LOCKED}"""),
-    told=NAMED,
-)
-"""For a rescuer that cannot know whether workers could renew just now."""
+"""``grace`` is for a rescuer that cannot know whether workers could renew just now."""
+_FIND_EXPIRED = text(FIND_EXPIRED)
 _CLAIMS = leave(_held(fenced(_MAY, SKIP_LOCKED)))
 
 
@@ -83,11 +85,14 @@ def rescue_expired(
     now: datetime | None = None,
 ) -> dict[int, State]:
     """Take back tasks whose lease is over; return where each went."""
-    rows = connection.execute(
-        _EXPIRED(),
-        {**_values(VANISHED), "lease": lease, "max_crashes": max_crashes, "most": most, "now": now},
-    )
-    return note_moved(connection, rows, Event.RESCUE, now=now)
+    over = {"grace": timedelta(0), "now": now}
+    values = {**VANISHED_VALUES, **over, "lease": lease, "max_crashes": max_crashes}
+
+    def move(ids: Sequence[int]) -> dict[int, State]:
+        rows = connection.execute(EXPIRED(), {**values, "ids": list(ids)})
+        return note_moved(connection, rows, Event.RESCUE, now=now)
+
+    return row_by_row_of_many(connection, _FIND_EXPIRED, over, most, move, RESCUES)
 
 
 def rescue_claims(
@@ -97,22 +102,20 @@ def rescue_claims(
     lease: timedelta,
     max_crashes: int,
     kind: str = VANISHED,
+    left: set[int] | None = None,
     now: datetime | None = None,
 ) -> dict[int, State]:
-    """Take back claims whose child, or connection, is gone, without knowing whose fault it was."""
-    if not fences:
-        return {}
-    rows = connection.execute(
-        _CLAIMS(),
-        {
-            **fence_arrays(fences),
-            **_values(kind),
-            "lease": lease,
-            "max_crashes": max_crashes,
-            "now": now,
-        },
-    )
-    return {row.id: State(row.goes_to) for row in rows}
+    """Take back claims whose child, or connection, is gone, without knowing whose fault it was.
+
+    The ids of those that the database refuses are added to ``left``.
+    """
+    values = {**_values(kind), "lease": lease, "max_crashes": max_crashes, "now": now}
+
+    def move(some: Sequence[Fence]) -> dict[int, State]:
+        rows = connection.execute(_CLAIMS(), {**fence_arrays(some), **values})
+        return {row.id: State(row.goes_to) for row in rows}
+
+    return claim_by_claim(connection, fences, move, RESCUES, left, now=now)
 
 
 def _values(kind: str) -> dict[str, str | bytes]:
@@ -126,4 +129,4 @@ def _values(kind: str) -> dict[str, str | bytes]:
 
 
 VANISHED_VALUES = _values(VANISHED)
-"""What LONG_EXPIRED is told of the cause."""
+"""What EXPIRED is told of the cause."""

@@ -15,7 +15,7 @@ from tasks_app.domain.tasks.fingerprint import fingerprint_of
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State, next_state
 from tasks_app.pool.connection.execute import commits_itself
-from tasks_app.pool.fragments.fences import array, fence_arrays, fenced
+from tasks_app.pool.fragments.fences import array, claim_by_claim, fence_arrays, fenced
 from tasks_app.pool.fragments.move_rows import (
     AS_IT_WAS,
     SKIP_LOCKED,
@@ -147,6 +147,17 @@ def _settled(
             if not (done and commits_itself(connection)):
                 raise  # else it is known what became of the others; these are asked again
     return done
+
+
+def settle_each(
+    connection: Connection, settlements: Sequence[Settlement], left: set[int] | None = None
+) -> dict[int, State]:
+    """Do the same; those that the database refuses stop no other: ``left`` gets their ids."""
+
+    def settle(some: Sequence[Settlement]) -> dict[int, State]:
+        return settle_group(connection, some)
+
+    return claim_by_claim(connection, settlements, settle, "settling of tasks", left)
 
 
 def settle_nothing(connection: Connection) -> None:

@@ -39,6 +39,7 @@ _REACTIONS = {
     "22": Remedy.REPLACE,
     "23": Remedy.REPLACE,
     "54": Remedy.REPLACE,  # beyond a limit of PostgreSQL's
+    "P0001": Remedy.REPLACE,  # a trigger of theirs raises
 }
 
 

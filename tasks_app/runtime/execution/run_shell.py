@@ -36,6 +36,7 @@ class RunShell:
     def start(self, run: ActiveRun, hard_timeout_s: float) -> Run:
         announced = run.task.run
         self._slot.start(announced, hard_timeout_s)
+        run.hard_timeout_s = hard_timeout_s
         if HOOKS.wanted and run.returned is None:
             HOOKS.tell([of_claim(NoticeKind.STARTED, run.task)])
         run.since = time.monotonic()
@@ -45,6 +46,7 @@ class RunShell:
         """Announce a run in the place of the one before, which is over. No hook is told."""
         announced = run.task.run
         self._slot.follow(before, announced, run.since, run.since + hard_timeout_s)
+        run.hard_timeout_s = hard_timeout_s
         return announced
 
     def learn(self, run: ActiveRun, at_once: int = 1) -> None:

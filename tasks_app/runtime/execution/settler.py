@@ -12,9 +12,10 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.handlers.settlement import BAD_OUTCOME
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.error_text import brief, clean
+from tasks_app.domain.tasks.error_text import clean
 from tasks_app.domain.tasks.run import Cause, Settlement
 from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.connection.row_by_row import tell
 from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import Remedy, patience_s, remedy_for, sqlstate
@@ -146,11 +147,9 @@ class Settler:
                     tell_settled([settlement], {settlement.fence.task_id: state})
                 return state
             except SQLAlchemyError as error:
-                if remedy_for(error) is Remedy.REPLACE:
+                if isinstance(error, DBAPIError) and remedy_for(error) is Remedy.REPLACE:
                     if settlement.event is Event.FAIL:
-                        log.error(  # noqa: TRY400
-                            "task %s cannot be settled: %s", settlement.fence.task_id, brief(error)
-                        )
+                        self._tell_refused(settlement, error)
                         return None
                     settlement = _unstorable(settlement, error)
                     continue
@@ -229,8 +228,12 @@ class Settler:
         elif settlements[0].event is not Event.FAIL:
             yield from self._write([_unstorable(settlements[0], error)])
         else:  # not even the failure fits: after its lease the rescuer takes it
-            log.error("task %s cannot be settled: %s", settlements[0].fence.task_id, brief(error))
+            self._tell_refused(settlements[0], error)
             self._inflight.drop(settlements[0].fence)
+
+    def _tell_refused(self, settlement: Settlement, error: DBAPIError) -> None:
+        with self._database.single() as connection:
+            tell(connection, "settling of tasks", [settlement.fence.task_id], error)
 
 
 def _unstorable(settlement: Settlement, error: BaseException) -> Settlement:

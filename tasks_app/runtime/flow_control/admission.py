@@ -17,8 +17,9 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from tasks_app.domain.flow_control.admission import Admission, Capacity, admit
-from tasks_app.domain.flow_control.limits import Gate, GateKind, Limits
+from tasks_app.domain.flow_control.limits import Gate, Limits
 from tasks_app.domain.tasks.run import ClaimedTask, Fence
+from tasks_app.pool.connection.row_by_row import with_care
 from tasks_app.pool.flow_control import order_and_limits as rows
 from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of, spend
 from tasks_app.pool.flow_control.clear_gates import lock_of, passing
@@ -33,7 +34,7 @@ from tasks_app.runtime.hints.hints import HINTS
 MOST_LOOKED_AT = 500
 """Gates that one look locks together."""
 HINDERED_S = 1.0
-"""For how long claims look at each gate after the short way found none of them clear."""
+"""For how long the short way of claims is left out after it found no gate clear."""
 
 
 class AdmissionVerdict(NamedTuple):
@@ -207,14 +208,18 @@ class AdmissionControl:
     ) -> int:
         if not gates:
             return 0
-        with self._database.begin() as connection:
-            buckets = lock(connection, gates, now=now)
-            limits = rows.limits_of(connection)  # after the lock: a change of limits wakes, too
-            gates = list(buckets)
-            if ended is not None:  # the end of a run adds nothing to a bucket
-                gates = [gate for gate in gates if _has_places(gate, limits)]
-            rooms = rooms_of(connection, gates, limits, buckets, now=now)
-            woken = wake(connection, rooms, limits, ended, now=now)
+
+        def wake_all(*, careful: bool) -> list[tuple[str, int]]:
+            with self._database.begin() as connection:
+                buckets = lock(connection, gates, now=now)
+                limits = rows.limits_of(connection)  # after the lock: a change of limits wakes, too
+                open_to = list(buckets)
+                if ended is not None:
+                    open_to = [gate for gate in open_to if limits.have_places_of(gate)]
+                rooms = rooms_of(connection, open_to, limits, buckets, now=now)
+                return wake(connection, rooms, limits, ended, careful=careful, now=now)
+
+        woken = with_care(wake_all)
         for queue, those in groupby(sorted(woken), key=lambda each: each[0]):
             HINTS.offer(queue, [task_id for _, task_id in those])
         return len(woken)
@@ -243,8 +248,3 @@ def let_pass(
     spend(connection, started, rooms)
     hold(connection, admission.held, rooms, found.limits, now=now)
     return claimed, admission
-
-
-def _has_places(gate: Gate, limits: Limits) -> bool:
-    limit = limits.of(gate)
-    return gate.kind is GateKind.ORDER or limit is None or limit.most is not None

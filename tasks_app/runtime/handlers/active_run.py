@@ -33,6 +33,8 @@ class ActiveRun:
     """The child stops; a handler that can stop in between may do so."""
     is_kept: bool = True
     """Its task keeps its row if it succeeds."""
+    hard_timeout_s: float | None = None
+    """After so long its process is killed."""
     returned: Settlement | None = None
     """What its handler came to: what it asked to write is still to be committed, alone."""
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
 from tasks_app.pool.alerts import alerts
+from tasks_app.pool.connection.row_by_row import one_row
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.leader_lease import MAINTAIN, Rank
 from tasks_app.pool.flow_control import order_and_limits
@@ -33,6 +36,7 @@ log = quiet_logger(__name__)
 EVERY = timedelta(hours=1)
 LONGEST_RUN = timedelta(minutes=2)
 """When somebody else takes over from a maintainer that died half way."""
+PRUNES = "pruning of lists"
 LOCK_NOT_AVAILABLE = "55P03"
 FORGET_WORKERS_AFTER = timedelta(hours=1)
 FORGET_FIRES_AFTER = timedelta(days=30)
@@ -155,24 +159,25 @@ class Maintainer:
     def _prune_lists(self, for_s: float = float("inf"), *, now: datetime | None = None) -> bool:
         """Remove unused keys, old instants and groups; return whether all of it is gone."""
         ends, most = time.monotonic() + for_s, self._timing.rows_at_once
-        while True:
-            with self._database.begin() as connection:
-                fires = fire.prune(connection, FORGET_FIRES_AFTER, most, now=now)
-            with self._database.begin() as connection:
-                ended = unique_keys.prune(connection, most, now=now)
-            with self._database.begin() as connection:
-                unlocked = prune_locks(connection, most, now=now)
-            with self._database.begin() as connection:
-                idle = order_and_limits.prune(connection, most, now=now)
-            with self._database.begin() as connection:
-                groups = prune_groups(connection, FORGET_GROUPS_AFTER, most, now=now)
-            with self._database.begin() as connection:
-                kept = checkpoint.prune(connection, most, now=now)
-            with self._database.begin() as connection:
-                told = alerts.prune(connection, self._keep_alerts, most, now=now)
-            with self._database.begin() as connection:
-                imported = transfer.prune(connection, FORGET_IMPORTS_AFTER, most, now=now)
-            if max(fires, ended, unlocked, idle, groups, kept, told, imported) < most:
-                return True
+        lists: dict[str, Callable[[Connection], int]] = {
+            "fires": lambda c: fire.prune(c, FORGET_FIRES_AFTER, most, now=now),
+            "keys": lambda c: unique_keys.prune(c, most, now=now),
+            "locks": lambda c: prune_locks(c, most, now=now),
+            "gates": lambda c: order_and_limits.prune(c, most, now=now),
+            "groups": lambda c: prune_groups(c, FORGET_GROUPS_AFTER, most, now=now),
+            "progress": lambda c: checkpoint.prune(c, most, now=now),
+            "alerts": lambda c: alerts.prune(c, self._keep_alerts, most, now=now),
+            "imports": lambda c: transfer.prune(c, FORGET_IMPORTS_AFTER, most, now=now),
+        }
+        while lists:
+            for name, prune in list(lists.items()):
+                if self._prune_list(name, prune) < most:
+                    del lists[name]
             if time.monotonic() >= ends:
-                return False
+                break
+        return not lists
+
+    def _prune_list(self, name: str, prune: Callable[[Connection], int]) -> int:
+        """Return how many rows went; what is refused in one list stops no other."""
+        with self._database.begin() as connection:
+            return one_row(connection, name, lambda _: prune(connection), PRUNES) or 0

@@ -32,6 +32,6 @@ class Sweeper:
             self._admission.gone(swept, now=now)
             HOOKS.tell(of_outline(outline, NoticeKind.RELEASED) for outline in outlines)
             number += len(swept)
-            if len(swept) < MOST:
+            if len(swept) < MOST // 2:  # the rest, perhaps but for a few that cannot be moved
                 break
         return number

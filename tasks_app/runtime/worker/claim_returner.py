@@ -44,6 +44,7 @@ class ClaimReturner:
 
     def _release(self, items: list[ReturnedClaim], wait: timedelta, *, suspect: bool) -> None:
         fences = [item.fence for item in items]
+        refused = set[int]()
         with self._database.begin() as connection:
             idle_s = time.monotonic() - self._database.losses.idle
             suspect = suspect and idle_s > ACQUITS_S
@@ -54,10 +55,11 @@ class ClaimReturner:
                     lease=wait,
                     max_crashes=self._max_crashes,
                     kind=CONNECTION_LOST,
+                    left=refused,  # to the end of their leases
                 )
             else:
-                done = release(connection, fences, wait=wait)
-            left = [fence for fence in fences if fence.task_id not in done]
+                done = release(connection, fences, wait=wait, left=refused)
+            left = [f for f in fences if f.task_id not in done and f.task_id not in refused]
             held = still_held(connection, left) if left else set()
         for fence in fences:
             if fence.task_id not in held:

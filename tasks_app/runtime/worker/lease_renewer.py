@@ -72,6 +72,8 @@ class LeaseRenewer:
                 "name": run.task.name,
                 "seconds": round(now - run.since, 1),
             }
+            if self._identity.parent is not None:  # who kills it
+                row["hard_timeout"] = run.hard_timeout_s
             if run.progress is not None:
                 row["fraction"], row["note"] = run.progress
             rows.append(row)

@@ -23,7 +23,7 @@ from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.claim import claims_of
 from tasks_app.pool.runs.release import release
 from tasks_app.pool.runs.rescue import rescue_claims
-from tasks_app.pool.runs.settle import settle_group
+from tasks_app.pool.runs.settle import settle_each
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.browse import Outline
 from tasks_app.runtime.db.database import Database
@@ -52,6 +52,8 @@ class _Found(NamedTuple):
     """Of which it was told that they are charged."""
     unsure: set[int]
     """Perhaps charged by this reaper: its COMMIT was not answered."""
+    refused: set[int]
+    """What the database refuses to move: after its lease the rescuer tries."""
 
 
 class Reaper:
@@ -107,17 +109,17 @@ class Reaper:
         ran = frozenset(view.running)
         guilty = [task for task in claims if task.run in ran or view.untold]
         innocent = [task for task in claims if not (task.run in ran or view.untold)]
-        found = self._found.setdefault(view.owner, _Found({}, {}, set(), set()))
+        found = self._found.setdefault(view.owner, _Found({}, {}, set(), set(), set()))
         found.guilty.update((task.task_id, task.name) for task in guilty)
         found.innocent.update((task.task_id, task.name) for task in innocent)
         if innocent and (view.running or self._leaves):
             with self._database.begin() as connection:
-                moved = release(connection, [task.fence for task in innocent])
+                moved = release(connection, [t.fence for t in innocent], left=found.refused)
             tell_returned(innocent, moved, Event.RELEASE)
             _hint(innocent, moved)
         self._charge(view, guilty if view.running or self._leaves else claims, found)
         with self._database.begin() as connection:
-            if claims_of(connection, view.owner):
+            if any(c.task_id not in found.refused for c in claims_of(connection, view.owner)):
                 return False
             messages = ledger.take_back(connection, view.messages)
             heartbeats.leave(connection, view.owner)
@@ -185,7 +187,7 @@ class Reaper:
             settlements = [self._verdict(view, task) for task in suspects]
             try:
                 with self._database.begin() as connection:
-                    moved = settle_group(connection, settlements)
+                    moved = settle_each(connection, settlements, found.refused)
             except SQLAlchemyError:
                 found.unsure.update(task.task_id for task in suspects)
                 raise
@@ -199,6 +201,7 @@ class Reaper:
                 [task.fence for task in suspects],
                 lease=self._settings.lease,
                 max_crashes=self._settings.max_crashes,
+                left=found.refused,
             )
         tell_returned(suspects, moved, Event.RESCUE)
 

@@ -21,7 +21,7 @@ from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.runs.rescue import rescue_claims
-from tasks_app.pool.runs.settle import settle_group
+from tasks_app.pool.runs.settle import settle_each
 from tasks_app.runtime.execution.notices import tell_returned, tell_settled
 from tasks_app.runtime.execution.settler import Settler
 from tasks_app.runtime.inflight.parts import ChildParts
@@ -138,7 +138,7 @@ class Shutdown:
         free = [ending.fence for ending in endings if alone and ending.event is Event.RELEASE]
         charged = [ending for ending in endings if ending.fence not in free]
         with self._database.begin() as connection:
-            moved = settle_group(connection, charged)
+            moved = settle_each(connection, charged)
             back = rescue_claims(
                 connection,
                 free,
