@@ -9,18 +9,21 @@ from sqlalchemy import Connection
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.explain.words import count, rough, to_the_minute
 from tasks_app.domain.finding import Finding, fail, ok, warn
+from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.monitor.checks.database import Check
 from tasks_app.pool.dispatch import leader_lease, ledger
 from tasks_app.pool.fragments.availability import standing_still
 from tasks_app.pool.operations import diagnostics
 from tasks_app.pool.operations.diagnostics import DueWork
 from tasks_app.pool.runs import heartbeats
+from tasks_app.pool.statistics.read import Grain, Wanted, history
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.api.tasks import LATE_SCANS, PATIENCE
 
 RECENT = ledger.LONGEST_WAIT + timedelta(minutes=2)
 """What another pool's worker refused comes again after at most so long, if both still share it."""
 MOST_NAMED = 3
+A_DAY = timedelta(days=1)
 
 
 def living(connection: Connection, settings: Settings) -> list[Finding]:
@@ -151,6 +154,16 @@ def rescue(connection: Connection, _settings: Settings) -> list[Finding]:
     return [ok("rescue", "no task runs beyond its lease")]
 
 
+def left(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Did each run have an end?"""
+    wanted = Wanted(Grain.HOUR, A_DAY, outcomes=(CountedOutcome.LEFT,))
+    number = sum(point.number for point in history(connection, wanted))
+    if number:
+        fact = f"{count(number, 'run')} of the last day had no end, and went back"
+        return [warn("runs", fact, "That is a fault of tasks_app: report it, with the log.")]
+    return [ok("runs", "each of the last day has had an end")]
+
+
 def scanning(connection: Connection, settings: Settings) -> list[Finding]:
     """Does anybody scan for due tasks?"""
     duty = leader_lease.read(connection, leader_lease.SCAN)
@@ -192,5 +205,5 @@ def strangers(connection: Connection, _settings: Settings) -> list[Finding]:
 
 CHECKS: tuple[Check, ...] = (
     *(living, scanning, publishing, strangers),
-    *(due_tasks, stuck, rescue),
+    *(due_tasks, stuck, rescue, left),
 )

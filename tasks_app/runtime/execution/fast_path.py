@@ -62,8 +62,10 @@ class FastPath:
             while following is not None:
                 hard_timeout_s = self._known[following.task.name].hard_timeout_s
                 announced = self._shell.follow(announced, following, hard_timeout_s)
-                following = self._one(following)
+                run = following
+                following = self._one(run)
         finally:
+            self._inflight.leave(run)
             self._runner.rest()
             self._shell.finish(announced)
 

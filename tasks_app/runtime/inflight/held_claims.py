@@ -105,6 +105,10 @@ class HeldClaims:
         with self._mutex:
             return list(self._running.values())
 
+    def unowned(self) -> list[ActiveRun]:
+        """Return the runs whose thread is dead, or whose task in the event loop is over."""
+        return [run for run in self.running() if not run.owned()]
+
     def runs(self, fence: Fence) -> bool:
         with self._mutex:
             return fence in self._running
@@ -142,7 +146,7 @@ class HeldClaims:
         with self._mutex:
             self._acquits_until = time.monotonic() + ACQUITS_S
             for fence, item in self._returning.items():
-                self._returning[fence] = replace(item, suspect=False)
+                self._returning[fence] = replace(item, suspect="")
 
     def let_go(self, *, committing: bool = False) -> list[ClaimedTask]:
         """Take runs away from their threads, for ever; those that commit only if told so."""
