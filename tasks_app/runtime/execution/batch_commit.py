@@ -73,8 +73,8 @@ class BatchCommit:
         else:
             self._commit(runs, settlements, shared)
         finally:
-            for left in runs:
-                self._inflight.leave(left)
+            for joined in runs[1:]:
+                self._inflight.leave(joined)
         self._shell.stop_if_due()
 
     def _may_share(self, task: ClaimedTask) -> bool:

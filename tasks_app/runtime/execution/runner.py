@@ -64,12 +64,6 @@ class Runner:
 
     def run(self, run: ActiveRun) -> None:
         """Run one started task to its outcome. Nothing that a handler raises comes out."""
-        try:
-            self._run(run)
-        finally:
-            self._inflight.leave(run)
-
-    def _run(self, run: ActiveRun) -> None:
         task = run.task
         spec = self._registry.get(task.name)
         if spec is None:  # claimed by names that we know, so this cannot be

@@ -7,16 +7,9 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from math import inf
 
-from tasks_app.domain.handlers.settlement import BROKEN_OFF, OUTCOME_UNKNOWN, failed
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.statistics.outcomes import CountedOutcome
-from tasks_app.domain.tasks.run import Cause, ClaimedTask, Fence, Settlement
+from tasks_app.domain.tasks.run import ClaimedTask, Fence, Settlement
 from tasks_app.runtime.handlers.active_run import ActiveRun, ReturnedClaim
 from tasks_app.runtime.inflight.held_claims import HeldClaims
-from tasks_app.runtime.inflight.waiting import LONE_WAIT
-from tasks_app.runtime.statistics.task_counts import TASK_COUNTS
-
-log = quiet_logger(__name__)
 
 
 class InFlight(HeldClaims):
@@ -194,26 +187,6 @@ class InFlight(HeldClaims):
                 suspect = ""
             self._ended(task.fence)
             self._returning[task.fence] = ReturnedClaim(task, wait, suspect)
-        self.wake.set()
-
-    def leave(self, run: ActiveRun) -> None:
-        """Whoever carried out a run has left it: what nothing ended is not renewed for ever.
-
-        It goes back. Of one that runs at most once nobody knows what it did.
-        """
-        task = run.task
-        with self._mutex:
-            if self._running.get(task.fence) is not run:
-                return
-            self._ended(task.fence)
-            if task.at_most_once:
-                cause = Cause(OUTCOME_UNKNOWN, "Something broke off its run.")
-                self._finished[task.fence] = failed(task, cause)
-                self._start_clock()
-            else:
-                self._returning[task.fence] = ReturnedClaim(task, LONE_WAIT, BROKEN_OFF)
-        log.error("task %s: nothing has ended its run; it is given back", task.task_id)
-        TASK_COUNTS.happened(CountedOutcome.LEFT, name=task.name, queue=task.queue)
         self.wake.set()
 
     def begin_commit(self, fence: Fence) -> bool:

@@ -42,10 +42,7 @@ class LeaseRenewer:
         queues = () if self._inflight.stopping.is_set() else self._identity.queues
         if time.monotonic() < self.due_at and queues == self._queues_shown:
             return
-        for (
-            run
-        ) in self._inflight.unowned():  # no way out of a run leads here; or its lease never ends
-            self._inflight.leave(run)
+        self._inflight.leave_unowned()
         fences, asked_at = self._inflight.held(), time.monotonic()
         with self._database.begin() as connection:
             heartbeats.beat(
