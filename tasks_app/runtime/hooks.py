@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TypeVar
 
-from tasks_app.domain.handlers.settlement import CONNECTION_LOST, INTERRUPTED, VANISHED
+from tasks_app.domain.handlers.settlement import BROKEN_OFF, CONNECTION_LOST, INTERRUPTED, VANISHED
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
@@ -192,6 +192,7 @@ _WHY = {
     VANISHED: "It was on board when its process or worker vanished.",
     INTERRUPTED: "A signal ended its process, and no other of the worker.",
     CONNECTION_LOST: "The database, which is up, ended the connection on which it ran.",
+    BROKEN_OFF: "No limit, stop or operator broke off its run.",
 }
 
 

@@ -28,6 +28,7 @@ from tasks_app.broker.worker.silent_consumer import Listening
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.runtime.handlers.registry import HANDLERS
+from tasks_app.runtime.handlers.time_limits import check_hard_limit
 from tasks_app.runtime.health_files import WORKER, Liveness
 from tasks_app.runtime.health_folders import remove_abandoned
 from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE, new_slot_path, remove_slots
@@ -112,6 +113,7 @@ def _connect_parent(app: Celery, settings: Settings, process: ProcessState) -> N
         drop_what_is_no_message()
         check_pool(sender.pool_cls)
         limits = take_limits(sender, settings)
+        check_hard_limit(HANDLERS, limits.soft, limits.hard or settings.hard_timeout)
         check_limits(sender.pool_cls, HANDLERS, sender.app.amqp.queues.consume_from, limits)
         check_surroundings(app, settings)
         if serves_only(sender.app, own_queues()):

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from tasks_app.cli.processes.drained import find_left, tell
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import NO, ConfigurationError
 from tasks_app.domain.explain.words import count
+from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.names import QUEUE
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.connection.row_by_row import refusals
@@ -27,12 +29,17 @@ from tasks_app.pool.operations.grants import check_may_run
 from tasks_app.pool.schema import check_schema
 from tasks_app.runtime.flow_control.breakers import enter_breakers
 from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
+from tasks_app.runtime.handlers.time_limits import check_hard_limit
 from tasks_app.runtime.json_log import JsonLines
 from tasks_app.runtime.schedules.declared import synchronise
 from tasks_app.runtime.statistics.run_counts import RUN_COUNTS, read_counts
 from tasks_app.runtime.worker.assembly import run_work
 from tasks_app.runtime.worker.supervisor import WorkerEnd, supervise, work_command
 
+log = quiet_logger(__name__)
+
+THREADS_PATIENCE_S = 5.0
+"""How long a child that has given back all that it held waits for threads of its handlers."""
 MOST = 64
 """Processes of a worker, or threads in each."""
 
@@ -133,6 +140,7 @@ def work(
         raise ConfigurationError(
             "No handlers are known. Name the modules that declare them in TASKS_APP_IMPORTS."
         )
+    check_hard_limit(HANDLERS, given.timeout, given.hard_timeout)
     if not alone:
         with transaction() as connection:
             _tell(check_schema(connection))
@@ -144,12 +152,32 @@ def work(
         healthy_for_s = given.healthy_for.total_seconds()
         run = partial(supervise, children=concurrency, healthy_for_s=healthy_for_s, stay=not drain)
         served = queues or HANDLERS.queues
+        _log_to_stderr(given)
         sys.exit(_drain(run, command, served, json_=json_) if drain else run(command).status)
-    _log_to_stderr(given)
+    _run_child(given, queues, threads, counts, drain=drain)
+
+
+def _run_child(
+    given: Settings, queues: Sequence[str], threads: int, counts: Path | None, *, drain: bool
+) -> None:
     if counts is not None:
         RUN_COUNTS.into(counts)
+    _log_to_stderr(given)
     gc.freeze()  # what is loaded by now stays, so that no collection walks it
-    run_work(given, queues=queues, threads=threads, drain=drain, handle_signals=True)
+    status = 1
+    try:
+        run_work(given, queues=queues, threads=threads, drain=drain, handle_signals=True)
+        status = 0
+    finally:  # a thread, or an executor, that a handler left behind does not keep the process
+        last_call = threading.Timer(THREADS_PATIENCE_S, _end, (status,))
+        last_call.daemon = True
+        last_call.start()
+
+
+def _end(status: int) -> None:
+    alive = [each.name for each in threading.enumerate() if not each.daemon]
+    log.warning("ended, although these threads did not: %s", ", ".join(alive))
+    os._exit(status)
 
 
 def _tell(notice: str | None) -> None:
@@ -189,4 +217,6 @@ def _log_to_stderr(given: Settings) -> None:
         logging.basicConfig(level=logging.INFO, handlers=[handler])
         return
     logging.Formatter.converter = time.gmtime
-    logging.basicConfig(level=logging.INFO, format="%(asctime)sZ %(levelname)s %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)sZ %(process)d %(levelname)s %(message)s"
+    )

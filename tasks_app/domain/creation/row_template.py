@@ -7,6 +7,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
+from tasks_app.domain.durations import format_duration
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.spelling import meant
@@ -43,6 +44,7 @@ def checked_template(name: Any, spec: HandlerSpec | None, given: Mapping[str, An
     delay = span(options, "delay")
     if run_at is not None and delay is not None:
         raise InvalidTaskError("options.delay", "is given together with run_at", "one of the two")
+    _check_limits(options, spec)
     return RowTemplate(
         name=check_name(name),
         queue=check_queue(_queue(options, spec)),
@@ -92,6 +94,17 @@ def _max_attempts(
     if wait_first and isinstance(retry, Levels):
         return len(retry.waits)  # level 1 precedes the first run, so each level has one run
     return retry.max_attempts if "retry" in options and retry else None
+
+
+def _check_limits(options: Mapping[str, Any], spec: HandlerSpec | None) -> None:
+    """Refuse a timeout that the hard limit would always come before, as far as both are known."""
+    soft, hard = span(options, "timeout"), span(options, "hard_timeout")
+    if soft is None and hard is None:
+        return
+    soft, hard = soft or (spec and spec.timeout), hard or (spec and spec.hard_timeout)
+    if soft and hard and soft > hard:
+        problem = f"is {format_duration(soft)}, longer than the hard limit"
+        raise InvalidTaskError("options.timeout", problem, f"at most {format_duration(hard)}")
 
 
 def _first_wait(retry: RetryPolicy | None, *, wait_first: bool) -> timedelta:

@@ -7,6 +7,7 @@ from tasks_app.domain.explain.surroundings import LastAttempt
 from tasks_app.domain.explain.words import count
 from tasks_app.domain.handlers.outcomes import Fail, Retry
 from tasks_app.domain.handlers.settlement import (
+    BROKEN_OFF,
     CONNECTION_LOST,
     INTERRUPTED,
     OUTCOME_UNKNOWN,
@@ -22,6 +23,10 @@ def why_last(task: StoredRow | Task, last: LastAttempt | Attempt | None) -> str:
     kind = last.kind if last is not None else (task.error or "").partition(":")[0]
     if kind == OUTCOME_UNKNOWN:
         return "it may run at most once, and nobody knows what that run did"
+    if kind == BROKEN_OFF:
+        return (
+            f"its run was broken off {count(task.crashes, 'time')}, by no limit, stop or operator"
+        )
     if kind in _ON_BOARD and task.crashes:
         return f"it was on board {count(task.crashes, 'time')} when its worker or session vanished"
     if kind == Fail.__name__:

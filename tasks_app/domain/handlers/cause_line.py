@@ -11,6 +11,7 @@ from typing import Any
 from tasks_app.domain.errors import UnreadableTaskError
 from tasks_app.domain.handlers.settlement import (
     BAD_OUTCOME,
+    BROKEN_OFF,
     CONNECTION_LOST,
     INTERRUPTED,
     OUTCOME_UNKNOWN,
@@ -26,8 +27,8 @@ from tasks_app.domain.tasks.run import Cause
 LONGEST_TEXT = 300
 HIDDEN = MASK
 OUR_WORDS = (
-    *(PROCESS_DIED, VANISHED, INTERRUPTED, CONNECTION_LOST, OUTCOME_UNKNOWN, BAD_OUTCOME),
-    *("disabled", "expired"),
+    *(PROCESS_DIED, VANISHED, INTERRUPTED, CONNECTION_LOST, BROKEN_OFF, OUTCOME_UNKNOWN),
+    *(BAD_OUTCOME, "disabled", "expired"),
 )
 """Causes whose text is our own; no handler's exception has such a name."""
 

@@ -27,6 +27,8 @@ class CountedOutcome(IntEnum):
     """An id of a message that could not be claimed: taken, over or held back."""
     UNKEPT = 13
     """Of the done ones, whose row was not kept: counted a second time."""
+    LEFT = 14
+    """A run that whoever carried it out had left without an end: it went back. None should be."""
 
 
 _OVER = {

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.explain.words import count, rough, to_the_minute
 from tasks_app.domain.finding import Finding, fail, ok, warn
+from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.monitor.checks.database import Check
 from tasks_app.pool.connection.row_by_row import refusals
 from tasks_app.pool.dispatch import leader_lease, ledger
@@ -28,6 +29,7 @@ MOST_NAMES = 10
 """Of long runs, whose usual time is looked up."""
 FAR, LEAST_RUNS = 4, 20
 """Times the 99th percentile, which is off by less than a factor of two; of so many runs."""
+A_DAY = timedelta(days=1)
 
 
 def living(connection: Connection, settings: Settings) -> list[Finding]:
@@ -167,7 +169,7 @@ def slow_runs(connection: Connection, _settings: Settings) -> list[Finding]:
     usual = {
         name: timedelta(milliseconds=each.ran_ms(0.99) or 0)
         for name in names
-        for each in read.times(connection, Wanted(Grain.HOUR, timedelta(days=1), name))
+        for each in read.times(connection, Wanted(Grain.HOUR, A_DAY, name))
         if sum(each.runs) >= LEAST_RUNS
     }
     slow = [run for run in runs if run.name in usual and run.ran > FAR * usual[run.name]]
@@ -193,6 +195,16 @@ def refused(connection: Connection, _settings: Settings) -> list[Finding]:
         )
         for each in refusals(connection)
     ]
+
+
+def left(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Did each run have an end?"""
+    wanted = Wanted(Grain.HOUR, A_DAY, outcomes=(CountedOutcome.LEFT,))
+    number = sum(point.number for point in read.history(connection, wanted))
+    if number:
+        fact = f"{count(number, 'run')} of the last day had no end, and went back"
+        return [warn("runs", fact, "That is a fault of tasks_app: report it, with the log.")]
+    return [ok("runs", "each of the last day has had an end")]
 
 
 def scanning(connection: Connection, settings: Settings) -> list[Finding]:
@@ -236,5 +248,5 @@ def strangers(connection: Connection, _settings: Settings) -> list[Finding]:
 
 CHECKS: tuple[Check, ...] = (
     *(living, scanning, publishing, strangers),
-    *(due_tasks, stuck, rescue, slow_runs, refused),
+    *(due_tasks, stuck, rescue, slow_runs, refused, left),
 )

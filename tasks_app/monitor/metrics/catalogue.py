@@ -100,6 +100,11 @@ DUPLICATES = Metric(
     "Ids of messages that could not be claimed: taken by others, over, or held back.",
     kind=Kind.COUNTER,
 )
+RUNS_LEFT = Metric(
+    "tasks_app_runs_left_total",
+    "Runs that their child had left without an end, and then gave back. None should be.",
+    kind=Kind.COUNTER,
+)
 
 WORKERS = Metric(
     "tasks_app_workers", "Worker processes: live, stopping, or silent beyond the lease.", ("state",)

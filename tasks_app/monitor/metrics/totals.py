@@ -17,7 +17,11 @@ from tasks_app.pool.statistics.totals import totals as read
 
 MOST_HISTOGRAMS = 100
 """Names, and queues, that have a histogram of their own: those that were seen first."""
-_EVENTS = {CountedOutcome.STALE: m.STALE_WRITES, CountedOutcome.DUPLICATE: m.DUPLICATES}
+_EVENTS = {
+    CountedOutcome.STALE: m.STALE_WRITES,
+    CountedOutcome.DUPLICATE: m.DUPLICATES,
+    CountedOutcome.LEFT: m.RUNS_LEFT,
+}
 
 
 def totals(connection: Connection, _settings: Settings) -> Iterator[Sample]:

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.handlers.settlement import (
+    BROKEN_OFF,
     CONNECTION_LOST,
     INTERRUPTED,
     OUTCOME_UNKNOWN,
@@ -35,6 +36,7 @@ _SENTENCES = {
     VANISHED: "The task was on board when its worker vanished",
     INTERRUPTED: "A signal ended its process, and no other of the worker",
     CONNECTION_LOST: "The database, which is up, ended the connection on which the task ran",
+    BROKEN_OFF: "No limit, stop or operator broke off its run",
 }
 
 
@@ -105,7 +107,7 @@ def rescue_claims(
     left: set[int] | None = None,
     now: datetime | None = None,
 ) -> dict[int, State]:
-    """Take back claims whose child, or connection, is gone, without knowing whose fault it was.
+    """Take back claims whose child, connection or run is gone, whosever fault that was.
 
     The ids of those that the database refuses are added to ``left``.
     """

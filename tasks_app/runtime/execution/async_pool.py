@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from asyncio.tasks import _unregister_task
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any, NoReturn, TypeVar
 
 from sqlalchemy.util import greenlet_spawn
 
@@ -24,6 +26,19 @@ BLOCKED_S = 0.5
 """How long one handler may block the loop before that is logged."""
 
 
+T = TypeVar("T")
+
+
+def unlisted(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+    """Begin a task that ``asyncio.all_tasks()`` does not name: a handler may cancel all of those.
+
+    No task factory of a handler's makes it. asyncio documents the function for whoever extends it.
+    """
+    task = asyncio.Task(work, name=name)
+    _unregister_task(task)
+    return task
+
+
 class AsyncPool:
     """Runs up to ``places`` handlers at a time. The loop is made for the first of them."""
 
@@ -31,10 +46,12 @@ class AsyncPool:
         self,
         places: int,
         carry_out: Callable[[ActiveRun], None],
+        leave: Callable[[ActiveRun], None],
         at_end: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         self._places = places
         self._carry_out = carry_out
+        self._leave = leave
         self._at_end = at_end
         lock = threading.Lock()
         self._room = threading.Condition(lock)
@@ -65,10 +82,15 @@ class AsyncPool:
         """Return at once; the event loop runs them."""
         if not runs:
             return
-        with self._room:
-            self._aboard += len(runs)
-            loop = self._loop or self._begin()
-        loop.call_soon_threadsafe(self._spawn, runs)
+        try:
+            with self._room:
+                loop = self._loop or self._begin()
+                loop.call_soon_threadsafe(self._spawn, runs)
+                self._aboard += len(runs)
+        except BaseException:  # no thread for the loop, say
+            for run in runs:
+                self._leave(run)
+            raise
 
     def await_room(self, wanted: int, patience_s: float) -> int:
         """Wait until ``wanted`` places are free or nothing runs; return how many are free."""
@@ -114,12 +136,17 @@ class AsyncPool:
         thread.join(patience_s)
 
     def _begin(self) -> asyncio.AbstractEventLoop:
-        self._loop = loop = asyncio.new_event_loop()
+        loop = asyncio.new_event_loop()
         loop.stop = _refuse  # type: ignore[method-assign]  # a handler's: the others still run
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=self._turn, args=(loop,), name="tasks_app async pool", daemon=True
         )
-        self._thread.start()
+        self._loop, self._thread = loop, thread
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads
+            self._loop = self._thread = None
+            raise
         return loop
 
     def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -137,15 +164,16 @@ class AsyncPool:
 
     def _spawn(self, runs: Sequence[ActiveRun]) -> None:
         for run in runs:
-            work = greenlet_spawn(self._carry_out, run)
-            task = asyncio.get_running_loop().create_task(work, name=run.task.name)
+            task = unlisted(greenlet_spawn(self._carry_out, run), run.task.name)
+            run.owned = partial(self._tasks.__contains__, task)
             self._tasks.add(task)
-            task.add_done_callback(self._over)
+            task.add_done_callback(partial(self._over, run))
 
-    def _over(self, task: asyncio.Task[None]) -> None:
+    def _over(self, run: ActiveRun, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a run ended by an internal error: %s", type(error).__name__)
+        self._leave(run)  # it may not even have begun
         with self._room:
             self._aboard -= 1
             self._room.notify_all()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
+from tasks_app.domain.handlers.settlement import CONNECTION_LOST
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import State
@@ -71,6 +72,9 @@ class BatchCommit:
             self._each(runs, shared)
         else:
             self._commit(runs, settlements, shared)
+        finally:
+            for joined in runs[1:]:
+                self._inflight.leave(joined)
         self._shell.stop_if_due()
 
     def _may_share(self, task: ClaimedTask) -> bool:
@@ -119,7 +123,7 @@ class BatchCommit:
             shared.abandon()
             if committing and is_unanswered(error):  # its effects may be gone, or stand
                 for run in runs:
-                    self._inflight.give_back(run.task, UNANSWERED_WAIT, suspect=True)
+                    self._inflight.give_back(run.task, UNANSWERED_WAIT, suspect=CONNECTION_LOST)
             else:
                 self._each(runs, shared)
             return

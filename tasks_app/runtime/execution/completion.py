@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from tasks_app.domain.handlers.settlement import OUTCOME_UNKNOWN, failed
+from tasks_app.domain.handlers.settlement import CONNECTION_LOST, OUTCOME_UNKNOWN, failed
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
@@ -85,7 +85,8 @@ class Completion:
             self._settler.settle_until_answered(settlement)
             self._inflight.drop(task.fence)
         elif settlement.event is Event.RELEASE:
-            self._inflight.give_back(task, UNANSWERED_WAIT, suspect=True)
+            befell = settlement.cause.kind if settlement.cause else CONNECTION_LOST
+            self._inflight.give_back(task, UNANSWERED_WAIT, suspect=befell)
         else:
             self._inflight.collect(settlement)
 

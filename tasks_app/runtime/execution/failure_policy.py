@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from dataclasses import replace
 from datetime import timedelta
 from random import Random
@@ -15,6 +16,7 @@ from tasks_app.domain.handlers.cause_line import decoded
 from tasks_app.domain.handlers.outages import Outages
 from tasks_app.domain.handlers.outcomes import Fail, Retry
 from tasks_app.domain.handlers.settlement import (
+    BROKEN_OFF,
     CONNECTION_LOST,
     OUTCOME_UNKNOWN,
     ended_by,
@@ -67,7 +69,13 @@ class FailurePolicy:
         return self.on_run(task, spec, error)
 
     def on_run(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> Settlement:
-        """Decide by the error alone."""
+        """Decide by the error alone.
+
+        Nothing of ours cancels an async handler. So another's did it, or it did so itself. It runs
+        again, alone, and then it is charged.
+        """
+        if isinstance(error, CancelledError) and spec.is_async and not task.runs_alone:
+            return unanswered(task)._replace(cause=Cause(BROKEN_OFF, ""))
         cause = self._masked(cause_of(error), task)
         if self._invocation.secrecy.covers(task, spec):
             cause = self._invocation.secrecy.cause(cause, task.name)

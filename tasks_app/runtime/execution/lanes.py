@@ -17,6 +17,7 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.kept_connections import KeptConnections
 from tasks_app.runtime.db.sync_transaction import PlainTransaction
 from tasks_app.runtime.db.transaction import Transaction
+from tasks_app.runtime.execution.async_pool import unlisted
 from tasks_app.runtime.execution.process_guard import ProcessGuard
 from tasks_app.runtime.handlers.time_limits import time_limit
 
@@ -104,8 +105,7 @@ class AsyncLane:
             except BaseException as error:
                 return None, error
 
-        task = asyncio.get_running_loop().create_task(limited(), name=spec.name)
-        value, error = await_(task)
+        value, error = await_(unlisted(limited(), spec.name))
         if error is not None:
             raise error
         return value

@@ -9,9 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.inflight.inflight import InFlight
+
+log = quiet_logger(__name__)
 
 PATIENCE_S = 0.5
 """Between two looks at the in-flight set without being called."""
@@ -66,7 +69,10 @@ class ThreadPool:
                 self._aboard += 1
             run = self._inflight.start_next(self._suits)
             if run is not None:
-                self._carry_out(run)
+                try:
+                    self._carry_out(run)
+                except BaseException as error:  # the thread goes on with others
+                    log.error("a run ended by an internal error: %s", type(error).__name__)  # noqa: TRY400
             with self._room:
                 self._aboard -= 1
                 self._room.notify_all()

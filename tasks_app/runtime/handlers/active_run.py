@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import timedelta
 from math import inf
 
@@ -37,6 +39,8 @@ class ActiveRun:
     """After so long its process is killed."""
     returned: Settlement | None = None
     """What its handler came to: what it asked to write is still to be committed, alone."""
+    owned: Callable[[], bool] = field(default_factory=lambda: threading.current_thread().is_alive)
+    """Whether the thread, or the task of the event loop, that carries it out still lives."""
 
     def said(self, settlement: Settlement) -> Settlement:
         """Return the end of this run with what it said."""
@@ -51,8 +55,8 @@ class ReturnedClaim:
 
     task: ClaimedTask
     wait: timedelta
-    suspect: bool = False
-    """Its connection was lost, perhaps by its own fault: unless others were lost, too."""
+    suspect: str = ""
+    """What befell it, perhaps by its own fault: ``crashes`` rises. Empty: nothing."""
 
     @property
     def fence(self) -> Fence:

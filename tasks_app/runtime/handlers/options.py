@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tasks_app.domain.config.retention import HistoryLevel, parse_history
-from tasks_app.domain.durations import Duration
+from tasks_app.domain.durations import Duration, format_duration
 from tasks_app.domain.errors import HandlerError
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
 from tasks_app.domain.schedules.when import When
@@ -141,6 +141,12 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def _check_together(name: str, said: Mapping[str, Any]) -> None:
+    soft, hard = span_in(name, "timeout", said), span_in(name, "hard_timeout", said)
+    if soft and hard and soft > hard:
+        raise HandlerError(
+            f"timeout of handler {name!r} is {format_duration(soft)}, and its process is killed "
+            f"after hard_timeout, {format_duration(hard)}. Make timeout the shorter one."
+        )
     commit, at_most_once = said.get("commit", "each"), said.get("at_most_once")
     if commit not in {"each", "batch"}:
         raise HandlerError(f'commit={commit!r} of {name!r} is neither "each" nor "batch".')

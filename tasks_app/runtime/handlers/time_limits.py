@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from types import FrameType
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.errors import HandlerTimeoutError
+from tasks_app.domain.durations import format_duration
+from tasks_app.domain.errors import ConfigurationError, HandlerTimeoutError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import ClaimedTask
@@ -53,6 +55,25 @@ def time_limit(
     finally:
         armed = False  # first: an alarm from here on is ignored
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def check_hard_limit(
+    specs: Iterable[HandlerSpec], timeout: timedelta | None, hard_timeout: timedelta
+) -> None:
+    """Pass if no timeout is longer than the hard limit; the two of them are the defaults.
+
+    Raises:
+        ConfigurationError: one is, so that the process is killed before anything is raised in it.
+    """
+    limits = [("TASKS_APP_TIMEOUT", timeout, hard_timeout)]
+    limits += [(f"timeout of {s.name}", s.timeout, s.hard_timeout or hard_timeout) for s in specs]
+    for name, soft, hard in limits:
+        if soft and soft > hard:
+            raise ConfigurationError(
+                f"{name} is {format_duration(soft)}, longer than the hard limit, "
+                f"{format_duration(hard)}, at which the process is killed. Give the handler a "
+                "longer hard_timeout, or set TASKS_APP_HARD_TIMEOUT."
+            )
 
 
 class TimeLimits:

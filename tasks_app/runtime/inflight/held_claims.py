@@ -15,11 +15,17 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from tasks_app.domain.tasks.run import ClaimedTask, Fence, Settlement
+from tasks_app.domain.handlers.settlement import BROKEN_OFF, OUTCOME_UNKNOWN, failed
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.tasks.run import Cause, ClaimedTask, Fence, Settlement
 from tasks_app.runtime.db.pending_writes import PendingWrite, PendingWrites
 from tasks_app.runtime.handlers.active_run import ActiveRun, ReturnedClaim
 from tasks_app.runtime.inflight.open_messages import OpenMessages
 from tasks_app.runtime.inflight.waiting import LONE_WAIT, WaitingClaims
+from tasks_app.runtime.statistics.task_counts import TASK_COUNTS
+
+log = quiet_logger(__name__)
 
 ACQUITS_S = 2.0
 """A run that loses its connection so soon after others did is not suspected, either."""
@@ -105,6 +111,34 @@ class HeldClaims:
         with self._mutex:
             return list(self._running.values())
 
+    def leave_unowned(self) -> None:
+        """:meth:`leave` the runs whose thread is dead, or whose task in the event loop is over."""
+        for run in self.running():
+            if not run.owned():
+                self.leave(run)
+
+    def leave(self, run: ActiveRun) -> None:
+        """Whoever carried out a run has left it: what nothing ended is not renewed for ever.
+
+        It goes back. Of one that runs at most once nobody knows what it did.
+        """
+        task = run.task
+        with self._mutex:
+            if self._running.get(task.fence) is not run:
+                return
+            del self._running[task.fence]
+            if task.at_most_once:
+                cause = Cause(OUTCOME_UNKNOWN, "Something broke off its run.")
+                self._finished[task.fence] = failed(task, cause)
+                self._first_finished_at = self._first_finished_at or time.monotonic()
+            else:
+                self._returning[task.fence] = ReturnedClaim(task, LONE_WAIT, BROKEN_OFF)
+            self.arrived.notify_all()
+        log.error("task %s: nothing has ended its run; it is given back", task.task_id)
+        TASK_COUNTS.happened(CountedOutcome.LEFT, name=task.name, queue=task.queue)
+        self.stirred.set()
+        self.wake.set()
+
     def runs(self, fence: Fence) -> bool:
         with self._mutex:
             return fence in self._running
@@ -142,7 +176,7 @@ class HeldClaims:
         with self._mutex:
             self._acquits_until = time.monotonic() + ACQUITS_S
             for fence, item in self._returning.items():
-                self._returning[fence] = replace(item, suspect=False)
+                self._returning[fence] = replace(item, suspect="")
 
     def let_go(self, *, committing: bool = False) -> list[ClaimedTask]:
         """Take runs away from their threads, for ever; those that commit only if told so."""

@@ -175,12 +175,16 @@ class InFlight(HeldClaims):
         if self._tell_ended(fences):
             self.wake.set()
 
-    def give_back(self, task: ClaimedTask, wait: timedelta, *, suspect: bool = False) -> None:
-        """Let a running task go, uncharged; the housekeeper releases it until that is answered."""
+    def give_back(self, task: ClaimedTask, wait: timedelta, *, suspect: str = "") -> None:
+        """Let a running task go, uncharged; the housekeeper releases it until that is answered.
+
+        ``suspect``: what befell it, perhaps by its own fault.
+        """
         with self._mutex:
             if self._was_let_go(task.fence):
                 return
-            suspect = suspect and time.monotonic() >= self._acquits_until
+            if time.monotonic() < self._acquits_until:
+                suspect = ""
             self._ended(task.fence)
             self._returning[task.fence] = ReturnedClaim(task, wait, suspect)
         self.wake.set()

@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from datetime import timedelta
 
-from tasks_app.domain.handlers.settlement import CONNECTION_LOST
+from tasks_app.domain.handlers.settlement import VANISHED
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.runs.release import release
@@ -36,25 +36,26 @@ class ClaimReturner:
 
     def release(self) -> None:
         """Release what is on its way back; what somebody's lock holds up is asked for again."""
-        groups: dict[tuple[timedelta, bool], list[ReturnedClaim]] = defaultdict(list)
+        groups: dict[tuple[timedelta, str], list[ReturnedClaim]] = defaultdict(list)
         for item in self._inflight.returning():
             groups[item.wait, item.suspect].append(item)
         for (wait, suspect), items in groups.items():
             self._release(items, wait, suspect=suspect)
 
-    def _release(self, items: list[ReturnedClaim], wait: timedelta, *, suspect: bool) -> None:
+    def _release(self, items: list[ReturnedClaim], wait: timedelta, *, suspect: str) -> None:
         fences = [item.fence for item in items]
         refused = set[int]()
         with self._database.begin() as connection:
             idle_s = time.monotonic() - self._database.losses.idle
-            suspect = suspect and idle_s > ACQUITS_S
-            if suspect:  # it answers us: so it ended their connections alone
+            if idle_s <= ACQUITS_S:
+                suspect = ""
+            if suspect:  # it answers us: so it was they alone
                 done = rescue_claims(
                     connection,
                     fences,
                     lease=wait,
                     max_crashes=self._max_crashes,
-                    kind=CONNECTION_LOST,
+                    kind=suspect,
                     left=refused,  # to the end of their leases
                 )
             else:
@@ -65,4 +66,4 @@ class ClaimReturner:
             if fence.task_id not in held:
                 self._inflight.drop(fence)
         event = Event.RESCUE if suspect else Event.RELEASE
-        tell_returned([item.task for item in items], done, event, wait, CONNECTION_LOST)
+        tell_returned([item.task for item in items], done, event, wait, suspect or VANISHED)

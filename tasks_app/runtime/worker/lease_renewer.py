@@ -42,6 +42,7 @@ class LeaseRenewer:
         queues = () if self._inflight.stopping.is_set() else self._identity.queues
         if time.monotonic() < self.due_at and queues == self._queues_shown:
             return
+        self._inflight.leave_unowned()
         fences, asked_at = self._inflight.held(), time.monotonic()
         with self._database.begin() as connection:
             heartbeats.beat(

@@ -30,6 +30,8 @@ log = quiet_logger(__name__)
 LONGEST_PAUSE_S = 5.0
 LEAVE_PATIENCE_S = 5.0
 """How long a child may take to let go. One that takes longer never lets its other threads run."""
+_DRAINS = "nothing more starts; what runs may end, and a second signal lets go of it"
+_LEAVES = "letting go of what runs: it goes back"
 POLL_S = 0.05
 """Between two looks whether a child has ended."""
 
@@ -104,7 +106,7 @@ def supervise(
     liveness = Liveness(WORKER, f"work@{socket.gethostname()}", good_for_s=healthy_for_s)
     remove_abandoned()
     environment = {**os.environ, SLOTS_VARIABLE: str(path)}
-    asked = heed_signals(slots)
+    asked, told = heed_signals(slots), 0
     try:
         places = [Place(command, environment, stays=stay) for _ in range(children)]
         look_at, leaves_at = 0.0, float("inf")
@@ -113,6 +115,7 @@ def supervise(
             if now >= look_at:
                 look_at = now + LOOK_EVERY_S
                 watch(slots, liveness.beat)
+            told = _tell(asked, told, slots.stage)
             if stay and any(place.status for place in places):
                 slots.drain()
             if slots.stage is Stage.LEAVES:
@@ -126,6 +129,14 @@ def supervise(
     finally:
         remove_slots(path)
         liveness.end()
+
+
+def _tell(asked: Sequence[int], told: int, stage: Stage) -> int:
+    """Say what a new signal leads to; return how many have come."""
+    if len(asked) > told:
+        said = _LEAVES if stage is Stage.LEAVES else _DRAINS
+        log.warning("%s: %s", signal.Signals(asked[-1]).name, said)
+    return len(asked)
 
 
 def work_command(*arguments: str) -> list[str]:

@@ -155,7 +155,9 @@ def wire(
     batch_commit = BatchCommit(parts, tools, runner)
     fast_path = FastPath(parts, tools, runner, batch_commit.carry_out)
     threads = ThreadPool(extra_threads, inflight, runner.is_unlimited, fast_path.carry_out)
-    async_pool = AsyncPool(settings.async_concurrency, runner.run, tools.invocation.close)
+    async_pool = AsyncPool(
+        settings.async_concurrency, runner.run, inflight.leave, tools.invocation.close
+    )
     claimant = Claimant(parts)
     claims = Claims(claimant, Fetcher(parts, claimant), Poller(parts, claimant), PassingOn(parts))
     executor = Executor(parts, tools, claims, Carriers(fast_path, threads, async_pool))

@@ -22,6 +22,7 @@ def test_the_numbers_are_those_that_are_stored() -> None:
         "STALE": 11,
         "DUPLICATE": 12,
         "UNKEPT": 13,
+        "LEFT": 14,
     }
 
 

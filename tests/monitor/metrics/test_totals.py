@@ -81,6 +81,7 @@ def test_what_is_no_end_of_a_task_is_counted_apart(
         "a",
         part(NOON, 2, outcome=CountedOutcome.STALE),
         part(NOON, 3, outcome=CountedOutcome.DUPLICATE),
+        part(NOON, 4, outcome=CountedOutcome.LEFT),
     )
     roll_up(connection, None, KEPT, now=NOON + timedelta(minutes=2))
 
@@ -88,6 +89,7 @@ def test_what_is_no_end_of_a_task_is_counted_apart(
 
     assert found["tasks_app_stale_writes_total{}"] == 2
     assert found["tasks_app_duplicates_dropped_total{}"] == 3
+    assert found["tasks_app_runs_left_total{}"] == 4
     assert not any(key.startswith("tasks_app_outcomes_total") for key in found)
 
 

@@ -7,17 +7,19 @@ import contextvars
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
+from tasks_app.domain.handlers.settlement import BROKEN_OFF
 from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.execution import async_pool, lanes
 from tasks_app.runtime.handlers.middleware import Middleware
 from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.reaper import Reaper
-from tests.runtime.bench import EFFECT, QUEUE, Bench
+from tests.runtime.bench import EFFECT, NOW_DUE, QUEUE, Bench
 from tests.runtime.mortal import forked
 from tests.waiting import until
 
@@ -333,6 +335,8 @@ class TestWhatOneDoesToTheLoop:
         task_id = bench.create()
 
         bench.execute([task_id])
+        bench.sql(NOW_DUE)
+        bench.execute([task_id])  # alone, so that nobody else can have sent it
 
         assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
         assert "CancelledError" in (bench.task(task_id).error or "")
@@ -502,3 +506,116 @@ def test_with_one_place_a_child_runs_one_task_at_a_time_plain_ones_too(bench: Be
 
     assert bench.states(ids) == ["SUCCEEDED"] * 10
     assert aboard.most == 1
+
+
+class TestCancellations:
+    """None of ours ever cancels a handler: whatever does is no fault of the run's."""
+
+    def test_who_cancels_all_tasks_of_the_loop_hits_no_run(self, bench: Bench) -> None:
+        together, over = asyncio.Barrier(4), asyncio.Event()
+
+        @bench.handler("neighbour", max_attempts=1)
+        async def neighbour(ctx: Any) -> None:
+            await together.wait()
+            await over.wait()
+
+        @bench.handler("cancels", max_attempts=1)
+        async def cancels(ctx: Any) -> None:
+            await together.wait()
+            for task in asyncio.all_tasks():
+                task.cancel()
+            over.set()
+            await asyncio.sleep(0)
+
+        ids = [bench.create(name) for name in ("neighbour", "cancels", "neighbour", "neighbour")]
+
+        bench.execute(ids)
+
+        assert bench.states(ids) == ["SUCCEEDED"] * 4
+
+    def test_who_loses_a_task_of_its_own_is_uncharged_once_and_then_runs_alone(
+        self, bench: Bench
+    ) -> None:
+        @bench.handler(max_attempts=1)
+        async def h(ctx: Any) -> None:
+            bench.runs.append(ctx.task_id)
+            part = asyncio.create_task(asyncio.Event().wait())
+            asyncio.get_running_loop().call_soon(part.cancel)
+            await part
+
+        task_id = bench.create()
+
+        bench.execute([task_id])
+        first = bench.task(task_id)
+        bench.sql(NOW_DUE)
+        bench.execute([task_id])
+
+        assert (first.state.value, first.failures, first.crashes) == ("PENDING", 0, 1)
+        assert bench.attempts(task_id)[0].kind == BROKEN_OFF
+        assert bench.runs == [task_id] * 2
+        assert bench.state(task_id) == "FAILED"
+        assert "CancelledError" in (bench.task(task_id).error or "")
+
+    def test_at_whichever_await_one_comes_the_run_ends_or_goes_back(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also before its first step; and the child stays fit for others."""
+        steps = Steps()
+        for module in (async_pool, lanes):
+            monkeypatch.setattr(module, "unlisted", steps.unlisted)
+
+        @bench.handler(max_attempts=1)
+        async def h(ctx: Any) -> int:
+            await ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+            await asyncio.sleep(0)
+            return ctx.attempt
+
+        child = bench.child()
+        seen = []
+        while steps.cancelled:
+            task_id = bench.create()
+            steps.begin()
+            child.execute(None, [task_id])
+            until(lambda: child.inflight.empty)
+            task = bench.task(task_id)
+            seen.append((task.state.value, bench.effects(task_id), task.failures))
+
+        assert set(seen) == {("PENDING", 0, 0), ("SUCCEEDED", 1, 0)}, seen
+        assert seen[-1][0] == "SUCCEEDED"
+        assert len(seen) > 5
+
+
+class Steps:
+    """Tasks of the pool; at one of all their steps, a later one each time, comes a cancellation."""
+
+    def __init__(self) -> None:
+        self.at, self.step, self.cancelled = 0, 0, True
+
+    def begin(self) -> None:
+        self.at, self.step, self.cancelled = self.at + 1, 0, False
+
+    def unlisted(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        return asyncio.Task(Stepped(work, self), name=name)
+
+
+class Stepped(Coroutine[Any, Any, Any]):
+    """A coroutine that counts its steps."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], steps: Steps) -> None:
+        self.work, self.steps = work, steps
+
+    def send(self, value: Any) -> Any:
+        self.steps.step += 1
+        if self.steps.step != self.steps.at:
+            return self.work.send(value)
+        self.steps.cancelled = True
+        return self.work.throw(asyncio.CancelledError())
+
+    def throw(self, *error: Any) -> Any:
+        return self.work.throw(*error)
+
+    def close(self) -> None:
+        self.work.close()
+
+    def __await__(self) -> Any:
+        raise NotImplementedError

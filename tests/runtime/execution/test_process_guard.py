@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import os
+import resource
 import signal
 import sys
 import threading
@@ -14,7 +15,9 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from tasks_app.runtime.execution import process_guard
 from tasks_app.runtime.execution.process_guard import BROKEN_STATUS, ProcessGuard
+from tests.cases import in_one_test
 from tests.runtime.bench import Bench, effect
 from tests.waiting import until
 
@@ -65,8 +68,6 @@ def test_descriptors_that_were_closed_end_the_process() -> None:
 
 @pytest.mark.test_all
 def test_a_process_without_descriptors_is_unfit() -> None:
-    import resource
-
     def exhausts() -> None:
         aftermath = ProcessGuard(replaceable=True)
         resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
@@ -113,6 +114,83 @@ def test_an_alarm_of_the_handlers_own_does_not_ring_in_the_next_task(
         signal.setitimer(signal.ITIMER_REAL, 60)
 
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+@in_one_test("in_a_thread", [False, True])
+def test_no_timer_or_limit_that_a_handler_armed_outlives_it(in_a_thread: bool) -> None:
+    armed = set[str]()
+
+    class Later:
+        """In the place of ``faulthandler``, which does not tell what is armed."""
+
+        @staticmethod
+        def cancel_dump_traceback_later() -> None:
+            armed.discard("dump")
+
+    def arms() -> None:
+        with guard:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 60, 60)
+            signal.setitimer(signal.ITIMER_PROF, 60)
+            armed.add("dump")
+            resource.setrlimit(resource.RLIMIT_CPU, (soft, before[1]))
+
+    before = resource.getrlimit(resource.RLIMIT_CPU)
+    soft = int(time.process_time()) + 1_000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process_guard, "faulthandler", Later)
+        guard = ProcessGuard(replaceable=True)
+        thread = threading.Thread(target=arms)
+        (thread.start if in_a_thread else arms)()
+        if in_a_thread:
+            thread.join()
+        guard.close()
+
+    assert not any(signal.getitimer(signal.ITIMER_VIRTUAL) + signal.getitimer(signal.ITIMER_PROF))
+    assert armed == set()
+    assert resource.getrlimit(resource.RLIMIT_CPU) == before
+    assert not guard.unfit
+
+
+def test_a_profiler_keeps_the_timer_that_it_had_before() -> None:
+    signal.setitimer(signal.ITIMER_PROF, 60)
+    try:
+        guard = ProcessGuard(replaceable=True)
+        with guard:
+            pass
+        left, _ = signal.getitimer(signal.ITIMER_PROF)
+        guard.close()
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+    assert left > 0
+
+
+@pytest.mark.test_all
+def test_an_alarm_that_a_thread_left_kills_nobody_and_a_lowered_hard_limit_ends_the_process() -> (
+    None
+):
+    def rings() -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        ProcessGuard(replaceable=True)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        time.sleep(0.3)
+        os._exit(1)
+
+    def limits() -> None:
+        guard = ProcessGuard(replaceable=True)
+        patch = pytest.MonkeyPatch()
+        patch.setattr(resource, "setrlimit", refuses)  # as to those who are not root
+        with guard:
+            plain_setrlimit(resource.RLIMIT_CPU, (10_000, 10_000))
+        os._exit(1 if guard.unfit else 2)
+
+    plain_setrlimit = resource.setrlimit
+
+    def refuses(*_: object) -> None:
+        raise ValueError("not allowed to raise maximum limit")
+
+    assert status_of_a_fork(rings) == 1
+    assert status_of_a_fork(limits) == 1
 
 
 def test_a_thread_leaves_the_main_threads_alarm_alone(aftermath: ProcessGuard) -> None:

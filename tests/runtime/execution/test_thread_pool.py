@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from tasks_app.runtime.execution.invocation import Invocation
+from tasks_app.runtime.execution.run_shell import RunShell
+from tasks_app.runtime.execution.runner import Runner
+from tasks_app.runtime.handlers.context import TaskContext
+from tasks_app.runtime.inflight.inflight import InFlight
+from tasks_app.runtime.worker.child import Child
 from tests.runtime.bench import Bench, effect
+from tests.runtime.execution.warm_child import warm
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(60, method="thread")
@@ -147,3 +155,59 @@ def test_a_claim_is_for_all_threads(bench: Bench) -> None:
         child.executor.next_group()
 
     assert child.executor.next_group() == 8  # 0.2 s of work for each
+
+
+def carried(child: Child, lane: str, task_id: int) -> None:
+    if lane == "threads":
+        child.threads.start()
+        child.executor.fetcher.claim([task_id])
+    else:
+        with suppress(MemoryError):
+            child.execute(None, [task_id])
+    until(lambda: child.inflight.empty)
+
+
+@pytest.mark.parametrize("lane", ["plain", "fast", "batch", "threads", "async"])
+def test_whichever_way_a_run_is_left_it_ends_or_goes_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, lane: str
+) -> None:
+    """An error of ours breaks it off; then the lane carries out another."""
+
+    async def waits(ctx: Any) -> int:
+        return ctx.attempt
+
+    def works(ctx: Any) -> int:
+        return ctx.attempt
+
+    def breaks(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    options = {"commit": "batch"} if lane == "batch" else {}
+    bench.handler(**options)(waits if lane == "async" else works)
+    child = bench.child(extra_threads=int(lane == "threads"), together=lane != "plain")
+    if lane in ("fast", "batch"):
+        warm(child)
+    for part, name in (
+        (RunShell, "start"),
+        (RunShell, "learn"),
+        (Runner, "attempt"),
+        (Runner, "_attempt"),
+        (TaskContext, "__init__"),
+        (Invocation, "make"),
+        (InFlight, "collect"),
+    ):
+        task_id = bench.create()
+        with monkeypatch.context() as patch:
+            patch.setattr(part, name, breaks)
+            carried(child, lane, task_id)
+        after = bench.create()
+        carried(child, lane, after)
+
+        task = bench.task(task_id)
+        way = f"{part.__name__}.{name}"
+        assert (task.state.value, task.failures > 0) in {
+            ("PENDING", False),
+            ("PENDING", True),
+            ("SUCCEEDED", False),
+        }, way
+        assert bench.state(after) == "SUCCEEDED", way

@@ -6,6 +6,7 @@ import threading
 from datetime import UTC, datetime
 from uuid import uuid4
 
+from tasks_app.domain.handlers.settlement import BROKEN_OFF, OUTCOME_UNKNOWN
 from tasks_app.domain.tasks.run import ClaimedTask, Fence, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.runtime.inflight.inflight import InFlight
@@ -323,13 +324,50 @@ def lonely(number: int) -> ClaimedTask:
     return task(number)._replace(crashes=1)
 
 
+def test_a_run_whose_thread_is_dead_goes_back_and_one_at_most_once_is_unknown() -> None:
+    inflight = InFlight()
+    usual, once = task(1), task(2)._replace(at_most_once=True)
+    for claimed in (usual, once):
+        inflight.receive([claimed])
+        thread = threading.Thread(target=inflight.start_next)
+        thread.start()
+        thread.join()
+        (run,) = inflight.running()
+        inflight.leave_unowned()
+        inflight.leave(run)  # its lane may do so, too
+
+    assert [(item.fence, item.suspect) for item in inflight.returning()] == [
+        (usual.fence, BROKEN_OFF)
+    ]
+    (settlement,) = inflight.finished()
+    assert (settlement.fence, settlement.event) == (once.fence, Event.FAIL)
+    assert settlement.cause is not None
+    assert settlement.cause.kind == OUTCOME_UNKNOWN
+    assert inflight.running() == []
+
+
+def test_who_carries_out_a_run_owns_it_and_leaves_none_that_has_ended() -> None:
+    inflight = InFlight()
+    inflight.receive([task(1), task(2)])
+    first, second = inflight.start_next(), inflight.start_next()
+    assert first is not None
+    assert second is not None
+
+    inflight.collect(done(first.task))
+    inflight.leave(first)
+    inflight.leave_unowned()
+
+    assert inflight.returning() == []
+    assert inflight.running() == [second]
+
+
 def test_who_loses_its_connection_right_after_everybody_did_is_not_suspected() -> None:
     inflight = InFlight()
     first, second = task(1), task(2)
     inflight.receive([first, second])
     for claimed in (first, second):
         inflight.start_next()
-        inflight.give_back(claimed, LEASE, suspect=True)
+        inflight.give_back(claimed, LEASE, suspect="lost")
         inflight.acquit()
 
-    assert [item.suspect for item in inflight.returning()] == [False, False]
+    assert [item.suspect for item in inflight.returning()] == ["", ""]
