@@ -24,6 +24,7 @@ from tasks_app.domain.handlers.settlement import (
 )
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.large_values.reference import check_no_reference
+from tasks_app.domain.tasks.erased import check_not_erased
 from tasks_app.domain.tasks.error_text import cause_of
 from tasks_app.domain.tasks.masks import MASK, masks_of
 from tasks_app.domain.tasks.payload import encode_object
@@ -100,6 +101,7 @@ class FailurePolicy:
             )
             check_no_token(payload)
             check_no_reference(payload)
+            check_not_erased(payload)
             if self._invocation.secrecy.covers(task, spec):
                 payload = self._invocation.secrecy.new_payload(payload, task.name)
             self._invocation.lane(spec).aside(lambda: self._write_payload(task, payload))
