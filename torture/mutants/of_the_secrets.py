@@ -153,10 +153,18 @@ SECRETS = (
         "masks: errors",
         "No error text that is stored quotes a masked value.",
         "tasks_app/runtime/execution/failure_policy.py",
-        "cause = self._masked(cause_of(error), task)",
+        "cause = self._masked(error, task)",
         "cause = cause_of(error)",
         "tests/runtime/encryption/test_masking.py::"
         "test_no_error_text_quotes_it_wherever_it_is_stored",
+    ),
+    mutant(
+        "masks: server",
+        "Nothing is stored of what a database adds to a text, whose values it cuts.",
+        "tasks_app/runtime/execution/failure_policy.py",
+        "text = primary(cause.message, error)",
+        "text = cause.message",
+        "tests/runtime/encryption/test_masking.py::test_nothing_is_stored_of_what_the_database_cut",
     ),
     mutant(
         "masks: readers",
