@@ -75,6 +75,12 @@ POOL = """
 `task_pool()` returns what the name of the pool is made of. Messages carry that name, so that two
 pools on one broker do not run each other's tasks.
 
+## task_group_extend
+
+`task_group_extend(to_group, members)` lets a group wait for more tasks, with the rights of the
+owner: a producer's role may change nothing else of a group. False: the group is over, or there is
+none.
+
 ## task_notify
 
 `task_notify()` is for the trigger of `tasks-app notify install`, which tells workers by NOTIFY
