@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from itertools import groupby
+from typing import Any
 
 from sqlalchemy import Connection, text
 
 from documents.source import cell, generated
+from tasks_app.pool.operations.user_values import USER_VALUES, Erased
 
 ABOUT = r"""
 Alembic owns the tables (`migrations/`). `tasks-app migrate` brings them up to date, in the schema
@@ -19,6 +21,11 @@ the statements.
 The table in which a task's row lies is half of its state: `task_pending` (PENDING, RUNNING),
 `task_completed` (SUCCEEDED, SKIPPED, CANCELLED, EXPIRED) or `task_error` (FAILED). An id lies in
 exactly one of them. `psql` shows the same texts: `\d+ task_pending`.
+
+*Values* stands at each column that may hold a value of a user, or a key: whether
+[`tasks-app erase`](operations/secrets.md#erase) takes them away, whether people see them
+[masked](operations/secrets.md#mask), whether they are [encrypted](operations/secrets.md#encrypt) of
+tasks that are, and whether [`tasks-app export`](operations/moving.md) takes them along.
 """
 SEE = {
     "task_queue": "[queues](operations/queues.md)",
@@ -68,11 +75,23 @@ POOL = """
 `task_pool()` returns what the name of the pool is made of. Messages carry that name, so that two
 pools on one broker do not run each other's tasks.
 
+## task_group_extend
+
+`task_group_extend(to_group, members)` lets a group wait for more tasks, with the rights of the
+owner: a producer's role may change nothing else of a group. False: the group is over, or there is
+none.
+
 ## task_notify
 
 `task_notify()` is for the trigger of `tasks-app notify install`, which tells workers by NOTIFY
 which queues got a task that is due ([tasks created in SQL](operations/hints.md)).
 """
+ERASED = dict.fromkeys(Erased, "erased") | {
+    Erased.LEFT: "left while something is to run",
+    Erased.KEPT: "not erased",
+}
+PROTECTED = ("masked", "encrypted", "exported")
+_VALUES = {value.name: value for value in USER_VALUES}
 _TABLES = text("""
     SELECT c.oid, c.relname AS name, c.relkind AS kind, obj_description(c.oid, 'pg_class') AS about
     FROM pg_class c
@@ -110,7 +129,7 @@ def page(connection: Connection) -> str:
         lines += [f"## {table.name}", "", f"{view}{table.about}{see}", ""]
         lines += ["| column | type | meaning |", "|---|---|---|"]
         lines += [
-            f"| `{row.name}` | {_short(row.kind)} | {cell(row.about or '')} |"
+            f"| `{row.name}` | {_short(row.kind)} | {cell(_meaning(row))} |"
             for row in columns[table.name]
         ]
         lines += ["", *_index_lines(indexes.get(table.name, []))]
@@ -124,6 +143,14 @@ def uncommented(connection: Connection) -> list[str]:
     return [row.name for row in tables if not row.about] + [
         f"{row.table}.{row.name}" for row in columns if not row.about
     ]
+
+
+def _meaning(row: Any) -> str:
+    """Return what a column is, and of one with users' values what protects them."""
+    value = _VALUES.get(f"{row.table}.{row.name}")
+    said = [] if value is None else [ERASED[value.erased]]
+    said += [word for word in PROTECTED if value and getattr(value, word)]
+    return " ".join(filter(None, (row.about, said and f"*Values: {', '.join(said)}.*")))
 
 
 def _place(name: str) -> int:

@@ -48,7 +48,32 @@ def upgrade() -> None:
         PRIMARY KEY (group_id, no)
     )
     """)
+    # Who only creates tasks may let a group wait for more, and change nothing else of it.
+    op.execute("""
+    CREATE FUNCTION task_group_extend(to_group bigint, members bigint[]) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER AS $$
+    BEGIN
+        UPDATE task_group g SET total = g.total + cardinality(members)
+        WHERE g.id = to_group AND g.outcome IS NULL;
+        IF NOT FOUND THEN
+            RETURN false;
+        END IF;
+        INSERT INTO task_group_ids (group_id, no, ids)
+        SELECT to_group, coalesce(max(i.no) + 1, 0), members
+        FROM task_group_ids i WHERE i.group_id = to_group;
+        RETURN true;
+    END $$
+    """)
+    # Last of all what a caller may have made: its temporary tables would be found first.
+    op.execute("""
+    DO $$ BEGIN EXECUTE format(
+        'ALTER FUNCTION task_group_extend(bigint, bigint[]) SET search_path TO %I, pg_temp',
+        current_schema);
+    END $$
+    """)
+    op.execute("REVOKE ALL ON FUNCTION task_group_extend(bigint, bigint[]) FROM PUBLIC")
 
 
 def downgrade() -> None:
+    op.execute("DROP FUNCTION task_group_extend(bigint, bigint[])")
     op.execute("DROP TABLE task_group_ids, task_group")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
+from itertools import chain
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from tasks_app.domain.operations.selection import Action
 from tasks_app.pool.connection.clock import instant
@@ -20,6 +21,7 @@ from tasks_app.runtime.large_values.values import large_values
 
 STEP = 500
 """Tasks in one transaction."""
+ROUNDS = 10
 
 
 @dataclass(slots=True)
@@ -41,6 +43,10 @@ class Receipt:
     """Tasks that were left, because they are still to run."""
     running: int = 0
     """Tasks that were left, because they run."""
+    callbacks: int = 0
+    """Groups that go on and are to call such a task."""
+    schedules: tuple[str, ...] = ()
+    """That make such tasks, and hold what they are made of."""
     open_bulks: tuple[int, ...] = ()
     """Bulks whose lines in the audit were left, because they go on."""
     audit: int | None = None
@@ -48,19 +54,19 @@ class Receipt:
 
     @property
     def complete(self) -> bool:
-        return not (self.waiting or self.running or self.open_bulks)
+        left = (self.waiting, self.running, self.callbacks, self.schedules, self.open_bulks)
+        return not any(left)
 
 
 def preview_erasure(
     engine: Engine, biz_keys: Sequence[str], subject: str | None, *, by: str = "", why: str = ""
 ) -> Receipt:
     """Return which tasks are meant; nothing is written."""
+    whose = rows.Whose(biz_keys, subject)
     with engine.begin() as connection:
-        meant = rows.find(connection, biz_keys, subject)
-        receipt = _receipt(instant(connection), biz_keys, subject, by, why)
-        receipt.open_bulks = tuple(rows.open_bulks(connection, meant.over, biz_keys))
-    receipt.tasks, receipt.waiting = len(meant.over), len(meant.waiting)
-    receipt.running = len(meant.running)
+        receipt = _receipt(instant(connection), whose, by, why)
+        meant = _note_left(connection, receipt, whose)
+    receipt.tasks = len(meant.over)
     return receipt
 
 
@@ -75,33 +81,36 @@ def erase(
 ) -> Receipt:
     """Erase what tasks hold that are over, and say so in the audit.
 
-    ``cancel``: those that wait are cancelled first, and those that run are told to stop. What still
-    waits or runs is left and counted: call it again when that is over.
+    ``cancel``: those that wait are cancelled first, those that groups are to call are skipped, and
+    those that run are told to stop. What still waits or runs is left and counted: call it again
+    when that is over.
 
     Raises:
         SchemaError: this role may not.
         LargeStoreError: the object store does not answer. Call it again.
     """
+    whose = rows.Whose(biz_keys, subject)
     with engine.begin() as connection:
         rows.check_may_erase(connection)
-    cancelled = _cancel(engine, biz_keys, subject, by) if cancel else 0
-    with engine.begin() as connection:
-        meant = rows.find(connection, biz_keys, subject)
-        receipt = _receipt(instant(connection), biz_keys, subject, by, why)
-    changed = Counter[str]()
-    for ids in _steps(meant.over):
+        receipt = _receipt(instant(connection), whose, by, why)
+    changed, done = Counter[str](), set[int]()
+    with engine.begin() as connection:  # first: cancelled members may end their groups
+        changed["task_group"] = rows.erase_callbacks(connection, whose, open_too=cancel)
+    if cancel:
+        receipt.cancelled = _cancel(engine, whose, by)
+    for _ in range(ROUNDS):  # tasks end meanwhile, or come back
         with engine.begin() as connection:
-            objects = outside(connection, ids)
-        if objects:  # first: once the rows are gone, nobody knows whose they are
-            large_values().remove(objects)
-        with engine.begin() as connection:
-            changed.update(rows.erase(connection, ids))
+            over = [id_ for id_ in rows.find(connection, whose).over if id_ not in done]
+        if not over:
+            break
+        for ids in _steps(over):
+            done.update(_erase(engine, ids, changed))
     with engine.begin() as connection:
-        changed["task_audit"] = rows.erase_audit(connection, meant.over, biz_keys)
-        left = rows.find(connection, biz_keys, subject)
-        receipt.tasks, receipt.rows, receipt.cancelled = len(meant.over), dict(changed), cancelled
-        receipt.waiting, receipt.running = len(left.waiting), len(left.running)
-        receipt.open_bulks = tuple(rows.open_bulks(connection, meant.over, biz_keys))
+        ids = sorted(done)
+        changed["task_audit"] = rows.erase_audit(connection, ids, biz_keys)
+        meant = _note_left(connection, receipt, whose, done)
+        receipt.running += len(set(meant.over) - done)  # what moved in each round
+        receipt.tasks, receipt.rows = len(done), dict(changed)
         what = {"biz_keys": list(biz_keys), "subject_sha256": receipt.subject_sha256, "for": why}
         answers = {**changed, "waiting": receipt.waiting, "running": receipt.running}
         receipt.audit = note(
@@ -109,16 +118,42 @@ def erase(
             "erase",
             {word: value for word, value in what.items() if value},
             who=by,
-            number=len(meant.over),
-            ids=meant.over,
+            number=len(ids),
+            ids=ids,
             answers=answers,
         )
     return receipt
 
 
-def _cancel(engine: Engine, biz_keys: Sequence[str], subject: str | None, by: str) -> int:
+def _erase(engine: Engine, ids: Sequence[int], changed: Counter[str]) -> list[int]:
+    """Erase some tasks; return those that were still over."""
     with engine.begin() as connection:
-        meant = rows.find(connection, biz_keys, subject)
+        found = rows.erase_rows(connection, ids)
+        done = sorted(chain.from_iterable(found.values()))
+        objects = outside(connection, done)
+        if objects:  # first: once the rows are gone, nobody knows whose they are
+            large_values().remove(objects)
+        changed.update({table: len(ids) for table, ids in found.items()})
+        changed.update(rows.erase_beside(connection, done))
+    return done
+
+
+def _note_left(
+    connection: Connection, receipt: Receipt, whose: rows.Whose, done: Collection[int] = ()
+) -> rows.Meant:
+    """Note what is left; return what is meant."""
+    meant = rows.find(connection, whose)
+    receipt.waiting, receipt.running = len(meant.waiting), len(meant.running)
+    receipt.callbacks = rows.to_call(connection, whose)
+    receipt.schedules = tuple(rows.schedules(connection, whose))
+    ids = sorted({*meant.over, *done})
+    receipt.open_bulks = tuple(rows.open_bulks(connection, ids, whose.biz_keys))
+    return meant
+
+
+def _cancel(engine: Engine, whose: rows.Whose, by: str) -> int:
+    with engine.begin() as connection:
+        meant = rows.find(connection, whose)
     done = 0
     for ids in _steps(sorted(meant.waiting + meant.running)):
         with engine.begin() as connection:
@@ -134,8 +169,6 @@ def _steps(ids: Sequence[int]) -> Iterator[Sequence[int]]:
         yield ids[start : start + STEP]
 
 
-def _receipt(
-    at: datetime, biz_keys: Sequence[str], subject: str | None, by: str, why: str
-) -> Receipt:
-    digest = None if subject is None else sha256(subject.encode()).hexdigest()
-    return Receipt(at, by, why, tuple(biz_keys), digest)
+def _receipt(at: datetime, whose: rows.Whose, by: str, why: str) -> Receipt:
+    digest = None if whose.subject is None else sha256(whose.subject.encode()).hexdigest()
+    return Receipt(at, by, why, tuple(whose.biz_keys), digest)

@@ -11,7 +11,7 @@ from documents import schema
 from tests.docs.reading import first_column, section, text_of
 
 PAGE = text_of("docs/schema.md")
-FUNCTIONS = {"task_create", "task_pool", "task_notify"}
+FUNCTIONS = {"task_create", "task_pool", "task_group_extend", "task_notify"}
 _TABLES = text("""
     SELECT c.relname FROM pg_class c WHERE c.relnamespace = CAST(current_schema AS regnamespace)
       AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition AND c.relname LIKE 'task%'

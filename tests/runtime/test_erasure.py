@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import json
 from hashlib import sha256
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
-from tasks_app import TaskContext, hold_task, requeue_task, run_bulk, start_bulk
+from tasks_app import (
+    Group,
+    NewTask,
+    TaskContext,
+    create_group,
+    create_schedule,
+    hold_task,
+    requeue_task,
+    run_bulk,
+    start_bulk,
+)
+from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.large_values.reference import LargePayload
 from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.pool.operations import erase as pool_erase
+from tasks_app.pool.operations.audit import note
+from tasks_app.pool.operations.user_values import USER_VALUES, Erased
+from tasks_app.pool.tables import TABLES
+from tasks_app.pool.tasks.large_values import keep
+from tasks_app.pool.tasks.log_lines import LinesOfRun, keep_lines, read_lines
 from tasks_app.runtime.erasure import erase, preview_erasure
 from tests.runtime.bench import Bench
-from tests.runtime.encryption.test_runs import DUMPED, OLD
+from tests.runtime.encryption.test_runs import OLD
 from tests.waiting import until
 
 CANARY = "canary-4711"
@@ -23,8 +41,7 @@ def dumped(bench: Bench) -> str:
     with bench.engine.connect() as connection:
         return "\n".join(
             f"{table}: {row}"
-            for table in DUMPED
-            if table != "task_fingerprint"  # of the class and place
+            for table in TABLES
             for row in connection.execute(
                 text(f"SELECT to_jsonb(t)::text FROM {table} t")
             ).scalars()
@@ -68,7 +85,7 @@ def test_nothing_is_left_of_what_they_held(bench: Bench, by: str) -> None:
     assert bench.states(ids) == states == ["SUCCEEDED", "FAILED"]
     done, failed = map(bench.task, ids)
     assert set(done.payload) == set(done.result) == set(failed.payload) == {"$erased"}
-    assert failed.error == "ValueError: erased"
+    assert failed.error == "erased"
     assert done.sub_status == failed.sub_status == "erased"
     assert (done.attempt, done.biz_key) == (2, "customer:7")
     assert (receipt.tasks, receipt.complete) == (2, True)
@@ -142,15 +159,16 @@ def test_what_runs_is_told_and_left(bench: Bench) -> None:
 
 
 @pytest.mark.test_all
-def test_a_second_time_changes_nothing(bench: Bench) -> None:
+def test_a_second_time_takes_what_has_come_since(bench: Bench) -> None:
     ids = ended(bench, biz_key="customer:7")
     erase(bench.engine, ["customer:7"], None)
-    before = [bench.task(task_id) for task_id in ids]
+    bench.sql(f'UPDATE task_completed SET result = \'{{"card": "{CANARY}"}}\' RETURNING id')
 
     again = erase(bench.engine, ["customer:7"], None)
 
-    assert set(again.rows.values()) == {0}
-    assert [bench.task(task_id) for task_id in ids] == before
+    assert (again.tasks, again.complete) == (2, True)
+    assert CANARY not in dumped(bench)
+    assert bench.states(ids) == ["SUCCEEDED", "FAILED"]
 
 
 @pytest.mark.test_all
@@ -207,12 +225,173 @@ def test_the_reasons_that_operators_gave_go_out_of_the_trail(
 def test_a_task_that_is_requeued_meanwhile_is_not_touched(bench: Bench) -> None:
     (task_id, _) = ended(bench, biz_key="customer:7")
     with bench.engine.begin() as connection:
-        meant = pool_erase.find(connection, ["customer:7"], None)
+        meant = pool_erase.find(connection, pool_erase.Whose(["customer:7"]))
     with bench.engine.begin() as connection:
         requeue_task(connection, task_id)
 
     with bench.engine.begin() as connection:
-        changed = pool_erase.erase(connection, meant.over)
+        changed = pool_erase.erase_rows(connection, meant.over)
 
-    assert (changed["task_completed"], changed["task_error"]) == (0, 1)
+    assert changed == {"task_completed": [], "task_error": meant.over[1:]}
     assert bench.task(task_id).payload == {"card": CANARY}
+
+
+WHOSE = {"biz_key": "customer:7", "headers": {"subject": "anna"}}
+
+
+def in_sql(value: object) -> str:
+    return f"'{json.dumps(value)}'"
+
+
+STANDS = in_sql({"$erased": CANARY, "note": CANARY})
+"""A user may have such a key."""
+ABOUT_HER = in_sql({"subject": "anna", "note": CANARY})
+FILLED = {
+    "text": f"'{CANARY}'",
+    "jsonb": STANDS,
+    "ARRAY": f"ARRAY['{CANARY}']",
+    "task_worker.running": f"""(
+        SELECT jsonb_agg(jsonb_build_object('id', c.id, 'note', '{CANARY}'))
+        FROM task_all c WHERE c.biz_key = 'customer:7')""",
+    "task_log.lines": in_sql([["2026-01-01T00:00:00Z", "INFO", CANARY]]),
+    "task_audit.what": in_sql({"why": CANARY, "error_text": CANARY}),
+    "task_group.then_row": f"jsonb_set(then_row, '{{payload}}', {STANDS})",
+    "task_group.on_failure": f"jsonb_set(on_failure, '{{headers}}', {ABOUT_HER})",
+}
+"""By column, or by its type."""
+
+
+def grouped(bench: Bench) -> Group:
+    """A group that calls a task of somebody, whichever way it ends."""
+    bench.handler("member")(lambda ctx, payload: None)
+    with bench.engine.begin() as connection:
+        then, failed = NewTask("t", {"card": CANARY}, **WHOSE), NewTask("t", {}, **WHOSE)
+        return create_group(connection, [NewTask("member")], then=then, on_failure=failed)
+
+
+@pytest.mark.test_all
+@pytest.mark.parametrize("by", ["biz_key", "subject"])
+def test_no_column_keeps_a_value_that_the_list_says_is_erased(bench: Bench, by: str) -> None:
+    (done, failed) = ended(bench, biz_key="customer:7")
+    grouped(bench)
+    bench.drain()
+    bench.sql("""
+        INSERT INTO task_worker (owner, node, queues, handlers, running, started_at, seen_at)
+            VALUES ('w', 'n', '{}', '{}', '[]', now(), now());
+        INSERT INTO task_fingerprint (fingerprint, kind, message)
+            SELECT DISTINCT fingerprint, '', '' FROM task_attempt;
+        INSERT INTO task_alert (key, fact, advice)
+            SELECT 'new-error:' || encode(fingerprint, 'hex'), '', '' FROM task_fingerprint""")
+    with bench.engine.begin() as connection:
+        note(connection, "edit", {"why": "-"}, patch={"-": 1}, ids=[done, failed])
+        keep(connection, LargePayload.of("{}", encrypted=False), failed, "payload")
+    erased = [v for v in USER_VALUES if v.erased not in (Erased.LEFT, Erased.KEPT)]
+    for value in erased:
+        kind = bench.sql(
+            "SELECT data_type FROM information_schema.columns "
+            "WHERE table_name = :table AND column_name = :column",
+            table=value.table,
+            column=value.column,
+        )
+        fill = FILLED.get(value.name, FILLED.get(kind))
+        bench.sql(f"UPDATE {value.table} SET {value.column} = {fill}")
+        found = f"SELECT count(*) FROM {value.table} WHERE {value.column}::text LIKE '%{CANARY}%'"
+        assert bench.sql(found) > 0, value.name
+    if by == "subject":  # which the headers say
+        for pool in ("task_completed", "task_error"):
+            bench.sql(f"UPDATE {pool} SET headers = {ABOUT_HER}")
+
+    keys, subject = (["customer:7"], None) if by == "biz_key" else ([], "anna")
+    receipt = erase(bench.engine, keys, subject)
+
+    assert [line for line in dumped(bench).splitlines() if CANARY in line] == []
+    assert receipt.complete
+
+
+@pytest.mark.test_all
+@pytest.mark.parametrize("by", ["biz_key", "subject"])
+def test_a_callback_is_left_or_skipped_and_brings_nothing_back(bench: Bench, by: str) -> None:
+    keys, subject = (["customer:7"], None) if by == "biz_key" else ([], "anna")
+    group = grouped(bench)
+
+    left = erase(bench.engine, keys, subject)
+    assert (left.callbacks, left.complete) == (1, False)
+    assert preview_erasure(bench.engine, keys, subject).callbacks == 1
+    assert CANARY in bench.sql("SELECT then_row::text FROM task_group")
+    done = erase(bench.engine, keys, subject, cancel=True)
+    assert (done.callbacks, done.complete) == (0, True)
+    bench.drain()
+
+    assert bench.state(group.callback_id) == "SKIPPED"
+    assert CANARY not in dumped(bench)
+
+
+def test_a_group_that_a_cancelled_member_ends_calls_nobody(bench: Bench) -> None:
+    with bench.engine.begin() as connection:
+        calls = NewTask("t", {"card": CANARY}, **WHOSE)
+        create_group(connection, [NewTask("t", **WHOSE)], on_failure=calls)
+
+    done = erase(bench.engine, ["customer:7"], None, cancel=True)
+    bench.drain()
+    again = erase(bench.engine, ["customer:7"], None)
+
+    assert (done.waiting, again.complete) == (1, True)
+    assert CANARY not in dumped(bench)
+
+
+def test_a_schedule_that_makes_such_tasks_is_named(bench: Bench) -> None:
+    with bench.engine.begin() as connection:
+        create_schedule(connection, "s", "t", {"card": CANARY}, every="1d", **WHOSE)
+        create_schedule(connection, "other", "t", every="1d", biz_key="customer:8")
+
+    for whose in ((["customer:7"], None), ([], "anna")):
+        receipt = erase(bench.engine, *whose, cancel=True)
+        assert (receipt.schedules, receipt.complete) == (("s",), False)
+
+
+def test_log_lines_that_come_late_are_not_kept(bench: Bench) -> None:
+    (task_id, _) = ended(bench, biz_key="customer:7")
+    erase(bench.engine, ["customer:7"], None)
+
+    with bench.engine.begin() as connection:
+        lines = json.dumps([["2026-01-01T00:00:00Z", "INFO", CANARY]])
+        keep_lines(connection, [LinesOfRun(task_id, attempt, lines, 0) for attempt in (1, 2)])
+        assert read_lines(connection, task_id) == []
+
+    assert CANARY not in dumped(bench)
+
+
+def test_what_comes_back_and_ends_meanwhile_is_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two statements of the erasure, as another process would."""
+    (task_id, _) = ended(bench, biz_key="customer:7")
+    find, tried = pool_erase.find, []
+
+    def requeued(connection: Any, whose: Any) -> Any:
+        meant = find(connection, whose)
+        if not tried:
+            with bench.engine.begin() as other:
+                requeue_task(other, task_id)
+        elif len(tried) == 1:
+            bench.drain()  # and it ends once more, with all that it holds
+        tried.append(meant)
+        return meant
+
+    monkeypatch.setattr(pool_erase, "find", requeued)
+    receipt = erase(bench.engine, ["customer:7"], None)
+
+    assert (receipt.tasks, receipt.running, receipt.complete) == (1, 1, False)
+    assert erase(bench.engine, ["customer:7"], None).complete
+    assert CANARY not in dumped(bench)
+
+
+def test_a_payload_with_such_a_key_of_its_own_reaches_its_handler(bench: Bench) -> None:
+    bench.handler("t")(lambda ctx, payload: bench.runs.append(payload))
+    payload = {"$erased": CANARY, "beside it": 1}
+    bench.create(payload=payload)
+    bench.drain()
+
+    assert bench.runs == [payload]
+    with pytest.raises(InvalidTaskError, match=r"payload\.\$erased is alone"):
+        bench.create(payload={"$erased": CANARY})

@@ -18,7 +18,11 @@ from tasks_app.runtime.erasure import erase as carry_out
 @click.command()
 @click.option("--biz-key", "biz_keys", multiple=True, help="Tasks of this business object.")
 @click.option("--subject", help='Tasks whose headers say {"subject": …}. Reads every row.')
-@click.option("--cancel", is_flag=True, help="Cancel those that wait first, tell those that run.")
+@click.option(
+    "--cancel",
+    is_flag=True,
+    help="Cancel those that wait first, skip those that groups will call, tell those that run.",
+)
 @click.option("--why", default="", help="Kept in the receipt and in the audit.")
 @click.option("--dry-run", "preview", is_flag=True, help="Only count what is meant.")
 @output.as_json
@@ -34,8 +38,8 @@ def erase(
     """Remove what tasks that are over hold; print a receipt.
 
     Payloads, headers, results and texts go. Rows, outcomes and keys stay. Only the owner of the
-    tables may. Exit 1: something was left, because it still waits, runs or goes on. Backups and
-    log files are out of reach.
+    tables may. Exit 1: something was left, because it still waits, runs, is to be created or goes
+    on. Backups and log files are out of reach.
     """
     if not (biz_keys or subject):
         raise click.UsageError("Say which tasks: --biz-key KEY, or --subject WHOM.")
@@ -65,5 +69,10 @@ def _print(receipt: Receipt, *, preview: bool) -> None:
         click.echo(f"{count(receipt.waiting, 'task')} left, still to run: --cancel", err=True)
     if receipt.running:
         click.echo(f"{count(receipt.running, 'task')} left, running: try again later", err=True)
+    if receipt.callbacks:
+        groups = count(receipt.callbacks, "group")
+        click.echo(f"{groups} left, still to call such a task: --cancel", err=True)
+    for name in receipt.schedules:
+        click.echo(f"schedule {name} makes such tasks: tasks-app schedules remove {name}", err=True)
     for bulk in receipt.open_bulks:
         click.echo(f"bulk {bulk} goes on, its lines were left: tasks-app rest {bulk}", err=True)

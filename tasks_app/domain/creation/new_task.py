@@ -13,6 +13,7 @@ from tasks_app.domain.encryption.envelope import BEGIN, check_no_token
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.large_values import reference
+from tasks_app.domain.tasks import erased
 from tasks_app.domain.tasks.option_checks import key, limit_keys
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.payload import encode_object, encode_plain
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     P = TypeVar("P")
 
-_BEGINS = (BEGIN, reference.BEGIN)
+_BEGINS = (BEGIN, reference.BEGIN, erased.BEGIN)
 _NO_OPTIONS: Mapping[str, Any] = {}
 _KEYS = frozenset(KEYS)
 _NO_KEYS: tuple[str | None, ...] = (None,) * len(KEYS)
@@ -105,6 +106,7 @@ def validate(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow:
     if payload.startswith(_BEGINS):
         check_no_token(payload)
         reference.check_no_reference(payload)
+        erased.check_not_erased(payload)
     return tuple.__new__(TaskRow, (payload, *keys, terms))  # the class takes longer
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from tasks_app.domain.tasks.run import Cause
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
 LONGEST_KIND = 200
@@ -24,7 +25,10 @@ LONGEST_TRACEBACK = 8_000
 LONGEST_FRAME = 2_000
 MOST_FRAMES = 40
 _TRACEBACK = vars(BaseException)["__traceback__"]
-"""The real attribute: a class may have a property of that name, which raises."""
+_CAUSE, _CONTEXT = (vars(BaseException)[name] for name in ("__cause__", "__context__"))
+"""The real attributes: a class may have properties of these names, which raise."""
+_LINE_END = re.compile(r"\n|\\n")
+"""In a text, or in the ``repr`` of one."""
 _OURS = f"{Path(__file__).parents[2]}{os.sep}"
 """Our own frames are left out: they are the same each time."""
 
@@ -40,6 +44,32 @@ def cause_of(error: BaseException) -> Cause:
         _shown(_message(error), LONGEST_MESSAGE),
         _frames(_TRACEBACK.__get__(error)),
     )
+
+
+def primary(text: str, error: BaseException) -> str:
+    """Return an error's text without what a database added to it, or to an error behind it.
+
+    DETAIL, CONTEXT and the like quote rows and statements, whose values they cut.
+    """
+    try:
+        for each in _chain(error):
+            diag = getattr(each, "diag", None)
+            if diag is not None:
+                for part in (diag.message_detail, diag.context, diag.internal_query):
+                    text = text.replace(part, "***") if part else text
+                text = _LINE_END.split(text, maxsplit=1)[0]
+    except Exception:
+        return "***"
+    return text
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, its causes, and what was being handled when it was raised."""
+    found: list[BaseException] = [error]
+    for each in found:  # which grows
+        behind = (_CAUSE.__get__(each), _CONTEXT.__get__(each), *getattr(each, "exceptions", ()))
+        found += [one for one in behind if one is not None and one not in found]
+    return iter(found)
 
 
 def brief(error: BaseException) -> str:

@@ -21,6 +21,10 @@ SHORTEST_SECRET = 3
 _RULE = re.compile(r"(?:[^\s,:]+:)*[^\s,:.[]+(?:\.[^\s,:.[]+)*")
 _QUOTED_INPUT = re.compile(r"input_value=.*(?=, input_type=)")
 """In texts of pydantic, which leaves out the middle of a long value: so it is not found by it."""
+_BY_SERVER = re.compile(
+    r"(?:\n|\\n)\s*(?:DETAIL|HINT|CONTEXT|QUERY|LINE \d+|\[SQL|\[parameters):.*", re.DOTALL
+)
+"""What a database and SQLAlchemy add to a text. They cut values in the middle, too."""
 _CUT = "…"
 """At the end of a text that is longer."""
 
@@ -66,7 +70,7 @@ class Masks:
         """Return a text without the values that are masked in this payload."""
         if not self.covers(name):
             return text
-        return without(text, _masked(payload, self._paths(name)))
+        return without(_BY_SERVER.sub("", text), _masked(payload, self._paths(name)))
 
     def _paths_of(self, name: str) -> frozenset[Path]:
         return frozenset(path for pattern, path in self._rules if fnmatchcase(name, pattern))

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.coordination.groups import GroupRow
 from tasks_app.domain.errors import TasksError
 from tasks_app.pool.groups.count import called, locking
-from tasks_app.pool.tables import GROUP, GROUP_IDS, NOW, PENDING
+from tasks_app.pool.tables import EXTEND, GROUP, GROUP_IDS, NOW, PENDING
 
 PAGE = 1_000
 """Ids of members in one row."""
@@ -24,23 +24,19 @@ _IDS = text(f"""
     SELECT {_next(GROUP)} AS group_id,
         CASE WHEN CAST(:calls AS boolean) THEN {_next(PENDING)} END AS callback_id
 """)
-_EXTEND = text(f"""
-    UPDATE {GROUP} g SET total = g.total + cardinality(CAST(:ids AS bigint[]))
-    WHERE g.id = :id AND g.outcome IS NULL RETURNING g.id
-""")
-_ENTER_MORE = text(f"""
-    INSERT INTO {GROUP_IDS} (group_id, no, ids)
-    SELECT :id, coalesce(max(i.no) + 1, 0), CAST(:ids AS bigint[])
-    FROM {GROUP_IDS} i WHERE i.group_id = :id
-""")
+_EXTEND = text(f"SELECT {EXTEND}(:id, CAST(:ids AS bigint[]))")
+# A producer may not read callbacks, its own included: it has them at hand.
 _INSERT = text(f"""
-    WITH counted AS (
+    WITH inserted AS (
         INSERT INTO {GROUP} (id, total, enough, fail_fast, then_row, on_failure, callback_id,
             part_of, created_at, counted_at)
         VALUES (:id, :total, CAST(:enough AS integer), :fail_fast, CAST(:then_row AS jsonb),
             CAST(:on_failure AS jsonb), CAST(:callback_id AS bigint), CAST(:part_of AS bigint),
             {NOW}, {NOW})
-        RETURNING *),
+        RETURNING id, outcome, succeeded, failed, callback_id, part_of),
+    counted AS (
+        SELECT i.*, CAST(:then_row AS jsonb) AS then_row, CAST(:on_failure AS jsonb) AS on_failure
+        FROM inserted i),
     {called()}
     SELECT id FROM counted
 """)
@@ -62,12 +58,11 @@ def extend(connection: Connection, group_id: int, members: Sequence[int]) -> Non
         TasksError: the group is over, or unknown.
     """
     more = {"id": group_id, "ids": list(map(int, members))}
-    if connection.execute(_EXTEND, more).first() is None:
+    if not connection.execute(_EXTEND, more).scalar():
         raise TasksError(
             f"Group {group_id} is over or unknown, so nothing can become part of it. "
             "Create what it shall wait for in a member that it still waits for."
         )
-    connection.execute(_ENTER_MORE, more)
 
 
 def insert(

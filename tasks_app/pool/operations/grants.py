@@ -25,6 +25,7 @@ from tasks_app.pool.tables import (
     COUNT_PART,
     DISPATCH,
     ERROR,
+    EXTEND,
     FAIR,
     FINGERPRINT,
     FIRE,
@@ -106,9 +107,14 @@ _GIVEN = f"SELECT ON SEQUENCE {table('task_pending_id_seq')}"
 _SEE = f"SELECT ON {VERSION}"
 _FENCES = f"USAGE ON SEQUENCE {LOCK_FENCE}"
 _KEYS = f"SELECT, INSERT, UPDATE (task_id, scope, until) ON {KEY}"
-_GROUP = f"SELECT, INSERT, UPDATE (total) ON {GROUP}"
-_MEMBERS = f"SELECT, INSERT ON {GROUP_IDS}"
-_JOBS = f"SELECT, INSERT, UPDATE ON {BATCH}, {BATCH_STEP}"
+_COUNTED = (
+    *("id", "total", "succeeded", "failed", "enough", "fail_fast", "outcome", "callback_id"),
+    *("part_of", "created_at", "counted_at"),
+)
+"""How a group stands. What it calls is for whoever runs it."""
+_GROUP = f"SELECT ({', '.join(_COUNTED)}), INSERT ON {GROUP}"
+_MEMBERS = f"INSERT ON {GROUP_IDS}"
+_EXTEND = f"EXECUTE ON FUNCTION {EXTEND}(bigint, bigint[])"
 _POOLS = (PENDING, COMPLETED, ERROR, ATTEMPT)
 _GATES = (LIMIT, GATE)
 _LOCKS = (LOCK, LOCK_HOLDER, LOCK_PART, LOCK_WAIT)
@@ -177,11 +183,11 @@ _AMENDED = (
 _LARGE = f"INSERT ON {LARGE_VALUE}"
 _CREATE = f"SELECT ({', '.join(_STANDING)}), INSERT ON {PENDING}"
 _GRANTS = {
-    RoleKind.PRODUCER: (_CREATE, _LARGE, _KEYS, _GROUP, _MEMBERS, _JOBS, _IDS, _SEE),
+    RoleKind.PRODUCER: (_CREATE, _LARGE, _KEYS, _GROUP, _MEMBERS, _EXTEND, _IDS, _SEE),
     RoleKind.AMENDER: (
         _CREATE,
         f"UPDATE ({', '.join(_AMENDED)}) ON {PENDING}",
-        *(_LARGE, _KEYS, _GROUP, _MEMBERS, _JOBS, _IDS, _SEE),
+        *(_LARGE, _KEYS, _GROUP, _MEMBERS, _EXTEND, _IDS, _SEE),
     ),
     RoleKind.LOCKER: (
         f"SELECT (id, state, attempt, lease_token) ON {PENDING}",
@@ -193,11 +199,12 @@ _GRANTS = {
         f"{_CHANGE} {', '.join(_EVERYTHING)}",
         f"SELECT ON {', '.join(_VIEWS)}, {AUDIT}, {_DEFAULT}, {VERSION}",
         _TELL,
+        _EXTEND,
         _IDS,
         _FENCES,
     ),
     RoleKind.READER: (_LOOK, _GIVEN),
-    RoleKind.ADMIN: (_LOOK, f"{_CHANGE} {', '.join(_ADMIN)}", _MEMBERS, _IDS, _TELL),
+    RoleKind.ADMIN: (_LOOK, f"{_CHANGE} {', '.join(_ADMIN)}", _MEMBERS, _EXTEND, _IDS, _TELL),
 }
 
 

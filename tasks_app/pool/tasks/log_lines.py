@@ -13,14 +13,15 @@ from tasks_app.pool.fragments.fences import array
 from tasks_app.pool.tables import LOG_LINES
 
 _KEEP = text(f"""
-    INSERT INTO {LOG_LINES} (task_id, attempt, lines, cut)
+    INSERT INTO {LOG_LINES} AS l (task_id, attempt, lines, cut)
     SELECT n.task_id, n.attempt, CAST(n.lines AS jsonb), n.cut FROM unnest(
         CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:lines AS text[]),
         CAST(:cuts AS integer[])) AS n(task_id, attempt, lines, cut)
     ON CONFLICT (task_id, attempt) DO UPDATE SET lines = excluded.lines, cut = excluded.cut
+    WHERE l.lines <> '[]'
 """)
 _READ = text(f"""
-    SELECT attempt, lines, cut FROM {LOG_LINES} WHERE task_id = :id
+    SELECT attempt, lines, cut FROM {LOG_LINES} WHERE task_id = :id AND lines <> '[]'
     ORDER BY attempt DESC LIMIT :most
 """)
 
@@ -57,7 +58,7 @@ class LogOfAttempt:
 
 
 def keep_lines(connection: Connection, runs: Sequence[LinesOfRun]) -> None:
-    """Write them; of an attempt that was called again its last call's."""
+    """Write them; of an attempt that was called again its last call's, of an erased one none."""
     latest = {run[:2]: run for run in runs}.values()
     connection.execute(
         _KEEP,

@@ -9,7 +9,7 @@ from tasks_app.domain.encryption.keyring import MissingKeyError, SealBrokenError
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.large_values import reference as references
-from tasks_app.domain.tasks.erased import BEGIN as ERASED
+from tasks_app.domain.tasks.erased import is_erased
 from tasks_app.domain.tasks.run import Cause, ClaimedTask
 from tasks_app.runtime.encryption.encryption import PAYLOAD, RESULT, Encryption
 
@@ -61,7 +61,7 @@ class Secrecy:
             MissingKeyError: its key is not here.
             Fail: it was erased, or cannot be decrypted, wherever it runs.
         """
-        if text.startswith(ERASED):
+        if is_erased(text):
             raise Fail(_ERASED)
         if not text.startswith(BEGIN) or token_in(text) is None:
             return text

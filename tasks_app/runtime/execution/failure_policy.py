@@ -26,7 +26,8 @@ from tasks_app.domain.handlers.settlement import (
 )
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.large_values.reference import check_no_reference
-from tasks_app.domain.tasks.error_text import cause_of
+from tasks_app.domain.tasks.erased import check_not_erased
+from tasks_app.domain.tasks.error_text import cause_of, primary
 from tasks_app.domain.tasks.masks import MASK, masks_of
 from tasks_app.domain.tasks.payload import encode_object
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
@@ -76,7 +77,7 @@ class FailurePolicy:
         """
         if isinstance(error, CancelledError) and spec.is_async and not task.runs_alone:
             return unanswered(task)._replace(cause=Cause(BROKEN_OFF, ""))
-        cause = self._masked(cause_of(error), task)
+        cause = self._masked(error, task)
         if self._invocation.secrecy.covers(task, spec):
             cause = self._invocation.secrecy.cause(cause, task.name)
         if not is_outage(spec, error):
@@ -87,13 +88,15 @@ class FailurePolicy:
             seen = None
         return put_off(task, spec, error, cause, self._rng, seen or Outages(1, timedelta(0)))
 
-    def _masked(self, cause: Cause, task: ClaimedTask) -> Cause:
+    def _masked(self, error: BaseException, task: ClaimedTask) -> Cause:
         """Return a cause whose text quotes no masked value; of an unknown payload, no text."""
+        cause = cause_of(error)
         if not cause.message or not self._masks.covers(task.name):
             return cause
         if task.payload is None or (payload := decoded(task.payload)) is None:
             return replace(cause, message=MASK)
-        return replace(cause, message=self._masks.text(task.name, cause.message, payload))
+        text = primary(cause.message, error)
+        return replace(cause, message=self._masks.text(task.name, text, payload))
 
     def _count_outage(self, task: ClaimedTask) -> Outages | None:
         with self._database.begin() as connection:
@@ -108,6 +111,7 @@ class FailurePolicy:
             )
             check_no_token(payload)
             check_no_reference(payload)
+            check_not_erased(payload)
             if self._invocation.secrecy.covers(task, spec):
                 payload = self._invocation.secrecy.new_payload(payload, task.name)
             self._invocation.lane(spec).aside(lambda: self._write_payload(task, payload))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
@@ -20,6 +21,7 @@ from tasks_app import (
     create_task,
     create_tasks,
     explain_task,
+    get_group,
     requeue_task,
 )
 from tasks_app.domain.coordination.locks import Ask, Granted, parts_of
@@ -45,6 +47,7 @@ from tasks_app.pool.tasks import browse, unique_keys
 from tasks_app.pool.tasks.create import create_one
 from tasks_app.pool.tasks.edit_payload import edit
 from tasks_app.pool.tasks.large_values import keep
+from tasks_app.runtime.api.groups import extend_group
 from tests.factory import a_row, claimed_task, ending, pending_task
 from tests.servers import named
 
@@ -141,6 +144,18 @@ def split_a_batch(connection: Connection, _: Rows) -> None:
     marks.clear(connection, "p")
 
 
+def create_groups(connection: Connection) -> None:
+    """All that is done with groups by those who create them."""
+    outer = create_group(connection, [NewTask("t")], then=NewTask("t"))
+    ends = {"then": NewTask("t"), "on_failure": NewTask("t")}
+    create_group(connection, [NewTask("t")], part_of=outer.id, **ends)
+    extend_group(connection, outer.id, [NewTask("t")])
+    create_group(connection, [], then=NewTask("t", {"card": 1}))
+    found = get_group(connection, outer.id)
+    assert found is not None
+    assert found.total == 3
+
+
 DO: dict[str, Callable[[Connection, Rows], object]] = {
     "create": lambda c, _: create_task(c, "t", unique_key="k"),
     "create many": lambda c, _: create_tasks(c, [NewTask("t"), NewTask("t")]),
@@ -152,7 +167,11 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
     "debounce": lambda c, _: [
         create_task(c, "t", unique_key="k", on_conflict="reschedule") for _ in range(2)
     ],
-    "create a group": lambda c, _: create_group(c, [NewTask("t")], then=NewTask("t")),
+    "create a group": lambda c, _: create_groups(c),
+    "read callbacks": lambda c, _: c.execute(text("SELECT then_row, on_failure FROM task_group")),
+    "end a group": lambda c, _: c.execute(text("UPDATE task_group SET total = succeeded + failed")),
+    "read batches": lambda c, _: c.execute(text("SELECT params FROM task_batch")),
+    "end a batch": lambda c, _: c.execute(text("UPDATE task_batch SET status = 'ABANDONED'")),
     "prune keys": lambda c, _: unique_keys.prune(c, 9),
     "create by SQL": lambda c, _: c.execute(text("SELECT task_create('t')")),
     "read large values": lambda c, _: c.execute(text("SELECT content FROM task_large_value")),
@@ -200,6 +219,8 @@ CREATE = {
 READ = {
     *("see how a task stands", "read a payload", "read a waiting task", "read a fence"),
     "read large values",
+    "read callbacks",
+    "read batches",
 }
 AMEND = {*CREATE, "create for the queue", "debounce", "change a payload"}
 MAY = {
@@ -208,6 +229,7 @@ MAY = {
     RoleKind.LOCKER: {"lock", "free a lock", "read a fence"},
     RoleKind.WORKER: {
         *(*AMEND, *READ),
+        *("end a group", "end a batch"),
         *("lock", "free a lock", "look at locks"),
         *("prune keys", "split a batch", "look at partitions"),
         *("run", "look", "read results", "cancel", "requeue", "pause"),
@@ -221,6 +243,7 @@ MAY = {
     },
     RoleKind.ADMIN: {
         *READ,
+        *("end a group", "end a batch"),
         *("free a lock", "look at locks", "split a batch", "look at partitions"),
         *("look", "read results", "cancel", "requeue", "pause", "schedule", "look at schedules"),
         *("note", "read the audit", "edit"),
@@ -248,3 +271,107 @@ def test_a_role_may_do_its_own_and_nothing_else(
                 connection.rollback()
 
     assert may == MAY[kind]
+
+
+RELATIONS = text("""
+    SELECT c.oid, c.relname AS name, c.relkind AS kind,
+        array_agg(quote_ident(a.attname) ORDER BY a.attnum) AS columns,
+        array_agg(format_type(a.atttypid, NULL) ORDER BY a.attnum) AS types,
+        array_agg(quote_ident(a.attname)) FILTER (
+            WHERE a.attgenerated <> '' OR a.attidentity = 'a') AS computed
+    FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+    WHERE c.relnamespace = CAST(current_schema AS regnamespace) AND c.relkind IN ('r', 'p', 'v')
+      AND c.relname ~ '^tasks?_' AND a.attnum > 0 AND NOT a.attisdropped
+    GROUP BY c.oid, c.relname, c.relkind
+""")
+SEQUENCES = text("""
+    SELECT relname FROM pg_class WHERE relkind = 'S'
+      AND relnamespace = CAST(current_schema AS regnamespace) AND relname LIKE 'task%'
+""")
+DEFINERS = text(
+    """
+    SELECT CAST(p.oid AS regprocedure)::text FROM pg_proc p
+    WHERE p.prosecdef AND p.pronamespace = CAST(current_schema AS regnamespace)
+""".replace("::", r"\:\:")
+)
+TRY = """
+    DO $do$
+    DECLARE each text; done jsonb := '[]'; number int := 0;
+    BEGIN
+        FOR each IN SELECT jsonb_array_elements_text($json${statements}$json$) LOOP
+            BEGIN
+                EXECUTE each;
+                done := done || to_jsonb(number);
+            EXCEPTION WHEN insufficient_privilege THEN NULL;
+            END;
+            number := number + 1;
+        END LOOP;
+        PERFORM set_config('tasks_app.done', done::text, true);
+    END $do$
+"""
+Right = tuple[str, str, str]
+"""A table, a column or nothing, and what may be done with it."""
+
+
+def statements(connection: Connection) -> dict[Right, str]:
+    """Every statement that could be granted by column or by table, on all tables and views."""
+    found: dict[Right, str] = {}
+    for name in connection.execute(SEQUENCES).scalars():
+        found[name, "", "USAGE"] = f"SELECT nextval('{name}')"
+        found[name, "", "SELECT"] = f"SELECT last_value FROM {name}"
+        found[name, "", "UPDATE"] = f"SELECT setval('{name}', 1, false)"
+    for name in connection.execute(DEFINERS).scalars():
+        nulls = ", ".join(f"NULL::{kind}" for kind in re.findall(r"[(,]([^,)]+)", name))
+        found[name, "", "EXECUTE"] = f"SELECT {name.partition('(')[0]}({nulls})"
+    for row in connection.execute(RELATIONS):
+        for column, kind in zip(row.columns, row.types, strict=True):
+            found[row.name, column, "SELECT"] = f"SELECT {column} FROM {row.name} LIMIT 0"
+            if row.kind != "v" and column not in (row.computed or ()):
+                found[row.name, column, "INSERT"] = (
+                    f"INSERT INTO {row.name} ({column}) SELECT NULL::{kind} WHERE false"
+                )
+                found[row.name, column, "UPDATE"] = (
+                    f"UPDATE {row.name} SET {column} = NULL WHERE false"
+                )
+        if row.kind != "v":
+            found[row.name, "", "DELETE"] = f"DELETE FROM {row.name} WHERE false"
+            found[row.name, "", "TRUNCATE"] = f"TRUNCATE {row.name} CASCADE"
+    return found
+
+
+def granted(kind: RoleKind, possible: Iterable[Right]) -> set[Right]:
+    """What the declaration says, read as a person would read it."""
+    said: set[Right] = set()
+    for grant in grants_sql(kind, "x").splitlines():
+        whats, on = re.fullmatch(
+            r'GRANT (.+?) ON (?:SEQUENCE |FUNCTION )?(.+) TO "x";', grant
+        ).groups()
+        for what, columns in re.findall(r"([A-Z]+)(?: \(([^)]*)\))?", whats):
+            for table in re.findall(r"\w+(?:\([^)]*\))?", on.replace(", bigint[]", ",bigint[]")):
+                named = columns.split(", ") if columns else ()
+                said |= {
+                    right
+                    for right in possible
+                    if right[0] == table and right[2] == what and (not named or right[1] in named)
+                }
+    return said
+
+
+@pytest.mark.test_all
+@pytest.mark.parametrize("kind", RoleKind)
+def test_of_all_statements_a_role_may_those_that_are_declared(
+    engine: Engine, roles: dict[RoleKind, Engine], kind: RoleKind
+) -> None:
+    with engine.connect() as connection:
+        possible = statements(connection)
+    with roles[kind].connect() as connection:
+        tries = json.dumps(list(possible.values()))
+        connection.exec_driver_sql(TRY.replace("{statements}", tries).replace("%", "%%"))
+        done = json.loads(connection.exec_driver_sql("SHOW tasks_app.done").scalar_one())
+        connection.rollback()
+    rights = list(possible)
+
+    may = {rights[number] for number in done}
+
+    assert may == granted(kind, possible)
+    assert len(may) < len(rights)
