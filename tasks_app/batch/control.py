@@ -44,7 +44,8 @@ def start_job(
     """
     known = known_job(job) if isinstance(job, str) else job
     given = checked_params(known.name, known.params, params)
-    connection, same = connection_of(session), identity(given, known.identified_by)
+    same = identity(known.given(given), known.identified_by)
+    connection = connection_of(session)
     made = instances.add(connection, known.name, same, given)
     if made is not None:
         return _begin(session, known, made, new=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -88,7 +89,9 @@ class BatchJob:
 
     def given(self, params: dict[str, Any]) -> Any:
         """Return stored parameters as handlers see them."""
-        return params if self.params is None else self.params.model_validate(params)
+        if self.params is None:
+            return params
+        return self.params.model_validate_json(json.dumps(params))  # as JSON: it may be strict
 
     def __repr__(self) -> str:
         return f"<job {self.name}>"

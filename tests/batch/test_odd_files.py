@@ -6,6 +6,7 @@ import bz2
 import csv
 import gzip
 import lzma
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,15 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.batch.files.reader import FileReader
+from tasks_app.batch.files import reader as reader_module
+from tasks_app.batch.files.reader import FileReader, SegmentReader
 from tasks_app.batch.files.records import Record
 from tasks_app.batch.files.segments import verify
 from tasks_app.batch.planners.flat_file import Extract, FlatFile
 from tasks_app.batch.validate import problems
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.records import Plan
+from tasks_app.domain.partition.records import Partition, Plan
 from tasks_app.domain.partition.sources import File, Format, Table
 from tests.batch.yard import Yard
 
@@ -29,7 +31,7 @@ def decoded(reader: FileReader, record: Record) -> Any:
     """What it says, or why it cannot be read."""
     try:
         return reader.decode(record)
-    except ValueError as error:
+    except Exception as error:  # as a segment's reader has it
         return error
 
 
@@ -167,3 +169,118 @@ def test_what_is_no_text_of_lines_is_refused_at_the_plan(
 def test_lines_of_json_that_are_compressed_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="no text in UTF-8"):
         read_bytes(tmp_path, gzip.compress(b'{"a": 1}\n'), format=Format.JSON_LINES)
+
+
+QUOTES = {
+    "inch marks in two lines": b'id,no\n1,5" pipe\n2,b\n3,6" pipe\n4,d\n',
+    "inch marks in lines that follow": b'id,no\n1,5" pipe\n2,6" pipe\n',
+    "opened in one field, closed in another": b'id,no\n1,"a\n2,b\n3,"c"\n',
+    "as many fields as the header, of one more": b'id,no\n1,"a\n2,b","c"\n',
+    "in the last line": b'id,no\n1,a\n2,"b',
+    "no header": b'1,5" pipe\n2,b\n3,6" pipe\n',
+}
+
+
+@pytest.mark.parametrize("what", QUOTES)
+def test_a_stray_quote_that_hides_lines_is_refused_at_the_plan(tmp_path: Path, what: str) -> None:
+    """One record that is left out would be many lines."""
+    with pytest.raises(PlanError, match=r"a quote is opened and never closed"):
+        read_bytes(tmp_path, QUOTES[what], header=what != "no header")
+
+
+def test_a_quote_within_its_line_costs_that_line_at_most(tmp_path: Path) -> None:
+    found = read_bytes(tmp_path, b'id,no\n1,5" x 6" pipe\n2,"a"b"\n3,c\n'.replace(b'b"', b"b"))
+
+    assert found[0] == {"id": "1", "no": '5" x 6" pipe'}
+    assert isinstance(found[1], csv.Error)
+    assert found[2] == {"id": "3", "no": "c"}
+
+
+@pytest.mark.parametrize("header", [b"id,no,no", b"id,,no", b'id," ",no', b",", b'"a","a"'])
+def test_a_header_that_names_a_column_twice_or_not_at_all_is_refused(
+    tmp_path: Path, header: bytes
+) -> None:
+    row = b"1,2,3"[: 2 * header.count(b",") + 1]
+    with pytest.raises(PlanError, match="twice, or one of its names is blank"):
+        read_bytes(tmp_path, header + b"\n" + row + b"\n")
+
+    columns = [word.strip('"') for word in header.decode().split(",")]
+    found = read_bytes(tmp_path, header + b"\n" + row + b"\n", header=False)
+    assert found == [columns, row.decode().split(",")]
+
+
+def test_numbers_of_json_are_exact_and_keys_come_once(tmp_path: Path) -> None:
+    good = ["12345678901234567.89", "0.1000000000000000000001", "1e400", "-0.0", "123456789" * 9]
+    bad = ["NaN", "-Infinity", "Infinity", '1, "n": 2', '{"a": 1, "a": 1}', "1e9999999999999999999"]
+    lines = "".join(f'{{"n": {word}}}\n' for word in good + bad)
+
+    found = read_bytes(tmp_path, lines.encode(), format=Format.JSON_LINES)
+
+    assert [str(row["n"]).lower().replace("e+", "e") for row in found[: len(good)]] == good
+    assert [type(each).__name__ for each in found[len(good) :]] == ["ValueError"] * 5 + [
+        "InvalidOperation"
+    ]
+
+
+def replaced(path: Path, content: bytes) -> None:
+    """As an upload does it."""
+    new = path.with_suffix(".new")
+    new.write_bytes(content)
+    new.replace(path)
+
+
+def overwritten(path: Path, content: bytes) -> None:
+    """In place, as a copy does it; whoever has the file open reads the new one, too."""
+    path.write_bytes(content)
+
+
+CHANGES = {
+    "becomes shorter": lambda path, old: overwritten(path, old[:-20]),
+    "becomes longer": lambda path, old: overwritten(path, old + b"99,2\n"),
+    "is replaced": lambda path, old: replaced(path, old.replace(b",1\n", b",2\n")),
+    "is overwritten": lambda path, old: overwritten(path, old.replace(b",1\n", b",2\n")),
+    "exchanges two columns": lambda path, old: replaced(path, old.replace(b"id,no", b"no,id")),
+    "is touched": lambda path, old: (overwritten(path, old), os.utime(path, (1, 1))),
+    "is replaced by itself": replaced,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_that_changes_while_it_is_read_is_not_mixed(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"id,no\n" + b"".join(b"%d,1\n" % i for i in range(10, 60)))
+    file = File(str(path))
+    (partition,) = FlatFile(parts=1).plan(None, file).partitions
+    reader = SegmentReader(file, partition)
+    connection: Any = None
+
+    first = reader.read(connection, None, 10)
+    CHANGES[change](path, path.read_bytes())
+
+    if change in {"becomes longer", "is touched", "is replaced by itself"}:
+        rest = reader.read(connection, reader.after(first), 100)
+        expected = [{"id": str(i), "no": "1"} for i in range(10, 60)]
+        assert [row.fields for row in (*first, *rest)] == expected
+        assert reader.is_last(connection, rest, 100)
+    else:
+        with pytest.raises(PlanError, match="was changed since"):
+            reader.read(connection, reader.after(first), 100)
+
+
+def test_a_file_that_changes_during_one_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"id,no\n1,1\n2,1\n")
+    file = File(str(path))
+    (partition,) = FlatFile(parts=1).plan(None, file).partitions
+    compare = reader_module.verify
+    connection: Any = None
+
+    def then_replaced(file: File, partition: Partition) -> None:
+        compare(file, partition)
+        replaced(path, b"id,no\n1,2\n2,2\n")
+
+    monkeypatch.setattr(reader_module, "verify", then_replaced)
+    with pytest.raises(PlanError, match="was changed while it was read"):
+        SegmentReader(file, partition).read(connection, None, 10)

@@ -252,19 +252,21 @@ def test_a_file_that_was_changed_between_two_runs_is_not_read_on(yard: Yard, fol
     assert yard.done == list(range(10, 60))
 
 
-def test_a_file_that_becomes_shorter_while_it_is_read_is_not_done(yard: Yard, folder: Path) -> None:
+def test_a_file_that_is_replaced_while_it_is_read_is_not_read_on(yard: Yard, folder: Path) -> None:
     path = folder / "people.jsonl"
     lines(path, range(10, 60))
 
     def chunk(ctx: Any, rows: Any) -> None:
-        lines(path, range(10, 40))
+        lines(folder / "new.jsonl", range(60, 110))
+        (folder / "new.jsonl").replace(path)
 
     options: Any = {"planner": FlatFile(1), "commit_every": 10, "max_attempts": 1}
     step = Step("s", File(str(path), Format.JSON_LINES), chunk=chunk, **options)
     view = yard.run(yard.job(step))
 
     assert view.batch.status is BatchStatus.FAILED
-    assert "became shorter while it was read" in str(yard.parts(view.batch.id)[0].error)
+    assert view.tallies["s"].counts.read == 10
+    assert "was changed since" in str(yard.parts(view.batch.id)[0].error)
 
 
 def test_marked_rows_and_one_commit_at_the_end_are_refused(yard: Yard) -> None:
@@ -327,3 +329,40 @@ def test_a_row_is_named_by_all_that_is_unique_of_it(yard: Yard, key: str) -> Non
 
     name = yard.sql("SELECT key FROM task_batch_skip")
     assert name == ("5, 77" if key == "id" else "77, 5")
+
+
+MOVES = {
+    "another type": (
+        "ALTER TABLE todo DROP amount, ADD amount bigint NOT NULL DEFAULT 100",
+        "int8",
+    ),
+    "another place": ("ALTER TABLE todo DROP amount, ADD amount int NOT NULL DEFAULT 100", None),
+    "one more": ("ALTER TABLE todo ADD more int", None),
+    "another key": ("ALTER TABLE todo ALTER id TYPE numeric", "numeric"),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_columns_that_move_between_two_chunks_keep_their_names(yard: Yard, move: str) -> None:
+    """A row has each value under its name, or the page is refused and says why."""
+    yard.rows(50)
+    yard.sql("UPDATE todo SET amount = 100, place = 'here'")
+    statement, refused = MOVES[move]
+    seen: list[Any] = []
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        if not seen:
+            ctx.connection.execute(text(statement))
+        seen.extend((row.id, row.place, row.amount) for row in rows)
+
+    view = yard.run(yard.job(yard.step(chunk, cuts=(), max_attempts=1)))
+
+    error = str(yard.parts(view.batch.id)[0].error)
+    assert seen == [(i, "here", 100) for i in range(1, len(seen) + 1)]
+    if refused:
+        assert refused in error
+        assert len(seen) == 10
+        again = yard.run(yard.job(yard.step(chunk, cuts=(), max_attempts=1)))
+        error = str(yard.parts(again.batch.id)[0].error)
+        assert ("was of type" in error) is (move == "another key")
+    assert len(seen) == (10 if move == "another key" else 50)

@@ -126,7 +126,7 @@ def reader_of(
             marker = planner.marker if isinstance(planner, Indicator) else None
             return MarkReader(source, marker, stored.program, partition.number)
         case Table() | Query():
-            return pages_of(connection, source, partition, step.page_by, until)
+            return pages_of(connection, source, partition, step.page_by, until, stored.key_type)
         case _:
             raise PlanError(
                 f"The source of step {step.name} is a {type(source).__name__}. "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -11,11 +10,10 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.files.records import FileHead, Record, fields_of, head_of, records_of
-from tasks_app.batch.files.segments import bounds_of, verify
-from tasks_app.domain.errors import PlanError
+from tasks_app.batch.files.records import FileHead, Record, decoded, head_of, records_of
+from tasks_app.batch.files.segments import Version, bounds_of, unchanged, verify
 from tasks_app.domain.partition.records import Partition
-from tasks_app.domain.partition.sources import File, Format
+from tasks_app.domain.partition.sources import File
 
 
 @dataclass(slots=True)
@@ -42,21 +40,8 @@ class FileReader:
                     return
 
     def decode(self, record: Record) -> Any:
-        """Return a record's fields by name, without a header as a list; of JSON what it says.
-
-        Raises:
-            ValueError: it cannot be read; the caller may skip it.
-        """
-        text = record.raw.decode()
-        if self.file.format is Format.JSON_LINES:
-            return json.loads(text)
-        fields = fields_of(text)
-        if not self.file.header:
-            return fields
-        columns = self.head.columns
-        if len(fields) != len(columns):
-            raise ValueError(f"{len(fields)} fields, but the header names {len(columns)}")
-        return dict(zip(columns, fields, strict=True))
+        """Return what a record says; see ``records.decoded``."""
+        return decoded(self.file, self.head, record.raw)
 
     @property
     def head(self) -> FileHead:
@@ -86,7 +71,7 @@ class Unreadable:
 
 
 class SegmentReader:
-    """Reads one segment; each run compares it with its checksum before it reads a record."""
+    """Reads one segment; a file that is not as it was is compared with its checksum first."""
 
     until = None
 
@@ -94,31 +79,24 @@ class SegmentReader:
         self._reader = FileReader(file)
         self._file = file
         self._partition = partition
-        self._is_verified = False
+        self._verified: Version | None = None
 
     def read(self, _connection: Connection, after: Any, size: int) -> Sequence[Any]:
         """Return the next records.
 
         Raises:
-            PlanError: the file has changed since it was split.
+            PlanError: the file has changed since it was split, or changes now.
         """
-        if not self._is_verified:  # a checkpoint, too, is a place in the file as it was
-            verify(self._file, self._partition)
-            self._is_verified = True
-        records = self._reader.records(self._partition, after)
-        return [self._row(record) for record in islice(records, size)]
+        with unchanged(self._file) as version:
+            if version != self._verified:  # a checkpoint, too, is a place in the file as it was
+                verify(self._file, self._partition)
+            records = self._reader.records(self._partition, after)
+            rows = [self._row(record) for record in islice(records, size)]
+        self._verified = version
+        return rows
 
     def is_last(self, _connection: Connection, rows: Sequence[Any], size: int) -> bool:
-        """Whether the segment ends here.
-
-        Raises:
-            PlanError: the file ends before it.
-        """
-        if len(rows) == size:
-            return False
-        if Path(self._file.path).stat().st_size < bounds_of(self._partition)[1]:
-            raise PlanError(f"{self._file} became shorter while it was read. Plan it anew.")
-        return True
+        return len(rows) < size
 
     def leave_out(self, _connection: Connection, _rows: Sequence[Any]) -> None: ...
 

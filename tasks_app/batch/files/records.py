@@ -8,10 +8,12 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import json
 import threading
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.sources import File, Format
@@ -35,7 +37,7 @@ class Record(NamedTuple):
 
     @property
     def is_blank(self) -> bool:
-        return is_blank(self.raw)
+        return not self.raw.strip(b"\r\n")
 
 
 class FileHead(NamedTuple):
@@ -68,31 +70,40 @@ def head_of(file: File) -> FileHead:
     return FileHead(begin, columns, is_narrow=len(columns) == 1)
 
 
-def lines_of(stream: BinaryIO, form: Format) -> Iterator[tuple[bytes, bool]]:
-    """Yield lines from here on, and whether a record ends with each: not within double quotes."""
-    quotes = 0
-    for line in stream:
-        if form is Format.CSV:
-            quotes += line.count(_QUOTE)
-        yield line, quotes % 2 == 0
-
-
 def records_of(stream: BinaryIO, form: Format) -> Iterator[Record]:
-    """Yield records from here on, blank lines too; the last one may lack its line's end."""
+    """Yield records from here on, blank lines too; the last one may lack its line's end.
+
+    A record of CSV does not end within double quotes.
+    """
     lines: list[bytes] = []
-    end = stream.tell()
-    for line, ends in lines_of(stream, form):
+    end, quotes = stream.tell(), 0
+    for line in stream:
         end += len(line)
         lines.append(line)
-        if ends:
+        if form is Format.CSV:
+            quotes += line.count(_QUOTE)
+        if quotes % 2 == 0:
             yield Record(end, b"".join(lines))
             lines = []
     if lines:
         yield Record(end, b"".join(lines))
 
 
-def is_blank(line: bytes) -> bool:
-    return not line.strip(b"\r\n")
+def decoded(file: File, head: FileHead, raw: bytes) -> Any:
+    """Return a record's fields by name, without a header as a list; of JSON what it says.
+
+    Raises:
+        ValueError: it cannot be read; csv and decimal have errors of their own.
+    """
+    text = raw.decode()
+    if file.format is Format.JSON_LINES:
+        return _EXACT.decode(text)
+    fields = fields_of(text)
+    if not file.header:
+        return fields
+    if len(fields) != len(head.columns):
+        raise ValueError(f"{len(fields)} fields, but the header names {len(head.columns)}")
+    return dict(zip(head.columns, fields, strict=True))
 
 
 def fields_of(text: str) -> list[str]:
@@ -114,8 +125,25 @@ def fields_of(text: str) -> list[str]:
 
 
 def _fields_of(text: str) -> list[str]:
-    (fields,) = csv.reader(io.StringIO(text, newline=""), strict=True)
-    return fields or [""]
+    found = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    if len(found) != 1:
+        raise ValueError("a quote opens within a field")
+    return found[0] or [""]
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key of it comes twice")
+    return found
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+_EXACT = json.JSONDecoder(parse_float=Decimal, parse_constant=_no_number, object_pairs_hook=_once)
+"""It changes no number, and lets no value take another's place."""
 
 
 def _first(stream: BinaryIO, form: Format) -> Record:
@@ -125,13 +153,20 @@ def _first(stream: BinaryIO, form: Format) -> Record:
 
 def _columns(file: File, first: bytes) -> list[str]:
     try:
-        return fields_of(first.decode()) if first else []
+        columns = fields_of(first.decode()) if first else []
     except (ValueError, csv.Error) as error:
         if file.header:
             raise PlanError(
                 f"The header of {file} cannot be read: {error}. Write it as COPY does."
             ) from None
         return []  # it fails as a record does
+    if file.header and (len(set(columns)) < len(columns) or not all(map(str.strip, columns))):
+        raise PlanError(
+            f"The header of {file} names a column twice, or one of its names is blank: "
+            f"{', '.join(map(repr, columns)):.300}. Give each a name of its own, or read the file "
+            "with header=False."
+        )
+    return columns
 
 
 def _check(file: File, raw: bytes) -> None:

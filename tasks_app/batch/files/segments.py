@@ -3,48 +3,80 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tasks_app.batch.files.records import (
-    BLOCK,
-    head_of,
-    is_blank,
-    lines_of,
-)
+from tasks_app.batch.files.records import BLOCK, FileHead, Record, decoded, head_of, records_of
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.ranges import Range
 from tasks_app.domain.partition.records import Partition, PartitionKind
-from tasks_app.domain.partition.sources import File
+from tasks_app.domain.partition.sources import File, Format
 
 
 def segments(file: File, parts: int) -> list[Partition]:
     """Return up to ``parts`` segments of about as many bytes; fewer where records are large.
 
     Raises:
-        PlanError: there is no such file, it is no text, or a quote in it is never closed.
+        PlanError: there is no such file, it is no text, its quotes do not match, or it changes.
     """
-    low, high = body_of(file)
-    cutter = _Cutter(file, low, [low + part * (high - low) // parts for part in range(1, parts)])
-    is_narrow, is_new, ends = head_of(file).is_narrow, True, True
-    with Path(file.path).open("rb") as stream:
-        stream.seek(low)
-        for line, ends in lines_of(stream, file.format):
-            counts = ends and (is_narrow or not (is_new and is_blank(line)))
-            cutter.take(line, records=counts, may_cut=ends)
-            is_new = ends
-    if not ends:
-        raise PlanError(
-            f"{file}: a quote is opened and never closed, so that nobody knows where its "
-            "records end. Write quotes within fields twice, as COPY does."
-        )
+    with unchanged(file):
+        low, high = body_of(file)
+        head = head_of(file)
+        targets = [low + part * (high - low) // parts for part in range(1, parts)]
+        cutter = _Cutter(file, low, targets)
+        with Path(file.path).open("rb") as stream:
+            stream.seek(low)
+            for record in records_of(stream, file.format):
+                _check_quotes(file, head, record)
+                cutter.take(record.raw, counts=head.is_narrow or not record.is_blank)
     return cutter.end()
+
+
+def _check_quotes(file: File, head: FileHead, record: Record) -> None:
+    """Refuse what cannot be read and is longer than a line: a stray quote hides the others."""
+    lines = record.raw.count(b"\n")
+    if file.format is not Format.CSV or (lines < 2 and record.raw.count(b'"') % 2 == 0):  # noqa: PLR2004
+        return
+    try:
+        decoded(file, head, record.raw)
+    except Exception as error:
+        raise PlanError(
+            f"{file}: a quote is opened and never closed, or not at the end of its field, in the "
+            f"{max(1, lines)} lines before byte {record.end}: {error}. Write quotes within fields "
+            "twice, as COPY does."
+        ) from None
+
+
+Version = tuple[int, ...]
+
+
+@contextmanager
+def unchanged(file: File) -> Iterator[Version]:
+    """Give what tells a file as it is from all others that its path names before and after.
+
+    Raises:
+        PlanError: it is another one at the end.
+    """
+    before = _version(file)
+    yield before
+    if _version(file) != before:
+        raise PlanError(f"{file} was changed while it was read. Plan it anew.")
+
+
+def _version(file: File) -> Version:
+    path = Path(file.path)
+    if not path.is_file():
+        raise PlanError(f"There is no file {file}. All workers must see it under this path.")
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 @dataclass(slots=True)
 class _Cutter:
-    """Sees a file's lines in order."""
+    """Sees a file's records in order."""
 
     file: File
     low: int
@@ -54,18 +86,18 @@ class _Cutter:
     at: int = 0
     """How far the file was seen."""
     records: int = 0
-    seen: Any = field(default_factory=hashlib.sha256)
+    seen: Any = None
     made: list[Partition] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.at = self.low
+        self.at, self.seen = self.low, _sum_of_head(self.file)
 
-    def take(self, line: bytes, *, records: int, may_cut: bool) -> None:
-        """Take a line, with which so many records end; cut behind it if it may be and is due."""
-        self.seen.update(line)
-        self.at += len(line)
-        self.records += records
-        if may_cut and self.targets and self.at >= self.targets[0]:
+    def take(self, record: bytes, *, counts: bool) -> None:
+        """Take a record, and cut behind it if that is due."""
+        self.seen.update(record)
+        self.at += len(record)
+        self.records += counts
+        if self.targets and self.at >= self.targets[0]:
             self._close()
 
     def end(self) -> list[Partition]:
@@ -84,7 +116,7 @@ class _Cutter:
                 rows=self.records,
             )
         )
-        self.low, self.records, self.seen = self.at, 0, hashlib.sha256()
+        self.low, self.records, self.seen = self.at, 0, _sum_of_head(self.file)
         self.targets = [target for target in self.targets if target > self.at]
 
 
@@ -107,10 +139,8 @@ def body_of(file: File) -> tuple[int, int]:
     Raises:
         PlanError: there is no such file, or it is not text.
     """
-    path = Path(file.path)
-    if not path.is_file():
-        raise PlanError(f"There is no file {file}. All workers must see it under this path.")
-    return head_of(file).begin, path.stat().st_size
+    with unchanged(file):
+        return head_of(file).begin, Path(file.path).stat().st_size
 
 
 def verify(file: File, partition: Partition) -> None:
@@ -120,7 +150,7 @@ def verify(file: File, partition: Partition) -> None:
         PlanError: the file has changed since it was split.
     """
     low, high = bounds_of(partition)
-    seen = hashlib.sha256()
+    seen = _sum_of_head(file)
     with Path(file.path).open("rb") as stream:
         stream.seek(low)
         left = high - low
@@ -129,6 +159,12 @@ def verify(file: File, partition: Partition) -> None:
             left -= len(block)
     if left or seen.hexdigest() != partition.checksum:
         raise PlanError(f"{partition} was changed since {file} was split. Plan it anew.")
+
+
+def _sum_of_head(file: File) -> Any:
+    """Return a checksum of what precedes the records, since the header says what fields mean."""
+    with Path(file.path).open("rb") as stream:
+        return hashlib.sha256(stream.read(head_of(file).begin))
 
 
 def bounds_of(partition: Partition) -> tuple[int, int]:

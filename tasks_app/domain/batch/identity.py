@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, time
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, RootModel, ValidationError
 
 from tasks_app.domain.errors import InvalidJobError
 from tasks_app.domain.tasks.payload import encode_object
+from tasks_app.domain.tasks.payload_checks import dump_model
 from tasks_app.domain.tasks.payload_type import explain
 
 LONGEST_PARAMS = 16 * 1024
 """Bytes of JSON."""
+_ALL_DIGITS = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
+_A_DAY = date(2000, 1, 2)
+"""Of times with a zone: days before and after it are there."""
 
 
 def checked_params(
@@ -28,9 +35,8 @@ def checked_params(
     plain: Any = {} if given is None else given
     if model is not None:
         try:
-            plain = model.model_validate(
-                plain.model_dump() if isinstance(plain, BaseModel) else plain
-            )
+            foreign = isinstance(plain, BaseModel) and not isinstance(plain, model)
+            plain = model.model_validate(plain.model_dump() if foreign else plain)
         except ValidationError as error:
             path, problem = explain(error)
             where = path.replace("payload", "params", 1)
@@ -41,26 +47,63 @@ def checked_params(
     return params
 
 
-def identity(params: Mapping[str, Any], identifying: Sequence[str] | None = None) -> str:
+def identity(
+    params: Mapping[str, Any] | BaseModel, identifying: Sequence[str] | None = None
+) -> str:
     """Return a hash of the identifying parameters; ``identifying`` None: all.
 
-    Neither the order of keys matters nor how a number is written: 1 and 1.0 are equal to JSON, to
-    the database and to a model, so they are equal here.
+    ``params`` are those that the handlers see: read back from what is stored.
     """
-    chosen = {
-        k: _canonical(v) for k, v in params.items() if identifying is None or k in identifying
-    }
-    canonical = json.dumps(chosen, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()
+    plain = params if isinstance(params, Mapping) else dump_model(params, "params", round_trip=True)
+    chosen = {k: v for k, v in _parts(params, plain) if identifying is None or k in identifying}
+    return hashlib.sha256(_braced(chosen).encode()).hexdigest()
 
 
-def _canonical(value: Any) -> Any:
+def _canonical(value: Any, plain: Any) -> str:
+    """Return the text that all equal values have; ``plain`` is this one as JSON has it.
+
+    A set has no order, a number no digits that do not count, an instant no zone.
+    """
     match value:
-        case float() if value.is_integer():
-            return int(value)
-        case dict():
-            return {k: _canonical(v) for k, v in value.items()}
-        case list():
-            return [_canonical(v) for v in value]
+        case RootModel():
+            return _canonical(value.root, plain)
+        case bool():
+            return json.dumps(plain)
+        case int() | float() | Decimal():
+            exact = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+            return str(_ALL_DIGITS.normalize(exact) or 0)
+        case time() if value.utcoffset() is not None:
+            return _canonical(datetime.combine(_A_DAY, value), plain)
+        case datetime() if value.utcoffset() is not None:
+            return json.dumps(value.astimezone(UTC).isoformat())
+        case list() | tuple() | set() | frozenset() | deque() if _fits(value, plain, list):
+            items = map(_canonical, value, plain)
+            return f"[{','.join(sorted(items) if isinstance(value, set | frozenset) else items)}]"
+        case _ if isinstance(plain, dict):
+            return _braced(dict(_parts(value, plain)))
         case _:
-            return value
+            return json.dumps(plain)
+
+
+def _parts(value: Any, plain: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield names and canonical values of a dict, a model or a dataclass."""
+    if isinstance(value, Mapping) and _fits(value, plain, dict):
+        for key, item, name in zip(value, value.values(), plain, strict=True):
+            yield (
+                (name if isinstance(key, str) else _canonical(key, name)),
+                _canonical(item, plain[name]),
+            )
+        return
+    fields = getattr(value, "__pydantic_fields__", {})
+    names = {each.serialization_alias or each.alias or name: name for name, each in fields.items()}
+    for name, item in plain.items():
+        yield name, _canonical(getattr(value, names.get(name, name), item), item)
+
+
+def _fits(value: Any, plain: Any, kind: type) -> bool:
+    """Whether it was written item by item; else a serializer of the user's did."""
+    return isinstance(plain, kind) and len(plain) == len(value)
+
+
+def _braced(parts: Mapping[str, str]) -> str:
+    return f"{{{','.join(f'{json.dumps(k)}:{v}' for k, v in sorted(parts.items()))}}}"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import json
+from datetime import UTC, datetime, time, timedelta, timezone
+from decimal import Decimal, localcontext
+from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, RootModel
 
 from tasks_app.domain.batch.decisions import (
     Move,
@@ -212,6 +217,129 @@ def test_a_number_is_one_however_it_is_written() -> None:
     assert identity({"a": 1}) == identity({"a": 1.0})
     assert identity({"a": [{"b": -0.0}]}) == identity({"a": [{"b": 0}]})
     assert identity({"a": True}) != identity({"a": 1}) != identity({"a": 1.5})
+
+
+class Part(BaseModel, frozen=True):
+    at: datetime
+    tags: frozenset[int] = frozenset()
+
+
+class Every(BaseModel):
+    """A parameter of each kind of which equal values can be written differently."""
+
+    rate: Decimal = Field(alias="Rate")
+    until: datetime
+    daily: time
+    share: float
+    tags: set[int]
+    parts: frozenset[Part]
+    by_rate: dict[Decimal, list[datetime]]
+    rows: list[tuple[Decimal, set[int]]]
+    free: RootModel[list[Decimal | None]]
+
+
+ZONES = [timezone(timedelta(hours=hours)) for hours in (-11, 0, 1, 14)]
+NUMBER = st.decimals(-1000, 1000, places=2) | st.sampled_from(
+    [Decimal(word) for word in ("0", "1e30", "1e-30", "12345678901234567890123456789.5")]
+)
+INSTANT = st.datetimes(
+    datetime.fromisoformat("2000-01-02"),
+    datetime.fromisoformat("2040-01-01"),
+    timezones=st.sampled_from(ZONES),
+)
+TAGS = st.sets(st.sampled_from([0, 8, 16, 24]))  # one slot of a small set: their order tells it
+PART = st.builds(Part, at=INSTANT, tags=TAGS)
+EVERY = st.fixed_dictionaries(
+    {
+        "Rate": NUMBER,
+        "until": INSTANT,
+        "daily": st.times(timezones=st.sampled_from(ZONES)),
+        "share": st.integers(-9, 9) | st.sampled_from([0.5, -0.0]),
+        "tags": TAGS,
+        "parts": st.frozensets(PART, max_size=3),
+        "by_rate": st.dictionaries(NUMBER, st.lists(INSTANT, max_size=2), max_size=3),
+        "rows": st.lists(st.tuples(NUMBER, TAGS), max_size=2),
+        "free": st.lists(NUMBER | st.none(), max_size=3),
+    }
+)
+
+
+def otherwise(value: Any) -> Any:
+    """An equal value that is written otherwise."""
+    match value:
+        case Decimal():
+            return Decimal(f"{value}" if "." in f"{value:f}" else f"{value:f}.") + Decimal("0E-40")
+        case datetime():
+            return value.astimezone(ZONES[value.minute % 4])
+        case time():
+            return value
+        case Part():
+            return Part(at=otherwise(value.at), tags=otherwise(value.tags))
+        case dict():
+            return {otherwise(k): otherwise(v) for k, v in reversed(value.items())}
+        case list() | tuple():
+            return [otherwise(each) for each in value]
+        case set() | frozenset():
+            return type(value)([otherwise(each) for each in value][::-1])
+        case _:
+            return float(value) if isinstance(value, int) else value
+
+
+def identity_of(params: Any) -> str:
+    """As a start computes it."""
+    stored = json.dumps(checked_params("job", Every, params))
+    return identity(Every.model_validate_json(stored))
+
+
+@pytest.mark.test_all
+@given(one=EVERY, other=EVERY)
+@settings(deadline=None, max_examples=60)
+def test_equal_parameters_are_one_instance_and_others_are_not(one: Any, other: Any) -> None:
+    with localcontext(prec=100):
+        same = identity_of(otherwise(one))
+    assert identity_of(one) == identity_of(Every(**one)) == same
+    assert (identity_of(one) == identity_of(other)) is (Every(**one) == Every(**other))
+
+
+def test_equal_parameters_of_each_kind_are_one_instance() -> None:
+    base = {
+        "Rate": Decimal("1.5"),
+        "until": datetime(2026, 11, 1, tzinfo=UTC),
+        "daily": time(23, 30, tzinfo=UTC),
+        "share": 1,
+        "tags": [0, 8],
+        "parts": [{"at": "2026-11-01T00:00:00Z", "tags": [0, 8]}, {"at": "2026-11-02T00:00:00Z"}],
+        "by_rate": {"1.5": ["2026-11-01T00:00:00Z"]},
+        "rows": [(100, [8, 0])],
+        "free": ["1", None],
+    }
+    others = {
+        "Rate": "1.50",
+        "until": "2026-11-01T01:00:00+01:00",
+        "daily": "22:30:00-01:00",
+        "share": 1.0,
+        "tags": [8, 0, 8],
+        "parts": [{"at": "2026-11-02T02:00:00+02:00"}, {"at": base["until"], "tags": [8, 0]}],
+        "by_rate": {"1.500": ["2026-10-31T23:00:00-01:00"]},
+        "rows": [("1e2", [0, 8])],
+        "free": ["1.0", None],
+    }
+    wrong = {
+        "Rate": "1.51",
+        "until": "2026-11-01T01:00:00Z",
+        "daily": "22:30:00Z",
+        "share": 2,
+        "tags": [0],
+        "parts": [],
+        "by_rate": {},
+        "rows": [(100, [8, 0])] * 2,
+        "free": [None, "1"],
+    }
+
+    for name, other in others.items():
+        assert identity_of(base | {name: other}) == identity_of(base), name
+        assert identity_of(base | {name: wrong[name]}) != identity_of(base), name
+    assert identity_of(base | others) == identity_of(base)
 
 
 def test_the_order_of_parameters_does_not_matter() -> None:

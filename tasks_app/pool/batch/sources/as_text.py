@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from psycopg import Column as ResultColumn
 from psycopg import DataError
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader, Transformer
 from sqlalchemy import (
     ColumnElement,
+    CursorResult,
     Select,
     Text,
     bindparam,
@@ -73,6 +75,11 @@ def _iso(at: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 _TIMES = ("date", "time", "timetz", "timestamp", "timestamptz", "interval")
+
+
+def columns_of(result: CursorResult[Any]) -> list[ResultColumn]:
+    """Return what the server says of this very result; SQLAlchemy may remember an earlier one."""
+    return list(result.cursor.description)  # type: ignore[union-attr, arg-type]
 
 
 def fetch(cursor: Any) -> list[tuple[Any, ...]]:

@@ -30,7 +30,7 @@ from sqlalchemy.dialects import postgresql
 
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.sources import Mark, Marker, Table
-from tasks_app.pool.batch.sources.as_text import all_read_back, fetch, written
+from tasks_app.pool.batch.sources.as_text import all_read_back, columns_of, fetch, written
 from tasks_app.pool.batch.sources.relation import EVERYTHING, Relation, find
 from tasks_app.pool.tables import MARKER, SCHEMA
 
@@ -180,7 +180,7 @@ def _read(
     rows = relation.rows_of if select_from is None else select_from
     query = select(EVERYTHING, key).select_from(rows).order_by(relation.ordered)
     result = connection.execute(query if where is None else query.where(where))
-    names = list(result.keys())[:-1]
+    names = [each.name for each in columns_of(result)[:-1]]
     found = fetch(result.cursor)
     result.close()
     made = []

@@ -6,6 +6,9 @@ The server writes the place where a page ends, from the very expressions that or
 
 A partition ends with the last row that it has when it is first read. So a chunk that inserts rows
 behind all others is not given its own for ever.
+
+Statements name the columns that there are when a run begins: others may be added, moved or dropped
+meanwhile. Where one of them changes its type, the page is refused.
 """
 
 from __future__ import annotations
@@ -13,17 +16,33 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Integer, Select, bindparam, select, text, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Integer,
+    Select,
+    bindparam,
+    column,
+    select,
+    text,
+    tuple_,
+)
 
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.records import Partition, PartitionKind
 from tasks_app.domain.partition.sources import Table
 from tasks_app.pool.batch.sources import relation
-from tasks_app.pool.batch.sources.as_text import fetch, read_back, word_named, written
+from tasks_app.pool.batch.sources.as_text import (
+    ResultColumn,
+    columns_of,
+    fetch,
+    read_back,
+    word_named,
+    written,
+)
 from tasks_app.pool.batch.sources.measure import has_nulls
 from tasks_app.pool.batch.sources.predicate import predicate
 from tasks_app.pool.batch.sources.relation import EVERYTHING, Relation, Source, source_of
@@ -62,6 +81,7 @@ class Pages:
     def __init__(
         self,
         found: Relation,
+        columns: Sequence[ResultColumn],
         own: ColumnElement[bool],
         order: Sequence[Order],
         until: Place | None = None,
@@ -73,24 +93,25 @@ class Pages:
         self._source = found.source
         self._order = order
         places = [each.written.label(f"tasks_app_place_{n}") for n, each in enumerate(order)]
-        columns = [each.column for each in order]
+        by = [each.column for each in order]
         self._last = (
             select(*places)
             .select_from(found.rows_of)
             .where(own)
-            .order_by(*(column.desc() for column in columns))
+            .order_by(*(each.desc() for each in by))
             .limit(1)
         )
-        rows = select(EVERYTHING, *places).select_from(found.rows_of)
-        at = _tuple(columns)
+        self._columns = columns
+        names = [each.name for each in columns]
+        rows = select(*map(column, names), *places).select_from(found.rows_of)
+        at = _tuple(by)
         self._first: Select[Any] = (
             rows.where(own, at <= self._place_named("until"))
-            .order_by(*columns)
+            .order_by(*by)
             .limit(bindparam("most", type_=Integer()))
         )
         self._next: Select[Any] = self._first.where(at > self._place_named("after"))
-        self._row: Any = None
-        """Makes a row of a tuple."""
+        self._row = namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024  its names are known now only
         self._rows: list[Any] = []
         self._places: list[Place] = []
         """Places of the rows that were read last, and of the one behind them."""
@@ -99,7 +120,8 @@ class Pages:
         """Return up to ``size`` rows behind ``after``, a place that :meth:`after` gave, or None.
 
         Raises:
-            PlanError: what orders them is not unique, or null, where this page ends.
+            PlanError: what orders them is not unique, or null, where this page ends; or a column
+                has another type than before.
         """
         if self.until is None:
             self.until = self._end(connection)
@@ -108,14 +130,11 @@ class Pages:
         values = {"most": size + 1, **_named("until", self.until), **_named("after", after or [])}
         result = connection.execute(self._first if after is None else self._next, values)
         hidden = -len(self._order)
-        if self._row is None:
-            names = list(result.keys())[:hidden]
-            made = namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024  its names are known now only
-            self._row = partial(tuple.__new__, made)  # as _make does, which also counts
+        self._check_types(columns_of(result)[:hidden])
         found = fetch(result.cursor)  # rows of SQLAlchemy cost as much as it takes to update them
         result.close()
-        make = self._row
-        rows = [make(row[:hidden]) for row in found[:size]]
+        made, make = self._row, tuple.__new__  # as _make does, which also counts
+        rows = [make(made, row[:hidden]) for row in found[:size]]
         self._rows, self._places = rows, [list(row[hidden:]) for row in found]
         self._check_end(self._places[size - 1 :])
         return rows
@@ -132,6 +151,14 @@ class Pages:
         """Return the unique part of its place, by which people find the row."""
         place = next(n for n, one in enumerate(self._rows) if one is row)
         return ", ".join(self._places[place][self._named_from :])
+
+    def _check_types(self, now: Sequence[ResultColumn]) -> None:
+        for old, new in zip(self._columns, now, strict=True):
+            if old.type_code != new.type_code:
+                raise PlanError(
+                    f"Column {old.name} of {self._source} was {old.type_display} when this run "
+                    f"began, and is {new.type_display} now. Run it again: what is done stays done."
+                )
 
     def _end(self, connection: Connection) -> Place | None:
         last = connection.execute(self._last).one_or_none()
@@ -161,16 +188,23 @@ def pages_of(
     partition: Partition,
     page_by: str | None = None,
     until: Place | None = None,
+    key_type: KeyType | None = None,
 ) -> Pages:
     """Return the pages of a partition of a table or query.
 
     ``page_by`` is a unique column; None: the table's primary key, else the key that it is split by.
-    ``until`` is the end that an earlier run of the partition found.
+    ``until`` is the end that an earlier run of the partition found, ``key_type`` the type of its
+    bounds.
 
     Raises:
-        PlanError: the source is not there, or its rows have no order.
+        PlanError: the source is not there, its rows have no order, or its key has another type.
     """
     found = relation.find(connection, source_of(source, partition))
+    if key_type not in (None, found.key_type):
+        raise PlanError(
+            f"{source.key} of {source} was of type {key_type} when it was split, and is "
+            f"{found.key_type} now. Abandon the batch and start it anew."
+        )
     unique = [page_by] if page_by else _primary(connection, source) or [source.key]
     if unique == [source.key] and partition.owns_null:
         raise PlanError(
@@ -187,7 +221,10 @@ def pages_of(
         if not (by_key and name == source.key)
     ]
     own = predicate(partition, found.key, found.key_type)
-    return Pages(found, own, order, until, len(order) - len(unique))
+    nothing = connection.execute(select(EVERYTHING).select_from(found.rows_of).limit(0))
+    columns = columns_of(nothing)
+    nothing.close()
+    return Pages(found, columns, own, order, until, len(order) - len(unique))
 
 
 def _order(connection: Connection, found: Relation, name: str, *, may_be_null: bool) -> Order:
