@@ -18,16 +18,17 @@ from tasks_app.pool.operations.diagnostics import DueWork
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.api.tasks import PATIENCE
+from tasks_app.runtime.handlers.registry import HANDLERS
 
 MOST_NAMED = 3
 
 
 def due_tasks(connection: Connection, settings: Settings) -> list[Finding]:
-    """Ask the three below, of one reading: of 100,000 due tasks it takes a tenth of a second."""
+    """Ask the four below, of one reading: of 100,000 due tasks it takes a tenth of a second."""
     due = diagnostics.due_work(connection)
     return [
         finding
-        for check in (reach, shared, waiting)
+        for check in (reach, elsewhere, shared, waiting)
         for finding in check(connection, settings, due)
     ]
 
@@ -66,6 +67,31 @@ def reach(
             advice = "Name its module in the TASKS_APP_IMPORTS of a worker."
         findings.append(fail("handlers", fact, advice))
     return findings or [ok("queues", "every task that is due has a worker that knows it")]
+
+
+def elsewhere(
+    connection: Connection, _settings: Settings, due: list[DueWork] | None = None
+) -> list[Finding]:
+    """Do tasks lie in another queue than that of their handler, past its pause?
+
+    A producer may have said so, or it did not know the handler, as SQL does not.
+    """
+    due = diagnostics.due_work(connection) if due is None else due
+    still = standing_still(connection)
+    findings = []
+    for each in due:
+        spec = HANDLERS.get(each.name)
+        if spec is None or spec.queue == each.queue:
+            continue
+        fact = f"{each.number} due for {each.name} in {each.queue}, its handler's is {spec.queue}"
+        advice = (
+            "Unless that is meant, give queue= where they are created by name, and: tasks-app move "
+            f"--name {each.name} --queue {each.queue} --to {spec.queue}"
+        )
+        passes = spec.queue in still and each.queue not in still and EVERY_QUEUE not in still
+        fact += ", which stands still" if passes else ""
+        findings.append((warn if passes else ok)("queues", fact, advice))
+    return findings
 
 
 def shared(

@@ -26,6 +26,7 @@ from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.schema import newest
 from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.docs.reading import blocks, text_of
 from tests.factory import claimed_task, ending
 from tests.pool.old_days import NAME, old_day
@@ -402,6 +403,25 @@ def test_handlers_that_no_worker_knows_are_named(
     more_workers = due.waiting(connection, settings)  # would help the first alone
     assert said(more_workers) == ["warn due tasks: 1 waiting, t in default for 3 h"]
     assert said(work.living(connection, settings)) == ["ok workers: 2 children of n@host"]
+
+
+def test_tasks_in_another_queue_than_their_handlers_are_listed(
+    connection: Connection, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = Registry()
+    monkeypatch.setattr(due, "HANDLERS", registry)
+    for name, queue in (("t", "default"), ("mail.send", "mail")):
+        handler(name, queue=queue, registry=registry)(lambda ctx: None)
+    for name, queue in (("t", "default"), ("mail.send", "mail"), ("mail.send", "default")):
+        create_task(connection, name, queue=queue)
+
+    meant = due.elsewhere(connection, settings)
+    pause.pause(connection, "mail")
+    past_its_pause = due.elsewhere(connection, settings)
+
+    fact = "queues: 1 due for mail.send in default, its handler's is mail"
+    assert said([*meant, *past_its_pause]) == [f"ok {fact}", f"warn {fact}, which stands still"]
+    assert meant[0].advice.endswith("tasks-app move --name mail.send --queue default --to mail")
 
 
 def test_services_that_share_a_queue_are_told(connection: Connection, settings: Settings) -> None:
