@@ -8,10 +8,12 @@ from tasks_app.domain.spelling import nearest
 from tasks_app.runtime.handlers.registry import HANDLERS
 
 
-def hint_at_name(name: str, undo: str) -> None:
-    """Say which handler was perhaps meant. The task waits for a worker that knows its name."""
+def hint_at_name(name: str, undo: str, *, queue: str = "") -> None:
+    """Say which handler was perhaps meant, or to which queue a task goes since none is known."""
     if name in HANDLERS.names:
         return
+    told = f"TASKS_APP_IMPORTS has no handler {name}"
     if near := nearest(name, HANDLERS.names):
-        told = f"TASKS_APP_IMPORTS has no handler {name}, but {near}."
-        click.echo(f"{told} If that was meant, {undo}.", err=True)
+        click.echo(f"{told}, but {near}. If that was meant, {undo}.", err=True)
+    elif queue:
+        click.echo(f"{told}, so its queue is {queue}. To choose another: --queue", err=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import dataclasses
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ import click
 
 from tasks_app.domain.errors import NO
 from tasks_app.domain.explain.words import exact
+from tasks_app.domain.finding import Finding
 from tasks_app.domain.tasks.error_text import printable, printable_json
 
 T = TypeVar("T")
@@ -26,6 +28,19 @@ def print_json(value: Any) -> None:
     utf8 = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
     text = json.dumps(value, default=_plain, indent=2, ensure_ascii=not utf8)
     click.echo(printable_json(text))
+
+
+def as_here(finding: Finding) -> Finding:
+    """Return it with our commands as one types them here: in Django they are ``manage.py``'s."""
+    context = click.get_current_context(silent=True)
+    program = (context.find_root().info_name or "") if context else ""
+    if not program.endswith("tasks_app"):
+        return finding
+    fact, advice = (
+        re.sub(r"\btasks-app(?= [a-z])", "python manage.py tasks_app", text)
+        for text in (finding.fact, finding.advice)
+    )
+    return dataclasses.replace(finding, fact=fact, advice=advice)
 
 
 def answer(words: str, value: Any, *, json_: bool) -> None:

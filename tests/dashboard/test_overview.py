@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import Engine, text
 
+from tasks_app.pool.flow_control.pause import pause
+from tasks_app.pool.runs.heartbeats import beat
 from tests.dashboard.browser import Browser, text_of
 from tests.dashboard.test_errors import fails, fingerprint_of
 from tests.dashboard.test_pages import waiting_task
@@ -15,6 +17,28 @@ def test_what_is_wrong_leads_to_where_it_is_mended(engine: Engine, browser: Brow
     assert "served by no worker" in text_of(page)
     assert '<a href="/queues">Show queues</a>' in page
     assert '<span class="whole">-E</span>' in page
+
+
+def test_what_could_not_run_is_told_apart(engine: Engine, browser: Browser) -> None:
+    """Paused, behind a breaker, of an unknown name, in a queue that nobody serves; and one more."""
+    with engine.begin() as connection:
+        beat(connection, owner="w", node="n", queues=["default", "mail"], handlers=["t", "pay"])
+        pause(connection, "mail")
+        connection.execute(
+            text("""
+                INSERT INTO task_breaker (dependency, names, state, mode, ratio, least, "window",
+                    open_for, probes)
+                VALUES ('bank', '{pay}', 'open', 'open', 0.5, 10, '1 min', '30 s', 3)
+            """)
+        )
+    for name, queue in (("t", "mail"), ("pay", "default"), ("new", "default"), ("t", "post")):
+        waiting_task(engine, name=name, queue=queue)
+    waiting_task(engine, name="t")
+    model = browser.get("/api/overview").json()
+
+    assert (model["due"]["number"], model["barred"]["number"]) == (5, 4)
+    (free,) = (x for x in model["lines"] if (x["name"], x["queue"]) == ("t", "default"))
+    assert model["oldest_due_at"] == free["oldest_due_at"]
 
 
 def test_causes_of_a_day_the_known_ones_last(engine: Engine, browser: Browser) -> None:

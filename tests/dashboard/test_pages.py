@@ -49,13 +49,16 @@ def test_overview_counts_by_queue_and_name(engine: Engine, browser: Browser) -> 
     failed_task(engine, name="orders.charge")
     model = browser.get("/api/overview").json()
     assert model["pending"] == {"number": 4, "more": False}
-    assert model["due"]["number"] == 3
+    assert (model["due"]["number"], model["barred"]["number"]) == (3, 3), "nobody knows them"
+    assert model["oldest_due_at"] is None
     assert model["failed"]["number"] == 1
     line = next(each for each in model["lines"] if each["name"] == "orders.invoice")
     assert (line["queue"], line["pending"], line["due"], line["running"]) == ("default", 3, 3, 0)
     page = text_of(browser.get("/").text)
     assert "orders.invoice" in page
     assert "served by no worker" in page, "what doctor finds"
+    assert "3 could not run" in page
+    assert "nothing could run" in page
 
 
 def test_an_empty_pool_says_what_to_do(browser: Browser) -> None:

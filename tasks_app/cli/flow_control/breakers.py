@@ -69,7 +69,7 @@ def _fields(standing: BreakerStanding) -> dict[str, Any]:
         "state": str(standing.state),
         "since": standing.since,
         "mode": str(standing.mode),
-        "calls": f"{standing.bad} of {standing.good + standing.bad} failed",
+        "calls": standing.calls,
         "held": standing.held,
         "handlers": ", ".join(standing.names),
         "reason": standing.reason,

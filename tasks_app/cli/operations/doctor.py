@@ -11,6 +11,7 @@ from tasks_app.cli.database import settings
 from tasks_app.domain.config.setting_sources import unknown_variables
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import AWAY, NO, ConfigurationError, TasksError
+from tasks_app.domain.explain.run_by import RunBy
 from tasks_app.domain.finding import Finding, Level, fail, ok, warn
 from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
 from tasks_app.runtime.health_files import ROLES, judge, probe
@@ -63,7 +64,8 @@ def _examine() -> list[Finding]:
     from tasks_app.monitor.checks.checkup import examine  # noqa: PLC0415  not for a wrong setting
     from tasks_app.runtime.handler_db.driver_internals import examine as examine_drivers  # noqa: PLC0415
 
-    return [*_settings(given), *examine_drivers(), *examine(given), *_celery(given)]
+    found = [*_settings(given), *examine_drivers(), *examine(given)]
+    return [output.as_here(finding) for finding in (*found, *_celery(given))]
 
 
 def _settings(given: Settings) -> list[Finding]:
@@ -96,11 +98,19 @@ def _celery(given: Settings) -> list[Finding]:
         fact = f"celeryconfig breaks ({type(error).__name__}: {error})"
         return [fail("celery", fact, "Mend it: neither worker nor beat starts.")]
     if not (app.conf.broker_url or app.conf.broker_read_url):
-        advice = "Set TASKS_APP_BROKER_URL, unless you run tasks-app work only."
-        broker = [warn("broker", "none is configured", advice)]
+        broker = [_no_broker(given)]
     else:
         broker = [*checkup.examine_broker(app), *checkup.examine_access(app)]
     return [*broker, *checkup.examine_celery(app), *internals.examine()]
+
+
+def _no_broker(given: Settings) -> Finding:
+    from tasks_app.monitor.checks.checkup import what_runs_here  # noqa: PLC0415  as above
+
+    if what_runs_here(given) is RunBy.WORK:
+        return ok("broker", "none is configured, and tasks-app work needs none")
+    advice = "Set TASKS_APP_BROKER_URL, unless you run tasks-app work only."
+    return warn("broker", "none is configured", advice)
 
 
 def _line(finding: Finding) -> str:

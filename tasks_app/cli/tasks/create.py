@@ -13,7 +13,7 @@ from tasks_app.cli.handler_names import hint_at_name
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.unique_key import POLICIES, SCOPES, CreateOutcome
 from tasks_app.runtime.api.producer import create_task
-from tasks_app.runtime.handlers.registry import load_handlers
+from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
 
 
 @click.command()
@@ -43,9 +43,12 @@ def create(name: str, payload: str, run_at: str | None, *, json_: bool, **given:
     if run_at is not None:
         options["run_at"] = moment(run_at, "--run-at")
     load_handlers(settings().modules)
+    assumed = "default" if name not in HANDLERS.specs and "queue" not in options else ""
+    if assumed:
+        options["queue"] = assumed
     with transaction() as connection:
         task_id = create_task(connection, name, json_value(payload), **TaskOptions(**options))  # type: ignore[typeddict-item]
-    hint_at_name(name, "cancel this task")
+    hint_at_name(name, "cancel this task", queue=assumed)
     made = {"id": int(task_id), "outcome": task_id.outcome}
     output.answer(f"{task_id}{_NOTES[task_id.outcome]}", made, json_=json_)
 

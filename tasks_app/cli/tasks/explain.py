@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -28,6 +29,8 @@ def explain(task_id: int, *, json_: bool) -> None:
     """
     with transaction() as connection:
         explanation = explain_task(connection, task_id, settings=settings())
+    here = tuple(map(output.as_here, explanation.findings))
+    explanation = replace(explanation, findings=here)
     if json_:
         output.print_json(explanation)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from tasks_app.domain.explain.facts import MOST_AHEAD, TaskFacts
+from tasks_app.domain.explain.run_by import RunBy
 from tasks_app.domain.explain.words import count, when
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.flow_control.waiting_reason import WORDS, WaitingKind
@@ -93,7 +94,7 @@ def hinted(facts: TaskFacts) -> Finding | None:
     if row.scan_at <= max(row.due_at, facts.now):
         return None
     at = when(row.scan_at, facts.now)
-    fact = f"Its producer told the broker at the commit; should that be lost, the scan looks {at}"
+    fact = f"Its producer sent a hint at the commit; should that be lost, the scan looks {at}"
     return ok("hinted", fact, "Nothing to do.")
 
 
@@ -105,7 +106,10 @@ def in_line(facts: TaskFacts) -> Finding | None:
         return None
     since = when(row.due_at, facts.now)
     if facts.ahead == 0:
-        fact = f"It became due {since} and is first in its line: the next scan finds it"
+        next_ = "a child takes it when it has room"  # without a scan: a child claims by itself
+        if facts.run_by is not RunBy.WORK:
+            next_ = "the next scan finds it"
+        fact = f"It became due {since} and is first in its line: {next_}"
     else:
         most = facts.ahead > MOST_AHEAD
         number = f"more than {MOST_AHEAD:,} tasks" if most else count(facts.ahead, "task")

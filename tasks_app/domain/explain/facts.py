@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from tasks_app.domain.coordination.groups import GroupProgress
+from tasks_app.domain.explain.run_by import RunBy
 from tasks_app.domain.explain.surroundings import (
     ConnectionLimit,
     Denial,
@@ -19,6 +20,7 @@ from tasks_app.domain.explain.surroundings import (
     Stop,
     Turn,
 )
+from tasks_app.domain.explain.words import when
 from tasks_app.domain.flow_control.circuit_breaker import BreakerStanding
 from tasks_app.domain.queues.queue import Queue
 from tasks_app.domain.statistics.unkept import Unkept
@@ -98,6 +100,7 @@ class TaskFacts:
     """The breaker of its handler's dependency, unless it is closed."""
     message: LedgerMessage | None = None
     service: Service = field(default_factory=Service)
+    run_by: RunBy = RunBy.EITHER
     scan: Scan | None = None
     progress: ReportedProgress | None = None
     heard_at: datetime | None = None
@@ -150,21 +153,36 @@ class TaskFacts:
     @property
     def refused_since(self) -> datetime | None:
         """Since when nothing is published, says the scan; None: it is, or nobody scans."""
-        return None if self.unscanned or self.scan is None else self.scan.refused_since
+        published = self.run_by is not RunBy.WORK and not self.unscanned
+        return self.scan.refused_since if published and self.scan is not None else None
 
     @property
     def unscanned(self) -> bool:
         """Whether nobody has scanned lately, or nobody is left who could."""
+        if self.service.scanning and self._heard:
+            return False
         done_at = self.scan.done_at if self.scan else None
         return done_at is None or self.now - done_at > self.late_after or self.deserted
 
     @property
+    def nobody_scans(self) -> str:
+        """Say so, and since when."""
+        scan = self.scan
+        if scan is None or scan.done_at is None:
+            return "Nobody has ever looked for due tasks"
+        return f"Nobody looks for due tasks; {scan.holder} did last, {when(scan.done_at, self.now)}"
+
+    @property
     def deserted(self) -> bool:
         """Whether the lead is free, and no child has been heard of that could take it."""
-        scan, heard_at = self.scan, self.service.heard_at
+        scan = self.scan
         if scan is None or scan.done_at is None:
             return False
         free_since = max(scan.done_at, scan.held_until or scan.done_at)
-        return self.now - free_since > ANOTHER_LEADS_AFTER and (
-            heard_at is None or self.now - heard_at > self.beats_every + HEARTBEAT_TAKES
-        )
+        return self.now - free_since > ANOTHER_LEADS_AFTER and not self._heard
+
+    @property
+    def _heard(self) -> bool:
+        """Whether any child was heard of in time."""
+        at = self.service.heard_at
+        return at is not None and self.now - at <= self.beats_every + HEARTBEAT_TAKES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tasks_app.domain.explain.facts import StoredRow, TaskFacts
-from tasks_app.domain.explain.scans import START, nobody_scans
 from tasks_app.domain.explain.words import distance, exact, rough, when
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.tasks.states import State
@@ -20,7 +19,8 @@ def lease_over(facts: TaskFacts) -> Finding | None:
         f"{when(row.lease_until, facts.now)}, and the task waits for its rescue"
     )
     if facts.unscanned:
-        return fail("lease over", fact, f"{nobody_scans(facts)}, so nobody rescues it. {START}")
+        advice = f"{facts.nobody_scans}, so nobody rescues it. {facts.run_by.start_scan}"
+        return fail("lease over", fact, advice)
     return warn("lease over", fact, f"Nothing to do: the next scan {_takes_back(row)}.")
 
 
@@ -36,7 +36,8 @@ def silent(facts: TaskFacts) -> Finding | None:
         f"one that lives is heard of every {rough(facts.beats_every)}"
     )
     if facts.unscanned:
-        return fail("silent", fact, f"{nobody_scans(facts)}, so nobody will rescue it. {START}")
+        advice = f"{facts.nobody_scans}, so nobody will rescue it. {facts.run_by.start_scan}"
+        return fail("silent", fact, advice)
     end = distance(row.lease_until, facts.now)
     then = f"unless it is heard of before, its lease ends {end}, and the next scan after that"
     return warn("silent", fact, f"Nothing to do: {then} {_takes_back(row)}.")

@@ -89,6 +89,8 @@ class Service:
     """The last heartbeat of any child that served the queue, alive or not."""
     heard_at: datetime | None = None
     """The last heartbeat of any child."""
+    scanning: int = 0
+    """Children of ``tasks-app work``, of any queue: each looks for what is due when it has room."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 
 from tasks_app.domain.explain.facts import StoredRow, TaskFacts
-from tasks_app.domain.explain.scans import START, nobody_scans
 from tasks_app.domain.explain.words import count, when
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerState
@@ -181,8 +180,7 @@ def no_worker(facts: TaskFacts) -> Finding | None:
     return fail(
         "no worker",
         f"No live worker serves its queue {row.queue}{last}",
-        f"{other}Start one: celery -A tasks_app worker -E -Q {row.queue}, "
-        f"or without a broker: tasks-app work -q {row.queue}",
+        f"{other}{facts.run_by.start_worker(row.queue)}",
     )
 
 
@@ -225,7 +223,7 @@ def no_scan(facts: TaskFacts) -> Finding | None:
     looks_again_at = row.scan_at if row.parked else None  # not long after who set it aside
     if looks_again_at and facts.now - looks_again_at < facts.late_after and not facts.deserted:
         return None
-    return fail("no scan", nobody_scans(facts), START)
+    return fail("no scan", facts.nobody_scans, facts.run_by.start_scan)
 
 
 RULES = (

@@ -82,6 +82,12 @@ class BreakerStanding:
     held: int = 0
     """Tasks that it holds, as far as they were counted."""
 
+    @property
+    def calls(self) -> str:
+        """What came of those that :attr:`good` and :attr:`bad` count."""
+        calls = self.good + self.bad
+        return f"{self.bad} of {calls} failed" if calls else "none lately"
+
 
 @dataclass(frozen=True, slots=True)
 class BreakerStep:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
+from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.unreachable import why_unreachable
+from tasks_app.domain.explain.run_by import RunBy
 from tasks_app.domain.finding import Finding, Level, away, fail, warn
 from tasks_app.monitor.checks import connections as connection_checks
 from tasks_app.monitor.checks import database as database_checks
@@ -20,6 +21,7 @@ from tasks_app.monitor.checks import schedules as schedule_checks
 from tasks_app.monitor.checks import sessions as session_checks
 from tasks_app.monitor.checks import work as work_checks
 from tasks_app.monitor.checks.database import Check
+from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import is_unanswered, sqlstate
 
@@ -37,6 +39,7 @@ def examine(settings: Settings) -> list[Finding]:
                     (session_checks.CHECKS, database.engine),
                     (session_checks.CHECKS_OF_HANDLERS, database.handler_engine),
                     (work_checks.CHECKS, database.engine),
+                    (work_checks.FAILED, database.engine),
                     (flow_checks.CHECKS, database.engine),
                     (schedule_checks.CHECKS, database.engine),
                     (db_scheduler_checks.CHECKS, database.engine),
@@ -50,6 +53,19 @@ def examine(settings: Settings) -> list[Finding]:
         why = why_unreachable(str(error.orig))
         return [(away if why.away else fail)("database", why.fact, why.advice)]
     return findings
+
+
+def what_runs_here(settings: Settings) -> RunBy:
+    """Return what carries out tasks in this pool; ``EITHER`` if it cannot be asked."""
+    try:
+        database = Database(settings.database, prepare=settings.prepare)
+        try:
+            with database.begin() as connection:
+                return heartbeats.run_by(connection, settings.lease)
+        finally:
+            database.dispose()
+    except SQLAlchemyError:
+        return RunBy.EITHER
 
 
 def run_checks(checks: Sequence[Check], engine: Engine, settings: Settings) -> list[Finding]:

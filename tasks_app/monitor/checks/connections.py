@@ -48,17 +48,12 @@ def connections(connection: Connection, settings: Settings) -> list[Finding]:
     return findings or [ok("connections", fact)]
 
 
-def _is_of_celery(child: Worker) -> bool:
-    """Its nodes are called ``celery@host``; those of ``tasks-app work`` are called as the host."""
-    return "@" in child.node
-
-
 def _most(child: Worker, settings: Settings) -> int:
     """Return how many it takes if each of its threads runs a handler that writes by ``ctx``.
 
     What others write by ``ctx.write`` alone goes out by one more.
     """
-    if _is_of_celery(child):
+    if child.of_celery:
         ours = OF_CELERY + min(child.threads, MOST_AT_ONCE)
     else:
         ours = OF_WORK + settings.hints
@@ -66,7 +61,7 @@ def _most(child: Worker, settings: Settings) -> int:
 
 
 def _whose(found: list[Worker]) -> str:
-    celerys = sum(map(_is_of_celery, found))
+    celerys = sum(child.of_celery for child in found)
     others = len(found) - celerys
     if not others:
         return count(celerys, "child")

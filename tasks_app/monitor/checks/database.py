@@ -16,6 +16,7 @@ from tasks_app.pool.operations import diagnostics
 from tasks_app.pool.operations.bloat import sizes
 from tasks_app.pool.operations.sequences import behind
 from tasks_app.pool.retention import partitions as days
+from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import check_schema, newest
 
 OLDEST_MAJOR, NEWEST_MAJOR = 14, 18
@@ -92,12 +93,13 @@ def sequences(connection: Connection, _settings: Settings) -> list[Finding]:
     ]
 
 
-def partitions(connection: Connection, _settings: Settings) -> list[Finding]:
+def partitions(connection: Connection, settings: Settings) -> list[Finding]:
     """Are there enough ahead, and is the default one empty?"""
     findings = []
     ahead = days.DAYS_AHEAD + 1 - len(days.missing_partitions(connection))
     fact = f"task_completed has {count(ahead, 'day')} ahead"
-    advice = "Start beat, or run: tasks-app migrate"
+    by = heartbeats.run_by(connection, settings.lease)
+    advice = f"Start {by.scanner} as the owner of the tables, or run: tasks-app migrate"
     if ahead == 0:
         findings.append(fail("partitions", fact, advice))
     elif ahead <= FEW_DAYS_AHEAD:
@@ -123,7 +125,7 @@ def retention(connection: Connection, settings: Settings) -> list[Finding]:
         return [ok("retention", f"{kept}, and nothing older lies there")]
     advice = "Run tasks-app prune: it names what is in the way."
     if not days.owns(connection):
-        advice = "Run beat, or tasks-app prune, as the owner of the tables: this role may not."
+        advice = "Run tasks-app prune as the owner of the tables: this role may not."
     return [warn("retention", f"{kept}, and older ones lie there: {_some(late)}", advice)]
 
 

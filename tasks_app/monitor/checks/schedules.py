@@ -32,7 +32,8 @@ def firing(connection: Connection, settings: Settings) -> list[Finding]:
             findings.append(fail("schedules", f"{schedule.name} is broken", advice))
         elif due is not None and now - due > PATIENCE:
             fact = f"{schedule.name} should have fired {rough(now - due)} ago"
-            findings.append(fail("schedules", fact, "Nobody scans: start beat, and read its log."))
+            by = heartbeats.run_by(connection, settings.lease)
+            findings.append(fail("schedules", fact, f"Nobody scans. {by.start_scan}"))
         elif due is not None and known and schedule.task not in known:
             fact = f"{schedule.name} makes tasks of {schedule.task}, known to no worker"
             advice = "Name its module in the TASKS_APP_IMPORTS of a worker, or disable it."

@@ -71,7 +71,8 @@ def dispatch(connection: Connection, _settings: Settings) -> Samples:
     refused: datetime | None = None
     for name in (leader_lease.SCAN, leader_lease.MAINTAIN):
         duty = leader_lease.read(connection, name)
-        if duty is not None and duty.idle is not None:
+        marked = name == leader_lease.SCAN and duty and duty.rank == leader_lease.Rank.WORK
+        if duty is not None and duty.idle is not None and not marked:
             yield Sample(m.DUTY_AGE, max(0.0, duty.idle.total_seconds()), (name,))
         for rank, word in _RANKS.items():
             held = duty is not None and not duty.free and duty.rank == rank

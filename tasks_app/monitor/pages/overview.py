@@ -11,6 +11,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.finding import Finding, Level
 from tasks_app.monitor.checks import flow_control, locks, schedules, work
 from tasks_app.monitor.checks.checkup import run_checks
+from tasks_app.monitor.checks.due import what_runs
 from tasks_app.monitor.pages import errors
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.errors.groups import ErrorGroup
@@ -38,12 +39,18 @@ class Overview:
     at: datetime
     pending: Figure
     due: Figure
+    barred: Figure
+    """Those that are due and could not run: a pause, window or breaker holds them, or no worker
+    knows them."""
     running: Figure
     failed: Figure
     """Within the last day."""
     oldest_due_at: datetime | None
+    """Of those that could run."""
     children: int
     nodes: tuple[str, ...]
+    start: str
+    """How to start a worker."""
     lines: tuple[NameLine, ...]
     crowded: tuple[str, ...]
     """Queues of which only the first tasks were counted."""
@@ -61,18 +68,23 @@ def overview(connection: Connection, settings: Settings) -> Overview:
         waiting[line.queue] = waiting.get(line.queue, 0) + line.pending
     crowded = tuple(queue for queue, number in waiting.items() if number > MOST)
     failed = sum(line.failed for line in lines)
+    runs = what_runs(connection, settings)
+    free = [line for line in lines if runs(line.queue, line.name)]
+    due = sum(line.due for line in lines)
     at = instant(connection)
     causes = errors.causes(connection, since=at - FAILED_WITHIN, most=MOST_CAUSES + 1, now=at)
     shown = sorted(causes[:MOST_CAUSES], key=lambda each: each.known_by is not None)
     return Overview(
         at=at,
         pending=Figure(sum(line.pending for line in lines), bool(crowded)),
-        due=Figure(sum(line.due for line in lines), bool(crowded)),
+        due=Figure(due, bool(crowded)),
+        barred=Figure(due - sum(line.due for line in free), bool(crowded)),
         running=Figure(sum(line.running for line in lines)),
         failed=Figure(min(failed, MOST), failed > MOST),
-        oldest_due_at=min((x.oldest_due_at for x in lines if x.oldest_due_at), default=None),
+        oldest_due_at=min((x.oldest_due_at for x in free if x.oldest_due_at), default=None),
         children=len(workers),
         nodes=tuple(sorted({worker.node for worker in workers})),
+        start=heartbeats.run_by(connection, settings.lease).start_worker(),
         lines=tuple(lines),
         crowded=crowded,
         causes=tuple(shown),

@@ -89,6 +89,8 @@ class QueuePage:
     rules: QueueRules | None
     names: tuple[NameLine, ...]
     workers: tuple[Serving, ...]
+    start: str
+    """How to start one."""
     limits: tuple[LimitLine, ...]
     weights: dict[str, float] | None
     """Of fair keys other than 1; None: it is not shared."""
@@ -123,6 +125,7 @@ def queue_page(connection: Connection, settings: Settings, queue: str) -> QueueP
         rules=None if found is None else _rules(found),
         names=tuple(lines),
         workers=tuple(serving[:MOST_WORKERS]),
+        start=heartbeats.run_by(connection, settings.lease).start_worker(queue),
         limits=limits_of(connection, around.limits, queue, names),
         weights=weights,
         shares=() if weights is None else _shares(connection, queue, weights),

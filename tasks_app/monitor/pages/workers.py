@@ -47,6 +47,8 @@ class Workers:
     nodes: tuple[Node, ...]
     unserved: tuple[str, ...]
     """Queues with tasks that no living child serves."""
+    start: str
+    """How to start a worker, of those queues if there are any."""
 
     @property
     def living(self) -> int:
@@ -62,9 +64,11 @@ def workers(connection: Connection, settings: Settings) -> Workers:
         nodes.setdefault(worker.node, []).append(ChildLine(worker, silent))
         if not silent:
             served.update(worker.queues)
+    unserved = tuple(sorted(queues_in_use(connection) - served))
     return Workers(
         at=at,
         lease_s=settings.lease.total_seconds(),
         nodes=tuple(Node(name, tuple(children)) for name, children in sorted(nodes.items())),
-        unserved=tuple(sorted(queues_in_use(connection) - served)),
+        unserved=unserved,
+        start=heartbeats.run_by(connection, settings.lease).start_worker(",".join(unserved)),
     )

@@ -28,6 +28,8 @@ STRANGERS = "tasks_app: strangers"
 class Rank(IntEnum):
     """Who outranks whom: the higher one need not wait until the lower one's lease is over."""
 
+    WORK = 0
+    """``tasks-app work``: it publishes nothing, so it leads nobody, and only leaves its mark."""
     STANDBY = 1
     """A worker that stands in."""
     BEAT = 2
@@ -93,6 +95,13 @@ _DONE = in_psycopgs_words(f"""
         WHEN l.token = :token AND NOT {_FREE} THEN {NOW} + CAST(:ttl AS interval)
         ELSE l.held_until END
     WHERE l.name = :name RETURNING l.token = :token AND NOT {_FREE}
+""")
+_MARK = text(f"""
+    INSERT INTO {LEASE} AS l (name, holder, token, rank, done_at)
+    VALUES (:name, :holder, gen_random_uuid(), {Rank.WORK:d}, {NOW})
+    ON CONFLICT (name) DO UPDATE SET holder = EXCLUDED.holder, rank = EXCLUDED.rank,
+        held_until = NULL, done_at = EXCLUDED.done_at
+    WHERE {_FREE}
 """)
 _NOTE = text(f"""
     UPDATE {LEASE} SET notes = notes || CAST(:notes AS jsonb)
@@ -160,6 +169,11 @@ def done(
     """
     values = {"name": name, "token": token, "ttl": ttl, "now": now}
     return any(renewed for (renewed,) in ask(connection, Statement(_DONE, values)))
+
+
+def mark(connection: Connection, name: str, holder: str, *, now: datetime | None = None) -> None:
+    """Write down that the duty is done here without a lease, unless somebody holds it."""
+    connection.execute(_MARK, {"name": name, "holder": holder, "now": now})
 
 
 def note(connection: Connection, name: str, token: UUID, notes: Mapping[str, str]) -> bool:

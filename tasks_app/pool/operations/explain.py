@@ -27,6 +27,7 @@ from tasks_app.pool.flow_control.capacity import rooms_of
 from tasks_app.pool.operations.audit import last_hold
 from tasks_app.pool.operations.connection_limits import connection_limits
 from tasks_app.pool.operations.explain_statements import AHEAD, AROUND, NAMES, ROW, TURN
+from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.statistics.unkept import unkept
 
 
@@ -69,7 +70,9 @@ def read_facts(
             elsewhere=tuple(names.elsewhere) if names else (),
             last_seen=around.last_seen,
             heard_at=around.any_heard_at,
+            scanning=around.scanning,
         ),
+        run_by=heartbeats.run_by(connection, lease, now=at),
         scan=_scan(around),
         progress=_progress(around),
         heard_at=around.seen_at if row.state is State.RUNNING else None,

@@ -10,6 +10,7 @@ from tasks_app.domain.explain.facts import MOST_AHEAD, StoredRow
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.fragments.availability import STOPS
 from tasks_app.pool.fragments.held import is_held, own_date
+from tasks_app.pool.runs.heartbeats import OF_WORK
 from tasks_app.pool.tables import (
     ALL,
     ATTEMPT,
@@ -47,7 +48,9 @@ AROUND = text(f"""
         z.queue AS stopped, z.since, z.reason, z.resume_at,
         d.id AS dispatch_id, cardinality(d.ids) AS tasks, d.created_at AS sent_at, d.publishes,
         d.publish_at, s.holder, s.done_at, s.held_until, w.*,
-        (SELECT max(any_.seen_at) FROM {WORKER} any_) AS any_heard_at, r.node, r.seen_at, r.said,
+        (SELECT max(any_.seen_at) FROM {WORKER} any_) AS any_heard_at,
+        (SELECT count(*) FROM {WORKER} w WHERE {_LIVES} AND {OF_WORK}) AS scanning,
+        r.node, r.seen_at, r.said,
         CAST(s.notes ->> '{REFUSED}' AS timestamptz) AS refused_since,
         coalesce(s.notes ->> '{BECAUSE}', '') AS refused_because,
         l.resource, l.blocked_by, l.times, l.asked_at, l.ended_at AS denied_at, l.held

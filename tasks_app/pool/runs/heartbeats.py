@@ -10,8 +10,9 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
+from tasks_app.domain.explain.run_by import RunBy
 from tasks_app.domain.tasks.error_text import clean
-from tasks_app.pool.tables import NOW, WORKER
+from tasks_app.pool.tables import LEASE, NOW, WORKER
 
 LONGEST_TEXT = 300
 
@@ -31,6 +32,11 @@ class Worker:
     started_at: datetime
     seen_at: datetime
 
+    @property
+    def of_celery(self) -> bool:
+        """Its nodes are called ``celery@host``; those of ``tasks-app work`` as the host."""
+        return "@" in self.node
+
 
 _BEAT = text(f"""
     INSERT INTO {WORKER} (owner, node, queues, handlers, threads, running, started_at, seen_at)
@@ -42,6 +48,17 @@ _BEAT = text(f"""
 _LIVE = text(f"""
     SELECT owner, node, queues, handlers, threads, running::text AS running, started_at, seen_at
     FROM {WORKER} WHERE seen_at > {NOW} - CAST(:within AS interval) ORDER BY owner
+""")
+OF_WORK = "position('@' IN w.node) = 0"
+"""The condition that a child is one of ``tasks-app work``."""
+# Who was killed leaves its row, who ended in order none: then the last scan tells.
+_RUN_BY = text(f"""
+    SELECT bool_or(NOT {OF_WORK}) AS celery, bool_or({OF_WORK}) AS work, s.rank,
+        coalesce(s.rank > 0 AND s.held_until > {NOW}, false) AS led
+    FROM (SELECT) AS one LEFT JOIN {LEASE} s ON s.name = 'scan'
+    LEFT JOIN {WORKER} w
+        ON w.seen_at > (SELECT max(seen_at) FROM {WORKER}) - CAST(:within AS interval)
+    GROUP BY s.rank, s.held_until
 """)
 _LEAVE = text(f"DELETE FROM {WORKER} WHERE owner = :owner")
 _PRUNE = text(f"DELETE FROM {WORKER} WHERE seen_at < {NOW} - CAST(:older AS interval)")
@@ -88,6 +105,29 @@ def live(connection: Connection, within: timedelta, *, now: datetime | None = No
         )
         for row in connection.execute(_LIVE, {"within": within, "now": now})
     ]
+
+
+def known_names(
+    connection: Connection, within: timedelta, *, now: datetime | None = None
+) -> dict[str, set[str]]:
+    """Return by queue the handlers of the living children that serve it."""
+    known: dict[str, set[str]] = {}
+    for worker in live(connection, within, now=now):
+        for queue in worker.queues:
+            known.setdefault(queue, set()).update(worker.handlers)
+    return known
+
+
+def run_by(connection: Connection, within: timedelta, *, now: datetime | None = None) -> RunBy:
+    """Return what the children are of that live, or lived last; without any, who scanned last."""
+    found = connection.execute(_RUN_BY, {"within": within, "now": now}).one()
+    if found.celery is None:
+        celery, work = bool(found.rank), found.rank == 0
+    else:
+        celery, work = found.celery or found.led, found.work
+    if celery == work:
+        return RunBy.EITHER
+    return RunBy.CELERY if celery else RunBy.WORK
 
 
 def leave(connection: Connection, owner: str) -> None:

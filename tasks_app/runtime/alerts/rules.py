@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.alerts.alert import Alert, cause_in
 from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.explain.run_by import RunBy
 from tasks_app.domain.explain.words import count, rough
 from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.pool.batch.instances import biz_key
@@ -33,17 +34,17 @@ STANDS_IN = timedelta(minutes=5)
 """Children stand in for beat without a gap: only one that stays away is worth a message."""
 LATE = timedelta(minutes=1)
 LATE_SCANS = 5
-READ_LOG = "Nobody scans: start beat, and read its log."
 
 
 def scan(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """Does anybody scan? A pool that `tasks-app work` alone serves has no such lease."""
+    """Does anybody scan? Of a pool that `tasks-app work` alone serves the workers tell."""
     duty = leader_lease.read(connection, leader_lease.SCAN)
-    if duty is None or duty.idle is None:
+    if duty is None or duty.idle is None or duty.rank == leader_lease.Rank.WORK:
         return
     if duty.idle > settings.alert_scan + LATE_SCANS * settings.scan_interval:
         fact = f"nobody has scanned for {rough(duty.idle)}; the last was {duty.holder}"
-        yield Alert("scan", fact, "Start beat, and workers, and read their logs.")
+        by = heartbeats.run_by(connection, settings.lease)
+        yield Alert("scan", fact, by.start_scan)
 
 
 def beat(connection: Connection, _settings: Settings) -> Iterator[Alert]:
@@ -53,9 +54,11 @@ def beat(connection: Connection, _settings: Settings) -> Iterator[Alert]:
         yield Alert("beat", "no beat leads; a worker stands in", "Start beat.", STANDS_IN)
 
 
-def broker(connection: Connection, _settings: Settings) -> Iterator[Alert]:
+def broker(connection: Connection, settings: Settings) -> Iterator[Alert]:
     """Does the broker take messages?"""
     duty = leader_lease.read(connection, leader_lease.SCAN)
+    if heartbeats.run_by(connection, settings.lease) is RunBy.WORK:
+        return  # what is noted there is of another time
     since = duty.refused_since if duty else None
     if since is not None and instant(connection) - since > LATE:
         fact = f"the broker has taken no messages since {since.astimezone(UTC):%Y-%m-%d %H:%M}Z"
@@ -67,7 +70,7 @@ def workers(connection: Connection, settings: Settings) -> Iterator[Alert]:
     if heartbeats.live(connection, settings.lease):
         return
     silent = trouble.silent_nodes(connection, settings.lease)
-    advice = "Start one: celery -A tasks_app worker -E --loglevel=info"
+    advice = heartbeats.run_by(connection, settings.lease).start_worker()
     if silent:
         fact = f"no worker is alive; {', '.join(list(silent)[:3])} fell silent"
         yield Alert("workers", fact, advice)
@@ -93,16 +96,14 @@ def unserved(connection: Connection, settings: Settings) -> Iterator[Alert]:
     for oldest in trouble.oldest_due(connection):
         if oldest.waits > settings.alert_due and oldest.queue not in left:
             fact = f"tasks are due in {oldest.queue}, which no worker serves"
-            advice = f"Start a worker: celery -A tasks_app worker -E -Q {oldest.queue}"
+            by = heartbeats.run_by(connection, settings.lease)
+            advice = by.start_worker(oldest.queue)
             yield Alert(f"unserved:{oldest.queue}", fact, advice)
 
 
 def unknown(connection: Connection, settings: Settings) -> Iterator[Alert]:
     """Is one due in a queue whose workers do not know it?"""
-    known: dict[str, set[str]] = {}
-    for worker in heartbeats.live(connection, settings.lease):
-        for queue in worker.queues:
-            known.setdefault(queue, set()).update(worker.handlers)
+    known = heartbeats.known_names(connection, settings.lease)
     for oldest in trouble.unknown(connection):
         names = known.get(oldest.queue)
         if oldest.waits > settings.alert_due and names and oldest.name not in names:
@@ -147,7 +148,7 @@ def rescues(connection: Connection, settings: Settings) -> Iterator[Alert]:
         yield Alert("rescues", fact, advice)
 
 
-def schedule(connection: Connection, _settings: Settings) -> Iterator[Alert]:
+def schedule(connection: Connection, settings: Settings) -> Iterator[Alert]:
     """Was one missed, or is it broken?"""
     now: datetime = plans.clock(connection)
     for each in plans.find(connection):
@@ -158,7 +159,8 @@ def schedule(connection: Connection, _settings: Settings) -> Iterator[Alert]:
             yield Alert(f"schedule:{each.name}", f"{each.name} is broken", advice)
         elif each.next_run_at is not None and now - each.next_run_at > LATE:
             fact = f"{each.name} should have fired {rough(now - each.next_run_at)} ago"
-            yield Alert(f"schedule:{each.name}", fact, READ_LOG)
+            by = heartbeats.run_by(connection, settings.lease)
+            yield Alert(f"schedule:{each.name}", fact, f"Nobody scans. {by.start_scan}")
 
 
 def batch(connection: Connection, settings: Settings) -> Iterator[Alert]:
@@ -174,7 +176,8 @@ def partitions(connection: Connection, settings: Settings) -> Iterator[Alert]:
     ahead = storage.horizon(connection)
     if ahead < settings.alert_partitions:
         fact = f"partitions reach {count(max(0, ahead), 'day')} ahead"
-        advice = "Start beat as the owner of the tables, or run: tasks-app migrate"
+        by = heartbeats.run_by(connection, settings.lease)
+        advice = f"Start {by.scanner} as the owner of the tables, or run: tasks-app migrate"
         yield Alert("partitions", fact, advice)
 
 

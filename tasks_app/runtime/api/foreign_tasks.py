@@ -1,4 +1,4 @@
-"""Tasks of other libraries, translated into our own by the module that knows the library."""
+"""Tasks without a handler here: of other libraries, which translate them, or of a bare name."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import TypeAlias
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.safe_logging import quiet_logger
+
+log = quiet_logger(__name__)
 
 Translated: TypeAlias = tuple[NewTask, HandlerSpec | None]
 Translator: TypeAlias = Callable[[NewTask], Translated | None]
@@ -20,6 +23,24 @@ _MODULES = {"celery": "tasks_app.broker.celery_tasks.translation"}
 """Each registers its translator. It is imported when its library is loaded and an object comes that
 is none of ours: a producer gives us Celery tasks without importing our Celery edge, and producers
 that use no Celery load none."""
+
+MOST_TOLD = 1_000
+_TOLD: set[str] = set()
+"""Names of which the log has told where their tasks go."""
+
+
+def tell_queue(name: str) -> None:
+    """Say once where tasks of a name go whose handler, and so its queue, is not known here.
+
+    A pause of the handler's own queue would not stop them.
+    """
+    if name not in _TOLD and len(_TOLD) < MOST_TOLD:
+        _TOLD.add(name)
+        log.warning(
+            "%s has no handler in this process, so its tasks go to the queue default. "
+            "Import the handler's module, or give queue=.",
+            name,
+        )
 
 
 def register_translator(library: str, translator: Translator) -> None:

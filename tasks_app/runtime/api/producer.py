@@ -17,7 +17,7 @@ from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.pool.tasks.create import acreate_many, acreate_one, create_many, create_one
 from tasks_app.pool.tasks.large_values import has_large
-from tasks_app.runtime.api.foreign_tasks import translated
+from tasks_app.runtime.api.foreign_tasks import tell_queue, translated
 from tasks_app.runtime.db.connections import (
     Async,
     AsyncRaw,
@@ -218,7 +218,10 @@ def admitted(new: NewTask, *, large: bool = False) -> TaskRow:
             spec = new.task.spec
         case _:
             new, spec = translated(new)
-    return validate(new, spec, creation_limit() if large else payload_limit())
+    row = validate(new, spec, creation_limit() if large else payload_limit())
+    if spec is None and (not new.options or new.options.get("queue") is None):
+        tell_queue(row.name)
+    return row
 
 
 def ready(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:

@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
+from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.elsewhere import known_elsewhere
 from tasks_app.pool.dispatch.scan import DueRows, due
 from tasks_app.pool.dispatch.upcoming import upcoming
@@ -66,6 +67,7 @@ class StandaloneWorker:
         self._admission = AdmissionControl(child.database)
         self._crowded_since: float | None = None
         self._noticed = False
+        self._mark_at = 0.0
         self._in_vain = Throttle(IN_VAIN)
         self._rest_s = 0.0
 
@@ -209,6 +211,15 @@ class StandaloneWorker:
         self._admission.hold(verdicts)
         HOOKS.tell(swept)
         self.duties.maintain()
+        self._leave_mark(now)
+
+    def _leave_mark(self, now: float) -> None:
+        """Say that somebody looked for due tasks: of a worker that has ended nothing else tells."""
+        if now < self._mark_at:
+            return
+        self._mark_at = now + self._settings.renew_every.total_seconds()
+        with self.child.database.begin() as connection:
+            leader_lease.mark(connection, leader_lease.SCAN, f"work {self.child.identity.owner}")
 
     def _sort_out(self) -> tuple[list[Notice], list[AdmissionVerdict]]:
         """Sweep and park what is due and may not run; return what to tell, and whom to hold."""

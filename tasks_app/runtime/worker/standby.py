@@ -107,7 +107,7 @@ class Standby:
     def _stand_in(self) -> bool:
         led, self._leads = self._leads, self._leader.hold()
         if self._leads != led:
-            log.info("no beat lives, this child scans" if self._leads else "another one scans")
+            log.info("nobody scans, so this child does" if self._leads else "another one scans")
         return self._leads
 
     def _feel_hunger(self) -> None:

@@ -15,7 +15,7 @@ from tasks_app import Settings, create_task
 from tasks_app.domain.finding import Finding
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.monitor.checks import connections, database, flow_control, sessions, work
+from tasks_app.monitor.checks import connections, database, due, flow_control, sessions, work
 from tasks_app.monitor.checks.checkup import examine, run_checks
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.flow_control import pause
@@ -26,6 +26,7 @@ from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.schema import newest
 from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.docs.reading import blocks, text_of
 from tests.factory import claimed_task, ending
 from tests.pool.old_days import NAME, old_day
@@ -91,7 +92,7 @@ def test_a_healthy_database_has_nothing_to_complain_of(engine: Engine, settings:
         *("database", "schema", "privileges", "durability", "partitions", "retention"),
         *("autovacuum", "bloat", "transactions", "connections", "planner", "wake-ups"),
         *("handlers' SQL", "workers", "scan", "queues"),
-        *("due tasks", "rescue", "schedules", "locks"),
+        *("due tasks", "rescue", "failed", "schedules", "locks"),
     ]
 
 
@@ -345,14 +346,17 @@ def test_a_statement_that_runs_for_long_is_named(
 def test_without_workers_what_is_due_is_a_failure(
     connection: Connection, settings: Settings
 ) -> None:
-    idle = [*work.living(connection, settings), *work.reach(connection, settings)]
+    idle = [*work.living(connection, settings), *due.reach(connection, settings)]
     create_task(connection, "t", queue="mail")
     create_task(connection, "t", queue="mail", delay=60)
-    (finding,) = work.reach(connection, settings)
+    (finding,) = due.reach(connection, settings)
 
     assert levels(idle) == ["warn"]
     assert said([finding]) == ["fail queues: 1 due in mail, served by no worker"]
-    assert finding.advice == "Start a worker: celery -A tasks_app worker -E -Q mail"
+    assert finding.advice == (
+        "Start one: celery -A tasks_app worker -E -Q mail, "
+        "or without a broker: tasks-app work -q mail"
+    )
 
 
 def test_who_waits_behind_a_task_that_failed_for_good_is_told(
@@ -383,24 +387,51 @@ def test_who_waits_behind_a_task_that_failed_for_good_is_told(
 def test_handlers_that_no_worker_knows_are_named(
     connection: Connection, settings: Settings
 ) -> None:
-    a_child(connection)
-    create_task(connection, "t")
-    create_task(connection, "stranger")
+    a_child(connection, handlers=["t", "mail.send"])
+    a_child(connection, "v", queues=["post"], handlers=["ship"])
+    for name in ("t", "mail.sent", "ship"):
+        create_task(connection, name)
+    connection.exec_driver_sql("UPDATE task_pending SET due_at = now() - interval '3 hours'")
 
-    assert said(work.reach(connection, settings)) == [
-        "fail handlers: 1 due for stranger, known to no worker"
+    found = due.reach(connection, settings)
+
+    assert said(found) == [
+        "fail handlers: 1 due for mail.sent, known to no worker; similar: mail.send",
+        "fail handlers: 1 due for ship in default, whose workers do not know it",
     ]
-    assert said(work.living(connection, settings)) == ["ok workers: 1 child of n@host"]
+    assert found[1].advice == "Workers of post do: one of them must serve default, too."
+    more_workers = due.waiting(connection, settings)  # would help the first alone
+    assert said(more_workers) == ["warn due tasks: 1 waiting, t in default for 3 h"]
+    assert said(work.living(connection, settings)) == ["ok workers: 2 children of n@host"]
+
+
+def test_tasks_in_another_queue_than_their_handlers_are_listed(
+    connection: Connection, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = Registry()
+    monkeypatch.setattr(due, "HANDLERS", registry)
+    for name, queue in (("t", "default"), ("mail.send", "mail")):
+        handler(name, queue=queue, registry=registry)(lambda ctx: None)
+    for name, queue in (("t", "default"), ("mail.send", "mail"), ("mail.send", "default")):
+        create_task(connection, name, queue=queue)
+
+    meant = due.elsewhere(connection, settings)
+    pause.pause(connection, "mail")
+    past_its_pause = due.elsewhere(connection, settings)
+
+    fact = "queues: 1 due for mail.send in default, its handler's is mail"
+    assert said([*meant, *past_its_pause]) == [f"ok {fact}", f"warn {fact}, which stands still"]
+    assert meant[0].advice.endswith("tasks-app move --name mail.send --queue default --to mail")
 
 
 def test_services_that_share_a_queue_are_told(connection: Connection, settings: Settings) -> None:
     a_child(connection, queues=["default", "mail"], handlers=["t", "bill"])
     a_child(connection, "v", handlers=["t", "ship"])
-    quiet = work.shared(connection, settings)
+    quiet = due.shared(connection, settings)
     create_task(connection, "t")
-    every_worker_knows_it = work.shared(connection, settings)
+    every_worker_knows_it = due.shared(connection, settings)
     create_task(connection, "ship")
-    (finding,) = work.shared(connection, settings)
+    (finding,) = due.shared(connection, settings)
 
     assert said(quiet) == said(every_worker_knows_it)
     assert said(quiet) == [
@@ -432,6 +463,62 @@ def test_who_scans_and_when_is_told(connection: Connection, settings: Settings) 
         "warn scan: the last one was 3 min ago, by b@host",
         "fail scan: the last one was 3 min ago, by b@host",
     ]
+
+
+def test_where_only_work_runs_nothing_of_celery_is_missed(
+    connection: Connection, settings: Settings
+) -> None:
+    connection.exec_driver_sql("DELETE FROM task_lease")
+    a_child(connection, node="host")
+    alive = work.scanning(connection, settings)
+    leader_lease.mark(connection, leader_lease.SCAN, "work w")
+    connection.exec_driver_sql("UPDATE task_lease SET done_at = now() - interval '3 minutes'")
+    leader_lease.refused(connection, leader_lease.SCAN, "of a time when Celery ran here")
+    busy = [*work.scanning(connection, settings), *work.publishing(connection, settings)]
+    heartbeats.leave(connection, "w")
+    claimed_task(connection)
+    connection.exec_driver_sql("UPDATE task_pending SET lease_until = now() - interval '2 minutes'")
+    checks = work.living, due.reach, work.rescue, work.scanning, work.publishing
+    gone = [finding for check in checks for finding in check(connection, settings)]
+
+    assert said([*alive, *busy]) == ["ok scan: tasks-app work looks for due tasks by itself"] * 2
+    assert said(gone) == [
+        "warn workers: none is alive",
+        "fail rescue: 1 running beyond the lease, for 2 min",
+        "warn scan: the last one was 3 min ago, by work w",
+    ]
+    assert [finding.advice for finding in gone] == [
+        "Start one: tasks-app work",
+        "No scan has taken them back. Start tasks-app work, and read its log.",
+        "Start tasks-app work, and read its log.",
+    ]
+
+
+def test_a_task_that_no_scan_could_start_does_not_wait_for_more_workers(
+    connection: Connection, settings: Settings
+) -> None:
+    a_child(connection, queues=["default", "mail"])
+    create_task(connection, "t", queue="mail")
+    pause.pause(connection, "mail")
+
+    assert said(due.waiting(connection, settings)) == ["ok due tasks: none waits that could run"]
+
+
+def test_failed_tasks_are_told_by_cause(connection: Connection, settings: Settings) -> None:
+    none = work.failed(connection, settings)
+    for kind in ("OSError", "OSError", "ValueError"):
+        task = claimed_task(connection)
+        cause = Cause(kind, "the bank\nis away")
+        settle_one(connection, ending(task, Event.FAIL, failures=1, cause=cause))
+
+    found = work.failed(connection, settings)
+
+    assert said(none) == ["ok failed: no task is in the error pool, or none that has a cause"]
+    assert said(found) == [
+        "warn failed: 2 of t: OSError: the bank",
+        "warn failed: 1 of t: ValueError: the bank",
+    ]
+    assert found[0].advice.startswith("See: tasks-app errors show ")
 
 
 def test_days_that_should_be_gone_are_told(connection: Connection, settings: Settings) -> None:
@@ -474,10 +561,11 @@ def test_a_pause_of_all_ends_with_a_command_that_a_shell_leaves_alone(
 
 
 def test_what_waits_for_long_is_told(connection: Connection, settings: Settings) -> None:
+    a_child(connection)
     create_task(connection, "t")
-    fresh = work.waiting(connection, settings)
+    fresh = due.waiting(connection, settings)
     connection.exec_driver_sql("UPDATE task_pending SET due_at = now() - interval '3 hours'")
-    late = work.waiting(connection, settings)
+    late = due.waiting(connection, settings)
 
     assert said([*fresh, *late]) == [
         "ok due tasks: 1 waiting, t in default for 0 s",
@@ -490,9 +578,12 @@ def test_leases_that_nobody_takes_back_are_seen(connection: Connection, settings
     good = work.rescue(connection, settings)
     connection.exec_driver_sql("UPDATE task_pending SET lease_until = now() - interval '2 minutes'")
     bad = work.rescue(connection, settings)
+    connection.exec_driver_sql("UPDATE task_pending SET lease_until = now() - interval '20 s'")
+    soon = work.rescue(connection, settings)
 
-    assert said([*good, *bad]) == [
+    assert said([*good, *soon, *bad]) == [
         "ok rescue: no task runs beyond its lease",
+        "warn rescue: 1 running beyond the lease, for 20 s",
         "fail rescue: 1 running beyond the lease, for 2 min",
     ]
 

@@ -237,3 +237,22 @@ def test_a_leader_that_was_asleep_notes_nothing_after_the_take_over(
     a.commit()
 
     assert not noting.result()
+
+
+def test_work_leaves_a_mark_that_leads_nobody(connection: Connection) -> None:
+    """Who scans by a lease takes it at once, and no mark stands in its place meanwhile."""
+    leader_lease.mark(connection, SCAN, "work a", now=NOON)
+    marked = leader_lease.read(connection, SCAN, now=s(1))
+    taken = hold(connection, STANDBY, s(2))
+    leader_lease.mark(connection, SCAN, "work a", now=s(3))
+    led = leader_lease.read(connection, SCAN, now=s(3))
+    leader_lease.mark(connection, SCAN, "work b", now=s(8))
+    over = leader_lease.read(connection, SCAN, now=s(8))
+
+    assert marked
+    assert (marked.holder, marked.free, marked.idle) == ("work a", True, s(1) - NOON)
+    assert taken is not None
+    assert led
+    assert (led.token, led.rank, led.free) == (STANDBY, Rank.STANDBY, False)
+    assert over
+    assert (over.holder, over.rank, over.idle) == ("work b", Rank.WORK, timedelta(0))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
+import click
 import pytest
 from sqlalchemy import Connection, text
 
+from tasks_app.cli.output import as_here
 from tasks_app.domain.coordination.locks import Ask, parts_of
 from tasks_app.domain.explain import due, groups, over, running, waiting
 from tasks_app.domain.explain.explanation import RULES, Explanation, explain
@@ -28,6 +31,7 @@ from tasks_app.pool.operations.explain import read_facts
 from tasks_app.pool.runs import heartbeats, rescue, settle
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.tasks import cancel
+from tests.cases import in_one_test
 from tests.factory import LEASE, claimed_task, claimer, ending, pending_task, unknown
 from tests.pool.plans import prepared
 from tests.servers import named
@@ -51,8 +55,8 @@ def subjects(connection: Connection, task_id: int, now: datetime = NOON) -> list
 
 
 def a_child(connection: Connection, owner: str = "w1", now: datetime = NOON, **given: object):
-    known = {"queues": ["default"], "handlers": ["t"], **given}
-    heartbeats.beat(connection, owner=owner, node="celery@host", now=now, **known)
+    known = {"queues": ["default"], "handlers": ["t"], "node": "celery@host", **given}
+    heartbeats.beat(connection, owner=owner, now=now, **known)
 
 
 def a_scan(connection: Connection, now: datetime = NOON) -> None:
@@ -409,8 +413,7 @@ class TestWaiting:
         )
         assert said.advice == (
             "Its handler lives in workers of mail. "
-            "Start one: celery -A tasks_app worker -E -Q default, "
-            "or without a broker: tasks-app work -q default"
+            "Start one: celery -A tasks_app worker -E -Q default"
         )
 
     def test_no_handler(self, connection: Connection) -> None:
@@ -795,3 +798,149 @@ class TestQueues:
             " no due task of another queue has waited for 1m"
         )
         assert said[0].advice.endswith("tasks-app queues set default --waiting-below none")
+
+
+def rescued_by_nobody(connection: Connection) -> int:
+    """It was claimed by somebody who has been killed since, with all others."""
+    task = claimed_task(connection, now=NOON - MINUTE)
+    connection.execute(text("UPDATE task_worker SET seen_at = :at"), {"at": NOON - HOUR})
+    connection.execute(text("UPDATE task_lease SET done_at = :at"), {"at": NOON - HOUR})
+    return task.task_id
+
+
+def scanned_by_nobody(connection: Connection) -> int:
+    """The same, of one that waits; its queue is served by a child that was just killed."""
+    rescued_by_nobody(connection)
+    dead = {"at": NOON - timedelta(seconds=20)}
+    connection.execute(text("UPDATE task_worker SET seen_at = :at"), dead)
+    return waits(connection, HOUR)
+
+
+def ended(event: Event) -> Callable[[Connection], int]:
+    def end(connection: Connection) -> int:
+        task = claimed_task(connection, now=NOON)
+        settle.settle_one(connection, ending(task, event, cause=CAUSE, wait=HOUR), now=NOON)
+        return task.task_id
+
+    return end
+
+
+def cancelling(connection: Connection) -> int:
+    task = claimed_task(connection, now=NOON)
+    cancel.cancel(connection, task.task_id, now=NOON)
+    return task.task_id
+
+
+def held(connection: Connection) -> int:
+    task_id = waits(connection)
+    far = "held_due_at = due_at, due_at = '9899-01-01', scan_at = '9899-01-01'"
+    connection.execute(text(f"UPDATE task_pending SET {far} WHERE id = :id"), {"id": task_id})
+    return task_id
+
+
+def paused(connection: Connection) -> int:
+    pause.pause(connection, "default", now=NOON)
+    return waits(connection)
+
+
+def behind_another(connection: Connection) -> int:
+    waits(connection, order_key="k")
+    return waits(connection, order_key="k")
+
+
+def limited(connection: Connection) -> int:
+    limits.set_limit(connection, Limit(GateKind.NAME, "t", 0))
+    return waits(connection)
+
+
+def set_aside_before(connection: Connection) -> int:
+    task_id = waits(connection)
+    set_aside.park(connection, [task_id], unknown("new.name"), LEASE, now=NOON)
+    return task_id
+
+
+def hinted(connection: Connection) -> int:
+    task_id = waits(connection)
+    connection.execute(text("UPDATE task_pending SET scan_at = due_at + interval '3 s'"))
+    return task_id
+
+
+def refused_long_ago(connection: Connection) -> int:
+    """What was noted when Celery ran here tells nothing of tasks that need no broker."""
+    leader_lease.refused(connection, "scan", "It is away", now=NOON - HOUR)
+    return waits(connection)
+
+
+def nobody_left(connection: Connection) -> int:
+    connection.execute(text("DELETE FROM task_worker"))
+    return waits(connection)
+
+
+SITUATIONS: dict[str, tuple[Callable[[Connection], int], str]] = {
+    "no such task": (lambda _: 987_654_321, "unknown"),
+    "succeeded": (ended(Event.SUCCEED), "ended"),
+    "cancelled": (ended(Event.CANCEL), "ended"),
+    "failed": (ended(Event.FAIL), "failed"),
+    "runs": (lambda c: claimed_task(c, now=NOON).task_id, "running"),
+    "told to stop": (cancelling, "cancel requested"),
+    "lease over": (lambda c: claimed_task(c, now=NOON - MINUTE).task_id, "lease over"),
+    "lease over, nobody lives": (rescued_by_nobody, "lease over"),
+    "held": (held, "held"),
+    "disabled": (lambda c: waits(c, enabled=False), "disabled"),
+    "expired": (lambda c: waits(c, HOUR, expires_at=NOON - MINUTE), "expired"),
+    "not due": (lambda c: waits(c, delay="1h"), "not due"),
+    "snoozed": (ended(Event.SNOOZE), "not due"),
+    "paused": (paused, "paused"),
+    "no worker of its queue": (lambda c: waits(c, queue="mail"), "no worker"),
+    "all workers ended in order": (nobody_left, "no worker"),
+    "unknown name": (lambda c: pending_task(c, "new.name", now=NOON), "no handler"),
+    "nobody scans": (scanned_by_nobody, "no scan"),
+    "order key": (behind_another, "order"),
+    "limit": (limited, "limit"),
+    "set aside": (set_aside_before, "parked"),
+    "hinted": (hinted, "hinted"),
+    "first in line": (waits, "in line"),
+    "late in line": (lambda c: waits(c, HOUR), "in line"),
+    "alone": (lambda c: waits(c, at_most_once=True), "in line"),
+    "long ago refused": (refused_long_ago, "in line"),
+}
+
+
+def of_work(connection: Connection) -> None:
+    a_child(connection, node="host")
+    leader_lease.mark(connection, "scan", "work w1", now=NOON)
+
+
+def of_celery(connection: Connection) -> None:
+    a_child(connection)
+    a_scan(connection)
+
+
+WAYS = {
+    "work": (of_work, "tasks-app", ("celery", "start beat", "broker", "manage.py")),
+    "celery": (of_celery, "tasks-app", ("tasks-app work", "manage.py")),
+    "django": (of_work, "manage.py tasks_app", ("tasks-app", "celery", "start beat", "broker")),
+}
+"""Who runs tasks, how the command was called, and what no advice may name."""
+
+
+@in_one_test("situation, way", ((one, way) for one in SITUATIONS for way in WAYS))
+def test_each_reason_is_the_same_and_advises_what_runs_here(
+    connection: Connection, situation: str, way: str
+) -> None:
+    arrange, subject = SITUATIONS[situation]
+    processes, program, foreign = WAYS[way]
+    before = connection.begin_nested()
+    processes(connection)
+    task_id = arrange(connection)
+
+    with click.Context(click.Command(None), info_name=program):
+        said = [as_here(finding) for finding in ask(connection, task_id).findings]
+
+    before.rollback()
+    if (situation, way) == ("long ago refused", "celery"):
+        subject = "broker"
+    assert said[0].subject == subject
+    words = " ".join(f"{finding.fact} {finding.advice}" for finding in said).lower()
+    assert not [word for word in foreign if word in words], words
+    assert "ever looked" not in words

@@ -238,6 +238,27 @@ def test_a_handler_stands_for_its_name_queue_and_payload_type(bench: Bench) -> N
     assert (task.name, task.queue, task.payload) == ("points.grant", "points", {"order_id": 1})
 
 
+def test_who_does_not_know_the_handler_is_told_once_where_its_tasks_go(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever creates by a name; not who says the queue, nor who knows the handler."""
+    bench.create("in.mail", queue="mail")
+    with contextlib.suppress(InvalidTaskError):
+        bench.create("refused", {"n": object()})
+    assert caplog.messages == []
+
+    bench.create("by.name")
+    bench.create("by.name")
+    with bench.engine.begin() as connection:
+        create_tasks(connection, [NewTask("many", {"n": n}, queue=None) for n in range(3)])
+
+    assert [message.partition(" ")[0] for message in caplog.messages] == ["by.name", "many"]
+    assert caplog.messages[0] == (
+        "by.name has no handler in this process, so its tasks go to the queue default. "
+        "Import the handler's module, or give queue=."
+    )
+
+
 def test_whatever_a_handler_says_its_payload_is_arrives_as_that(bench: Bench) -> None:
     seen: list[Any] = []
 

@@ -75,6 +75,18 @@ def test_a_drain_sweeps_and_parks(bench: Bench) -> None:
     )
 
 
+def test_who_looks_for_due_tasks_leaves_its_mark(bench: Bench) -> None:
+    bench.succeeding()
+    unmarked = bench.sql("SELECT count(*) FROM task_lease WHERE name = 'scan'")
+
+    work = bench.work()
+    work.tidy()
+
+    assert unmarked == 0
+    holder = bench.sql("SELECT holder FROM task_lease WHERE name = 'scan' AND done_at IS NOT NULL")
+    assert holder == f"work {work.child.identity.owner}"
+
+
 @pytest.mark.test_all
 def test_a_row_runs_when_it_is_due_not_an_interval_later(bench: Bench) -> None:
     bench.succeeding()
