@@ -26,7 +26,6 @@ from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.large_values.reference import check_no_reference
 from tasks_app.domain.tasks.error_text import cause_of
 from tasks_app.domain.tasks.masks import MASK, masks_of
-from tasks_app.domain.tasks.payload import encode_object
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.outages import count_outage
@@ -95,9 +94,7 @@ class FailurePolicy:
         """Write the payload for the next attempt."""
         error: Exception = retry
         try:
-            payload = encode_object(
-                retry.payload, "payload", self._settings.payload_limit, spec.to_json
-            )
+            payload = spec.stored(retry.payload, self._settings.payload_limit)
             check_no_token(payload)
             check_no_reference(payload)
             if self._invocation.secrecy.covers(task, spec):
