@@ -124,6 +124,7 @@ format: $(READY)  ## let ruff format and fix
 
 docs: $(READY)  ## write the pages that come from the code: schema, settings, commands, API
 	@$(BIN)/python -m documents
+	@$(BIN)/python -m tests.docs.payload_types
 	@$(BIN)/python -m tests.docs.sql_page
 
 SITE := .tasks_app/site

@@ -105,7 +105,7 @@ def _as_json(task: Handler[Any, Any] | str | None, payload: Any) -> Any:
     if payload is None:
         return {}
     kind = task.spec.payload_type if isinstance(task, Handler) else None
-    if kind is not None and not kind.is_object and not isinstance(payload, Mapping):
+    if kind is not None and kind.wraps(payload):
         payload = {"value": payload}
     return to_jsonable_python(TypeAdapter(Any).dump_python(payload, mode="json"))
 

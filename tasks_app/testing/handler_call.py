@@ -14,7 +14,7 @@ from tasks_app.domain.creation.new_task import NewTask, validate
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.spec import Handler, HandlerSpec
-from tasks_app.domain.tasks.payload import decode, encode
+from tasks_app.domain.tasks.payload import encode, encode_object
 from tasks_app.domain.tasks.payload_type import explain
 from tasks_app.domain.tasks.records import Task
 from tasks_app.runtime.db.connections import Async, Raw, Sync
@@ -175,9 +175,11 @@ def _call_of(
             "idempotency_key": task.idempotency_key,
         }
         options = {**known, **options}
-        payload = task.payload if payload is None else payload
     spec = spec_of(task, registry)
-    text = validate(NewTask(spec.name, payload), spec, creation_limit()).payload
+    if isinstance(task, Task) and payload is None:
+        text = encode_object(task.payload, "payload", creation_limit())
+    else:
+        text = validate(NewTask(spec.name, payload), spec, creation_limit()).payload
     access = access_to(given, is_async=spec.is_async)
     of_handler: ContextOptions = {"name": spec.name, "queue": spec.queue}
     of_handler["max_attempts"] = spec.max_attempts
@@ -211,7 +213,7 @@ def arguments_of(spec: HandlerSpec, context: Any, payload: str) -> tuple[Any, ..
     if not spec.takes_payload:
         return (context,)
     try:
-        return (context, spec.payload(decode(payload, "payload")))
+        return (context, spec.payload(payload))
     except ValidationError as error:
         path, problem = explain(error)
         raise Fail(f"{path} {problem}") from None

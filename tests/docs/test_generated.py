@@ -14,12 +14,17 @@ from documents.source import class_of, methods
 from tasks_app import Settings, __all__
 from tasks_app.cli.group import group
 from tasks_app.domain.tasks.states import TRANSITIONS
+from tests.docs import payload_types
 from tests.docs.reading import PROJECT, blocks, first_column, text_of
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_the_one_that_the_code_writes(name: str) -> None:
     assert text_of(f"docs/{name}") == PAGES[name](), "run: make docs"
+
+
+def test_every_type_of_payload_arrives_as_its_row_says() -> None:
+    assert payload_types.PAGE.read_text() == payload_types.page(), "run: make docs"
 
 
 def test_every_exported_name_has_a_line() -> None:

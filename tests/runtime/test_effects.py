@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from tasks_app import create_task
+from tasks_app import acancel_task, acreate_task, acreate_tasks, create_task
+from tests.cases import in_one_test
 from tests.runtime.bench import EFFECT, Bench, effect
 from tests.runtime.effects import (  # noqa: F401  fixtures
     KILL_ME,
@@ -216,6 +218,84 @@ def test_effects_of_an_async_handler_roll_back_when_the_lease_was_lost_meanwhile
     bench.execute([task_id])
 
     assert (bench.state(task_id), bench.effects(task_id)) == ("RUNNING", 0)
+
+
+def _executes(ctx: Any) -> None:
+    ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+
+
+async def _on_the_connection(ctx: Any) -> None:
+    await ctx.session.scalar(text("SELECT 1"))
+    connection = await ctx.session.connection()
+    connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+
+
+async def _kept_in_a_name(ctx: Any) -> None:
+    later = ctx.session.scalars(text("SELECT 1"))
+    await ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+    assert later
+
+
+async def _creates(ctx: Any) -> None:
+    acreate_task(ctx.session, "next")
+
+
+async def _creates_on_the_connection(ctx: Any) -> None:
+    acreate_tasks(await ctx.session.connection(), [])
+
+
+async def _cancels(ctx: Any) -> None:
+    acancel_task(ctx.session, 1)
+
+
+@in_one_test(
+    "forgets, what",
+    [
+        (_executes, "AsyncSession.execute()"),
+        (_on_the_connection, "AsyncConnection.execute()"),
+        (_kept_in_a_name, "AsyncSession.scalars()"),
+        (_creates, "acreate_task()"),
+        (_creates_on_the_connection, "acreate_tasks()"),
+        (_cancels, "acancel_task()"),
+    ],
+)
+def test_a_forgotten_await_fails_the_run_with_its_line(
+    bench: Bench, forgets: Callable[[Any], Any], what: str
+) -> None:
+    name = f"forgets {what}".replace(" ", ".").replace("()", "")
+
+    @bench.handler(name, max_attempts=1)
+    async def h(ctx: Any) -> None:
+        if (rest := forgets(ctx)) is not None:
+            await rest
+
+    task_id = bench.create(name)
+
+    bench.drain()
+
+    task = bench.task(task_id)
+    first = forgets.__code__.co_firstlineno
+    lines = [f"{what}, {__name__}:{first + n}." for n in range(1, 5)]
+    assert (task.state, bench.effects(task_id)) == ("FAILED", 0)
+    assert any(line in (task.error or "") for line in lines), task.error
+
+
+def test_what_is_awaited_or_closed_in_time_is_not_forgotten(bench: Bench) -> None:
+    @bench.handler()
+    async def h(ctx: Any) -> None:
+        effects = [ctx.session.scalar(text("SELECT 1")) for _ in range(3)]
+        effects.pop().close()
+        for each in effects:
+            await each
+        await acreate_task(ctx.session, "next")
+        async with ctx.session.begin_nested():
+            await (await ctx.session.connection()).scalar(text("SELECT 1"))
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert bench.state(task_id) == "SUCCEEDED"
 
 
 class TestWithoutASession:

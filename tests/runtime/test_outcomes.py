@@ -7,11 +7,15 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel, Field, model_validator
 from sqlalchemy import event, text
 
 from tasks_app import Cancel, Fail, Retry, Skip, Snooze
 from tests.runtime.bench import EFFECT, NOW_DUE, Bench, due_in_s
+
+
+class OneWay(BaseModel):
+    note: str = Field("", serialization_alias="orderNote")
 
 
 def test_what_a_handler_returns_is_the_result(bench: Bench) -> None:
@@ -79,6 +83,17 @@ def test_a_payload_to_retry_with_is_checked(bench: Bench) -> None:
     task = bench.task(task_id)
     assert (task.state, task.payload) == ("FAILED", {"n": 1})
     assert "payload.n is of type set" in (task.error or "")
+
+
+def test_a_payload_to_retry_with_must_be_read_back_as_it_is_given(bench: Bench) -> None:
+    @bench.handler()
+    def h(ctx: Any, payload: OneWay) -> None:
+        raise Retry(after=0, payload=OneWay(note="fragile"))  # type: ignore[arg-type]
+
+    task_id = bench.create()
+    bench.drain()
+
+    assert "payload.note is written one way" in (bench.task(task_id).error or "")
 
 
 def test_retry_may_go_beyond_the_tasks_limit_for_once(bench: Bench) -> None:

@@ -245,9 +245,18 @@ RUNTIME = (
         "payload that is not checked at its run",
         "A handler is given nothing that is not of its payload's type.",
         "tasks_app/domain/tasks/payload_type.py",
-        "        if self.is_object:\n            return self._adapter.validate_python(kept)\n",
-        "        if self.is_object:\n            return kept\n",
+        "        return self._adapter.validate_json(text)\n",
+        "        return json.loads(text)\n",
         "tests/domain/tasks/test_payload_type.py::test_a_row_of_another_shape_is_refused_at_the_run",
+    ),
+    mutant(
+        "payload that is read as another value",
+        "A handler gets what its producer gave, or the create is refused.",
+        "tasks_app/domain/tasks/payload_type.py",
+        "        if wanted is not _AS_WRITTEN:\n",
+        "        if wanted is None:\n",
+        "tests/domain/tasks/test_payload_type.py::"
+        "test_what_would_be_read_as_another_value_is_refused_with_its_path",
     ),
     mutant(
         "verb whose statements commit one by one",

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from benchmarks.marks import gather, mark, now
 from benchmarks.peers.verbs import EFFECT
-from tasks_app import TaskContext, handler
+from tasks_app import AsyncTaskContext, TaskContext, handler
 from tasks_app.domain.errors import HandlerError
 
 _EFFECT = text(EFFECT.format(":i"))
@@ -92,7 +92,7 @@ def sleep(_ctx: TaskContext, payload: Payload) -> None:
 
 
 @handler("sleep_async")
-async def sleep_async(_ctx: TaskContext, payload: Payload) -> None:
+async def sleep_async(_ctx: AsyncTaskContext, payload: Payload) -> None:
     """Wait for a second and let others run."""
     started = now()
     await asyncio.sleep(1)

@@ -17,6 +17,7 @@ from tasks_app.domain.tasks import erased
 from tasks_app.domain.tasks.option_checks import key, limit_keys
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.payload import encode_object, encode_plain
+from tasks_app.domain.tasks.payload_type import own_type
 from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskRow
 from tasks_app.domain.text_array import text_array
 
@@ -197,11 +198,11 @@ def _given(new: NewTask, spec: HandlerSpec | None) -> Any:
 
 
 def _payload(payload: Any, spec: HandlerSpec | None, limit: int) -> str:
-    if spec is None:
+    if spec is not None:
+        return spec.stored(payload, limit)
+    if payload is None or type(payload) is dict or (own := own_type(type(payload))) is None:
         return encode_object(payload, "payload", limit)
-    if spec.payload_type is None:
-        return encode_object(payload, "payload", limit, spec.to_json)
-    return spec.payload_type.write(payload, limit, spec.to_json)
+    return own.write(payload, limit, None)
 
 
 def check_many(tasks: Any) -> None:

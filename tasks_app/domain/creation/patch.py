@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
 from tasks_app.domain.creation.new_task import NewTask, validate
-from tasks_app.domain.errors import InvalidSelectionError, InvalidTaskError
+from tasks_app.domain.errors import InvalidSelectionError, InvalidTaskError, UnreadableTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.tasks.payload_type import explain
 
 LONGEST_STEP = 40
 
@@ -55,21 +58,24 @@ def paths_of(patch: Mapping[str, Any], outer: str = "payload") -> Iterator[str]:
 
 
 def accepted(name: str, payload: Any, spec: HandlerSpec, limit: int) -> str:
-    """Return the payload's JSON text.
+    """Return the JSON text of a payload that is given as it is stored.
 
     Raises:
         InvalidSelectionError: the handler's model refuses it. The message says where and omits the
             validator's own text, which may repeat the value.
     """
     try:
-        return validate(NewTask(name, payload), spec, limit).payload
-    except InvalidTaskError as error:
-        where = _field(error.path, spec)
+        text = validate(NewTask(name, payload), None, limit).payload
+        spec.payload(text)
+    except (InvalidTaskError, ValidationError, UnreadableTaskError) as error:
+        where = _field(error, spec)
         raise InvalidSelectionError(f"its handler refuses {where}") from None
+    return text
 
 
-def _field(path: str, spec: HandlerSpec) -> str:
+def _field(error: Exception, spec: HandlerSpec) -> str:
     """Return the first step if the model names it: further steps may be keys of the payload."""
+    path = explain(error)[0] if isinstance(error, ValidationError) else "payload"
     _, *steps = path.replace("[", ".").split(".")
     names = spec.payload_type.fields if spec.payload_type else ()
     return f"payload.{steps[0]}" if steps and steps[0] in names else "the payload"

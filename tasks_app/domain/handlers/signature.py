@@ -22,11 +22,15 @@ _MARKS = {
 }
 
 
-def signature_of(function: Callable[..., Any], context: type) -> tuple[bool, PayloadType | None]:
+def signature_of(
+    function: Callable[..., Any], plain: type, of_async: type
+) -> tuple[bool, PayloadType | None]:
     """Return whether the handler takes a payload, and what checks it (None: any object fits).
 
+    ``plain`` and ``of_async`` are the contexts that functions of the two kinds are given.
+
     Raises:
-        HandlerError: it cannot be called with a ``context``, or its payloads cannot be checked.
+        HandlerError: it cannot be called with its context, or its payloads cannot be checked.
     """
     where = place_of(function)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -44,7 +48,7 @@ def signature_of(function: Callable[..., Any], context: type) -> tuple[bool, Pay
             raise HandlerError(f"Handler {where} takes {name}, which nobody gives it. {DECLARE}.")
     if len(parameters) not in {1, 2}:
         raise HandlerError(f"Handler {where} takes {len(parameters)} arguments. {DECLARE}.")
-    _check_context(function, parameters[0], context, where)
+    _check_context(function, parameters[0], plain, of_async)
     if len(parameters) == 1:
         return False, None
     return True, _payload_type(function, parameters[1], where)
@@ -59,17 +63,40 @@ def place_of(function: Any) -> str:
 
 
 def _check_context(
-    function: Callable[..., Any], parameter: inspect.Parameter, context: type, where: str
+    function: Callable[..., Any], parameter: inspect.Parameter, plain: type, of_async: type
 ) -> None:
+    where, is_async = place_of(function), inspect.iscoroutinefunction(function)
+    given = of_async if is_async else plain
     try:
-        hint = _hint(function, parameter)
-    except Exception:  # from a module that only type checkers import: as good as no annotation
+        hint = _hint(function, parameter, extras=False)
+    except Exception:  # from a module that only type checkers import: its name is all that is known
+        hint = {kind.__name__: kind for kind in (plain, of_async)}.get(
+            str(parameter.annotation).rpartition(".")[2]
+        )
+    if hint is None:
         return
-    if not _may_be(hint, context):
+    if not _may_be(hint, plain):
         raise HandlerError(
-            f"Handler {where} is given its {context.__name__} as {parameter.name}, which is "
+            f"Handler {where} is given its {given.__name__} as {parameter.name}, which is "
             f"declared as {shown(hint)}. Put ctx before it."
         )
+    if _is_wrong(hint, plain, of_async, is_async=is_async):
+        kind, more = ("an async", ", or take the async away") if is_async else ("no async", "")
+        raise HandlerError(
+            f"Handler {where} is {kind} function, and its {parameter.name} is declared as "
+            f"{shown(hint)}. Declare it as {given.__name__}{more}."
+        )
+
+
+def _is_wrong(hint: Any, plain: type, of_async: type, *, is_async: bool) -> bool:
+    """Whether an annotation says the context of the other kind of functions."""
+    kind, of = get_origin(hint) or hint, get_args(hint)
+    if kind in {typing.Union, types.UnionType}:
+        return any(_is_wrong(each, plain, of_async, is_async=is_async) for each in of)
+    session = getattr(of[0], "__name__", "") if of else ""
+    if is_async:
+        return kind is plain and session in {"", "Session"}
+    return kind is of_async or (kind is plain and session == "AsyncSession")
 
 
 def _may_be(hint: Any, context: type) -> bool:
@@ -100,11 +127,13 @@ def _payload_type(
         ) from None
 
 
-def _hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+def _hint(
+    function: Callable[..., Any], parameter: inspect.Parameter, *, extras: bool = True
+) -> Any:
     """Return the annotation of one parameter alone: others may not be resolvable."""
     alone = SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
     names = getattr(inspect.unwrap(function), "__globals__", {})
-    return typing.get_type_hints(alone, names, include_extras=True)[parameter.name]
+    return typing.get_type_hints(alone, names, include_extras=extras)[parameter.name]
 
 
 def _unresolved(where: str, error: Exception) -> HandlerError:

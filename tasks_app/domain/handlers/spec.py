@@ -14,6 +14,7 @@ from tasks_app.domain.flow_control.circuit_breaker import Breaker
 from tasks_app.domain.handlers.outages import DEFAULT_RULE, OutageRule
 from tasks_app.domain.handlers.outcomes import Reaction
 from tasks_app.domain.handlers.sql_statement import SqlStatement
+from tasks_app.domain.tasks.payload import decode, encode_object
 from tasks_app.domain.tasks.payload_checks import ToJson
 from tasks_app.domain.tasks.payload_type import PayloadType
 from tasks_app.domain.tasks.retry_policy import DEFAULT_POLICY, RetryPolicy
@@ -72,14 +73,26 @@ class HandlerSpec:
                 return self.on_error[ancestor]
         return None
 
-    def payload(self, value: Any) -> Any:
-        """Return the handler's argument, from the stored JSON value.
+    def payload(self, text: str) -> Any:
+        """Return the handler's argument, from the stored JSON text.
 
         Raises:
             pydantic.ValidationError: the payload does not fit what the handler takes.
-            UnreadableTaskError: as :meth:`PayloadType.read`.
+            UnreadableTaskError: it cannot be read, or as :meth:`PayloadType.read`.
         """
-        return value if self.payload_type is None else self.payload_type.read(value)
+        return (
+            decode(text, "payload") if self.payload_type is None else self.payload_type.read(text)
+        )
+
+    def stored(self, payload: Any, limit: int) -> str:
+        """Return the JSON text of a payload, as the handler can read it.
+
+        Raises:
+            InvalidTaskError: it is refused.
+        """
+        if self.payload_type is None:
+            return encode_object(payload, "payload", limit, self.to_json)
+        return self.payload_type.write(payload, limit, self.to_json)
 
 
 class Handler(Generic[PayloadT_contra, ResultT_co]):

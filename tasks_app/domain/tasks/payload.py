@@ -27,7 +27,7 @@ from tasks_app.domain.tasks.payload_checks import (
     dump_model,
     no_json,
 )
-from tasks_app.domain.tasks.payload_secrets import STARS, check_secrets
+from tasks_app.domain.tasks.payload_losses import STARS, check_secrets
 
 DEEPEST_READABLE = 500
 """For rows that bypassed the checks; how deep Python's reader can go depends on its version."""

@@ -1,23 +1,26 @@
 """The type of a handler's payload: anything that pydantic can check, stored as a JSON object.
 
-No payload is the empty object. A value that is no object, for instance a list, is stored under one
-key: ``{"value": […]}``.
+No payload is the empty object. Where a type admits more than objects, for instance a list, all its
+values are stored under one key: ``{"value": […]}``.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import warnings
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import is_dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
-from tasks_app.domain.tasks.payload import encode, encode_object, encode_plain
+from tasks_app.domain.tasks.payload import decode, encode, encode_object, encode_plain
 from tasks_app.domain.tasks.payload_checks import ToJson, dump_model
-from tasks_app.domain.tasks.payload_secrets import STARS, check_secrets
+from tasks_app.domain.tasks.payload_losses import STARS, check_read_back, check_secrets
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -26,6 +29,8 @@ VALUE = "value"
 _WRAPPED = f'{{"{VALUE}":%s}}'
 _UNCHECKED = (inspect.Parameter.empty, Any, object, dict, Mapping, MutableMapping)
 _SCALARS = frozenset({str, int, bool, type(None)})
+_AS_WRITTEN = object()
+"""The wish for a payload that is JSON already: however its type reads it."""
 _NO_SCHEMAS = frozenset({"default", "expected", "metadata", "serialization"})
 """Keys of pydantic's schemas under which none lies, but perhaps what looks like one."""
 _LAZY = "an Iterable or Generator is checked only when it is read, and a list at once"
@@ -50,6 +55,7 @@ class PayloadType:
             raise PydanticUserError(_LAZY, code=None)
         self.is_object: bool = True
         self.is_optional: bool = False
+        self._may_be_object = True
         if _is_model(annotation):
             self._fields = annotation.model_fields
             return
@@ -59,71 +65,101 @@ class PayloadType:
         kinds = _branches(schema, schema.get("$defs", {}))
         self.is_object = all(kind in {"object", "null"} for kind in kinds)
         self.is_optional = "null" in kinds
+        self._may_be_object = bool(kinds & {"object", None})
 
     @property
     def fields(self) -> frozenset[str]:
         """The names of a payload's fields, where the type has them."""
         return frozenset(self._fields)
 
+    def wraps(self, payload: Any) -> bool:
+        """Whether it is stored under a key, and not given in that form already."""
+        return not self.is_object and (self._may_be_object or not _is_wrapped(payload))
+
     def write(self, payload: Any, limit: int, to_json: ToJson | None) -> str:
-        """Return a payload's JSON text as stored; a payload in the stored form is accepted, too.
+        """Return a payload's JSON text as stored.
+
+        A payload in the stored form is accepted, too, where the type itself admits no object.
 
         Raises:
-            InvalidTaskError: it does not fit, or JSON cannot hold it.
+            InvalidTaskError: it does not fit, JSON cannot hold it, or it would be read as another.
         """
-        if not self.is_object:
-            limit -= len(_WRAPPED)
-            payload = payload[VALUE] if _is_wrapped(payload) else payload
-        given, text = payload, encode_plain(payload, limit)
-        if text is None and type(payload) not in _SCALARS and to_json is None:
-            payload = self._plain(payload, limit)
-        if payload is None and self.is_object and not self.is_optional:
-            payload = {}
-        self._checked(payload)
-        if payload is None and self.is_optional:
+        if payload is None and (self.is_object or self.is_optional):
+            self._checked(self.read, "{}")
             return "{}"
-        if text is None:
-            write = encode_object if self.is_object else encode
-            text = write(payload, "payload", limit, to_json)
-            if STARS in text:
-                check_secrets(self._checked(given), text, "payload")
-        return text if self.is_object else _WRAPPED % text
+        if self.is_object:
+            text, wanted = self._text(payload, limit, to_json)
+            if text == "{}" and self.is_optional:
+                wanted = payload  # and this is read as None
+        else:
+            payload = payload if self.wraps(payload) else payload[VALUE]
+            text, wanted = self._text(payload, limit - len(_WRAPPED), to_json)
+            text = _WRAPPED % text
+        back = self._checked(self.read, text)
+        if wanted is not _AS_WRITTEN:
+            check_read_back(wanted, back, "payload")
+        return text
 
-    def read(self, kept: Any) -> Any:
-        """Return the handler's argument, from the stored JSON value.
+    def read(self, text: str) -> Any:
+        """Return the handler's argument, from the stored JSON text.
 
         Raises:
             pydantic.ValidationError: it does not fit.
             UnreadableTaskError: it is not stored in the form of this type.
         """
-        if self.is_optional and kept == {}:
+        if self.is_optional and text == "{}":
             return self._adapter.validate_python(None)
-        if self.is_object:
-            return self._adapter.validate_python(kept)
-        if not _is_wrapped(kept):
-            raise UnreadableTaskError(
-                f'The payload is not kept as {{"{VALUE}": …}}, as a {self.name} is. '
-                "Create the task with its handler, or write it so."
-            )
-        return self._adapter.validate_python(kept[VALUE])
+        if not self.is_object:
+            kept = decode(text, "payload")
+            if not _is_wrapped(kept):
+                raise UnreadableTaskError(
+                    f'The payload is not kept as {{"{VALUE}": …}}, as a {self.name} is. '
+                    "Create the task with its handler, or write it so."
+                )
+            text = json.dumps(kept[VALUE])
+        return self._adapter.validate_json(text)
 
-    def _plain(self, payload: Any, limit: int) -> Any:
-        """Return objects as JSON values, written by their types."""
+    def _text(self, payload: Any, limit: int, to_json: ToJson | None) -> tuple[str, Any]:
+        """Return its JSON, and what is to be read back."""
+        text, plain, wanted = encode_plain(payload, limit), payload, _AS_WRITTEN
+        if text is not None:
+            return text, wanted
+        typed = self.is_object or type(payload) not in _SCALARS
+        if typed and (to_json is None or isinstance(payload, BaseModel)):
+            plain, wanted = self._plain(payload, limit)
+        write = encode_object if self.is_object else encode
+        text = write(plain, "payload", limit, to_json)
+        if STARS in text:
+            check_secrets(payload if wanted is _AS_WRITTEN else wanted, text, "payload")
+        return text, wanted
+
+    def _plain(self, payload: Any, limit: int) -> tuple[Any, Any]:
+        """Return an object as JSON values, written by its type, and what is to be read back."""
         if isinstance(payload, BaseModel):
-            return dump_model(payload, "payload", round_trip=True)
+            plain = dump_model(payload, "payload", round_trip=True)
+            return plain, payload if self._admits(payload) else _AS_WRITTEN
         if isinstance(payload, dict | list | tuple | float):  # no type can write NaN
             encode(payload, "payload", limit, lambda _: None)
-        value = self._checked(payload)
+        value = self._checked(self._adapter.validate_python, payload)
         try:
-            return self._adapter.dump_python(
+            plain = self._adapter.dump_python(
                 value, mode="json", by_alias=True, round_trip=True, warnings=False
             )
         except (ValueError, RecursionError):
-            return value  # the encoder will name what is no JSON
+            return value, value  # the encoder will name what is no JSON
+        return plain, value
 
-    def _checked(self, payload: Any) -> Any:
+    def _admits(self, payload: Any) -> bool:
+        """Whether it is of a class of this type; of another it is what it writes, as a dict is."""
         try:
-            return self._adapter.validate_python(payload)
+            self._adapter.validate_python(payload)
+        except ValidationError:
+            return False
+        return True
+
+    def _checked(self, check: Callable[[Any], Any], payload: Any) -> Any:
+        try:
+            return check(payload)
         except ValidationError as error:
             path, problem = explain(error)
             raise InvalidTaskError(path, problem, f"what {self.name} takes") from None
@@ -139,6 +175,20 @@ def payload_type_of(annotation: Any) -> PayloadType | None:
     if any(kind is each for each in _UNCHECKED) and parts in [(), (str, Any), (str, object)]:
         return None
     return PayloadType(annotation)
+
+
+@lru_cache(256)
+def own_type(kind: type) -> PayloadType | None:
+    """Return how a class that pydantic knows writes and reads itself, if that is as an object."""
+    if not (issubclass(kind, BaseModel) or is_dataclass(kind)):
+        return None
+    from pydantic.errors import PydanticUserError  # noqa: PLC0415  as above
+
+    try:
+        found = PayloadType(kind)
+    except PydanticUserError:
+        return None
+    return found if found.is_object else None
 
 
 def explain(error: ValidationError) -> tuple[str, str]:

@@ -27,6 +27,7 @@ from tasks_app.runtime.db.connections import (
     commit_of_django,
     is_async_raw,
     is_raw,
+    noted,
     unwrapped,
     writing_connection_of,
 )
@@ -160,6 +161,7 @@ async def acreate_task(
     kwargs: Mapping[str, Any] | None = None,
     **options: Unpack[TaskOptions],
 ) -> TaskId: ...
+@noted
 async def acreate_task(
     session: Async | AsyncRaw,
     task: Any,
@@ -180,6 +182,7 @@ async def acreate_task(
     return (await _acreate(session, [row]))[0]
 
 
+@noted
 async def acreate_tasks(session: Async | AsyncRaw, tasks: Sequence[NewTask]) -> list[TaskId]:
     """Create any number of tasks, as :func:`create_tasks`, in an async transaction."""
     check_many(tasks)

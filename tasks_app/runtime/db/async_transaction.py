@@ -57,6 +57,17 @@ class AsyncTransaction:
         """
         raise TypeError("In async handlers use: await ctx.session.connection()")
 
+    def check_awaited(self) -> None:
+        """Pass if the handler awaited all that its session gave it.
+
+        Raises:
+            RuntimeError: it did not.
+        """
+        if self._session is not None and (left := self._session.made.end()):
+            raise RuntimeError(
+                f"A coroutine was never awaited, so it did nothing: {left}. Write await before it."
+            )
+
     def write(self, query: str, parameters: Any) -> None:
         write = write_of(query, parameters)
         self._writes.append(write)
@@ -151,6 +162,7 @@ class AsyncTransaction:
             return
 
         async def closed() -> None:
+            session.made.end()
             for driver in self._drivers:
                 await driver.break_off()
             try:

@@ -70,6 +70,21 @@ def made_async(
             return await greenlet_spawn(lambda: verb(on_psycopg(caller), *args, **kwargs))
 
     made.__name__ = made.__qualname__ = f"a{verb.__name__}"
+    return noted(made)
+
+
+def noted(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Return the same; the session of an async handler notes what was made with it."""
+
+    @wraps(verb)
+    def made(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        coroutine = verb(*args, **kwargs)
+        session = args[0] if args else kwargs.get("session")
+        note: Any = getattr(session, "note_made", None)
+        if note is not None:
+            note(coroutine, sys._getframe(1))  # noqa: SLF001  the caller's
+        return coroutine
+
     return made
 
 

@@ -29,7 +29,6 @@ from tasks_app.domain.large_values.reference import check_no_reference
 from tasks_app.domain.tasks.erased import check_not_erased
 from tasks_app.domain.tasks.error_text import cause_of, primary
 from tasks_app.domain.tasks.masks import MASK, masks_of
-from tasks_app.domain.tasks.payload import encode_object
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.outages import count_outage
@@ -106,9 +105,7 @@ class FailurePolicy:
         """Write the payload for the next attempt."""
         error: Exception = retry
         try:
-            payload = encode_object(
-                retry.payload, "payload", self._settings.payload_limit, spec.to_json
-            )
+            payload = spec.stored(retry.payload, self._settings.payload_limit)
             check_no_token(payload)
             check_no_reference(payload)
             check_not_erased(payload)

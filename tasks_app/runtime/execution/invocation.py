@@ -17,7 +17,6 @@ from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.settlement import keeps_row, succeeded
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.payload_type import explain
 from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.pool.runs.claim import fetch_payload
@@ -127,7 +126,7 @@ class Invocation:
             raise FenceLostError
         text = self.secrecy.payload(run, text)
         try:
-            return (context, spec.payload(decode(text, "payload")))
+            return (context, spec.payload(text))
         except ValidationError as error:
             path, problem = explain(error)
             raise Fail(f"{path} {problem}") from None

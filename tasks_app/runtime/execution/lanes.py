@@ -98,7 +98,9 @@ class AsyncLane:
             try:
                 async with scope:
                     with self._guard:
-                        return await spec.function(*arguments), None
+                        value = await spec.function(*arguments)
+                        arguments[0].check_awaited()
+                        return value, None
             except TimeoutError as error:
                 expired = limit is not None and scope.expired()
                 return None, spec.timeout_error(limit or 0.0) if expired else error

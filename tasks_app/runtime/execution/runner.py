@@ -28,7 +28,7 @@ from tasks_app.runtime.execution.notices import count_stale
 from tasks_app.runtime.execution.run_shell import RunParts
 from tasks_app.runtime.handler_db.handler_driver import ENDED
 from tasks_app.runtime.handlers.active_run import ActiveRun
-from tasks_app.runtime.handlers.context import TaskContext
+from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
 from tasks_app.runtime.inflight.parts import ChildParts
 from tasks_app.runtime.locks.run_locks import LocksOfChild
 
@@ -123,7 +123,7 @@ class Runner:
         task = run.task
         transaction = self._lane(run, spec).transaction(task.fence, more=more)
         deadline = None if limit is None else run.since + limit
-        context = TaskContext(
+        context = (AsyncTaskContext if spec.is_async else TaskContext)(
             run, transaction, deadline, self.log_prefix, self.locks, commits=not spec.batched
         )
         try:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from types import FrameType
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, event
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 
 from tasks_app.runtime.handler_db.connection_liveness import look_again
 from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
 from tasks_app.runtime.handler_db.lending import driver_of
 
+T = TypeVar("T")
 FENCE, DRIVERS = "tasks_app fence", "tasks_app drivers"
 """Keys of an async session's ``info``: its run's fence, and the connections that it had."""
 
@@ -56,10 +61,74 @@ class SyncSideSession(Session):
     """The synchronous session behind an async handler's."""
 
 
+class MadeCoroutines:
+    """The coroutines that a handler was given and has not begun to await."""
+
+    def __init__(self) -> None:
+        self._made: list[tuple[Coroutine[Any, Any, Any], str]] = []
+
+    def note(self, made: Any, caller: FrameType) -> Any:
+        """Return ``made``; most are begun before the next is made."""
+        line = f"{made.__qualname__}(), {caller.f_globals.get('__name__')}:{caller.f_lineno}"
+        self._made = [*self._left(), (made, line)]
+        return made
+
+    def end(self) -> str | None:
+        """Close those that are left; return the first, and the line that made it."""
+        left, self._made = self._left(), []
+        for made, _ in left:
+            made.close()
+        return left[0][1] if left else None
+
+    def _left(self) -> list[tuple[Coroutine[Any, Any, Any], str]]:
+        return [
+            each
+            for each in self._made
+            if inspect.getcoroutinestate(each[0]) == inspect.CORO_CREATED
+        ]
+
+
+def _noted(method: Callable[..., Any]) -> Any:
+    @functools.wraps(method)
+    def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.note_made(method(self, *args, **kwargs), sys._getframe(1))  # noqa: SLF001
+
+    return noted
+
+
+def _noting(kind: type[T]) -> type[T]:
+    """Let a class note what its methods return that do nothing until it is awaited."""
+    for name, method in inspect.getmembers(kind, inspect.isfunction):
+        if inspect.iscoroutinefunction(method) and not name.startswith("_"):
+            setattr(kind, name, _noted(method))
+    return kind
+
+
+@_noting
+class _AsyncHandlerConnection(AsyncConnection):
+    """The connection of an async handler's session."""
+
+    note_made: Callable[[Any, FrameType], Any]
+
+
+@_noting
 class AsyncHandlerSession(AsyncSession):
-    """The same for async handlers."""
+    """The same for async handlers; it knows what they forgot to await."""
 
     sync_session_class = SyncSideSession
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.made = MadeCoroutines()
+        self.note_made = self.made.note
+
+    async def connection(self, *args: Any, **kwargs: Any) -> AsyncConnection:
+        found = await super().connection(*args, **kwargs)
+        if not isinstance(found, _AsyncHandlerConnection):
+            found = _AsyncHandlerConnection(found.engine, found.sync_connection)
+            found.note_made = self.note_made
+            self._given = found  # else SQLAlchemy forgets it
+        return found
 
     async def commit(self) -> None:
         raise RuntimeError(COMMITS_LATER)

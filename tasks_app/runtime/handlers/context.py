@@ -375,6 +375,11 @@ class TaskContext(Generic[SessionT_co]):
             self._locks = LocksOfRun(self._locks_of_child, self._task, self._given())
         return self._locks.hold(exclusive, shared, counted, wait, snooze)
 
+    def check_awaited(self) -> None:
+        """Raise if the async handler forgot an await. For the executor."""
+        access: Any = self._access
+        access.check_awaited()
+
     def close(self) -> None:
         """Give access to nothing from here on. For the executor."""
         with self._writing:
@@ -393,5 +398,7 @@ class TaskContext(Generic[SessionT_co]):
 
 if TYPE_CHECKING:
     AsyncTaskContext = TaskContext[AsyncSession]
-else:  # the same, without SQLAlchemy's async side
-    AsyncTaskContext = TaskContext
+else:
+
+    class AsyncTaskContext(TaskContext):
+        """The context of an async handler, without SQLAlchemy's async side."""

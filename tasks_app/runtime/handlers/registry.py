@@ -11,7 +11,7 @@ from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import ConfigurationError, HandlerError
 from tasks_app.domain.handlers.signature import signature_of
 from tasks_app.domain.handlers.spec import Handler, HandlerSpec
-from tasks_app.runtime.handlers.context import TaskContext
+from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
 from tasks_app.runtime.handlers.option_values import checked
 from tasks_app.runtime.handlers.options import HandlerOptions, fields_of, name_of, when_of
 
@@ -161,7 +161,7 @@ def handler(
 def _declared(
     function: Any, name: str | None, registry: Registry, options: HandlerOptions
 ) -> Handler[Any, Any]:
-    takes_payload, payload_type = signature_of(function, TaskContext)
+    takes_payload, payload_type = signature_of(function, TaskContext, AsyncTaskContext)
     name = name_of(function) if name is None else name
     more = {"payload_type": payload_type, "takes_payload": takes_payload}
     return declare_handler(function, name, registry, options, **more)

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 from sqlalchemy import text
 
-from tasks_app import TaskContext, handler
+from tasks_app import AsyncTaskContext, TaskContext, handler
 
 INSERT = text("INSERT INTO effect (task_id, note) VALUES (:id, :note)")
 ONCE = "0.1s"
@@ -65,7 +65,7 @@ def batch(ctx: TaskContext, payload: dict[str, Any]) -> None:
 
 
 @handler("canary.async", retry=ONCE)
-async def asynchronous(ctx: TaskContext, payload: dict[str, Any]) -> None:
+async def asynchronous(ctx: AsyncTaskContext, payload: dict[str, Any]) -> None:
     """The same in an event loop."""
     await asyncio.sleep(0)
     await ctx.session.execute(text("SELECT 1 / CAST(:zero AS int), :card"), {"zero": 0, **payload})

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import text
 
 import tasks_app
-from tasks_app import TaskContext, create_task, handler
+from tasks_app import AsyncTaskContext, TaskContext, create_task, handler
 
 EFFECT = text("INSERT INTO effect (task_id, note) VALUES (:id, :note)")
 
@@ -168,14 +168,14 @@ def late(ctx: TaskContext) -> None:
 
 
 @handler("late.async", timeout="300ms", max_attempts=1)
-async def late_async(ctx: TaskContext) -> None:
+async def late_async(ctx: AsyncTaskContext) -> None:
     """Wait past the limit."""
     await ctx.session.execute(EFFECT, {"id": ctx.task_id, "note": "late"})
     await asyncio.sleep(20)
 
 
 @handler("stuck.async", hard_timeout=1, max_attempts=1)
-async def stuck_async(ctx: TaskContext) -> None:
+async def stuck_async(ctx: AsyncTaskContext) -> None:
     """Never give the loop back."""
     while True:
         time.sleep(60)

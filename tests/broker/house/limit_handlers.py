@@ -6,7 +6,7 @@ import asyncio
 import time
 from contextlib import suppress
 
-from tasks_app import TaskContext, handler
+from tasks_app import AsyncTaskContext, TaskContext, handler
 
 
 @handler("short")
@@ -23,7 +23,7 @@ def endless(ctx: TaskContext) -> None:
 
 
 @handler("endless.async", max_attempts=1)
-async def endless_async(ctx: TaskContext) -> None:
+async def endless_async(ctx: AsyncTaskContext) -> None:
     """Never end."""
     await asyncio.sleep(60)
 

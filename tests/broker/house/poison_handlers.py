@@ -17,7 +17,7 @@ import zoo
 from poisons import HANGS, MAX_ATTEMPTS, POISONS
 from sqlalchemy import text
 
-from tasks_app import TaskContext, handler
+from tasks_app import AsyncTaskContext, TaskContext, handler
 
 EFFECT = text("INSERT INTO effect (task_id, note) VALUES (:id, :note)")
 
@@ -62,7 +62,7 @@ def good(ctx: TaskContext) -> None:
 
 
 @handler("good.async", max_attempts=1)
-async def good_async(ctx: TaskContext) -> None:
+async def good_async(ctx: AsyncTaskContext) -> None:
     """Leave an effect through the event loop."""
     note_start(ctx)
     await ctx.session.execute(EFFECT, {"id": ctx.task_id, "note": "good"})

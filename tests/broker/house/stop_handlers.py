@@ -10,7 +10,7 @@ from typing import Any
 
 from house_handlers import EFFECT, effect
 
-from tasks_app import TaskContext, handler
+from tasks_app import AsyncTaskContext, TaskContext, handler
 
 
 def here(payload: dict[str, Any]) -> bool:
@@ -48,7 +48,7 @@ def once(ctx: TaskContext, payload: dict[str, Any]) -> None:
 
 
 @handler("stop.async")
-async def never_awaits(ctx: TaskContext, payload: dict[str, Any]) -> None:
+async def never_awaits(ctx: AsyncTaskContext, payload: dict[str, Any]) -> None:
     """Block the loop."""
     while here(payload):
         time.sleep(60)
@@ -82,7 +82,7 @@ def load_sync(ctx: TaskContext, payload: dict[str, Any]) -> None:
 
 
 @handler("load.async")
-async def load_async(ctx: TaskContext, payload: dict[str, Any]) -> None:
+async def load_async(ctx: AsyncTaskContext, payload: dict[str, Any]) -> None:
     """Do the same in an event loop."""
     note_start(ctx)
     await ctx.session.execute(EFFECT, {"id": ctx.task_id, "note": f"attempt {ctx.attempt}"})

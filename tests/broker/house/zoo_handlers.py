@@ -8,7 +8,7 @@ from typing import Any
 import zoo
 from sqlalchemy import text
 
-from tasks_app import TaskContext, handler
+from tasks_app import AsyncTaskContext, TaskContext, handler
 
 EFFECT = text("INSERT INTO effect (task_id, note) VALUES (:id, :note)")
 BACKEND = text("""
@@ -38,7 +38,7 @@ def timed(ctx: TaskContext) -> None:
 
 
 @handler("neighbour.async", max_attempts=1, timeout=60)
-async def async_neighbour(ctx: TaskContext) -> None:
+async def async_neighbour(ctx: AsyncTaskContext) -> None:
     """Leave an effect through the event loop."""
     await ctx.session.execute(EFFECT, {"id": ctx.task_id, "note": "async"})
 

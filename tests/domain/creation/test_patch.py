@@ -10,7 +10,7 @@ from pydantic import BaseModel, field_validator
 from tasks_app.domain.creation.patch import accepted, patch_of, patched, paths_of
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.domain.tasks.payload_type import PayloadType
+from tasks_app.domain.tasks.payload_type import PayloadType, payload_type_of
 
 
 class Mail(BaseModel):
@@ -68,6 +68,14 @@ def test_the_paths_of_a_patch_are_told_without_its_values() -> None:
 
 def test_what_the_model_takes_is_written_as_it_is() -> None:
     assert accepted("mail", {"to": "a@b", "more": 1}, SPEC, 100) == '{"to":"a@b","more":1}'
+
+
+def test_what_is_given_as_it_is_stored_is_not_wrapped_once_more() -> None:
+    either = HandlerSpec("t", print, payload_type=payload_type_of(dict[str, int] | list[int]))
+
+    assert accepted("t", {"value": [1]}, either, 100) == '{"value":[1]}'
+    with pytest.raises(InvalidSelectionError, match="its handler refuses the payload"):
+        accepted("t", {"a": 1}, either, 100)
 
 
 @pytest.mark.parametrize(

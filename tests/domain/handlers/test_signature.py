@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypedDict
 import pytest
 from pydantic import BaseModel, Field
 from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from tasks_app.domain.errors import HandlerError
 from tasks_app.domain.handlers.signature import signature_of
@@ -57,7 +59,10 @@ def with_dict(ctx, payload: dict): ...
 def with_model(ctx, payload: Order): ...
 def without_hint(ctx, payload): ...
 def with_context(ctx: TaskContext, payload: dict[str, Any]): ...
-def with_async_context(ctx: AsyncTaskContext, payload: Any): ...
+async def with_async_context(ctx: AsyncTaskContext, payload: Any): ...
+async def with_async_session(ctx: TaskContext[AsyncSession], payload: Any): ...
+async def async_with_own(ctx: Mine): ...
+async def async_with_nothing(ctx): ...
 def with_session(ctx: TaskContext[Any], payload: object): ...
 def with_anything(ctx: Any): ...
 def with_object(ctx: object): ...
@@ -78,6 +83,9 @@ def with_defaults(ctx, payload: Order | None = None): ...
         (without_hint, True, None),
         (with_context, True, None),
         (with_async_context, True, None),
+        (with_async_session, True, None),
+        (async_with_own, False, None),
+        (async_with_nothing, False, None),
         (with_session, True, None),
         (with_anything, False, None),
         (with_object, False, None),
@@ -90,7 +98,7 @@ def with_defaults(ctx, payload: Order | None = None): ...
     ],
 )
 def test_a_handler_takes_ctx_or_ctx_and_payload(function, takes_payload, checked_as) -> None:
-    takes, payload_type = signature_of(function, TaskContext)
+    takes, payload_type = signature_of(function, TaskContext, AsyncTaskContext)
 
     assert takes is takes_payload
     assert (payload_type and payload_type.name) == checked_as
@@ -116,6 +124,18 @@ def generator(ctx) -> Iterator[int]:
 
 async def async_generator(ctx) -> AsyncIterator[int]:
     yield 1
+
+
+async def async_with_plain(ctx: TaskContext): ...
+async def async_with_plain_maybe(ctx: TaskContext | None, payload: Order): ...
+async def async_annotated(ctx: Annotated[TaskContext, "run"]): ...
+async def async_with_plain_session(ctx: TaskContext[Session]): ...
+async def async_of_checkers(ctx: OnlyForCheckers): ...
+def plain_with_async(ctx: AsyncTaskContext): ...
+def plain_with_async_session(ctx: TaskContext[AsyncSession], payload: Order): ...
+
+
+async_of_checkers.__annotations__["ctx"] = "elsewhere.TaskContext"
 
 
 def engine(ctx, payload: Engine): ...
@@ -152,6 +172,16 @@ def with_lazy_field(ctx, totals: Totals): ...
         (any_generator, "declares numbers: Generator[int, None, None], which cannot be checked"),
         (lists_of_iterables, "declares numbers: list[Iterable[int]], which cannot be checked"),
         (with_lazy_field, "declares totals: Totals, which cannot be checked (an Iterable or Gener"),
+        (async_with_plain, "is an async function, and its ctx is declared as TaskContext. Declare"),
+        (async_with_plain_maybe, "TaskContext | None. Declare it as AsyncTaskContext, or take the"),
+        (async_annotated, "Declare it as AsyncTaskContext, or take the async away."),
+        (async_with_plain_session, "declared as TaskContext[Session]. Declare it as AsyncTaskC"),
+        (async_of_checkers, "declared as TaskContext. Declare it as AsyncTaskContext, or take"),
+        (
+            plain_with_async,
+            "is no async function, and its ctx is declared as AsyncTaskContext. Dec",
+        ),
+        (plain_with_async_session, "TaskContext[AsyncSession]. Declare it as TaskContext."),
         (engine, "declares payload: Engine, which cannot be checked (Unable to generate"),
         (function, "declares payload: Callable[[int], str], which cannot be checked (Cannot gen"),
         (unresolvable, "cannot be resolved (name 'Decimal' is not defined). Import"),
@@ -159,7 +189,7 @@ def with_lazy_field(ctx, totals: Totals): ...
 )
 def test_what_cannot_work_is_refused_by_name_with_what_to_do(function, complaint: str) -> None:
     with pytest.raises(HandlerError) as refused:
-        signature_of(function, TaskContext)
+        signature_of(function, TaskContext, AsyncTaskContext)
 
     assert f"test_signature.{function.__name__} " in str(refused.value)
     assert complaint in str(refused.value)
@@ -172,14 +202,14 @@ def test_what_cannot_work_is_refused_by_name_with_what_to_do(function, complaint
 )
 def test_what_is_no_function_is_refused(thing: Any, kind: str) -> None:
     with pytest.raises(HandlerError, match=f"this is {kind}. Declare a function"):
-        signature_of(thing, TaskContext)
+        signature_of(thing, TaskContext, AsyncTaskContext)
 
 
 def test_a_wrapped_function_has_the_signature_of_what_it_wraps() -> None:
     @functools.wraps(with_model)
     def wrapper(*args: Any, **kwargs: Any) -> None: ...
 
-    takes, payload_type = signature_of(wrapper, TaskContext)
+    takes, payload_type = signature_of(wrapper, TaskContext, AsyncTaskContext)
 
     assert takes
     assert payload_type is not None

@@ -10,6 +10,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from tasks_app import (
+    AsyncTaskContext,
     NewTask,
     TaskContext,
     acreate_task,
@@ -84,7 +85,7 @@ def test_a_result_beyond_it_fails_by_name(bench: Bench, configure: Configure) ->
 
 def test_an_async_handler_has_it_too(bench: Bench, kept: dict[str, Any]) -> None:
     @bench.handler()
-    async def run(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, Any]:
+    async def run(ctx: AsyncTaskContext, payload: dict[str, Any]) -> dict[str, Any]:
         bench.runs.append(payload)
         return payload
 
