@@ -13,7 +13,51 @@ REAPER = "tasks_app/runtime/worker/reaper.py"
 SCAN = "tests/runtime/dispatch/test_dispatcher.py::"
 BATCH = "tests/runtime/execution/test_batch_commit.py::"
 
+ASYNC = "tests/runtime/execution/test_async_pool.py::TestCancellations::"
+
 RUNTIME = (
+    mutant(
+        "a run that never began is forgotten",
+        "However a task of the event loop ends, its run is given back or has ended.",
+        "tasks_app/runtime/execution/async_pool.py",
+        "self._leave(run)  # it may not even have begun",
+        "pass",
+        f"{ASYNC}test_at_whichever_await_one_comes_the_run_ends_or_goes_back",
+    ),
+    mutant(
+        "runs are among all tasks",
+        "No handler finds the runs of others.",
+        "tasks_app/runtime/execution/async_pool.py",
+        "    _unregister_task(task)\n",
+        "",
+        f"{ASYNC}test_who_cancels_all_tasks_of_the_loop_hits_no_run",
+    ),
+    mutant(
+        "cancelled is failed",
+        "Whose part another has cancelled is not charged.",
+        "tasks_app/runtime/execution/failure_policy.py",
+        "if isinstance(error, CancelledError) and spec.is_async and not task.runs_alone:",
+        "if False:",
+        f"{ASYNC}test_who_loses_a_task_of_its_own_is_uncharged_once_and_then_runs_alone",
+    ),
+    mutant(
+        "a lane that breaks keeps its run",
+        "Whoever carries out a run leaves it, by whatever way.",
+        "tasks_app/runtime/execution/fast_path.py",
+        "self._inflight.leave(current[0])",
+        "pass",
+        "tests/runtime/execution/test_thread_pool.py::"
+        "test_whichever_way_a_run_is_left_it_ends_or_goes_back",
+    ),
+    mutant(
+        "timers stay armed",
+        "What a handler armed ends with its run.",
+        "tasks_app/runtime/execution/process_guard.py",
+        "signal.setitimer(timer, 0)",
+        "pass",
+        "tests/runtime/execution/test_process_guard.py::"
+        "test_no_timer_or_limit_that_a_handler_armed_outlives_it",
+    ),
     mutant(
         "a look ahead that begins behind the claim",
         "A nap ends for what became due after the claim that found nothing.",

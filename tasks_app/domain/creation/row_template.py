@@ -101,7 +101,8 @@ def _check_limits(options: Mapping[str, Any], spec: HandlerSpec | None) -> None:
     soft, hard = span(options, "timeout"), span(options, "hard_timeout")
     if soft is None and hard is None:
         return
-    soft, hard = soft or (spec and spec.timeout), hard or (spec and spec.hard_timeout)
+    if spec is not None:
+        soft, hard = soft or spec.timeout, hard or spec.hard_timeout
     if soft and hard and soft > hard:
         problem = f"is {format_duration(soft)}, longer than the hard limit"
         raise InvalidTaskError("options.timeout", problem, f"at most {format_duration(hard)}")

@@ -97,6 +97,20 @@ def test_every_option_arrives_in_the_row() -> None:
     assert admitted.terms.headers == '{"trace":"1"}'
 
 
+def test_a_timeout_longer_than_the_hard_limit_is_refused_as_far_as_both_are_known() -> None:
+    spec = HandlerSpec("t", print, timeout=timedelta(minutes=1), hard_timeout=timedelta(hours=1))
+    for known, options, said in (
+        (None, {"timeout": "2h", "hard_timeout": "1h"}, "is 2h, longer than the hard limit"),
+        (spec, {"timeout": "61m"}, "longer than the hard limit"),
+        (spec, {"hard_timeout": "59s"}, "is 1m, longer than the hard limit"),
+    ):
+        with pytest.raises(InvalidTaskError) as refused:
+            validate(NewTask("t", {}, options), known, 1000)
+        assert str(refused.value).startswith("options.timeout ")
+        assert said in str(refused.value)
+    assert row(timeout="2h", hard_timeout="2h").terms.timeout_ms == 7_200_000
+
+
 def test_every_option_of_the_public_face_is_known() -> None:
     assert set(TaskOptions.__annotations__) == {
         *("queue", "priority", "run_at", "delay", "biz_key", "unique_key", "order_key"),

@@ -13,10 +13,12 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app import Settings, create_task
 from tasks_app.domain.finding import Finding
+from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.monitor.checks import connections, database, due, flow_control, sessions, work
 from tasks_app.monitor.checks.checkup import examine, run_checks
+from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.flow_control import pause
 from tasks_app.pool.operations import diagnostics, notify_trigger
@@ -25,11 +27,13 @@ from tasks_app.pool.operations.grants import RoleKind
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.schema import newest
+from tasks_app.pool.statistics.roll_up import roll_up
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.docs.reading import blocks, text_of
 from tests.factory import claimed_task, ending
 from tests.pool.old_days import NAME, old_day
+from tests.pool.statistics.counted import KEPT, part, put
 from tests.servers import named, not_of_a_given_server
 
 FOR_EVER = {"keep_completed": "forever"}
@@ -585,6 +589,19 @@ def test_leases_that_nobody_takes_back_are_seen(connection: Connection, settings
         "ok rescue: no task runs beyond its lease",
         "warn rescue: 1 running beyond the lease, for 20 s",
         "fail rescue: 1 running beyond the lease, for 2 min",
+    ]
+
+
+def test_runs_that_had_no_end_are_counted(connection: Connection, settings: Settings) -> None:
+    good = work.left(connection, settings)
+    at = instant(connection)
+    put(connection, "a", part(at, 3, outcome=CountedOutcome.LEFT))
+    roll_up(connection, None, KEPT, now=at + timedelta(minutes=2))
+    bad = work.left(connection, settings)
+
+    assert said([*good, *bad]) == [
+        "ok runs: each of the last day has had an end",
+        "warn runs: 3 runs of the last day had no end, and went back",
     ]
 
 

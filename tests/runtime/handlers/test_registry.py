@@ -179,6 +179,7 @@ if __name__ == "__main__":
         ({"dependency_retry": "x"}, "dependency_retry is 'x', which is not a duration. Allowed"),
         ({"dependency_limit": "x"}, "dependency_limit is 'x', which is not a duration."),
         ({"timeout": 0}, "timeout of handler 't' is 0 s. Leave it out."),
+        ({"timeout": "2h", "hard_timeout": "1h"}, "timeout of handler 't' is 2h, and its process"),
         ({"on_interrupt": "x"}, "on_interrupt is 'x'. Allowed: retry, fail, retry_free, outage."),
         ({"on_error": {ValueError: "x"}}, "on_error of ValueError is 'x'. Allowed: retry, fail"),
         ({"every": "x"}, "every is 'x', which is not a duration. Allowed: such as '5m'"),

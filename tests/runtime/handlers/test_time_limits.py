@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,8 +15,9 @@ import pytest
 from sqlalchemy import text
 
 from tasks_app import HandlerTimeoutError
+from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.runtime.handlers.time_limits import time_limit
+from tasks_app.runtime.handlers.time_limits import check_hard_limit, time_limit
 from tests.runtime.bench import Bench, effect
 from tests.waiting import until
 
@@ -39,6 +41,19 @@ def busy(seconds: float = 20) -> None:
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         pass
+
+
+def test_no_worker_starts_with_a_timeout_that_never_comes() -> None:
+    hour = timedelta(hours=1)
+    patient = HandlerSpec("patient", print, timeout=2 * hour)
+    for specs, timeout, hard, said in (
+        ([patient], None, hour, "timeout of patient is 2h, longer than the hard limit, 1h,"),
+        ([], 2 * hour, hour, "TASKS_APP_TIMEOUT is 2h, longer than the hard limit, 1h,"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            check_hard_limit(specs, timeout, hard)
+    check_hard_limit([replace(patient, hard_timeout=2 * hour)], hour, hour)
+    check_hard_limit([patient], None, 3 * hour)
 
 
 def slow_spec(name: str, *, is_async: bool) -> HandlerSpec:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -20,20 +21,58 @@ pytestmark = [pytest.mark.test_all, pytest.mark.timeout(150, method="thread")]
 HOUSE = Path(__file__).parents[2] / "broker" / "house"
 
 
-def work(bench: Bench, *arguments: str) -> subprocess.Popen:
+LEAVES = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from tasks_app import handler
+
+POOL = ThreadPoolExecutor()
+
+@handler("leaves")
+def leaves(ctx):
+    threading.Thread(target=threading.Event().wait).start()
+    POOL.submit(threading.Event().wait)
+"""
+
+
+def work(
+    bench: Bench, *arguments: str, log: Any = subprocess.DEVNULL, modules: str = "house_handlers"
+) -> subprocess.Popen:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("TASKS_APP_")}
     ours = {
         "TASKS_APP_DATABASE_URL": bench.url,
-        "TASKS_APP_IMPORTS": "house_handlers",
-        "PYTHONPATH": str(HOUSE),
+        "TASKS_APP_IMPORTS": modules,
+        "PYTHONPATH": os.pathsep.join([str(HOUSE), os.environ.get("PYTHONPATH", "")]),
     }
     parent = subprocess.Popen(
         [sys.executable, "-m", "tasks_app", "work", *arguments],
         env={**kept, **ours},
-        stderr=subprocess.DEVNULL,
+        stderr=log,
     )
     bench.at_end(lambda: end(parent))
     return parent
+
+
+def test_a_thread_that_a_handler_left_does_not_keep_the_worker(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does an executor. The first signal is answered, and children can be told apart."""
+    (tmp_path / "leaves_handlers.py").write_text(LEAVES)
+    monkeypatch.setitem(os.environ, "PYTHONPATH", str(tmp_path))
+    task_id = bench.create("leaves")
+    lines = tmp_path / "log"
+    with lines.open("w") as log:
+        parent = work(bench, "-c", "2", log=log, modules="leaves_handlers")
+    until(lambda: bench.state(task_id) == "SUCCEEDED", 90)
+
+    parent.send_signal(signal.SIGINT)
+
+    assert parent.wait(60) == 0
+    said = lines.read_text()
+    assert "SIGINT: nothing more starts" in said
+    assert "ended, although these threads did not: MainThread, " in said
+    ready = [line.split()[2] for line in said.splitlines() if " ready: " in line]
+    assert len(set(ready)) == 2
 
 
 def end(parent: subprocess.Popen) -> None:
