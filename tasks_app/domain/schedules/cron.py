@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
@@ -71,12 +71,23 @@ def next_cron(expression: str, zone: ZoneInfo, after: datetime) -> datetime | No
         if _is_wild(sim):
             return _real_time(sim, zone, after)
         for hands in _hands(sim, local.replace(tzinfo=None)):
-            instant = _first_shown(hands, zone)
+            instant = first_shown(hands, zone)
             if instant > after:
                 return instant
     except OverflowError:  # the year 9999 is over
         return None
     return None
+
+
+def hands_on(expression: str, zone: ZoneInfo, day: date, since: time) -> Iterator[time]:
+    """Yield the times of a day that an expression names, or that match and are shown."""
+    sim = _sim(expression)
+    shown = _is_wild(sim)
+    for hands in _hands(sim, datetime.combine(day, since) - _SECOND):
+        if hands.date() != day:
+            return
+        if not shown or _is_shown(hands, zone):
+            yield hands.time()
 
 
 def explain_cron(expression: str) -> str:
@@ -103,18 +114,18 @@ def _real_time(sim: CronSim, zone: ZoneInfo, after: datetime) -> datetime | None
         start = change + offset - _TICK
 
 
-def _first_shown(hands: datetime, zone: ZoneInfo) -> datetime:
+def first_shown(hands: datetime, zone: ZoneInfo) -> datetime:
     """Return when the clock first shows this local time; for a skipped one, the end of the gap."""
-    local = hands.replace(tzinfo=zone)
-    instant = local.astimezone(UTC)
-    if instant.astimezone(zone).replace(tzinfo=None) == hands:
-        return instant
-    hands = hands.replace(second=0)
-    while True:
-        hands += _MINUTE
-        instant = hands.replace(tzinfo=zone).astimezone(UTC)
-        if instant.astimezone(zone).replace(tzinfo=None) == hands:
-            return instant
+    if not _is_shown(hands, zone):
+        hands = hands.replace(second=0, microsecond=0)
+        while not _is_shown(hands, zone):
+            hands += _MINUTE
+    return hands.replace(tzinfo=zone).astimezone(UTC)
+
+
+def _is_shown(hands: datetime, zone: ZoneInfo) -> bool:
+    instant = hands.replace(tzinfo=zone).astimezone(UTC)
+    return instant.astimezone(zone).replace(tzinfo=None) == hands
 
 
 def next_change(zone: ZoneInfo, since: datetime, until: datetime) -> datetime | None:

@@ -5,15 +5,17 @@ Which day an instant is on is said by the wall clock of the schedule's zone.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
+from itertools import islice
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from tasks_app.domain.errors import InvalidScheduleError
-from tasks_app.domain.schedules.timing import Timing, TimingKind
+from tasks_app.domain.schedules.cron import first_shown, hands_on
+from tasks_app.domain.schedules.timing import Cron, Timing, TimingKind
 from tasks_app.domain.schedules.when import When
 
 CALENDAR = ("calendar", "on_day_off")
@@ -70,7 +72,11 @@ class DaysOffSkipped:
 
 @dataclass(frozen=True, slots=True)
 class DaysOffMoved:
-    """A timing whose instants on days off are moved; two that meet are one."""
+    """A timing whose instants on days off are moved; two that meet are one.
+
+    What is moved is the time of the day that the expression names, also if a change of the clocks
+    skipped it on the day off.
+    """
 
     timing: Timing
     zone: ZoneInfo
@@ -87,7 +93,8 @@ class DaysOffMoved:
             following = self.timing.next_after(_at(target + _DAY, time(), self.zone) - _TICK)
             if following is None:
                 return None
-            day = following.astimezone(self.zone).date()
+            day = max(target + _DAY, following.astimezone(self.zone).date() - _DAY)  # a gap may
+            # have moved it over midnight
         return None
 
     def explain(self) -> str:
@@ -103,26 +110,32 @@ class DaysOffMoved:
 
     def _first_of(self, target: date, instant: datetime) -> datetime | None:
         """Return the first instant on this working day that is after ``instant``."""
+        local = instant.astimezone(self.zone)
+        since = local.time() if local.date() == target else time()
         found, day = [], target
         while day == target or self._is_off(day):
-            at = self.timing.next_after(self._same_time_on(day, target, instant))
-            while at is not None and (hands := at.astimezone(self.zone)).date() == day:
-                moved = at if day == target else _at(target, hands.time(), self.zone)
-                if moved > instant:
-                    found.append(moved)
-                    break
-                at = self.timing.next_after(at)
+            found += islice((at for at in self._from(day, target, since) if at > instant), 1)
             day -= _DAY
+        again = self.timing.next_after(instant)
+        if again is not None:  # what is shown twice may fire twice
+            hands = again.astimezone(self.zone)
+            found += [again] * (hands.fold == 1 and hands.date() == target)
         return min(found, default=None)
 
-    def _same_time_on(self, day: date, target: date, instant: datetime) -> datetime:
-        """Return where to begin on ``day``, so that what is moved is after ``instant``."""
-        hands = instant.astimezone(self.zone)
-        if day == target == hands.date():
-            return instant
-        if hands.date() < target:
-            return _at(day, time(), self.zone) - _TICK
-        return _at(day, hands.time(), self.zone) - _TICK
+    def _from(self, day: date, target: date, since: time) -> Iterator[datetime]:
+        """Yield the instants of a day from this time on, as they are on ``target``."""
+        if isinstance(self.timing, Cron):
+            for each in hands_on(self.timing.expression, self.zone, day, since):
+                yield first_shown(datetime.combine(target, each), self.zone)
+            return
+        at = self.timing.next_after(_at(day, since, self.zone) - _TICK)
+        while at is not None and (hands := at.astimezone(self.zone)).date() == day:
+            yield (
+                at
+                if day == target
+                else first_shown(datetime.combine(target, hands.time()), self.zone)
+            )
+            at = self.timing.next_after(at)
 
 
 def options_of(when: When, kind: TimingKind) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
-from itertools import islice
-from zoneinfo import ZoneInfo
+from bisect import bisect_left
+from datetime import UTC, date, datetime, time, timedelta
+from itertools import accumulate, product
+from typing import Any
+from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks_app.domain.schedules.days_off import DaysOff, OnDayOff, with_days_off
@@ -108,34 +110,126 @@ def test_in_words(policy: OnDayOff, said: str) -> None:
     assert timing.explain().endswith("days of de")
 
 
-EXPRESSIONS = ("0 7 * * *", "*/30 2 * * *", "0,30 1-3 * * sat,sun", "15 23 * * thu", "0 0 * * *")
+ALL = frozenset(range(24))
+QUARTERS = (0, 15, 30, 45)
+SPELLED: dict[str, tuple[tuple[int, ...], frozenset[int], str, bool]] = {
+    "0 7 * * *": ((0,), frozenset({7}), "1234567", False),
+    "*/30 2 * * *": ((0, 30), frozenset({2}), "1234567", True),
+    "0,30 1-3 * * sat,sun": ((0, 30), frozenset({1, 2, 3}), "67", False),
+    "15 23 * * thu": ((15,), frozenset({23}), "4", False),
+    "0 0 * * *": ((0,), frozenset({0}), "1234567", False),
+    "15 2 * * sun": ((15,), frozenset({2}), "7", False),
+    "30 0,23 * * *": ((30,), frozenset({0, 23}), "1234567", False),
+    "*/15 * * * *": (QUARTERS, ALL, "1234567", True),
+}
+"""Expressions as their minutes, hours and weekdays, and whether they begin with ``*``."""
+
+
+class Clock:
+    """What the clock of a zone shows, each quarter of an hour."""
+
+    def __init__(self, zone: ZoneInfo, first: datetime, days: int) -> None:
+        quarter = timedelta(minutes=15)
+        self.instants = [first + n * quarter for n in range(days * 96)]
+        self.shown = [at.astimezone(zone).replace(tzinfo=None) for at in self.instants]
+        self.latest: list[datetime] = list(accumulate(self.shown, max))
+
+    def first(self, hands: datetime) -> datetime:
+        """When it first shows this time, or a later one."""
+        return self.instants[bisect_left(self.latest, hands)]
+
+    def walk(self, expression: str, policy: OnDayOff, days: set[date]) -> list[datetime]:
+        """All instants of a schedule, but for the days at both ends."""
+        minutes, hours, weekdays, is_wild = SPELLED[expression]
+        found = set()
+        first = self.shown[0].date()
+        named: list[tuple[datetime, datetime | None]] = (
+            list(zip(self.shown, self.instants, strict=True))
+            if is_wild
+            else [
+                (datetime.combine(first + n * DAY, time(hour, minute)), None)
+                for n, hour, minute in product(range(len(self.shown) // 96), sorted(hours), minutes)
+            ]
+        )
+        for hands, at in named:
+            if hands.minute not in minutes or hands.hour not in hours:
+                continue
+            if str(hands.isoweekday()) not in weekdays:
+                continue
+            day = hands.date()
+            if policy is SKIP:
+                fires = at or self.first(hands)
+                shown = self.shown[self.instants.index(fires)].date()
+                found |= set() if shown in days else {fires}
+                continue
+            while day in days or day.isoweekday() >= 6:
+                day += DAY
+            if day == hands.date() and at is not None:
+                found.add(at)
+            elif (moved := datetime.combine(day, hands.time())) <= self.latest[-1]:
+                found.add(self.first(moved))
+        return sorted(found)
+
+
+def compare(
+    zone: ZoneInfo, expression: str, policy: OnDayOff, days: set[date], first: datetime
+) -> None:
+    """Seven days in the middle of twenty-one, from each of their instants on."""
+    clock = Clock(zone, first, 21)
+    start, end = first + 10 * DAY, first + 17 * DAY
+    expected = [at for at in clock.walk(expression, policy, days) if start <= at < end]
+    timing = with_days_off(Cron(expression, zone.key), zone, DaysOff("x", policy), days)
+
+    assert list(between(timing, start, end)) == expected, (zone, expression, policy, days, first)
 
 
 @pytest.mark.test_all
 @given(
-    st.sampled_from(EXPRESSIONS),
+    st.sampled_from(list(SPELLED)),
     st.sets(st.dates(date(2026, 3, 20), date(2026, 4, 5)), max_size=8),
     st.sampled_from(list(OnDayOff)),
-    st.timedeltas(timedelta(0), timedelta(days=17)),
+    st.integers(0, 17),
 )
+@settings(deadline=None)
 def test_it_is_what_a_walk_over_all_instants_says(expression, days, policy, after) -> None:
     """Over the change of the clocks on 29 March, too."""
-    plain = cron(expression)
-    start = datetime(2026, 3, 19, tzinfo=UTC) + after
-    timing = with_days_off(plain, BERLIN, DaysOff("x", policy), days)
+    compare(BERLIN, expression, policy, days, datetime(2026, 3, 9, tzinfo=UTC) + after * DAY)
 
-    found = list(islice(between(timing, start, start + 10 * DAY), 100))
 
-    moved = set()
-    for at in between(plain, start - 20 * DAY, start + 11 * DAY):
-        hands = at.astimezone(BERLIN)
-        day = hands.date()
-        if policy is SKIP:
-            if day not in days:
-                moved.add(at)
-            continue
-        while day in days or day.isoweekday() >= 6:
-            day += DAY
-        same = day == hands.date()
-        moved.add(at if same else datetime.combine(day, hands.time(), BERLIN).astimezone(UTC))
-    assert found == sorted(at for at in moved if start <= at < start + 10 * DAY)[:100]
+def changes(zone: ZoneInfo, year: int) -> list[datetime]:
+    """The days of a year on which its clocks change."""
+    days = [datetime(year, 1, 1, tzinfo=UTC) + n * DAY for n in range(366)]
+    offsets = [day.astimezone(zone).utcoffset() for day in days]
+    return [
+        day for day, one, other in zip(days, offsets, offsets[1:], strict=False) if one != other
+    ]
+
+
+def test_over_two_changes_of_the_clocks() -> None:
+    for name, at in (("Europe/Berlin", "2027-03-28"), ("America/Santiago", "2027-09-05")):
+        first = datetime.fromisoformat(f"{at}T00:00Z") - 12 * DAY
+        for expression in ("0 0 * * *", "0,30 1-3 * * sat,sun", "15 2 * * sun"):
+            compare(ZoneInfo(name), expression, MOVE, set(), first)
+
+
+@pytest.mark.test_all
+def test_over_all_changes_of_all_zones() -> None:
+    """Zones with the same changes are one."""
+    rules: dict[Any, str] = {}
+    for name in sorted(available_timezones()):
+        days = tuple(changes(ZoneInfo(name), 2027))
+        if days:
+            rules.setdefault((days, days[0].astimezone(ZoneInfo(name)).utcoffset()), name)
+    assert len(rules) > 20
+    for name in rules.values():
+        zone = ZoneInfo(name)
+        for at in changes(zone, 2027):
+            near = {at.date() + n * DAY for n in (-1, 0, 1)}
+            for days, expression in product((set[date](), near, {at.date()}), list(SPELLED)[:-1]):
+                compare(zone, expression, MOVE, days, at - 12 * DAY)
+
+
+def test_a_time_that_was_skipped_on_a_day_off_is_kept_on_the_next_working_day() -> None:
+    assert shown(cron("0 2 * * *"), MOVE, set(), month=3, day=26) == [
+        "Fri 27 02:00", "Mon 30 02:00", "Tue 31 02:00", "Wed 01 02:00",
+    ]  # fmt: skip
