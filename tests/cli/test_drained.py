@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 
 from tasks_app.cli.processes.drained import find_left, tell
 from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.connection.row_by_row import Refusal
 from tasks_app.pool.dispatch.set_aside import park
 from tasks_app.pool.flow_control.pause import pause
 from tasks_app.runtime.worker.supervisor import WorkerEnd
@@ -156,6 +157,15 @@ def test_what_becomes_due_while_it_ends_does_not_count_unless_it_is_parked(
 
 
 def test_it_says_nothing_ran(capsys: pytest.CaptureFixture[str]) -> None:
-    tell({}, [], json_=False)
+    tell({}, [], [], json_=False)
 
     assert capsys.readouterr().out == "Nothing ran.\n"
+
+
+def test_it_says_what_the_database_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    refused = Refusal("rescue of tasks", "7", "UniqueViolation 23505", datetime.now(UTC))
+    tell({}, [], [refused], json_=False)
+
+    assert capsys.readouterr().out == (
+        "Nothing ran.\nrescue of tasks refused: 7 (UniqueViolation 23505).\n"
+    )

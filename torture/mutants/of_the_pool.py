@@ -144,10 +144,18 @@ POOL = (
         "a rescue that does not look again",
         "A lease that was renewed after the rescuer read it still holds.",
         RESCUE,
-        '_held(f"""{PENDING} p WHERE p.lease_until < {NOW} AND {_MAY}\n',
-        '_held(f"""{PENDING} p WHERE {_MAY} AND p.id = ANY(ARRAY(\n'
-        "            SELECT o.id FROM {PENDING} o WHERE o.lease_until < {NOW}))\n",
+        '_held(f"""{PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_OVER}\n',
+        '_held(f"""{PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_MAY}\n',
         f"{RACES}rescue_reads_an_expired_lease_then_the_renewal_commits_then_it_re_checks_and_lets_go",
+    ),
+    mutant(
+        "one row that is refused stops all others",
+        "What the database refuses for the sake of one row is done to the others.",
+        "tasks_app/pool/connection/row_by_row.py",
+        "        if not is_of_one_row(error):\n            raise\n        if len(rows) == 1:",
+        "        raise\n        if len(rows) == 1:",
+        "tests/pool/connection/test_row_by_row.py::"
+        "test_one_refused_row_stops_no_other_and_is_named",
     ),
     mutant(
         "a rescue without chance",
@@ -244,10 +252,8 @@ POOL = (
         "a worker's clock decides whose lease is over",
         "Only the database's clock decides.",
         RESCUE,
-        """{**_values(VANISHED), "lease": lease, "max_crashes": max_crashes, "most": most, \
-"now": now},""",
-        """{**_values(VANISHED), "lease": lease, "max_crashes": max_crashes, "most": most,
-         "now": now or datetime.now().astimezone()},""",
+        'over = {"grace": timedelta(0), "now": now}',
+        'over = {"grace": timedelta(0), "now": now or datetime.now().astimezone()}',
         "tests/pool/connection/test_clock.py::test_a_rescue_goes_by_the_databases_clock",
     ),
     mutant(

@@ -13,15 +13,17 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app import Settings, create_task
 from tasks_app.domain.finding import Finding
+from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerMode
 from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.monitor.checks import connections, database, due, flow_control, sessions, work
+from tasks_app.monitor.checks import connections, database, due, flow_control, runs, sessions, work
 from tasks_app.monitor.checks.checkup import examine, run_checks
 from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.connection.row_by_row import row_by_row
 from tasks_app.pool.dispatch import leader_lease
-from tasks_app.pool.flow_control import pause
-from tasks_app.pool.operations import diagnostics, notify_trigger
+from tasks_app.pool.flow_control import breaker, pause
+from tasks_app.pool.operations import diagnostics, notify_trigger, sequences
 from tasks_app.pool.operations.bloat import RelationSize
 from tasks_app.pool.operations.grants import RoleKind
 from tasks_app.pool.runs import heartbeats
@@ -31,7 +33,7 @@ from tasks_app.pool.statistics.roll_up import roll_up
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.docs.reading import blocks, text_of
-from tests.factory import claimed_task, ending
+from tests.factory import claimed_task, ending, pending_task
 from tests.pool.old_days import NAME, old_day
 from tests.pool.statistics.counted import KEPT, part, put
 from tests.servers import named, not_of_a_given_server
@@ -593,16 +595,87 @@ def test_leases_that_nobody_takes_back_are_seen(connection: Connection, settings
 
 
 def test_runs_that_had_no_end_are_counted(connection: Connection, settings: Settings) -> None:
-    good = work.left(connection, settings)
+    good = runs.left(connection, settings)
     at = instant(connection)
     put(connection, "a", part(at, 3, outcome=CountedOutcome.LEFT))
     roll_up(connection, None, KEPT, now=at + timedelta(minutes=2))
-    bad = work.left(connection, settings)
+    bad = runs.left(connection, settings)
 
     assert said([*good, *bad]) == [
         "ok runs: each of the last day has had an end",
         "warn runs: 3 runs of the last day had no end, and went back",
     ]
+
+
+def test_ids_that_will_be_given_twice_are_told_and_migrate_sets_them_forward(
+    connection: Connection, settings: Settings
+) -> None:
+    task_id = pending_task(connection)
+    good = database.sequences(connection, settings)
+    connection.execute(text("SELECT setval('task_pending_id_seq', 1, false)"))
+    (bad,) = database.sequences(connection, settings)
+    sequences.advance(connection)
+
+    fact = f"task_pending_id_seq gives 1 next, and {task_id} is taken: two get one id"
+    assert (good, bad.fact) == ([], fact)
+    assert database.sequences(connection, settings) == []
+    assert pending_task(connection) > task_id
+
+
+def test_every_sequence_of_ours_is_compared(connection: Connection) -> None:
+    query = "SELECT sequencename FROM pg_sequences WHERE schemaname = current_schema()"
+    there = connection.exec_driver_sql(query).scalars().all()
+
+    assert sorted(sequences.GIVEN) == sorted(name for name in there if name.startswith("task"))
+
+
+def test_rows_that_the_database_refuses_are_told(
+    connection: Connection, settings: Settings
+) -> None:
+    row_by_row(connection, [7], lambda _: connection.exec_driver_sql("SELECT 1 / 0"), "rescue")
+    (found,) = runs.refused(connection, settings)
+
+    assert found.fact.startswith("rescue refused: 7 (DivisionByZero 22012), lately at 2")
+    assert found.level == "fail"
+
+
+def test_a_run_that_takes_far_longer_than_others_of_its_name_is_told(
+    connection: Connection, settings: Settings
+) -> None:
+    task = claimed_task(connection)
+    begun = text("UPDATE task_pending SET started_at = now() - make_interval(mins => :m)")
+    at = connection.execute(text("SELECT date_trunc('minute', now())")).scalar_one()
+    counted = at - timedelta(minutes=5)
+    for number in (runs.LEAST_RUNS - 1, 1):  # ended within 4 ms
+        put(connection, f"s{number}", part(counted, number))
+        roll_up(connection, None, KEPT, now=counted + timedelta(minutes=2))
+        connection.execute(begun, {"m": 10})
+        found = runs.slow_runs(connection, settings)
+        assert bool(found) == (number == 1), "of few runs nothing is known"
+    (long,) = found
+
+    assert long.fact.startswith(f"task {task.task_id} (t) has run for 10 min; 99 of 100 of its")
+    assert f"tasks-app explain {task.task_id}" in long.advice
+    connection.execute(begun, {"m": 0})
+    assert runs.slow_runs(connection, settings) == []
+
+
+def test_breakers_that_somebody_keeps_by_hand_are_told(
+    connection: Connection, settings: Settings
+) -> None:
+    breaker.synchronise(connection, {Breaker("bank"): ["t"]}, ["t"])
+    told = []
+    for mode in (BreakerMode.OPEN, BreakerMode.CLOSED, BreakerMode.AUTO):
+        breaker.override(connection, "bank", mode)
+        told += [flow_control.dependencies(connection, settings)]
+    (kept_open,), (kept_closed,), left_alone = told
+
+    assert kept_open.fact.startswith("bank is kept open by hand since 2")
+    assert kept_closed.fact.startswith("bank is kept closed by hand since 2")
+    assert {kept_open.advice, kept_closed.advice} == {
+        "To leave it to the outcomes again: tasks-app breakers auto bank"
+    }
+    assert left_alone == []
 
 
 def test_nobody_at_the_other_end_is_one_finding() -> None:

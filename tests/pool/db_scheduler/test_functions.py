@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, text
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.creation.new_task import NewTask, validate
 from tasks_app.domain.schedules.schedule import plan_of
+from tasks_app.pool.connection.row_by_row import refusals
 from tasks_app.pool.db_scheduler import functions
 from tasks_app.pool.db_scheduler.functions import Installed
 from tasks_app.pool.dispatch.set_aside import sweep_all
@@ -21,6 +22,7 @@ from tasks_app.pool.runs.rescue import rescue_expired
 from tasks_app.pool.schedules import schedules
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.schedules.scheduler import Scheduler
+from tests.pool.connection.test_row_by_row import POISON
 from tests.pool.interleave import two
 from tests.pool.schedules.test_fire import plan
 
@@ -201,6 +203,29 @@ def test_the_function_rescues_what_the_rescuer_rescues(database: Database, engin
     assert sorted(row[1] for row in python[0]) == [
         *("CANCELLED", "FAILED", "FAILED", "PENDING", "RUNNING")
     ]
+
+
+def test_a_row_that_is_refused_stops_none_of_its_functions(
+    database: Database, engine: Engine
+) -> None:
+    barred = "INSERT INTO task_pending (name, enabled) SELECT 'r' || n, false FROM generate_series"
+    for rows, call in (
+        (_RUNNING, "SELECT task_rescue_expired(now() + '9 min')"),
+        (f"{barred}(1, 4) AS n", "SELECT task_sweep()"),
+    ):
+        moved: list[object] = []
+
+        def refuse(connection: Connection, call: str = call, moved: list = moved) -> None:
+            statement = POISON.format(id="(SELECT min(id) FROM task_pending)", state="23514",
+                                      table="task_pending").replace(":=", r"\:=")  # fmt: skip
+            connection.execute(text(statement))
+            moved += [connection.execute(text(call)).scalar()]
+            first = text("SELECT CAST(min(id) AS text) FROM task_pending")
+            (told,) = refusals(connection)
+            moved += [told.rows == connection.execute(first).scalar(), told.why]
+
+        _moved(engine, rows, refuse)
+        assert moved == [3, True, "SQLSTATE 23514"]
 
 
 def test_a_lease_is_over_for_one_renewal_before_the_database_rescues(

@@ -190,6 +190,16 @@ class TestRunning:
         assert said.facts["node"] == "celery@host"
         assert said.facts["heartbeat_at"] == NOON
 
+    def test_when_its_hard_limit_ends_it(self, healthy: Connection) -> None:
+        task = claimed_task(healthy, now=NOON - timedelta(seconds=20))
+        runs = {"id": task.task_id, "name": "t", "seconds": 20, "hard_timeout": 80}
+        a_child(healthy, running=[runs])
+
+        assert answer(healthy, task.task_id).advice == (
+            "Nothing to do: its hard limit ends it and its process in 60 s "
+            f"(2040-01-01 12:01:00Z); to stop it before: tasks-app cancel {task.task_id}"
+        )
+
     def test_lease_over(self, healthy: Connection) -> None:
         task = claimed_task(healthy, now=NOON - MINUTE)
 

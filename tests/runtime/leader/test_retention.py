@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Connection, Engine, make_url, text
 
 from tasks_app import Settings, get_task
+from tasks_app.pool.connection.row_by_row import refusals
 from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tasks_app.pool.retention.partitions import partitions
 from tasks_app.runtime.db.database import Database
@@ -267,8 +268,34 @@ class TestMaintenance:
     """Retention is a part of it."""
 
     def test_it_prunes(self, old: Engine, database: Database, ages: Ages) -> None:
-        Maintainer(database, settings=ages()).run_if_due()
+        timing = MaintenanceTiming(prune_for_s=60)
+        Maintainer(database, settings=ages(), timing=timing).run_if_due()
 
+        assert names(old) == []
+
+    def test_a_list_with_a_row_that_is_refused_stops_nothing_behind_it(
+        self, old: Engine, database: Database, ages: Ages
+    ) -> None:
+        with old.begin() as connection:
+            connection.exec_driver_sql("""
+                INSERT INTO task_lock (resource, used_at) VALUES ('r', '2020-01-01Z');
+                INSERT INTO task_import VALUES (gen_random_uuid(), 1, '2020-01-01Z');
+                CREATE FUNCTION never() RETURNS trigger LANGUAGE plpgsql AS
+                    $$ BEGIN RAISE EXCEPTION 'not this one'; END $$;
+                CREATE TRIGGER never BEFORE DELETE ON task_lock
+                    FOR EACH ROW EXECUTE FUNCTION never()
+            """)
+        try:
+            timing = MaintenanceTiming(prune_for_s=60)
+            Maintainer(database, settings=ages(), timing=timing).run_if_due()
+        finally:
+            with old.begin() as connection:
+                told = refusals(connection)
+                connection.exec_driver_sql("DROP FUNCTION never CASCADE")
+
+        assert [(r.what, r.rows) for r in told] == [("pruning of lists", "locks")]
+        with old.connect() as connection:
+            assert (count(connection, "task_lock"), count(connection, "task_import")) == (1, 0)
         assert names(old) == []
 
     def test_while_there_is_more_it_goes_on_at_the_next_look(
