@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+
+ELSEWHERE = {
+    **dict.fromkeys(("countdown", "delay_seconds", "schedule_in"), "delay"),
+    **dict.fromkeys(("eta", "scheduled_at", "at", "execute_at", "due_at"), "run_at"),
+    **dict.fromkeys(("expires", "expire_at", "deadline"), "expires_at"),
+    **dict.fromkeys(("max_retries", "retries", "attempts", "max_tries"), "max_attempts"),
+    **dict.fromkeys(("default_retry_delay", "retry_delay", "backoff", "retry_policy"), "retry"),
+    **dict.fromkeys(("retry_backoff", "retry_intervals"), "retry"),
+    **dict.fromkeys(("soft_time_limit", "job_timeout"), "timeout"),
+    **dict.fromkeys(("time_limit", "kill_after"), "hard_timeout"),
+    **dict.fromkeys(("task_id", "job_id", "queueing_lock", "dedup_key"), "unique_key"),
+    **dict.fromkeys(("routing_key", "queue_name"), "queue"),
+    "autoretry_for": "on_error",
+    "acks_late": "at_most_once",
+    "lock": "order_key",
+}
+"""What other systems call it."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
@@ -12,7 +29,8 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(word, sorted(known), 1)), None)
 
 
-def meant(word: str, known: Iterable[str]) -> str:
+def meant(word: str, known: Collection[str]) -> str:
     """Return a clause such as ``; perhaps delay is meant``; empty: none of them is like it."""
-    near = nearest(word, known)
+    elsewhere = ELSEWHERE.get(word)
+    near = elsewhere if elsewhere in known else nearest(word, known)
     return f"; perhaps {near} is meant" if near else ""

@@ -10,7 +10,7 @@ from typing import Any
 from tasks_app.domain.durations import format_duration
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.domain.spelling import meant
+from tasks_app.domain.spelling import ELSEWHERE, meant
 from tasks_app.domain.tasks.names import check_name, check_queue
 from tasks_app.domain.tasks.option_checks import (
     boolean,
@@ -24,7 +24,13 @@ from tasks_app.domain.tasks.option_checks import (
 from tasks_app.domain.tasks.options import OrderPolicy, TaskOptions
 from tasks_app.domain.tasks.payload import encode_object
 from tasks_app.domain.tasks.records import RowTemplate
-from tasks_app.domain.tasks.retry_policy import MOST_ATTEMPTS, Levels, RetryPolicy, parse_policy
+from tasks_app.domain.tasks.retry_policy import (
+    MOST_ATTEMPTS,
+    RETRIES,
+    Levels,
+    RetryPolicy,
+    parse_policy,
+)
 from tasks_app.domain.tasks.unique_key import KeyRule, parse_rule
 
 HEADERS_LIMIT = 8 * 1024
@@ -36,6 +42,8 @@ def checked_template(name: Any, spec: HandlerSpec | None, given: Mapping[str, An
     for option in given:
         if option not in _KNOWN:
             problem = f"is unknown{meant(option, _KNOWN)}"
+            if option not in ELSEWHERE:
+                problem += f'; a value for the handler goes into the payload: {{"{option}": …}}'
             raise InvalidTaskError(f"options.{option}", problem, ", ".join(sorted(_KNOWN)))
     options: Mapping[str, Any] = {k: v for k, v in given.items() if v is not None}
     retry = _policy(options, spec)
@@ -77,7 +85,7 @@ def _queue(options: Mapping[str, Any], spec: HandlerSpec | None) -> Any:
 def _policy(options: Mapping[str, Any], spec: HandlerSpec | None) -> RetryPolicy | None:
     if "retry" not in options:
         return spec.retry if spec else None
-    return tried(parse_policy, options["retry"], "retry", "such as '5s,30s,1m' or 'fixed 30s'")
+    return tried(parse_policy, options["retry"], "retry", RETRIES)
 
 
 def _max_attempts(

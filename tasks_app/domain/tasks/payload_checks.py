@@ -94,7 +94,8 @@ class PayloadCheck:
         raise InvalidTaskError(
             path,
             f"is of type {type(value).__name__}",
-            "dict, list, str, int, float, bool and None",
+            "dict, list, str, int, float, bool and None; a model writes others as text, and so "
+            "does a handler's type, if the handler is given instead of its name",
         )
 
 

@@ -105,6 +105,10 @@ _FIXED = re.compile(r"^fixed (\S+)$")
 _EXPONENTIAL = re.compile(r"^exponential (\S+) x(\d+(?:\.\d+)?) cap (\S+)$")
 
 
+RETRIES = "such as '5s,30s,1m', 'fixed 30s' or 'exponential 5s x2 cap 1h'"
+"""What the errors say of texts that are policies."""
+
+
 def parse_policy(value: str | Sequence[Duration] | RetryPolicy) -> RetryPolicy:
     """Return the policy that ``value`` describes; a sequence is a list of waits.
 

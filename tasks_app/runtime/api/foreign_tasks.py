@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable
 from typing import TypeAlias
@@ -59,5 +60,8 @@ def translated(new: NewTask) -> Translated:
     for translator in _TRANSLATORS.values():
         if (answer := translator(new)) is not None:
             return answer
-    kind = type(new.task).__name__
-    raise InvalidTaskError("task", f"is of type {kind}", "a task's name, or a handler")
+    if inspect.isroutine(new.task):
+        what = "is a function that is no handler"
+        raise InvalidTaskError("task", what, "a task's name, or a function with @handler before it")
+    allowed = "a task's name, or a handler, after the session: create_task(session, task, payload)"
+    raise InvalidTaskError("task", f"is of type {type(new.task).__name__}", allowed)

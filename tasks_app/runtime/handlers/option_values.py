@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from tasks_app.domain.durations import named_duration
 from tasks_app.domain.errors import HandlerError, InvalidTaskError
-from tasks_app.domain.tasks.retry_policy import RetryPolicy, parse_policy
+from tasks_app.domain.tasks.retry_policy import RETRIES, RetryPolicy, parse_policy
 
 T = TypeVar("T")
 
@@ -35,8 +35,7 @@ def policy_in(name: str, option: str, said: Mapping[str, Any]) -> RetryPolicy | 
         return parse_policy(retry)
     except ValueError as error:
         raise HandlerError(
-            f"Handler {name!r} is declared wrongly: {option} {error}. "
-            "Allowed: such as '5s,30s,1m' or 'fixed 30s'."
+            f"Handler {name!r} is declared wrongly: {option} {error}. Allowed: {RETRIES}."
         ) from None
 
 

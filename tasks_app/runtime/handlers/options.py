@@ -132,6 +132,11 @@ def name_of(function: Callable[..., Any]) -> str:
         main = sys.modules[module]
         spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
         module = spec.name if spec is not None else Path(file or "").stem
+    if name == "<lambda>":
+        raise HandlerError(
+            "A lambda has no name for its tasks. Declare a function, or name it: "
+            'handler("report.make")(lambda ctx: …).'
+        )
     if not module:
         raise HandlerError(
             f"Handler {name} has no name, and it is in no file that would give it one. "

@@ -16,6 +16,7 @@ from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.payload_type import PayloadType
 from tasks_app.domain.tasks.records import RowTemplate, TaskRow
 from tasks_app.domain.tasks.retry_policy import Exponential, Fixed, parse_policy
+from tests.cases import in_one_test
 
 LIMIT = 64 * 1024
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -273,7 +274,30 @@ def test_an_unknown_option_names_the_known_ones() -> None:
 
     assert "options.run_in is unknown; perhaps run_at is meant" in message
     assert "biz_key, delay" in message
-    assert "options.colour is unknown. " in str(refusal(colour=5))
+    of_payload = 'a value for the handler goes into the payload: {"order_id": …}. Allowed: biz_key'
+    assert of_payload in str(refusal(order_id=5))
+
+
+@in_one_test(
+    "elsewhere, here",
+    [
+        ("countdown", "delay"),
+        ("eta", "run_at"),
+        ("max_retries", "max_attempts"),
+        ("soft_time_limit", "timeout"),
+        ("expires", "expires_at"),
+    ],
+)
+def test_what_other_systems_call_an_option_is_translated(elsewhere: str, here: str) -> None:
+    assert f"is unknown; perhaps {here} is meant. Allowed" in str(refusal(**{elsewhere: 5}))
+
+
+def test_a_wrong_policy_is_answered_with_one_of_each_kind() -> None:
+    assert "'fixed 30s' or 'exponential 5s x2 cap 1h'" in str(refusal(retry="exponential"))
+
+
+def test_what_json_does_not_know_is_refused_with_the_way_out() -> None:
+    assert "a model writes others as text" in str(refusal(payload={"at": datetime.now(UTC)}))
 
 
 def test_run_at_together_with_delay_is_refused() -> None:
