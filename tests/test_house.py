@@ -14,6 +14,7 @@ SHARED = {"Fixed", "Notice"}
 EXAMPLE = re.compile(r'\n\n *>>> .*?\n(?=\n| *""")', re.DOTALL)
 LONG = {"runtime/handlers/context.py"}
 """What a handler is given, in one piece."""
+MOST_LINES = 350
 
 
 def test_a_name_is_one_class() -> None:
@@ -33,7 +34,7 @@ def length(file: Path) -> int:
 
 
 def test_no_file_is_longer_than_one_sitting() -> None:
-    long = {str(file.relative_to(HOUSE)) for file in FILES if length(file) > 250}
+    long = {str(file.relative_to(HOUSE)) for file in FILES if length(file) > MOST_LINES}
 
     assert long == LONG
 
