@@ -10,7 +10,9 @@ ABOUT = """
 histograms say what was since counting began. How to run it, what to alert on, and how totals are
 kept: [monitoring](../operations/monitoring.md#metrics). No label carries an id or a business key.
 A metric without a value, as of a queue in which nothing is pending, has no line. A histogram has
-the series `_bucket`, `_sum` and `_count`.
+the series `_bucket`, `_sum` and `_count`. A gauge by queue shows the 100 queues with the highest
+values (of `tasks_app_queue_open` the lowest); the others are one, `(other)`: their sum, or of
+seconds the longest.
 """
 
 

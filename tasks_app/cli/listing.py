@@ -91,6 +91,16 @@ def lay_out(
             yield INDENT + _words(said, max(NARROWEST, (most or 0) - len(INDENT)))
 
 
+def fitting(table: Sequence[Sequence[str]], may: Sequence[bool]) -> list[int]:
+    """Return widths at which the columns fit this terminal, if those that may are narrowed."""
+    natural = [
+        max(_length(line) for cell in column for line in cell.expandtabs().split("\n"))
+        for column in zip(*table, strict=True)
+    ]
+    most = width()
+    return natural if most is None else _shrunk(natural, may, most)
+
+
 def age(at: datetime | None, now: datetime) -> str:
     return "" if at is None else distance(at, now)
 

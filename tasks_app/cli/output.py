@@ -9,10 +9,12 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import zip_longest
 from typing import Any, NoReturn, TypeVar
 
 import click
 
+from tasks_app.cli import listing
 from tasks_app.domain.errors import NO
 from tasks_app.domain.explain.words import exact
 from tasks_app.domain.finding import Finding
@@ -62,18 +64,25 @@ def print_list(
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table as wide as the terminal; 200 columns in a pipe."""
-    from rich.console import Console  # noqa: PLC0415  `work` must run without the extra cli
-    from rich.table import Table  # noqa: PLC0415
+    """Print a table as wide as the terminal, whose cells are folded; of any width in a pipe."""
+    from rich.cells import chop_cells, set_cell_size  # noqa: PLC0415  `work` runs without rich
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column in ("id", "state"))
-    for row in rows:
-        table.add_row(*(cell(value) for value in row))
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200, highlight=False).print(
-        table
-    )
+    table = [list(columns), *([cell(value) for value in row] for row in rows)]
+    widths = listing.fitting(table, [name not in ("id", "state") for name in columns])
+    lines = []
+    for cells in table:
+        folded = (
+            [
+                part
+                for line in text.expandtabs().split("\n")
+                for part in chop_cells(line, size) or [""]
+            ]
+            for text, size in zip(cells, widths, strict=True)
+        )
+        for parts in zip_longest(*folded, fillvalue=""):
+            sized = (set_cell_size(part, size) for part, size in zip(parts, widths, strict=True))
+            lines.append(listing.GAP.join(sized).rstrip())
+    click.echo("\n".join(lines))
 
 
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:

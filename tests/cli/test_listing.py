@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from datetime import timedelta
 
 import pytest
@@ -20,7 +21,7 @@ from rich.cells import cell_len
 from sqlalchemy import Engine, text
 
 from tasks_app.cli.listing import INDENT, lay_out
-from tasks_app.cli.output import cell, print_json
+from tasks_app.cli.output import cell, print_json, print_table
 from tasks_app.cli.tasks.explain import _sentence
 from tasks_app.domain.finding import ok
 from tasks_app.domain.tasks.error_text import printable
@@ -243,3 +244,26 @@ def test_json_has_no_raw_control_characters_and_the_same_value(
     assert shown == printable(shown, keep="\n")
     assert "é" in shown
     assert json.loads(shown) == value
+
+
+def test_a_table_folds_its_cells_on_a_terminal_and_never_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def printed(columns: str) -> list[str]:
+        monkeypatch.setenv("COLUMNS", columns)
+        print_table(("id", "what"), [(1, "x" * 30), (2, "two\nlines"), (3, None)])
+        return capsys.readouterr().out.splitlines()
+
+    assert printed("") == ["id  what", f"1   {'x' * 30}", "2   two", "    lines", "3"]
+    assert printed("24") == [
+        *("id  what", f"1   {'x' * 20}", f"    {'x' * 10}", "2   two", "    lines", "3")
+    ]
+
+
+@pytest.mark.test_all
+def test_twenty_thousand_rows_take_no_long_time(capsys: pytest.CaptureFixture[str]) -> None:
+    began = time.process_time()
+    print_table(("name", "tasks"), [(f"name.{n}", n) for n in range(20_000)])
+
+    assert time.process_time() - began < 5
+    assert capsys.readouterr().out.count("\n") == 20_001

@@ -285,6 +285,7 @@ def test_no_column_keeps_a_value_that_the_list_says_is_erased(bench: Bench, by: 
     with bench.engine.begin() as connection:
         note(connection, "edit", {"why": "-"}, patch={"-": 1}, ids=[done, failed])
         keep(connection, LargePayload.of("{}", encrypted=False), failed, "payload")
+    bench.sql("UPDATE task_completed SET biz_key = 'customer:7'")  # the member's, too
     erased = [v for v in USER_VALUES if v.erased not in (Erased.LEFT, Erased.KEPT)]
     for value in erased:
         kind = bench.sql(

@@ -105,8 +105,8 @@ GROUPS_AND_PROGRESS = (
         "inner group that nobody waits for",
         "The outer group waits for the callback of the inner one.",
         MAKE,
-        "SET total = g.total + cardinality(CAST(:ids AS bigint[]))",
-        "SET total = g.total",
+        "        extend(connection, group.part_of, [callback_id])",
+        "        assert callback_id",
         f"{GROUPS}the_callback_of_an_inner_group_is_waited_for_by_the_outer_one",
     ),
     mutant(
@@ -121,8 +121,8 @@ GROUPS_AND_PROGRESS = (
         "inner group in one that is over",
         "Nothing becomes part of a group that is over.",
         MAKE,
-        "WHERE g.id = :id AND g.outcome IS NULL RETURNING",
-        "WHERE g.id = :id RETURNING",
+        "if not connection.execute(_EXTEND, more).scalar():",
+        "if connection.execute(_EXTEND, more).scalar() is None:",
         f"{GROUPS}an_inner_group_that_comes_late_is_refused",
     ),
     mutant(

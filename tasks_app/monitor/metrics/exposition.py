@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import attrgetter
 
 from tasks_app.domain.statistics.histogram import BOUNDS_MS
-from tasks_app.monitor.metrics.catalogue import METRICS, Metric
+from tasks_app.domain.statistics.outcomes import OTHER
+from tasks_app.monitor.metrics.catalogue import METRICS, OPEN, Kind, Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BOUNDS = (*(str(bound / 1000) for bound in BOUNDS_MS), "+Inf")
 """Upper bounds of the buckets, in seconds."""
+MOST_QUEUES = 100
+"""That a gauge shows by name: producers make queues, and each series costs whoever stores it."""
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
@@ -53,8 +57,19 @@ def render(samples: Iterable[Sample]) -> str:
     for metric in METRICS:
         if metric in found:
             lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
-            lines += [_line(sample) for sample in found[metric]]
+            lines += [_line(sample) for sample in _bounded(metric, found[metric])]
     return "\n".join(lines) + "\n"
+
+
+def _bounded(metric: Metric, samples: list[Sample]) -> list[Sample]:
+    """Return those of the queues that stand out, and the rest of a gauge as one."""
+    if metric.labels != ("queue",) or metric.kind is not Kind.GAUGE or len(samples) <= MOST_QUEUES:
+        return samples
+    rising = metric is OPEN  # of what is held, 0 stands out
+    ordered = sorted(samples, key=attrgetter("value"), reverse=not rising)
+    rest = [float(each.value) for each in ordered[MOST_QUEUES:]]
+    whole = min(rest) if rising else max(rest) if metric.name.endswith("_seconds") else sum(rest)
+    return [*ordered[:MOST_QUEUES], Sample(metric, whole, (OTHER,))]
 
 
 def _line(sample: Sample) -> str:

@@ -20,7 +20,7 @@ from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.monitor.metrics import catalogue, collectors
 from tasks_app.monitor.metrics.catalogue import METRICS
-from tasks_app.monitor.metrics.exposition import Sample, render
+from tasks_app.monitor.metrics.exposition import MOST_QUEUES, Sample, render
 from tasks_app.monitor.metrics.reader import MetricsReader
 from tasks_app.pool.connection.read_only import looking
 from tasks_app.pool.dispatch import leader_lease
@@ -258,3 +258,19 @@ def test_promtool_finds_no_fault(engine: Engine, reader: MetricsReader) -> None:
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_any_number_of_queues_makes_a_bounded_number_of_lines() -> None:
+    """Sums and maxima over all queues stay exact."""
+    kinds = {catalogue.PENDING: sum, catalogue.OLDEST_DUE: max, catalogue.OPEN: min}
+    given = [Sample(m, n + 5, (f"q{n}",)) for m in kinds for n in range(1_000)]
+    said = values(render(given))
+
+    assert len(said) == 3 * (MOST_QUEUES + 1)
+    for metric, of_all in kinds.items():
+        shown = [value for name, value in said.items() if name.startswith(f"{metric.name}{{")]
+        assert of_all(shown) == of_all(range(5, 1_005))
+    assert said['tasks_app_pending{queue="q999"}'] == 1_004
+    assert said['tasks_app_queue_open{queue="q0"}'] == 5
+    few = [Sample(catalogue.PENDING, 1, (f"q{n}",)) for n in range(MOST_QUEUES)]
+    assert "other" not in render(few)
