@@ -19,7 +19,6 @@ from tasks_app.pool.fragments.availability import OPEN, standing_still
 from tasks_app.pool.runs.claim import claim, claims_of
 from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.tables import NOW
-from tests.cases import in_one_test
 from tests.domain.queues.windows import CHANGES, WRITTEN, brute_force, in_zone, minutes_around
 from tests.factory import claimed_task, claimer, pending_task
 
@@ -71,16 +70,22 @@ class TestWindows:
         queue_settings.set_calendar(connection, "de", [date(2026, 12, 25)])
         assert standing_still(connection, now=NOON) == set()
 
-    @in_one_test(
-        "days", ["{infinity}", "{-infinity}", "{0044-03-15 BC}", "{10000-01-01}", "{NULL}"]
-    )
     def test_days_that_python_cannot_read_are_refused_by_the_table(
-        self, connection: Connection, days: str
+        self, connection: Connection
     ) -> None:
         """One of them would stop all commands that list calendars."""
         into = text("INSERT INTO task_calendar (name, days) VALUES ('odd', CAST(:days AS date[]))")
-        with pytest.raises(IntegrityError, match="days_are_readable"), connection.begin_nested():
-            connection.execute(into, {"days": days})
+        for day in (
+            "infinity",
+            "-infinity",
+            "0044-03-15 BC",
+            "10000-01-01",
+            "NULL",
+            "{2026-01-01}",
+        ):
+            refused = pytest.raises(IntegrityError, match="days_are_readable")
+            with refused, connection.begin_nested():
+                connection.execute(into, {"days": f"{{{day}}}"})
         queue_settings.set_calendar(connection, "ends", [date.min, date.max])
         assert queue_settings.calendars(connection) == {"ends": [date.min, date.max]}
 
