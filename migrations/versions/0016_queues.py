@@ -24,7 +24,9 @@ def upgrade() -> None:
     op.execute("""
     CREATE TABLE task_calendar (
         name text   PRIMARY KEY CHECK (name ~ '^[A-Za-z_][A-Za-z0-9_.-]{0,99}$'),
-        days date[] NOT NULL
+        days date[] NOT NULL CONSTRAINT days_are_readable CHECK (
+            ('0001-01-01' <= ALL (days) AND '9999-12-31' >= ALL (days)) IS TRUE
+            AND coalesce(array_ndims(days), 1) = 1)
     )
     """)
     # A zone that the server does not know is refused here: in a claim it would stop all queues.

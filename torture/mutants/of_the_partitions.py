@@ -43,8 +43,8 @@ PARTITIONS = (
         "checksum that only a first run compares",
         "A place in a file is one in the file as it was.",
         "tasks_app/batch/files/reader.py",
-        "if not self._is_verified:",
-        "if after is None and not self._is_verified:",
+        "if version != self._verified:",
+        "if after is None and version != self._verified:",
         "tests/batch/test_sources.py::test_a_file_that_was_changed_between_two_runs_is_not_read_on",
     ),
     mutant(
@@ -162,9 +162,9 @@ PARTITIONS = (
     mutant(
         "border within a quoted field",
         "A line's end between quotes is none.",
-        "tasks_app/batch/files/segments.py",
-        "may_cut=ends",
-        "may_cut=True",
+        "tasks_app/batch/files/records.py",
+        "if quotes % 2 == 0:",
+        "if True:",
         f"{FILES}a_record_longer_than_a_segment_is_not_divided",
     ),
     mutant(
@@ -179,7 +179,7 @@ PARTITIONS = (
         "checksum that nobody compares",
         "A segment that was changed is not read.",
         "tasks_app/batch/files/reader.py",
-        "if not self._is_verified:",
+        "if version != self._verified:",
         "if False:",
         "tests/batch/test_sources.py::test_a_file_that_was_changed_since_it_was_split_is_not_read",
     ),

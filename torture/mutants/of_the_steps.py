@@ -147,8 +147,8 @@ STEPS = (
         "order of parameters that matters",
         "The same parameters are the same instance.",
         "tasks_app/domain/batch/identity.py",
-        "sort_keys=True, ",
-        "",
+        "in sorted(parts.items())",
+        "in parts.items()",
         "tests/domain/batch/test_batch.py::test_the_order_of_parameters_does_not_matter",
     ),
 )

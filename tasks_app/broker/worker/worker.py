@@ -31,7 +31,12 @@ from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.handlers.time_limits import check_hard_limit
 from tasks_app.runtime.health_files import WORKER, Liveness
 from tasks_app.runtime.health_folders import remove_abandoned
-from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE, new_slot_path, remove_slots
+from tasks_app.runtime.scoreboard.location import (
+    SLOTS_VARIABLE,
+    new_slot_path,
+    remove_slots,
+    temporary_folder,
+)
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 from tasks_app.runtime.scoreboard.watchdog import LOOK_EVERY_S, starving, watch
 
@@ -108,6 +113,7 @@ def _connect_parent(app: Celery, settings: Settings, process: ProcessState) -> N
         """Refuse to start without a broker, or with a database or a pool that we cannot use."""
         process.main_pid = os.getpid()
         check_guard()
+        temporary_folder()
         for sentence in said_at_start(in_worker=True):
             log.warning(sentence)
         drop_what_is_no_message()

@@ -32,6 +32,7 @@ from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
 from tasks_app.runtime.handlers.time_limits import check_hard_limit
 from tasks_app.runtime.json_log import JsonLines
 from tasks_app.runtime.schedules.declared import synchronise
+from tasks_app.runtime.scoreboard.location import temporary_folder
 from tasks_app.runtime.statistics.run_counts import RUN_COUNTS, read_counts
 from tasks_app.runtime.worker.assembly import run_work
 from tasks_app.runtime.worker.supervisor import WorkerEnd, supervise, work_command
@@ -191,7 +192,7 @@ def _drain(
     """Run it to its end and print what ran; return the exit status."""
     with transaction() as connection:
         since = instant(connection)
-    with tempfile.NamedTemporaryFile(prefix="tasks_app-counts-") as file:
+    with tempfile.NamedTemporaryFile(prefix="tasks_app-counts-", dir=temporary_folder()) as file:
         ended = run([*command, f"--counts={file.name}"])
         ran = read_counts(Path(file.name))
     with transaction() as connection:

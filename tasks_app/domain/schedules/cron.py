@@ -11,6 +11,7 @@ Zones are handled here alone: cronsim reads the expression and yields naive loca
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
@@ -32,6 +33,8 @@ SHORTHANDS = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
+_NOT_OF_THE_LIST = re.compile(r"localtime$|posixrules$|Factory$|right/|posix/")
+"""What lies beside the zones of IANA: this machine's own, and those that count leap seconds."""
 _DAY, _MINUTE, _SECOND = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1)
 _TICK = timedelta(microseconds=1)
 
@@ -57,6 +60,8 @@ def check_cron(expression: object) -> str:
 def zone_of(name: str) -> ZoneInfo:
     """Return the zone of an IANA name; InvalidScheduleError if there is none."""
     try:
+        if _NOT_OF_THE_LIST.match(name):
+            raise ValueError
         return ZoneInfo(name)
     except (KeyError, ValueError, TypeError, OSError):
         raise InvalidScheduleError(

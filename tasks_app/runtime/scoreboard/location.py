@@ -11,6 +11,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from tasks_app.domain.errors import ConfigurationError
 from tasks_app.runtime.scoreboard.process_birth import born_at, own_birth
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 
@@ -42,8 +43,23 @@ def parent_of(slots: Scoreboard) -> int | None:
     return int(pid) if pid.isdigit() and int(pid) != os.getpid() else None
 
 
+def temporary_folder() -> str:
+    """Return a folder that can be written to.
+
+    Raises:
+        ConfigurationError: there is none: the file system is read-only, or full.
+    """
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        raise ConfigurationError(
+            "No folder for temporary files can be written to, and the processes of a worker share "
+            "one. Mount a volume at /tmp, or set TMPDIR to a folder that this user may write to."
+        ) from None
+
+
 def _base() -> Path:
-    base = Path(tempfile.gettempdir()) / f"tasks_app-slots-{os.getuid()}"
+    base = Path(temporary_folder()) / f"tasks_app-slots-{os.getuid()}"
     with suppress(FileExistsError):
         base.mkdir(_PRIVATE)
     if base.is_symlink() or base.stat().st_uid != os.getuid():  # somebody else was there first

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
 
@@ -212,3 +212,12 @@ def test_what_is_no_zone_is_refused(zone: str) -> None:
 def test_expressions_are_explained_in_words() -> None:
     assert explain_cron("30 2 * * *") == "At 02:30 every day"
     assert explain_cron("*/15 * * * * *")
+
+
+def test_what_lies_beside_the_zones_of_the_list_is_none() -> None:
+    """The machine's own zone differs from host to host, and leap seconds move each instant."""
+    for name in ("localtime", "posixrules", "Factory", "right/UTC", "posix/Europe/Berlin", ""):
+        with pytest.raises(InvalidScheduleError, match="a name of the IANA list"):
+            zone_of(name)
+    for name in sorted(available_timezones() - {"localtime", "Factory"}):
+        assert zone_of(name).key == name

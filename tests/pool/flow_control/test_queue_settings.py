@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from tasks_app.domain.queues.queue import check_options
 from tasks_app.domain.queues.time_window import parse_window
@@ -69,6 +69,25 @@ class TestWindows:
         assert standing_still(connection, now=NOON + 12 * HOUR) == set()
         queue_settings.set_calendar(connection, "de", [date(2026, 12, 25)])
         assert standing_still(connection, now=NOON) == set()
+
+    def test_days_that_python_cannot_read_are_refused_by_the_table(
+        self, connection: Connection
+    ) -> None:
+        """One of them would stop all commands that list calendars."""
+        into = text("INSERT INTO task_calendar (name, days) VALUES ('odd', CAST(:days AS date[]))")
+        for day in (
+            "infinity",
+            "-infinity",
+            "0044-03-15 BC",
+            "10000-01-01",
+            "NULL",
+            "{2026-01-01}",
+        ):
+            refused = pytest.raises(IntegrityError, match="days_are_readable")
+            with refused, connection.begin_nested():
+                connection.execute(into, {"days": f"{{{day}}}"})
+        queue_settings.set_calendar(connection, "ends", [date.min, date.max])
+        assert queue_settings.calendars(connection) == {"ends": [date.min, date.max]}
 
     @pytest.mark.test_all
     @pytest.mark.parametrize("zone", CHANGES)

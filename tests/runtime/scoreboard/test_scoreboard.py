@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,8 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.tasks.run import Run
 from tasks_app.runtime.scoreboard.layout import MOST_RUNS, MOST_STRANDED, SLOTS
+from tasks_app.runtime.scoreboard.location import new_slot_path
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 from tasks_app.runtime.scoreboard.slot import Stage
 from tasks_app.runtime.scoreboard.watchdog import kill_holdouts, kill_overdue, silent_housekeeper
@@ -315,3 +318,13 @@ def test_a_run_can_follow_one_that_the_list_had_no_room_for(slots: Scoreboard) -
 
     assert (view.running, view.untold) == (listed, 1)
     assert (after.running, after.untold) == (listed, 0)
+
+
+def test_without_a_folder_to_write_to_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", read_only)
+
+    with pytest.raises(ConfigurationError, match="set TMPDIR to a folder that this user may write"):
+        new_slot_path()
