@@ -40,7 +40,7 @@ def _leaves(command: click.Command, *words: str) -> Iterator[tuple[tuple[str, ..
     with click.Context(command) as context:
         for name in command.list_commands(context):
             child = command.get_command(context, name)
-            if child is not None:
+            if child is not None and not child.hidden:
                 yield from _leaves(child, *words, name)
 
 

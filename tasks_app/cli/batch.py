@@ -12,7 +12,7 @@ from tasks_app.batch import control
 from tasks_app.cli import listing, output
 from tasks_app.cli.arguments import json_object
 from tasks_app.cli.batch_plans import owns, plan, rebalance, replan, validate
-from tasks_app.cli.database import caller, settings, transaction
+from tasks_app.cli.database import as_why, caller, settings, transaction
 from tasks_app.domain.batch.records import BatchStep, BatchView
 from tasks_app.domain.batch.statistics import Figures, bar, figures_of
 from tasks_app.domain.explain.words import rough
@@ -117,6 +117,7 @@ def start(job: str, params: str, *, no_restart: bool, json_: bool) -> None:
 
 @batch.command()
 @click.argument("batch_id", type=int)
+@as_why
 @output.as_json
 def stop(batch_id: int, *, json_: bool) -> None:
     """Stop an instance at the next chunks; a restart goes on there."""
@@ -131,6 +132,7 @@ def stop(batch_id: int, *, json_: bool) -> None:
 @click.option(
     "--divide", type=click.IntRange(2, 1000), help="Divide what has not started by so much."
 )
+@as_why
 @output.as_json
 def restart(batch_id: int, divide: int | None, *, json_: bool) -> None:
     """Let an instance go on that has failed or was stopped. What is complete is not done again."""
@@ -142,6 +144,7 @@ def restart(batch_id: int, divide: int | None, *, json_: bool) -> None:
 
 @batch.command()
 @click.argument("batch_id", type=int)
+@as_why
 @output.as_json
 def abandon(batch_id: int, *, json_: bool) -> None:
     """Never let an instance go on. What it did stays; its parameters are free again."""

@@ -14,7 +14,7 @@ from tasks_app.batch.split import split
 from tasks_app.batch.step import Step
 from tasks_app.cli import output
 from tasks_app.cli.arguments import json_object
-from tasks_app.cli.database import caller, connected, settings, transaction
+from tasks_app.cli.database import as_why, caller, connected, settings, transaction
 from tasks_app.domain.batch.identity import checked_params
 from tasks_app.domain.partition.records import Partition, Plan
 from tasks_app.domain.partition.sources import Table
@@ -62,6 +62,7 @@ def plan(job: str, params: str, step: str | None, *, dry_run: bool, json_: bool)
 @click.option(
     "--divide", type=click.IntRange(2, 1000), required=True, help="Into so many each is divided."
 )
+@as_why
 @output.as_json
 def replan(batch_id: int, step: str, divide: int, *, json_: bool) -> None:
     """Divide the partitions of a step that have not started."""
@@ -77,6 +78,7 @@ def replan(batch_id: int, step: str, divide: int, *, json_: bool) -> None:
 @click.argument("column")
 @click.argument("modulus", type=click.IntRange(1, 100_000))
 @click.option("--key", default="id", show_default=True, help="The column whose hash it is.")
+@as_why
 @output.as_json
 def rebalance(table: str, column: str, modulus: int, key: str, *, json_: bool) -> None:
     """Compute the bucket COLUMN of TABLE anew, by MODULUS.

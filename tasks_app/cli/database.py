@@ -15,11 +15,15 @@ from sqlalchemy import Connection, Engine
 from tasks_app.domain.config.schema_name import PREFIX
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.errors import ConfigurationError
+from tasks_app.domain.operations.author import Signed, signed
 from tasks_app.embedded import read_urls
 from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.pool.schema import check_version
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.framework import set_up_framework
+
+_WHY = "tasks_app.why"
+"""Where a context of click keeps it."""
 
 
 def settings() -> Settings:
@@ -73,9 +77,26 @@ def transaction() -> Iterator[Connection]:
         yield connection
 
 
-def caller() -> str:
-    """Return ``user@host`` for the audit; behind sudo it is the user who called sudo."""
+def _keep(ctx: click.Context, _: click.Parameter, why: str) -> None:
+    ctx.meta[_WHY] = why
+
+
+as_why = click.option(
+    "--why",
+    metavar="TEXT",
+    default="",
+    expose_value=False,
+    callback=_keep,
+    help="Why; the audit keeps it.",
+)
+"""For verbs that hand on who wants it: ``caller()`` says both."""
+
+
+def caller() -> Signed:
+    """Return ``user@host`` and ``--why`` for the audit; behind sudo it is who called sudo."""
     name = os.environ.get("SUDO_USER")
     with suppress(OSError, KeyError):  # a container's user may have no name
         name = name or getpass.getuser()
-    return f"{name or f'uid {os.getuid()}'}@{socket.gethostname()}"
+    context = click.get_current_context(silent=True)
+    why = "" if context is None else context.meta.get(_WHY, "")
+    return signed(f"{name or f'uid {os.getuid()}'}@{socket.gethostname()}", why)

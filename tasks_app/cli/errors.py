@@ -11,7 +11,7 @@ import click
 
 from tasks_app.cli import listing, output
 from tasks_app.cli.arguments import fingerprint_digits, moment
-from tasks_app.cli.database import caller, connected, transaction
+from tasks_app.cli.database import as_why, caller, connected, transaction
 from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.errors import NO
 from tasks_app.domain.explain.words import count
@@ -158,6 +158,7 @@ def requeue(
 @click.option("--by", help="Who knows it. Default: you.")
 @click.option("--until", help="When the mark ends: 7d, or ISO 8601 with a zone.")
 @click.option("--note", default="", help="For the others: what is being done.")
+@as_why
 @output.as_json
 def known(fingerprint: str, by: str | None, until: str | None, note: str, *, json_: bool) -> None:
     """Mark a cause as known."""
@@ -175,6 +176,7 @@ def known(fingerprint: str, by: str | None, until: str | None, note: str, *, jso
 
 @errors.command()
 @click.argument("fingerprint")
+@as_why
 @output.as_json
 def unknown(fingerprint: str, *, json_: bool) -> None:
     """Take the mark of a cause back."""

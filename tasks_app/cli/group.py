@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import re
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -76,6 +77,19 @@ COMMANDS = {
     "dashboard": "tasks_app.cli.processes.dashboard:dashboard",
 }
 """In the order in which people meet them; each is imported when it is called."""
+_ELSEWHERE = {
+    "retry": ("requeue",),
+    **dict.fromkeys(("delete", "rm", "revoke", "drop"), ("remove", "cancel")),
+    "ls": ("list",),
+    "status": ("stats",),
+    **dict.fromkeys(("info", "inspect", "get"), ("show",)),
+    **dict.fromkeys(("worker", "run"), ("work",)),
+    "check": ("doctor",),
+    "upgrade": ("migrate",),
+    "purge": ("prune",),
+    **dict.fromkeys(("new", "create", "add"), ("add", "create", "set")),
+}
+"""What other systems call some of them."""
 _NO_EXTRA = ("healthz", "metrics", "work", "dashboard")
 _EXTRAS = {"up": "embedded", "down": "embedded", "urls": "embedded", "demo": "demo"}
 """Which extra of the package a command needs; the others need ``cli``."""
@@ -129,6 +143,9 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except click.exceptions.Exit:
             raise
+        except click.UsageError as error:
+            _suggest(error)
+            raise
         except (Exception, KeyboardInterrupt) as error:
             from tasks_app.cli.endings import ending  # noqa: PLC0415  SQLAlchemy costs 200 ms
 
@@ -136,6 +153,23 @@ class Commands(click.Group):
             if status is None:
                 raise
             sys.exit(status)
+
+
+def _suggest(error: click.UsageError) -> None:
+    """Refuse an unknown command with what it is perhaps called."""
+    from tasks_app.domain.spelling import nearest  # noqa: PLC0415  it is rare
+
+    said, ctx = re.match("No such command '(.*?)'", error.message), error.ctx
+    if said is None or ctx is None or not isinstance(ctx.command, click.Group):
+        return
+    names = ctx.command.list_commands(ctx)
+    if not isinstance(ctx.command, Commands):  # the commands above are not to be imported for this
+        names = [name for name in names if not ctx.command.commands[name].hidden]
+    same = [name for name in _ELSEWHERE.get(said[1], ()) if name in names]
+    near = same[0] if same else nearest(said[1], names)
+    path = ctx.command_path
+    hint = f"Did you mean: {path} {near}?" if near else f"It has: {', '.join(names)}."
+    raise click.UsageError(f"{path} has no command {said[1]!r}. {hint}", ctx) from None
 
 
 def _check_extra(command: str) -> None:

@@ -9,7 +9,7 @@ import click
 
 from tasks_app.cli import output
 from tasks_app.cli.arguments import options
-from tasks_app.cli.database import caller, transaction
+from tasks_app.cli.database import as_why, caller, transaction
 from tasks_app.domain.coordination.locks import MOST_COUNTED, parts_of
 from tasks_app.pool.locks import report as rows
 from tasks_app.pool.locks.report import Contention, Held, Wait
@@ -69,6 +69,7 @@ def waits(resource: str | None, most: int, *, json_: bool) -> None:
 @locks.command()
 @click.argument("resource")
 @click.option("--token", type=click.UUID, help="Only this holder; locks list --json shows it.")
+@as_why
 @output.as_json
 def free(resource: str, token: object, *, json_: bool) -> None:
     """Take a lock from its holder. His guarded writes are refused from then on."""
@@ -83,6 +84,7 @@ def free(resource: str, token: object, *, json_: bool) -> None:
 @locks.command("limit")
 @click.argument("resource")
 @click.argument("number", type=click.IntRange(0, MOST_COUNTED), required=False)
+@as_why
 @output.as_json
 def limit_(resource: str, number: int | None, *, json_: bool) -> None:
     """Set how many may hold a resource, whatever code says. Without NUMBER code decides."""

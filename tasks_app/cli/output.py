@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import copy
 import dataclasses
 import json
 import re
@@ -23,6 +24,13 @@ from tasks_app.domain.tasks.error_text import printable, printable_json
 T = TypeVar("T")
 
 as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
+
+
+def also(command: click.Command) -> click.Command:
+    """Return the command as it goes by an older name, which no list shows."""
+    older = copy.copy(command)
+    older.hidden = True
+    return older
 
 
 def print_json(value: Any) -> None:
@@ -60,7 +68,12 @@ def print_list(
     found: Sequence[T], columns: Sequence[str], line: Callable[[T], Sequence[Any]], *, json_: bool
 ) -> None:
     """Print records as they are for programs, as a table of their ``line`` for people."""
-    print_json(found) if json_ else print_table(columns, map(line, found))
+    if json_:
+        print_json(found)
+    elif found:
+        print_table(columns, map(line, found))
+    else:
+        click.echo("There are none.")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -6,14 +6,18 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from sqlalchemy import Engine, text
 
 from tasks_app import explain_task
+from tasks_app.cli.group import group
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import newest
+from tests.cases import in_one_test
 from tests.cli.shell import Shell
 from tests.factory import claimed_task, pending_task, pool_of_task
 from tests.pool.old_days import NAME, drop_old_days, finished, old_day
@@ -47,7 +51,7 @@ def test_a_task_is_created_with_several_limit_keys(shell: Shell) -> None:
 def test_a_queue_is_paused_shown_and_resumed(shell: Shell) -> None:
     shell("create", "t", "--queue", "mail")
 
-    paused = shell("pause", "mail", "--reason", "provider down"), shell("pause", "mail")
+    paused = shell("pause", "mail", "--why", "provider down"), shell("pause", "mail")
     (count,) = shell.json("stats")
     stats = shell("stats")
     resumed = shell("resume", "mail"), shell("resume", "mail")
@@ -390,3 +394,76 @@ def test_a_misspelt_name_is_created_with_a_hint(shell: Shell) -> None:
         "TASKS_APP_IMPORTS has no handler mail, so its queue is default."
         " To choose another: --queue\n"
     )
+
+
+@in_one_test(
+    "said, hint",
+    [
+        ("lst", "tasks-app has no command 'lst'. Did you mean: tasks-app list?"),
+        ("retry 4", "Did you mean: tasks-app requeue?"),
+        (
+            "limits rm",
+            "tasks-app limits has no command 'rm'. Did you mean: tasks-app limits remove?",
+        ),
+        ("schedules delete x", "Did you mean: tasks-app schedules remove?"),
+        ("limits xyzzy", "has no command 'xyzzy'. It has: list, remove, set."),
+    ],
+)
+def test_an_unknown_command_is_answered_with_a_similar_one(
+    shell: Shell, said: str, hint: str
+) -> None:
+    done = shell(*said.split())
+
+    assert done.returncode == 2
+    assert hint in done.stderr
+
+
+LOOKS = """
+list show explain stats audit report doctor config bench healthz metrics alerts.list alerts.watch
+errors.show limits.list queues.list queues.show breakers.list encryption.status schedules.list
+schedules.preview schedules.show batch.list batch.partitions batch.plan batch.show batch.validate
+locks.list locks.report locks.waits groups.list groups.show notify.status db-scheduler.status urls
+grants encryption.new-key
+"""
+NOT_AUDITED = """
+demo up down migrate maintain scan work dashboard create rest errors.fill batch.start notify.install
+notify.remove db-scheduler.install db-scheduler.remove
+"""
+
+
+def test_every_verb_that_the_audit_tells_of_takes_why() -> None:
+    """pause alone had a reason, under another name."""
+    lacks = {
+        name
+        for name, command in leaves(group)
+        if "--why" not in {option for each in command.params for option in each.opts}
+    }
+
+    assert lacks == {*LOOKS.split(), *NOT_AUDITED.split()}
+
+
+def leaves(of: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(of, click.Group):
+        yield path, of
+        return
+    context = click.Context(of)
+    for name in of.list_commands(context):
+        inner = of.get_command(context, name)
+        if inner is not None and not inner.hidden:
+            yield from leaves(inner, f"{path}.{name}".strip("."))
+
+
+def test_why_is_kept_beside_what_was_done(shell: Shell) -> None:
+    shell("limits", "set", "queue", "mail", "--most", "3", "--why", "it is slow")
+    shell("limits", "drop", "queue", "mail", "--why", "it is fast")  # as it was called before
+    shell("pause", "mail", "--reason", "away")
+    shell("resume", "mail", "--why", "back")
+    shell("queues", "set", "mail", "--timeout", "5s", "--why", "slow")
+    assert shell("queues", "reset", "mail").stdout == "removed\n"
+
+    told = [each["what"] for each in shell.json("audit")]
+
+    assert [what.get("why", what.get("reason")) for what in told][::-1] == [
+        *("it is slow", "it is fast", "away", "back", "slow", None)
+    ]
+    assert shell("limits", "list").stdout == "There are none.\n"

@@ -96,13 +96,13 @@ queues list
 queues show mail
 queues pause mail
 queues resume mail
-queues reset mail
+queues remove mail
 queues calendar holidays 2026-12-25
 queues calendar
 queues calendar holidays --remove
 limits set name t --most 3
 limits list
-limits drop name t
+limits remove name t
 breakers list
 breakers open bank
 breakers close bank

@@ -21,7 +21,7 @@ def run(shell: Shell) -> Shell:
     return shell
 
 
-def test_limits_are_set_changed_listed_and_dropped(run: Shell) -> None:
+def test_limits_are_set_changed_listed_and_removed(run: Shell) -> None:
     assert run("limits", "set", "key", "tenant:*", "--most", "2").stdout == "set\n"
     run("limits", "set", "key", "tenant:*", "--most", "3")
     run("limits", "set", "name", "mail.send", "--rate", "100/1m", "--burst", "10")
@@ -34,7 +34,7 @@ def test_limits_are_set_changed_listed_and_dropped(run: Shell) -> None:
         ("key", 3, None),
         ("name", None, 100),
     ]
-    assert run("limits", "drop", "name", "mail.send").stdout == "dropped\n"
+    assert run("limits", "remove", "name", "mail.send").stdout == "removed\n"
     gone = run("limits", "drop", "name", "mail.send")
     assert gone.returncode == 1
     assert "There is no limit of name mail.send. Run: tasks-app limits list" in gone.stderr

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tasks_app.cli import output
-from tasks_app.cli.database import caller, transaction
+from tasks_app.cli.database import as_why, caller, transaction
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerStanding
 from tasks_app.pool.flow_control import breaker as rows
 from tasks_app.runtime.flow_control.breakers import override_breaker
@@ -31,6 +31,7 @@ def list_(*, json_: bool) -> None:
 
 @breakers.command("open")
 @click.argument("dependency")
+@as_why
 @output.as_json
 def open_(dependency: str, *, json_: bool) -> None:
     """Hold all tasks that depend on it, until somebody says otherwise."""
@@ -39,6 +40,7 @@ def open_(dependency: str, *, json_: bool) -> None:
 
 @breakers.command()
 @click.argument("dependency")
+@as_why
 @output.as_json
 def close(dependency: str, *, json_: bool) -> None:
     """Let all its tasks go. It stays closed, whatever their outcomes are."""
@@ -47,6 +49,7 @@ def close(dependency: str, *, json_: bool) -> None:
 
 @breakers.command()
 @click.argument("dependency")
+@as_why
 @output.as_json
 def auto(dependency: str, *, json_: bool) -> None:
     """Leave it to the outcomes again. An open one lets probes through at once."""

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tasks_app.cli import output
-from tasks_app.cli.database import caller, transaction
+from tasks_app.cli.database import as_why, caller, transaction
 from tasks_app.pool.flow_control.fair_queues import fair_queues
 from tasks_app.runtime.api.limits import share_queue, unshare_queue
 
@@ -18,6 +18,7 @@ from tasks_app.runtime.api.limits import share_queue, unshare_queue
     "--weight", "weights", multiple=True, metavar="KEY=NUMBER", help="Other keys weigh 1."
 )
 @click.option("--off", is_flag=True, help="Share it no more: priority and age alone decide.")
+@as_why
 @output.as_json
 def fair(queue: str | None, weights: tuple[str, ...], *, off: bool, json_: bool) -> None:
     """Let the fair keys of QUEUE share it. Without QUEUE list all.

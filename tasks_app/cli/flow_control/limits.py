@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tasks_app.cli import output
-from tasks_app.cli.database import caller, transaction
+from tasks_app.cli.database import as_why, caller, transaction
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.runtime.api import limits as rows
 
@@ -39,6 +39,7 @@ def list_(*, json_: bool) -> None:
     type=int,
     help="How many start at once after a quiet time. Default: the rate's of a second, or 1.",
 )
+@as_why
 @output.as_json
 def set_(
     kind: str, target: str, *, most: int | None, rate: str | None, burst: int | None, json_: bool
@@ -57,18 +58,23 @@ def set_(
 @limits.command()
 @click.argument("kind", type=_KINDS)
 @click.argument("target")
+@as_why
 @output.as_json
-def drop(kind: str, target: str, *, json_: bool) -> None:
+def remove(kind: str, target: str, *, json_: bool) -> None:
     """Remove a limit; the tasks that wait for it go on."""
     with transaction() as connection:
         dropped = rows.drop_limit(connection, kind, target, by=caller())
     if not dropped:
         output.refuse(f"There is no limit of {kind} {target}. Run: tasks-app limits list")
-    output.answer("dropped", {"kind": kind, "target": target, "dropped": True}, json_=json_)
+    output.answer("removed", {"kind": kind, "target": target, "removed": True}, json_=json_)
+
+
+limits.add_command(output.also(remove), "drop")
 
 
 @click.command("unblock")
 @click.argument("task_id", type=int)
+@as_why
 @output.as_json
 def unblock(task_id: int, *, json_: bool) -> None:
     """Let the tasks behind a failed one of their order key go on. It stays in the error pool."""

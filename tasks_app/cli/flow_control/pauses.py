@@ -6,7 +6,7 @@ import click
 
 from tasks_app.cli import output
 from tasks_app.cli.arguments import moment
-from tasks_app.cli.database import caller, settings, transaction
+from tasks_app.cli.database import as_why, caller, settings, transaction
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.api import queues as rows
@@ -18,7 +18,8 @@ every = click.option("--all", "every", is_flag=True, help="Every queue, also fut
 @click.command()
 @click.argument("queue", required=False)
 @every
-@click.option("--reason", default="", help="Shown by stats.")
+@click.option("--why", "reason", metavar="TEXT", default="", help="Shown by stats and explain.")
+@click.option("--reason", "older", default="", hidden=True)
 @click.option("--for", "span", help="Resume after this long: 2h.")
 @click.option("--until", help="Resume then: ISO 8601 with a zone.")
 @output.as_json
@@ -27,12 +28,13 @@ def pause(
     *,
     every: bool,
     reason: str,
+    older: str,
     span: str | None,
     until: str | None,
     json_: bool,
 ) -> None:
     """Stop a queue: its tasks wait; those that run already go on."""
-    name = _chosen(queue, every=every)
+    name, reason = _chosen(queue, every=every), reason or older
     at = None if until is None else moment(until)
     with transaction() as connection:
         changed = pause_queue(connection, name, reason, resume_at=at, resume_in=span, by=caller())
@@ -52,6 +54,7 @@ def pause(
 @click.command()
 @click.argument("queue", required=False)
 @every
+@as_why
 @output.as_json
 def resume(queue: str | None, *, every: bool, json_: bool) -> None:
     """Let a paused queue run again; with --all, every one."""

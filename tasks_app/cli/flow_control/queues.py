@@ -9,7 +9,7 @@ import click
 
 from tasks_app.cli import output
 from tasks_app.cli.arguments import options
-from tasks_app.cli.database import caller, transaction
+from tasks_app.cli.database import as_why, caller, transaction
 from tasks_app.cli.flow_control.pauses import pause, resume
 from tasks_app.domain.explain.queues import standing
 from tasks_app.domain.queues.queue import Queue, QueueOptions
@@ -82,6 +82,7 @@ rules = options(
 @queues.command("set")
 @click.argument("queue")
 @rules
+@as_why
 @output.as_json
 def set_(queue: str, *, json_: bool, **given: Any) -> None:
     """Change a queue. Options that are left out stay as they are, 'none' removes one."""
@@ -99,19 +100,24 @@ def set_(queue: str, *, json_: bool, **given: Any) -> None:
 
 @queues.command()
 @click.argument("queue")
+@as_why
 @output.as_json
-def reset(queue: str, *, json_: bool) -> None:
+def remove(queue: str, *, json_: bool) -> None:
     """Remove all settings of a queue, but not its pause."""
     with transaction() as connection:
         done = rows.reset_queue(connection, queue, by=caller())
-    words = "reset" if done else "had no settings"
-    output.answer(words, {"queue": queue, "reset": bool(done)}, json_=json_)
+    words = "removed" if done else "had no settings"
+    output.answer(words, {"queue": queue, "removed": bool(done)}, json_=json_)
+
+
+queues.add_command(output.also(remove), "reset")
 
 
 @queues.command()
 @click.argument("name", required=False)
 @click.argument("days", nargs=-1)
 @click.option("--remove", is_flag=True, help="Delete it.")
+@as_why
 @output.as_json
 def calendar(name: str | None, days: tuple[str, ...], *, remove: bool, json_: bool) -> None:
     """List calendars. With DAYS (2026-12-25) write one, for windows and schedules."""

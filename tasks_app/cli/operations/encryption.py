@@ -8,7 +8,7 @@ import sys
 import click
 
 from tasks_app.cli import output
-from tasks_app.cli.database import caller, connected, transaction
+from tasks_app.cli.database import as_why, caller, connected, transaction
 from tasks_app.domain.encryption.keyring import new_key
 from tasks_app.domain.errors import NO
 from tasks_app.domain.explain.words import count
@@ -52,6 +52,7 @@ def status(*, json_: bool) -> None:
 
 @encryption.command("rotate")
 @click.option("--rest", type=click.FloatRange(0, 60), default=0.0, help="Seconds between steps.")
+@as_why
 @output.as_json
 def rotate_(*, rest: float, json_: bool) -> None:
     """Encrypt by the first key what others have encrypted.

@@ -7,7 +7,7 @@ import sys
 import click
 
 from tasks_app.cli import output
-from tasks_app.cli.database import caller, opened, settings, transaction
+from tasks_app.cli.database import as_why, caller, opened, settings, transaction
 from tasks_app.domain.errors import NO
 from tasks_app.domain.explain.words import count
 from tasks_app.runtime.leader.retention import Pruned, Retention
@@ -18,6 +18,7 @@ from tasks_app.runtime.leader.retention_preview import preview_retention
 @click.option(
     "--dry-run", is_flag=True, help="Only print what would be deleted: partitions, rows, bytes."
 )
+@as_why
 @output.as_json
 def prune(*, dry_run: bool, json_: bool) -> None:
     """Delete what is older than the settings TASKS_APP_KEEP_* say.

@@ -8,7 +8,7 @@ import click
 
 from tasks_app.cli import listing, output
 from tasks_app.cli.arguments import json_object
-from tasks_app.cli.database import caller, settings, transaction
+from tasks_app.cli.database import as_why, caller, settings, transaction
 from tasks_app.cli.handler_names import hint_at_name
 from tasks_app.cli.schedules.fields import (
     fields,
@@ -80,6 +80,7 @@ def show(name: str, *, json_: bool) -> None:
 @click.argument("payload", default="{}")
 @timing
 @policies
+@as_why
 @output.as_json
 def add(name: str, task: str, payload: str, *, json_: bool, **given: Any) -> None:
     """Add a schedule that makes a TASK with this PAYLOAD, a JSON object."""
@@ -97,6 +98,7 @@ def add(name: str, task: str, payload: str, *, json_: bool, **given: Any) -> Non
 @click.option("--payload", help="A JSON object.")
 @timing
 @policies
+@as_why
 @output.as_json
 def change(name: str, payload: str | None, *, json_: bool, **given: Any) -> None:
     """Change what is given. Code that declares the schedule leaves the change alone."""
@@ -109,6 +111,7 @@ def change(name: str, payload: str | None, *, json_: bool, **given: Any) -> None
 
 @schedules.command()
 @click.argument("name")
+@as_why
 @output.as_json
 def enable(name: str, *, json_: bool) -> None:
     """Let a schedule fire again, from now on."""
@@ -126,6 +129,7 @@ def enable(name: str, *, json_: bool) -> None:
 
 @schedules.command()
 @click.argument("name")
+@as_why
 @output.as_json
 def disable(name: str, *, json_: bool) -> None:
     """Stop a schedule. The tasks that it would have made meanwhile are not made later."""
@@ -137,6 +141,7 @@ def disable(name: str, *, json_: bool) -> None:
 
 @schedules.command()
 @click.argument("name")
+@as_why
 @output.as_json
 def run(name: str, *, json_: bool) -> None:
     """Make a task of a schedule now. When it fires next stays as it is."""
@@ -148,6 +153,7 @@ def run(name: str, *, json_: bool) -> None:
 
 @schedules.command()
 @click.argument("name")
+@as_why
 @output.as_json
 def remove(name: str, *, json_: bool) -> None:
     """Delete a schedule; its tasks stay. One that code declares comes back: disable it."""

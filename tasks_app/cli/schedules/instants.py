@@ -8,7 +8,7 @@ import click
 
 from tasks_app.cli import output
 from tasks_app.cli.arguments import moment
-from tasks_app.cli.database import caller, transaction
+from tasks_app.cli.database import as_why, caller, transaction
 from tasks_app.cli.schedules.fields import known, read_options, shown_at, timing
 from tasks_app.domain.explain.words import count
 from tasks_app.runtime.schedules import preview as previews
@@ -45,6 +45,7 @@ def preview(name: str | None, number: int, *, json_: bool, **given: Any) -> None
 @click.argument("name")
 @click.argument("start")
 @click.argument("end")
+@as_why
 @output.as_json
 def backfill(name: str, start: str, end: str, *, json_: bool) -> None:
     """Make a task for each instant from START to END that has none.

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from tasks_app.cli import output
-from tasks_app.cli.database import caller, connected
+from tasks_app.cli.database import as_why, caller, connected
 from tasks_app.domain.errors import NO
 from tasks_app.domain.explain.words import count
 from tasks_app.runtime.transfer.exporting import cancel_moved, export_tasks
@@ -36,6 +36,7 @@ file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False), c
 @click.option("--retrying", is_flag=True, default=None, help="Only those that have run before.")
 @click.option("--older-than", help="Created longer ago than this: 30m, 6h, 2d.")
 @click.option("--newer-than", help="Created within this long.")
+@as_why
 @output.as_json
 def export(file: Path, *, json_: bool, **selection: Any) -> None:
     """Write waiting tasks to FILE, a line of JSON each; they stay.
@@ -56,6 +57,7 @@ def export(file: Path, *, json_: bool, **selection: Any) -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     help="What is here now, for `cancel-moved`. Default: FILE.moved.",
 )
+@as_why
 @output.as_json
 def import_(file: Path, receipt: Path | None, *, json_: bool) -> None:
     """Create the tasks that `export` has written, each once.
@@ -73,6 +75,7 @@ def import_(file: Path, receipt: Path | None, *, json_: bool) -> None:
 
 @click.command("cancel-moved")
 @file
+@as_why
 @output.as_json
 def cancel_moved_(file: Path, *, json_: bool) -> None:
     """Cancel held tasks that `import` created elsewhere.

@@ -25,6 +25,20 @@ class Author(NamedTuple):
 NOBODY = Author()
 
 
+class Signed(str):
+    """A name that brings along why, through verbs that take a name alone."""
+
+    __slots__ = ("why",)
+    why: str
+
+
+def signed(who: str, why: str) -> Signed:
+    """Return the name; InvalidSelectionError if the reason is no text that can be stored."""
+    name = Signed(who)
+    name.why = author(who, why).why
+    return name
+
+
 def author(who: str, why: str) -> Author:
     """Return who and why.
 

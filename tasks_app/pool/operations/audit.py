@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.explain.surroundings import StandingHold
+from tasks_app.domain.operations.author import Signed
 from tasks_app.domain.operations.selection import Action
 from tasks_app.domain.tasks.error_text import clean
 from tasks_app.pool.tables import AUDIT
@@ -128,6 +129,8 @@ def note(
     **more: Any,
 ) -> int:
     """Write a line and return its id; ``number`` is that of the ids unless given."""
+    if isinstance(who, Signed) and who.why:
+        what = {"why": who.why, **(what or {})}
     values: dict[str, Any] = {
         "who": clean(who, LONGEST_WHO),
         "action": action,
