@@ -91,7 +91,7 @@ def publishing(connection: Connection, settings: Settings) -> list[Finding]:
     if heartbeats.run_by(connection, settings.lease) is RunBy.WORK:
         return []  # what is noted there is of another time
     why = f": {duty.refused_because}" if duty.refused_because else ""
-    fact = f"no message went out since {to_the_minute(duty.refused_since)}{why}"
+    fact = f"nothing could be published since {to_the_minute(duty.refused_since)}{why}"
     return [
         warn("publishing", fact, "Tasks wait in the database. Look at the broker, and its log.")
     ]

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from tasks_app.domain.creation.new_task import NewTask, admit_alike, check_many, validate
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.handlers.spec import Handler, HandlerSpec
+from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.pool.tasks.create import acreate_many, acreate_one, create_many, create_one
 from tasks_app.pool.tasks.large_values import has_large
-from tasks_app.runtime.api.foreign_tasks import tell_queue, translated
+from tasks_app.runtime.api.foreign_tasks import translated, with_queue_told
 from tasks_app.runtime.db.connections import (
     Async,
     AsyncRaw,
@@ -213,7 +213,6 @@ def admitted(new: NewTask, *, large: bool = False) -> TaskRow:
     Raises:
         InvalidTaskError: it is refused.
     """
-    spec: HandlerSpec | None
     match new.task:
         case str():
             spec = HANDLERS.specs.get(new.task)
@@ -222,9 +221,7 @@ def admitted(new: NewTask, *, large: bool = False) -> TaskRow:
         case _:
             new, spec = translated(new)
     row = validate(new, spec, creation_limit() if large else payload_limit())
-    if spec is None and (not new.options or new.options.get("queue") is None):
-        tell_queue(row.name)
-    return row
+    return row if spec else with_queue_told(row, new.options)
 
 
 def ready(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
