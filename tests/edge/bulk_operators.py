@@ -14,7 +14,7 @@ from tasks_app.pool.operations import audit
 from tasks_app.runtime.api.bulk import run_bulk
 from tests.waiting import until
 
-OPERATORS, KILLS = 2, 10
+OPERATORS, KILLS = 2, 4
 SPAWN = get_context("spawn")
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import psutil
 
-from tests.broker.celery_process import HOUSE
+from tests.broker.celery_process import HOUSE, LOGS
 
 NOTHING: Mapping[str, str] = {}
 
@@ -47,6 +47,7 @@ class Workers:
         self.killed: dict[int, int] = {}
         self._folder = folder
         self._errors = (folder / "stderr").open("wb")
+        LOGS[self._errors.name] = folder / "stderr"
         environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("TASKS_APP_")},
             "TASKS_APP_DATABASE_URL": url,
@@ -100,6 +101,7 @@ class Workers:
         for parent in self._parents:
             parent.wait(60)
         self._errors.close()
+        LOGS.pop(self._errors.name, None)
 
     def runs(self) -> list[Run]:
         """Return all runs; what runs still has not ended."""

@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.parametrize("house", ["rabbitmq"], indirect=True, scope="module"),
 ]
 
-ALARM_S = 12
+FIRES = 5
 LONGEST_S = 4.0
 SCAN_AGE = (
     "SELECT extract(epoch FROM clock_timestamp() - done_at)::float FROM task_lease"
@@ -70,19 +70,19 @@ def test_a_memory_alarm_stops_neither_scan_nor_schedules_nor_rescue(
     with memory_alarm():
         doomed.signal_all(signal.SIGKILL)
         ids = house.create("ok", 20)
-        ends = time.monotonic() + ALARM_S
-        while time.monotonic() < ends:
+
+        def goes_on() -> bool:
             ages.append(house.sql(SCAN_AGE))
-            time.sleep(0.1)
-        said, rescued, fired = doctor(house), house.task(task_id).crashes, house.sql(FIRED)
+            return house.sql(FIRED) >= FIRES and house.task(task_id).crashes == 1
+
+        until(goes_on, 30, "schedules and the rescue")
+        said = doctor(house)
     alarm_over = time.monotonic()
 
     assert house.over(ids) == {"SUCCEEDED": 20}
 
     assert time.monotonic() - alarm_over < 10
     assert max(ages[len(ages) // 2 :]) < LONGEST_S, ages  # the first leader was perhaps killed
-    assert rescued == 1
-    assert fired >= ALARM_S / 2
     assert "refuses messages (connection.blocked" in said, said
     assert "nothing could be published since 20" in said, said
     until(lambda: "since 20" not in doctor(house))

@@ -19,8 +19,8 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(3600, method="thread")]
 
-GROUPS, OF_GROUP = int(os.environ.get("GROUP_COUNT", "100")), 100
-ROWS, TASKS = 60_000, 4
+GROUPS, OF_GROUP = int(os.environ.get("GROUP_COUNT", "20")), 50
+ROWS, TASKS = 20_000, 4
 KINDS = ("plain", "effects", "batch", "async")
 THEN, ELSE = NewTask("group.then"), NewTask("group.else")
 LEFT = text("SELECT count(*) FROM task_pending")
@@ -71,7 +71,7 @@ def test_each_callback_is_called_once_while_workers_are_killed(
     began = time.monotonic()
     gang = Workers(database_url, tmp_path, 4, threads=2, imports="group_handlers")
     async_pool.append(gang)
-    with gang.kills(2.5):
+    with gang.kills(1.5):
         until(lambda: left(engine) == 0, 3000)
     took_s = time.monotonic() - began
 

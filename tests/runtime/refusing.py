@@ -43,10 +43,6 @@ STATEMENTS = {
 }
 """What each of our statements is recognised by."""
 WITH_BROKER = tuple(name for name in STATEMENTS if name != "claim next")
-CODES = (
-    "40P01", "40001", "55P03", "57014", "57P01", "57P02", "57P03", "08006", "08001", "53300",
-    "53100", "53200", "25006", "25P03", "25P04", "42501", "42P01", "42703", "58030", "XX000",
-)  # fmt: skip
 FOR_A_WHILE_S = 4.0
 MOST_PER_S = 2.0
 
