@@ -66,7 +66,7 @@ def wait_for_steps(engine: Engine, token: int, more_than: int, operators: list[A
         found = steps_of(engine, token)
         return found if len(found) > more_than or (found and found[-1].after is None) else []
 
-    return until(steps, 60)[-1].after is not None
+    return until(steps, 200)[-1].after is not None
 
 
 def finish(engine: Engine, url: str, token: int, crowd: Crowd) -> int:

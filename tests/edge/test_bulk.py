@@ -137,7 +137,7 @@ def test_thousands_that_failed_are_requeued_once_while_workers_fail_them_again(
 def release_in_stages(engine: Engine, url: str, workers: Workers, crowd: Crowd) -> tuple[int, int]:
     """Return the bulk that did it, and how many operators were killed."""
     with engine.connect() as connection:
-        until(lambda: len(live(connection, LEASE)) == WORKERS, 60, "a worker")
+        until(lambda: len(live(connection, LEASE)) == WORKERS, 120, "a worker")
     token, released = start_bulk(engine, "release", name="gated", by="first"), 0
     for stage in (10, 190, 400):
         done = run_bulk(engine, token, first=stage, by="first")

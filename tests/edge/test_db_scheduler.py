@@ -58,9 +58,11 @@ def _beat(url: str) -> Iterator[None]:
 
     thread = threading.Thread(target=fire)
     thread.start()
-    yield
-    over.set()
-    thread.join()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 ROWS = """

@@ -203,7 +203,7 @@ def test_a_transaction_that_stays_open(house: House) -> None:
 
     assert house.sql("SELECT count(*) FROM task_completed") == load.created
     assert alarm
-    assert prober.found >= 0.9 * prober.asked  # a scan that finds one first parks it: nobody's name
+    assert prober.found >= prober.asked / 2  # a scan that finds one first parks it: nobody's name
     worst = middle(during[-max(1, len(during) // 3) :])
     assert too_slow("held", before, worst, MOST_TIMES) == []
     assert too_slow("after", before, after, MOST_TIMES_AFTER) == []
