@@ -23,6 +23,8 @@ from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.embedded import Postgres
 from tests.edge.batch_rig import Rig, pause
 
+pytestmark = pytest.mark.timeout(600, method="thread")
+
 ROWS = int(os.environ.get("BATCH_ROWS", "100000"))
 MANY = max(ROWS, 200_000)
 """So many that the start of a job does not show beside its rows."""
