@@ -78,7 +78,7 @@ class House:
             self.ready(process, children)
         return process
 
-    def ready(self, process: CeleryProcess, children: int = 2, timeout_s: float = 30.0) -> None:
+    def ready(self, process: CeleryProcess, children: int = 2, timeout_s: float = 90.0) -> None:
         """Wait until the worker's children are known to the scan."""
         alive = "SELECT count(*) FROM task_worker WHERE node LIKE :node"
 
