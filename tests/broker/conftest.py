@@ -91,7 +91,7 @@ class House:
     def beat(self, **more: str) -> CeleryProcess:
         """Start a beat and wait for its first words."""
         process = self.start("beat", "-l", "INFO", **more)
-        process.says("beat: Starting")
+        process.says("beat: Starting", 90)
         return process
 
     def end_since(self, number: int) -> None:
