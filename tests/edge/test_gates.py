@@ -18,7 +18,7 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(600, method="thread")]
 
-KEYS, OF_KEY = 40, 20
+KEYS, OF_KEY = 20, 20
 LEFT = text("SELECT count(*) FROM task_pending")
 
 
@@ -55,7 +55,7 @@ def test_tasks_of_a_key_run_one_at_a_time_while_workers_are_killed(
     began = time.monotonic()
     gang = Workers(database_url, tmp_path, 4)
     async_pool.append(gang)
-    with gang.kills(every=100):
+    with gang.kills(every=50):
         until(lambda: left(engine) == 0, 400)
     took_s = time.monotonic() - began
     runs = gang.runs()
