@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,16 +16,17 @@ from sqlalchemy.orm import Session
 from tasks_app import create_schedule
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
-from tests.broker.rabbitmq import memory_alarm
 from tests.waiting import until
+from torture.rabbit_node import Node, rabbitmq_program
 
 pytestmark = [
     pytest.mark.test_all,
     pytest.mark.timeout(180, method="thread"),
     pytest.mark.skipif(
-        shutil.which("rabbitmqctl") is None, reason="RabbitMQ is not tested: it needs rabbitmqctl"
+        rabbitmq_program("rabbitmq-server") is None,
+        reason="RabbitMQ is not tested: it needs rabbitmq-server installed",
     ),
-    pytest.mark.parametrize("house", ["rabbitmq"], indirect=True, scope="module"),
+    pytest.mark.parametrize("house", ["node"], indirect=True, scope="module"),
 ]
 
 FIRES = 5
@@ -35,6 +36,16 @@ SCAN_AGE = (
     " WHERE name = 'scan'"
 )
 FIRED = "SELECT count(*) FROM task_all WHERE name = 'when'"
+
+
+@contextmanager
+def memory_alarm(node: Node) -> Iterator[None]:
+    """Let it believe that it has no memory left."""
+    node.control("set_vm_memory_high_watermark", "0.0000001")
+    try:
+        yield
+    finally:
+        node.control("set_vm_memory_high_watermark", "0.4")
 
 
 def doctor(house: House) -> str:
@@ -63,11 +74,12 @@ def lost(house: House, request: pytest.FixtureRequest) -> Iterator[tuple[int, Ce
 
 
 def test_a_memory_alarm_stops_neither_scan_nor_schedules_nor_rescue(
-    house: House, lost: tuple[int, CeleryProcess]
+    house: House, node: Node, lost: tuple[int, CeleryProcess]
 ) -> None:
+    """On a node of its own: the alarm stops whoever publishes, tests of other jobs as well."""
     task_id, doomed = lost
     ages: list[float] = []
-    with memory_alarm():
+    with memory_alarm(node):
         doomed.signal_all(signal.SIGKILL)
         ids = house.create("ok", 20)
 

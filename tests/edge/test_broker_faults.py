@@ -97,13 +97,6 @@ def scene_on(
         house.end()
 
 
-@pytest.fixture(scope="module")
-def node() -> Iterator[Node]:
-    """RabbitMQ of our own."""
-    with Node() as node:
-        yield node
-
-
 class TestValkey:
     def test_stopped(self, scene_on: Callable[[object], Scene], broker: Valkey) -> None:
         scene = scene_on(broker)
