@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -21,6 +22,7 @@ from tasks_app.embedded.servers import cluster, programs
 from tasks_app.pool.retention.partitions import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
 from tests import tiers, warm_connections
+from tests.broker.celery_process import LOGS
 from tests.servers import GIVEN, NOT_OURS, Databases
 from tests.warm_connections import WARM
 
@@ -89,6 +91,7 @@ FIRST = (
 """Folders whose files take long; at the end there is something for every job."""
 
 
+LONGEST_LOG = 20_000
 CASES = pytest.StashKey[set[str]]()
 """All that were collected, those included that this run leaves out."""
 
@@ -124,6 +127,17 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     """The same."""
     with tiers.guarding(item):
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, Any]:
+    """Show the logs of the processes that a failed test leaves behind, before they are ended."""
+    report = yield
+    if report.failed:
+        for title, log in LOGS.items():
+            said = log.read_text(errors="replace") if log.exists() else "(nothing)"
+            report.sections.append((f"log of {title}", said[-LONGEST_LOG:]))
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

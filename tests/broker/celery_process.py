@@ -15,6 +15,8 @@ from tests.python_path import python_path
 from tests.waiting import until
 
 HOUSE = Path(__file__).parent / "house"
+LOGS: dict[str, Path] = {}
+"""Of the processes that have not been ended: tests/conftest.py shows them when a test fails."""
 
 
 class CeleryProcess:
@@ -26,6 +28,8 @@ class CeleryProcess:
         folder.mkdir(parents=True, exist_ok=True)
         self.name = folder.name
         self._log = folder / "log.txt"
+        self._title = f"{arguments[0]} {self._log}"
+        LOGS[self._title] = self._log
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("TASKS_APP_", "CELERY_"))}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -92,3 +96,4 @@ class CeleryProcess:
             self.signal_all(signal.SIGCONT)
             self.signal_all(signal.SIGKILL)
         self._process.wait()
+        LOGS.pop(self._title, None)

@@ -78,7 +78,7 @@ class House:
             self.ready(process, children)
         return process
 
-    def ready(self, process: CeleryProcess, children: int = 2, timeout_s: float = 30.0) -> None:
+    def ready(self, process: CeleryProcess, children: int = 2, timeout_s: float = 90.0) -> None:
         """Wait until the worker's children are known to the scan."""
         alive = "SELECT count(*) FROM task_worker WHERE node LIKE :node"
 
@@ -91,7 +91,7 @@ class House:
     def beat(self, **more: str) -> CeleryProcess:
         """Start a beat and wait for its first words."""
         process = self.start("beat", "-l", "INFO", **more)
-        process.says("beat: Starting")
+        process.says("beat: Starting", 90)
         return process
 
     def end_since(self, number: int) -> None:

@@ -105,20 +105,3 @@ def account(url: str) -> Iterator[Account]:
         yield user
     finally:
         _control("delete_user", user.name)
-
-
-@contextlib.contextmanager
-def memory_alarm() -> Iterator[None]:
-    """Let the server believe that it has no memory left; it is all of it, so keep this short."""
-    before = _asked("vm_memory_monitor:get_vm_memory_high_watermark().")
-    try:
-        _control("set_vm_memory_high_watermark", "0.0000001")
-        yield
-    finally:
-        _control("set_vm_memory_high_watermark", before)
-
-
-def _asked(expression: str) -> str:
-    command = ["rabbitmqctl", "-q", "eval", expression]
-    asked = subprocess.run(command, check=True, capture_output=True, timeout=60, text=True)
-    return asked.stdout.strip()

@@ -11,7 +11,7 @@ from tests.broker.house.zoo import KINDS
 from tests.broker.visit import ENVIRONMENT, Visit
 
 KILLERS = ("sigkill", "exits_0", "memory_error", "hang_with_the_gil", "daemon_and_exit")
-"""The edge's tests have all; a spawned child is slow to start."""
+"""Those that end it in different ways: a spawned child is slow to start."""
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(300, method="thread")]
 

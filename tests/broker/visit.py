@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from itertools import cycle
@@ -26,12 +25,6 @@ RECORDED = text("""
             AS traceback
     FROM task_all t
 """)
-OUTCOMES = text("""
-    SELECT t.name, t.state, coalesce(substr(min(t.error), 1, 90), '') AS error, count(*) AS number
-    FROM task_all t GROUP BY 1, 2 ORDER BY 1, 2
-""")
-
-
 PATIENCE_S = 90.0
 """Hundreds of processes start and die: on a busy machine that takes a while."""
 ENVIRONMENT = {
@@ -67,14 +60,6 @@ class Visit:
             if not _is_right(row):
                 wrong.setdefault(row.name, Counter())[str(row)[:300]] += 1
         return wrong
-
-    def report(self, title: str, seconds: float) -> None:
-        """Print what is recorded, for those who run with ``-s``."""
-        with self._house.engine.connect() as connection:
-            rows = connection.execute(OUTCOMES).all()
-        lines = [f"{title}: {sum(row.number for row in rows)} tasks in {seconds:.0f} s"]
-        lines += [f"{row.number:5} {row.name:35} {row.state:10} {row.error}" for row in rows]
-        sys.stdout.write("\n".join([*lines, ""]))
 
     def ends_well(self) -> None:
         """The parent lives, has all its children, left no effect half way, and ends when asked."""

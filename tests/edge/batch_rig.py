@@ -16,6 +16,7 @@ from sqlalchemy import Engine, text
 
 from tasks_app.batch.control import get_job
 from tasks_app.domain.batch.records import BatchView
+from tests.broker.celery_process import LOGS
 from tests.waiting import until
 
 JOBS = '''
@@ -70,6 +71,7 @@ class Rig:
             "PYTHONPATH": str(folder),
         }
         (folder / "proof_jobs.py").write_text(JOBS)
+        LOGS[str(folder)] = folder / "log.txt"
 
     def table(self, rows: int, *, indexed: bool = False) -> None:
         """Fill the table anew; ``indexed``: what the job writes is in an index."""
@@ -162,6 +164,7 @@ class Rig:
 
     def end(self) -> None:
         """Leave nothing behind."""
+        LOGS.pop(str(self._folder), None)
         for worker in self._workers:
             with suppress(ProcessLookupError):
                 os.killpg(worker.pid, signal.SIGKILL)

@@ -14,7 +14,7 @@ from tasks_app.pool.operations import audit
 from tasks_app.runtime.api.bulk import run_bulk
 from tests.waiting import until
 
-OPERATORS, KILLS = 2, 10
+OPERATORS, KILLS = 2, 4
 SPAWN = get_context("spawn")
 
 
@@ -66,7 +66,7 @@ def wait_for_steps(engine: Engine, token: int, more_than: int, operators: list[A
         found = steps_of(engine, token)
         return found if len(found) > more_than or (found and found[-1].after is None) else []
 
-    return until(steps, 60)[-1].after is not None
+    return until(steps, 200)[-1].after is not None
 
 
 def finish(engine: Engine, url: str, token: int, crowd: Crowd) -> int:

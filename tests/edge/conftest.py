@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,16 @@ from tests.broker.conftest import _clean, free_port, house, rabbitmq  # noqa: F4
 from tests.broker.side_by_side import backend, sample  # noqa: F401  the same project
 from tests.django.django_shop import shop  # noqa: F401  the same project
 from tests.runtime.conftest import bench  # noqa: F401  the same workbench
+from torture.rabbit_node import Node
 
 HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    """RabbitMQ of a module's own: faults of a whole server stop no other tests."""
+    with Node() as node:
+        yield node
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import psutil
 
-from tests.broker.celery_process import HOUSE
+from tests.broker.celery_process import HOUSE, LOGS
 
 NOTHING: Mapping[str, str] = {}
 
@@ -47,6 +47,7 @@ class Workers:
         self.killed: dict[int, int] = {}
         self._folder = folder
         self._errors = (folder / "stderr").open("wb")
+        LOGS[self._errors.name] = folder / "stderr"
         environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("TASKS_APP_")},
             "TASKS_APP_DATABASE_URL": url,
@@ -78,20 +79,29 @@ class Workers:
                     time.sleep(0.001)
                 self.killed[child.pid] = time.time_ns()
 
+    def begun(self) -> int:
+        """How many runs have begun so far."""
+        return self.log.read_bytes().count(b"begin") if self.log.exists() else 0
+
     @contextmanager
-    def kills(self, every_s: float, seed: int = 7) -> Iterator[None]:
-        """Kill one every so often, meanwhile."""
-        over, dice = threading.Event(), random.Random(seed)
+    def kills(self, every: int, progress: Callable[[], int] | None = None) -> Iterator[None]:
+        """Kill one after each so many runs, meanwhile: by a clock, a slow machine gets nowhere."""
+        over, dice, count = threading.Event(), random.Random(7), progress or self.begun
 
         def work() -> None:
-            while not over.wait(every_s * dice.uniform(0.5, 1.5)):
-                self.kill_one(dice)
+            seen = count()
+            while not over.wait(dice.uniform(0.0, 0.1)):
+                if (now := count()) >= seen + every:
+                    seen = now
+                    self.kill_one(dice)
 
-        thread = threading.Thread(target=work)
+        thread = threading.Thread(target=work, daemon=True)
         thread.start()
-        yield
-        over.set()
-        thread.join()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def stop(self) -> None:
         """End them all."""
@@ -100,6 +110,7 @@ class Workers:
         for parent in self._parents:
             parent.wait(60)
         self._errors.close()
+        LOGS.pop(self._errors.name, None)
 
     def runs(self) -> list[Run]:
         """Return all runs; what runs still has not ended."""

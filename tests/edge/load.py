@@ -1,4 +1,4 @@
-"""Work that goes on during a fault, and the default spans under which it does."""
+"""Work that goes on during a fault, and the spans under which it does."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tests.broker.conftest import House
 from tests.waiting import until
 
 PER_SECOND = 50
-DEFAULTS = {
+SPANS = {
     "TASKS_APP_LEASE": "30s",
-    "TASKS_APP_REPUBLISH_AFTER": "30s",
+    "TASKS_APP_REPUBLISH_AFTER": "5s",
     "TASKS_APP_GIVE_BACK_AFTER": "1s",
 }
 DONE = "SELECT count(*) FROM task_completed"

@@ -1,6 +1,6 @@
 """Batch jobs in real processes: kills, a restart of the database, speed, memory, who waits online.
 
-``BATCH_ROWS=1000000 BATCH_KILL_S=5`` for the whole proof; printed figures, asserted bounds.
+``BATCH_ROWS=1000000 BATCH_KILLED=1000000`` for the whole proof; printed figures, asserted bounds.
 """
 
 from __future__ import annotations
@@ -23,17 +23,22 @@ from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.embedded import Postgres
 from tests.edge.batch_rig import Rig, pause
 
+pytestmark = pytest.mark.timeout(600, method="thread")
+
 ROWS = int(os.environ.get("BATCH_ROWS", "100000"))
-MANY = max(ROWS, 500_000)
+MANY = max(ROWS, 200_000)
 """So many that the start of a job does not show beside its rows."""
-KILL_S = float(os.environ.get("BATCH_KILL_S", "3"))
+KILLED = int(os.environ.get("BATCH_KILLED", "20000"))
+"""Through kills, 200 a commit."""
+KILLS = 8
 RATIO = float(os.environ.get("BATCH_RATIO", "0.6"))
 CHUNK = int(os.environ.get("BATCH_CHUNK", "5000"))
 GENTLE = int(os.environ.get("BATCH_GENTLE", "200"))
 """Rows a commit of a job beside which people work; with 1,000 it is 2.6 to 3.6 times idle."""
+INDEXED = os.environ.get("BATCH_INDEXED", "1") == "1"
 SMALL = 10_000
 PROCESSES = 2
-ROUNDS = int(os.environ.get("BATCH_ROUNDS", "5"))
+ROUNDS = int(os.environ.get("BATCH_ROUNDS", "3"))
 UPDATE = """
     UPDATE proof SET touched = touched + 1, note = 'done'
     WHERE id = ANY(CAST(%s AS bigint[]))
@@ -51,18 +56,20 @@ def test_each_row_once_through_kills_and_a_restart_of_the_database(
     rig: Rig, postgres: Postgres
 ) -> None:
     """After each kill a partition is read again from its last commit: one chunk at most."""
-    rig.table(ROWS)
-    rig.set(PROOF_READ=str(rig.read), PROOF_PAUSE_S="0.1")
+    rig.table(KILLED)
+    rig.set(PROOF_READ=str(rig.read), PROOF_PAUSE_S="0.1", PROOF_EVERY="200 rows or 1s")
     batch_id = rig.start()
     workers = [rig.worker() for _ in range(2 * PROCESSES)]
-    kills = restarts = 0
+    kills = chunks = 0
     while not _ended(rig, batch_id):
-        pause(KILL_S)
-        if kills == 3 and not restarts:
+        pause(0.05)
+        if _chunks(rig.read) < chunks + KILLED // 200 // KILLS:
+            continue
+        chunks = _chunks(rig.read)
+        if kills == 3:
             postgres.kill()
             rig.engine.dispose()
             postgres.start()
-            restarts += 1
         turn = kills % len(workers)
         child_only = kills % 3 == 0  # else its supervisor, too
         rig.kill(workers[turn], child_only=child_only)
@@ -71,16 +78,18 @@ def test_each_row_once_through_kills_and_a_restart_of_the_database(
         kills += 1
 
     view = rig.over(batch_id)
-    assert view.batch.status is BatchStatus.COMPLETED
     again, worst = _read_again(rig.read)
-    print(f"\n{ROWS} rows, {kills} kills, {restarts} restart: {again} rows read again, ")
+    print(f"\n{KILLED} rows, {kills} kills: {again} rows read again, ")
     print(f"in {worst} cases of a partition; attempts {_attempts(rig)}")
-    assert kills >= 4
-    assert restarts == 1
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert kills >= 4  # the third brought the restart
     assert rig.sql("SELECT count(*) FROM proof WHERE touched <> 1") == 0
-    assert rig.sql("SELECT sum(amount * touched) = sum(amount) FROM proof")
     counts = view.tallies["touch"].counts
-    assert (counts.read, counts.written, counts.skipped) == (ROWS, ROWS, 0)
+    assert (counts.read, counts.written, counts.skipped) == (KILLED, KILLED, 0)
+
+
+def _chunks(told: Path) -> int:
+    return told.read_text().count("\n") if told.exists() else 0
 
 
 def _ended(rig: Rig, batch_id: int) -> bool:
@@ -109,20 +118,17 @@ def _read_again(told: Path) -> tuple[int, int]:
     return again, times
 
 
-@pytest.mark.parametrize(
-    ("indexed", "least"), [(True, RATIO), (False, RATIO / 2)], ids=["with an index", "without"]
-)
-def test_as_fast_as_a_loop_of_psycopg(rig: Rig, indexed: bool, least: float) -> None:
-    """The same UPDATE of as many rows a commit, by as many processes; the median of five pairs.
+def test_as_fast_as_a_loop_of_psycopg(rig: Rig) -> None:
+    """The same UPDATE of as many rows a commit, by as many processes; the median of some pairs.
 
-    With an index on a column that it writes, and without any but the key: the cheapest UPDATE that
-    there is, beside which everything shows.
+    Of a column with an index; BATCH_INDEXED=0: of one without, the cheapest UPDATE that there is.
     """
+    least = RATIO if INDEXED else RATIO / 2
     plain, ours = [], []
     for _ in range(ROUNDS):
-        rig.table(MANY, indexed=indexed)
+        rig.table(MANY, indexed=INDEXED)
         plain.append(MANY / _plain_s(rig))
-        rig.table(MANY, indexed=indexed)
+        rig.table(MANY, indexed=INDEXED)
         rig.sql("TRUNCATE task_batch CASCADE")
         rig.set(PROOF_PARTS=str(PROCESSES), PROOF_EVERY=f"{CHUNK} rows or 10s")
         workers = [rig.worker() for _ in range(PROCESSES)]

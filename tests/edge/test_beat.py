@@ -1,4 +1,4 @@
-"""Beat, the long proofs: twenty kills, minutes without it, minutes with three, deaf workers."""
+"""Beat: it is killed, it is away, there are three of them, it sleeps, its servers are away."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.broker.scans import Scans
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 
-pytestmark = [pytest.mark.test_all, pytest.mark.timeout(900, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(300, method="thread")]
 
-KILLS = 20
-BUSY_S = 60
-LOAD_S = 300
+KILLS = 4
+BUSY_S = 5
+LOAD_S = 15
 LEADER = "SELECT holder FROM task_lease WHERE name = 'scan' AND held_until > now()"
 MAINTAINED = "SELECT done_at FROM task_lease WHERE name = 'maintain'"
 RUNNING = "SELECT count(*) FROM task_pending WHERE state = 'RUNNING'"
@@ -55,7 +55,7 @@ def leader(house: House, beats: list[CeleryProcess]) -> CeleryProcess:
     )
 
 
-def test_the_leading_beat_is_killed_twenty_times(house: House) -> None:
+def test_the_leading_beat_is_killed_again_and_again(house: House) -> None:
     """Two beats and no worker, so that nobody else could have scanned."""
     beats = [house.beat(), house.beat()]
     kills: list[datetime] = []
@@ -77,14 +77,15 @@ def test_the_leading_beat_is_killed_twenty_times(house: House) -> None:
 
 
 def test_without_beat_busy_workers_serve_the_others(house: House) -> None:
-    """All children of one worker are busy for a minute; then all children of all workers are."""
+    """All children of one worker are busy; then all children of all workers are."""
     busy = house.worker("-Q", "busy,tasks_app")
-    house.create("slow", 2, {"seconds": 5 * BUSY_S}, queue="busy")
+    house.create("slow", 2, {"seconds": 300}, queue="busy")
     until(lambda: house.sql(RUNNING) == 2, 20)
     began = time.monotonic()
     free = house.worker("-Q", "default,tasks_app")
     waits = []
-    while (created := time.monotonic()) < began + BUSY_S:
+    while not waits or time.monotonic() < began + BUSY_S:
+        created = time.monotonic()
         assert house.over(house.create("ok", 5), 20) == {"SUCCEEDED": 5}
         waits.append(time.monotonic() - created)
     vanished = house.create("slow", 2, {"seconds": 1})
@@ -117,13 +118,13 @@ def test_beat_comes_back_and_leads_at_once(house: House) -> None:
         leader(house, [beat])
         until(lambda: "another one scans" in worker.log(), 5)
         since = house.sql("SELECT held_since FROM task_lease WHERE name = 'scan'")
-        until(lambda: scans.seen and (scans.seen[-1] - since).total_seconds() > 20, 30)
+        until(lambda: scans.seen and (scans.seen[-1] - since).total_seconds() > 6, 30)
 
     assert scans.longest_gap_s() <= 4
     assert house.sql("SELECT held_since FROM task_lease WHERE name = 'scan'") == since
 
 
-def test_many_beats_for_minutes_make_no_task_run_twice(house: House, redis: Redis) -> None:
+def test_many_beats_make_no_task_run_twice(house: House, redis: Redis) -> None:
     """Two beats, and one within a worker; every message that was made was sent once."""
     calm = {"TASKS_APP_LEASE": "30s", "TASKS_APP_REPUBLISH_AFTER": "5m"}
     house.beat(**calm)
@@ -167,10 +168,10 @@ def test_a_leader_that_sleeps_fires_nothing_when_it_wakes(
     fired, began = redis.llen("tasks_app:mine"), time.monotonic()
     first.signal_all(signal.SIGCONT)
     first.says("this beat stands by", 10)
-    until(lambda: redis.llen("tasks_app:mine") >= fired + 20, 30)
+    until(lambda: redis.llen("tasks_app:mine") >= fired + 8, 30)
     elapsed = time.monotonic() - began
 
-    assert elapsed > 20 * 0.5 - 1
+    assert elapsed > 8 * 0.5 - 1
     assert leader(house, beats) is second
 
 

@@ -1,4 +1,4 @@
-"""Ten thousand rows, workers that run them meanwhile, and operators who are killed."""
+"""Thousands of rows, workers that run them meanwhile, and operators who are killed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(900)
 
-TASKS, WORKERS = 10_000, 2
+TASKS, WORKERS = 3_000, 2
 BAD = Cause("shop.Away", "nobody there")
 
 
@@ -60,7 +60,7 @@ def fail_all(engine: Engine) -> None:
             return
 
 
-def test_ten_thousand_are_cancelled_while_workers_take_them_and_operators_are_killed(
+def test_thousands_are_cancelled_while_workers_take_them_and_operators_are_killed(
     engine: Engine, database_url: str
 ) -> None:
     with engine.begin() as connection:
@@ -101,7 +101,7 @@ def test_ten_thousand_are_cancelled_while_workers_take_them_and_operators_are_ki
     print(f"\n{answers=} {killed=} steps={len(steps_of(engine, token))}")
 
 
-def test_ten_thousand_failed_ones_are_requeued_once_while_workers_fail_them_again(
+def test_thousands_that_failed_are_requeued_once_while_workers_fail_them_again(
     engine: Engine, database_url: str
 ) -> None:
     """Each comes back once, so its attempts are two: what failed again is not requeued again."""
@@ -137,9 +137,9 @@ def test_ten_thousand_failed_ones_are_requeued_once_while_workers_fail_them_agai
 def release_in_stages(engine: Engine, url: str, workers: Workers, crowd: Crowd) -> tuple[int, int]:
     """Return the bulk that did it, and how many operators were killed."""
     with engine.connect() as connection:
-        until(lambda: len(live(connection, LEASE)) == WORKERS, 60, "a worker")
+        until(lambda: len(live(connection, LEASE)) == WORKERS, 120, "a worker")
     token, released = start_bulk(engine, "release", name="gated", by="first"), 0
-    for stage in (10, 990, 1_000):
+    for stage in (10, 190, 400):
         done = run_bulk(engine, token, first=stage, by="first")
         assert done is not None
         released += done.number
@@ -150,7 +150,7 @@ def release_in_stages(engine: Engine, url: str, workers: Workers, crowd: Crowd) 
 
 
 @pytest.mark.test_all
-def test_ten_thousand_held_ones_are_released_in_stages_beside_real_workers(
+def test_thousands_held_are_released_in_stages_beside_real_workers(
     engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
     """None is lost, none runs before its release, none runs twice."""

@@ -1,4 +1,4 @@
-"""The sample of plain Celery in each kind of children: what it comes to is the same everywhere."""
+"""The sample of plain Celery in each kind of children; in forked ones: tests/broker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALL, UNLIMITED = (
 """Threads and solo refuse to start for tasks whose limits they cannot enforce."""
 
 
-@pytest.mark.parametrize("pool", ["fork", "spawn", "threads", "solo"])
+@pytest.mark.parametrize("pool", ["spawn", "threads", "solo"])
 def test_every_case_ends_as_it_should(
     house: House,
     sample: Any,
@@ -36,9 +36,9 @@ def test_every_case_ends_as_it_should(
     tmp_path: Path,
     pool: str,
 ) -> None:
-    if pool == "spawn":
+    whole = pool == "spawn"
+    if whole:
         (tmp_path / "celeryconfig.py").write_text("worker_pool_start_method = 'spawn'\n")
-    whole = pool in ("fork", "spawn")
     names = [name for name in CASES if whole or name not in LIMITED]
     environment = {k: os.environ[k] for k in ("SAMPLE_BROKER", "SAMPLE_BACKEND")}
     short = {"TASKS_APP_SCAN_INTERVAL": "100ms", "TASKS_APP_LEASE": "20s"}

@@ -1,4 +1,4 @@
-"""The delay index under fire: pumps are killed, Redis is restarted, a million tasks wait."""
+"""The delay index under fire: pumps are killed, Redis is restarted, many tasks wait."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def report(what: str, late: list[float]) -> None:
 
 
 def test_pumps_are_killed_and_no_task_is_lost_or_run_twice(house: House) -> None:
-    """Three workers; every four seconds the parent that pumps dies, and its children with it."""
+    """Three workers; twice the parent that pumps dies, and its children with it."""
     house.beat()
     workers = [house.worker(children=1) for _ in range(3)]
     redis = Redis.from_url(house.broker.url_of(house.number % 16))
-    ids = spread(house, 1_000, 3.0, 12.0)
+    ids = spread(house, 300, 3.0, 8.0)
     for _ in range(2):
         until(lambda: redis.exists(keys_of(house)[1]))
         before = redis.get(keys_of(house)[1])
@@ -63,7 +63,7 @@ def test_pumps_are_killed_and_no_task_is_lost_or_run_twice(house: House) -> None
         pumping.signal_all(signal.SIGKILL)
         until(lambda before=before: redis.get(keys_of(house)[1]) not in (None, before))
 
-    assert house.over(ids, 60) == {"SUCCEEDED": 1_000}
+    assert house.over(ids, 60) == {"SUCCEEDED": 300}
     assert house.effects() == (0, 0)
     assert house.sql(HISTORY) <= 10  # what was running in the killed children
     report("two pumps killed", lateness(house, ids))
@@ -76,41 +76,41 @@ def test_redis_is_restarted_and_delayed_tasks_run(house: House, open_folder: Pat
         house.beat(**address)
         worker = house.worker(**address)
         worker.says("this worker starts delayed tasks on time")
-        ids = spread(house, 300, 3.0, 15.0)
+        ids = spread(house, 200, 3.0, 8.0)
         until(lambda: Redis.from_url(valkey.url).zcard(keys_of(house)[0]))
         valkey.stop()
-        ends = time.monotonic() + 3
+        ends = time.monotonic() + 2
         until(lambda: time.monotonic() > ends)
         valkey.start()
 
-        assert house.over(ids, 90) == {"SUCCEEDED": 300}
+        assert house.over(ids, 90) == {"SUCCEEDED": 200}
         assert house.sql(HISTORY) == 0
-        report("Redis away for three seconds", lateness(house, ids))
+        report("Redis away for two seconds", lateness(house, ids))
 
 
-def test_a_million_delayed_tasks_leave_the_index_small(house: House) -> None:
+def test_a_hundred_thousand_delayed_tasks_leave_the_index_small(house: House) -> None:
     house.sql(
         "INSERT INTO task_pending (name, queue, priority, payload, due_at, scan_at)"
         " SELECT 'plain', 'default', 5, '{}', t, t FROM ("
-        " SELECT now() + interval '1 hour' + n * interval '1 ms' AS t"
-        " FROM generate_series(1, 1000000) n)"
+        " SELECT now() + interval '1 hour' + n * interval '10 ms' AS t"
+        " FROM generate_series(1, 100000) n)"
     )
     try:
         house.beat()
         house.worker()
         redis = Redis.from_url(house.broker.url_of(house.number % 16))
         until(lambda: redis.exists(keys_of(house)[1]))
-        ids = spread(house, 500, 3.0, 10.0)
+        ids = spread(house, 200, 3.0, 5.0)
         most = 0
 
         def passed() -> bool:
             nonlocal most
             most = max(most, redis.zcard(keys_of(house)[0]))
-            return house.sql("SELECT count(*) FROM task_completed") == 500
+            return house.sql("SELECT count(*) FROM task_completed") == 200
 
         until(passed, 60)
         assert most <= 1_000
-        report("beside a million", lateness(house, ids))
+        report("beside a hundred thousand", lateness(house, ids))
         redis.close()
     finally:
         house.sql("TRUNCATE task_pending")

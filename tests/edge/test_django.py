@@ -15,7 +15,7 @@ from tests.waiting import until
 pytest.importorskip("django")
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(600, method="thread")]
 
-ORDERS, KILLS = 2000, 20
+ORDERS, KILLS = 400, 4
 CREATE = f"""
 from django.db import transaction
 from orders.models import Order

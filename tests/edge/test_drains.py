@@ -20,9 +20,9 @@ from tasks_app import NewTask, create_tasks
 from tests.broker.conftest import House
 from tests.waiting import until
 
-pytestmark = [pytest.mark.test_all, pytest.mark.timeout(3600, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(600, method="thread")]
 
-DRAINS = int(os.environ.get("TASKS_APP_TEST_DRAINS", "100"))
+DRAINS = int(os.environ.get("TASKS_APP_TEST_DRAINS", "6"))
 SEED = int(os.environ.get("TASKS_APP_TEST_SEED", "1"))
 GRACE_S = 20.0
 LATE_S = 2.0
@@ -161,7 +161,7 @@ def test_sigterm_at_random_moments(
 def test_sigquit_with_a_grace_at_random_moments(
     house: House, tmp_path: Path, starts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    number = max(1, DRAINS // 3)
+    number = max(1, DRAINS // 2)
     took, statuses = drain(house, tmp_path, number, signal.SIGQUIT, 0.5)
 
     late, fresh = lateness(house), lateness(house, FRESH)

@@ -1,4 +1,4 @@
-"""One tenant with 100,000 tasks, nine with 100: the nine hardly notice; each priority goes on."""
+"""One tenant with many tasks, nine with few: the nine hardly notice; each priority goes on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.runtime.flow_control.fair_line import Line, fill, share
 
 pytestmark = pytest.mark.timeout(900)
 
-BIG, NINE, EACH = 100_000, 9, 100
+BIG, NINE, EACH = 20_000, 9, 50
 TASK_S = 0.004
 
 
@@ -70,10 +70,10 @@ def test_the_lowest_priority_of_each_tenant_gets_its_floor(engine: Engine, line:
             for priority in (0, 5, 9):
                 ids = create_tasks(
                     connection,
-                    [NewTask("t", None, {"fair_key": key, "priority": priority})] * 5_000,
+                    [NewTask("t", None, {"fair_key": key, "priority": priority})] * 1_000,
                 )
                 low[key] = set(map(int, ids))
-    while len(line.ran) < 4_000:
+    while len(line.ran) < 1_500:
         line.turn()
 
     went = {key: len(ids & set(line.ran)) for key, ids in low.items()}

@@ -33,8 +33,8 @@ from tests.broker.conftest import House
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 
-ROUNDS = 400
-PRODUCERS, RATE, OUTAGE_S = 2, 500, 60
+ROUNDS = 100
+PRODUCERS, RATE, OUTAGE_S = 2, 500, 8
 CHILDREN = 2
 
 PRODUCER = """
@@ -219,7 +219,7 @@ def test_tasks_start_sooner_with_hints_than_without(
     house.worker()
     hinter = hinter_of(house.environment()["TASKS_APP_BROKER_URL"])
     committed: dict[bool, dict[int, float]] = {True: {}, False: {}}
-    for n in range(400):
+    for n in range(100):
         hinted = bool(n % 2)
         hinted_by(hinter if hinted else None)
         with Session(house.engine) as session:
@@ -228,14 +228,14 @@ def test_tasks_start_sooner_with_hints_than_without(
         committed[hinted][task_id] = time.time()
         pause(0.053)
     everything = [*committed[True], *committed[False]]
-    assert house.over(everything) == {"SUCCEEDED": 400}
+    assert house.over(everything) == {"SUCCEEDED": 100}
 
     waited = {
         hinted: sorted(1000 * (house.task(i).result - at) for i, at in each.items())
         for hinted, each in committed.items()
     }
     median = {hinted: statistics.median(each) for hinted, each in waited.items()}
-    tail = {hinted: each[-10] for hinted, each in waited.items()}
+    tail = {hinted: each[-3] for hinted, each in waited.items()}
     print(
         f"\ncommit to start of the handler: hinted median {median[True]:.1f} ms, p95"
         f" {tail[True]:.1f} ms; not hinted median {median[False]:.0f} ms, p95 {tail[False]:.0f} ms"

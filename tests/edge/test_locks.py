@@ -1,4 +1,4 @@
-"""Eight processes take groups of locks at random and are killed: who held what, and who says so."""
+"""Some processes take groups of locks at random and are killed: who held what, and who says so."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.runtime.contenders import Tried, read, violations
 
 pytestmark = pytest.mark.timeout(3600)
 
-PROCESSES, ACQUISITIONS = 8, int(os.environ.get("LOCKS_TRIED", "10000"))
-KILL_EVERY_S = 3.0
+PROCESSES, ACQUISITIONS = 4, int(os.environ.get("LOCKS_TRIED", "1500"))
+KILL_EVERY_S = 1.5
 LEASE = "1500ms"
 TICK_S = 0.001
 """So far may two readings of the two clocks be off."""
@@ -90,7 +90,7 @@ def contend(
     return killed
 
 
-def test_ten_thousand_groups_by_eight_processes_with_kills(engine: Engine, tmp_path: Path) -> None:
+def test_groups_of_locks_by_processes_that_are_killed(engine: Engine, tmp_path: Path) -> None:
     with engine.connect() as connection:
         deadlocks = connection.execute(_DEADLOCKS).scalar_one()
     began = time.monotonic()
@@ -100,6 +100,7 @@ def test_ten_thousand_groups_by_eight_processes_with_kills(engine: Engine, tmp_p
     took = time.monotonic() - began
     kills = sum(tried.killed is not None for tried in tries)
     assert len(tries) >= ACQUISITIONS
+    assert kills
     assert violations(tries) == []
     with engine.connect() as connection:
         assert connection.execute(_DEADLOCKS).scalar_one() == deadlocks

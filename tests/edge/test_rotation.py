@@ -21,9 +21,9 @@ from tasks_app.runtime.encryption.encryption import encryption
 from tests.edge.gated_runs import Workers
 from tests.waiting import until
 
-pytestmark = [pytest.mark.test_all, pytest.mark.timeout(1800, method="thread")]
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(600, method="thread")]
 
-TASKS = int(os.environ.get("ROTATION_COUNT", "10000"))
+TASKS = int(os.environ.get("ROTATION_COUNT", "1500"))
 OLD, NEW = f"old:{new_key()}", f"new:{new_key()}"
 TABLE = text("DROP TABLE IF EXISTS effect; CREATE TABLE effect (task_id bigint, note text)")
 DONE = text("SELECT count(*), count(DISTINCT task_id) FROM effect")

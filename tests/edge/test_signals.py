@@ -100,6 +100,8 @@ SOFT = "worker_soft_shutdown_timeout = {}\n"
 SPAWN = "worker_pool_start_method = 'spawn'\n"
 REMAP = {"REMAP_SIGTERM": "SIGQUIT"}
 GRACE = {"TASKS_APP_STOP_GRACE": "1s"}
+GROUPED = ("quit", "interrupted twice", "term with a grace of ours")
+"""To children as well, which other pools do not have."""
 LET_GO = [
     # what, signals, arguments, celeryconfig, environment, exit status (None: chance decides)
     ("quit", [QUIT], [], "", {}, 0),
@@ -115,13 +117,13 @@ LET_GO = [
     ("quit, solo", [QUIT], ["-P", "solo"], SOFT.format(600), {}, 0),
     ("term with a grace, solo", [TERM], ["-P", "solo"], "", GRACE, 0),
 ]  # fmt: skip
+TO_THE_GROUP = [line for line in LET_GO if line[0] in GROUPED]
 
 
-@pytest.mark.parametrize("group", [False, True], ids=["to the parent", "to the group"])
 @pytest.mark.parametrize(
-    ("signals", "arguments", "config", "more", "status"),
-    [line[1:] for line in LET_GO],
-    ids=[line[0] for line in LET_GO],
+    ("signals", "arguments", "config", "more", "status", "group"),
+    [*((*line[1:], False) for line in LET_GO), *((*line[1:], True) for line in TO_THE_GROUP)],
+    ids=[*(line[0] for line in LET_GO), *(f"{line[0]}, to the group" for line in TO_THE_GROUP)],
 )
 def test_the_task_is_let_go(
     house: House, start: Start, signals, arguments, config, more, status, *, group: bool
@@ -138,19 +140,20 @@ def test_the_task_is_let_go(
     assert house.sql("SELECT count(*) FROM task_dispatch") == 0
 
 
-@pytest.mark.parametrize("group", [False, True], ids=["to the parent", "to the group"])
 @pytest.mark.parametrize(
-    ("signals", "pool", "status"),
-    [([TERM], "prefork", 0), ([TERM, TERM], "prefork", 0), ([INT], "prefork", 1),
-     ([TERM], "threads", 0), ([TERM], "solo", 0)],
-    ids=["term", "term twice", "interrupted", "threads", "solo"],
+    ("signals", "pool", "status", "group"),
+    [([TERM], "prefork", 0, False), ([TERM], "prefork", 0, True),
+     ([TERM, TERM], "prefork", 0, False), ([INT], "prefork", 1, False),
+     ([INT], "prefork", 1, True), ([TERM], "threads", 0, False), ([TERM], "solo", 0, False)],
+    ids=["term", "term to the group", "term twice", "interrupted", "interrupted, the group",
+         "threads", "solo"],
 )  # fmt: skip
 def test_the_task_may_end(
     house: House, start: Start, signals, pool: str, status: int, *, group: bool
 ) -> None:
     arguments = [] if pool == "prefork" else ["-P", pool]
     worker = start(*arguments)
-    (task_id,) = house.create("slow", payload={"seconds": 4.0}, queue=QUEUE)
+    (task_id,) = house.create("slow", payload={"seconds": 3.0}, queue=QUEUE)
     until(lambda: house.sql(RUNNING))
 
     send(house, worker, *signals, group=group)
@@ -161,7 +164,7 @@ def test_the_task_may_end(
 
 def test_a_control_command_stops_a_worker_as_sigterm_does(house: House, start: Start) -> None:
     worker = start("-l", "DEBUG", children=1)  # where Celery's log has our messages
-    slow = house.create("slow", payload={"seconds": 10.0}, queue=QUEUE, priority=0)
+    slow = house.create("slow", payload={"seconds": 6.0}, queue=QUEUE, priority=0)
     until(lambda: house.sql(RUNNING))
     rest = house.create("ok", 30, queue=QUEUE)
     until(lambda: worker.log().count("Task tasks_app.execute[") == 2)  # one is reserved
@@ -234,12 +237,12 @@ def work(house: House, **more: str) -> subprocess.Popen:
     )
 
 
-@pytest.mark.parametrize("group", [False, True], ids=["to the parent", "to the group"])
 @pytest.mark.parametrize(
-    ("signals", "more"),
-    [([QUIT], {}), ([TERM, TERM], {}), ([INT, INT], {}), ([TERM], GRACE)],
-    ids=["quit", "term twice", "interrupted twice", "term with a grace"],
-)
+    ("signals", "more", "group"),
+    [([QUIT], {}, False), ([QUIT], {}, True), ([TERM, TERM], {}, False),
+     ([INT, INT], {}, True), ([TERM], GRACE, False)],
+    ids=["quit", "quit to the group", "term twice", "interrupted twice", "term with a grace"],
+)  # fmt: skip
 def test_work_lets_go_of_its_tasks(house: House, signals, more, *, group: bool) -> None:
     ids = [house.create("stop.free", payload={"on": "work"})[0] for _ in range(2)]
     parent = work(house, **more)

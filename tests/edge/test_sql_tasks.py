@@ -1,6 +1,6 @@
 """Tasks in SQL while backends are terminated in the middle of their statements. Prints figures.
 
-SQL_TASK_COUNT=1000 makes it smaller.
+SQL_TASK_COUNT=10000 makes it larger.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(1800, method="thread")]
 
-TASKS = int(os.environ.get("SQL_TASK_COUNT", "10000"))
+TASKS = int(os.environ.get("SQL_TASK_COUNT", "1000"))
 TABLE = text("DROP TABLE IF EXISTS effect; CREATE TABLE effect (task_id bigint, note text)")
 LEFT = text("SELECT count(*) FROM task_pending")
 STATES = text("""

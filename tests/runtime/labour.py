@@ -105,7 +105,7 @@ class Labour:
                 self.child.execute(dispatch_id, ids)
             self._over.wait(0.005)
 
-    def over(self, timeout_s: float = 25) -> bool:
+    def over(self, timeout_s: float = 60) -> bool:
         """Wait until all is done; what was rescued need not wait for its distance."""
         return until(
             lambda: (self.bench.sql(NOW), self.bench.sql(LEFT) == 0)[1], timeout_s, "the end"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from pathlib import Path
+
 import pytest
 
 from tests.broker.celery_process import CeleryProcess
@@ -10,7 +13,6 @@ from tests.broker.life import STATES, begin_life, effects_of
 from tests.waiting import until
 
 pytestmark = [
-    pytest.mark.test_all,
     pytest.mark.test_all,
     pytest.mark.timeout(120, method="thread"),
     pytest.mark.parametrize("house", ["broker", "rabbitmq"], indirect=True, scope="module"),
@@ -23,12 +25,12 @@ SERVED = """
     SELECT string_agg(queues[1] || ' x ' || threads, ', ' ORDER BY queues) FROM task_worker
 """
 RUNNING = "SELECT count(*) FROM task_pending WHERE state = 'RUNNING' AND queue = :queue"
+RESCUED = "SELECT count(*) FROM task_all WHERE crashes > 0"
 
 
-@pytest.fixture(scope="module")
-def workers(house: House, tmp_path_factory: pytest.TempPathFactory) -> dict[str, CeleryProcess]:
-    """One of each pool, each with a queue of its own."""
-    folder = tmp_path_factory.mktemp("spawn")
+def start(house: House, folder: Path) -> dict[str, CeleryProcess]:
+    """Start a worker of each pool, each with a queue of its own."""
+    folder.mkdir()
     (folder / "celeryconfig.py").write_text("worker_pool_start_method = 'spawn'\n")
     workers = {
         "solo": house.worker("-P", "solo", "-Q", "solo", ready=False),
@@ -37,10 +39,16 @@ def workers(house: House, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         ),
         "spawn": house.worker("-Q", "spawn", folder=folder, ready=False, **PATIENT),
     }
-    house.beat(**PATIENT)
     for name, worker in workers.items():
         house.ready(worker, children=2 if name == "spawn" else 1)
     return workers
+
+
+@pytest.fixture(scope="module")
+def workers(house: House, tmp_path_factory: pytest.TempPathFactory) -> dict[str, CeleryProcess]:
+    """One of each pool, beside a beat."""
+    house.beat(**PATIENT)
+    return start(house, tmp_path_factory.mktemp("pools") / "spawn")
 
 
 def test_every_pool_does_what_a_life_asks_for(
@@ -56,6 +64,28 @@ def test_every_pool_does_what_a_life_asks_for(
         assert house.over(ids) == STATES
         assert effects_of(house, ids) == (13, 13)
     assert [a.kind for a in house.attempts(poison[0])] == ["process died"] * 3
+
+
+def test_every_pool_is_killed_and_another_worker_goes_on(
+    house: House, tmp_path: Path, workers: dict[str, CeleryProcess]
+) -> None:
+    """SIGKILL to parent and children charges nobody; neither lease nor distance is waited for."""
+    ids = [i for q in workers for i in house.create("slow", 2, {"seconds": 2.0}, queue=q)]
+    for queue in workers:
+        until(lambda queue=queue: house.sql(RUNNING, queue=queue))
+    for worker in workers.values():
+        worker.signal_all(signal.SIGKILL)
+        worker.wait()
+    on_board = [i for i in ids if house.task(i).state == "RUNNING"]
+    house.sql("UPDATE task_pending SET lease_until = now() WHERE state = 'RUNNING'")
+    workers.update(start(house, tmp_path / "spawn"))
+    until(lambda: house.sql(RESCUED) == len(on_board), 20, "the rescue")
+    house.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
+
+    assert house.over(ids, 60) == {"SUCCEEDED": len(ids)}
+    assert effects_of(house, ids) == (len(ids), len(ids))
+    assert {house.task(i).failures for i in ids} == {0}
+    assert {house.task(i).crashes for i in on_board} == {1}
 
 
 def test_every_pool_ends_in_good_order(house: House, workers: dict[str, CeleryProcess]) -> None:

@@ -1,7 +1,7 @@
 """What becomes of work while the database refuses it, statement by statement and code by code.
 
 A real child with its standby, or a worker without a broker, on PostgreSQL. Below SQLAlchemy a layer
-refuses; when it stops, everything ends as if nothing had been. All cells: `make test-all`.
+refuses; when it stops, everything ends as if nothing had been.
 """
 
 from __future__ import annotations
@@ -13,7 +13,18 @@ from sqlalchemy.exc import DBAPIError
 
 from tasks_app.runtime.db.errors import Remedy, remedy_for
 from tests.runtime.bench import Bench
-from tests.runtime.refusing import WITH_BROKER, Refusals, endure, get_over
+from tests.runtime.refusing import STATEMENTS, WITH_BROKER, Refusals, endure, get_over
+
+KINDS = ("40P01", "42501", "53100", "57P01")
+"""Of codes: what passes by itself, what an operator mends, a database that is unavailable to all
+while the session lives, and one whose session is over."""
+
+
+@pytest.mark.test_all
+@pytest.mark.parametrize("name", STATEMENTS)
+@pytest.mark.parametrize("code", ["40P01", "57P01"])
+def test_twice(bench: Bench, refusals: Refusals, code: str, name: str) -> None:
+    get_over(bench, refusals, code, name)
 
 
 @pytest.mark.test_all
@@ -21,21 +32,19 @@ from tests.runtime.refusing import WITH_BROKER, Refusals, endure, get_over
     ("code", "name"),
     [
         ("40P01", "settle successes"),
-        ("40001", "succeed"),
-        ("08006", "claim"),
-        ("42501", "enter"),
-        ("55P03", "claim next"),
+        ("42501", "claim"),
+        ("53100", "heartbeat"),
+        ("57P01", "claim next"),
     ],
 )
-def test_a_statement_that_is_refused_once(
-    bench: Bench, refusals: Refusals, code: str, name: str
-) -> None:
-    get_over(bench, refusals, code, name, times=1)
+def test_for_a_while(bench: Bench, refusals: Refusals, code: str, name: str) -> None:
+    endure(bench, refusals, code, name)
 
 
 @pytest.mark.test_all
-def test_all_are_refused_for_a_while(bench: Bench, refusals: Refusals) -> None:
-    endure(bench, refusals, "42P01", *WITH_BROKER)
+@pytest.mark.parametrize("code", KINDS)
+def test_all_are_refused_for_a_while(bench: Bench, refusals: Refusals, code: str) -> None:
+    endure(bench, refusals, code, *WITH_BROKER)
 
 
 @pytest.mark.parametrize(
