@@ -8,6 +8,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import ProgrammingError
 
 from tasks_app.domain.tasks.run import Fence
+from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection.session_state import FLUSH
 from tasks_app.pool.runs.settle import still_held
 from tasks_app.pool.tables import COMPLETED, ERROR, PENDING
@@ -15,7 +16,7 @@ from tasks_app.pool.tables import COMPLETED, ERROR, PENDING
 _IS_ENDED_BY = text(f"""
     SELECT coalesce(
         (SELECT false FROM {PENDING} WHERE id = :id),
-        (SELECT attempt = :attempt FROM {COMPLETED} WHERE id = :id),
+        (SELECT attempt = :attempt AND state = '{State.SUCCEEDED}' FROM {COMPLETED} WHERE id = :id),
         (SELECT false FROM {ERROR} WHERE id = :id),
         true)
 """)
