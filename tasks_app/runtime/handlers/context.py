@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from functools import cached_property
@@ -36,6 +37,12 @@ else:
     from typing import TypeVar
 
     SessionT_co = TypeVar("SessionT_co", covariant=True)  # its default needs Python 3.13
+
+
+_FORKED = (
+    "This process was forked from the handler's, and what it writes would not commit with the "
+    "task. Use the context in the handler's own process."
+)
 
 
 def _no_commit() -> str:
@@ -76,6 +83,7 @@ class TaskContext(Generic[SessionT_co]):
         self._point: Checkpoint | None = None
         self._loops: tuple[str, ...] = ()
         self._over = False
+        self._process = os.getpid()
         self._writing = threading.Lock()
 
     @property
@@ -153,7 +161,8 @@ class TaskContext(Generic[SessionT_co]):
         What it wrote is rolled back when the handler raises or the lease is lost.
 
         Raises:
-            RuntimeError: a thread that the handler left behind asks after the run has ended.
+            RuntimeError: a thread that the handler left behind asks after the run has ended, or a
+                process that the handler forked.
         """
         given: SessionT_co = self._given().session
         return given
@@ -174,8 +183,9 @@ class TaskContext(Generic[SessionT_co]):
 
         Such statements, outcome and COMMIT take one round trip together, which runs that do nothing
         else share. They come last, in their order. One that fails lets the run fail after the
-        handler has returned. Nothing is awaited in async handlers either. With ``commit="batch"``
-        it is sent at once.
+        handler has returned; so does one that is not a single statement that writes, such as SET,
+        LISTEN or a COMMIT that its text hides. Nothing is awaited in async handlers either. With
+        ``commit="batch"`` it is sent at once.
 
         >>> ctx.write("INSERT INTO points (customer, points) VALUES (%s, %s)", (7, 100))
 
@@ -187,7 +197,7 @@ class TaskContext(Generic[SessionT_co]):
             TypeError: the query is no text, or these are no parameters for it.
             ValueError: parameters are missing or too many.
             RuntimeError: it would end the transaction, or is a COPY; or a thread that the handler
-                left behind asks after the run has ended.
+                left behind asks after the run has ended, or a process that the handler forked.
         """
         with self._writing:  # else a thread left behind is heard too late to be written
             self._given().write(query, parameters)
@@ -195,6 +205,8 @@ class TaskContext(Generic[SessionT_co]):
     def _given(self) -> Access:
         if self._over:
             raise RuntimeError("The task is over; what it left running has no session any more.")
+        if os.getpid() != self._process:
+            raise RuntimeError(_FORKED)
         return self._access
 
     @property
@@ -345,7 +357,10 @@ class TaskContext(Generic[SessionT_co]):
 
         Raises:
             InvalidTaskError: it is longer than 200 characters, or holds what cannot be stored.
+            RuntimeError: a process that the handler forked asks.
         """
+        if os.getpid() != self._process:
+            raise RuntimeError(_FORKED)
         self._run.sub_status = check_sub_status(text)
 
     def locks(
