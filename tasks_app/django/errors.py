@@ -23,6 +23,7 @@ def judged(error: E, *, refused: bool = False) -> BaseException:
         return error
     known = as_sqlalchemy_raises(origin)
     if not (spares_handlers(known) or is_conflict(known)):
+        mark_ours(error, refused=False)
         return error
     mark_ours(known, refused=refused)
     return known

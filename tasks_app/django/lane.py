@@ -51,9 +51,11 @@ class DjangoLane(SyncLane):
             return super().call(spec, arguments, limit)
         except DjangoError as error:
             db = connections[self._alias]
-            if db.errors_occurred or db.connection is None or db.connection.closed:
-                raise judged(error) from error
-            raise  # of another database
+            if not (db.errors_occurred or db.connection is None or db.connection.closed):
+                raise  # of another database
+            if (known := judged(error)) is error:
+                raise
+            raise known from error
 
 
 @contextmanager

@@ -196,8 +196,9 @@ class DjangoTransaction:
     def _carry_out_writes(self, db: BaseDatabaseWrapper) -> None:
         while self._writes:
             write = self._writes.pop(0)
-            self._keeps = self._keeps or keeps_something(write.query)
-            db.connection.execute(*write)
+            keeps, self._keeps = self._keeps or keeps_something(write.query), True
+            write.send(db.connection.cursor())
+            self._keeps = keeps
 
     def _usable(self, if_nested: str) -> BaseDatabaseWrapper:
         db = self._db

@@ -68,7 +68,7 @@ class GivenAccess:
         write = write_of(query, parameters)
         if self.is_async:
             raise RuntimeError(NO_OUTCOME)
-        carry_out(self.connection, (write,))
+        carry_out(self.connection, [write])
 
     @property
     def active(self) -> bool:

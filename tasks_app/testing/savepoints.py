@@ -98,7 +98,6 @@ class SavepointTransaction:
         if self._connection.get_nested_transaction() is not self._savepoint:
             raise RuntimeError(NESTED)
         carry_out(self._connection, self._writes)
-        self._writes.clear()
         save(self._connection)
         self._savepoint.commit()
 

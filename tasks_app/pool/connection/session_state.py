@@ -33,6 +33,11 @@ FLUSH = b"SELECT pg_catalog.pg_logical_emit_message(true, 'tasks_app', '')"
 _IS_LEFT = text(f"SELECT {_LEFT}")
 
 
+def limits_locks(connection: Connection) -> bool:
+    """Tell whether its role, database or server limits how long it waits for a lock."""
+    return bool(connection.exec_driver_sql("SHOW lock_timeout").scalar_one() != "0")
+
+
 def is_anything_left(connection: Connection) -> bool:
     """Tell, within a transaction, whether more than settings and advisory locks would stay."""
     return bool(connection.execute(_IS_LEFT).scalar_one())

@@ -21,8 +21,8 @@ from tasks_app.runtime.db.transaction import NESTED, as_sqlalchemy_raises, carry
 from tasks_app.runtime.handler_db.end_of_run import Permit
 from tasks_app.runtime.handler_db.end_pipeline import OutcomeRefusedError
 from tasks_app.runtime.handler_db.handler_connections import AsyncHandlerConnection
-from tasks_app.runtime.handler_db.handler_driver import ENDED
 from tasks_app.runtime.handler_db.handler_sessions import DRIVERS, FENCE, AsyncHandlerSession
+from tasks_app.runtime.handler_db.handler_statements import ENDED
 from tasks_app.runtime.handler_db.late_writes import Write, write_of
 from tasks_app.runtime.handler_db.lending import driver_of
 from tasks_app.runtime.hints.hints import HINTS
@@ -95,8 +95,7 @@ class AsyncTransaction:
         connection = await self.session.connection()
         if connection.in_nested_transaction():
             raise RuntimeError(NESTED)
-        writes, self._writes = self._writes, []  # a thread of the handler's may add to these
-        await connection.run_sync(carry_out, writes)
+        await connection.run_sync(carry_out, self._writes)
         await connection.run_sync(save)
         await self._commit(Permit())
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from random import uniform
+from typing import Any
 
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
@@ -67,6 +68,24 @@ def is_conflict(error: BaseException) -> bool:
     return isinstance(error, DBAPIError) and sqlstate(error) in {"40001", "40P01"}
 
 
+def is_stale_plan(error: BaseException) -> bool:
+    """Whether a statement was prepared before an ALTER TABLE. A rollback forgets it."""
+    return _is_said_by("RevalidateCachedQuery", "0A000", error)
+
+
+def is_lock_limit(error: BaseException) -> bool:
+    """Whether ``lock_timeout`` ended a wait. Not NOWAIT, by which a handler asks for the error."""
+    return _is_said_by("ProcessInterrupts", "55P03", error)
+
+
+def _is_said_by(function: str, state: str, error: BaseException) -> bool:
+    """Whether that function of the server raised it: texts are translated."""
+    origin: Any = getattr(error, "orig", None) or error.__cause__ or error
+    if getattr(origin, "sqlstate", None) != state:
+        return False
+    return bool(origin.diag.source_function == function)
+
+
 def is_unanswered(error: BaseException) -> bool:
     """Whether the database never answered, so that it is not known what it did.
 
@@ -94,14 +113,14 @@ def mark_ours(error: BaseException, *, refused: bool) -> None:
     setattr(error, _REFUSED, refused)
 
 
-def is_conflict_here(error: BaseException) -> bool:
-    """Whether two transactions of our database conflicted."""
-    return is_conflict(error) and getattr(error, _MARK, False)
+def is_ours(error: BaseException) -> bool:
+    """Whether it came from our database, and no other that a handler talks to."""
+    return getattr(error, _MARK, False)
 
 
 def is_lost(error: BaseException) -> bool:
     """Whether our database, and no other that a handler talks to, is unavailable just now."""
-    return spares_handlers(error) and getattr(error, _MARK, False)
+    return spares_handlers(error) and is_ours(error)
 
 
 def is_refused(error: BaseException) -> bool:

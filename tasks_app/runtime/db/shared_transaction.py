@@ -49,7 +49,7 @@ class RunShare:
 
     def write(self, query: str, parameters: Any) -> None:
         """Send it at once: the shared transaction has no end of this run's own."""
-        carry_out(self.connection, (write_of(query, parameters),))
+        carry_out(self.connection, [write_of(query, parameters)])
 
     @property
     def active(self) -> bool:

@@ -116,8 +116,7 @@ class PlainTransaction:
         connection = self._flushed()
         if connection.in_nested_transaction():
             raise RuntimeError(NESTED)
-        writes, self._writes = self._writes, []  # a thread of the handler's may add to these
-        carry_out(connection, writes)
+        carry_out(connection, self._writes)
         save(connection)
         self._commit(connection, Permit())
 

@@ -7,12 +7,13 @@ same transaction, whichever was asked for first.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import psycopg
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.util import await_only as await_
 
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.domain.tasks.states import State
@@ -136,17 +137,23 @@ def give_back(close: Callable[[], object], invalidate: Callable[[], object]) -> 
             invalidate()
 
 
-def carry_out(connection: Connection, writes: Iterable[Write]) -> None:
-    """Send them one by one, each with a wait for its answer.
+def carry_out(connection: Connection, writes: list[Write]) -> None:
+    """Send them one by one, each with a wait for its answer, and take out those that were sent.
+
+    So whoever swallows an error does not lose what is behind it: the next end meets it again.
 
     Raises:
         sqlalchemy.exc.DBAPIError: the first that failed.
+        Fail: the first that ended the transaction.
+        RuntimeError: the first that is not one statement that writes.
     """
-    for write in writes:
-        cursor = connection.connection.cursor()
+    driver: Any = connection.connection.driver_connection
+    while writes:
         try:
-            write.send(cursor)
+            if isinstance(driver, psycopg.AsyncConnection):
+                await_(writes[0].asend(driver.cursor()))
+            else:
+                writes[0].send(driver.cursor())
         except psycopg.Error as error:
             raise as_sqlalchemy_raises(error) from error
-        finally:
-            cursor.close()
+        del writes[0]

@@ -19,7 +19,7 @@ from tasks_app.runtime.execution.completion import UNANSWERED_WAIT
 from tasks_app.runtime.execution.notices import tell_settled
 from tasks_app.runtime.execution.run_shell import RunParts
 from tasks_app.runtime.execution.runner import Runner
-from tasks_app.runtime.handler_db.handler_driver import ENDED
+from tasks_app.runtime.handler_db.handler_statements import ENDED
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.time_limits import can_limit

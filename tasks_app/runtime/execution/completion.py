@@ -10,7 +10,6 @@ from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
-from tasks_app.runtime.db.errors import is_conflict
 from tasks_app.runtime.db.transaction import Transaction
 from tasks_app.runtime.execution.failure_policy import FailurePolicy
 from tasks_app.runtime.execution.notices import count_stale, tell_settled
@@ -25,7 +24,7 @@ UNANSWERED_WAIT = timedelta(seconds=2)
 
 
 class RunAgainError(Exception):
-    """A run's transaction conflicted with another, or never began; it has rolled back."""
+    """Others stood in the way of a run, or it never began; it has rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class Completion:
             state = transaction.conclude(ending.settlement, flushes=ending.flushes)
         except BaseException as error:  # listeners of the user's session run in here
             transaction.abandon()
-            if ending.run.may_repeat and is_conflict(error):
+            if self._policy.runs_again(ending.run, ending.spec, error):
                 raise RunAgainError from error
             self.keep(task, self._policy.on_commit(task, ending.spec, error))
             return

@@ -53,6 +53,8 @@ class Carriers:
     """In the thread of the message."""
     threads: ThreadPool
     async_pool: AsyncPool
+    write_all: Callable[[Callable[[], None]], None]
+    """All outcomes, by such a flush."""
 
 
 class Executor:
@@ -77,6 +79,7 @@ class Executor:
         self._fast_path = carriers.fast_path
         self._threads = carriers.threads
         self.async_pool = carriers.async_pool
+        self._write = carriers.write_all
         self._one_at_a_time = settings.async_concurrency == 1 and parts.inflight.threads == 1
         self._async_lately = not claims.claimant.plain.names
         self._filled_at = 0.0
@@ -164,14 +167,6 @@ class Executor:
             elif not self._inflight.await_turn(TURN_PATIENCE_S):
                 break
         self._write(self._settler.flush_quietly)
-
-    def _write(self, flush: Callable[[], None]) -> None:
-        """Write all outcomes: together, and then those that could not be, each alone."""
-        flush()
-        while (run := self._inflight.start_refused()) is not None or self._settler.cut_short:
-            if run is not None:
-                self._fast_path.carry_out(run)
-            flush()
 
     def top_up_whole(self, queues: Sequence[str]) -> int:
         """Do as :meth:`top_up`, and read all that is due for it, however long that takes."""

@@ -29,12 +29,22 @@ from tasks_app.domain.tasks.masks import MASK, masks_of
 from tasks_app.domain.tasks.payload import encode_object
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.connection.session_state import limits_locks
 from tasks_app.pool.runs.outages import count_outage
 from tasks_app.pool.tasks.edit_payload import amend
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.db.errors import is_lost, is_unanswered, spares_handlers
+from tasks_app.runtime.db.errors import (
+    is_conflict,
+    is_lock_limit,
+    is_lost,
+    is_stale_plan,
+    is_unanswered,
+    spares_handlers,
+)
 from tasks_app.runtime.db.transaction import is_of_commit
 from tasks_app.runtime.execution.invocation import Invocation
+from tasks_app.runtime.handler_db.handler_statements import is_under_own_settings
+from tasks_app.runtime.handlers.active_run import ActiveRun
 
 _NOT_SENT = (
     "The database ended the connection, or did not answer, before a COMMIT was sent: "
@@ -51,6 +61,36 @@ class FailurePolicy:
         self._invocation = invocation
         self._masks = masks_of(settings.masked_paths)
         self._rng = Random()  # noqa: S311  jitter, not a secret
+
+    def runs_again(
+        self, run: ActiveRun, spec: HandlerSpec, error: BaseException, *, untried: bool = False
+    ) -> bool:
+        """Whether a run that was rolled back is made again at once, uncharged.
+
+        So it is where others stood in its way; and once, where its connection was dead before it
+        did anything, or what was prepared there older than its table.
+        """
+        if not run.may_repeat:
+            return False
+        is_old = (untried and is_lost(error)) or is_stale_plan(error)
+        once = is_old and not run.again
+        if once or is_conflict(error) or self._was_hurried(spec, error):
+            run.again = once
+            return True
+        return False
+
+    def _was_hurried(self, spec: HandlerSpec, error: BaseException) -> bool:
+        """Whether a limit ended its wait for a lock that its handler did not set."""
+        if not is_lock_limit(error) or is_under_own_settings(error):
+            return False
+        try:
+            return self._invocation.lane(spec).aside(self._limits_locks)
+        except SQLAlchemyError:
+            return False
+
+    def _limits_locks(self) -> bool:
+        with self._database.handler_engine.connect() as connection:
+            return limits_locks(connection)
 
     def on_handler(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> Settlement:
         """Decide about what came out of a handler, whose transaction was rolled back."""

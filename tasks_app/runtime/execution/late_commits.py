@@ -29,7 +29,7 @@ from tasks_app.runtime.handler_db.deadline import in_time
 from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, SHARED_SESSIONS
 from tasks_app.runtime.handler_db.end_pipeline import NotTriedError, OutcomeRefusedError, RunEnd
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
-from tasks_app.runtime.handler_db.late_writes import Write
+from tasks_app.runtime.handler_db.late_writes import PROVEN, Write
 from tasks_app.runtime.handler_db.lending import driver_of, taken
 from tasks_app.runtime.hooks import Notice
 from tasks_app.runtime.inflight.inflight import InFlight
@@ -78,12 +78,13 @@ class LateCommits:
 
         A commit that was not answered is tried again: fence and row tell whether it stands. The
         second time nobody shares it, since one of them may have ended the connection. What there
-        was no time for stays in flight, too, and ``cut_short`` says so.
+        was no time for stays in flight, too, and ``cut_short`` says so. So it is with
+        a text that is not proven to be a write: one run is to send it alone before others may.
 
         Raises:
             sqlalchemy.exc.DBAPIError: there is no connection; the rest stays in flight.
         """
-        left, ends = deque(settlements), time.monotonic() + LONGEST_S
+        left, ends = deque(self._proven(settlements)), time.monotonic() + LONGEST_S
         while left:
             if time.monotonic() >= ends:
                 self.cut_short = True
@@ -108,6 +109,19 @@ class LateCommits:
             else:
                 self._keep_unflushed(done)
             left.extendleft(reversed(again))
+
+    def _proven(self, settlements: Sequence[Settlement]) -> Iterator[Settlement]:
+        """Yield those whose texts are; of the others, refuse one for each text."""
+        refused = set[str]()
+        for settlement in settlements:
+            texts = {query for query, _ in settlement.writes if query not in PROVEN}
+            if not texts:
+                yield settlement
+            elif refused.isdisjoint(texts):
+                refused |= texts
+                self._inflight.refuse(settlement)
+            else:
+                self.cut_short = True
 
     def _commit_each(
         self, driver: HandlerConnection, settlements: Sequence[Settlement]

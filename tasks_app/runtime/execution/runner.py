@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from random import uniform
@@ -12,7 +13,7 @@ from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
-from tasks_app.runtime.db.errors import is_conflict_here, is_lost, is_refused
+from tasks_app.runtime.db.errors import is_ours, is_refused
 from tasks_app.runtime.db.transaction import Transaction
 from tasks_app.runtime.execution.completion import (
     UNANSWERED_WAIT,
@@ -26,7 +27,7 @@ from tasks_app.runtime.execution.key_wait import KeyWait
 from tasks_app.runtime.execution.lanes import Lane
 from tasks_app.runtime.execution.notices import count_stale
 from tasks_app.runtime.execution.run_shell import RunParts
-from tasks_app.runtime.handler_db.handler_driver import ENDED
+from tasks_app.runtime.handler_db.handler_statements import ENDED
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.inflight.parts import ChildParts
@@ -69,8 +70,8 @@ class Runner:
         if spec is None:  # claimed by names that we know, so this cannot be
             self._inflight.give_back(task, UNANSWERED_WAIT)
             return
-        if not (spec.is_async or self._run_times.is_fast(task.name)):
-            self._settler.flush_quietly()
+        if run.returned is None and not (spec.is_async or self._run_times.is_fast(task.name)):
+            self.write_all(self._settler.flush_quietly, before=run)
         self._limits.warn_if_unenforced(task, spec)
         announced = self._shell.start(run, self._limits.hard_timeout_s(task, spec))
         try:
@@ -82,14 +83,24 @@ class Runner:
             self._shell.learn(run, self._async_concurrency if spec.is_async else 1)
             self._shell.stop_if_due()
 
+    def write_all(self, flush: Callable[[], None], before: ActiveRun | None = None) -> None:
+        """Write all outcomes: together, and then those that could not be, each alone.
+
+        ``before``: a run that would keep them waiting.
+        """
+        flush()
+        while (run := self._inflight.start_refused(before)) is not None or self._settler.cut_short:
+            if run is not None:
+                self.run(run)
+            flush()
+
     def attempt(
         self, run: ActiveRun, spec: HandlerSpec, limit: float | None, *, more: bool = False
     ) -> Settlement | None:
         """Call the handler, and commit what it did; the task is announced. Nothing comes out.
 
         With ``more``, this thread's next run follows at once, or :meth:`rest` is called.
-        It is called again, uncharged, where its transaction conflicted with another, or where its
-        connection was dead before it did anything.
+        It is called again, uncharged, where the policy says so.
 
         Returns:
             Its success, if that may be written together with others; anything else is done with.
@@ -216,9 +227,8 @@ class Runner:
             transaction.abandon()
             if is_refused(error):  # by no task's fault
                 self._inflight.acquit()
-            stale = untried and is_lost(error) and not run.again
-            if run.may_repeat and not ended and (stale or is_conflict_here(error)):
-                run.again = stale
+            ours = not ended and is_ours(error)
+            if ours and self._policy.runs_again(run, spec, error, untried=untried):
                 raise RunAgainError from error
             error = Fail(ENDED) if ended else error
             return run.said(self._policy.on_handler(run.task, spec, error))

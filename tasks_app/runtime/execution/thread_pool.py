@@ -64,7 +64,7 @@ class ThreadPool:
         while not self._inflight.stopping.is_set():
             with self._room:
                 self._aboard += 1
-            run = self._inflight.start_next(self._suits)
+            run = self._inflight.start_next(self._suits) or self._inflight.start_refused()
             if run is not None:
                 self._carry_out(run)
             with self._room:

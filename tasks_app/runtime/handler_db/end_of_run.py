@@ -25,12 +25,8 @@ from tasks_app.runtime.handler_db.end_pipeline import (
     RunEnd,
     Steps,
 )
-from tasks_app.runtime.handler_db.handler_statements import (
-    COMMITS_LATER,
-    sets_timeout,
-    stays_in_session,
-)
-from tasks_app.runtime.handler_db.late_writes import Sent, Write
+from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
+from tasks_app.runtime.handler_db.late_writes import PROVEN, Sent, Write
 
 
 @dataclass(slots=True)
@@ -85,16 +81,17 @@ class EndOfRun(EndPipeline):
         if settlement is None or settlement.task is None or settlement.task.in_group:
             return None
         status = self.pgconn.transaction_status
-        fits = self.takes_pipelines(writes=bool(permit.writes)) and (
+        fits = self.takes_pipelines(permit.writes) and (
             status == TransactionStatus.INTRANS or permit.is_unused
         )
         return last_word(settlement) if fits else None
 
-    def takes_pipelines(self: Any, *, writes: bool) -> bool:
+    def takes_pipelines(self: Any, writes: Sequence[Write]) -> bool:
         """Whether its session keeps statements, which a pooler's does not, and reads our text."""
         return (
             SHARED_SESSIONS.works
             and (LATE_WRITES.works or not writes)
+            and all(write.query in PROVEN for write in writes)
             and self.prepare_threshold is not None  # None: behind a pooler
             and self.pgconn.parameter_status(b"client_encoding") == b"UTF8"  # as a last word's
         )
@@ -190,18 +187,11 @@ class EndOfRun(EndPipeline):
         """Return the ends that can be sent, up to the first that cannot, and why not the others."""
         ready: list[tuple[RunEnd, list[Sent]]] = []
         for end in ends:
-            unready: Exception | None = None
-            if any(
-                stays_in_session(write.query) or sets_timeout(write.query) for write in end.writes
-            ):
-                unready = RuntimeError("What it sets, or leaves in its session, is its own.")
-            else:
-                try:
-                    ready.append((end, self.sent_writes(end)))
-                except (Exception, SystemExit):  # a dumper of the user's may raise anything
-                    unready = RuntimeError("Its parameters cannot be read.")
-            if unready is not None:
+            try:
+                ready.append((end, self.sent_writes(end)))
+            except (Exception, SystemExit):  # a dumper of the user's may raise anything
                 behind = len(ends) - len(ready) - 1
+                unready = RuntimeError("Its parameters cannot be read.")
                 return ready, [unready, *(NotTriedError() for _ in range(behind))]
         return ready, []
 

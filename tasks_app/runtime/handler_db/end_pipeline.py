@@ -24,8 +24,7 @@ from tasks_app.pool.connection.session_state import (
 )
 from tasks_app.pool.runs.settle_success import LastWord, is_fence_lost
 from tasks_app.runtime.handler_db.driver_internals import generators
-from tasks_app.runtime.handler_db.handler_statements import stays_in_session
-from tasks_app.runtime.handler_db.late_writes import NO_COPY, Sent, Write, blame, sent_as
+from tasks_app.runtime.handler_db.late_writes import Sent, Write, blame, sent_as
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Any, Any, T]
@@ -58,7 +57,6 @@ _BEHIND_RESETS = {
 
 
 _OF_WHAT_IS_PREPARED = (errors.InvalidSqlStatementName, errors.FeatureNotSupported)
-_COPIES = {ExecStatus.COPY_IN, ExecStatus.COPY_OUT, ExecStatus.COPY_BOTH}
 
 
 class OutcomeRefusedError(Exception):
@@ -111,8 +109,6 @@ class EndPipeline:
         Raises:
             psycopg.Error: parameters are missing, or of types that psycopg does not know.
         """
-        if any(stays_in_session(write.query) for write in end.writes):
-            self.is_spoiled = True
         return [sent_as(self, write) for write in end.writes]
 
     def send_end(
@@ -159,9 +155,6 @@ class EndPipeline:
         while (results := (yield from generators.fetch_many(self.pgconn))) and (
             results[0].status != ExecStatus.PIPELINE_SYNC
         ):
-            if results[0].status in _COPIES:  # it would be answered for ever
-                self.pgconn.finish()
-                raise psycopg.NotSupportedError(NO_COPY)
             answers.append(results[0])
         return answers
 

@@ -27,15 +27,14 @@ from tasks_app.runtime.handler_db.end_of_run import EndOfRun
 from tasks_app.runtime.handler_db.end_pipeline import EndPipeline, Steps
 from tasks_app.runtime.handler_db.handler_statements import (
     COMMITS_LATER,
+    ENDED,
+    ENDING_TAGS,
+    UNDER_OWN,
     ends_transaction,
     stays_in_session,
 )
 
 OVER = "The task is over; what it left running has no connection any more."
-ENDED = (
-    "The handler ended the transaction of ctx.session by itself: what it had written by then may "
-    "stand without its outcome. Leave the end to the outcome, or use ctx.commit()."
-)
 UNFINISHED = (
     "The handler left a COPY, a stream, a pipeline or a thread at work on ctx.connection. "
     "End it before the handler returns."
@@ -48,7 +47,8 @@ _IDLE = TransactionStatus.IDLE
 _OPEN = {TransactionStatus.INTRANS, TransactionStatus.INERROR}
 _SNAPSHOTS = {IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE}
 _SNAPSHOT_NAMES = {level.name.replace("_", " ").lower().encode() for level in _SNAPSHOTS}
-_ENDING_TAGS = {"COMMIT", "BEGIN", "START TRANSACTION", "PREPARE TRANSACTION"}
+_FORGETTING = ("DEALLOCATE", "DISCARD", "LOAD")
+"""Command tags of what no rollback takes back, and no look finds."""
 
 
 _NOBODY = PGconn.connect_start(b"=")  # a string that libpq cannot parse, so that no server is asked
@@ -87,6 +87,7 @@ class RunDriver(EndOfRun):
     """Whether the current step ended a transaction that was begun ahead."""
     _began = False
     """Whether the current step began a transaction."""
+    _has_set = False
     _template: dict[str, Any]
     """What psycopg and SQLAlchemy keep of the connection while it is new."""
 
@@ -195,9 +196,14 @@ class RunDriver(EndOfRun):
         """
         tags = {(result.command_status or b"").decode() for result in results}
         answered = error is None or error.sqlstate is not None
+        self._has_set = self._has_set or "SET" in tags
+        if error is not None:
+            setattr(error, UNDER_OWN, self._has_set)
         unseen = "ROLLBACK" in tags and len(results) > 1  # perhaps ROLLBACK AND CHAIN
-        if unseen or tags & _ENDING_TAGS or (answered and self.pgconn.transaction_status == _IDLE):
+        if unseen or tags & ENDING_TAGS or (answered and self.pgconn.transaction_status == _IDLE):
             self.ended = True
+        if any(tag.startswith(_FORGETTING) for tag in tags):
+            self.is_spoiled = True
         return "SET" in tags
 
     def judge(self, statement: Any) -> None:

@@ -13,6 +13,14 @@ COMMITS_LATER = (
     "ctx.session commits together with the task's outcome, when the handler has returned. "
     "Use flush(), or ctx.commit() for what is to stand whatever becomes of the rest."
 )
+ENDED = (
+    "The handler ended the transaction of ctx.session by itself: what it had written by then may "
+    "stand without its outcome. Leave the end to the outcome, or use ctx.commit()."
+)
+ENDING_TAGS = frozenset({"COMMIT", "BEGIN", "START TRANSACTION", "PREPARE TRANSACTION"})
+"""Command tags of what shows that a transaction was ended."""
+UNDER_OWN = "_tasks_app_under_own_settings"
+"""Says of an error whether its handler had SET something before."""
 _LOOKED_AT = 300
 """Characters at the beginning of a statement that are searched for keywords."""
 _SEARCHED = 10_000
@@ -22,11 +30,16 @@ _ENDS = re.compile(
     re.IGNORECASE,
 )
 _LASTS = re.compile(r"\A\s*load\b|\bdblink_connect\b", re.IGNORECASE)
-_TIMES = re.compile(r"\bstatement_timeout\b", re.IGNORECASE)
+_SETS = re.compile(r"\bset_config\b", re.IGNORECASE)
 _COPIES = re.compile(r"[\s;]*copy\b", re.IGNORECASE)
 _COMMENTS = re.compile(r"/\*(?:(?!/\*|\*/).)*\*/|--[^\n]*", re.DOTALL)
 _QUOTED = re.compile(r"'[^'\\]*'|\"[^\"]*\"")
 _UNCLEAR = re.compile(r"['\"$]")
+
+
+def is_under_own_settings(error: BaseException) -> bool:
+    """Whether a statement failed after its handler had SET something."""
+    return getattr(getattr(error, "orig", None), UNDER_OWN, False)
 
 
 def _beginning(statement: str) -> str:
@@ -65,7 +78,6 @@ def copies(statement: str) -> bool:
     return _COPIES.match(_beginning(statement)) is not None
 
 
-@lru_cache(1024)
-def sets_timeout(statement: str) -> bool:
-    """Whether it may change how long the next statements may take."""
-    return _TIMES.search(statement) is not None
+def sets_something(statement: str) -> bool:
+    """Whether it may change how the next statements are read, or how long they may take."""
+    return _SETS.search(statement) is not None

@@ -15,14 +15,25 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg.adapt import Transformer
 
+from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES
-from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER, copies, ends_transaction
+from tasks_app.runtime.handler_db.handler_statements import (
+    COMMITS_LATER,
+    ENDED,
+    ENDING_TAGS,
+    copies,
+    ends_transaction,
+    sets_something,
+    stays_in_session,
+)
 
 if LATE_WRITES.works:
     from psycopg._queries import PostgresQuery
 
 MOST_NAMES = 200
 """How many different statements are prepared; those of more are parsed each time."""
+MOST_PROVEN = 1_000
+"""How many are remembered to be writes."""
 _NO_TEXT = (
     "ctx.write takes SQL text with %s or %(name)s, as psycopg does, not {kind}. "
     "Send statements of SQLAlchemy through ctx.session or ctx.connection."
@@ -39,11 +50,26 @@ _ODD_PLACE = (
     "The text of ctx.write has {place!r} in it. "
     "Write %s or %(name)s for a parameter, and %% for the sign itself."
 )
-NO_COPY = "ctx.write sends no COPY, which needs an answer. Use ctx.connection for it."
+_NO_COPY = "ctx.write sends no COPY, which needs an answer. Use ctx.connection for it."
+_NO_WRITE = (
+    "ctx.write takes one statement that writes, and the server calls this one {tag}. "
+    "Send it through ctx.connection."
+)
+_WRITES = re.compile(
+    r"(INSERT|UPDATE|DELETE|MERGE|SELECT|CALL|DO|NOTIFY|LOCK|TRUNCATE|REFRESH|CREATE|ALTER|DROP"
+    r"|COMMENT|GRANT|REVOKE)\b"
+)
+"""How the command tags of what may be sent begin."""
+_ENDS = ENDING_TAGS | {"ROLLBACK"}
 _QUERY = "_tasks_app_query"
 _PLACES = re.compile(r"%(?:%|\((?P<name>[^)]*)\)[sbt]|(?P<bare>[sbt])|(?P<odd>.|\Z))", re.DOTALL)
 _names: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
 _numbers = count()
+PROVEN: set[str] = set()
+"""Texts that may be sent together with a COMMIT, before any answer is read.
+
+A text does not tell what a statement is. By its command tag the server has, when it came alone.
+"""
 
 
 class Write(NamedTuple):
@@ -53,13 +79,33 @@ class Write(NamedTuple):
     parameters: Sequence[Any] | Mapping[str, Any] | None
 
     def send(self, cursor: Any) -> None:
-        """Send it by itself, and wait for its answer."""
+        """Send it by itself, and wait for its answer.
+
+        Raises:
+            Fail: it ended the transaction.
+            RuntimeError: it is not one statement that writes.
+        """
         with blaming(self):
             cursor.execute(*self)
+        self._judge(cursor)
 
     async def asend(self, cursor: Any) -> None:
         with blaming(self):
             await cursor.execute(*self)
+        self._judge(cursor)
+
+    def _judge(self, cursor: Any) -> None:
+        tags = [cursor.statusmessage or "empty"]
+        while cursor.nextset():
+            tags.append(cursor.statusmessage or "empty")
+        if not _ENDS.isdisjoint(tags):
+            raise Fail(ENDED)
+        if len(tags) > 1 or not _WRITES.match(tags[0]):
+            raise RuntimeError(_NO_WRITE.format(tag=" and ".join(tags)))
+        if not (sets_something(self.query) or stays_in_session(self.query)):
+            if len(PROVEN) >= MOST_PROVEN:
+                PROVEN.clear()
+            PROVEN.add(self.query)
 
 
 class Sent(NamedTuple):
@@ -107,7 +153,7 @@ def write_of(query: Any, parameters: Any) -> Write:
     if ends_transaction(query):
         raise RuntimeError(COMMITS_LATER)
     if copies(query):
-        raise RuntimeError(NO_COPY)
+        raise RuntimeError(_NO_COPY)
     return Write(query, None if parameters is None else _taken(query, parameters))
 
 

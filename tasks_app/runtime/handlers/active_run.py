@@ -28,7 +28,7 @@ class ActiveRun:
     commits: bool = False
     """Its transaction is being committed: too late to release it."""
     again: bool = False
-    """It began on a dead connection, did nothing, and begins once more."""
+    """It began on a dead connection, or one that was older than its table, and begins once more."""
     stops: bool = False
     """The child stops; a handler that can stop in between may do so."""
     is_kept: bool = True

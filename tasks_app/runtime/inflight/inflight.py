@@ -149,10 +149,15 @@ class InFlight(HeldClaims):
                 self._refused[task.fence] = settlement
         self.stirred.set()
 
-    def start_refused(self) -> ActiveRun | None:
-        """Take the first outcome that is to be written alone; its handler has returned."""
+    def start_refused(self, before: ActiveRun | None = None) -> ActiveRun | None:
+        """Take the first outcome that is to be written alone; its handler has returned.
+
+        ``before``: a run that was started and has not begun, so that it harms none even if it is to
+        run alone.
+        """
         with self._mutex:
-            if self.over or self._lone_runs or not self._refused:
+            lone_runs = self._lone_runs and (before is None or self._lone != before.task.fence)
+            if self.over or lone_runs or not self._refused:
                 return None
             settlement = self._refused.pop(next(iter(self._refused)))
             assert settlement.task is not None  # noqa: S101  see above

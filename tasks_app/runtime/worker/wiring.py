@@ -158,7 +158,9 @@ def wire(
     async_pool = AsyncPool(settings.async_concurrency, runner.run, tools.invocation.close)
     claimant = Claimant(parts)
     claims = Claims(claimant, Fetcher(parts, claimant), Poller(parts, claimant), PassingOn(parts))
-    executor = Executor(parts, tools, claims, Carriers(fast_path, threads, async_pool))
+    executor = Executor(
+        parts, tools, claims, Carriers(fast_path, threads, async_pool, runner.write_all)
+    )
     reaper = Reaper(database, slots, parts.registry, settings)
     shutdown = Shutdown(parts, tools.settler)
     renewer = LeaseRenewer(parts)
