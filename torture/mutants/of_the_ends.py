@@ -236,7 +236,7 @@ ENDS_OF_RUNS = (
     mutant(
         "a message ends with late commits that there was no time for",
         "A message ends when every outcome is written.",
-        "tasks_app/runtime/execution/executor.py",
+        RUNNER,
         " is not None or self._settler.cut_short:\n",
         " is not None:\n",
         "tests/runtime/test_late_writes.py::TestOneThatWaits::"
