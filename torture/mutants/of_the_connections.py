@@ -12,6 +12,7 @@ RENEWER = "tasks_app/runtime/worker/lease_renewer.py"
 RETURNER = "tasks_app/runtime/worker/claim_returner.py"
 IDLE = "tests/runtime/handler_db/test_connection_liveness.py::"
 FIRST = f"{IDLE}TestTheFirstStatement::"
+HANDLERS = "tests/runtime/handler_db/test_handler_connections.py::test_"
 LATE = "tests/runtime/execution/test_late_starts.py::"
 CONFLICTS = "tests/runtime/handler_db/test_handler_connections.py::test_a_conflict_"
 RESCUER = "tests/runtime/leader/test_rescuer.py::"
@@ -61,11 +62,35 @@ CONNECTIONS = (
     mutant(
         "a first statement on a dead connection is a loss",
         "A run that did nothing is run again at once, unsuspected.",
-        RUNNER,
-        "stale = untried and is_lost(error) and not run.again",
-        "stale = False",
+        VERDICTS,
+        "(untried and is_lost(error)) or is_stale_plan(error)",
+        "is_stale_plan(error)",
         f"{FIRST}test_a_run_that_did_nothing_is_run_again_on_a_new_one",
         f"{FIRST}test_the_same_in_an_async_handler",
+    ),
+    mutant(
+        "a table that was altered charges who prepared a statement before",
+        "What others did to a run's transaction is not charged.",
+        VERDICTS,
+        "(untried and is_lost(error)) or is_stale_plan(error)",
+        "untried and is_lost(error)",
+        f"{HANDLERS}a_table_that_was_altered_behind_a_prepared_statement_charges_nobody[connection]",
+    ),
+    mutant(
+        "a role's limit for locks is charged",
+        "What others did to a run's transaction is not charged.",
+        VERDICTS,
+        " or self._was_hurried(spec, error)",
+        "",
+        f"{HANDLERS}a_limit_for_locks_that_is_not_the_handlers_own_charges_nobody[handler]",
+    ),
+    mutant(
+        "a limit of the handler's own is not charged",
+        "A handler that sets a limit is answered by it.",
+        VERDICTS,
+        "not is_lock_limit(error) or is_under_own_settings(error)",
+        "not is_lock_limit(error)",
+        f"{HANDLERS}a_limit_for_locks_that_is_the_handlers_own_is_charged",
     ),
     mutant(
         "what may run once is called twice",

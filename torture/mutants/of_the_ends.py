@@ -112,15 +112,15 @@ ENDS_OF_RUNS = (
         "a conflict in a handler is charged at once",
         "Where two transactions were in each other's way, both are run again.",
         RUNNER,
-        "(stale or is_conflict_here(error))",
-        "stale",
+        "if ours and self",
+        "if untried and ours and self",
         f"{CONFLICT}[in the handler-5-SUCCEEDED-0]",
     ),
     mutant(
         "a conflict at a commit is charged at once",
         "Where two transactions were in each other's way, both are run again.",
         ENDINGS,
-        "if ending.run.may_repeat and is_conflict(error):",
+        "if self._policy.runs_again(ending.run, ending.spec, error):",
         "if False:",
         f"{CONFLICT}[at its commit-5-SUCCEEDED-0]",
     ),
@@ -236,7 +236,7 @@ ENDS_OF_RUNS = (
     mutant(
         "a message ends with late commits that there was no time for",
         "A message ends when every outcome is written.",
-        "tasks_app/runtime/execution/executor.py",
+        RUNNER,
         " is not None or self._settler.cut_short:\n",
         " is not None:\n",
         "tests/runtime/test_late_writes.py::TestOneThatWaits::"
@@ -291,6 +291,50 @@ ENDS_OF_RUNS = (
         "                stands = is_ended_by(connection, settlement.fence)\n",
         "                stands = True\n",
         f"{SHARED}TestACommitWithoutAnAnswer::test_is_no_success_where_somebody_else_has_the_task",
+    ),
+    mutant(
+        "whoever ended a task is taken for its success",
+        "A success is counted by the run that had it.",
+        "tasks_app/pool/runs/flush.py",
+        " AND state = '{State.SUCCEEDED}'",
+        "",
+        f"{SHARED}TestACommitWithoutAnAnswer::"
+        "test_is_no_success_where_the_task_was_cancelled_meanwhile",
+        f"{SHARED}test_who_has_ended_a_task_is_found_in_its_row",
+    ),
+    mutant(
+        "any text of a handler is sent together with a COMMIT",
+        "What no server has called a write is sent alone, and judged by its command tag.",
+        END,
+        "            and all(write.query in PROVEN for write in writes)\n",
+        "",
+        f"{LATE}an_end_of_the_transaction_that_its_text_hides_is_found_out[row]",
+    ),
+    mutant(
+        "a handler may SET by ctx.write",
+        "ctx.write takes one statement that writes.",
+        "tasks_app/runtime/handler_db/late_writes.py",
+        "len(tags) > 1 or not _WRITES.match(tags[0])",
+        "not tags",
+        f"{LATE}what_is_not_one_statement_that_writes_is_refused[row]",
+    ),
+    mutant(
+        "what was refused waits behind a slow task",
+        "What is refused is committed before anything slow begins.",
+        RUNNER,
+        "            self.write_all(self._settler.flush_quietly, before=run)\n",
+        "            self._settler.flush_quietly()\n",
+        "tests/runtime/test_late_writes.py::TestOneThatWaits::"
+        "test_it_is_committed_before_anything_slow_begins[slow]",
+    ),
+    mutant(
+        "a process that the handler forked writes into nothing",
+        "What is accepted commits with the task.",
+        "tasks_app/runtime/handlers/context.py",
+        "        if os.getpid() != self._process:\n            raise RuntimeError(_FORKED)\n"
+        "        return",
+        "        return",
+        f"{LATE}in_a_process_that_the_handler_forked_nothing_is_accepted",
     ),
     mutant(
         "a commit without an answer is counted before it is durable",

@@ -123,7 +123,7 @@ RUNS = (
         "who ends a transaction and begins another is not seen",
         "What a string of statements did is told by the tags of its results.",
         DRIVER,
-        "if unseen or tags & _ENDING_TAGS or (answered",
+        "if unseen or tags & ENDING_TAGS or (answered",
         "if unseen or (answered",
         f"{ODD}who_ends_the_transaction_behind_a_quote_fails_once_and_for_all",
     ),

@@ -35,7 +35,7 @@ _IS_LEFT = text(f"SELECT {_LEFT}")
 
 def limits_locks(connection: Connection) -> bool:
     """Tell whether its role, database or server limits how long it waits for a lock."""
-    return connection.exec_driver_sql("SHOW lock_timeout").scalar_one() != "0"
+    return bool(connection.exec_driver_sql("SHOW lock_timeout").scalar_one() != "0")
 
 
 def is_anything_left(connection: Connection) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -14,17 +15,24 @@ from sqlalchemy.engine import make_url
 
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.flush import is_ended_by
+from tasks_app.pool.runs.rescue import rescue_expired
 from tasks_app.pool.runs.settle import settle_one
+from tasks_app.runtime.api.tasks import cancel_task
 from tasks_app.runtime.execution import late_commits
 from tasks_app.runtime.handler_db.deadline import in_time
 from tests.factory import claimed_task, ending
 from tests.runtime.bench import Bench
-from tests.runtime.execution.warm_child import carry_out, warm
+from tests.runtime.execution.warm_child import carry_out, known_as_writes, warm
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 
 INSERT = "INSERT INTO effect (task_id, note) VALUES (%s, %s)"
 RETAKEN = "UPDATE task_pending SET lease_token = gen_random_uuid() WHERE id = :id"
+
+
+@pytest.fixture(autouse=True)
+def known() -> None:
+    known_as_writes(INSERT)
 
 
 def writes_one(bench: Bench, name: str = "t", **options: Any) -> None:
@@ -223,23 +231,52 @@ class TestACommitWithoutAnAnswer:
         self, bench: Bench, counted: list[int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It never reached the server, and its lease was over before it was sent again."""
-        known = late_commits.LateCommits._unanswered
-
-        def retaken(late: Any, settlements: Any) -> None:
-            known(late, settlements)
-            bench.sql(RETAKEN, id=settlements[0].fence.task_id)
-
-        monkeypatch.setattr(late_commits.LateCommits, "_unanswered", retaken)
+        self.between(bench, monkeypatch, lambda task_id: bench.sql(RETAKEN, id=task_id))
 
         task_id = self.run(bench, "lose_request")
 
         assert (counted, bench.state(task_id), bench.effects(task_id)) == ([], "RUNNING", 0)
 
+    def test_is_no_success_where_the_task_was_cancelled_meanwhile(
+        self, bench: Bench, counted: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def cancel(task_id: int) -> None:
+            with bench.engine.begin() as connection:
+                cancel_task(connection, task_id)
+            bench.sql("UPDATE task_pending SET lease_until = now() - interval '1 hour'")
+            with bench.engine.begin() as connection:
+                rescue_expired(connection, lease=timedelta(seconds=30), max_crashes=5)
+
+        self.between(bench, monkeypatch, cancel)
+
+        task_id = self.run(bench, "lose_request")
+
+        assert (counted, bench.state(task_id), bench.effects(task_id)) == ([], "CANCELLED", 0)
+
+    def between(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, do: Callable[[int], object]
+    ) -> None:
+        """Do it after the loss, before the commit is sent again."""
+        known = late_commits.LateCommits._unanswered
+
+        def unanswered(late: Any, settlements: Any) -> None:
+            known(late, settlements)
+            do(settlements[0].fence.task_id)
+
+        monkeypatch.setattr(late_commits.LateCommits, "_unanswered", unanswered)
+
 
 def test_who_has_ended_a_task_is_found_in_its_row(bench: Bench) -> None:
     with bench.engine.begin() as connection:
         done, failed, running = (claimed_task(connection) for _ in range(3))
-        settle_one(connection, ending(done, Event.SUCCEED))
+        others = [claimed_task(connection) for _ in range(3)]
+        for task in (done, *others):
+            settle_one(connection, ending(task, Event.SUCCEED))
+        for task, state in zip(others, ("CANCELLED", "EXPIRED", "SKIPPED"), strict=True):
+            connection.execute(
+                text("UPDATE task_completed SET state = :state WHERE id = :id"),
+                {"state": state, "id": task.task_id},
+            )
         settle_one(connection, ending(failed, Event.FAIL))
         other = done.fence._replace(attempt=done.fence.attempt + 1)
         nowhere = done.fence._replace(task_id=10**9)
@@ -248,5 +285,7 @@ def test_who_has_ended_a_task_is_found_in_its_row(bench: Bench) -> None:
             is_ended_by(connection, fence)
             for fence in (done.fence, other, failed.fence, running.fence, nowhere)
         ]
+        of_others = [is_ended_by(connection, task.fence) for task in others]
 
     assert found == [True, False, False, False, True]
+    assert of_others == [False] * 3

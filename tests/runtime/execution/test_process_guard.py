@@ -274,14 +274,15 @@ def test_a_fork_can_neither_use_our_connections_nor_end_them(bench: Bench) -> No
     @bench.handler()
     def h(ctx: Any) -> None:
         effect(ctx)
+        session = ctx.session
         pid = os.fork()
         if pid == 0:
             try:
-                ctx.session.execute(text("INSERT INTO effect VALUES (-1, 'forked')"))
+                session.execute(text("INSERT INTO effect VALUES (-1, 'forked')"))
             except Exception as error:
                 os.write(tell, type(error).__name__.encode())
             finally:
-                ctx.session.connection().connection.driver_connection.close()
+                session.connection().connection.driver_connection.close()
             return
         os.waitpid(pid, 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tasks_app.runtime.handler_db.late_writes import PROVEN
 from tasks_app.runtime.worker.child import Child
 from tests.runtime.bench import Bench
 from tests.waiting import until
@@ -15,6 +16,11 @@ def warm(child: Child, name: str = "t") -> Child:
         child.run_times.learn(name, 0.0001)
         child.run_times.next_group(500)
     return child
+
+
+def known_as_writes(*queries: str) -> None:
+    """Let this process know already that these texts are writes, as after their first run."""
+    PROVEN.update(queries)
 
 
 def carry_out(bench: Bench, ids: list[int], **options: Any) -> None:

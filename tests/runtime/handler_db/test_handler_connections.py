@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from psycopg import sql
 from psycopg.types.string import StrDumper
 from sqlalchemy import text
+from sqlalchemy.engine import make_url
 
 from tasks_app import create_task
 from tasks_app.domain.creation.new_task import NewTask
@@ -596,6 +597,110 @@ def test_a_conflict_of_transactions_is_tried_again_uncharged_a_few_times(
     assert bench.task(task_id).failures == failures
     assert bench.effects(task_id) == int(state == "SUCCEEDED")
     assert bench.runs == [1] * 6
+
+
+@pytest.fixture
+def bills(bench: Bench) -> Iterator[None]:
+    bench.sql("CREATE TABLE bill (net int); INSERT INTO bill VALUES (1)")
+    yield
+    bench.sql("DROP TABLE bill")
+
+
+@pytest.mark.usefixtures("bills")
+@pytest.mark.parametrize("way", few(2, ["connection", "write", "async"]))
+def test_a_table_that_was_altered_behind_a_prepared_statement_charges_nobody(
+    bench: Bench, way: str
+) -> None:
+    """It is run again once; a statement that fails so each time is charged."""
+    query = "SELECT * FROM bill"
+
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        bench.runs.append(payload["n"])
+        alters(payload["n"])
+        ctx.write(query) if way == "write" else ctx.connection.execute(text(query))
+
+    async def ah(ctx: Any, payload: dict[str, int]) -> None:
+        bench.runs.append(payload["n"])
+        alters(payload["n"])
+        await ctx.session.execute(text(query))
+
+    def alters(n: int) -> None:
+        if n in {9, 12} and bench.runs.count(n) == 1:
+            bench.sql("ALTER TABLE bill ALTER net TYPE bigint; ALTER TABLE bill ADD COLUMN m int")
+            bench.sql("ALTER TABLE bill RENAME COLUMN m TO m" + str(n))
+
+    bench.handler("t", max_attempts=1)(ah if way == "async" else h)
+    ids = [bench.create(payload={"n": n}) for n in range(15)]
+
+    carry_out(bench, ids, give_back_after=60, async_concurrency=1)
+
+    assert set(bench.states(ids)) == {"SUCCEEDED"}
+    assert all(bench.task(i).attempt == 1 for i in ids)
+    assert {n for n in range(15) if bench.runs.count(n) == 2} <= {9, 12}
+
+
+LOCKS = "UPDATE bill SET net = net + 1"
+
+
+def limiting_locks(bench: Bench) -> str:
+    """Return a URL whose sessions wait for locks that long, as those of a role may."""
+    url = make_url(bench.url).update_query_dict({"options": "-c lock_timeout=40ms"})
+    return url.render_as_string(hide_password=False)
+
+
+@pytest.mark.usefixtures("bills")
+@pytest.mark.parametrize("way", few(1, ["handler", "write", "async"]))
+def test_a_limit_for_locks_that_is_not_the_handlers_own_charges_nobody(
+    bench: Bench, way: str
+) -> None:
+    def asked(ctx: Any) -> None:
+        bench.runs.append(ctx.attempt)
+        if len(bench.runs) == 3:
+            holder.rollback()
+
+    def h(ctx: Any) -> None:
+        asked(ctx)
+        ctx.connection.execute(text(LOCKS))
+
+    def writes(ctx: Any) -> None:
+        asked(ctx)
+        threading.Timer(0.3, holder.rollback).start()
+        ctx.write(LOCKS)
+
+    async def ah(ctx: Any) -> None:
+        asked(ctx)
+        await ctx.session.execute(text(LOCKS))
+
+    bench.handler("t", max_attempts=1)({"handler": h, "write": writes, "async": ah}[way])
+    task_id = bench.create()
+    with bench.engine.connect() as holder:
+        holder.execute(text(LOCKS))
+        bench.drain(url=limiting_locks(bench))
+
+    assert (bench.state(task_id), bench.task(task_id).failures) == ("SUCCEEDED", 0)
+    assert bench.runs == ([1] if way == "write" else [1, 1, 1])
+
+
+@pytest.mark.usefixtures("bills")
+def test_a_limit_for_locks_that_is_the_handlers_own_is_charged(bench: Bench) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any, payload: dict[str, list[str]]) -> None:
+        bench.runs.append(ctx.task_id)
+        ctx.connection.execute(text(payload["sql"][0]))
+        ctx.connection.execute(text(payload["sql"][1]))
+
+    local = "SET LOCAL lock_timeout = '30ms'"
+    function = "SELECT set_config('lock_timeout', '30', true)"
+    ids = [bench.create(payload={"sql": [local, LOCKS]})]
+    ids += [bench.create(payload={"sql": ["SELECT 1", "SELECT FROM bill FOR UPDATE NOWAIT"]})]
+    with bench.engine.connect() as holder:
+        holder.execute(text(LOCKS))
+        bench.drain(url=limiting_locks(bench))
+        ids += [bench.create(payload={"sql": [function, LOCKS]})]
+        bench.drain()
+
+    assert bench.states(ids) == ["FAILED"] * 3
+    assert bench.runs == ids
 
 
 def test_a_conflict_is_no_second_chance_for_who_runs_at_most_once(bench: Bench) -> None:
