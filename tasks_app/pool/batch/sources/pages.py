@@ -103,7 +103,8 @@ class Pages:
         )
         self._columns = columns
         names = [each.name for each in columns]
-        rows: Select[Any] = select(*map(column, names), *places).select_from(found.rows_of)
+        named: list[ColumnElement[Any]] = [*map(column, names), *places]
+        rows: Select[Any] = select(*named).select_from(found.rows_of)
         at = _tuple(by)
         self._first: Select[Any] = (
             rows.where(own, at <= self._place_named("until"))
