@@ -85,7 +85,7 @@ def _canonical(value: Any, plain: Any) -> str:
             return json.dumps(plain)
 
 
-def _parts(value: Any, plain: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _parts(value: Any, plain: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield names and canonical values of a dict, a model or a dataclass."""
     if isinstance(value, Mapping) and _fits(value, plain, dict):
         for key, item, name in zip(value, value.values(), plain, strict=True):
@@ -100,7 +100,7 @@ def _parts(value: Any, plain: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield name, _canonical(getattr(value, names.get(name, name), item), item)
 
 
-def _fits(value: Any, plain: Any, kind: type) -> bool:
+def _fits(value: Any, plain: Any, kind: type[list[Any] | dict[str, Any]]) -> bool:
     """Whether it was written item by item; else a serializer of the user's did."""
     return isinstance(plain, kind) and len(plain) == len(value)
 

@@ -112,7 +112,7 @@ class DaysOffMoved:
         """Return the first instant on this working day that is after ``instant``."""
         local = instant.astimezone(self.zone)
         since = local.time() if local.date() == target else time()
-        found, day = [], target
+        found, day = list[datetime](), target
         while day == target or self._is_off(day):
             found += islice((at for at in self._from(day, target, since) if at > instant), 1)
             day -= _DAY

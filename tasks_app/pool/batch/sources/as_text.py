@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from psycopg import Column as ResultColumn
-from psycopg import DataError
+from psycopg import Column, DataError
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader, Transformer
 from sqlalchemy import (
@@ -77,9 +76,9 @@ def _iso(at: ColumnElement[Any]) -> ColumnElement[Any]:
 _TIMES = ("date", "time", "timetz", "timestamp", "timestamptz", "interval")
 
 
-def columns_of(result: CursorResult[Any]) -> list[ResultColumn]:
+def columns_of(result: CursorResult[Any]) -> list[Column]:
     """Return what the server says of this very result; SQLAlchemy may remember an earlier one."""
-    return list(result.cursor.description)  # type: ignore[union-attr, arg-type]
+    return list(result.cursor.description)  # type: ignore[arg-type]
 
 
 def fetch(cursor: Any) -> list[tuple[Any, ...]]:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from psycopg import Column as ResultColumn
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -36,7 +37,6 @@ from tasks_app.domain.partition.records import Partition, PartitionKind
 from tasks_app.domain.partition.sources import Table
 from tasks_app.pool.batch.sources import relation
 from tasks_app.pool.batch.sources.as_text import (
-    ResultColumn,
     columns_of,
     fetch,
     read_back,
@@ -103,7 +103,8 @@ class Pages:
         )
         self._columns = columns
         names = [each.name for each in columns]
-        rows = select(*map(column, names), *places).select_from(found.rows_of)
+        named: list[ColumnElement[Any]] = [*map(column, names), *places]
+        rows: Select[Any] = select(*named).select_from(found.rows_of)
         at = _tuple(by)
         self._first: Select[Any] = (
             rows.where(own, at <= self._place_named("until"))
