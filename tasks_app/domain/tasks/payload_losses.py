@@ -102,7 +102,8 @@ def _parts(value: Any) -> dict[str, Any] | None:
         return {f".{key}": item for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
         return {f"[{place}]": item for place, item in enumerate(value)}
-    if type(value).__eq__ is object.__eq__:  # no two are ever equal
+    equal: Any = type(value).__eq__
+    if equal is object.__eq__:  # no two are ever equal
         return {f".{key}": item for key, item in getattr(value, "__dict__", {}).items()}
     return None
 
