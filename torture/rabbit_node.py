@@ -16,7 +16,7 @@ from typing import Self
 
 _INSTALLED = Path("/usr/lib/rabbitmq/bin")
 """Debian's wrappers in /usr/sbin change user and folder."""
-START_S = 60.0
+START_S = 120
 
 
 def rabbitmq_program(name: str) -> str | None:
