@@ -56,7 +56,7 @@ def claim_by_claim(
 ) -> dict[int, State]:
     """Do :func:`row_by_row`; return where each task went."""
 
-    def named(claim: Claim) -> int:
+    def named(claim: Fence | Settlement) -> int:
         return (claim.fence if isinstance(claim, Settlement) else claim).task_id
 
     parts = row_by_row(connection, claims, do, what, named=named, left=left, now=now)

@@ -120,7 +120,7 @@ def test_off_writes_nothing_and_sends_nothing_more(bench: Bench) -> None:
     run_all(bench, "off")
 
     moving = [each for each in vars(settle).values() if isinstance(each, Moving)]
-    sent = [statement().text for statement in (*moving, release._GROUP, rescue._EXPIRED)]
+    sent = [statement().text for statement in (*moving, release._GROUP, rescue.EXPIRED)]
     sent += [settle_success._SUCCEED[False], settle_success._MEMBER[False]]
     sent += [each[False] for each in (claims._UNGATED, claims._ADMITTED, claims._UNHINDERED)]
     sent.append(claim_next._NEXT.text)
