@@ -150,7 +150,8 @@ def _meaning(row: Any) -> str:
     value = _VALUES.get(f"{row.table}.{row.name}")
     said = [] if value is None else [ERASED[value.erased]]
     said += [word for word in PROTECTED if value and getattr(value, word)]
-    return " ".join(filter(None, (row.about, said and f"*Values: {', '.join(said)}.*")))
+    values = f"*Values: {', '.join(said)}.*" if said else None
+    return " ".join(filter(None, (row.about, values)))
 
 
 def _place(name: str) -> int:

@@ -200,7 +200,8 @@ def _given(new: NewTask, spec: HandlerSpec | None) -> Any:
 def _payload(payload: Any, spec: HandlerSpec | None, limit: int) -> str:
     if spec is not None:
         return spec.stored(payload, limit)
-    if payload is None or type(payload) is dict or (own := own_type(type(payload))) is None:
+    kind: Any = type(payload)
+    if payload is None or kind is dict or (own := own_type(kind)) is None:
         return encode_object(payload, "payload", limit)
     return own.write(payload, limit, None)
 

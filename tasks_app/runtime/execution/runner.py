@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from random import uniform
+from typing import Any
 
 from tasks_app.domain.encryption.keyring import MissingKeyError
 from tasks_app.domain.handlers.outcomes import Fail
@@ -203,7 +204,7 @@ class Runner:
         self,
         run: ActiveRun,
         spec: HandlerSpec,
-        context: TaskContext,
+        context: TaskContext[Any],
         transaction: Transaction,
         limit: float | None,
     ) -> Settlement | None:
