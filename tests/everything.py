@@ -32,6 +32,10 @@ WALKS = (
 """Of a worker with its beat and broker."""
 
 
+MINUTES_EACH = "tests/edge"
+"""Proofs with many kills and long outages: an hour, by ONLY=tests/edge."""
+
+
 class Runs:
     """Runs of pytest, each in a process of its own."""
 
@@ -110,11 +114,13 @@ def main() -> int:
     elif asked.postgres:
         results = [runs.passes("the given PostgreSQL", *on_given, **{VARIABLE: asked.postgres})]
     else:
-        results = [runs.passes("PostgreSQL 18", *only)]
+        results = [runs.passes("PostgreSQL 18", *(only or [f"--ignore={MINUTES_EACH}"]))]
         if not only and lets_us_in(DISTRIBUTION):
             results += _on_the_distributions(runs)
         elif not only:
             print("== No PostgreSQL of a distribution lets us in on port 5432: not tested there.")
+    if not only:
+        print(f"== {MINUTES_EACH} did not run: make test-all ONLY={MINUTES_EACH} takes an hour.")
     if runs.again:
         print(f"== A second run was needed {len(runs.again)} times: {', '.join(runs.again)}")
     return 0 if all(results) else 1
