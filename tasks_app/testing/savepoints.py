@@ -138,6 +138,9 @@ class AsyncSavepointTransaction(SavepointTransaction, AsyncTransaction):
         """
         raise TypeError("In async handlers use: await ctx.session.connection()")
 
+    def check_awaited(self) -> None:
+        """Pass: this session notes nothing; Python itself warns of what was never awaited."""
+
     async def keep(self, save: Callable[[Connection], None]) -> None:
         """Keep what was done so far, whatever becomes of the run."""
         await greenlet_spawn(super().keep, save)

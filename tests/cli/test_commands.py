@@ -118,7 +118,7 @@ def test_what_is_not_there_exits_with_1_and_the_next_command(shell: Shell) -> No
         (("pause",), "Give a queue, or --all"),
         (("resume", "mail", "--all"), "Give a queue, or --all"),
         (("pause", "no queue"), "queue is 'no queue'"),
-        (("nonsense",), "No such command"),
+        (("nonsense",), "has no command"),
     ],
 )
 def test_wrong_usage_exits_with_2_says_what_is_wrong_and_writes_nothing(

@@ -158,7 +158,7 @@ def leaves() -> dict[str, click.Command]:
     return {
         " ".join(words): command
         for words, command in commands()
-        if not isinstance(command, click.Group)
+        if not isinstance(command, click.Group) and not command.hidden
     }
 
 

@@ -211,7 +211,7 @@ CASES: Sequence[tuple[Any, Any] | tuple[Any, Any, str]] = (
     (Size, Size.BIG),
     (Word, Word.YES),
     (Literal["a", "b"], "a"),
-    (PurePosixPath, PurePosixPath("/tmp/a")),
+    (PurePosixPath, PurePosixPath("/etc/hosts")),
     (AnyUrl, AnyUrl("https://example.org/a")),
     (ipaddress.IPv4Address, ipaddress.IPv4Address("10.0.0.1")),
     (ipaddress.IPv6Network, ipaddress.IPv6Network("fd00::/8")),

@@ -25,7 +25,7 @@ from tasks_app.pool.runs import settle, settle_success
 from tasks_app.pool.runs.claim import claim, claim_unhindered
 from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.runs.renew import renew
-from tasks_app.pool.runs.rescue import rescue_expired
+from tasks_app.pool.runs.rescue import EXPIRED, VANISHED_VALUES, rescue_expired
 from tasks_app.pool.tables import NOW
 from tasks_app.pool.tasks.create import create_one
 from tasks_app.pool.tasks.next_in_line import _NEXT
@@ -37,6 +37,7 @@ from tests.servers import GIVEN, Databases
 
 PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
 ROWS = 50_000
+OVER = {"grace": timedelta(0), "lease": LEASE, "max_crashes": 5, "now": None}
 FULL = (
     runs.FILL
     + f"""
@@ -153,10 +154,16 @@ HOT = (
         ),
     ),
     Hot(
+        "rescue: whose lease is over",
+        "tasks_app/pool/runs/rescue.py",
+        "Looks at RUNNING rows alone.",
+        lambda c: rescue_expired(c, lease=LEASE, max_crashes=5),
+    ),
+    Hot(
         "rescue",
         "tasks_app/pool/runs/rescue.py, fragments/move_rows.py",
-        "Looks at RUNNING rows alone, and at the lease again as it writes.",
-        lambda c: rescue_expired(c, lease=LEASE, max_crashes=5),
+        "Looks at the lease again as it writes.",
+        lambda c: c.execute(EXPIRED(), {**VANISHED_VALUES, **OVER, "ids": [1, 2]}),
     ),
     Hot(
         "wake: who waits",

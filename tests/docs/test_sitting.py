@@ -128,7 +128,8 @@ def verbs(command: click.Command, *before: str) -> Iterator[tuple[str, ...]]:
         with click.Context(command) as context:
             names = command.list_commands(context)
             some = [(name, command.get_command(context, name)) for name in names]
-        yield from chain.from_iterable(verbs(each, *before, name) for name, each in some if each)
+        shown = [(name, each) for name, each in some if each and not each.hidden]
+        yield from chain.from_iterable(verbs(each, *before, name) for name, each in shown)
     else:
         yield before
 

@@ -53,7 +53,8 @@ def drop_old_days(engine: Engine) -> None:
     with engine.begin() as connection:
         names = connection.execute(
             text(
-                "SELECT relname FROM pg_class WHERE relname ~ '^task_completed_p(19|20[012][0-5])'"
+                "SELECT relname FROM pg_class"
+                " WHERE relkind = 'r' AND relname ~ '^task_completed_p(19|20[012][0-5])'"
             )
         )
         for name in names.scalars().all():

@@ -19,7 +19,7 @@ every = click.option("--all", "every", is_flag=True, help="Every queue, also fut
 @click.argument("queue", required=False)
 @every
 @click.option("--why", "reason", metavar="TEXT", default="", help="Shown by stats and explain.")
-@click.option("--reason", "older", default="", hidden=True)
+@click.option("--reason", "older", default="", hidden=True, help="The same as --why.")
 @click.option("--for", "span", help="Resume after this long: 2h.")
 @click.option("--until", help="Resume then: ISO 8601 with a zone.")
 @output.as_json

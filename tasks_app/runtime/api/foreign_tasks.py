@@ -13,7 +13,6 @@ from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.options import TaskOptions
-from tasks_app.domain.tasks.records import TaskRow
 
 log = quiet_logger(__name__)
 
@@ -28,25 +27,22 @@ is none of ours: a producer gives us Celery tasks without importing our Celery e
 that use no Celery load none."""
 
 MOST_TOLD = 1_000
-_TOLD: set[str] = set()
+TOLD: set[str] = set()
 """Names of which the log has told where their tasks go."""
 
 
-def with_queue_told(row: TaskRow, options: TaskOptions | None) -> TaskRow:
-    """Return it; say once where tasks of a name go whose handler, and so its queue, is not known.
+def tell_queue(name: str, options: TaskOptions) -> None:
+    """Say once where tasks of a name go whose handler, and so its queue, is not known.
 
     A pause of the handler's own queue would not stop them.
     """
-    name = row.name
-    given = options is not None and options.get("queue") is not None
-    if not given and name not in _TOLD and len(_TOLD) < MOST_TOLD:
-        _TOLD.add(name)
+    if options.get("queue") is None and len(TOLD) < MOST_TOLD:
+        TOLD.add(name)
         log.warning(
             "%s has no handler in this process, so its tasks go to the queue default. "
             "Import the handler's module, or give queue=.",
             name,
         )
-    return row
 
 
 def register_translator(library: str, translator: Translator) -> None:

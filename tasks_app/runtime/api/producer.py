@@ -17,7 +17,7 @@ from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.pool.tasks.create import acreate_many, acreate_one, create_many, create_one
 from tasks_app.pool.tasks.large_values import has_large
-from tasks_app.runtime.api.foreign_tasks import translated, with_queue_told
+from tasks_app.runtime.api.foreign_tasks import TOLD, tell_queue, translated
 from tasks_app.runtime.db.connections import (
     Async,
     AsyncRaw,
@@ -220,7 +220,9 @@ def admitted(new: NewTask, *, large: bool = False) -> TaskRow:
         case _:
             new, spec = translated(new)
     row = validate(new, spec, creation_limit() if large else payload_limit())
-    return row if spec else with_queue_told(row, new.options)
+    if spec is None and row.terms.queue == "default" and row.terms.name not in TOLD:
+        tell_queue(row.terms.name, new.options or {})
+    return row
 
 
 def ready(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:

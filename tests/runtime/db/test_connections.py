@@ -204,7 +204,7 @@ WRONG: list[tuple[Callable[[Any], Any], str]] = [
     (lambda s: create_group(s, NewTask("t")), "tasks is of type NewTask. Allowed: a list of New"),
     (lambda s: create_group(s, [("t",)]), "tasks[0] is of type tuple. Allowed: a list of NewTask"),
     (lambda s: create_group(s, [NewTask("t")], then="t"), "then is of type str. Allowed: a NewT"),
-    (lambda s: create_task(s, print), "task is of type builtin_function_or_method. Allowed: a"),
+    (lambda s: create_task(s, print), "task is a function that is no handler. Allowed: a task"),
     (lambda s: create_task(s, "t", 5), "payload is of type int. Allowed: a dict with string keys"),
 ]
 

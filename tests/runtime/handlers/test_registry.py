@@ -45,7 +45,7 @@ def test_what_is_declared_is_what_is_known(registry: Registry) -> None:
     assert spec is not None
     assert (spec.queue, spec.max_attempts, spec.is_async) == ("points", 3, True)
     assert spec.takes_payload
-    assert spec.payload({"order_id": "1"}) == Order(order_id=1)
+    assert spec.payload('{"order_id": "1"}') == Order(order_id=1)
     assert spec.timeout is not None
     assert spec.timeout.total_seconds() == 30
     assert registry.queues == ("default", "points")

@@ -239,6 +239,9 @@ class TestAsync:
         task_id = bench.create()
 
         bench.execute([task_id])
+        assert bench.state(task_id) == "PENDING", "perhaps another's handler did it"
+        bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
+        bench.execute([task_id])
 
         assert bench.state(task_id) == "FAILED"
 
