@@ -38,7 +38,7 @@ def tell_queue(name: str, options: TaskOptions) -> None:
     """
     if options.get("queue") is None and len(TOLD) < MOST_TOLD:
         TOLD.add(name)
-        log.warning(
+        log.info(
             "%s has no handler in this process, so its tasks go to the queue default. "
             "Import the handler's module, or give queue=.",
             name,

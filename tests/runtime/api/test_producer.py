@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -242,6 +243,7 @@ def test_who_does_not_know_the_handler_is_told_once_where_its_tasks_go(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever creates by a name; not who says the queue, nor who knows the handler."""
+    caplog.set_level(logging.INFO, "tasks_app")
     bench.create("in.mail", queue="mail")
     with contextlib.suppress(InvalidTaskError):
         bench.create("refused", {"n": object()})
