@@ -38,7 +38,7 @@ MASKS = (
     (r"\d\d:\d\d:\d\d(,\d+)?Z?", "TIME"),
     (r"\d{4}-\d\d-\d\d", "DAY"),
     (r"\b(0\.0\.0\.0|127\.0\.0\.1|localhost):\d+", "ADDRESS"),
-    (r"process \d+", "PROCESS"),
+    (r"process \d+|(?<=TIME )\d+(?= INFO)", "PROCESS"),
     (r"PostgreSQL [\d.]+|Valkey [\d.]+", "VERSION"),
     (r"to \d{4}; \d+ partitions", "MIGRATED"),
     (r"\b(\d+ (s|min) ago|just now)", "AGO"),
