@@ -50,7 +50,7 @@ class Wiretap:
 
     def __init__(self, url: str) -> None:
         self.heard: list[str] = []
-        self._client = redis.Redis.from_url(url)
+        self._client = redis.Redis.from_url(url, socket_timeout=None)  # nothing may come for long
         self._monitor = self._client.monitor().__enter__()
         threading.Thread(target=self._listen, daemon=True).start()
 
