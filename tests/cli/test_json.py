@@ -279,7 +279,7 @@ def test_the_servers_and_a_drain_print_one_document(
         stopped = document("down", shell("down", "--json").stdout)
 
     assert [server["name"] for server in started] == ["PostgreSQL", "Valkey"]
-    assert drained == {"ran": {"SUCCEEDED": 1}, "left": [], "stopped_by": None}
+    assert drained == {"ran": {"SUCCEEDED": 1}, "left": [], "refused": [], "stopped_by": None}
     assert stopped == {"stopped": True}
 
 

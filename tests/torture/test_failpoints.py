@@ -70,7 +70,7 @@ client = socket.create_connection(server.getsockname())
 f.set_up()
 from tasks_app.runtime.scan import triage
 try:
-    triage.sweep(None, [])
+    triage.sweep(None, [1])
 except Exception as error:
     print(type(error).__name__)
 client.settimeout(5)

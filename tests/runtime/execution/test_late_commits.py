@@ -60,7 +60,7 @@ def refusing_failures(bench: Bench) -> Iterator[None]:
     """While the fixture lasts, the database takes no failure, as if a right were missing."""
     bench.sql(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-        " RAISE 'not now'; END $$;"
+        " RAISE 'not now' USING ERRCODE = '42501'; END $$;"
         " CREATE TRIGGER refuse BEFORE INSERT ON task_error FOR EACH ROW EXECUTE FUNCTION refuse()"
     )
     yield
