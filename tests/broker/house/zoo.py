@@ -36,7 +36,7 @@ HANG_S = 0.3
 DIED = "while only this task ran in it"
 LIMIT = "killed at its hard limit"
 STORED = "result cannot be stored"
-LOST, ASKED = "connection lost", "interrupted"
+LOST, ASKED, BROKEN_OFF = "connection lost", "interrupted", "broken off"
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Kind:
     @property
     def charged(self) -> tuple[int, int]:
         """How many failures and crashes its tasks have in the end."""
-        return (0, 1) if self.says in (LOST, ASKED) else (int(bool(self.says)), 0)
+        return (0, 1) if self.says in (LOST, ASKED, BROKEN_OFF) else (int(bool(self.says)), 0)
 
 
 KINDS: dict[str, Kind] = {}
@@ -363,7 +363,7 @@ def slow(ctx: Any) -> None:
 # -- async
 
 
-@kind("CancelledError")
+@kind(BROKEN_OFF)
 async def async_cancels_itself(ctx: Any) -> None:
     task = asyncio.current_task()
     assert task is not None
