@@ -195,7 +195,8 @@ async def acreate_tasks(session: Async | AsyncRaw, tasks: Sequence[NewTask]) -> 
 
 def create_rows(session: Sync, admitted: Sequence[TaskRow]) -> list[TaskId]:
     """Insert checked rows, and hint at them when the session commits."""
-    connection = writing_connection_of(session := unwrapped(session))
+    session = unwrapped(session)
+    connection = writing_connection_of(session)
     rows = HINTS.expected(session, admitted)
     ids = [create_one(connection, rows[0])] if len(rows) == 1 else create_many(connection, rows)
     HINTS.note(session, rows, ids)
@@ -256,5 +257,7 @@ def admitted_many(tasks: Sequence[NewTask]) -> list[TaskRow]:
 
 def _takes_anything(task: object) -> bool:
     """Whether the name has no handler here, or one that declares no payload type."""
-    spec = HANDLERS.specs.get(task) if isinstance(task, str) else None
-    return isinstance(task, str) and (spec is None or spec.payload_type is None)
+    if not isinstance(task, str):
+        return False
+    spec = HANDLERS.specs.get(task)
+    return spec is None or spec.payload_type is None
