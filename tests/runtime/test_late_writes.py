@@ -244,6 +244,31 @@ class TestOneThatFails:
             assert query in (task.error or "")
         assert (task.failures, task.crashes) == (1, 0)
 
+    @pytest.mark.parametrize("way", ["row", "used", "async"])
+    def test_one_that_drops_what_is_prepared_does(self, bench: Bench, way: str) -> None:
+        """The first time its text comes alone, and those that it harms are run again."""
+        drop = "DO $$BEGIN EXECUTE 'DEALLOCATE ALL'; END$$"
+
+        def h(ctx: Any) -> None:
+            if way == "used":
+                ctx.connection.execute(text("SELECT 1"))
+            ctx.write(INSERT, (ctx.task_id, ""))
+            if ctx.biz_key:
+                ctx.write(drop)
+
+        async def ah(ctx: Any) -> None:
+            ctx.write(INSERT, (ctx.task_id, ""))
+            if ctx.biz_key:
+                ctx.write(drop)
+
+        bench.handler("t", max_attempts=1)(ah if way == "async" else h)
+        ids = [bench.create(biz_key="bad" if n in {2, 5} else None) for n in range(9)]
+
+        carry_out(bench, ids, give_back_after=60)
+        assert bench.states(ids) == ["SUCCEEDED"] * 5 + ["FAILED"] + ["SUCCEEDED"] * 3
+        assert [bench.effects(i) for i in ids] == [1, 1, 1, 1, 1, 0, 1, 1, 1]
+        assert "does not exist" in (bench.task(ids[5]).error or "")
+
     @pytest.mark.parametrize("way", ["row", "async"])
     def test_an_outage_that_it_meets_is_uncharged(self, bench: Bench, way: str) -> None:
         """It is judged in the thread of the message, whatever its handler is."""

@@ -248,8 +248,8 @@ ENDS_OF_RUNS = (
         PIPELINE,
         "        if isinstance(error, _OF_WHAT_IS_PREPARED):",
         "        if False:",
-        "tests/runtime/test_late_writes.py::TestOneThatFails::test_fails_alone"
-        "[DEALLOCATE ALL-None-does not exist-used]",
+        "tests/runtime/test_late_writes.py::TestOneThatFails::"
+        "test_one_that_drops_what_is_prepared_does[used]",
     ),
     mutant(
         "an outcome that is refused holds up late commits",

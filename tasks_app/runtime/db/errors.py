@@ -70,8 +70,10 @@ def is_conflict(error: BaseException) -> bool:
 
 
 def is_stale_plan(error: BaseException) -> bool:
-    """Whether a statement was prepared before an ALTER TABLE. A rollback forgets it."""
-    return _is_said_by("RevalidateCachedQuery", "0A000", error)
+    """Whether a statement was prepared before an ALTER TABLE, or is gone. A rollback forgets it."""
+    return _is_said_by("RevalidateCachedQuery", "0A000", error) or _is_said_by(
+        "FetchPreparedStatement", "26000", error
+    )
 
 
 def is_lock_limit(error: BaseException) -> bool:
