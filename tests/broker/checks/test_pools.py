@@ -66,30 +66,8 @@ def test_every_pool_does_what_a_life_asks_for(
     assert [a.kind for a in house.attempts(poison[0])] == ["process died"] * 3
 
 
-def test_every_pool_is_killed_and_another_worker_goes_on(
-    house: House, tmp_path: Path, workers: dict[str, CeleryProcess]
-) -> None:
-    """SIGKILL to parent and children charges nobody; neither lease nor distance is waited for."""
-    ids = [i for q in workers for i in house.create("slow", 2, {"seconds": 2.0}, queue=q)]
-    for queue in workers:
-        until(lambda queue=queue: house.sql(RUNNING, queue=queue))
-    for worker in workers.values():
-        worker.signal_all(signal.SIGKILL)
-        worker.wait()
-    on_board = [i for i in ids if house.task(i).state == "RUNNING"]
-    house.sql("UPDATE task_pending SET lease_until = now() WHERE state = 'RUNNING'")
-    workers.update(start(house, tmp_path / "spawn"))
-    until(lambda: house.sql(RESCUED) == len(on_board), 20, "the rescue")
-    house.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
-
-    assert house.over(ids, 60) == {"SUCCEEDED": len(ids)}
-    assert effects_of(house, ids) == (len(ids), len(ids))
-    assert {house.task(i).failures for i in ids} == {0}
-    assert {house.task(i).crashes for i in on_board} == {1}
-
-
 def test_every_pool_ends_in_good_order(house: House, workers: dict[str, CeleryProcess]) -> None:
-    """The last of this module: what runs ends, what waits goes back, nobody is charged."""
+    """What runs ends, what waits goes back, nobody is charged."""
     slow = {q: house.create("slow", payload={"seconds": 2.0}, queue=q) for q in workers}
     for queue in workers:
         until(lambda queue=queue: house.sql(RUNNING, queue=queue))
@@ -105,3 +83,24 @@ def test_every_pool_ends_in_good_order(house: House, workers: dict[str, CeleryPr
         assert house.sql(RUNNING, queue=queue) == 0
     assert house.sql("SELECT count(*) FROM task_all WHERE failures + crashes > 0") == 0
     assert house.sql("SELECT count(*) FROM task_worker") == 0
+
+
+def test_every_pool_is_killed_and_another_worker_goes_on(house: House, tmp_path: Path) -> None:
+    """SIGKILL to parent and children charges nobody; neither lease nor distance is waited for."""
+    workers = start(house, tmp_path / "killed")
+    ids = [i for q in workers for i in house.create("slow", 2, {"seconds": 2.0}, queue=q)]
+    for queue in workers:
+        until(lambda queue=queue: house.sql(RUNNING, queue=queue))
+    for worker in workers.values():
+        worker.signal_all(signal.SIGKILL)
+        worker.wait()
+    on_board = [i for i in ids if house.task(i).state == "RUNNING"]
+    house.sql("UPDATE task_pending SET lease_until = now() WHERE state = 'RUNNING'")
+    start(house, tmp_path / "next")
+    until(lambda: house.sql(RESCUED) == len(on_board), 20, "the rescue")
+    house.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
+
+    assert house.over(ids, 60) == {"SUCCEEDED": len(ids)}
+    assert effects_of(house, ids) == (len(ids), len(ids))
+    assert {house.task(i).failures for i in ids} == {0}
+    assert {house.task(i).crashes for i in on_board} == {1}
