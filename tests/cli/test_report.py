@@ -85,7 +85,6 @@ def test_it_says_what_happened_at_80_columns(shell: Shell, day: None) -> None:
         assert said in words, said
 
 
-@pytest.mark.test_all
 def test_no_message_of_an_error_is_told(shell: Shell, day: None, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     told = [shell("report").stdout, shell("report", "--json").stdout]

@@ -173,5 +173,6 @@ def _place(connection: Connection, group: ErrorGroup) -> tuple[str, str]:
 
 
 def _findings(settings: Settings) -> tuple[Finding, ...]:
-    found = [each for each in examine(settings) if each.level is not Level.OK]
+    # Causes of failed tasks stand in a table of their own, without their messages.
+    found = [e for e in examine(settings) if e.level is not Level.OK and e.subject != "failed"]
     return tuple(sorted(found, key=lambda each: each.level is not Level.FAIL))
