@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -33,6 +34,9 @@ os.environ.pop("TASKS_APP_BROKER_URL", None)
 
 if os.environ.get("TASKS_APP_TEST_POSTGRES") == "16":
     programs.POSTGRES_FOLDER, cluster.LOCALE = "pginstall", ()
+
+# A shell ignores Ctrl-C for what it starts in the background, and so would each process of ours.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 tiers.install()
 warm_connections.install()
