@@ -83,6 +83,12 @@ def asked(how: str) -> Iterator[tuple[str | None, str, str]]:
                 yield role, method, token
 
 
+@pytest.fixture(scope="module")
+def browsers() -> dict[tuple[str, str | None], Browser]:
+    """By way and role. To make one for each path would cost more than to ask it."""
+    return {}
+
+
 @pytest.mark.parametrize("path", sorted({path for path, _, _ in ROUTES}))
 @pytest.mark.parametrize(
     "how",
@@ -95,12 +101,19 @@ def asked(how: str) -> Iterator[tuple[str | None, str, str]]:
         "nobody elsewhere",
     ],
 )
-def test_matrix(engine: Engine, settings: Settings, path: str, how: str) -> None:
-    browsers = {role: made(settings, how, role) for role in {role for role, _, _ in asked(how)}}
+def test_matrix(
+    engine: Engine,
+    settings: Settings,
+    browsers: dict[tuple[str, str | None], Browser],
+    path: str,
+    how: str,
+) -> None:
     right = PASSWORDS.get(how)
     auth = basic("bob", right) if right else {}
     for role, method, token in asked(how):
-        browser = browsers[role]
+        if (how, role) not in browsers:
+            browsers[how, role] = made(settings, how, role)
+        browser = browsers[how, role]
         headers = {**auth, **SAME}
         if token == "other site":
             headers["sec-fetch-site"] = "cross-site"

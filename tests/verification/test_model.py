@@ -88,6 +88,7 @@ def test_a_real_configuration_holds(name: str) -> None:
     assert visit(configuration.setup).complaint is None
 
 
+@pytest.mark.test_all  # make check tries them, too
 @pytest.mark.parametrize("mutant", [m for m in mutants.ALL if m.quick], ids=lambda m: m.name)
 def test_a_mutant_is_caught_for_the_right_reason(mutant: Mutant) -> None:
     verdict = visit(mutant.setup)
