@@ -29,7 +29,7 @@ from tasks_app.pool.statistics.parts import note_moved
 from tasks_app.pool.tables import NOW, PENDING, admits
 
 RESCUES = "rescue of tasks"
-FIRST = "interval '5 s'"
+FIRST_S = 5
 """The longest distance after a first crash: most machines vanish for no task's sake."""
 _UNKNOWN = "The worker vanished while an at_most_once task ran."
 _SENTENCES = {
@@ -47,7 +47,7 @@ def _held(source: str) -> str:
              WHEN p.at_most_once OR p.crashes + 1 >= :max_crashes THEN '{State.FAILED}'
              ELSE '{State.PENDING}' END AS goes_to,
         {NOW} + random() * least(CAST(:lease AS interval) * (2 ^ least(p.crashes + 1, 10)),
-            CASE WHEN p.crashes = 0 THEN {FIRST} END) AS back_at,
+            CASE WHEN p.crashes = 0 THEN interval '{FIRST_S} s' END) AS back_at,
         p.failures, least(p.crashes + 1, 32767)::smallint AS crashes, p.retry_level,
         NULL::jsonb AS result,
         CASE WHEN p.at_most_once THEN '{OUTCOME_UNKNOWN}' ELSE CAST(:kind AS text) END AS kind,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.tasks.states import State
 from tasks_app.pool.dispatch.idle_check import IdleCheck
 from tasks_app.runtime.alerts.watcher import Watcher
 from tasks_app.runtime.db.database import Database
@@ -61,10 +62,14 @@ class Duties:
         instants = [at_s for at_s in (fires_s, look.next_s) if at_s is not None]
         return Looked(seen, min(instants, default=None), look.woken)
 
-    def rescue_and_sweep(self) -> None:
-        """Take back what vanished workers held, and clear the pool of what is barred or expired."""
-        self.rescuer.run_once()
+    def rescue_and_sweep(self) -> bool:
+        """Take back what vanished workers held, and clear the pool of what is barred or expired.
+
+        Returns whether something taken back runs again.
+        """
+        rescued = self.rescuer.run_once()
         self._sweeper.run_once()
+        return State.PENDING in rescued.values()
 
     def maintain(self) -> None:
         """Maintain, and add counters up, if it is time."""

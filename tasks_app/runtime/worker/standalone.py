@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from datetime import timedelta
+from math import inf
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
@@ -20,7 +21,8 @@ from tasks_app.domain.tasks.error_text import brief
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.elsewhere import known_elsewhere
 from tasks_app.pool.dispatch.scan import DueRows, due
-from tasks_app.pool.dispatch.upcoming import upcoming
+from tasks_app.pool.dispatch.upcoming import Upcoming, upcoming
+from tasks_app.pool.runs.rescue import FIRST_S
 from tasks_app.runtime.db.errors import is_crowded, patience_s
 from tasks_app.runtime.execution.completion import UNANSWERED_WAIT
 from tasks_app.runtime.flow_control.admission import AdmissionControl, AdmissionVerdict
@@ -67,7 +69,7 @@ class StandaloneWorker:
         self._admission = AdmissionControl(child.database)
         self._crowded_since: float | None = None
         self._noticed = False
-        self._mark_at = 0.0
+        self._mark_at, self._rescued_at = 0.0, -inf
         self._in_vain = Throttle(IN_VAIN)
         self._rest_s = 0.0
 
@@ -142,17 +144,20 @@ class StandaloneWorker:
         """Whether nothing is in flight, no dead sibling is left, and a last look finds nothing due.
 
         What siblings run may make something due, so no child leaves before the last is over. What
-        was given back because a connection was refused is due again only after a moment.
+        was given back because a connection was refused is due again only after a moment, and what
+        was rescued after some seconds.
         """
-        since_refusal_s = time.monotonic() - self.child.database.losses.refused
-        if since_refusal_s < 2 * UNANSWERED_WAIT.total_seconds():
+        now = time.monotonic()
+        if now - self.child.database.losses.refused < 2 * UNANSWERED_WAIT.total_seconds():
             return False
         if not self._inflight.empty or self.child.runs_aside or self._slot.others_run:
             return False
         self._slot.tidy_at = 0.0
         self._every(self.tidy)
         try:
-            return self.child.reap() == 0 and not self.child.executor.top_up_whole(self._queues)
+            if self.child.reap() or self.child.executor.top_up_whole(self._queues):
+                return False
+            return now - self._rescued_at > FIRST_S or not self._upcoming(FIRST_S)
         except SQLAlchemyError:
             return False
 
@@ -165,10 +170,8 @@ class StandaloneWorker:
         if not self._inflight.empty:
             interval = min(0.02, interval)
         else:
-            with suppress(SQLAlchemyError), self.child.database.begin() as connection:
-                since = timedelta(seconds=time.monotonic() - self._claimed_at)
-                within = self._settings.scan_interval
-                near = upcoming(connection, self._queues, within, since=since)
+            with suppress(SQLAlchemyError):
+                near = self._upcoming(self._settings.scan_interval.total_seconds())
                 interval = min([interval, *(task.due_in_s + SHORTEST_NAP_S for task in near)])
             interval = max(0.0, min(interval, self._slot.tidy_at - time.monotonic()))
             rest_s, self._rest_s = min(self._rest_s, interval), 0.0
@@ -177,6 +180,11 @@ class StandaloneWorker:
             interval -= rest_s
         self._inflight.stirred.wait(interval)
         self._inflight.stirred.clear()
+
+    def _upcoming(self, within_s: float) -> list[Upcoming]:
+        since = timedelta(seconds=time.monotonic() - self._claimed_at)
+        with self.child.database.begin() as connection:
+            return upcoming(connection, self._queues, timedelta(seconds=within_s), since=since)
 
     def _every(self, duty: Callable[[], None]) -> None:
         try:
@@ -206,7 +214,8 @@ class StandaloneWorker:
         if looked.next_s is not None:
             soon = time.monotonic() + max(looked.next_s, SHORTEST_NAP_S)
             self._slot.tidy_at = min(self._slot.tidy_at, soon)
-        self.duties.rescue_and_sweep()
+        if self.duties.rescue_and_sweep():
+            self._rescued_at = now
         swept, verdicts = self._sort_out()
         self._admission.hold(verdicts)
         HOOKS.tell(swept)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.pool.dispatch.notifications import notify
 from tasks_app.pool.flow_control.limits import set_limit
 from tasks_app.runtime.api.groups import create_group
+from tests.factory import claimed_task
 from tests.runtime.bench import Bench
 from tests.runtime.notify.conftest import LISTENERS, until_quiet
 from tests.waiting import until
@@ -48,6 +50,19 @@ def test_a_drain_runs_what_its_own_tasks_create(bench: Bench) -> None:
     bench.drain()
 
     assert bench.sql("SELECT count(*) FROM task_completed") == 6
+
+
+def test_a_drain_runs_what_it_has_rescued(bench: Bench) -> None:
+    """Which is due again only after a random distance, here of up to a second."""
+    bench.succeeding()
+    with bench.engine.begin() as connection:
+        vanished = [
+            int(claimed_task(connection, name="t", lease=timedelta(0)).task_id) for _ in range(9)
+        ]
+
+    bench.drain(lease=0.5)
+
+    assert bench.states(vanished) == ["SUCCEEDED"] * 9
 
 
 def test_tasks_run_in_order_of_priority_then_age(bench: Bench) -> None:
