@@ -81,7 +81,7 @@ RUNS = (
         f"{MEETS}[False-async-listen]",
     ),
     mutant(
-        "a loaded library goes on to the next run",
+        "a connection of dblink goes on to the next run",
         "What no look finds is told by its words.",
         DRIVER,
         "self.is_spoiled = self.is_spoiled or stays_in_session(statement)",

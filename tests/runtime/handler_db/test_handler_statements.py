@@ -87,6 +87,7 @@ def test_the_end_as_text_is_refused_and_nothing_stays(bench: Bench, word: str) -
         ("SET lock_timeout = 7", True),
         ("CREATE TEMP TABLE left_behind ()", False),
         ("LOAD 'plpgsql'", False),
+        ("SELECT 1 AS dblink_connect", False),
     ],
 )
 def test_a_connection_is_lent_again_only_as_it_was(
