@@ -6,6 +6,8 @@ wrote, gives back what others could run, and repeats every pending write until i
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -113,7 +115,7 @@ class Housekeeper:
         try:
             self._slot.beat()
             if self._identity.orphaned:
-                self._inflight.stop()
+                self._end_as_orphan()
             for duty in self._duties:
                 if time.monotonic() < self._put_off.get(duty, 0.0):
                     continue
@@ -137,6 +139,18 @@ class Housekeeper:
         finally:
             self._inflight.wake.wait(nap_s)
             self._inflight.wake.clear()
+
+    def _end_as_orphan(self) -> None:
+        """Claim nothing more; the parent is gone, who would kill us at a hard limit."""
+        self._inflight.stop()
+        now = time.monotonic()
+        for run in self._inflight.running():
+            if run.hard_timeout_s is not None and now > run.since + run.hard_timeout_s:
+                log.error(
+                    "process %s has lost its parent and kills itself: task %s (%s) ran past its "
+                    "hard limit", os.getpid(), run.task.task_id, run.task.name,
+                )  # fmt: skip
+                os.kill(os.getpid(), signal.SIGKILL)
 
     def next_nap_s(self) -> float:
         waited = self._inflight.oldest_finished_s()

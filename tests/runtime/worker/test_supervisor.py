@@ -169,3 +169,16 @@ def test_children_end_by_themselves_when_their_parent_is_killed(bench: Bench) ->
     assert psutil.wait_procs(orphans, 30)[1] == []
     assert bench.states(running) == ["SUCCEEDED"] * 2
     assert bench.sql(LIVE) == 0
+
+
+def test_an_orphan_does_not_outlive_the_hard_limit_of_its_task(bench: Bench) -> None:
+    task_id = bench.create("hang")
+    parent = work(bench, "-c", "1")
+    until(lambda: bench.state(task_id) == "RUNNING", 30)
+    (orphan,) = children(parent)
+
+    parent.kill()
+    parent.wait()
+
+    assert psutil.wait_procs([orphan], 30)[1] == []
+    assert bench.state(task_id) == "RUNNING"  # until its lease is over
