@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
+from tasks_app.domain.config.refusals import OF_ONE_ROW
 from tasks_app.domain.config.unreachable import TOO_MANY
 
 _MARK = "_tasks_app_ours"
@@ -37,10 +38,7 @@ _REACTIONS = {
     "25006": Remedy.SPARE,  # read only: after a failover we talk to the wrong server
     "53100": Remedy.SPARE,  # its disk is full
     "53300": Remedy.SPARE,  # too many connections
-    "22": Remedy.REPLACE,
-    "23": Remedy.REPLACE,
-    "54": Remedy.REPLACE,  # beyond a limit of PostgreSQL's
-    "P0001": Remedy.REPLACE,  # a trigger of theirs raises
+    **dict.fromkeys(OF_ONE_ROW, Remedy.REPLACE),
 }
 
 
