@@ -27,17 +27,15 @@ def due_tasks(connection: Connection, settings: Settings) -> list[Finding]:
     """Ask the four below, of one reading: of 100,000 due tasks it takes a tenth of a second."""
     due = diagnostics.due_work(connection)
     return [
-        finding
-        for check in (reach, elsewhere, shared, waiting)
-        for finding in check(connection, settings, due)
+        *reach(connection, settings, due),
+        *elsewhere(connection, due),
+        *shared(connection, settings, due),
+        *waiting(connection, settings, due),
     ]
 
 
-def reach(
-    connection: Connection, settings: Settings, due: list[DueWork] | None = None
-) -> list[Finding]:
+def reach(connection: Connection, settings: Settings, due: list[DueWork]) -> list[Finding]:
     """Does a live worker of its queue know every due task?"""
-    due = diagnostics.due_work(connection) if due is None else due
     known = heartbeats.known_names(connection, settings.lease)
     if not due and not known:
         return []
@@ -69,14 +67,11 @@ def reach(
     return findings or [ok("queues", "every task that is due has a worker that knows it")]
 
 
-def elsewhere(
-    connection: Connection, _settings: Settings, due: list[DueWork] | None = None
-) -> list[Finding]:
+def elsewhere(connection: Connection, due: list[DueWork]) -> list[Finding]:
     """Do tasks lie in another queue than that of their handler, past its pause?
 
     A producer may have said so, or it did not know the handler, as SQL does not.
     """
-    due = diagnostics.due_work(connection) if due is None else due
     still = standing_still(connection)
     findings = []
     for each in due:
@@ -94,15 +89,12 @@ def elsewhere(
     return findings
 
 
-def shared(
-    connection: Connection, settings: Settings, due: list[DueWork] | None = None
-) -> list[Finding]:
+def shared(connection: Connection, settings: Settings, due: list[DueWork]) -> list[Finding]:
     """Do workers that know different handlers serve the same queue?
 
     A worker reports its handlers, not the queue of each: only due tasks show that some wait for
     another worker. Without any it is no warning.
     """
-    due = diagnostics.due_work(connection) if due is None else due
     known: dict[str, list[set[str]]] = {}
     for worker in heartbeats.live(connection, settings.lease):
         for queue in worker.queues:
@@ -123,11 +115,8 @@ def shared(
     return findings
 
 
-def waiting(
-    connection: Connection, settings: Settings, found: list[DueWork] | None = None
-) -> list[Finding]:
+def waiting(connection: Connection, settings: Settings, found: list[DueWork]) -> list[Finding]:
     """How long do due tasks wait that could run?"""
-    found = diagnostics.due_work(connection) if found is None else found
     runs = what_runs(connection, settings)
     due = [each for each in found if runs(each.queue, each.name)]
     if not due:
