@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 from random import uniform
-from typing import Any
 
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
@@ -81,10 +80,9 @@ def is_lock_limit(error: BaseException) -> bool:
 
 def _is_said_by(function: str, state: str, error: BaseException) -> bool:
     """Whether that function of the server raised it: texts are translated."""
-    origin: Any = getattr(error, "orig", None) or error.__cause__ or error
-    if getattr(origin, "sqlstate", None) != state:
-        return False
-    return bool(origin.diag.source_function == function)
+    origin = getattr(error, "orig", None) or error.__cause__ or error
+    by = getattr(getattr(origin, "diag", None), "source_function", None)
+    return by == function and getattr(origin, "sqlstate", None) == state
 
 
 def is_unanswered(error: BaseException) -> bool:
