@@ -32,6 +32,7 @@ TELL = (
         'why', CAST(:why AS text))
     WHERE name = (SELECT name FROM {LEASE} WHERE name = :name FOR UPDATE SKIP LOCKED)"""),
 )
+_MAY_TELL = text(f"SELECT has_table_privilege('{LEASE}', 'INSERT')")
 _TOLD = text(f"""
     SELECT substr(name, {len(NOTE_OF_REFUSAL) + 1}), notes ->> 'rows', notes ->> 'why', done_at
     FROM {LEASE} WHERE starts_with(name, '{NOTE_OF_REFUSAL}')
@@ -120,12 +121,14 @@ def tell(
     *,
     now: datetime | None = None,
 ) -> None:
-    """Log which rows were refused, and note it for ``doctor``."""
+    """Log which rows were refused, and note it for ``doctor`` if this role may."""
     rows = ", ".join(map(str, names[:MOST_NAMED]))
     if len(names) > MOST_NAMED:
         rows += f" and {len(names) - MOST_NAMED} more"
     why = _why(error)
     log.error("%s is refused by the database: %s (%s)", what, rows, why)
+    if not connection.execute(_MAY_TELL).scalar():
+        return
     for statement in TELL:
         note = {"name": NOTE_OF_REFUSAL + what, "rows": rows, "why": why, "now": now}
         connection.execute(statement, note)
