@@ -20,6 +20,7 @@ from tasks_app.pool.runs.rescue import rescue_expired
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.runtime.api.tasks import cancel_task
 from tasks_app.runtime.execution import late_commits
+from tasks_app.runtime.execution.runner import Runner
 from tasks_app.runtime.handler_db.deadline import in_time
 from tests.factory import claimed_task, ending
 from tests.runtime.bench import Bench
@@ -287,6 +288,28 @@ def test_outcomes_that_a_dead_database_left_are_not_asked_for_again_at_once(
     child.settler.flush_quietly()
 
     assert not child.settler.cut_short
+
+
+def test_an_outcome_that_is_to_end_alone_goes_back_if_that_breaks(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes_one(bench)
+    child = bench.child(start=False)
+    with bench.engine.begin() as connection:
+        task = claimed_task(connection)
+    outcome = ending(task, Event.SUCCEED)._replace(writes=((INSERT, (1, "")),), task=task)
+    child.inflight.collect(outcome)
+    child.inflight.refuse(outcome)
+
+    def breaks(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Runner, "attempt", breaks)
+    with pytest.raises(MemoryError):
+        child.executor._write(child.settler.flush_quietly)
+
+    assert child.inflight.running() == []
+    assert [item.fence for item in child.inflight.returning()] == [task.fence]
 
 
 def test_who_has_ended_a_task_is_found_in_its_row(bench: Bench) -> None:
