@@ -443,8 +443,8 @@ locks.list locks.report locks.waits groups.list groups.show notify.status db-sch
 grants encryption.new-key
 """
 NOT_AUDITED = """
-demo up down migrate maintain scan work dashboard create rest errors.fill batch.start notify.install
-notify.remove db-scheduler.install db-scheduler.remove
+demo up down migrate maintain scan work dashboard create rest errors.fill batch.start
+batch.rebalance notify.install notify.remove db-scheduler.install db-scheduler.remove
 """
 
 
