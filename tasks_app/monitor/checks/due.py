@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 
 from sqlalchemy import Connection
@@ -11,6 +10,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.explain.words import rough
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.flow_control.circuit_breaker import BreakerState
+from tasks_app.domain.spelling import similar
 from tasks_app.pool.flow_control import breaker
 from tasks_app.pool.fragments.availability import standing_still
 from tasks_app.pool.operations import diagnostics
@@ -60,8 +60,7 @@ def reach(connection: Connection, settings: Settings, due: list[DueWork]) -> lis
             advice = f"Workers of {', '.join(where)} do: one of them must serve {each.queue}, too."
         else:
             fact = f"{each.number} due for {each.name}, known to no worker"
-            near = difflib.get_close_matches(each.name, everybody, 3)
-            fact += f"; similar: {', '.join(near)}" if near else ""
+            fact += similar(each.name, everybody)
             advice = "Name its module in the TASKS_APP_IMPORTS of a worker."
         findings.append(fail("handlers", fact, advice))
     return findings or [ok("queues", "every task that is due has a worker that knows it")]
