@@ -4,8 +4,8 @@ from __future__ import annotations
 
 NOT_GRANTED = "42501"
 """SQLSTATE: insufficient privilege."""
-OF_ONE_ROW = ("22", "23", "54", "P0001")
-"""SQLSTATEs: its data, a constraint, a limit of PostgreSQL's, and what a trigger of theirs raises.
+OF_ONE_ROW = ("22", "23", "54", "P0")
+"""SQLSTATEs: its data, a constraint, a limit of PostgreSQL's, and what PL/pgSQL of theirs raises.
 They would come again, whoever tries."""
 MAY_NOT = (
     "This database role may not do that. The owner of the tables gives it what it needs: "

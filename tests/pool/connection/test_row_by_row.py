@@ -230,6 +230,19 @@ def test_many_refused_rows_are_a_line_and_a_note(
     assert refusals(connection, now=NOON + timedelta(hours=2)) == []
 
 
+def test_whatever_a_trigger_raises_is_of_one_row(connection: Connection) -> None:
+    """As ASSERT does, and SELECT INTO STRICT."""
+    for ends in ("ASSERT false", "RAISE no_data_found", "RAISE 'no'"):
+
+        def refuse(_rows: Sequence[int], ends: str = ends) -> None:
+            connection.exec_driver_sql(f"DO $$ BEGIN {ends}; END $$")
+
+        assert row_by_row(connection, [1], refuse, ends, now=NOON) == []
+
+    whys = [each.why for each in refusals(connection, now=NOON)]
+    assert sorted(whys) == ["AssertFailure P0004", "NoDataFound P0002", "RaiseException P0001"]
+
+
 def test_a_role_that_may_not_note_it_logs_it(
     connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
