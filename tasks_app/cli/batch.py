@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -178,8 +177,7 @@ def partitions(batch_id: int, step: str | None, *, skipped: bool, json_: bool) -
 
 def _known(view: BatchView | None, batch_id: int) -> BatchView:
     if view is None:
-        click.echo(f"There is no batch {batch_id}. Run: tasks-app batch list", err=True)
-        sys.exit(1)
+        output.refuse(f"There is no batch {batch_id}. Run: tasks-app batch list")
     return view
 
 

@@ -78,7 +78,6 @@ def replan(batch_id: int, step: str, divide: int, *, json_: bool) -> None:
 @click.argument("column")
 @click.argument("modulus", type=click.IntRange(1, 100_000))
 @click.option("--key", default="id", show_default=True, help="The column whose hash it is.")
-@as_why
 @output.as_json
 def rebalance(table: str, column: str, modulus: int, key: str, *, json_: bool) -> None:
     """Compute the bucket COLUMN of TABLE anew, by MODULUS.

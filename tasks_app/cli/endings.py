@@ -10,6 +10,7 @@ from __future__ import annotations
 import click
 from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, ProgrammingError
 
+from tasks_app.cli.output import say
 from tasks_app.domain.config.refusals import MAY_NOT, NOT_GRANTED, READ_ONLY
 from tasks_app.domain.config.unreachable import why_unreachable
 from tasks_app.domain.errors import (
@@ -42,7 +43,7 @@ def ending(error: BaseException) -> int | None:
     if said is None:
         return None
     message, status = said
-    click.echo(message, err=True)
+    say(message, err=True)
     return status
 
 

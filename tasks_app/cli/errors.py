@@ -66,7 +66,7 @@ def errors(ctx: click.Context, /, *, wide: bool, json_: bool, **filters: Any) ->
         some = (
             f"more than {MOST_WITHOUT} tasks" if without > MOST_WITHOUT else count(without, "task")
         )
-        click.echo(f"Left out: {some} without a fingerprint. Run: tasks-app errors fill", err=True)
+        output.say(f"Left out: {some} without a fingerprint. Run: tasks-app errors fill", err=True)
 
 
 @errors.command()
@@ -147,7 +147,7 @@ def requeue(
             elif stage.going:
                 click.echo(f"Stopped: {count(stage.going, 'task')} had not ended.", err=True)
             if done.more and (failed or first):
-                click.echo(f"To go on: tasks-app rest {done.token}")
+                output.say(f"To go on: tasks-app rest {done.token}")
     if json_:
         output.print_json(told)
     sys.exit(NO if failed else 0)

@@ -73,7 +73,7 @@ def show(group_id: int, *, json_: bool) -> None:
     )
     if bad:
         output.print_table(("id", "state", "error"), [(e.task_id, e.state, e.error) for e in bad])
-    click.echo(f"All members: tasks-app list --group {found.id}")
+    output.say(f"All members: tasks-app list --group {found.id}")
 
 
 @groups.command()

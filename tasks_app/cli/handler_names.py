@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import click
-
+from tasks_app.cli.output import say
 from tasks_app.domain.spelling import nearest
 from tasks_app.runtime.handlers.registry import HANDLERS
 
@@ -14,6 +13,6 @@ def hint_at_name(name: str, undo: str, *, queue: str = "") -> None:
         return
     told = f"TASKS_APP_IMPORTS has no handler {name}"
     if near := nearest(name, HANDLERS.names):
-        click.echo(f"{told}, but {near}. If that was meant, {undo}.", err=True)
+        say(f"{told}, but {near}. If that was meant, {undo}.", err=True)
     elif queue:
-        click.echo(f"{told}, so its queue is {queue}. To choose another: --queue", err=True)
+        say(f"{told}, so its queue is {queue}. To choose another: --queue", err=True)

@@ -17,6 +17,7 @@ from tasks_app.domain.explain.words import distance, exact
 from tasks_app.domain.tasks.error_text import printable
 
 GAP, INDENT = "  ", "    "
+NONE = "There are none."
 NARROWEST = 8
 """What a cell may be cut to: a narrower one would say nothing."""
 
@@ -68,7 +69,7 @@ def lay_out(
     A column without any value is left out. Only the columns in ``cut`` are cut.
     """
     if not rows:
-        yield "None."
+        yield NONE
         return
     used = [n for n in range(len(columns)) if not n or any(row[n] for row in rows)]
     table = [

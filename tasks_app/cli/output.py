@@ -40,27 +40,34 @@ def print_json(value: Any) -> None:
     click.echo(printable_json(text))
 
 
-def as_here(finding: Finding) -> Finding:
-    """Return it with our commands as one types them here: in Django they are ``manage.py``'s."""
+def as_here(words: str) -> str:
+    """Return them with our commands as one types them here: in Django they are ``manage.py``'s."""
     context = click.get_current_context(silent=True)
     program = (context.find_root().info_name or "") if context else ""
     if not program.endswith("tasks_app"):
-        return finding
-    fact, advice = (
-        re.sub(r"\btasks-app(?= [a-z])", "python manage.py tasks_app", text)
-        for text in (finding.fact, finding.advice)
-    )
+        return words
+    return re.sub(r"\btasks-app(?= [a-z])", "python manage.py tasks_app", words)
+
+
+def found_here(finding: Finding) -> Finding:
+    """Do the same for a finding."""
+    fact, advice = as_here(finding.fact), as_here(finding.advice)
     return dataclasses.replace(finding, fact=fact, advice=advice)
+
+
+def say(words: str, *, err: bool = False) -> None:
+    """Print words that may name a command of ours."""
+    click.echo(as_here(words), err=err)
 
 
 def answer(words: str, value: Any, *, json_: bool) -> None:
     """Print what a command did: words for people, or one JSON document."""
-    print_json(value) if json_ else click.echo(words)
+    print_json(value) if json_ else say(words)
 
 
 def refuse(words: str) -> NoReturn:
     """Say on stderr why the answer is no, and exit with 1."""
-    click.echo(words, err=True)
+    say(words, err=True)
     sys.exit(NO)
 
 
@@ -68,12 +75,7 @@ def print_list(
     found: Sequence[T], columns: Sequence[str], line: Callable[[T], Sequence[Any]], *, json_: bool
 ) -> None:
     """Print records as they are for programs, as a table of their ``line`` for people."""
-    if json_:
-        print_json(found)
-    elif found:
-        print_table(columns, map(line, found))
-    else:
-        click.echo("There are none.")
+    print_json(found) if json_ else print_table(columns, map(line, found))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -81,6 +83,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     from rich.cells import chop_cells, set_cell_size  # noqa: PLC0415  `work` runs without rich
 
     table = [list(columns), *([cell(value) for value in row] for row in rows)]
+    if len(table) == 1:
+        click.echo(listing.NONE)
+        return
     widths = listing.fitting(table, [name not in ("id", "state") for name in columns])
     lines = []
     for cells in table:

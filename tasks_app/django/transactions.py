@@ -194,11 +194,13 @@ class DjangoTransaction:
             self._plain.write(*self._writes.pop(0))
 
     def _carry_out_writes(self, db: BaseDatabaseWrapper) -> None:
+        """Send them, and take out those that were sent: who swallows an error meets it again."""
         while self._writes:
-            write = self._writes.pop(0)
+            write = self._writes[0]
             keeps, self._keeps = self._keeps or keeps_something(write.query), True
             write.send(db.connection.cursor())
             self._keeps = keeps
+            del self._writes[0]
 
     def _usable(self, if_nested: str) -> BaseDatabaseWrapper:
         db = self._db

@@ -24,9 +24,19 @@ ELSEWHERE = {
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that is most like it; None: none is."""
+    return next(iter(_near(word, known)), None)
+
+
+def similar(word: str, known: Iterable[str]) -> str:
+    """Return a clause such as ``; similar: mail.send``; empty: none of them is like it."""
+    near = _near(word, known)
+    return f"; similar: {', '.join(near)}" if near else ""
+
+
+def _near(word: str, known: Iterable[str]) -> list[str]:
     import difflib  # noqa: PLC0415  only for what is wrong
 
-    return next(iter(difflib.get_close_matches(word, sorted(known), 1)), None)
+    return difflib.get_close_matches(word, sorted(known))
 
 
 def meant(word: str, known: Collection[str]) -> str:

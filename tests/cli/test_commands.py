@@ -376,9 +376,26 @@ def test_prune_says_what_had_to_stay(shell: Shell, engine: Engine) -> None:
 
 
 def test_a_list_of_nothing_says_so(shell: Shell) -> None:
-    lists = (("audit",), ("schedules", "list"), ("batch", "list"))
+    nouns = ("schedules", "batch", "queues", "limits", "breakers")
+    lists = (("audit",), ("stats",), *((noun, "list") for noun in nouns))
 
-    assert [shell(*command).stdout for command in lists] == ["None.\n"] * len(lists)
+    assert [shell(*command).stdout for command in lists] == ["There are none.\n"] * len(lists)
+
+
+def test_in_django_what_to_run_is_typed_as_there(
+    shell: Shell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = (("batch", "show", "7"), ("limits", "remove", "key", "x"))
+    for command in commands:
+        with pytest.raises(SystemExit):
+            group(args=command, prog_name="manage.py tasks_app")
+
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition(" Run: ")[2] for line in told] == [
+        "python manage.py tasks_app batch list",
+        "python manage.py tasks_app limits list",
+    ]
+    assert "Run: tasks-app batch list" in shell("batch", "show", "7").stderr
 
 
 def test_a_misspelt_name_is_created_with_a_hint(shell: Shell) -> None:
@@ -426,8 +443,8 @@ locks.list locks.report locks.waits groups.list groups.show notify.status db-sch
 grants encryption.new-key
 """
 NOT_AUDITED = """
-demo up down migrate maintain scan work dashboard create rest errors.fill batch.start notify.install
-notify.remove db-scheduler.install db-scheduler.remove
+demo up down migrate maintain scan work dashboard create rest errors.fill batch.start
+batch.rebalance notify.install notify.remove db-scheduler.install db-scheduler.remove
 """
 
 

@@ -177,9 +177,26 @@ def writes_through_both(ctx: Any) -> None:
     ctx.connection.execute(text("INSERT INTO effect (task_id) VALUES (:id)"), {"id": ctx.task_id})
 
 
+def swallows_a_refused_write(ctx: Any) -> None:
+    orders().create(task_id=ctx.task_id)
+    ctx.write("SET ROLE pg_monitor")
+    with suppress(RuntimeError):
+        ctx.commit()
+
+
+def swallows_the_end_of_its_transaction(ctx: Any) -> None:
+    ctx.write(f"/*{20_000 * chr(45)}*/ ROLLBACK AND CHAIN")
+    ctx.write("INSERT INTO effect (task_id) VALUES (%s)", (ctx.task_id,))
+    orders().create(task_id=ctx.task_id)
+    with suppress(Exception):
+        ctx.commit()
+
+
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
+        (swallows_a_refused_write, "one statement that writes"),
+        (swallows_the_end_of_its_transaction, "ended the transaction"),
         (swallows, "swallowed a database error"),
         (leaves_a_broken_block, "swallowed a database error"),
         (sets_rollback, "set_rollback"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from tasks_app import acancel_task, acreate_task, acreate_tasks, create_task
+from tasks_app.runtime.handler_db import handler_sessions
 from tests.cases import in_one_test
 from tests.runtime.bench import EFFECT, Bench, effect
 from tests.runtime.effects import (  # noqa: F401  fixtures
@@ -296,6 +298,28 @@ def test_what_is_awaited_or_closed_in_time_is_not_forgotten(bench: Bench) -> Non
     bench.drain()
 
     assert bench.state(task_id) == "SUCCEEDED"
+
+
+def test_thousands_that_are_made_at_once_are_not_looked_at_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[Any] = []
+    known = handler_sessions.inspect.getcoroutinestate
+
+    async def made() -> None: ...
+
+    def state(each: Any) -> str:
+        looks.append(each)
+        return known(each)
+
+    monkeypatch.setattr(handler_sessions.inspect, "getcoroutinestate", state)
+    coroutines = handler_sessions.MadeCoroutines()
+
+    for _ in range(2_000):
+        coroutines.note(made(), sys._getframe())
+
+    assert coroutines.end() is not None
+    assert len(looks) < 10_000
 
 
 class TestWithoutASession:

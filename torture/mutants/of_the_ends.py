@@ -417,7 +417,7 @@ ENDS_OF_RUNS = (
         "what was begun ahead stays open",
         "No session waits in a transaction for a run that does not come.",
         "tasks_app/runtime/execution/fast_path.py",
-        "            self._runner.rest()\n",
+        "                self._runner.rest()\n",
         "",
         "tests/runtime/handler_db/test_handler_connections.py::"
         "test_a_transaction_that_was_begun_ahead_is_ended_when_no_run_uses_it",

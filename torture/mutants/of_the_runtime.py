@@ -45,7 +45,7 @@ RUNTIME = (
         "a lane that breaks keeps its run",
         "Whoever carries out a run leaves it, by whatever way.",
         "tasks_app/runtime/execution/fast_path.py",
-        "self._inflight.leave(current[0])",
+        "self._inflight.leave(run)",
         "pass",
         "tests/runtime/execution/test_thread_pool.py::"
         "test_whichever_way_a_run_is_left_it_ends_or_goes_back",

@@ -65,7 +65,7 @@ def _examine() -> list[Finding]:
     from tasks_app.runtime.handler_db.driver_internals import examine as examine_drivers  # noqa: PLC0415
 
     found = [*_settings(given), *examine_drivers(), *examine(given)]
-    return [output.as_here(finding) for finding in (*found, *_celery(given))]
+    return [output.found_here(finding) for finding in (*found, *_celery(given))]
 
 
 def _settings(given: Settings) -> list[Finding]:

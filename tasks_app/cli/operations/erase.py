@@ -73,6 +73,6 @@ def _print(receipt: Receipt, *, preview: bool) -> None:
         groups = count(receipt.callbacks, "group")
         click.echo(f"{groups} left, still to call such a task: --cancel", err=True)
     for name in receipt.schedules:
-        click.echo(f"schedule {name} makes such tasks: tasks-app schedules remove {name}", err=True)
+        output.say(f"schedule {name} makes such tasks: tasks-app schedules remove {name}", err=True)
     for bulk in receipt.open_bulks:
-        click.echo(f"bulk {bulk} goes on, its lines were left: tasks-app rest {bulk}", err=True)
+        output.say(f"bulk {bulk} goes on, its lines were left: tasks-app rest {bulk}", err=True)

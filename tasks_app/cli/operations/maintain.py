@@ -45,7 +45,7 @@ def maintain(*, reindex: bool, indexes: tuple[str, ...], all_: bool, json_: bool
         found = sizes(connection)
     shown = found if all_ else [size for size in found[:SHOWN] if size.wasted >= WORTH_SHOWING]
     if not (shown or json_):
-        click.echo("Nothing wastes a megabyte. To list all: tasks-app maintain --all")
+        output.say("Nothing wastes a megabyte. To list all: tasks-app maintain --all")
         return
     columns = ("name", "table", "kind", "bytes", "if written anew", "wasted")
     output.print_list(shown, columns, _line, json_=json_)
@@ -69,7 +69,7 @@ def _reindex(indexes: tuple[str, ...], *, json_: bool) -> None:
         none = "" if result.done or result.in_use else " None wastes more than half and 10 MB."
         click.echo(f"{count(len(result.done), 'index')} written anew.{none}")
     for name in result.in_use:
-        click.echo(
+        output.say(
             f"{name} stays: a transaction is open for long. tasks-app doctor names it. "
             "Then try again.",
             err=True,

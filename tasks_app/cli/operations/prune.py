@@ -61,7 +61,7 @@ def _print(pruned: Pruned) -> None:
     if pruned.batches:
         click.echo(f"{count(pruned.batches, 'batch instance')} deleted, with all partitions")
     for name in pruned.in_use:
-        click.echo(
+        output.say(
             f"{name} is in use and stays. Who holds it: tasks-app doctor. Then try again.", err=True
         )
     if pruned.not_ours:

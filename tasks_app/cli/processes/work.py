@@ -176,7 +176,8 @@ def _run_child(
 
 
 def _end(status: int) -> None:
-    alive = [each.name for each in threading.enumerate() if not each.daemon]
+    main = threading.main_thread()  # which waits for the others
+    alive = [each.name for each in threading.enumerate() if not (each.daemon or each is main)]
     log.warning("ended, although these threads did not: %s", ", ".join(alive))
     os._exit(status)
 

@@ -163,8 +163,8 @@ def _tell(done: Foreseen | Done, *, json_: bool) -> NoReturn:
         alone = "it is" if len(ids) == 1 else "they are"
         click.echo(f"{len(ids)} left as {alone}, {reason}: {_ids(ids)}", err=True)
     if isinstance(done, Done) and done.more:
-        click.echo(f"How these went: tasks-app audit {done.token}")
-        click.echo(f"To go on: tasks-app rest {done.token}")
+        output.say(f"How these went: tasks-app audit {done.token}")
+        output.say(f"To go on: tasks-app rest {done.token}")
     sys.exit(NO if done.left_out else 0)
 
 

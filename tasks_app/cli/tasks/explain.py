@@ -29,7 +29,7 @@ def explain(task_id: int, *, json_: bool) -> None:
     """
     with transaction() as connection:
         explanation = explain_task(connection, task_id, settings=settings())
-    here = tuple(map(output.as_here, explanation.findings))
+    here = tuple(map(output.found_here, explanation.findings))
     explanation = replace(explanation, findings=here)
     if json_:
         output.print_json(explanation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any
@@ -15,6 +15,7 @@ from pydantic import BaseModel, RootModel, ValidationError
 from tasks_app.domain.errors import InvalidJobError
 from tasks_app.domain.tasks.payload import encode_object
 from tasks_app.domain.tasks.payload_checks import dump_model
+from tasks_app.domain.tasks.payload_losses import check_read_back
 from tasks_app.domain.tasks.payload_type import explain
 
 LONGEST_PARAMS = 16 * 1024
@@ -30,21 +31,29 @@ def checked_params(
     """Return the parameters as plain JSON, defaults filled in.
 
     Raises:
-        InvalidJobError: they do not fit the job's model, or are not JSON.
+        InvalidJobError: they do not fit the job's model, as given or as read from what is stored.
+        InvalidTaskError: they are not JSON, or would be read as others.
     """
     plain: Any = {} if given is None else given
     if model is not None:
-        try:
-            foreign = isinstance(plain, BaseModel) and not isinstance(plain, model)
-            plain = model.model_validate(plain.model_dump() if foreign else plain)
-        except ValidationError as error:
-            path, problem = explain(error)
-            where = path.replace("payload", "params", 1)
-            raise InvalidJobError(f"{where} of job {job} {problem}.") from None
-    if model is None and plain and not isinstance(plain, Mapping | BaseModel):
+        foreign = isinstance(plain, BaseModel) and not isinstance(plain, model)
+        plain = _checked(job, model.model_validate, plain.model_dump() if foreign else plain)
+    elif plain and not isinstance(plain, Mapping | BaseModel):
         raise InvalidJobError(f"params of job {job} are no dict. Give a dict or a pydantic model.")
-    params: dict[str, Any] = json.loads(encode_object(plain, "params", LONGEST_PARAMS))
+    text = encode_object(plain, "params", LONGEST_PARAMS)
+    if model is not None:
+        check_read_back(plain, _checked(job, model.model_validate_json, text), "params")
+    params: dict[str, Any] = json.loads(text)
     return params
+
+
+def _checked(job: str, check: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return check(value)
+    except ValidationError as error:
+        path, problem = explain(error)
+        where = path.replace("payload", "params", 1)
+        raise InvalidJobError(f"{where} of job {job} {problem}.") from None
 
 
 def identity(

@@ -16,7 +16,7 @@ class RunBy(StrEnum):
     @property
     def scanner(self) -> str:
         """What looks for due tasks, to be started."""
-        return _SCANNERS[self]
+        return self._of("beat (celery -A tasks_app beat) and a worker", "tasks-app work", ", or ")
 
     @property
     def start_scan(self) -> str:
@@ -26,12 +26,7 @@ class RunBy(StrEnum):
         """Say how, for this queue or for those of the handlers."""
         celery = f"celery -A tasks_app worker -E{queue and f' -Q {queue}'}"
         work = f"tasks-app work{queue and f' -q {queue}'}"
-        either = f"{celery}, or without a broker: {work}"
-        return "Start one: " + {self.CELERY: celery, self.WORK: work}.get(self, either)
+        return f"Start one: {self._of(celery, work, ', or without a broker: ')}"
 
-
-_SCANNERS = {
-    RunBy.CELERY: "beat (celery -A tasks_app beat) and a worker",
-    RunBy.WORK: "tasks-app work",
-    RunBy.EITHER: "beat (celery -A tasks_app beat) and a worker, or tasks-app work",
-}
+    def _of(self, celery: str, work: str, between: str) -> str:
+        return {self.CELERY: celery, self.WORK: work}.get(self, f"{celery}{between}{work}")

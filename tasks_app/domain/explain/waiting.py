@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-
 from tasks_app.domain.explain.facts import StoredRow, TaskFacts
 from tasks_app.domain.explain.words import count, when
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerState
+from tasks_app.domain.spelling import similar
 from tasks_app.domain.tasks.states import Event
 
 _LEAST = 2
@@ -188,14 +187,12 @@ def no_handler(facts: TaskFacts) -> Finding | None:
     row, service = facts.waiting, facts.service
     if row is None or not service.children or service.knowing:
         return None
-    near = difflib.get_close_matches(row.name, service.names, 3)
-    hint = f"; similar: {', '.join(near)}" if near else ""
     serve = (
         "1 live child serves"
         if service.children == 1
         else f"{service.children} live children serve"
     )
-    fact = f"{serve} {row.queue}, none knows {row.name}{hint}"
+    fact = f"{serve} {row.queue}, none knows {row.name}{similar(row.name, service.names)}"
     if service.elsewhere:
         advice = f"Its handler lives in workers of {', '.join(service.elsewhere)}: one of them "
         return fail("no handler", fact, f"{advice}must serve {row.queue}, too.")

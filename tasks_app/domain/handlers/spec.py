@@ -80,9 +80,9 @@ class HandlerSpec:
             pydantic.ValidationError: the payload does not fit what the handler takes.
             UnreadableTaskError: it cannot be read, or as :meth:`PayloadType.read`.
         """
-        return (
-            decode(text, "payload") if self.payload_type is None else self.payload_type.read(text)
-        )
+        if self.payload_type is None:
+            return decode(text, "payload")
+        return self.payload_type.read(text)
 
     def stored(self, payload: Any, limit: int) -> str:
         """Return the JSON text of a payload, as the handler can read it.

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
-from itertools import islice
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -93,8 +92,8 @@ class DaysOffMoved:
             following = self.timing.next_after(_at(target + _DAY, time(), self.zone) - _TICK)
             if following is None:
                 return None
-            day = max(target + _DAY, following.astimezone(self.zone).date() - _DAY)  # a gap may
-            # have moved it over midnight
+            # A gap may have moved it over midnight.
+            day = max(target + _DAY, following.astimezone(self.zone).date() - _DAY)
         return None
 
     def explain(self) -> str:
@@ -112,15 +111,17 @@ class DaysOffMoved:
         """Return the first instant on this working day that is after ``instant``."""
         local = instant.astimezone(self.zone)
         since = local.time() if local.date() == target else time()
-        found, day = list[datetime](), target
+        found, day = [self._shown_again(target, instant)], target
         while day == target or self._is_off(day):
-            found += islice((at for at in self._from(day, target, since) if at > instant), 1)
+            found.append(next((at for at in self._from(day, target, since) if at > instant), None))
             day -= _DAY
+        return min(filter(None, found), default=None)
+
+    def _shown_again(self, target: date, instant: datetime) -> datetime | None:
+        """Return the next instant if the clock shows it a second time: it may fire twice."""
         again = self.timing.next_after(instant)
-        if again is not None:  # what is shown twice may fire twice
-            hands = again.astimezone(self.zone)
-            found += [again] * (hands.fold == 1 and hands.date() == target)
-        return min(found, default=None)
+        hands = again and again.astimezone(self.zone)
+        return again if hands and hands.fold == 1 and hands.date() == target else None
 
     def _from(self, day: date, target: date, since: time) -> Iterator[datetime]:
         """Yield the instants of a day from this time on, as they are on ``target``."""
@@ -130,11 +131,8 @@ class DaysOffMoved:
             return
         at = self.timing.next_after(_at(day, since, self.zone) - _TICK)
         while at is not None and (hands := at.astimezone(self.zone)).date() == day:
-            yield (
-                at
-                if day == target
-                else first_shown(datetime.combine(target, hands.time()), self.zone)
-            )
+            moved = first_shown(datetime.combine(target, hands.time()), self.zone)
+            yield at if day == target else moved
             at = self.timing.next_after(at)
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from tasks_app.domain.tasks.run import Cause
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import TracebackType
 
 LONGEST_KIND = 200
@@ -63,13 +62,13 @@ def primary(text: str, error: BaseException) -> str:
     return text
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, its causes, and what was being handled when it was raised."""
-    found: list[BaseException] = [error]
+def _chain(error: BaseException) -> list[BaseException]:
+    """Return an error, its causes, and what was being handled when it was raised."""
+    found = [error]
     for each in found:  # which grows
         behind = (_CAUSE.__get__(each), _CONTEXT.__get__(each), *getattr(each, "exceptions", ()))
         found += [one for one in behind if one is not None and one not in found]
-    return iter(found)
+    return found
 
 
 def brief(error: BaseException) -> str:

@@ -49,8 +49,6 @@ def check_read_back(given: Any, back: Any, path: str) -> None:
     Raises:
         InvalidTaskError: with the path of the first value that is not.
     """
-    if given == back:
-        return
     found = next(_changed(given, back, path), None)
     if found is not None:
         raise InvalidTaskError(
@@ -64,10 +62,8 @@ def _changed(given: Any, back: Any, path: str) -> Iterator[str]:
     """Yield the paths of unequal values; what is no field of a type, as private state, is none."""
     if given is back or given == back or (_is_nan(given) and _is_nan(back)):
         return
-    if isinstance(given, list | tuple) and isinstance(back, list | tuple):
-        related = True  # JSON has one kind of list
-    else:
-        related = isinstance(given, type(back)) or isinstance(back, type(given))
+    lists = isinstance(given, list | tuple) and isinstance(back, list | tuple)  # one kind in JSON
+    related = lists or isinstance(given, type(back)) or isinstance(back, type(given))
     mine, its = _parts(given), _parts(back)
     if isinstance(given, datetime) and related and given.tzinfo and back.tzinfo:
         # Between zones Python finds an hour that a clock shows twice unequal to any other.

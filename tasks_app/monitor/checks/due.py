@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 
 from sqlalchemy import Connection
@@ -11,6 +10,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.explain.words import rough
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.flow_control.circuit_breaker import BreakerState
+from tasks_app.domain.spelling import similar
 from tasks_app.pool.flow_control import breaker
 from tasks_app.pool.fragments.availability import standing_still
 from tasks_app.pool.operations import diagnostics
@@ -27,17 +27,15 @@ def due_tasks(connection: Connection, settings: Settings) -> list[Finding]:
     """Ask the four below, of one reading: of 100,000 due tasks it takes a tenth of a second."""
     due = diagnostics.due_work(connection)
     return [
-        finding
-        for check in (reach, elsewhere, shared, waiting)
-        for finding in check(connection, settings, due)
+        *reach(connection, settings, due),
+        *elsewhere(connection, due),
+        *shared(connection, settings, due),
+        *waiting(connection, settings, due),
     ]
 
 
-def reach(
-    connection: Connection, settings: Settings, due: list[DueWork] | None = None
-) -> list[Finding]:
+def reach(connection: Connection, settings: Settings, due: list[DueWork]) -> list[Finding]:
     """Does a live worker of its queue know every due task?"""
-    due = diagnostics.due_work(connection) if due is None else due
     known = heartbeats.known_names(connection, settings.lease)
     if not due and not known:
         return []
@@ -62,21 +60,17 @@ def reach(
             advice = f"Workers of {', '.join(where)} do: one of them must serve {each.queue}, too."
         else:
             fact = f"{each.number} due for {each.name}, known to no worker"
-            near = difflib.get_close_matches(each.name, everybody, 3)
-            fact += f"; similar: {', '.join(near)}" if near else ""
+            fact += similar(each.name, everybody)
             advice = "Name its module in the TASKS_APP_IMPORTS of a worker."
         findings.append(fail("handlers", fact, advice))
     return findings or [ok("queues", "every task that is due has a worker that knows it")]
 
 
-def elsewhere(
-    connection: Connection, _settings: Settings, due: list[DueWork] | None = None
-) -> list[Finding]:
+def elsewhere(connection: Connection, due: list[DueWork]) -> list[Finding]:
     """Do tasks lie in another queue than that of their handler, past its pause?
 
     A producer may have said so, or it did not know the handler, as SQL does not.
     """
-    due = diagnostics.due_work(connection) if due is None else due
     still = standing_still(connection)
     findings = []
     for each in due:
@@ -94,15 +88,12 @@ def elsewhere(
     return findings
 
 
-def shared(
-    connection: Connection, settings: Settings, due: list[DueWork] | None = None
-) -> list[Finding]:
+def shared(connection: Connection, settings: Settings, due: list[DueWork]) -> list[Finding]:
     """Do workers that know different handlers serve the same queue?
 
     A worker reports its handlers, not the queue of each: only due tasks show that some wait for
     another worker. Without any it is no warning.
     """
-    due = diagnostics.due_work(connection) if due is None else due
     known: dict[str, list[set[str]]] = {}
     for worker in heartbeats.live(connection, settings.lease):
         for queue in worker.queues:
@@ -123,11 +114,8 @@ def shared(
     return findings
 
 
-def waiting(
-    connection: Connection, settings: Settings, found: list[DueWork] | None = None
-) -> list[Finding]:
+def waiting(connection: Connection, settings: Settings, found: list[DueWork]) -> list[Finding]:
     """How long do due tasks wait that could run?"""
-    found = diagnostics.due_work(connection) if found is None else found
     runs = what_runs(connection, settings)
     due = [each for each in found if runs(each.queue, each.name)]
     if not due:

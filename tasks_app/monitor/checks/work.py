@@ -117,7 +117,7 @@ def failed(connection: Connection, _settings: Settings) -> list[Finding]:
         (ok if each.known_by else warn)(
             "failed",
             f"{each.number} of {', '.join(each.names[:MOST_NAMED])}: "
-            f"{clean(each.error.splitlines()[0], LONGEST_CAUSE)}",
+            f"{clean(next(iter(each.error.splitlines()), 'without a text'), LONGEST_CAUSE)}",
             f"See: tasks-app errors show {each.fingerprint}",
         )
         for each in causes[:MOST_CAUSES]

@@ -6,12 +6,14 @@ that people keep belong to no instance.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.config.retention import Keep
+from tasks_app.pool.connection.row_by_row import row_by_row
 from tasks_app.pool.retention.prune import ages, too_old
 from tasks_app.pool.tables import BATCH, BATCH_SKIP, NOW, PARTITION, PARTITION_VALUE, PENDING
 
@@ -67,15 +69,19 @@ def too_old_ones(
 def delete_some(connection: Connection, batch_id: int) -> bool | None:
     """Delete some rows of an instance, its own last; True: all are gone, False: more are left.
 
-    None: it is locked, or not over any more.
+    None: it is locked, or not over any more, or the database refuses that.
     """
-    if connection.execute(_HOLD, {"id": batch_id}).first() is None:
-        return None
-    for part in _PARTS:
-        if connection.execute(part, {"id": batch_id, "most": ROWS}).rowcount:
-            return False
-    connection.execute(_DELETE, {"id": batch_id})
-    return True
+
+    def delete(_: Sequence[int]) -> bool | None:
+        if connection.execute(_HOLD, {"id": batch_id}).first() is None:
+            return None
+        for part in _PARTS:
+            if connection.execute(part, {"id": batch_id, "most": ROWS}).rowcount:
+                return False
+        connection.execute(_DELETE, {"id": batch_id})
+        return True
+
+    return next(iter(row_by_row(connection, [batch_id], delete, "pruning of batches")), None)
 
 
 def count_old(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
+from tasks_app.domain.config.refusals import OF_ONE_ROW
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.pool.connection.execute import commits_itself
 from tasks_app.pool.tables import LEASE, NOW
@@ -18,9 +19,6 @@ log = quiet_logger(__name__)
 Row = TypeVar("Row")
 Done = TypeVar("Done")
 
-OF_ONE_ROW = ("22", "23", "54", "P0001")
-"""SQLSTATEs: its data, a constraint, a limit of PostgreSQL's, and what a trigger of theirs raises.
-They would come again, whoever tries."""
 MOST_NAMED = 5
 ROUNDS = 10
 NOTE_OF_REFUSAL = "refused: "
@@ -34,6 +32,7 @@ TELL = (
         'why', CAST(:why AS text))
     WHERE name = (SELECT name FROM {LEASE} WHERE name = :name FOR UPDATE SKIP LOCKED)"""),
 )
+_MAY_TELL = text(f"SELECT has_table_privilege('{LEASE}', 'INSERT')")
 _TOLD = text(f"""
     SELECT substr(name, {len(NOTE_OF_REFUSAL) + 1}), notes ->> 'rows', notes ->> 'why', done_at
     FROM {LEASE} WHERE starts_with(name, '{NOTE_OF_REFUSAL}')
@@ -61,7 +60,6 @@ def row_by_row(
     do: Callable[[Sequence[Row]], Done],
     what: str,
     *,
-    named: Callable[[Row], object] = str,
     left: set[Any] | None = None,
     now: datetime | None = None,
 ) -> list[Done]:
@@ -73,11 +71,46 @@ def row_by_row(
     refused: list[tuple[Row, DBAPIError]] = []
     done = list(_parts(connection, list(rows), do, refused))
     if refused:
-        names = [named(row) for row, _ in refused]
+        names = [_name(row) for row, _ in refused]
         tell(connection, what, names, refused[0][1], now=now)
         if left is not None:
             left.update(names)
     return done
+
+
+def task_by_task(
+    connection: Connection,
+    tasks: Iterable[Row],
+    do: Callable[[Sequence[Row]], Mapping[int, Done]],
+    what: str,
+    *,
+    left: set[int] | None = None,
+    now: datetime | None = None,
+) -> dict[int, Done]:
+    """Do :func:`row_by_row`; return what became of each task."""
+    parts = row_by_row(connection, tasks, do, what, left=left, now=now)
+    return {task_id: done for part in parts for task_id, done in part.items()}
+
+
+def found_task_by_task(
+    connection: Connection,
+    find: TextClause,
+    values: Mapping[str, Any],
+    most: int,
+    do: Callable[[Sequence[int]], Mapping[int, Done]],
+    what: str,
+) -> dict[int, Done]:
+    """Do it for up to ``most`` of what ``find`` yields.
+
+    Those in front may all be such as are refused: then it looks behind them.
+    """
+    for skipped in range(0, ROUNDS * most, most):
+        found = connection.execute(find, {**values, "most": most, "skipped": skipped}).scalars()
+        ids = found.all()
+        done = task_by_task(connection, ids, do, what, now=values["now"])
+        if done or len(ids) < most:
+            return done
+    return {}
 
 
 def tell(
@@ -88,61 +121,27 @@ def tell(
     *,
     now: datetime | None = None,
 ) -> None:
-    """Log which rows were refused, and note it for ``doctor``."""
+    """Log which rows were refused, and note it for ``doctor`` if this role may."""
     rows = ", ".join(map(str, names[:MOST_NAMED]))
     if len(names) > MOST_NAMED:
         rows += f" and {len(names) - MOST_NAMED} more"
     why = _why(error)
     log.error("%s is refused by the database: %s (%s)", what, rows, why)
+    if not connection.execute(_MAY_TELL).scalar():
+        return
     for statement in TELL:
         note = {"name": NOTE_OF_REFUSAL + what, "rows": rows, "why": why, "now": now}
         connection.execute(statement, note)
 
 
-def one_row(connection: Connection, row: Row, do: Callable[[Row], Done], what: str) -> Done | None:
-    """Do it for one; None: it was refused, and stops nobody else."""
-    return next(iter(row_by_row(connection, [row], lambda rows: do(rows[0]), what)), None)
-
-
-def row_by_row_of_many(
-    connection: Connection,
-    find: TextClause,
-    values: Mapping[str, Any],
-    most: int,
-    do: Callable[[Sequence[int]], Mapping[int, Done]],
-    what: str,
-) -> dict[int, Done]:
-    """Do it for up to ``most`` of what ``find`` yields; return what became of each.
-
-    Those in front may all be such as are refused: then it looks behind them.
-    """
-    done: dict[int, Done] = {}
-    for skipped in range(0, ROUNDS * most, most):
-        found = connection.execute(find, {**values, "most": most, "skipped": skipped}).scalars()
-        ids = found.all()
-        for part in row_by_row(connection, ids, do, what, now=values["now"]):
-            done |= part
-        if done or len(ids) < most:
-            break
-    return done
-
-
-def with_care(do: Callable[..., Done]) -> Done:
-    """Do it without care, and if one row is refused, anew with care: row by row.
-
-    For what is done often, each time in a transaction of its own.
-    """
-    try:
-        return do(careful=False)
-    except DBAPIError as error:
-        if not is_of_one_row(error):
-            raise
-        return do(careful=True)
-
-
 def refusals(connection: Connection, *, now: datetime | None = None) -> list[Refusal]:
     """Return what was refused in the last hour, the newest first."""
     return [Refusal(*row) for row in connection.execute(_TOLD, {"now": now})]
+
+
+def _name(row: Any) -> Any:
+    """Return the task's id of a settlement, of a claim's fence or of a row; or what it is."""
+    return getattr(getattr(row, "fence", row), "task_id", row)
 
 
 def _sqlstate(error: DBAPIError) -> str:

@@ -34,7 +34,7 @@ MAINTAIN = table("task_maintain_partitions")
 _PARAMETER = re.compile(r"(?<![:\\]):([a-z_]+)")
 _WHAT = {Event.RESCUE: RESCUES, Event.RELEASE: SWEEPS}
 _OF_ONE_ROW = """data_exception OR integrity_constraint_violation OR program_limit_exceeded
-                OR raise_exception"""
+                OR plpgsql_error"""
 _OVER = (State.SKIPPED, State.EXPIRED, State.CANCELLED, State.FAILED, State.PENDING)
 
 

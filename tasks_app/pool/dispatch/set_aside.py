@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.waiting_reason import WaitingReason
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.connection.row_by_row import row_by_row, row_by_row_of_many
+from tasks_app.pool.connection.row_by_row import found_task_by_task, row_by_row, task_by_task
 from tasks_app.pool.fragments.move_rows import NAMED, SKIP_LOCKED, WITH_ITS_DATE, leave
 from tasks_app.pool.fragments.parked import PARKED_BY_OLD_CODE, UNPARKED
 from tasks_app.pool.statistics.parts import note_moved
@@ -57,8 +57,7 @@ def sweep(
     connection: Connection, ids: Sequence[int], *, now: datetime | None = None
 ) -> dict[int, State]:
     """Move those of ``ids`` that must not run; return where each went."""
-    parts = row_by_row(connection, ids, _mover(connection, now), SWEEPS, now=now)
-    return {task_id: state for part in parts for task_id, state in part.items()}
+    return task_by_task(connection, ids, _mover(connection, now), SWEEPS, now=now)
 
 
 def sweep_all(
@@ -66,7 +65,7 @@ def sweep_all(
 ) -> dict[int, State]:
     """Move up to ``most`` that must not run, wherever they stand; return where each went."""
     move = _mover(connection, now)
-    return row_by_row_of_many(connection, _FIND_BARRED, {"now": now}, most, move, SWEEPS)
+    return found_task_by_task(connection, _FIND_BARRED, {"now": now}, most, move, SWEEPS)
 
 
 def _mover(

@@ -141,17 +141,8 @@ def let_go(
         rows = connection.execute(_NEXT, place).all()
         if not rows:
             break
-        freed += sum(
-            row_by_row(
-                connection,
-                rows,
-                free,
-                "letting go of tasks",
-                named=lambda row: row.task_id,
-                left=refused,
-                now=now,
-            )
-        )
+        parts = row_by_row(connection, rows, free, "letting go of tasks", left=refused, now=now)
+        freed += sum(parts)
     return freed
 
 

@@ -90,7 +90,7 @@ def hold(
     connection.execute(_WAITED_FOR, {**values, "now": now})
     for kind in _PARK:
         of_kind = {i: g.key for g, some in held.items() if g.kind is kind for i in some}
-        _park(connection, GateKind(kind), of_kind, now)
+        _park(connection, kind, of_kind, now)
 
 
 def _park(

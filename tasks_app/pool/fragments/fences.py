@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Sequence
 
-from sqlalchemy import Connection
-
-from tasks_app.domain.tasks.run import Fence, Settlement
-from tasks_app.domain.tasks.states import State
-from tasks_app.pool.connection.row_by_row import row_by_row
+from tasks_app.domain.tasks.run import Fence
 from tasks_app.pool.tables import PENDING
 
 FENCES = """
@@ -40,27 +34,6 @@ def fence_arrays(fences: Sequence[Fence]) -> dict[str, str]:
         "attempts": array(fence.attempt for fence in ordered),
         "tokens": array(_hexes(ordered)),
     }
-
-
-Claim = TypeVar("Claim", Fence, Settlement)
-
-
-def claim_by_claim(
-    connection: Connection,
-    claims: Sequence[Claim],
-    do: Callable[[Sequence[Claim]], dict[int, State]],
-    what: str,
-    left: set[int] | None = None,
-    *,
-    now: datetime | None = None,
-) -> dict[int, State]:
-    """Do :func:`row_by_row`; return where each task went."""
-
-    def named(claim: Fence | Settlement) -> int:
-        return (claim.fence if isinstance(claim, Settlement) else claim).task_id
-
-    parts = row_by_row(connection, claims, do, what, named=named, left=left, now=now)
-    return {task_id: state for part in parts for task_id, state in part.items()}
 
 
 def _hexes(fences: Iterable[Fence]) -> Iterator[str]:

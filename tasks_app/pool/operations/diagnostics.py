@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import NamedTuple
 
 from sqlalchemy import Connection, text
@@ -129,7 +129,7 @@ _BEYOND = text(f"""
 _LONG = text(f"""
     SELECT p.id, p.name, {NOW} - p.started_at AS ran FROM {PENDING} p
     WHERE p.state = '{State.RUNNING}' AND p.started_at < {NOW} - CAST(:longer AS interval)
-    ORDER BY p.started_at, p.id LIMIT :most
+    ORDER BY p.started_at, p.id LIMIT 1000
 """)
 
 
@@ -234,11 +234,9 @@ def beyond_lease(connection: Connection) -> tuple[int, timedelta]:
     return row.number, row.since or timedelta(0)
 
 
-def long_runs(
-    connection: Connection, longer: timedelta, most: int = 1_000, *, now: datetime | None = None
-) -> list[LongRun]:
+def long_runs(connection: Connection, longer: timedelta) -> list[LongRun]:
     """Return runs that have taken longer by now, the longest first."""
-    values = {"longer": longer, "most": most, "now": now}
+    values = {"longer": longer, "now": None}
     return [LongRun(*row) for row in connection.execute(_LONG, values)]
 
 

@@ -71,7 +71,7 @@ def delete_old(
     values = {**ages(keep), "most": most, "now": now, "shortest": keep.shortest}
     at, task_id = after or (datetime(1900, 1, 1, tzinfo=UTC), 0)
     step = connection.execute(_OLD_OF[pool], {**values, "after_at": at, "after_id": task_id}).one()
-    gone = _delete(connection, pool, step.ids)
+    gone = _delete(connection, pool, step.ids, "SKIP LOCKED")  # the next pass comes to these
     return (None if step.seen < most else (step.at, step.after)), gone
 
 
@@ -129,12 +129,12 @@ def _by_age(pool: str) -> TextClause:
 _OLD_OF = {pool: _by_age(pool) for pool in (ERROR, DEFAULT)}
 
 
-def _delete(connection: Connection, pool: str, ids: Sequence[int] | None) -> int:
-    """Delete rows, and what is kept of them, but for those that somebody holds; say how many."""
+def _delete(connection: Connection, pool: str, ids: Sequence[int] | None, locked: str = "") -> int:
+    """Delete rows, and what is kept of them; say how many. ``locked``: how to take held ones."""
     statement = text(f"""
     WITH held AS MATERIALIZED (
         SELECT t.id FROM {pool} t WHERE t.id = ANY(CAST(:ids AS bigint[]))
-        ORDER BY t.id FOR UPDATE SKIP LOCKED),
+        ORDER BY t.id FOR UPDATE {locked}),
     gone AS (DELETE FROM {pool} t WHERE t.id = ANY(ARRAY(SELECT id FROM held)) RETURNING t.id),
     history AS (DELETE FROM {ATTEMPT} a WHERE a.task_id = ANY(ARRAY(SELECT id FROM gone))),
     said AS (DELETE FROM {LOG_LINES} l WHERE l.task_id = ANY(ARRAY(SELECT id FROM gone))),

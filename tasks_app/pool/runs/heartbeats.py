@@ -107,12 +107,10 @@ def live(connection: Connection, within: timedelta, *, now: datetime | None = No
     ]
 
 
-def known_names(
-    connection: Connection, within: timedelta, *, now: datetime | None = None
-) -> dict[str, set[str]]:
+def known_names(connection: Connection, within: timedelta) -> dict[str, set[str]]:
     """Return by queue the handlers of the living children that serve it."""
     known: dict[str, set[str]] = {}
-    for worker in live(connection, within, now=now):
+    for worker in live(connection, within):
         for queue in worker.queues:
             known.setdefault(queue, set()).update(worker.handlers)
     return known

@@ -14,7 +14,8 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.flow_control.waiting_reason import WaitingReason
 from tasks_app.domain.tasks.run import ClaimedTask, Fence
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.fragments.fences import claim_by_claim, fence_arrays, fenced
+from tasks_app.pool.connection.row_by_row import task_by_task
+from tasks_app.pool.fragments.fences import fence_arrays, fenced
 from tasks_app.pool.fragments.move_rows import AS_IT_WAS, SKIP_LOCKED, WAIT, leave
 from tasks_app.pool.tables import NOW, PENDING, admits
 
@@ -67,7 +68,7 @@ def release(
 
     if block:
         return give_back(fences)
-    return claim_by_claim(connection, fences, give_back, "release of tasks", left, now=now)
+    return task_by_task(connection, fences, give_back, "release of tasks", left=left, now=now)
 
 
 def release_parked(

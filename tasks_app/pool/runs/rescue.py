@@ -22,8 +22,8 @@ from tasks_app.domain.handlers.settlement import (
 from tasks_app.domain.tasks.fingerprint import fingerprint_of
 from tasks_app.domain.tasks.run import Cause, Fence
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.connection.row_by_row import row_by_row_of_many
-from tasks_app.pool.fragments.fences import claim_by_claim, fence_arrays, fenced
+from tasks_app.pool.connection.row_by_row import found_task_by_task, task_by_task
+from tasks_app.pool.fragments.fences import fence_arrays, fenced
 from tasks_app.pool.fragments.move_rows import AS_IT_WAS, NAMED, SKIP_LOCKED, leave
 from tasks_app.pool.statistics.parts import note_moved
 from tasks_app.pool.tables import NOW, PENDING, admits
@@ -94,7 +94,7 @@ def rescue_expired(
         rows = connection.execute(EXPIRED(), {**values, "ids": list(ids)})
         return note_moved(connection, rows, Event.RESCUE, now=now)
 
-    return row_by_row_of_many(connection, _FIND_EXPIRED, over, most, move, RESCUES)
+    return found_task_by_task(connection, _FIND_EXPIRED, over, most, move, RESCUES)
 
 
 def rescue_claims(
@@ -117,7 +117,7 @@ def rescue_claims(
         rows = connection.execute(_CLAIMS(), {**fence_arrays(some), **values})
         return {row.id: State(row.goes_to) for row in rows}
 
-    return claim_by_claim(connection, fences, move, RESCUES, left, now=now)
+    return task_by_task(connection, fences, move, RESCUES, left=left, now=now)
 
 
 def _values(kind: str) -> dict[str, str | bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -15,7 +16,8 @@ from tasks_app.domain.tasks.fingerprint import fingerprint_of
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State, next_state
 from tasks_app.pool.connection.execute import commits_itself
-from tasks_app.pool.fragments.fences import array, claim_by_claim, fence_arrays, fenced
+from tasks_app.pool.connection.row_by_row import task_by_task
+from tasks_app.pool.fragments.fences import array, fence_arrays, fenced
 from tasks_app.pool.fragments.move_rows import (
     AS_IT_WAS,
     SKIP_LOCKED,
@@ -153,11 +155,8 @@ def settle_each(
     connection: Connection, settlements: Sequence[Settlement], left: set[int] | None = None
 ) -> dict[int, State]:
     """Do the same; those that the database refuses stop no other: ``left`` gets their ids."""
-
-    def settle(some: Sequence[Settlement]) -> dict[int, State]:
-        return settle_group(connection, some)
-
-    return claim_by_claim(connection, settlements, settle, "settling of tasks", left)
+    settle = partial(settle_group, connection)
+    return task_by_task(connection, settlements, settle, "settling of tasks", left=left)
 
 
 def settle_nothing(connection: Connection) -> None:

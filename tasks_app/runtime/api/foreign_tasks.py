@@ -1,4 +1,4 @@
-"""Tasks without a handler here: of other libraries, which translate them, or of a bare name."""
+"""Tasks of other libraries, translated into our own by the module that knows the library."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ from typing import TypeAlias
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.options import TaskOptions
-
-log = quiet_logger(__name__)
 
 Translated: TypeAlias = tuple[NewTask, HandlerSpec | None]
 Translator: TypeAlias = Callable[[NewTask], Translated | None]
@@ -25,24 +21,6 @@ _MODULES = {"celery": "tasks_app.broker.celery_tasks.translation"}
 """Each registers its translator. It is imported when its library is loaded and an object comes that
 is none of ours: a producer gives us Celery tasks without importing our Celery edge, and producers
 that use no Celery load none."""
-
-MOST_TOLD = 1_000
-TOLD: set[str] = set()
-"""Names of which the log has told where their tasks go."""
-
-
-def tell_queue(name: str, options: TaskOptions) -> None:
-    """Say once where tasks of a name go whose handler, and so its queue, is not known.
-
-    A pause of the handler's own queue would not stop them.
-    """
-    if options.get("queue") is None and len(TOLD) < MOST_TOLD:
-        TOLD.add(name)
-        log.info(
-            "%s has no handler in this process, so its tasks go to the queue default. "
-            "Import the handler's module, or give queue=.",
-            name,
-        )
 
 
 def register_translator(library: str, translator: Translator) -> None:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 from tasks_app.domain.creation.new_task import NewTask, admit_alike, check_many, validate
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import Handler
+from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.pool.tasks.create import acreate_many, acreate_one, create_many, create_one
 from tasks_app.pool.tasks.large_values import has_large
-from tasks_app.runtime.api.foreign_tasks import TOLD, tell_queue, translated
+from tasks_app.runtime.api.foreign_tasks import translated
 from tasks_app.runtime.db.connections import (
     Async,
     AsyncRaw,
@@ -44,6 +45,11 @@ if TYPE_CHECKING:
     from tasks_app.domain.tasks.payload import Payload
 
 P = TypeVar("P")
+log = quiet_logger(__name__)
+
+_TOLD: set[str] = set()
+"""Names of which the log has told where their tasks go."""
+_MOST_TOLD = 1_000
 MANY = 1_000
 """A call with so many tasks, or more, runs without the garbage collector."""
 
@@ -221,9 +227,23 @@ def admitted(new: NewTask, *, large: bool = False) -> TaskRow:
         case _:
             new, spec = translated(new)
     row = validate(new, spec, creation_limit() if large else payload_limit())
-    if spec is None and row.terms.queue == "default" and row.terms.name not in TOLD:
-        tell_queue(row.terms.name, new.options or {})
+    if spec is None and row.terms.queue == "default" and row.terms.name not in _TOLD:
+        _tell_queue(row.terms.name, new.options or {})
     return row
+
+
+def _tell_queue(name: str, options: TaskOptions) -> None:
+    """Say once where tasks of a name go whose handler, and so its queue, is not known.
+
+    A pause of the handler's own queue would not stop them.
+    """
+    if options.get("queue") is None and len(_TOLD) < _MOST_TOLD:
+        _TOLD.add(name)
+        log.info(
+            "%s has no handler in this process, so its tasks go to the queue default. "
+            "Import the handler's module, or give queue=.",
+            name,
+        )
 
 
 def ready(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 from random import uniform
-from typing import Any
 
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
+from tasks_app.domain.config.refusals import OF_ONE_ROW
 from tasks_app.domain.config.unreachable import TOO_MANY
 
 _MARK = "_tasks_app_ours"
@@ -37,10 +37,7 @@ _REACTIONS = {
     "25006": Remedy.SPARE,  # read only: after a failover we talk to the wrong server
     "53100": Remedy.SPARE,  # its disk is full
     "53300": Remedy.SPARE,  # too many connections
-    "22": Remedy.REPLACE,
-    "23": Remedy.REPLACE,
-    "54": Remedy.REPLACE,  # beyond a limit of PostgreSQL's
-    "P0001": Remedy.REPLACE,  # a trigger of theirs raises
+    **dict.fromkeys(OF_ONE_ROW, Remedy.REPLACE),
 }
 
 
@@ -83,10 +80,9 @@ def is_lock_limit(error: BaseException) -> bool:
 
 def _is_said_by(function: str, state: str, error: BaseException) -> bool:
     """Whether that function of the server raised it: texts are translated."""
-    origin: Any = getattr(error, "orig", None) or error.__cause__ or error
-    if getattr(origin, "sqlstate", None) != state:
-        return False
-    return bool(origin.diag.source_function == function)
+    origin = getattr(error, "orig", None) or error.__cause__ or error
+    by = getattr(getattr(origin, "diag", None), "source_function", None)
+    return by == function and getattr(origin, "sqlstate", None) == state
 
 
 def is_unanswered(error: BaseException) -> bool:

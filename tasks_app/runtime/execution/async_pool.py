@@ -165,8 +165,8 @@ class AsyncPool:
     def _spawn(self, runs: Sequence[ActiveRun]) -> None:
         for run in runs:
             task = unlisted(greenlet_spawn(self._carry_out, run), run.task.name)
+            self._tasks.add(task)  # first: the housekeeper may ask at any moment
             run.owned = partial(self._tasks.__contains__, task)
-            self._tasks.add(task)
             task.add_done_callback(partial(self._over, run))
 
     def _over(self, run: ActiveRun, task: asyncio.Task[None]) -> None:

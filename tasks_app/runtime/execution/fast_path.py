@@ -50,31 +50,24 @@ class FastPath:
 
     def carry_out(self, run: ActiveRun) -> None:
         """Run a started task to its outcome, and those behind it in flight as long as they suit."""
-        current = [run]
         try:
             if run.returned is not None:
                 self._runner.run(run)
-            elif run.task.runs_alone or not self._suits(run.task):
+                return
+            if run.task.runs_alone or not self._suits(run.task):
                 self._otherwise(run)
-            else:
-                self._carry_out_row(current)
+                return
+            announced = self._shell.start(run, self._known[run.task.name].hard_timeout_s)
+            try:
+                while (following := self._one(run)) is not None:
+                    run = following
+                    hard_timeout_s = self._known[run.task.name].hard_timeout_s
+                    announced = self._shell.follow(announced, run, hard_timeout_s)
+            finally:
+                self._runner.rest()
+                self._shell.finish(announced)
         finally:
-            self._inflight.leave(current[0])
-
-    def _carry_out_row(self, current: list[ActiveRun]) -> None:
-        """Carry out a run and those behind it; ``current`` holds the one that runs."""
-        run = current[0]
-        announced = self._shell.start(run, self._known[run.task.name].hard_timeout_s)
-        try:
-            following = self._one(run)
-            while following is not None:
-                current[0] = following
-                hard_timeout_s = self._known[following.task.name].hard_timeout_s
-                announced = self._shell.follow(announced, following, hard_timeout_s)
-                following = self._one(following)
-        finally:
-            self._runner.rest()
-            self._shell.finish(announced)
+            self._inflight.leave(run)
 
     def _suits(self, task: ClaimedTask) -> bool:
         """Whether it is known to be short, and has no limits of its own."""

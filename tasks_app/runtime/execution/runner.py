@@ -92,7 +92,10 @@ class Runner:
         flush()
         while (run := self._inflight.start_refused(before)) is not None or self._settler.cut_short:
             if run is not None:
-                self.run(run)
+                try:
+                    self.run(run)
+                finally:
+                    self._inflight.leave(run)
             flush()
 
     def attempt(

@@ -93,6 +93,9 @@ class Settler:
                     for told in self._write_all(settlements):
                         notices += told
                     self._spared_until = 0.0
+                except DBAPIError:
+                    self._late.cut_short = False  # nobody is to ask for the rest at once
+                    raise
                 finally:
                     self._inflight.put_off(LOCKED_WAIT_S)
         finally:  # hooks are told without the lock

@@ -15,11 +15,12 @@ from typing import NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.flow_control.admission import Admission, Capacity, admit
 from tasks_app.domain.flow_control.limits import Gate, Limits
 from tasks_app.domain.tasks.run import ClaimedTask, Fence
-from tasks_app.pool.connection.row_by_row import with_care
+from tasks_app.pool.connection.row_by_row import is_of_one_row
 from tasks_app.pool.flow_control import order_and_limits as rows
 from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of, spend
 from tasks_app.pool.flow_control.clear_gates import lock_of, passing
@@ -208,21 +209,32 @@ class AdmissionControl:
     ) -> int:
         if not gates:
             return 0
-
-        def wake_all(*, careful: bool) -> list[tuple[str, int]]:
-            with self._database.begin() as connection:
-                buckets = lock(connection, gates, now=now)
-                limits = rows.limits_of(connection)  # after the lock: a change of limits wakes, too
-                open_to = list(buckets)
-                if ended is not None:
-                    open_to = [gate for gate in open_to if limits.have_places_of(gate)]
-                rooms = rooms_of(connection, open_to, limits, buckets, now=now)
-                return wake(connection, rooms, limits, ended, careful=careful, now=now)
-
-        woken = with_care(wake_all)
+        try:
+            woken = self._woken(gates, ended, now)
+        except DBAPIError as error:
+            if not is_of_one_row(error):
+                raise
+            woken = self._woken(gates, ended, now, careful=True)
         for queue, those in groupby(sorted(woken), key=lambda each: each[0]):
             HINTS.offer(queue, [task_id for _, task_id in those])
         return len(woken)
+
+    def _woken(
+        self,
+        gates: Sequence[Gate],
+        ended: Mapping[Gate, int] | None,
+        now: datetime | None,
+        *,
+        careful: bool = False,
+    ) -> list[tuple[str, int]]:
+        with self._database.begin() as connection:
+            buckets = lock(connection, gates, now=now)
+            limits = rows.limits_of(connection)  # after the lock: a change of limits wakes, too
+            gates = list(buckets)
+            if ended is not None:
+                gates = [gate for gate in gates if limits.have_places_of(gate)]
+            rooms = rooms_of(connection, gates, limits, buckets, now=now)
+            return wake(connection, rooms, limits, ended, careful=careful, now=now)
 
 
 def let_pass(

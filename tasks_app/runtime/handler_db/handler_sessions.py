@@ -66,11 +66,15 @@ class MadeCoroutines:
 
     def __init__(self) -> None:
         self._made: list[tuple[Coroutine[Any, Any, Any], str]] = []
+        self._most = 1
 
     def note(self, made: Any, caller: FrameType) -> Any:
         """Return ``made``; most are begun before the next is made."""
         line = f"{made.__qualname__}(), {caller.f_globals.get('__name__')}:{caller.f_lineno}"
-        self._made = [*self._left(), (made, line)]
+        self._made.append((made, line))
+        if len(self._made) > self._most:
+            self._made = self._left()
+            self._most = 2 * len(self._made)  # or to make thousands would take their square
         return made
 
     def end(self) -> str | None:

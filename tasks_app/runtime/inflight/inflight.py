@@ -156,7 +156,7 @@ class InFlight(HeldClaims):
         run alone.
         """
         with self._mutex:
-            lone_runs = self._lone_runs and (before is None or self._lone != before.task.fence)
+            lone_runs = self._lone_runs and self._lone != (before and before.task.fence)
             if self.over or lone_runs or not self._refused:
                 return None
             settlement = self._refused.pop(next(iter(self._refused)))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from sqlalchemy import Connection
 
 from tasks_app.domain.batch.decisions import error_of_batch, status_of_batch
 from tasks_app.domain.batch.records import BatchStatus, StepStatus
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.pool.batch import instances, lost, partition_runs, steps
-from tasks_app.pool.connection.row_by_row import one_row
+from tasks_app.pool.connection.row_by_row import row_by_row
 from tasks_app.runtime.db.database import Database
 
 log = quiet_logger(__name__)
@@ -31,7 +29,10 @@ def end_lost(database: Database) -> list[int]:
 
 def _end(database: Database, batch_id: int) -> bool:
     with database.begin() as connection:
-        return bool(one_row(connection, batch_id, partial(_end_one, connection), "end of batches"))
+        end = row_by_row(
+            connection, [batch_id], lambda _: _end_one(connection, batch_id), "end of batches"
+        )
+    return any(end)
 
 
 def _end_one(connection: Connection, batch_id: int) -> bool:

@@ -14,7 +14,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
 from tasks_app.pool.alerts import alerts
-from tasks_app.pool.connection.row_by_row import one_row
+from tasks_app.pool.connection.row_by_row import row_by_row
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.leader_lease import MAINTAIN, Rank
 from tasks_app.pool.flow_control import order_and_limits
@@ -180,4 +180,4 @@ class Maintainer:
     def _prune_list(self, name: str, prune: Callable[[Connection], int]) -> int:
         """Return how many rows went; what is refused in one list stops no other."""
         with self._database.begin() as connection:
-            return one_row(connection, name, lambda _: prune(connection), PRUNES) or 0
+            return sum(row_by_row(connection, [name], lambda _: prune(connection), PRUNES))

@@ -13,7 +13,6 @@ from tasks_app.domain.config.retention import Keep
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.pool.batch import prune as batches
-from tasks_app.pool.connection.row_by_row import one_row
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.retention import drop_partition, prune, trail
 from tasks_app.pool.retention.partitions import DayPartition, Mark, due_names, owns, partitions
@@ -198,8 +197,7 @@ class Retention:
                 gone: bool | None = False
                 while gone is False:
                     with self._database.begin() as connection:
-                        step = partial(batches.delete_some, connection)
-                        gone = one_row(connection, after, step, "pruning of batches")
+                        gone = batches.delete_some(connection, after)
                     yield bool(gone)
             if len(found) < MOST_BATCHES:
                 return

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, RootModel
+from pydantic import BaseModel, Field, RootModel, field_serializer, field_validator
 
 from tasks_app.domain.batch.decisions import (
     Move,
@@ -361,6 +361,34 @@ def test_parameters_that_do_not_fit_are_named() -> None:
         checked_params("payroll", Month, {"month": "October"})
     with pytest.raises(InvalidTaskError, match=r"params\.at"):
         checked_params("payroll", None, {"at": object()})
+
+
+class Pieces(BaseModel):
+    """Written one way and read another."""
+
+    n: int = 1
+
+    @field_serializer("n")
+    def in_words(self, n: int) -> str:
+        return f"{n} pieces"
+
+
+class Cents(BaseModel):
+    """Read once more, it is another amount."""
+
+    cents: int
+
+    @field_validator("cents")
+    @classmethod
+    def from_euros(cls, value: int) -> int:
+        return value * 100
+
+
+def test_parameters_that_would_be_read_as_others_are_refused() -> None:
+    with pytest.raises(InvalidJobError, match=r"^params.n of job pay is refused"):
+        checked_params("pay", Pieces, {})
+    with pytest.raises(InvalidTaskError, match=r"^params.cents is written one way"):
+        checked_params("pay", Cents, {"cents": 12})
 
 
 def test_what_is_few_chunks_or_few_seconds_is_not_worth_dividing() -> None:

@@ -25,6 +25,7 @@ from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.flow_control import breaker, pause
 from tasks_app.pool.operations import diagnostics, notify_trigger, sequences
 from tasks_app.pool.operations.bloat import RelationSize
+from tasks_app.pool.operations.diagnostics import due_work
 from tasks_app.pool.operations.grants import RoleKind
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.settle import settle_one
@@ -352,10 +353,13 @@ def test_a_statement_that_runs_for_long_is_named(
 def test_without_workers_what_is_due_is_a_failure(
     connection: Connection, settings: Settings
 ) -> None:
-    idle = [*work.living(connection, settings), *due.reach(connection, settings)]
+    idle = [
+        *work.living(connection, settings),
+        *due.reach(connection, settings, due_work(connection)),
+    ]
     create_task(connection, "t", queue="mail")
     create_task(connection, "t", queue="mail", delay=60)
-    (finding,) = due.reach(connection, settings)
+    (finding,) = due.reach(connection, settings, due_work(connection))
 
     assert levels(idle) == ["warn"]
     assert said([finding]) == ["fail queues: 1 due in mail, served by no worker"]
@@ -399,14 +403,16 @@ def test_handlers_that_no_worker_knows_are_named(
         create_task(connection, name)
     connection.exec_driver_sql("UPDATE task_pending SET due_at = now() - interval '3 hours'")
 
-    found = due.reach(connection, settings)
+    found = due.reach(connection, settings, due_work(connection))
 
     assert said(found) == [
         "fail handlers: 1 due for mail.sent, known to no worker; similar: mail.send",
         "fail handlers: 1 due for ship in default, whose workers do not know it",
     ]
     assert found[1].advice == "Workers of post do: one of them must serve default, too."
-    more_workers = due.waiting(connection, settings)  # would help the first alone
+    more_workers = due.waiting(
+        connection, settings, due_work(connection)
+    )  # would help the first alone
     assert said(more_workers) == ["warn due tasks: 1 waiting, t in default for 3 h"]
     assert said(work.living(connection, settings)) == ["ok workers: 2 children of n@host"]
 
@@ -421,9 +427,9 @@ def test_tasks_in_another_queue_than_their_handlers_are_listed(
     for name, queue in (("t", "default"), ("mail.send", "mail"), ("mail.send", "default")):
         create_task(connection, name, queue=queue)
 
-    meant = due.elsewhere(connection, settings)
+    meant = due.elsewhere(connection, due_work(connection))
     pause.pause(connection, "mail")
-    past_its_pause = due.elsewhere(connection, settings)
+    past_its_pause = due.elsewhere(connection, due_work(connection))
 
     fact = "queues: 1 due for mail.send in default, its handler's is mail"
     assert said([*meant, *past_its_pause]) == [f"ok {fact}", f"warn {fact}, which stands still"]
@@ -433,11 +439,11 @@ def test_tasks_in_another_queue_than_their_handlers_are_listed(
 def test_services_that_share_a_queue_are_told(connection: Connection, settings: Settings) -> None:
     a_child(connection, queues=["default", "mail"], handlers=["t", "bill"])
     a_child(connection, "v", handlers=["t", "ship"])
-    quiet = due.shared(connection, settings)
+    quiet = due.shared(connection, settings, due_work(connection))
     create_task(connection, "t")
-    every_worker_knows_it = due.shared(connection, settings)
+    every_worker_knows_it = due.shared(connection, settings, due_work(connection))
     create_task(connection, "ship")
-    (finding,) = due.shared(connection, settings)
+    (finding,) = due.shared(connection, settings, due_work(connection))
 
     assert said(quiet) == said(every_worker_knows_it)
     assert said(quiet) == [
@@ -484,8 +490,9 @@ def test_where_only_work_runs_nothing_of_celery_is_missed(
     heartbeats.leave(connection, "w")
     claimed_task(connection)
     connection.exec_driver_sql("UPDATE task_pending SET lease_until = now() - interval '2 minutes'")
-    checks = work.living, due.reach, work.rescue, work.scanning, work.publishing
+    checks = work.living, work.rescue, work.scanning, work.publishing
     gone = [finding for check in checks for finding in check(connection, settings)]
+    gone += due.reach(connection, settings, due_work(connection))
 
     assert said([*alive, *busy]) == ["ok scan: tasks-app work looks for due tasks by itself"] * 2
     assert said(gone) == [
@@ -507,7 +514,9 @@ def test_a_task_that_no_scan_could_start_does_not_wait_for_more_workers(
     create_task(connection, "t", queue="mail")
     pause.pause(connection, "mail")
 
-    assert said(due.waiting(connection, settings)) == ["ok due tasks: none waits that could run"]
+    assert said(due.waiting(connection, settings, due_work(connection))) == [
+        "ok due tasks: none waits that could run"
+    ]
 
 
 def test_failed_tasks_are_told_by_cause(connection: Connection, settings: Settings) -> None:
@@ -525,6 +534,14 @@ def test_failed_tasks_are_told_by_cause(connection: Connection, settings: Settin
         "warn failed: 1 of t: ValueError: the bank",
     ]
     assert found[0].advice.startswith("See: tasks-app errors show ")
+
+
+def test_a_failed_task_may_have_no_text(connection: Connection, settings: Settings) -> None:
+    task = claimed_task(connection)
+    settle_one(connection, ending(task, Event.FAIL, failures=1, cause=Cause("OSError", "away")))
+    connection.exec_driver_sql("UPDATE task_error SET error = NULL")
+
+    assert said(work.failed(connection, settings)) == ["warn failed: 1 of t: without a text"]
 
 
 def test_days_that_should_be_gone_are_told(connection: Connection, settings: Settings) -> None:
@@ -569,9 +586,9 @@ def test_a_pause_of_all_ends_with_a_command_that_a_shell_leaves_alone(
 def test_what_waits_for_long_is_told(connection: Connection, settings: Settings) -> None:
     a_child(connection)
     create_task(connection, "t")
-    fresh = due.waiting(connection, settings)
+    fresh = due.waiting(connection, settings, due_work(connection))
     connection.exec_driver_sql("UPDATE task_pending SET due_at = now() - interval '3 hours'")
-    late = due.waiting(connection, settings)
+    late = due.waiting(connection, settings, due_work(connection))
 
     assert said([*fresh, *late]) == [
         "ok due tasks: 1 waiting, t in default for 0 s",

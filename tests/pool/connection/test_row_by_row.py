@@ -228,3 +228,32 @@ def test_many_refused_rows_are_a_line_and_a_note(
     assert refusals(connection, now=NOON) == [Refusal("this", rows, why, NOON)]
     assert [r.levelno for r in caplog.records] == [logging.ERROR]
     assert refusals(connection, now=NOON + timedelta(hours=2)) == []
+
+
+def test_whatever_a_trigger_raises_is_of_one_row(connection: Connection) -> None:
+    """As ASSERT does, and SELECT INTO STRICT."""
+    for ends in ("ASSERT false", "RAISE no_data_found", "RAISE 'no'"):
+
+        def refuse(_rows: Sequence[int], ends: str = ends) -> None:
+            connection.exec_driver_sql(f"DO $$ BEGIN {ends}; END $$")
+
+        assert row_by_row(connection, [1], refuse, ends, now=NOON) == []
+
+    whys = [each.why for each in refusals(connection, now=NOON)]
+    assert sorted(whys) == ["AssertFailure P0004", "NoDataFound P0002", "RaiseException P0001"]
+
+
+def test_a_role_that_may_not_note_it_logs_it(
+    connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As an admin's, who leaves a breaker to the outcomes again."""
+
+    def refuse(_rows: Sequence[int]) -> None:
+        connection.exec_driver_sql("SELECT 1 / 0")
+
+    with connection.begin_nested() as trial:
+        connection.exec_driver_sql("CREATE ROLE looks_only; SET LOCAL ROLE looks_only")
+        assert row_by_row(connection, [7], refuse, "this") == []
+        trial.rollback()
+
+    assert "this is refused by the database: 7 (DivisionByZero 22012)" in caplog.text

@@ -9,7 +9,8 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import OperationalError
 
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.retention import drop_partition, partitions
+from tasks_app.pool.retention import drop_partition, partitions, prune
+from tasks_app.pool.retention.partitions import Mark
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.browse import attempts, get
 from tests.factory import claimed_task, count, ending
@@ -142,6 +143,19 @@ def test_who_reads_the_old_day_itself_keeps_it_and_no_settle_waits(
         waits.result()
 
         assert settled is State.SUCCEEDED
+
+
+def test_thinning_waits_for_a_row_that_somebody_holds(committed_day: Engine) -> None:
+    """No later pass comes to it: the name is done with that day."""
+    with two(committed_day) as (a, b):
+        a.execute(text(f"SELECT FROM {NAME} FOR UPDATE"))
+
+        waits = blocked(
+            committed_day, b, a, lambda c: prune.thin(c, day_of(c), Mark(names=("t",)))[1]
+        )
+        a.rollback()
+
+        assert waits.result() == 1
 
 
 def test_the_wait_for_the_lock_is_a_tenth_of_a_second() -> None:

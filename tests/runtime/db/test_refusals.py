@@ -11,13 +11,23 @@ import pytest
 from psycopg import errors
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.runtime.db.errors import Remedy, remedy_for
+from tasks_app.runtime.db.errors import Remedy, is_lock_limit, is_stale_plan, remedy_for
 from tests.runtime.bench import Bench
 from tests.runtime.refusing import STATEMENTS, WITH_BROKER, Refusals, endure, get_over
 
 KINDS = ("40P01", "42501", "53100", "57P01")
 """Of codes: what passes by itself, what an operator mends, a database that is unavailable to all
 while the session lives, and one whose session is over."""
+
+
+def test_errors_of_other_drivers_say_nothing_of_our_server() -> None:
+    """asyncpg's have a SQLSTATE, and nothing that tells which function raised them."""
+
+    class LockNotAvailableError(Exception):
+        sqlstate = "55P03"
+
+    assert not is_lock_limit(LockNotAvailableError())
+    assert not is_stale_plan(LockNotAvailableError())
 
 
 @pytest.mark.test_all

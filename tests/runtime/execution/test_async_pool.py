@@ -45,6 +45,36 @@ async def eventually(condition: Callable[[], bool], patience_s: float = 10.0) ->
         await asyncio.sleep(0.005)
 
 
+class Watched(set[Any]):
+    """The tasks of a loop; the housekeeper looks whenever one is added."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        super().__init__()
+        self._look = look
+
+    def add(self, task: Any) -> None:
+        self._look()
+        super().add(task)
+
+
+def test_a_run_is_owned_from_its_first_moment_on(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the housekeeper would give it back while it runs."""
+
+    @bench.handler()
+    async def h(ctx: Any) -> None: ...
+
+    child = bench.child()
+    child.executor.async_pool._tasks = Watched(child.inflight.leave_unowned)
+    task_id = bench.create()
+
+    child.execute(None, [task_id])
+
+    assert bench.state(task_id) == "SUCCEEDED"
+    assert "nothing has ended its run" not in caplog.text
+
+
 @pytest.mark.test_all
 def test_as_many_run_at_a_time_as_there_are_places(bench: Bench) -> None:
     aboard = Aboard()

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import OperationalError
 
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.flush import is_ended_by
@@ -19,6 +20,7 @@ from tasks_app.pool.runs.rescue import rescue_expired
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.runtime.api.tasks import cancel_task
 from tasks_app.runtime.execution import late_commits
+from tasks_app.runtime.execution.runner import Runner
 from tasks_app.runtime.handler_db.deadline import in_time
 from tests.factory import claimed_task, ending
 from tests.runtime.bench import Bench
@@ -241,10 +243,11 @@ class TestACommitWithoutAnAnswer:
         self, bench: Bench, counted: list[int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def cancel(task_id: int) -> None:
-            with bench.engine.begin() as connection:
+            with bench.engine.begin() as connection:  # in one: else the child may renew its lease
                 cancel_task(connection, task_id)
-            bench.sql("UPDATE task_pending SET lease_until = now() - interval '1 hour'")
-            with bench.engine.begin() as connection:
+                connection.exec_driver_sql(
+                    "UPDATE task_pending SET lease_until = now() - interval '1 hour'"
+                )
                 rescue_expired(connection, lease=timedelta(seconds=30), max_crashes=5)
 
         self.between(bench, monkeypatch, cancel)
@@ -264,6 +267,49 @@ class TestACommitWithoutAnAnswer:
             do(settlements[0].fence.task_id)
 
         monkeypatch.setattr(late_commits.LateCommits, "_unanswered", unanswered)
+
+
+def test_outcomes_that_a_dead_database_left_are_not_asked_for_again_at_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits until all are written would look for them without a rest."""
+    child = bench.child(start=False)
+    for query in (INSERT, *("UPDATE effect SET note = %s WHERE task_id = %s",) * 2):
+        with bench.engine.begin() as connection:
+            task = claimed_task(connection)
+        writes = ((query, (task.task_id, "")),)
+        child.inflight.collect(ending(task, Event.SUCCEED)._replace(writes=writes, task=task))
+
+    def lost(_engine: Any) -> None:
+        raise OperationalError("", None, psycopg.OperationalError("the server is gone"))
+
+    monkeypatch.setattr(late_commits, "taken", lost)
+
+    child.settler.flush_quietly()
+
+    assert not child.settler.cut_short
+
+
+def test_an_outcome_that_is_to_end_alone_goes_back_if_that_breaks(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes_one(bench)
+    child = bench.child(start=False)
+    with bench.engine.begin() as connection:
+        task = claimed_task(connection)
+    outcome = ending(task, Event.SUCCEED)._replace(writes=((INSERT, (1, "")),), task=task)
+    child.inflight.collect(outcome)
+    child.inflight.refuse(outcome)
+
+    def breaks(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Runner, "attempt", breaks)
+    with pytest.raises(MemoryError):
+        child.executor._write(child.settler.flush_quietly)
+
+    assert child.inflight.running() == []
+    assert [item.fence for item in child.inflight.returning()] == [task.fence]
 
 
 def test_who_has_ended_a_task_is_found_in_its_row(bench: Bench) -> None:
