@@ -312,9 +312,12 @@ class TestOneThatFails:
 
 
 def test_one_that_was_not_prepared_is_prepared_by_the_next(bench: Bench) -> None:
+    query = "INSERT INTO effect (task_id, note) SELECT id, '' FROM later WHERE id = %s"
+    known_as_writes(query)
+
     @bench.handler(max_attempts=1)
     def h(ctx: Any) -> None:
-        ctx.write("INSERT INTO effect (task_id, note) SELECT id, '' FROM later WHERE id = %s", (1,))
+        ctx.write(query, (1,))
 
     ids = [bench.create(), bench.create()]
     child = warm(bench.child(give_back_after=60))
@@ -453,6 +456,8 @@ def test_a_thread_that_comes_later_is_refused(bench: Bench) -> None:
     ],
 )
 def test_nothing_of_a_run_stays_for_the_next(bench: Bench, left: str) -> None:
+    known_as_writes(left)
+
     @bench.handler()
     def h(ctx: Any) -> None:
         ctx.write(INSERT, (ctx.task_id, ""))
@@ -705,6 +710,8 @@ def test_a_commit_that_was_not_answered_is_sent_again(bench: Bench, lose: str) -
 
 @pytest.mark.test_all
 def test_a_backend_that_dies_of_a_write_charges_nobody(bench: Bench) -> None:
+    known_as_writes(KILL_ME)
+
     @bench.handler(max_attempts=1)
     def h(ctx: Any) -> None:
         ctx.write(INSERT, (ctx.task_id, ""))
@@ -838,11 +845,14 @@ class TestOneThatWaits:
 
     @pytest.mark.parametrize("way", ["row", "async"])
     def test_others_do_not_wait_for_it(self, bench: Bench, way: str) -> None:
+        waits = "UPDATE effect SET note = note || 'x' WHERE task_id = 0"
+        known_as_writes(waits)
+
         def write(ctx: Any) -> None:
             ctx.write(INSERT, (ctx.task_id, ""))
             if ctx.biz_key:
                 bench.runs.append(ctx.attempt)
-                ctx.write("UPDATE effect SET note = note || 'x' WHERE task_id = 0")
+                ctx.write(waits)
 
         async def awrite(ctx: Any) -> None:
             write(ctx)

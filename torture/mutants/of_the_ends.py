@@ -406,14 +406,6 @@ ENDS_OF_RUNS = (
         "tests/runtime/test_late_writes.py::TestOneThatWaits::test_a_child_that_stops_gives_it_back",
     ),
     mutant(
-        "a late write that failed is taken for prepared",
-        "One late write that fails lets its own run fail, and no other.",
-        PIPELINE,
-        "                self.names.update(names[:number])\n",
-        "                self.names.update(names)\n",
-        f"{LATE}one_that_was_not_prepared_is_prepared_by_the_next",
-    ),
-    mutant(
         "what was begun ahead stays open",
         "No session waits in a transaction for a run that does not come.",
         "tasks_app/runtime/execution/fast_path.py",

@@ -326,6 +326,7 @@ def _is_there(connection: HandlerConnection, waits: Any) -> Ready:
 def test_a_rollback_takes_what_is_prepared_and_the_next_run_does_not_miss_it(bench: Bench) -> None:
     @bench.handler(max_attempts=1)
     def h(ctx: Any, payload: dict[str, int]) -> None:
+        bench.runs.append(ctx.task_id)
         write(ctx)
         if payload["n"] in {7, 9}:  # psycopg has prepared the statement by then
             raise ValueError
@@ -335,6 +336,7 @@ def test_a_rollback_takes_what_is_prepared_and_the_next_run_does_not_miss_it(ben
     carry_out(bench, ids)
 
     assert [n for n, i in enumerate(ids) if not bench.effects(i)] == [7, 9]
+    assert bench.runs == ids
 
 
 def test_who_drops_what_is_prepared_behind_our_back_harms_nobody(bench: Bench) -> None:

@@ -106,12 +106,14 @@ class TestTheDeadline:
             " PERFORM set_config('statement_timeout', '0', true); END $$;"
             " INSERT INTO effect VALUES (0, 'held')"
         )
+        waits = "UPDATE effect SET note = note || '!' WHERE task_id = 0"
+        known_as_writes("SELECT hurries_not()", waits)
         writes_one(bench)
 
         @bench.handler("slow")
         def slow(ctx: Any) -> None:
             ctx.write("SELECT hurries_not()")
-            ctx.write("UPDATE effect SET note = note || '!' WHERE task_id = 0")
+            ctx.write(waits)
 
         ids = [bench.create("t"), bench.create("slow"), bench.create("t")]
         child = warm(bench.child(give_back_after=60, lease="3s"))  # a sixth of it a round trip
@@ -182,6 +184,7 @@ def test_a_commit_that_fails_loses_no_success_behind_it(bench: Bench, counted: l
         if ctx.biz_key:
             ctx.write("SELECT hides()")
 
+    known_as_writes("SELECT hides()")
     ids = [bench.create(biz_key="bad" if n == 2 else None) for n in range(6)]
 
     carry_out(bench, ids, give_back_after=60)
