@@ -40,6 +40,9 @@ class Signed(str):
         name.why = author(who, why).why
         return name
 
+    def __getnewargs__(self) -> tuple[str, str]:  # a record that holds it may be copied
+        return str(self), self.why
+
 
 def author(who: str, why: str) -> Author:
     """Return who and why.
