@@ -198,6 +198,7 @@ def test_what_operators_typed_about_it_goes_but_not_of_a_bulk_that_goes_on(bench
 
     left = erase(bench.engine, ["customer:7"], None, cancel=True)
     assert (left.open_bulks, left.complete) == ((token,), False)
+    assert CANARY in bench.sql("SELECT string_agg(patch::text, '') FROM task_audit")
     run_bulk(bench.engine, token, registry=bench.registry)
     done = erase(bench.engine, ["customer:7"], None)
 

@@ -22,7 +22,7 @@ COPIED = (
     "docs",
 )
 PATIENCE_S = 300.0
-VERDICTS = frozenset({"AssertionError", "Failed", "IntegrityError"})
+VERDICTS = frozenset({"AssertionError", "Failed", "IntegrityError", "PlanError"})
 """How a test says that a rule is broken: it asserts, pytest does, or a constraint of the tables.
 A mutant that cannot be imported, or whose SQL is not SQL, proves nothing."""
 
