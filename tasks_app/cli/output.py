@@ -17,7 +17,7 @@ import click
 
 from tasks_app.cli import listing
 from tasks_app.domain.errors import NO
-from tasks_app.domain.explain.words import exact
+from tasks_app.domain.explain.words import NAME_ITS_MODULE, exact
 from tasks_app.domain.finding import Finding
 from tasks_app.domain.tasks.error_text import printable, printable_json
 
@@ -46,6 +46,7 @@ def as_here(words: str) -> str:
     program = (context.find_root().info_name or "") if context else ""
     if not program.endswith("tasks_app"):
         return words
+    words = words.replace(NAME_ITS_MODULE, "Put it into the tasks.py of an installed app")
     return re.sub(r"\btasks-app(?= [a-z])", "python manage.py tasks_app", words)
 
 

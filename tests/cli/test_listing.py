@@ -14,6 +14,7 @@ import termios
 import time
 from datetime import timedelta
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,9 +22,10 @@ from rich.cells import cell_len
 from sqlalchemy import Engine, text
 
 from tasks_app.cli.listing import INDENT, lay_out
+from tasks_app.cli.operations.doctor import _line
 from tasks_app.cli.output import cell, print_json, print_table
 from tasks_app.cli.tasks.explain import _sentence
-from tasks_app.domain.finding import ok
+from tasks_app.domain.finding import ok, warn
 from tasks_app.domain.tasks.error_text import printable
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
@@ -267,3 +269,14 @@ def test_twenty_thousand_rows_take_no_long_time(capsys: pytest.CaptureFixture[st
 
     assert time.process_time() - began < 5
     assert capsys.readouterr().out.count("\n") == 20_001
+
+
+def test_a_line_breaks_at_words_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+
+    line = _line(warn("failed", "1 of t: E: no.", "See: tasks-app errors show 00ff"))
+
+    assert click.unstyle(line).splitlines() == [
+        "warn  failed        1 of t: E: no. See:",
+        "      tasks-app errors show 00ff",
+    ]
