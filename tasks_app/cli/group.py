@@ -162,7 +162,8 @@ def _suggest(error: click.UsageError) -> None:
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         ours = _OPTIONS.get(error.option_name)
         if ours and any(ours in each.opts for each in error.ctx.command.params):
-            raise click.NoSuchOption(error.option_name, possibilities=[ours], ctx=error.ctx)
+            hint = f"No such option {error.option_name}. Did you mean {ours}?"
+            raise click.UsageError(hint, error.ctx) from None
         return
     from tasks_app.domain.spelling import nearest  # noqa: PLC0415  it is rare
 

@@ -430,9 +430,9 @@ def test_a_misspelt_name_is_created_with_a_hint(shell: Shell) -> None:
         ("schedules delete x", "Did you mean: tasks-app schedules remove?"),
         ("beat", "tasks-app has no beat. Run: celery -A tasks_app beat"),
         ("remove 4", "Did you mean: tasks-app cancel?"),
-        ("cancel 4 --reason x", "Did you mean '--why'?"),
-        ("create t --countdown 5", "Did you mean '--delay'?"),
-        ("create t --eta 5", "Did you mean '--run-at'?"),
+        ("cancel 4 --reason x", "Did you mean --why?"),
+        ("create t --countdown 5", "Did you mean --delay?"),
+        ("create t --eta 5", "Did you mean --run-at?"),
         ("limits xyzzy", "has no command 'xyzzy'. It has: list, remove, set."),
     ],
 )

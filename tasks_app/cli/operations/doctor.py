@@ -15,6 +15,7 @@ from tasks_app.domain.errors import AWAY, NO, ConfigurationError, TasksError
 from tasks_app.domain.explain.run_by import RunBy
 from tasks_app.domain.finding import Finding, Level, fail, ok, warn
 from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
+from tasks_app.runtime.handlers.time_limits import check_hard_limit
 from tasks_app.runtime.health_files import ROLES, judge, probe
 
 _INDENT = " " * 6
@@ -74,6 +75,7 @@ def _settings(given: Settings) -> list[Finding]:
     findings = unknown_variables() or [ok("settings", "all valid")]
     try:
         load_handlers(given.modules)
+        check_hard_limit(HANDLERS, given.timeout, given.hard_timeout)  # workers refuse it, too
     except TasksError as error:
         fact, _, advice = str(error).partition(". ")
         findings.append(fail("handlers", fact, advice))
