@@ -8,16 +8,18 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import click
+from sqlalchemy import Engine
 
 from tasks_app.cli import listing, output
 from tasks_app.cli.arguments import fingerprint_digits, moment
-from tasks_app.cli.database import as_why, caller, connected, transaction
+from tasks_app.cli.database import as_why, caller, connected, settings, transaction
 from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.errors import NO
 from tasks_app.domain.explain.words import count
 from tasks_app.monitor.pages.errors import causes, error_page
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.errors.groups import MOST_WITHOUT, ErrorGroup, without_fingerprint
+from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.api.bulk_preview import foresee_bulk
 from tasks_app.runtime.api.errors import (
     fill_fingerprints,
@@ -130,6 +132,7 @@ def requeue(
             words = f"{count(number, 'task')} would be requeued. Nothing was changed."
             output.answer(words, {"number": number, "changed": False}, json_=json_)
             return
+        _name_the_unserved(engine, digits)
         told, failed = [], False
         for stage in requeue_errors(engine, digits, plan, by=caller(), why=why, patience=span):
             done = stage.done
@@ -151,6 +154,16 @@ def requeue(
     if json_:
         output.print_json(told)
     sys.exit(NO if failed else 0)
+
+
+def _name_the_unserved(engine: Engine, fingerprint: str) -> None:
+    """Say at once for which queues a stage would wait in vain."""
+    with engine.connect() as connection:
+        page = error_page(connection, fingerprint, most=1)
+        served = heartbeats.known_names(connection, settings().lease)
+        run_by = heartbeats.run_by(connection, settings().lease)
+    for queue in sorted(set(page.group.queues) - served.keys()) if page else ():
+        output.say(f"No live worker serves {queue}. {run_by.start_worker(queue)}", err=True)
 
 
 @errors.command()

@@ -79,7 +79,7 @@ COMMANDS = {
 """In the order in which people meet them; each is imported when it is called."""
 _ELSEWHERE = {
     "retry": ("requeue",),
-    **dict.fromkeys(("delete", "rm", "revoke", "drop"), ("remove", "cancel")),
+    **dict.fromkeys(("remove", "delete", "rm", "revoke", "drop"), ("remove", "cancel")),
     "ls": ("list",),
     "status": ("stats",),
     **dict.fromkeys(("info", "inspect", "get"), ("show",)),
@@ -90,6 +90,8 @@ _ELSEWHERE = {
     **dict.fromkeys(("new", "create", "add"), ("add", "create", "set")),
 }
 """What other systems call some of them."""
+_CELERYS = {"beat": "celery -A tasks_app beat", "flower": "celery -A tasks_app flower"}
+_OPTIONS = {"--reason": "--why", "--countdown": "--delay", "--eta": "--run-at"}
 _NO_EXTRA = ("healthz", "metrics", "work", "dashboard")
 _EXTRAS = {"up": "embedded", "down": "embedded", "urls": "embedded", "demo": "demo"}
 """Which extra of the package a command needs; the others need ``cli``."""
@@ -156,7 +158,13 @@ class Commands(click.Group):
 
 
 def _suggest(error: click.UsageError) -> None:
-    """Refuse an unknown command with what it is perhaps called."""
+    """Refuse an unknown command or option with what it is perhaps called."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        ours = _OPTIONS.get(error.option_name)
+        if ours and any(ours in each.opts for each in error.ctx.command.params):
+            hint = f"No such option {error.option_name}. Did you mean {ours}?"
+            raise click.UsageError(hint, error.ctx) from None
+        return
     from tasks_app.domain.spelling import nearest  # noqa: PLC0415  it is rare
 
     said, ctx = re.match("No such command '(.*?)'", error.message), error.ctx
@@ -168,6 +176,8 @@ def _suggest(error: click.UsageError) -> None:
     same = [name for name in _ELSEWHERE.get(said[1], ()) if name in names]
     near = same[0] if same else nearest(said[1], names)
     path = ctx.command_path
+    if isinstance(ctx.command, Commands) and said[1] in _CELERYS:
+        raise click.UsageError(f"{path} has no {said[1]}. Run: {_CELERYS[said[1]]}", ctx) from None
     hint = f"Did you mean: {path} {near}?" if near else f"It has: {', '.join(names)}."
     raise click.UsageError(f"{path} has no command {said[1]!r}. {hint}", ctx) from None
 

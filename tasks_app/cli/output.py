@@ -17,7 +17,7 @@ import click
 
 from tasks_app.cli import listing
 from tasks_app.domain.errors import NO
-from tasks_app.domain.explain.words import exact
+from tasks_app.domain.explain.words import NAME_ITS_MODULE, exact
 from tasks_app.domain.finding import Finding
 from tasks_app.domain.tasks.error_text import printable, printable_json
 
@@ -46,6 +46,7 @@ def as_here(words: str) -> str:
     program = (context.find_root().info_name or "") if context else ""
     if not program.endswith("tasks_app"):
         return words
+    words = words.replace(NAME_ITS_MODULE, "Put it into the tasks.py of an installed app")
     return re.sub(r"\btasks-app(?= [a-z])", "python manage.py tasks_app", words)
 
 
@@ -82,11 +83,16 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table as wide as the terminal, whose cells are folded; of any width in a pipe."""
     from rich.cells import chop_cells, set_cell_size  # noqa: PLC0415  `work` runs without rich
 
-    table = [list(columns), *([cell(value) for value in row] for row in rows)]
+    given = [list(row) for row in rows]
+    table = [list(columns), *([cell(value) for value in row] for row in given)]
     if len(table) == 1:
         click.echo(listing.NONE)
         return
-    widths = listing.fitting(table, [name not in ("id", "state") for name in columns])
+    whole = [
+        any(isinstance(value, datetime) for value in column) for column in zip(*given, strict=True)
+    ]
+    may = [name not in ("id", "state") and not at for name, at in zip(columns, whole, strict=True)]
+    widths = listing.fitting(table, may)
     lines = []
     for cells in table:
         folded = (

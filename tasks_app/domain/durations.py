@@ -17,6 +17,9 @@ ALLOWED_RATE = "a number and a time, such as 100/1m"
 Duration = float | str | timedelta
 
 
+NO_DURATION = "which is not a duration"
+
+
 def parse_duration(value: Duration) -> timedelta:
     """Return ``value`` as a timedelta; a bare number is in seconds.
 
@@ -28,7 +31,7 @@ def parse_duration(value: Duration) -> timedelta:
     elif isinstance(value, str):
         found = _WRITTEN.match(value)
         if found is None:
-            raise ValueError(f"is {value[:40]!r}, which is not a duration")
+            raise ValueError(f"is {value[:40]!r}, {NO_DURATION}")
         span = _span(float(found[1]) * _SECONDS[found[2] or "s"])
     elif isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"is of type {type(value).__name__}, which is not a duration")

@@ -12,7 +12,13 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TypeVar
 
-from tasks_app.domain.handlers.settlement import BROKEN_OFF, CONNECTION_LOST, INTERRUPTED, VANISHED
+from tasks_app.domain.handlers.settlement import (
+    BROKEN_OFF,
+    CONNECTION_LOST,
+    INTERRUPTED,
+    PROCESS_KILLED,
+    VANISHED,
+)
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
@@ -190,6 +196,7 @@ def of_claim(kind: NoticeKind, task: ClaimedTask) -> Notice:
 
 _WHY = {
     VANISHED: "It was on board when its process or worker vanished.",
+    PROCESS_KILLED: "Its process was killed at the hard limit of another task in it.",
     INTERRUPTED: "A signal ended its process, and no other of the worker.",
     CONNECTION_LOST: "The database, which is up, ended the connection on which it ran.",
     BROKEN_OFF: "No limit, stop or operator broke off its run.",
@@ -235,8 +242,11 @@ def of_settlement(settlement: Settlement, task: ClaimedTask, state: State) -> No
 def of_outline(outline: Outline, returned: NoticeKind) -> Notice:
     """Return the notice of a row that others than its runner moved."""
     kind, _, message = (outline.error or "").partition(": ")
+    what = _FINAL.get(outline.state, returned)
+    if what is NoticeKind.RESCUED and not kind:
+        kind, message = VANISHED, _WHY[VANISHED]
     return Notice(
-        _FINAL.get(outline.state, returned),
+        what,
         outline.id,
         outline.name,
         outline.queue,

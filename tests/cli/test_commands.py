@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tasks_app import explain_task
+from tasks_app.cli import output
 from tasks_app.cli.group import group
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import newest
@@ -395,6 +396,10 @@ def test_in_django_what_to_run_is_typed_as_there(
         "python manage.py tasks_app batch list",
         "python manage.py tasks_app limits list",
     ]
+    context = click.Context(group, info_name="manage.py tasks_app")
+    with context:
+        there = output.as_here("Name its module in the TASKS_APP_IMPORTS of a worker.")
+    assert there == "Put it into the tasks.py of an installed app."
     assert "Run: tasks-app batch list" in shell("batch", "show", "7").stderr
 
 
@@ -423,6 +428,11 @@ def test_a_misspelt_name_is_created_with_a_hint(shell: Shell) -> None:
             "tasks-app limits has no command 'rm'. Did you mean: tasks-app limits remove?",
         ),
         ("schedules delete x", "Did you mean: tasks-app schedules remove?"),
+        ("beat", "tasks-app has no beat. Run: celery -A tasks_app beat"),
+        ("remove 4", "Did you mean: tasks-app cancel?"),
+        ("cancel 4 --reason x", "Did you mean --why?"),
+        ("create t --countdown 5", "Did you mean --delay?"),
+        ("create t --eta 5", "Did you mean --run-at?"),
         ("limits xyzzy", "has no command 'xyzzy'. It has: list, remove, set."),
     ],
 )

@@ -25,7 +25,8 @@ class Shell:
     """Runs our commands in processes of their own: Celery's app reads its settings once."""
 
     def __init__(self, folder: Path, **environment: str) -> None:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("TASKS_APP_", "CELERY_"))}
+        ours = ("TASKS_APP_", "CELERY_", "COLUMNS")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
         self.environment = {**kept, **environment}
         self.folder = folder
 

@@ -74,3 +74,4 @@ def test_a_failed_task_is_unblocked_once(run: Shell, engine: Engine) -> None:
     again = run("unblock", str(task_id))
     assert again.returncode == 1
     assert f"Task {task_id} holds no order key." in again.stderr
+    assert "There is no task 999." in run("unblock", "999").stderr

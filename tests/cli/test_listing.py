@@ -12,23 +12,30 @@ import subprocess
 import sys
 import termios
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from sqlalchemy import Engine, text
 
+from tasks_app import TaskContext
 from tasks_app.cli.listing import INDENT, lay_out
+from tasks_app.cli.operations import doctor
+from tasks_app.cli.operations.doctor import _line
 from tasks_app.cli.output import cell, print_json, print_table
 from tasks_app.cli.tasks.explain import _sentence
-from tasks_app.domain.finding import ok
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.finding import Level, ok, warn
 from tasks_app.domain.tasks.error_text import printable
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.dispatch.set_aside import park
+from tasks_app.pool.flow_control.pause import pause
 from tasks_app.pool.runs.settle import settle_one
+from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.cli.shell import Shell
 from tests.factory import claimed_task, ending, pending_task, unknown
 
@@ -267,3 +274,57 @@ def test_twenty_thousand_rows_take_no_long_time(capsys: pytest.CaptureFixture[st
 
     assert time.process_time() - began < 5
     assert capsys.readouterr().out.count("\n") == 20_001
+
+
+def test_a_line_breaks_at_words_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+
+    line = _line(warn("failed", "1 of t: E: no.", "See: tasks-app errors show 00ff"))
+
+    assert click.unstyle(line).splitlines() == [
+        "warn  failed        1 of t: E: no. See:",
+        "      tasks-app errors show 00ff",
+    ]
+
+
+def test_an_instant_is_not_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+
+    print_table(
+        ("dependency", "since", "why"), [("bank", datetime(2040, 1, 1, tzinfo=UTC), "x" * 30)]
+    )
+
+    assert "2040-01-01 00:00:00Z" in capsys.readouterr().out
+
+
+def test_a_list_says_what_was_asked_for_and_what_is_paused(
+    shell: Shell, tasks: dict[str, int], engine: Engine
+) -> None:
+    with engine.begin() as connection:
+        pause(connection, "default", "")
+
+    assert "its queue is paused" in line_of(shell("list").stdout.splitlines(), tasks["later"])[0]
+    nothing = shell("list", "--name", "nothing.here").stdout
+    assert nothing == "There is no task of --name nothing.here. What there is: tasks-app stats\n"
+
+
+def test_doctor_names_a_timeout_with_which_no_worker_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = Registry()
+    handler("slow", registry=known, timeout="2h")(_slow)
+    monkeypatch.setattr(doctor, "HANDLERS", known)
+    given = Settings(database_url="postgresql+psycopg://u@h/x")
+
+    found = {each.subject: each for each in doctor._settings(given)}["handlers"]
+
+    assert (found.level, found.fact[:40]) == (
+        Level.FAIL,
+        "timeout of slow is 2h, longer than the h",
+    )
+
+
+def _slow(ctx: TaskContext) -> None:
+    pass

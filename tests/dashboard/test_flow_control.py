@@ -52,6 +52,16 @@ def test_limits(engine: Engine, browser: Browser) -> None:
     assert browser.act("/limits/set", {"kind": "key", "most": "x"}).status_code == 400
 
 
+def test_a_breaker_that_opened_by_itself_may_be_tried_at_once(
+    engine: Engine, browser: Browser
+) -> None:
+    with engine.begin() as connection:
+        synchronise(connection, {Breaker("bank"): ["pay"]}, ["pay"])
+        connection.exec_driver_sql("UPDATE task_breaker SET state = 'open'")
+
+    assert "Try now" in browser.get("/queues").text
+
+
 def test_breakers(engine: Engine, browser: Browser) -> None:
     with engine.begin() as connection:
         synchronise(connection, {Breaker("bank"): ["pay"]}, ["pay"])

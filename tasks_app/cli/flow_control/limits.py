@@ -9,6 +9,7 @@ import click
 from tasks_app.cli import output
 from tasks_app.cli.database import as_why, caller, transaction
 from tasks_app.domain.flow_control.limits import GateKind, Limit
+from tasks_app.pool.tasks import browse
 from tasks_app.runtime.api import limits as rows
 
 _LISTED = ("kind", "target", "at a time", "rate", "burst")
@@ -80,6 +81,8 @@ def unblock(task_id: int, *, json_: bool) -> None:
     """Let the tasks behind a failed one of their order key go on. It stays in the error pool."""
     with transaction() as connection:
         done = rows.unblock_task(connection, task_id, by=caller())
+        if not done and browse.get(connection, task_id) is None:
+            output.refuse(f"There is no task {task_id}. Run: tasks-app list")
     if not done:
         output.refuse(f"Task {task_id} holds no order key. Run: tasks-app show {task_id}")
     output.answer("unblocked", {"id": task_id, "unblocked": True}, json_=json_)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 
 import click
 
-from tasks_app.cli import output
+from tasks_app.cli import listing, output
 from tasks_app.cli.database import settings
 from tasks_app.domain.config.setting_sources import unknown_variables
 from tasks_app.domain.config.settings import Settings
@@ -14,8 +15,10 @@ from tasks_app.domain.errors import AWAY, NO, ConfigurationError, TasksError
 from tasks_app.domain.explain.run_by import RunBy
 from tasks_app.domain.finding import Finding, Level, fail, ok, warn
 from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
+from tasks_app.runtime.handlers.time_limits import check_hard_limit
 from tasks_app.runtime.health_files import ROLES, judge, probe
 
+_INDENT = " " * 6
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
 
@@ -72,6 +75,7 @@ def _settings(given: Settings) -> list[Finding]:
     findings = unknown_variables() or [ok("settings", "all valid")]
     try:
         load_handlers(given.modules)
+        check_hard_limit(HANDLERS, given.timeout, given.hard_timeout)  # workers refuse it, too
     except TasksError as error:
         fact, _, advice = str(error).partition(". ")
         findings.append(fail("handlers", fact, advice))
@@ -115,5 +119,15 @@ def _no_broker(given: Settings) -> Finding:
 
 def _line(finding: Finding) -> str:
     level = click.style(f"{finding.level:<5}", fg=_COLOURS[finding.level], bold=True)
-    fact = f"{finding.fact}." if finding.advice else finding.fact
-    return f"{level} {finding.subject:<13} {fact} {finding.advice}".rstrip()
+    fact = f"{finding.fact.rstrip('.')}." if finding.advice else finding.fact
+    said = f"{finding.subject:<13} {fact} {finding.advice}".rstrip()
+    most = listing.width()
+    return f"{level} {said}" if most is None else f"{level} {_wrapped(said, most - len(_INDENT))}"
+
+
+def _wrapped(said: str, most: int) -> str:
+    """Break it at words only: what to run is to be copied."""
+    lines = textwrap.wrap(
+        said, max(most, listing.NARROWEST), break_long_words=False, break_on_hyphens=False
+    )
+    return f"\n{_INDENT}".join(lines)

@@ -60,6 +60,11 @@ def list_(*, wide: bool, json_: bool, **filters: Any) -> None:
 
     A task that waits or runs shows the error of its last attempt.
     """
+    asked = ", ".join(
+        f"--{option.replace('_', '-')}{'' if value is True else f' {value}'}"
+        for option, value in filters.items()
+        if value is not None and option != "most"
+    )
     given = filters["fingerprint"]
     filters["fingerprint"] = None if given is None else fingerprint_digits(given)
     with transaction() as connection:
@@ -67,6 +72,7 @@ def list_(*, wide: bool, json_: bool, **filters: Any) -> None:
         going = [task.id for task in tasks if task.pool == Pool.PENDING and task.attempt]
         causes = browse.last_causes(connection, going)
         gone = unkept_of(connection, filters)
+        stopped = {each.queue for each in paused(connection)}
     causes = {
         task.id: masks().text(task.name, causes[task.id], task.payload)
         for task in tasks
@@ -80,9 +86,9 @@ def list_(*, wide: bool, json_: bool, **filters: Any) -> None:
         output.print_json(shown)
         return
     if not tasks:
-        click.echo("There is no such task.")
+        output.say(f"There is no task{asked and f' of {asked}'}. What there is: tasks-app stats")
         return
-    remarks = [_remark(task, causes.get(task.id)) for task in tasks]
+    remarks = [_remark(task, causes.get(task.id), stopped) for task in tasks]
     more = f"\nOlder ones: --before {tasks[-1].id}" if len(tasks) == filters["most"] else ""
     if wide:
         lines = [[output.cell(getattr(task, name)) for name in _WIDE] for task in tasks]
@@ -133,8 +139,10 @@ def _when(task: Task, now: datetime) -> str:
     return listing.age(task.finished_at, now)
 
 
-def _remark(task: Task, last_error: str | None) -> str:
-    said = (task.sub_status, task.error, task.parked, last_error)
+def _remark(task: Task, last_error: str | None, stopped: set[str]) -> str:
+    waits = task.state is State.PENDING and stopped & {task.queue, EVERY_QUEUE}
+    paused_ = "its queue is paused" if waits else None
+    said = (task.sub_status, task.error, task.parked, paused_, last_error)
     return "; ".join(each for each in said if each)
 
 

@@ -41,9 +41,10 @@ _RNG = Random()  # noqa: S311  jitter, not a secret
 def checked_template(name: Any, spec: HandlerSpec | None, given: Mapping[str, Any]) -> RowTemplate:
     for option in given:
         if option not in _KNOWN:
-            problem = f"is unknown{meant(option, _KNOWN)}"
+            problem = "is unknown"
             if option not in ELSEWHERE:
                 problem += f'; a value for the handler goes into the payload: {{"{option}": …}}'
+            problem += meant(option, _KNOWN)
             raise InvalidTaskError(f"options.{option}", problem, ", ".join(sorted(_KNOWN)))
     options: Mapping[str, Any] = {k: v for k, v in given.items() if v is not None}
     retry = _policy(options, spec)

@@ -23,7 +23,9 @@ def in_broker(facts: TaskFacts) -> Finding | None:
         f"published {times}"
     )
     if message.publishes == 1:
-        wait = f"Nothing to do: a child takes it when it has room, or it is published again {again}"
+        wait = (
+            f"Nothing to do: a child takes it when it has room, or it is published again {again}."
+        )
         return ok("in the broker", fact, wait)
     return warn(
         "in the broker",

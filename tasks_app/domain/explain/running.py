@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from tasks_app.domain.explain.facts import StoredRow, TaskFacts
 from tasks_app.domain.explain.words import distance, exact, rough, when
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.tasks.states import State
+
+KILL_TAKES = timedelta(seconds=10)
+"""A parent that lives looks every second, and a heartbeat tells of runs a while later."""
 
 
 def lease_over(facts: TaskFacts) -> Finding | None:
@@ -65,15 +70,16 @@ def running(facts: TaskFacts) -> Finding | None:
     since = when(row.started_at or facts.now, facts.now)
     said = _progress(facts)
     fact = f"It runs: attempt {row.attempt} began {since} on {row.owner}{said}"
-    if row.cancel_requested_at:
-        return ok("running", fact, "Nothing to do: it was told to stop.")
-    stop = f"to stop it{' before' if _killed_at(facts) else ''}: tasks-app cancel {row.id}"
-    return ok("running", fact, f"Nothing to do{_killed_at(facts)}; {stop}")
-
-
-def _killed_at(facts: TaskFacts) -> str:
     at = facts.progress.killed_at if facts.progress else None
-    return f": its hard limit ends it and its process {when(at, facts.now)}" if at else ""
+    if at is not None and at < facts.now - KILL_TAKES:
+        past = f"Its hard limit should have ended it and its process {when(at, facts.now)}"
+        return warn("running", fact, f"{past}: look at that process, and kill it.")
+    limit = f"its hard limit ends it and its process {when(at, facts.now)}" if at else ""
+    if row.cancel_requested_at:
+        told = ["it was told to stop", *([limit] if limit else [])]
+        return ok("running", fact, f"Nothing to do: {', and '.join(told)}.")
+    stop = f"to stop it{' before' if limit else ''}: tasks-app cancel {row.id}"
+    return ok("running", fact, f"Nothing to do{limit and f': {limit}'}; {stop}")
 
 
 def _progress(facts: TaskFacts) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tasks_app.domain.explain.facts import StoredRow, TaskFacts
-from tasks_app.domain.explain.words import count, when
+from tasks_app.domain.explain.words import NAME_ITS_MODULE, count, when
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerState
 from tasks_app.domain.spelling import similar
@@ -88,8 +88,8 @@ def _put_off(facts: TaskFacts, row: StoredRow) -> str:
         )
     most = f" of at most {row.max_attempts}" if row.max_attempts else ""
     return (
-        f"attempt {row.attempt} failed with {last.cause}; it is in wait {row.retry_level} of its "
-        f"policy, {row.failures}{most} failures charged"
+        f"attempt {row.attempt} failed with {last.cause.rstrip('.')}; it is in wait "
+        f"{row.retry_level} of its policy, {row.failures}{most} failures charged"
     )
 
 
@@ -196,7 +196,7 @@ def no_handler(facts: TaskFacts) -> Finding | None:
     if service.elsewhere:
         advice = f"Its handler lives in workers of {', '.join(service.elsewhere)}: one of them "
         return fail("no handler", fact, f"{advice}must serve {row.queue}, too.")
-    advice = "Name its module in the TASKS_APP_IMPORTS of a worker; until then it waits, uncharged."
+    advice = f"{NAME_ITS_MODULE}; until then it waits, uncharged."
     return fail("no handler", fact, advice)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+NAME_ITS_MODULE = "Name its module in the TASKS_APP_IMPORTS of a worker"
+"""In Django it is found by itself, says the command line."""
 _NOW = timedelta(seconds=1)
 _SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000
 

@@ -32,6 +32,8 @@ PROCESS_DIED = "process died"
 INTERRUPTED = "interrupted"
 _SUCCEED = Event.SUCCEED
 VANISHED, CONNECTION_LOST = "worker vanished", "connection lost"
+PROCESS_KILLED = "process killed"
+"""At the hard limit of another task in it."""
 BROKEN_OFF = "broken off"
 """By no limit, stop or operator: another task's handler did it, or an error of ours."""
 BAD_OUTCOME = "outcome cannot be stored"

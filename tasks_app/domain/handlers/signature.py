@@ -50,6 +50,8 @@ def signature_of(
         raise HandlerError(f"Handler {where} takes {len(parameters)} arguments. {DECLARE}.")
     _check_context(function, parameters[0], plain, of_async)
     if len(parameters) == 1:
+        if parameters[0].name == "payload" and parameters[0].annotation is inspect.Parameter.empty:
+            raise HandlerError(f"Handler {where} would get its context as payload. {DECLARE}.")
         return False, None
     return True, _payload_type(function, parameters[1], where)
 

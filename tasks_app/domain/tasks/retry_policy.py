@@ -19,7 +19,13 @@ from decimal import Decimal
 from random import Random
 from typing import Protocol
 
-from tasks_app.domain.durations import LONGEST, Duration, format_duration, parse_duration
+from tasks_app.domain.durations import (
+    LONGEST,
+    NO_DURATION,
+    Duration,
+    format_duration,
+    parse_duration,
+)
 
 DEFAULT_MAX_ATTEMPTS = 3
 MOST_LEVELS = 100
@@ -132,7 +138,13 @@ def _parse(written: str) -> RetryPolicy:
         written, jitter = found[1], _percent(int(found[2]))
     if found := _FIXED.match(written):
         return Fixed(parse_duration(found[1]), jitter=jitter)
-    return _levels(written.split(","), jitter)
+    waits = written.split(",")
+    try:
+        return _levels(waits, jitter)
+    except ValueError as error:
+        if len(waits) == 1 and str(error).endswith(NO_DURATION):
+            raise ValueError(f"is {written[:40]!r}, which is not a retry policy") from None
+        raise
 
 
 def _levels(waits: Sequence[Duration], jitter: int = 0) -> Levels:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.explain.words import rough
+from tasks_app.domain.explain.words import NAME_ITS_MODULE, rough
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.flow_control.circuit_breaker import BreakerState
 from tasks_app.domain.spelling import similar
@@ -61,7 +61,7 @@ def reach(connection: Connection, settings: Settings, due: list[DueWork]) -> lis
         else:
             fact = f"{each.number} due for {each.name}, known to no worker"
             fact += similar(each.name, everybody)
-            advice = "Name its module in the TASKS_APP_IMPORTS of a worker."
+            advice = f"{NAME_ITS_MODULE}."
         findings.append(fail("handlers", fact, advice))
     return findings or [ok("queues", "every task that is due has a worker that knows it")]
 

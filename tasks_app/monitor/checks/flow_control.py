@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.explain.words import count, to_the_minute
 from tasks_app.domain.finding import Finding, ok, warn
-from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerState
+from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerStanding, BreakerState
 from tasks_app.monitor.checks.database import Check
 from tasks_app.pool.flow_control import breaker, pause, queue_settings
 from tasks_app.pool.tables import EVERY_QUEUE
@@ -52,17 +52,25 @@ def dependencies(connection: Connection, _settings: Settings) -> list[Finding]:
         for each in found
         if each.mode is not BreakerMode.AUTO
     ]
-    return by_hand + [
-        warn(
-            "breakers",
-            f"{each.breaker.dependency} is {each.state} since {to_the_minute(each.since)}"
-            f"{each.reason and f': {each.reason}'}; {count(each.held, 'task')} held",
-            f"Look at {each.breaker.dependency}. Some tasks are let through to try; to do so now: "
-            f"tasks-app breakers auto {each.breaker.dependency}",
-        )
-        for each in found
-        if each.mode is BreakerMode.AUTO and each.state is not BreakerState.CLOSED
-    ]
+    judged = (each for each in found if each.mode is BreakerMode.AUTO)
+    return by_hand + [_judged(each) for each in judged if each.state is not BreakerState.CLOSED]
+
+
+def _judged(each: BreakerStanding) -> Finding:
+    name = each.breaker.dependency
+    fact = (
+        f"{name} is {each.state} since {to_the_minute(each.since)}"
+        f"{each.reason and f': {each.reason}'}; {count(each.held, 'task')} held"
+    )
+    if each.state is BreakerState.OPEN:
+        tries = "Some tasks are let through to try; to do so now:"
+        return warn("breakers", fact, f"Look at {name}. {tries} tasks-app breakers auto {name}")
+    later = f"; for those that met the outage: tasks-app run-now --retrying --name {each.names[0]}"
+    if each.state is BreakerState.RAMPING:
+        return ok("breakers", fact, f"Nothing to do: its tasks are let go{each.names and later}")
+    if each.held:
+        return warn("breakers", fact, f"Look at {name}. Some tasks are let through to try.")
+    return ok("breakers", fact, "Nothing to do: the next task decides.")
 
 
 def _given(each: pause.Pause) -> str:

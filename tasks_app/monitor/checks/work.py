@@ -7,6 +7,7 @@ from datetime import timedelta
 from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.explain.facts import ANOTHER_LEADS_AFTER, HEARTBEAT_TAKES
 from tasks_app.domain.explain.run_by import RunBy
 from tasks_app.domain.explain.words import count, rough, to_the_minute
 from tasks_app.domain.finding import Finding, fail, ok, warn
@@ -56,10 +57,24 @@ def rescue(connection: Connection, settings: Settings) -> list[Finding]:
     if not number:
         return [ok("rescue", "no task runs beyond its lease")]
     fact = f"{number} running beyond the lease, for {rough(since)}"
-    if since > PATIENCE:
+    if not _is_scanned(connection, settings, leader_lease.read(connection, leader_lease.SCAN)):
         by = heartbeats.run_by(connection, settings.lease)
         return [fail("rescue", fact, f"No scan has taken them back. {by.start_scan}")]
-    return [warn("rescue", fact, "Nothing to do while somebody scans: the next scan ends that.")]
+    stay = "; if they stay, read the log of who scans" if since > PATIENCE else ""
+    return [warn("rescue", fact, f"Nothing to do: the next scan takes them back{stay}.")]
+
+
+def _is_scanned(
+    connection: Connection, settings: Settings, duty: leader_lease.Lease | None
+) -> bool:
+    """Whether somebody has scanned lately, and is left to do so again; explain says the same."""
+    heard = heartbeats.live(connection, settings.renew_every + HEARTBEAT_TAKES)
+    if any(not child.of_celery for child in heard):
+        return True
+    if duty is None or duty.idle is None:
+        return False
+    deserted = duty.free and duty.idle > ANOTHER_LEADS_AFTER and not heard
+    return not deserted and duty.idle <= LATE_SCANS * settings.scan_interval + PATIENCE
 
 
 def scanning(connection: Connection, settings: Settings) -> list[Finding]:
@@ -72,7 +87,7 @@ def scanning(connection: Connection, settings: Settings) -> list[Finding]:
     if duty is None or duty.idle is None:
         return [warn("scan", "nobody has scanned yet", advice)]
     fact = f"the last one was {rough(duty.idle)} ago, by {duty.holder}"
-    if duty.idle > LATE_SCANS * settings.scan_interval + PATIENCE:
+    if not _is_scanned(connection, settings, duty):
         late = any(each.waits > PATIENCE for each in diagnostics.due_work(connection))
         return [(fail if late else warn)("scan", fact, advice)]
     if duty.rank == leader_lease.Rank.STANDBY:

@@ -17,6 +17,7 @@ from tasks_app.domain.handlers.settlement import (
     CONNECTION_LOST,
     INTERRUPTED,
     OUTCOME_UNKNOWN,
+    PROCESS_KILLED,
     VANISHED,
 )
 from tasks_app.domain.tasks.fingerprint import fingerprint_of
@@ -34,6 +35,7 @@ FIRST_S = 5
 _UNKNOWN = "The worker vanished while an at_most_once task ran."
 _SENTENCES = {
     VANISHED: "The task was on board when its worker vanished",
+    PROCESS_KILLED: "Its process was killed at the hard limit of another task in it",
     INTERRUPTED: "A signal ended its process, and no other of the worker",
     CONNECTION_LOST: "The database, which is up, ended the connection on which the task ran",
     BROKEN_OFF: "No limit, stop or operator broke off its run",

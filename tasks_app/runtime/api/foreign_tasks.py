@@ -43,4 +43,6 @@ def translated(new: NewTask) -> Translated:
         what = "is a function that is no handler"
         raise InvalidTaskError("task", what, "a task's name, or a function with @handler before it")
     allowed = "a task's name, or a handler, after the session: create_task(session, task, payload)"
-    raise InvalidTaskError("task", f"is of type {type(new.task).__name__}", allowed)
+    of_payload = isinstance(new.task, dict | list)
+    missing = ", as a payload is: the session comes first, and is missing" if of_payload else ""
+    raise InvalidTaskError("task", f"is of type {type(new.task).__name__}{missing}", allowed)

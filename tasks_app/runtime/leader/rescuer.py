@@ -8,6 +8,7 @@ from datetime import datetime
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.explain.words import count
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection import clock
@@ -100,6 +101,6 @@ class Rescuer:
             raise
         if rescued:
             self._admission.gone(rescued, now=now)
-            log.warning("rescued %s tasks of vanished workers", len(rescued))
+            log.warning("rescued %s of vanished workers", count(len(rescued), "task"))
             HOOKS.tell(of_outline(outline, NoticeKind.RESCUED) for outline in outlines)
         return rescued

@@ -26,6 +26,9 @@ _STRANDED = struct.Struct(f"={MOST_STRANDED}q")
 _HEAD_SIZE = 1024
 _PIDS = struct.Struct("=" + f"q {_HEAD_SIZE - 8}x" * SLOTS)
 """Of all records at once: most are free, and the parent looks often."""
+_KILL = struct.Struct("=q d")
+_KILL_AT = _HEAD_SIZE - _KILL.size
+"""In a head's unused end, which its child does not write."""
 NO_HEAD, NO_RUN = bytes(_HEAD_SIZE), bytes(_RUN.size)
 STAGE_AT, REPORTING_AT, STRANDED_AT = (SLOTS * _HEAD_SIZE + n for n in (0, 1, 8))
 TIDY_AT = STRANDED_AT + _STRANDED.size
@@ -54,6 +57,15 @@ class SlotView:
     running: tuple[Run, ...]
     untold: int = 0
     """How many more run than the list has room for."""
+    limits: tuple[tuple[float, float], ...] = ()
+    """Of each of ``running``: since when, and until when it may run."""
+    killed: float = 0.0
+    """When the parent killed the child, as a run was past its hard limit; 0: it did not."""
+
+    def past(self, at: float) -> dict[Run, float]:
+        """Return the runs that were past their hard limits then, with these limits in seconds."""
+        runs = zip(self.running, self.limits, strict=False)
+        return {run: until - since for run, (since, until) in runs if 0 < until <= at}
 
     @property
     def dead(self) -> bool:
@@ -100,6 +112,14 @@ def a_run(run: Run, since: float, kill_at: float) -> bytes:
     return _RUN.pack(run[0], run[1], since, kill_at)
 
 
+def kill(pid: int, instant: float) -> bytes:
+    return _KILL.pack(pid, instant)
+
+
+def kill_at(index: int) -> int:
+    return head_at(index) + _KILL_AT
+
+
 def occupied(memory: memoryview) -> list[int]:
     return [index for index, pid in enumerate(_PIDS.unpack_from(memory)) if pid]
 
@@ -111,6 +131,7 @@ def read(memory: memoryview, index: int) -> SlotView | None:
         return None
     listed = memory[run_at(index, 0) : run_at(index, places)]
     runs = [run for run in _RUN.iter_unpack(listed) if run[0]]
+    killed_pid, killed = _KILL.unpack_from(memory, kill_at(index))
     return SlotView(
         index,
         pid,
@@ -123,6 +144,8 @@ def read(memory: memoryview, index: int) -> SlotView | None:
         hungry,
         tuple(Run(task_id, attempt) for task_id, attempt, *_ in runs),
         untold,
+        tuple((since, until) for _, _, since, until in runs),
+        killed if killed_pid == pid else 0.0,
     )
 
 

@@ -106,6 +106,10 @@ class Scoreboard:
             self.write(layout.head_at(view.index), layout.NO_HEAD)
             return True
 
+    def note_kill(self, view: SlotView, instant: float) -> None:
+        """Say why the child is killed: the runs that are past their hard limits then."""
+        self.write(layout.kill_at(view.index), layout.kill(view.pid, instant))
+
     def write(self, at: int, record: bytes) -> None:
         self._map[at : at + len(record)] = record
 

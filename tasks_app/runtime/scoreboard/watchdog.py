@@ -54,13 +54,15 @@ def kill_overdue(slots: Scoreboard, silent_s: float = SILENT_S) -> list[int]:
     killed: list[int] = []
     now = time.monotonic()
     for view in slots.occupied():
-        overdue = view.kill_at and now >= view.kill_at
+        overdue = list(view.past(now))
         silent = now - view.beat > silent_s
         if not (overdue or silent) or view.pid == os.getpid() or view.dead:
             continue
         why = "ran past the hard limit" if overdue else "its housekeeper is silent"
-        tasks = [run.task_id for run in view.running[:MOST_NAMED]]
+        tasks = [run.task_id for run in (overdue or view.running)[:MOST_NAMED]]
         log.error("killing child %s: %s (tasks %s)", view.pid, why, tasks)
+        if overdue:
+            slots.note_kill(view, now)
         killed += _kill(view.pid)
     return killed
 

@@ -1,6 +1,7 @@
 """The reaper: when a child is dead, its slot says which task is charged.
 
-Exactly the task that ran is charged; its neighbours go back uncharged. Any child may reap any other
+Exactly the task that ran is charged, or those that were past their hard limits; their neighbours go
+back uncharged. Any child may reap any other
 of its worker, twice at the same time too: they meet at the fence.
 """
 
@@ -14,7 +15,13 @@ from typing import NamedTuple
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.handlers.settlement import PROCESS_DIED, died, interrupted
+from tasks_app.domain.handlers.settlement import (
+    PROCESS_DIED,
+    PROCESS_KILLED,
+    VANISHED,
+    died,
+    interrupted,
+)
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Run, Settlement
 from tasks_app.domain.tasks.states import Event, State
@@ -162,14 +169,20 @@ class Reaper:
         return None if any(outline.id in others for outline in missed) else missed
 
     def _blame(self, view: SlotView, guilty: dict[int, str]) -> str:
-        tasks = [f"task {task_id} ({name})" for task_id, name in guilty.items()]
+        past = {run.task_id for run in view.past(view.killed)} & guilty.keys()
+        shown = {task_id: guilty[task_id] for task_id in past} or guilty
+        tasks = [f"task {task_id} ({name})" for task_id, name in sorted(shown.items())]
         more = f" and {len(tasks) - MOST_NAMED} more" if len(tasks) > MOST_NAMED else ""
         named = ", ".join(tasks[:MOST_NAMED]) + more
         if not guilty:
             return "nobody is charged, as no handler had begun in it"
         if self._leaves:
             return f"nobody is charged, as the worker is leaving; it ran {named}"
-        if self._is_sure(view):
+        if past:
+            beside = len(guilty) - len(past)
+            back = f"; {beside} that ran beside it, uncharged" if beside else ""
+            return f"{named} ran past the hard limit and is charged{back}"
+        if not view.killed and self._is_sure(view):
             return f"{named} ran in it and is charged"
         return f"nobody is charged; it was one of {named}"
 
@@ -178,32 +191,47 @@ class Reaper:
         return len(view.running) + view.untold == 1
 
     def _charge(self, view: SlotView, suspects: list[ClaimedTask], found: _Found) -> None:
-        """Charge the task that ran alone; of several, or of none, the guilty one is unknown.
+        """Charge the task that ran alone, or those that were past their hard limits.
 
-        If more ran than the list has room for, all that the child held is suspect. A child that
-        dies while its worker leaves was killed for that: no task is charged.
+        Else, of several or of none, the guilty one is unknown. If more ran than the list has room
+        for, all that the child held is suspect. A child that dies while its worker leaves was
+        killed for that: no task is charged.
         """
-        if self._is_sure(view) or self._leaves:
-            settlements = [self._verdict(view, task) for task in suspects]
-            try:
-                with self._database.begin() as connection:
-                    moved = settle_each(connection, settlements, found.refused)
-            except SQLAlchemyError:
-                found.unsure.update(task.task_id for task in suspects)
-                raise
-            HINTS.again(s for s in settlements if s.fence.task_id in moved)
-            tell_settled(settlements, moved)
-            found.told.update(moved)
+        charged = [task for task in suspects if self._is_charged(view, task)]
+        others = [task for task in suspects if task not in charged]
+        if charged:
+            self._settle(view, charged, found)
+        if not others:
             return
+        kind = PROCESS_KILLED if view.killed else VANISHED
         with self._database.begin() as connection:
             moved = rescue_claims(
                 connection,
-                [task.fence for task in suspects],
+                [task.fence for task in others],
                 lease=self._settings.lease,
                 max_crashes=self._settings.max_crashes,
+                kind=kind,
                 left=found.refused,
             )
-        tell_returned(suspects, moved, Event.RESCUE)
+        tell_returned(others, moved, Event.RESCUE, why=kind)
+
+    def _settle(self, view: SlotView, charged: list[ClaimedTask], found: _Found) -> None:
+        settlements = [self._verdict(view, task) for task in charged]
+        try:
+            with self._database.begin() as connection:
+                moved = settle_each(connection, settlements, found.refused)
+        except SQLAlchemyError:
+            found.unsure.update(task.task_id for task in charged)
+            raise
+        HINTS.again(s for s in settlements if s.fence.task_id in moved)
+        tell_settled(settlements, moved)
+        found.told.update(moved)
+
+    def _is_charged(self, view: SlotView, task: ClaimedTask) -> bool:
+        """Whether its outcome is that of a run that ended its process, or that was let go."""
+        if self._leaves:
+            return True
+        return task.run in view.past(view.killed) if view.killed else self._is_sure(view)
 
     @property
     def _leaves(self) -> bool:
@@ -213,12 +241,12 @@ class Reaper:
         spec = self._registry.get(task.name)
         if self._leaves:
             return interrupted(task, spec, self._rng)
-        return died(task, spec, self._cause(view), self._rng)
+        return died(task, spec, self._cause(view, task.run), self._rng)
 
     @staticmethod
-    def _cause(view: SlotView) -> Cause:
-        if view.kill_at and time.monotonic() >= view.kill_at:
-            limit = view.kill_at - view.since
+    def _cause(view: SlotView, run: Run) -> Cause:
+        limit = view.past(view.killed or time.monotonic()).get(run)
+        if limit is not None:
             return Cause(
                 PROCESS_DIED, f"Its process {view.pid} was killed at its hard limit of {limit:g} s."
             )

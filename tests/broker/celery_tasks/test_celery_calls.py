@@ -280,6 +280,7 @@ def test_the_route_counts_only_where_a_handler_of_ours_lives(
         (lambda: refusal(add.s(1).set(priority="high")), "options.priority is 'high'"),
         (lambda: refusal(object()), "task is of type object. Allowed: a task's name, or a handler"),
         (lambda: refusal({}), "after the session: create_task(session, task, payload)"),
+        (lambda: refusal({}), "dict, as a payload is: the session comes first, and is missing."),
         (lambda: refusal(print), "a function that is no handler. Allowed: a task's name, or a fun"),
         (lambda: refusal(type(add)), "task is of type"),
     ],

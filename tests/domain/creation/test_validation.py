@@ -272,9 +272,10 @@ def test_what_is_said_of_an_order_key_needs_one(options) -> None:
 def test_an_unknown_option_names_the_known_ones() -> None:
     message = str(refusal(run_in=5))
 
-    assert "options.run_in is unknown; perhaps run_at is meant" in message
+    assert "options.run_in is unknown; a value for the handler goes" in message
+    assert "; perhaps run_at is meant. Allowed" in message
     assert "biz_key, delay" in message
-    of_payload = 'a value for the handler goes into the payload: {"order_id": …}. Allowed: biz_key'
+    of_payload = 'a value for the handler goes into the payload: {"order_id": …}; perhaps order_key'
     assert of_payload in str(refusal(order_id=5))
 
 

@@ -599,16 +599,23 @@ def test_what_waits_for_long_is_told(connection: Connection, settings: Settings)
 def test_leases_that_nobody_takes_back_are_seen(connection: Connection, settings: Settings) -> None:
     claimed_task(connection)
     good = work.rescue(connection, settings)
-    connection.exec_driver_sql("UPDATE task_pending SET lease_until = now() - interval '2 minutes'")
-    bad = work.rescue(connection, settings)
     connection.exec_driver_sql("UPDATE task_pending SET lease_until = now() - interval '20 s'")
+    leader_lease.mark(connection, leader_lease.SCAN, "work w")
     soon = work.rescue(connection, settings)
+    connection.exec_driver_sql("UPDATE task_lease SET done_at = now() - interval '40 s'")
+    connection.exec_driver_sql("UPDATE task_pending SET lease_until = now() - interval '2 minutes'")
+    bad = [*work.rescue(connection, settings), *work.scanning(connection, settings)]
+    a_child(connection, node="host")
+    just_started = work.rescue(connection, settings)
 
     assert said([*good, *soon, *bad]) == [
         "ok rescue: no task runs beyond its lease",
         "warn rescue: 1 running beyond the lease, for 20 s",
         "fail rescue: 1 running beyond the lease, for 2 min",
+        "warn scan: the last one was 40 s ago, by work w",
     ]
+    assert said(just_started) == ["warn rescue: 1 running beyond the lease, for 2 min"]
+    assert "Start" not in just_started[0].advice
 
 
 def test_runs_that_had_no_end_are_counted(connection: Connection, settings: Settings) -> None:
@@ -693,6 +700,19 @@ def test_breakers_that_somebody_keeps_by_hand_are_told(
         "To leave it to the outcomes again: tasks-app breakers auto bank"
     }
     assert left_alone == []
+
+
+def test_a_breaker_that_probes_and_holds_nothing_needs_nobody(
+    connection: Connection, settings: Settings
+) -> None:
+    breaker.synchronise(connection, {Breaker("bank"): ["t"]}, ["t"])
+    breaker.override(connection, "bank", BreakerMode.OPEN)
+    breaker.override(connection, "bank", BreakerMode.AUTO)
+
+    (finding,) = flow_control.dependencies(connection, settings)
+
+    assert said([finding])[0].startswith("ok breakers: bank is probing since 2")
+    assert finding.advice == "Nothing to do: the next task decides."
 
 
 def test_nobody_at_the_other_end_is_one_finding() -> None:

@@ -200,6 +200,31 @@ class TestRunning:
             f"(2040-01-01 12:01:00Z); to stop it before: tasks-app cancel {task.task_id}"
         )
 
+    def test_a_hard_limit_that_did_not_end_it(self, healthy: Connection) -> None:
+        task = claimed_task(healthy, now=NOON - timedelta(seconds=20))
+        runs = {"id": task.task_id, "name": "t", "seconds": 100, "hard_timeout": 80}
+        a_child(healthy, running=[runs])
+
+        said = answer(healthy, task.task_id)
+
+        assert said.level is Level.WARN
+        assert said.advice == (
+            "Its hard limit should have ended it and its process 20 s ago (2040-01-01 11:59:40Z): "
+            "look at that process, and kill it."
+        )
+
+    def test_the_hard_limit_of_one_that_was_told_to_stop(self, healthy: Connection) -> None:
+        task = claimed_task(healthy, now=NOON - timedelta(seconds=20))
+        cancel.cancel(healthy, task.task_id, now=NOON)
+        a_child(healthy, running=[{"id": task.task_id, "seconds": 20, "hard_timeout": 80}])
+
+        said = {f.subject: f.advice for f in ask(healthy, task.task_id).findings}
+
+        assert said["running"] == (
+            "Nothing to do: it was told to stop, and its hard limit ends it and its process "
+            "in 60 s (2040-01-01 12:01:00Z)."
+        )
+
     def test_lease_over(self, healthy: Connection) -> None:
         task = claimed_task(healthy, now=NOON - MINUTE)
 

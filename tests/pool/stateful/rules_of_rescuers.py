@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.handlers.settlement import BROKEN_OFF, CONNECTION_LOST, VANISHED
+from tasks_app.domain.handlers.settlement import (
+    BROKEN_OFF,
+    CONNECTION_LOST,
+    PROCESS_KILLED,
+    VANISHED,
+)
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.runs.claim import claims_of
@@ -23,6 +28,8 @@ from tests.pool.stateful.world import Expected, Row, View
 MOST_CRASHES = 3
 SENTENCES = {
     VANISHED: "worker vanished: The task was on board when its worker vanished",
+    PROCESS_KILLED: "process killed: "
+    "Its process was killed at the hard limit of another task in it",
     CONNECTION_LOST: "connection lost: "
     "The database, which is up, ended the connection on which the task ran",
     BROKEN_OFF: "broken off: No limit, stop or operator broke off its run",

@@ -10,6 +10,7 @@ from sqlalchemy.exc import OperationalError
 
 from tasks_app.pool.runs.renew import renew
 from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.leader.rescuer import Rescuer
 from tests.factory import LEASE, claimed_task
 from tests.runtime.bench import Bench
@@ -30,6 +31,24 @@ def test_a_lapsed_lease_is_rescued_and_a_valid_one_is_not(bench: Bench) -> None:
 
     assert (too_early, in_time) == ({}, {task.task_id: "PENDING"})
     assert bench.task(task.task_id).crashes == 1
+
+
+def test_the_log_says_why_a_task_was_lost(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    database = Database(bench.url)
+    bench.at_end(database.dispose)
+    HOOKS.subscribe(_nothing)  # as Celery's events do; else only what is over is told
+    bench.at_end(lambda: HOOKS.unsubscribe(_nothing))
+    with bench.engine.begin() as connection:
+        claimed_task(connection)
+
+    Rescuer(bench.settings(), database).run_once(now=LATER)
+
+    assert "rescued 1 task of vanished workers" in caplog.text
+    assert "again at once: worker vanished: It was on board when" in caplog.text
+
+
+def _nothing(notice: Notice) -> None:
+    pass
 
 
 def test_after_an_outage_the_workers_have_time_to_renew_first(bench: Bench) -> None:
