@@ -160,6 +160,35 @@ def test_the_same_in_an_async_handler(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("way", ["row", "used", "async"])
+def test_a_function_that_changes_the_encoding_changes_no_value(bench: Bench, way: str) -> None:
+    bench.sql(
+        "CREATE FUNCTION in_latin() RETURNS void LANGUAGE sql AS"
+        " $$ SELECT set_config('client_encoding', 'LATIN1', false) $$"
+    )
+    bench.at_end(lambda: bench.sql("DROP FUNCTION in_latin"))
+    known_as_writes("SELECT in_latin()")
+
+    def h(ctx: Any) -> None:
+        if way == "used":
+            ctx.connection.execute(text("SELECT 1"))
+        if ctx.biz_key:
+            ctx.write("SELECT in_latin()")
+        ctx.write(INSERT, (ctx.task_id, "Müller"))
+
+    async def ah(ctx: Any) -> None:
+        h(ctx)
+
+    bench.handler("t", max_attempts=1)(ah if way == "async" else h)
+    ids = [bench.create(biz_key="odd" if n == 1 else None) for n in range(3)]
+
+    carry_out(bench, ids, give_back_after=60)
+
+    assert bench.states(ids) == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
+    assert "has changed client_encoding to LATIN1" in (bench.task(ids[1]).error or "")
+    assert bench.sql("SELECT array_agg(note) FROM effect") == ["Müller"] * 2
+
+
+@pytest.mark.parametrize("way", ["row", "used", "async"])
 def test_a_handler_that_raises_has_written_nothing(bench: Bench, way: str) -> None:
     def h(ctx: Any) -> None:
         if way == "used":

@@ -40,7 +40,7 @@ class Signed(str):
         name.why = author(who, why).why
         return name
 
-    def __getnewargs__(self) -> tuple[str, str]:  # a record that holds it may be copied
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]  # copied by its parts
         return str(self), self.why
 
 

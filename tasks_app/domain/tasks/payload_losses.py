@@ -95,7 +95,8 @@ def _parts(value: Any) -> dict[str, Any] | None:
     if is_dataclass(value):
         return {f".{f.name}": getattr(value, f.name, None) for f in fields(value)}
     if isinstance(value, Mapping):
-        return {f".{key}": item for key, item in value.items()}
+        # JSON has no key that is no text: one that comes back as text is another.
+        return {f".{k}" if isinstance(k, str) else f"[{k!r}]": v for k, v in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
         return {f"[{place}]": item for place, item in enumerate(value)}
     equal: Any = type(value).__eq__

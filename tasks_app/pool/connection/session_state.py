@@ -24,6 +24,10 @@ _LEFT = """pg_catalog.pg_my_temp_schema() <> 0
 """Temporary tables (a session that ever had one), channels, cursors, ``PREPARE``."""
 LOOK = f"SELECT {_LEFT}, pg_catalog.pg_advisory_unlock_all()".encode()
 """For after the end. Advisory locks of the session guard until its COMMIT; here they end."""
+SAME_ENCODING = b"""SELECT CASE WHEN pg_catalog.current_setting('client_encoding') = 'UTF8' THEN 0
+    ELSE ('ctx.write: a statement has changed client_encoding to '
+        || pg_catalog.current_setting('client_encoding'))::integer END"""
+"""Fails where a function has changed how the parameters behind it were read."""
 NO_TABLES = b"SELECT 1 / (pg_catalog.pg_my_temp_schema() = 0)::integer"
 """Fails in a session with temporary tables: one may stand in the way of a table of that name."""
 UNFLUSHED = b"SELECT pg_catalog.set_config('synchronous_commit', 'off', true)"

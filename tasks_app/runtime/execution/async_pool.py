@@ -137,7 +137,8 @@ class AsyncPool:
 
     def _begin(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
-        loop.stop = _refuse  # type: ignore[method-assign]  # a handler's: the others still run
+        # A handler's: the others still run.
+        loop.stop = loop.shutdown_default_executor = _refuse  # type: ignore[method-assign]
         thread = threading.Thread(
             target=self._turn, args=(loop,), name="tasks_app async pool", daemon=True
         )
@@ -184,5 +185,7 @@ class AsyncPool:
         self._asked_at = None
 
 
-def _refuse() -> NoReturn:
-    raise RuntimeError("The event loop is shared by all async handlers; none may stop it.")
+def _refuse(*_: object) -> NoReturn:
+    raise RuntimeError(
+        "The event loop and its executor are shared by all async handlers; none may stop them."
+    )

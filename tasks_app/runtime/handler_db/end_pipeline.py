@@ -20,6 +20,7 @@ from tasks_app.pool.connection.session_state import (
     LOOK,
     NO_TABLES,
     RESETS,
+    SAME_ENCODING,
     UNFLUSHED,
 )
 from tasks_app.pool.runs.settle_success import LastWord, is_fence_lost
@@ -31,6 +32,7 @@ Steps: TypeAlias = Generator[Any, Any, T]
 """What psycopg carries out, waiting for the server at each yield."""
 
 BEGIN, LOOKS, _COMMIT = b"tasks_app begins", b"tasks_app looks", b"tasks_app COMMIT"
+_ENCODED = b"tasks_app asks for the encoding"
 _BEFORE = {b"tasks_app fires": FIRE} | {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}
 _UNFLUSHED, _CHECKS, _CHECKS_UNFLUSHED = (
     b"tasks_app does not flush",
@@ -39,6 +41,7 @@ _UNFLUSHED, _CHECKS, _CHECKS_UNFLUSHED = (
 )
 _PREPARED = {
     **_BEFORE,
+    _ENCODED: SAME_ENCODING,
     _UNFLUSHED: UNFLUSHED,
     _CHECKS: NO_TABLES,
     _CHECKS_UNFLUSHED: UNFLUSHED + b", " + NO_TABLES.removeprefix(b"SELECT "),
@@ -132,7 +135,8 @@ class EndPipeline:
         for write in writes:
             names += self._send_write(write, is_known=write.name in known)
             known.add(write.name)
-        before = (*_BEFORE, *_BEHIND_RESETS[shares, end.flushes])
+        asks = (_ENCODED,) if len(writes) > 1 else ()
+        before = (*asks, *_BEFORE, *_BEHIND_RESETS[shares, end.flushes])
         for name in before:
             pgconn.send_query_prepared(name, None)
         pgconn.send_query_prepared(end.last.name, end.last.values)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -39,11 +40,14 @@ def time_limit(
     if seconds is None or not can_limit():
         yield
         return
-    armed = True
+    armed, ends = True, time.monotonic() + seconds
 
     def ring(_signal: int, _frame: FrameType | None) -> None:
         nonlocal armed
-        if armed:
+        left_s = ends - time.monotonic()
+        if armed and left_s > 0:  # it was set by another thread, or by a handler beside this one
+            signal.setitimer(signal.ITIMER_REAL, left_s)
+        elif armed:
             armed = False
             raise error(seconds)
 

@@ -171,6 +171,12 @@ class BigLine(Line):
     card: str = ""
 
 
+class Rates(BaseModel):
+    rates: dict = {}
+    typed: dict[int, int] = {}
+    any: Any = None
+
+
 LATE_HOUR = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1)
 
 
@@ -186,6 +192,9 @@ LATE_HOUR = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold
         (dict[str, Cents], {"a": Cents(1250)}, "payload.a.amount"),
         (Order, Order(lines=[BigLine(price=1, card="rose")]), "payload.lines[0].card"),
         (Line, BigLine(price=1, card="rose"), "payload.card"),
+        (Rates, Rates(rates={1: 5}), "payload.rates[1]"),
+        (Rates, Rates(rates={1: 5, "1": 6}), "payload.rates[1]"),
+        (Rates, Rates(any=[{None: 1}]), "payload.any[0][None]"),
         (str | date, date(2031, 1, 1), "payload"),
         (dict[str, int] | None, {}, "payload"),
     ],
@@ -206,6 +215,7 @@ def test_what_would_be_read_as_another_value_is_refused_with_its_path(
         (OneWay, OneWay(at=LATE_HOUR)),  # nor an hour that a clock shows twice
         (None, OneWay(at=LATE_HOUR)),
         (list[Any], [(1, 2)]),
+        (Rates, Rates(rates={"1": 5}, typed={1: 5})),
     ],
 )
 def test_what_differs_only_for_python_is_admitted(annotation, payload) -> None:

@@ -39,10 +39,7 @@ class Aboard:
 
 
 async def eventually(condition: Callable[[], bool], patience_s: float = 10.0) -> None:
-    ends = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < ends
-        await asyncio.sleep(0.005)
+    await asyncio.to_thread(until, condition, patience_s)
 
 
 class Watched(set[Any]):
@@ -316,14 +313,19 @@ class TestWhatOneDoesToTheLoop:
         assert bench.task(task_id).result == 1
 
     @pytest.mark.test_all
-    def test_nobody_can_stop_it(self, bench: Bench) -> None:
+    @pytest.mark.parametrize("what", ["the loop", "its executor"])
+    def test_nobody_can_stop_it(self, bench: Bench, what: str) -> None:
         @bench.handler("stops", max_attempts=1)
         async def stops(ctx: Any) -> None:
-            asyncio.get_running_loop().stop()
+            loop = asyncio.get_running_loop()
+            if what == "the loop":
+                loop.stop()
+            await loop.shutdown_default_executor()
 
         @bench.handler("others")
         async def others(ctx: Any) -> None:
             await asyncio.sleep(0.05)
+            await asyncio.to_thread(int)
 
         ids = [bench.create("others"), bench.create("stops"), bench.create("others")]
 

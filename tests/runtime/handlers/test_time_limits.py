@@ -73,6 +73,15 @@ def slow_spec(name: str, *, is_async: bool) -> HandlerSpec:
     )
 
 
+def test_an_alarm_that_another_thread_has_set_is_not_its_own() -> None:
+    """A process has one alarm. Whoever sets it beside this limit ends no run by that."""
+    with time_limit(60):
+        signal.raise_signal(signal.SIGALRM)
+        left_s, _ = signal.getitimer(signal.ITIMER_REAL)
+
+    assert 0 < left_s <= 60
+
+
 class TestSync:
     def test_a_busy_handler_is_interrupted_and_charged(self, bench: Bench) -> None:
         @bench.handler(timeout="50ms", retry="1h")
