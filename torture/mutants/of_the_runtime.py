@@ -22,8 +22,7 @@ RUNTIME = (
         "tasks_app/runtime/execution/async_pool.py",
         "self._leave(run)  # it may not even have begun",
         "pass",
-        "tests/runtime/execution/test_thread_pool.py::"
-        "test_whichever_way_a_run_is_left_it_ends_or_goes_back[async]",
+        f"{ASYNC}test_at_whichever_await_one_comes_the_run_ends_or_goes_back",
     ),
     mutant(
         "runs are among all tasks",
