@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine
 from tasks_app.domain.config.schema_name import PREFIX
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.errors import ConfigurationError
-from tasks_app.domain.operations.author import Signed
+from tasks_app.domain.operations.author import Signed, signed
 from tasks_app.embedded import read_urls
 from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.pool.schema import check_version
@@ -99,4 +99,4 @@ def caller() -> Signed:
         name = name or getpass.getuser()
     context = click.get_current_context(silent=True)
     why = "" if context is None else context.meta.get(_WHY, "")
-    return Signed(f"{name or f'uid {os.getuid()}'}@{socket.gethostname()}", why)
+    return signed(f"{name or f'uid {os.getuid()}'}@{socket.gethostname()}", why)

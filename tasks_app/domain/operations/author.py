@@ -26,22 +26,21 @@ NOBODY = Author()
 
 
 class Signed(str):
-    """A name that brings along why, through verbs that take a name alone.
-
-    Raises:
-        InvalidSelectionError: the reason is no text that can be stored.
-    """
+    """A name that brings along why, through verbs that take a name alone."""
 
     __slots__ = ("why",)
     why: str
 
-    def __new__(cls, who: str, why: str) -> Signed:  # noqa: PYI034  nobody derives from it
-        name = super().__new__(cls, who)
-        name.why = author(who, why).why
-        return name
 
-    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]  # copied by its parts
-        return str(self), self.why
+def signed(who: str, why: str) -> Signed:
+    """Return the name.
+
+    Raises:
+        InvalidSelectionError: the reason is no text that can be stored.
+    """
+    name = Signed(who)
+    name.why = author(who, why).why
+    return name
 
 
 def author(who: str, why: str) -> Author:
