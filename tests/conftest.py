@@ -15,6 +15,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from celery import _state
+from celery.app import builtins  # noqa: F401  its tasks are no test's
 from hypothesis import settings
 from sqlalchemy import Connection, Engine, NullPool, create_engine, make_url, text
 
@@ -265,6 +267,14 @@ def healthy(engine: Engine) -> None:
     with engine.connect() as connection:
         if connection.execute(text("SHOW autovacuum")).scalar() == "off":
             pytest.skip(f"{NOT_OURS}, and its autovacuum is off")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_tasks() -> Iterator[None]:
+    """Celery gives each app's tasks to all later apps; here only to those of the same file."""
+    before = set(_state._on_app_finalizers)
+    yield
+    _state._on_app_finalizers.intersection_update(before)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def test_our_column_runs(page: str, engine: Engine, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(HOOKS, "_subscribers", {})
     snippets = code_of([row.ours for row in table_of(page)])
     with Session(engine) as session:
-        names: dict[str, Any] = {"session": session}
+        names: dict[str, Any] = {"__name__": "guide", "session": session}
         errors = asyncio.run(play.try_all(OURS + MORE_OF_OURS.get(page, ""), snippets, names))
 
     assert len(snippets) > 10

@@ -371,7 +371,7 @@ async def async_cancels_itself(ctx: Any) -> None:
     await asyncio.sleep(60)
 
 
-@kind("none may stop it")
+@kind("none may stop them")
 async def async_stops_the_loop(ctx: Any) -> None:
     asyncio.get_running_loop().stop()
     await asyncio.sleep(0.2)
