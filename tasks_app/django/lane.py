@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 from django.db import connections
 from django.db.utils import Error as DjangoError
 
 from tasks_app.django.atomicity import is_non_atomic
-from tasks_app.django.connection_reset import forget_wrappers
 from tasks_app.django.errors import judged
 from tasks_app.django.transactions import DjangoTransaction
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.db.transaction import SpoiledError, Transaction
+from tasks_app.runtime.db.transaction import Transaction
 from tasks_app.runtime.execution.lanes import SyncLane
 from tasks_app.runtime.execution.process_guard import ProcessGuard
 
@@ -37,10 +34,7 @@ class DjangoLane(SyncLane):
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Begin, and call the handler."""
-        made: DjangoTransaction | None = vars(self._next).pop("transaction", None)
-        if made is None:  # of a batch
-            with _refusing(self._alias):
-                return super().call(spec, arguments, limit)
+        made: DjangoTransaction = vars(self._next).pop("transaction")
         if is_non_atomic(spec.function):
             return super().call(spec, arguments, limit)
         try:
@@ -56,26 +50,3 @@ class DjangoLane(SyncLane):
             if (known := judged(error)) is error:
                 raise
             raise known from error
-
-
-@contextmanager
-def _refusing(alias: str) -> Iterator[None]:
-    """Let nothing be sent through Django.
-
-    Raises:
-        SpoiledError: something was to be. The batch is rolled back, and each of its runs is made
-            again alone, in a transaction of Django's.
-    """
-    db, refused = connections[alias], list[bool]()
-
-    def refuse(*_: object) -> NoReturn:
-        refused.append(True)
-        raise SpoiledError
-
-    db.execute_wrappers.append(refuse)
-    try:
-        yield
-    finally:
-        forget_wrappers(db, refuse)
-        if refused:  # the handler may have swallowed it
-            raise SpoiledError

@@ -62,7 +62,7 @@ def drain(
 
     With the ``session`` of the test (what ``create_task`` takes): in its transaction, which may be
     rolled back at its end. Each run is a savepoint, which its error undoes. Time limits are not
-    enforced, one task runs at a time, and ``commit="batch"`` is a run like any other.
+    enforced, and one task runs at a time.
 
     Without: what is committed, by a worker on connections of its own, which commits. Settings come
     from the environment unless given.

@@ -148,14 +148,7 @@ class TransactionDrain:
         run = ActiveRun(task, time.monotonic(), task.cancel_requested)
         in_loop = spec.is_async and self._connection.dialect.is_async
         made = LocklessContext if in_loop else TaskContext  # locks would block the loop
-        context = made(
-            run,
-            transaction,
-            None,
-            self._settings.log_prefix,
-            self._locks,
-            commits=not spec.batched,
-        )
+        context = made(run, transaction, None, self._settings.log_prefix, self._locks)
         states: list[State | None] = []
         try:
             settlement = run.said(self._invocation.make(run, spec, context, None))

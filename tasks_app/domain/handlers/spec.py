@@ -47,8 +47,6 @@ class HandlerSpec:
     """None: the handler takes the payload as a dict."""
     takes_payload: bool = True
     is_async: bool = False
-    batched: bool = False
-    """All its effects are in ``ctx.session``: several runs may share a transaction."""
     depends_on: Breaker | None = None
     """Holds its tasks back when too many of them fail."""
     outage: OutageRule = DEFAULT_RULE

@@ -7,15 +7,12 @@ search_path or a role; deferred triggers, which may read a setting, have their t
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 FIRE = b"SET CONSTRAINTS ALL IMMEDIATE"
 RESETS = (b"RESET SESSION AUTHORIZATION", b"RESET ROLE", b"RESET ALL")
 RESET = b"; ".join(RESETS)
 FIRE_AND_RESET = FIRE + b"; " + RESET
-BETWEEN_RUNS = FIRE_AND_RESET + b"; SET CONSTRAINTS ALL DEFERRED"
-"""For those that share a transaction. What is INITIALLY IMMEDIATE has its turn at the end of the
-runs behind the first: if it fails there, each is run again alone."""
 
 _LEFT = """pg_catalog.pg_my_temp_schema() <> 0
     OR EXISTS (SELECT FROM pg_catalog.pg_listening_channels())
@@ -34,14 +31,8 @@ UNFLUSHED = b"SELECT pg_catalog.set_config('synchronous_commit', 'off', true)"
 """For a COMMIT that another follows at once: the log is flushed up to that one."""
 FLUSH = b"SELECT pg_catalog.pg_logical_emit_message(true, 'tasks_app', '')"
 """Writes to the log, so that its own COMMIT flushes all that is before it."""
-_IS_LEFT = text(f"SELECT {_LEFT}")
 
 
 def limits_locks(connection: Connection) -> bool:
     """Tell whether its role, database or server limits how long it waits for a lock."""
     return bool(connection.exec_driver_sql("SHOW lock_timeout").scalar_one() != "0")
-
-
-def is_anything_left(connection: Connection) -> bool:
-    """Tell, within a transaction, whether more than settings and advisory locks would stay."""
-    return bool(connection.execute(_IS_LEFT).scalar_one())

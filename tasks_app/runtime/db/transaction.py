@@ -23,18 +23,10 @@ from tasks_app.runtime.handler_db.late_writes import Write, query_of
 E = TypeVar("E", bound=BaseException)
 _OF_COMMIT = "_tasks_app_sent_a_commit"
 LOST = "The connection was lost before the COMMIT."
-NO_COMMIT = (
-    "A handler with commit='batch' shares its transaction with others, so it cannot commit on the "
-    "way. Declare it without commit=."
-)
 NESTED = (
     "ctx.commit() was called in a savepoint (begin_nested), which would end with it. "
     "Call it when the savepoint is released."
 )
-
-
-class SpoiledError(Exception):
-    """One run of a batch did what needs a transaction of its own."""
 
 
 class Access(Protocol):

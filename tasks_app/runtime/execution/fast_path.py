@@ -6,7 +6,6 @@ or is reported to hooks goes through the runner, which does the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from tasks_app.domain.handlers.spec import HandlerSpec
@@ -29,33 +28,23 @@ class _Known:
 class FastPath:
     """Carries out plain tasks of one child; several threads may at once."""
 
-    def __init__(
-        self,
-        parts: ChildParts,
-        tools: RunParts,
-        runner: Runner,
-        otherwise: Callable[[ActiveRun], None],
-    ) -> None:
+    def __init__(self, parts: ChildParts, tools: RunParts, runner: Runner) -> None:
         limits = tools.limits
         self._inflight = parts.inflight
         self._shell = tools.shell
         self._run_times = tools.run_times
         self._runner = runner
-        self._otherwise = otherwise
         self._known = {
             spec.name: _Known(spec, limits.hard_limit_s(spec))
             for spec in parts.registry
-            if not (spec.is_async or spec.batched or limits.limit_s(spec))
+            if not (spec.is_async or limits.limit_s(spec))
         }
 
     def carry_out(self, run: ActiveRun) -> None:
         """Run a started task to its outcome, and those behind it in flight as long as they suit."""
         try:
-            if run.returned is not None:
+            if run.returned is not None or run.task.runs_alone or not self._suits(run.task):
                 self._runner.run(run)
-                return
-            if run.task.runs_alone or not self._suits(run.task):
-                self._otherwise(run)
                 return
             announced = self._shell.start(run, self._known[run.task.name].hard_timeout_s)
             try:

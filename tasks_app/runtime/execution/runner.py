@@ -139,7 +139,7 @@ class Runner:
         transaction = self._lane(run, spec).transaction(task.fence, more=more)
         deadline = None if limit is None else run.since + limit
         context = (AsyncTaskContext if spec.is_async else TaskContext)(
-            run, transaction, deadline, self.log_prefix, self.locks, commits=not spec.batched
+            run, transaction, deadline, self.log_prefix, self.locks
         )
         try:
             settlement = run.returned or self._call(run, spec, context, transaction, limit)
@@ -196,12 +196,6 @@ class Runner:
         self._completion.keep(task, settlement)
         if spec.depends_on is not None:  # its breaker hears of a failure before the next call
             self._invocation.lane(spec).aside(self._calls.tell_failures)
-
-    def fail(self, run: ActiveRun, reason: str) -> None:
-        """End a started run in the error pool, whatever its handler did."""
-        spec = self._registry.get(run.task.name)
-        assert spec is not None  # noqa: S101  it was started
-        self._completion.keep(run.task, self._policy.on_run(run.task, spec, Fail(reason)))
 
     def _call(
         self,

@@ -14,7 +14,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 
 from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.tasks.run import Settlement
-from tasks_app.pool.connection.session_state import BETWEEN_RUNS, LOOK
+from tasks_app.pool.connection.session_state import LOOK
 from tasks_app.pool.runs.settle_success import LastWord, last_word
 from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, SHARED_SESSIONS, generators
 from tasks_app.runtime.handler_db.end_pipeline import (
@@ -57,8 +57,6 @@ class EndOfRun(EndPipeline):
     """Whether the handler tried to COMMIT: SQLAlchemy rolls back after that."""
     begun = False
     """Whether a transaction was begun for a run that has sent nothing yet."""
-    unread = False
-    """Whether the answer to :meth:`send_reset` was not read yet."""
 
     def take_permit(self) -> Permit:
         """Return the permit of the COMMIT that is asked for, and use it up.
@@ -194,16 +192,6 @@ class EndOfRun(EndPipeline):
                 unready = RuntimeError("Its parameters cannot be read.")
                 return ready, [unready, *(NotTriedError() for _ in range(behind))]
         return ready, []
-
-    def send_reset(self) -> None:
-        """Reset the settings without waiting: the next wait reads the answer first.
-
-        If a deferred trigger fails, the next statement fails with it.
-        """
-        if self.pgconn.transaction_status == TransactionStatus.INTRANS:
-            self.pgconn.send_query(BETWEEN_RUNS)
-            self.pgconn.flush()
-            self.unread = True
 
     def look_after(self) -> Steps[None]:
         """Look at the session after an end that came without a COMMIT of ours."""

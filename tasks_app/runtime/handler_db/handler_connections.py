@@ -16,7 +16,6 @@ from psycopg.pq import TransactionStatus
 
 from tasks_app.pool.connection.session_state import FIRE_AND_RESET
 from tasks_app.pool.runs.settle_success import asucceed, succeed
-from tasks_app.runtime.handler_db.driver_internals import generators
 from tasks_app.runtime.handler_db.end_of_run import Permit
 from tasks_app.runtime.handler_db.end_pipeline import OutcomeRefusedError, Steps
 from tasks_app.runtime.handler_db.handler_driver import UNFINISHED, RunDriver
@@ -35,9 +34,6 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
 
     def wait(self, gen: Steps[T], *arguments: Any, **options: Any) -> T:
         """Carry out a step, unless the run is over."""
-        if self.unread:
-            self.unread = False
-            super().wait(generators.execute(self.pgconn))
         before = self._begin_wait()
         try:
             done = super().wait(gen, *arguments, **options)

@@ -66,8 +66,6 @@ class RunDriver(EndOfRun):
     """Of its run."""
     ended = False
     """Whether the handler ended a transaction here."""
-    rolled_back = False
-    """Whether the run was rolled back, by the handler or by us."""
     answered = False
     """Whether the server has answered this run."""
     taken: Lock | None = None
@@ -140,7 +138,7 @@ class RunDriver(EndOfRun):
         if self.closed and not self.broken:
             raise RuntimeError(CLOSED)
         pgconn = self.pgconn
-        at_work = pgconn.transaction_status == TransactionStatus.ACTIVE and not self.unread
+        at_work = pgconn.transaction_status == TransactionStatus.ACTIVE
         if at_work or pgconn.pipeline_status != PipelineStatus.OFF:
             raise RuntimeError(UNFINISHED)
 
@@ -148,9 +146,6 @@ class RunDriver(EndOfRun):
         """Whether there is something to roll back."""
         if self.begun and not self.needs_look:
             return False
-        self.rolled_back = True
-        if self.unread:
-            return True
         return self.pgconn.status == ConnStatus.OK and self.pgconn.transaction_status != _IDLE
 
     def _check_intrans_gen(self: Any, attribute: str) -> Steps[None]:

@@ -46,10 +46,6 @@ class HandlerSession(Session):
         assert isinstance(self.bind, Connection)  # noqa: S101  as it is made
         return self.bind
 
-    def hear_of_commit(self) -> None:
-        """End after a commit of the connection itself, so that listeners hear of it."""
-        super().commit()
-
     def close(self) -> None:
         """Stay open: what is written in ``with ctx.session`` commits with the outcome, too."""
 

@@ -45,13 +45,6 @@ _FORKED = (
 )
 
 
-def _no_commit() -> str:
-    """Imported late: a producer that imports this module needs no psycopg."""
-    from tasks_app.runtime.db.transaction import NO_COMMIT  # noqa: PLC0415
-
-    return NO_COMMIT
-
-
 class TaskContext(Generic[SessionT_co]):
     """One run of one task: what it is, its session, and what the handler may ask for.
 
@@ -68,8 +61,6 @@ class TaskContext(Generic[SessionT_co]):
         deadline: float | None,
         log_prefix: bool,  # noqa: FBT001  made for each run: by name it takes longer
         locks: LocksOfChild | None = None,
-        *,
-        commits: bool = True,
     ) -> None:
         self.deadline = deadline
         """When ``timeout`` will be raised, on the clock of ``time.monotonic``. None: never."""
@@ -78,7 +69,6 @@ class TaskContext(Generic[SessionT_co]):
         self._access = access
         self._locks_of_child = locks
         self._locks: LocksOfRun | None = None
-        self._commits = commits
         self._log_prefix = log_prefix
         self._point: Checkpoint | None = None
         self._loops: tuple[str, ...] = ()
@@ -184,8 +174,7 @@ class TaskContext(Generic[SessionT_co]):
         Such statements, outcome and COMMIT take one round trip together, which runs that do nothing
         else share. They come last, in their order. One that fails lets the run fail after the
         handler has returned; so does one that is not a single statement that writes, such as SET,
-        LISTEN or a COMMIT that its text hides. Nothing is awaited in async handlers either. With
-        ``commit="batch"`` it is sent at once.
+        LISTEN or a COMMIT that its text hides. Nothing is awaited in async handlers either.
 
         >>> ctx.write("INSERT INTO points (customer, points) VALUES (%s, %s)", (7, 100))
 
@@ -269,10 +258,8 @@ class TaskContext(Generic[SessionT_co]):
         Raises:
             LeaseLostError: another attempt owns the task now; nothing is committed.
             InvalidTaskError: the checkpoint cannot be stored.
-            RuntimeError: the handler has ``commit="batch"``, or a savepoint is open.
+            RuntimeError: a savepoint is open.
         """
-        if not self._commits:
-            raise RuntimeError(_no_commit())
         point = self._checkpoint()
         if checkpoint is not None:
             point.set(checkpoint)
@@ -309,10 +296,7 @@ class TaskContext(Generic[SessionT_co]):
             ValueError: ``size`` or ``max_ms`` is not positive, two loops have one name, or the
                 statement has a LIMIT.
             TypeError: ``statement`` is no SELECT.
-            RuntimeError: the handler has ``commit="batch"``.
         """
-        if not self._commits:
-            raise RuntimeError(_no_commit())
         if size < 1 or (max_ms is not None and max_ms <= 0):
             raise ValueError("size and max_ms must be positive.")
         if name in self._loops:
@@ -382,11 +366,9 @@ class TaskContext(Generic[SessionT_co]):
             InvalidLockError: the names or numbers make no valid group.
         """
         if self._locks is None:
-            from tasks_app.runtime.db.transaction import SpoiledError  # noqa: PLC0415
             from tasks_app.runtime.locks.run_locks import LocksOfRun  # noqa: PLC0415  it is rare
 
-            if self._locks_of_child is None:
-                raise SpoiledError("it takes locks, which each run does on its own")
+            assert self._locks_of_child is not None  # noqa: S101  a worker's context has them
             self._locks = LocksOfRun(self._locks_of_child, self._task, self._given())
         return self._locks.hold(exclusive, shared, counted, wait, snooze)
 

@@ -68,10 +68,6 @@ class HandlerOptions(When, total=False):
     """How many such attempts (a number), or for how long since the first. Default: two days."""
     dependency_then: Literal["retry", "fail"] | None
     """What comes after that limit: ``"retry"`` (default), charged as any failure, or ``"fail"``."""
-    commit: Literal["each", "batch"] | None
-    """``"each"`` (default): every task commits on its own. ``"batch"``: many fast tasks share a
-    transaction. When one of them fails, all are rolled back and run again, so this is only for
-    plain functions whose effects are all in ``ctx.session`` or ``ctx.connection``."""
     history: Literal["all", "failures", "none"] | None
     """What is kept of its tasks that succeeded: ``"all"``; ``"failures"``, those that were claimed
     more than once, as by a retry; ``"none"``. Others are counted, and leave no row. Default: as
@@ -95,6 +91,11 @@ def fields_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         HandlerError: they cannot work.
     """
+    if "commit" in options:
+        raise HandlerError(
+            f"Handler {name!r} says commit=, which is no option any more: every task commits on "
+            "its own. Leave it out, and write with ctx.write(…) what needs no answer."
+        )
     for word in options:
         if word not in _KNOWN:
             known = ", ".join(sorted(_KNOWN))
@@ -117,7 +118,6 @@ def fields_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         "on_interrupt": checked(name, lambda: interrupt_in(said), "on_interrupt"),
         "depends_on": breaker_in(name, said),
         "outage": outage_rule_in(name, said),
-        "batched": said.get("commit") == "batch",
     }
 
 
@@ -152,19 +152,7 @@ def _check_together(name: str, said: Mapping[str, Any]) -> None:
             f"timeout of handler {name!r} is {format_duration(soft)}, and its process is killed "
             f"after hard_timeout, {format_duration(hard)}. Make timeout the shorter one."
         )
-    commit, at_most_once = said.get("commit", "each"), said.get("at_most_once")
-    if commit not in {"each", "batch"}:
-        raise HandlerError(f'commit={commit!r} of {name!r} is neither "each" nor "batch".')
-    if commit == "batch" and (said.get("depends_on") or said.get("dependency_errors")):
-        raise HandlerError(
-            f'{name!r} says commit="batch" and that it depends on something. Use commit="each": '
-            "the effects of a batch are all in its database."
-        )
-    if commit == "batch" and at_most_once:
-        raise HandlerError(
-            f'{name!r} is at_most_once and says commit="batch". Use commit="each": '
-            "when a batch is rolled back, its handlers run again."
-        )
+    at_most_once = said.get("at_most_once")
     if at_most_once and "on_interrupt" in said:
         raise HandlerError(
             f"{name!r} is at_most_once and says on_interrupt. Leave on_interrupt out: "

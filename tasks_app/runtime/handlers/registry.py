@@ -177,11 +177,6 @@ def declare_handler(
     """
     fields = fields_of(name, options)
     is_async = inspect.iscoroutinefunction(function)
-    if fields["batched"] and is_async:
-        raise HandlerError(
-            f'{name!r} is a coroutine function and says commit="batch". Use commit="each", '
-            "or a plain function: batches are run one after the other."
-        )
     spec = HandlerSpec(**fields, function=function, is_async=is_async, **more)
     registry.add(spec)
     if when := when_of(options):

@@ -55,7 +55,6 @@ class Child:
         self.inflight = parts.inflight
         self.slot = parts.slot
         self.run_times = wiring.run_times
-        self.batch_commit = wiring.batch_commit
         self.threads = wiring.threads
         self.executor = wiring.executor
         self.shutdown = wiring.shutdown

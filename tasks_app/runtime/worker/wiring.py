@@ -13,7 +13,6 @@ from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch.run_time_report import RunTimeReport
 from tasks_app.runtime.execution.async_pool import AsyncPool
-from tasks_app.runtime.execution.batch_commit import BatchCommit
 from tasks_app.runtime.execution.executor import Carriers, Claims, Executor
 from tasks_app.runtime.execution.fast_path import FastPath
 from tasks_app.runtime.execution.invocation import Invocation
@@ -60,7 +59,6 @@ class Wiring:
     guard: ProcessGuard
     settler: Settler
     runner: Runner
-    batch_commit: BatchCommit
     run_times: RunTimes
     threads: ThreadPool
     executor: Executor
@@ -152,8 +150,7 @@ def wire(
         calls,
     )
     runner = Runner(parts, tools)
-    batch_commit = BatchCommit(parts, tools, runner)
-    fast_path = FastPath(parts, tools, runner, batch_commit.carry_out)
+    fast_path = FastPath(parts, tools, runner)
     threads = ThreadPool(extra_threads, inflight, runner.is_unlimited, fast_path.carry_out)
     async_pool = AsyncPool(
         settings.async_concurrency, runner.run, inflight.leave, tools.invocation.close
@@ -192,7 +189,6 @@ def wire(
         guard,
         tools.settler,
         runner,
-        batch_commit,
         run_times,
         threads,
         executor,
