@@ -165,15 +165,11 @@ class DjangoTransaction:
         run_hooks(hooks)
         self._begin(db)
 
-    @property
-    def flushed(self) -> bool:
-        return self._plain.flushed
-
-    def conclude(self, settlement: Settlement, *, flushes: bool = True) -> State | None:
+    def conclude(self, settlement: Settlement) -> State | None:
         """Settle and commit on Django's connection, then call what waits for its commit."""
         if not self._is_used:
             self._pass_writes_on()
-            return self._plain.conclude(settlement, flushes=flushes)
+            return self._plain.conclude(settlement)
         db, called = self._usable(OPEN), list[Called]()
         try:
             self._carry_out_writes(db)

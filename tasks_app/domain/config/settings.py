@@ -93,10 +93,6 @@ class Settings(EncryptionSettings, LargeValueSettings, AlertSettings):
     """When one task has run this long, claimed tasks that have not started go back to the pool."""
     flush_after: Span = timedelta(milliseconds=50)
     """How long a finished task may wait to be settled together with others."""
-    shared_fsync: bool = True
-    """Whether commits of runs that follow each other reach the disk together. No count, log or hook
-    tells of one before that; readers may see it some milliseconds earlier. `false`: each waits for
-    the disk by itself, for readers that act outside of the database on what they see."""
     park_for: ShortSpan = timedelta(seconds=15)
     """How long the scan leaves out a due row that no worker can run now."""
     republish_after: Span = timedelta(seconds=30)

@@ -28,7 +28,7 @@ SAME_ENCODING = b"""SELECT CASE WHEN pg_catalog.current_setting('client_encoding
 NO_TABLES = b"SELECT 1 / (pg_catalog.pg_my_temp_schema() = 0)::integer"
 """Fails in a session with temporary tables: one may stand in the way of a table of that name."""
 UNFLUSHED = b"SELECT pg_catalog.set_config('synchronous_commit', 'off', true)"
-"""For a COMMIT that another follows at once: the log is flushed up to that one."""
+"""For a COMMIT that a flush follows at once, before anybody is told."""
 FLUSH = b"SELECT pg_catalog.pg_logical_emit_message(true, 'tasks_app', '')"
 """Writes to the log, so that its own COMMIT flushes all that is before it."""
 

@@ -36,7 +36,6 @@ class AsyncTransaction:
         self._fence = fence
         self._session: AsyncHandlerSession | None = None
         self._writes: list[Write] = []
-        self.flushed: bool = True
 
     @property
     def session(self) -> AsyncHandlerSession:
@@ -110,8 +109,8 @@ class AsyncTransaction:
         await connection.run_sync(save)
         await self._commit(Permit())
 
-    def conclude(self, settlement: Settlement, *, flushes: bool = True) -> State | None:  # noqa: ARG002  a Transaction's
-        """Flush, settle and commit on the same connection; it always waits for the disk."""
+    def conclude(self, settlement: Settlement) -> State | None:
+        """Flush, settle and commit on the same connection."""
 
         async def concluded() -> State | None:
             if self.ended:

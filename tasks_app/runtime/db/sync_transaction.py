@@ -48,7 +48,6 @@ class PlainTransaction:
         self._session: HandlerSession | None = None
         self._driver: HandlerConnection | None = None
         self._writes: list[Write] = []
-        self.flushed: bool = True
 
     @property
     def session(self) -> HandlerSession:
@@ -120,30 +119,23 @@ class PlainTransaction:
         save(connection)
         self._commit(connection, Permit())
 
-    def conclude(self, settlement: Settlement, *, flushes: bool = True) -> State | None:
+    def conclude(self, settlement: Settlement) -> State | None:
         """Flush what the handler left, settle and commit on the same connection.
 
-        If there is a session, it is the one that commits, so that its listeners are called. They
-        may act outside of the database, so what they hear of is on disk.
+        If there is a session, it is the one that commits, so that its listeners are called.
         """
         is_unused = self._connection is None and settlement.sub_status is None
         connection = self._flushed()
         if settlement.sub_status is not None:
             say(connection, [(settlement.fence, settlement.sub_status)], waits=True)
         begins_next = self._more and not connection.get_execution_options()
-        heard = self._session is not None and HINTS.is_heard_by_others(self._session)
         permit = Permit(
-            settlement,
-            begins_next=begins_next,
-            writes=self._writes,
-            is_unused=is_unused,
-            flushes=flushes or heard,
+            settlement, begins_next=begins_next, writes=self._writes, is_unused=is_unused
         )
         try:
             self._commit(connection, permit)
         except OutcomeRefusedError:
             return None
-        self.flushed = permit.flushed
         HINTS.called(permit.called)
         return State.SUCCEEDED
 

@@ -75,15 +75,8 @@ class Transaction(Access, Protocol):
     def untried(self) -> bool:
         """Whether it had a connection on which nothing was answered, so that nothing was done."""
 
-    @property
-    def flushed(self) -> bool:
-        """Whether what :meth:`conclude` committed is on disk."""
-
-    def conclude(self, settlement: Settlement, *, flushes: bool = True) -> State | None:
-        """Commit effect and outcome; None: the fence is lost, nothing was committed.
-
-        Without ``flushes`` it need not wait for the disk.
-        """
+    def conclude(self, settlement: Settlement) -> State | None:
+        """Commit effect and outcome; None: the fence is lost, nothing was committed."""
 
     def abandon(self) -> None:
         """Roll back and give the connection back; never raises."""

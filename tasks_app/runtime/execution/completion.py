@@ -35,8 +35,6 @@ class Ending:
     spec: HandlerSpec
     transaction: Transaction
     settlement: Settlement
-    flushes: bool = True
-    """Whether its commit has to wait for the disk."""
 
 
 class Completion:
@@ -57,15 +55,12 @@ class Completion:
         if not self._inflight.begin_commit(task.fence):
             return
         try:
-            state = transaction.conclude(ending.settlement, flushes=ending.flushes)
+            state = transaction.conclude(ending.settlement)
         except BaseException as error:  # listeners of the user's session run in here
             transaction.abandon()
             if self._policy.runs_again(ending.run, ending.spec, error):
                 raise RunAgainError from error
             self.keep(task, self._policy.on_commit(task, ending.spec, error))
-            return
-        if not transaction.flushed:
-            self._inflight.keep_unflushed(ending.settlement)
             return
         self._inflight.drop(task.fence)
         if state is None:

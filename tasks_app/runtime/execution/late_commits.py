@@ -1,8 +1,7 @@
 """Late commits: outcomes with what their handlers asked to write, many of them in one round trip.
 
 Each is a transaction of its own, under its fence. None waits long: what would hold up those behind
-it fails here, and is committed alone then, as a run. Commits that did not wait for the disk reach
-it here, too.
+it fails here, and is committed alone then, as a run. They reach the disk together.
 """
 
 from __future__ import annotations
@@ -11,15 +10,13 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 
 import psycopg
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.run import Fence, Settlement
+from tasks_app.domain.tasks.run import Settlement
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.runs.flush import flush, is_ended_by
 from tasks_app.pool.runs.settle_success import last_word
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import is_crowded
@@ -52,8 +49,6 @@ class LateCommits:
         self._database = database
         self._inflight = inflight
         self._patience_s = patience_s
-        self._unsure: set[Fence] = set()
-        """Those whose commit was not answered."""
         self.cut_short = False
         """Whether the last call left some that could be tried at once."""
 
@@ -76,10 +71,10 @@ class LateCommits:
     def commit(self, settlements: Sequence[Settlement]) -> Iterator[Sequence[Notice]]:
         """Commit each; yield what there is to tell. What fails here is refused, to end alone.
 
-        A commit that was not answered is tried again: fence and row tell whether it stands. The
-        second time nobody shares it, since one of them may have ended the connection. What there
-        was no time for stays in flight, too, and ``cut_short`` says so. So it is with
-        a text that is not proven to be a write: one run is to send it alone before others may.
+        So do commits that were not answered, since one of them may have ended the connection: where
+        they stand, their fence is gone. What there was no time for stays in flight, and
+        ``cut_short`` says so. So it is with a text that is not proven to be a write: one run is to
+        send it alone before others may.
 
         Raises:
             sqlalchemy.exc.DBAPIError: there is no connection; the rest stays in flight.
@@ -100,14 +95,12 @@ class LateCommits:
                     self._inflight.refuse(settlement)
                 return
             if ended is None:
-                self._unanswered(group)
-                self.cut_short = True
+                for settlement in group:
+                    self._inflight.refuse(settlement)
+                self.cut_short = bool(left)
                 return
             done, again = self._sorted(group, ended)
-            if ended[-1] is None:  # it flushed for all
-                yield self._committed(done)
-            else:
-                self._keep_unflushed(done)
+            yield self._committed(done)
             left.extendleft(reversed(again))
 
     def _proven(self, settlements: Sequence[Settlement]) -> Iterator[Settlement]:
@@ -139,24 +132,6 @@ class LateCommits:
             return None if driver.closed else [broken, *behind]
         return ended
 
-    def flush(self) -> Sequence[Notice]:
-        """Bring commits to the disk that did not wait for it; return what there is to tell of them.
-
-        Raises:
-            sqlalchemy.exc.DBAPIError: it is not known whether they are; they stay in flight.
-        """
-        settlements = self._inflight.unflushed()
-        if not settlements:
-            return ()
-        with self._database.single() as connection:
-            forgotten = flush(connection, [s.fence for s in settlements])
-        for task in (s.task for s in settlements if s.fence.task_id in forgotten):
-            assert task is not None  # noqa: S101  it came from a run
-            log.warning("task %s: the server crashed, and its commit is lost", task.task_id)
-            self._inflight.drop(task.fence)
-            self._inflight.give_back(task, timedelta(0))
-        return self._committed([s for s in settlements if s.fence.task_id not in forgotten])
-
     @contextmanager
     def _lent(self) -> Iterator[HandlerConnection]:
         connection = taken(self._database.brief_engine)
@@ -169,20 +144,14 @@ class LateCommits:
         states = dict.fromkeys((s.fence.task_id for s in settlements), State.SUCCEEDED)
         count_settled(settlements, states)
         fences = [s.fence for s in settlements]
-        self._unsure.difference_update(fences)
         self._inflight.drop(*fences)
         return notices_of(settlements, states)
 
     def _first(self, left: deque[Settlement]) -> list[Settlement]:
-        """Take as many as share a round trip; one that was not answered has it alone."""
+        """Take as many as share a round trip."""
         group = [left.popleft()]
         statements = len(group[0].writes)
-        while (
-            left
-            and len(group) < MOST
-            and statements + len(left[0].writes) <= MOST_WRITES
-            and self._unsure.isdisjoint((group[0].fence, left[0].fence))
-        ):
+        while left and len(group) < MOST and statements + len(left[0].writes) <= MOST_WRITES:
             statements += len(left[0].writes)
             group.append(left.popleft())
         return group
@@ -199,36 +168,8 @@ class LateCommits:
                 case NotTriedError():
                     again.append(settlement)
                 case OutcomeRefusedError():
-                    self._lost(settlement)
+                    tell_lost(settlement)
+                    self._inflight.drop(settlement.fence)
                 case _:
                     self._inflight.refuse(settlement)
         return done, again
-
-    def _keep_unflushed(self, settlements: Sequence[Settlement]) -> None:
-        for settlement in settlements:
-            self._unsure.discard(settlement.fence)
-            self._inflight.keep_unflushed(settlement)
-
-    def _lost(self, settlement: Settlement) -> None:
-        """Its fence is no more: its own commit stands that was not answered, or somebody else's.
-
-        Raises:
-            sqlalchemy.exc.DBAPIError: it is not known which; it stays in flight.
-        """
-        if settlement.fence in self._unsure:
-            with self._database.single() as connection:
-                stands = is_ended_by(connection, settlement.fence)
-            if stands:
-                self._keep_unflushed([settlement])
-                return
-            self._unsure.discard(settlement.fence)
-        tell_lost(settlement)
-        self._inflight.drop(settlement.fence)
-
-    def _unanswered(self, settlements: Sequence[Settlement]) -> None:
-        for settlement in settlements:
-            if settlement.fence in self._unsure:
-                self._unsure.discard(settlement.fence)
-                self._inflight.refuse(settlement)
-            else:
-                self._unsure.add(settlement.fence)

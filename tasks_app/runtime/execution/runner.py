@@ -49,7 +49,6 @@ class Runner:
         self._registry = parts.registry
         self._inflight = parts.inflight
         self._async_concurrency = settings.async_concurrency
-        self._shares_fsync = settings.shared_fsync
         self._settler = tools.settler
         self._shell = tools.shell
         self._limits = tools.limits
@@ -148,8 +147,7 @@ class Runner:
                 count_stale(task)
                 self._inflight.drop(task.fence)
             elif run.returned is not None or transaction.active:
-                flushes = not (more and self._shares_fsync)
-                ending = Ending(run, spec, transaction, settlement, flushes=flushes)
+                ending = Ending(run, spec, transaction, settlement)
                 return self._committed(ending, locked=context.has_locks)
             elif settlement.event is Event.SUCCEED and not task.at_most_once:
                 return settlement
@@ -180,13 +178,10 @@ class Runner:
                 transaction.write(*write)
         elif not locked and (writes := transaction.late_writes):
             late = settlement._replace(writes=writes)
-            if self._takes(late):
+            if self._settler.takes(late):
                 return late
         self._completion.commit(ending)
         return None
-
-    def _takes(self, settlement: Settlement) -> bool:
-        return self._shares_fsync and self._settler.takes(settlement)
 
     def _lane(self, run: ActiveRun, spec: HandlerSpec) -> Lane:
         """Return how to call its handler; one that has returned needs no event loop any more."""

@@ -87,7 +87,7 @@ class Settler:
             with self._turn:
                 self._late.cut_short = False
                 settlements = self._inflight.finished()
-                if not settlements and not self._inflight.unflushed():
+                if not settlements:
                     return
                 try:
                     for told in self._write_all(settlements):
@@ -189,7 +189,6 @@ class Settler:
             self._most = min(MOST, 2 * self._most)
         try:
             yield from self._late.commit(late)
-            yield self._late.flush()
         except DBAPIError:
             self._spare()
             raise

@@ -19,6 +19,7 @@ from tasks_app.pool.runs.settle_success import LastWord, last_word
 from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, SHARED_SESSIONS, generators
 from tasks_app.runtime.handler_db.end_pipeline import (
     BEGIN,
+    FLUSHES,
     LOOKS,
     EndPipeline,
     NotTriedError,
@@ -41,10 +42,6 @@ class Permit:
     """Statements of the handler that are still to be sent."""
     is_unused: bool = False
     """Whether the handler never had the connection: a BEGIN of ours is sent before its writes."""
-    flushes: bool = True
-    """Whether it has to wait for the disk."""
-    flushed: bool = True
-    """Whether it did, as the connection says."""
     called: list[Called] = field(default_factory=list)
     """Callbacks of groups that it has created."""
 
@@ -102,7 +99,7 @@ class EndOfRun(EndPipeline):
             psycopg.Error: nothing was committed; without an SQLSTATE, that is not known.
         """
         pgconn, begins_next = self.pgconn, permit.begins_next
-        end = RunEnd(last, permit.writes, permit.flushes)
+        end = RunEnd(last, permit.writes)
         sent = self.sent_writes(end)
         yield from self.prepare(last)
         begins = pgconn.transaction_status == TransactionStatus.IDLE
@@ -119,7 +116,6 @@ class EndOfRun(EndPipeline):
         error = self.failure(end, sent, names, answers)
         if error is not None:
             raise error
-        permit.flushed = permit.flushes
         self.learn(look)
         self.begun = begins_next and pgconn.transaction_status == TransactionStatus.INTRANS
 
@@ -140,7 +136,7 @@ class EndOfRun(EndPipeline):
     def end_each(self: Any, ends: Sequence[RunEnd]) -> Steps[list[Exception | None]]:
         """Begin, write, reset, settle and COMMIT for each run by itself, in one round trip.
 
-        The last COMMIT flushes the log for all; if that one fails, nothing is flushed.
+        A flush of the log is its end, so whoever is answered is on disk.
 
         Returns:
             Why each did not commit; None: it did.
@@ -158,8 +154,10 @@ class EndOfRun(EndPipeline):
             for (end, sent), names in zip(ready, named, strict=True):
                 answers = yield from self.until_sync()
                 ended.append(self.failure_of_one(end, sent, names, answers))
+            (flushed,) = yield from self.until_sync()
             (look,) = yield from self.until_sync()
             pgconn.exit_pipeline_mode()
+            self.check_flushed(flushed)
         except BaseException:
             pgconn.finish()
             raise
@@ -168,13 +166,14 @@ class EndOfRun(EndPipeline):
         return [*ended, *unready]
 
     def _send_each(self, ready: Sequence[tuple[RunEnd, Sequence[Sent]]]) -> list[list[bytes]]:
-        """Return such names for each; the look comes behind all of them."""
+        """Return such names for each; flush and look come behind all of them."""
         pgconn, named, known = self.pgconn, list[list[bytes]](), {*self.names}
         pgconn.enter_pipeline_mode()
         for end, sent in ready:
-            one = end._replace(flushes=len(named) == len(ready) - 1)
-            named.append(self.send_end(one, sent, known, begins=True, shares=True))
+            named.append(self.send_end(end, sent, known, begins=True, shares=True))
             pgconn.pipeline_sync()
+        pgconn.send_query_prepared(FLUSHES, None)
+        pgconn.pipeline_sync()
         pgconn.send_query_prepared(LOOKS, None)
         pgconn.pipeline_sync()
         return named

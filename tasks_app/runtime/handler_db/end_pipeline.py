@@ -17,6 +17,7 @@ from psycopg.pq.abc import PGconn, PGresult
 from tasks_app.pool.connection.session_state import (
     FIRE,
     FIRE_AND_RESET,
+    FLUSH,
     LOOK,
     NO_TABLES,
     RESETS,
@@ -31,34 +32,25 @@ T = TypeVar("T")
 Steps: TypeAlias = Generator[Any, Any, T]
 """What psycopg carries out, waiting for the server at each yield."""
 
-BEGIN, LOOKS, _COMMIT = b"tasks_app begins", b"tasks_app looks", b"tasks_app COMMIT"
+BEGIN, LOOKS, FLUSHES, _COMMIT = (
+    b"tasks_app begins",
+    b"tasks_app looks",
+    b"tasks_app flushes",
+    b"tasks_app COMMIT",
+)
 _ENCODED = b"tasks_app asks for the encoding"
 _BEFORE = {b"tasks_app fires": FIRE} | {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}
-_UNFLUSHED, _CHECKS, _CHECKS_UNFLUSHED = (
-    b"tasks_app does not flush",
-    b"tasks_app checks",
-    b"tasks_app checks, does not flush",
-)
+_SHARES = b"tasks_app checks, does not flush"
 _PREPARED = {
     **_BEFORE,
     _ENCODED: SAME_ENCODING,
-    _UNFLUSHED: UNFLUSHED,
-    _CHECKS: NO_TABLES,
-    _CHECKS_UNFLUSHED: UNFLUSHED + b", " + NO_TABLES.removeprefix(b"SELECT "),
+    _SHARES: UNFLUSHED + b", " + NO_TABLES.removeprefix(b"SELECT "),
     _COMMIT: b"COMMIT",
     LOOKS: LOOK,
+    FLUSHES: FLUSH,
     BEGIN: b"BEGIN ISOLATION LEVEL READ COMMITTED",
 }
 """The statements of each end, by the names under which they are prepared."""
-_BEHIND_RESETS = {
-    (False, True): (),
-    (False, False): (_UNFLUSHED,),
-    (True, True): (_CHECKS,),
-    (True, False): (_CHECKS_UNFLUSHED,),
-}
-"""By whether an end shares its round trip, and whether it flushes."""
-
-
 _OF_WHAT_IS_PREPARED = (errors.InvalidSqlStatementName, errors.FeatureNotSupported)
 
 
@@ -75,8 +67,6 @@ class RunEnd(NamedTuple):
 
     last: LastWord
     writes: Sequence[Write] = ()
-    flushes: bool = True
-    """Whether its COMMIT waits for the disk; else it is durable with the next that does."""
 
 
 class EndPipeline:
@@ -125,8 +115,8 @@ class EndPipeline:
     ) -> list[bytes]:
         """Send an end up to its COMMIT; return the name of the statement behind each answer.
 
-        What it prepares is added to the ``known``. One that ``shares`` its round trip fails if its
-        writes made temporary tables.
+        What it prepares is added to the ``known``. One that ``shares`` its round trip does not wait
+        for the disk, and fails if its writes made temporary tables.
         """
         pgconn, names = self.pgconn, list[bytes]()
         if begins:
@@ -136,7 +126,7 @@ class EndPipeline:
             names += self._send_write(write, is_known=write.name in known)
             known.add(write.name)
         asks = (_ENCODED,) if len(writes) > 1 else ()
-        before = (*asks, *_BEFORE, *_BEHIND_RESETS[shares, end.flushes])
+        before = (*asks, *_BEFORE, *((_SHARES,) if shares else ()))
         for name in before:
             pgconn.send_query_prepared(name, None)
         pgconn.send_query_prepared(end.last.name, end.last.values)
@@ -205,6 +195,18 @@ class EndPipeline:
         if name is None:
             self.names.clear()
         yield from super()._deallocate(name)  # type: ignore[misc]  # psycopg's
+
+    def check_flushed(self, flushed: PGresult) -> None:
+        """Pass if commits before it are on disk.
+
+        A role that may not write to the log leaves it to the server, which is a moment later.
+
+        Raises:
+            psycopg.Error: that is not known.
+        """
+        error = errors.error_from_result(flushed) if flushed.error_message else None
+        if error is not None and not isinstance(error, errors.InsufficientPrivilege):
+            raise error
 
     def learn(self, look: PGresult) -> None:
         """Note what the look at the session has found."""

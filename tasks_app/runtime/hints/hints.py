@@ -195,11 +195,6 @@ class Hints:
         self.pool = self.pool or name
         return hinting if name in (None, self.pool) else None
 
-    def is_heard_by_others(self, session: Session) -> bool:
-        """Whether anybody else is told of its commits, or that its transactions ended."""
-        told, ended = session.dispatch.after_commit, session.dispatch.after_transaction_end
-        return any(f != self._committed for f in told) or any(f != self._ended for f in ended)
-
     @staticmethod
     def _hinting(session: object, rows: Sequence[TaskRow]) -> Session | None:
         """Return the session whose commit decides; None: no commit that we would hear of does."""

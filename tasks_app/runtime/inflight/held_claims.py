@@ -3,7 +3,6 @@
 A claim is *waiting* (claimed, not started), *running*, *finished* (its outcome waits to be
 written), *refused* (its outcome could not be written beside others, and will be alone) or
 *returning* (on its way back to the pool). All are renewed until the database has answered.
-*Unflushed* are those that it has answered for, and that nobody is told of until they are on disk.
 One mutex decides who owns a task: what the housekeeper took back, no thread starts.
 """
 
@@ -56,7 +55,6 @@ class HeldClaims:
         self._finished: dict[Fence, Settlement] = {}
         self._refused: dict[Fence, Settlement] = {}
         self._returning: dict[Fence, ReturnedClaim] = {}
-        self._unflushed: dict[Fence, Settlement] = {}
         self._first_finished_at: float | None = None
         self._acquits_until = 0.0
         self._lets_go = False
@@ -149,15 +147,10 @@ class HeldClaims:
             self._first_finished_at = None
             return list(self._finished.values())
 
-    def unflushed(self) -> list[Settlement]:
-        """Return the outcomes that may not be on disk. They stay until they are dropped."""
-        with self._mutex:
-            return list(self._unflushed.values())
-
     def put_off(self, seconds: float) -> None:
         """Restart the clock of the outcomes that are left, ``seconds`` from now."""
         with self._mutex:
-            if (self._finished or self._unflushed) and self._first_finished_at is None:
+            if self._finished and self._first_finished_at is None:
                 self._first_finished_at = time.monotonic() + seconds
 
     def oldest_finished_s(self) -> float | None:
@@ -240,11 +233,5 @@ class HeldClaims:
     def empty(self) -> bool:
         """Whether nothing waits, runs, or is still to be written."""
         with self._mutex:
-            ours = (
-                self._running,
-                self._finished,
-                self._refused,
-                self._returning,
-                self._unflushed,
-            )
+            ours = self._running, self._finished, self._refused, self._returning
             return not (self._waiting or any(ours) or self.pending_writes.open)

@@ -124,18 +124,6 @@ class InFlight(HeldClaims):
             self._first_finished_at = time.monotonic()
             self.wake.set()
 
-    def keep_unflushed(self, settlement: Settlement) -> None:
-        """It was committed with what the run did, and may not be on disk: nobody is told yet."""
-        fence = settlement.fence
-        with self._mutex:
-            self._ended(fence)
-            self._finished.pop(fence, None)
-            self._unflushed[fence] = settlement
-            self._start_clock()
-        self.stirred.set()
-        if self._tell_ended((fence,)):
-            self.wake.set()
-
     def refuse(self, settlement: Settlement) -> None:
         """It could not be written beside others; a child that stops gives the task back instead."""
         task = settlement.task
@@ -175,7 +163,6 @@ class InFlight(HeldClaims):
                 self._ended(fence)
                 self._finished.pop(fence, None)
                 self._returning.pop(fence, None)
-                self._unflushed.pop(fence, None)
         self.stirred.set()
         if self._tell_ended(fences):
             self.wake.set()
