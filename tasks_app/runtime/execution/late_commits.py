@@ -15,7 +15,7 @@ import psycopg
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.run import Settlement
+from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.runs.settle_success import last_word
 from tasks_app.runtime.db.database import Database
@@ -49,6 +49,8 @@ class LateCommits:
         self._database = database
         self._inflight = inflight
         self._patience_s = patience_s
+        self._unsure: set[Fence] = set()
+        """Those whose commit was not answered."""
         self.cut_short = False
         """Whether the last call left some that could be tried at once."""
 
@@ -71,10 +73,10 @@ class LateCommits:
     def commit(self, settlements: Sequence[Settlement]) -> Iterator[Sequence[Notice]]:
         """Commit each; yield what there is to tell. What fails here is refused, to end alone.
 
-        So do commits that were not answered, since one of them may have ended the connection: where
-        they stand, their fence is gone. What there was no time for stays in flight, and
-        ``cut_short`` says so. So it is with a text that is not proven to be a write: one run is to
-        send it alone before others may.
+        A commit that was not answered is tried again, and nobody shares that, since one of them may
+        have ended the connection: where it stands, its fence is gone. What there was no time for
+        stays in flight, and ``cut_short`` says so. So it is with a text that is not proven to be a
+        write: one run is to send it alone before others may.
 
         Raises:
             sqlalchemy.exc.DBAPIError: there is no connection; the rest stays in flight.
@@ -95,9 +97,8 @@ class LateCommits:
                     self._inflight.refuse(settlement)
                 return
             if ended is None:
-                for settlement in group:
-                    self._inflight.refuse(settlement)
-                self.cut_short = bool(left)
+                self._unanswered(group)
+                self.cut_short = True
                 return
             done, again = self._sorted(group, ended)
             yield self._committed(done)
@@ -125,7 +126,6 @@ class LateCommits:
         try:
             with driver.lock:
                 ended = driver.as_executor(lambda: driver.wait(steps))
-            driver.rollback()  # of one that failed
         except psycopg.Error as broken:  # it is lost, or a statement of ours could not be prepared
             driver.is_spoiled = True
             behind = (NotTriedError() for _ in settlements[1:])
@@ -144,14 +144,20 @@ class LateCommits:
         states = dict.fromkeys((s.fence.task_id for s in settlements), State.SUCCEEDED)
         count_settled(settlements, states)
         fences = [s.fence for s in settlements]
+        self._unsure.difference_update(fences)
         self._inflight.drop(*fences)
         return notices_of(settlements, states)
 
     def _first(self, left: deque[Settlement]) -> list[Settlement]:
-        """Take as many as share a round trip."""
+        """Take as many as share a round trip; one that was not answered has it alone."""
         group = [left.popleft()]
         statements = len(group[0].writes)
-        while left and len(group) < MOST and statements + len(left[0].writes) <= MOST_WRITES:
+        while (
+            left
+            and len(group) < MOST
+            and statements + len(left[0].writes) <= MOST_WRITES
+            and self._unsure.isdisjoint((group[0].fence, left[0].fence))
+        ):
             statements += len(left[0].writes)
             group.append(left.popleft())
         return group
@@ -168,8 +174,24 @@ class LateCommits:
                 case NotTriedError():
                     again.append(settlement)
                 case OutcomeRefusedError():
-                    tell_lost(settlement)
-                    self._inflight.drop(settlement.fence)
+                    self._over(settlement)
                 case _:
                     self._inflight.refuse(settlement)
         return done, again
+
+    def _over(self, settlement: Settlement) -> None:
+        """Its fence is no more: its own commit stands that was not answered, or it was lost."""
+        if settlement.fence in self._unsure:
+            self._unsure.discard(settlement.fence)
+            log.info("task %s: its commit stands, or its lease was lost", settlement.fence.task_id)
+        else:
+            tell_lost(settlement)
+        self._inflight.drop(settlement.fence)
+
+    def _unanswered(self, settlements: Sequence[Settlement]) -> None:
+        for settlement in settlements:
+            if settlement.fence in self._unsure:
+                self._unsure.discard(settlement.fence)
+                self._inflight.refuse(settlement)
+            else:
+                self._unsure.add(settlement.fence)

@@ -14,7 +14,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 
 from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.tasks.run import Settlement
-from tasks_app.pool.connection.session_state import LOOK
+from tasks_app.pool.connection.session_state import FLUSH, LOOK
 from tasks_app.pool.runs.settle_success import LastWord, last_word
 from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, SHARED_SESSIONS, generators
 from tasks_app.runtime.handler_db.end_pipeline import (
@@ -157,6 +157,9 @@ class EndOfRun(EndPipeline):
             (flushed,) = yield from self.until_sync()
             (look,) = yield from self.until_sync()
             pgconn.exit_pipeline_mode()
+            if pgconn.transaction_status == TransactionStatus.INERROR:  # so that it could not
+                pgconn.send_query(b"ROLLBACK; " + FLUSH)
+                (_, flushed) = yield from generators.execute(pgconn)
             self.check_flushed(flushed)
         except BaseException:
             pgconn.finish()

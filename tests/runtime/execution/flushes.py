@@ -7,21 +7,22 @@ from typing import Any
 import pytest
 
 from tasks_app.runtime.execution import late_commits
+from tasks_app.runtime.handler_db.end_pipeline import EndPipeline
 
 
 def flushes_and_counts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Note what is flushed and what is counted, in order: ``2 flushed``, ``2 counted``."""
+    """Note what is flushed and what is counted, in order: ``flushed``, ``2 counted``."""
     calls: list[str] = []
-    known = late_commits.flush, late_commits.count_settled
+    known = EndPipeline.check_flushed, late_commits.count_settled
 
-    def flush(connection: Any, fences: Any) -> Any:
-        calls.append(f"{len(fences)} flushed")
-        return known[0](connection, fences)
+    def check(pipeline: Any, answer: Any) -> None:
+        known[0](pipeline, answer)
+        calls.append("flushed")
 
     def count(settlements: Any, states: Any) -> None:
         calls.append(f"{len(settlements)} counted")
         known[1](settlements, states)
 
-    monkeypatch.setattr(late_commits, "flush", flush)
+    monkeypatch.setattr(EndPipeline, "check_flushed", check)
     monkeypatch.setattr(late_commits, "count_settled", count)
     return calls

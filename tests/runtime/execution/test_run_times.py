@@ -164,7 +164,7 @@ def test_a_child_wakes_its_housekeeper_for_a_name_that_it_knows_now(bench: Bench
     def t(ctx: Any) -> None:
         ctx.connection.execute(text("SELECT 1"))
 
-    child = bench.child(start=False, shared_fsync=False)
+    child = bench.child(start=False)
     child.execute(None, [bench.create("connects")])  # or the first of the others would be slow
     child.inflight.wake.clear()
     child.execute(None, [bench.create() for _ in range(FEW - 1)])
