@@ -74,8 +74,9 @@ def _successes(connection: Connection) -> object:
 
 
 def _success(connection: Connection) -> object:
-    values = settle_success._values(runs.ending(runs.RUNNING[2]))
-    return send(connection, Statement(settle_success._SUCCEED[False], values))
+    fence = runs.ending(runs.RUNNING[2]).fence._asdict()
+    values = {"id": fence["task_id"], **fence, "result": None, "run_ms": None}
+    return send(connection, Statement(settle_success.STATEMENTS["", False], values))
 
 
 def _line(connection: Connection) -> object:

@@ -16,7 +16,8 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from tasks_app.pool.runs.settle_success import LastWord
+from tasks_app.domain.tasks.run import Settlement
+from tasks_app.pool.runs.settle_success import last_word
 from tasks_app.runtime.handler_db.end_of_run import EndOfRun, Permit
 from tasks_app.runtime.handler_db.end_pipeline import RunEnd, Steps
 from tests.runtime.bench import Bench
@@ -99,9 +100,9 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Refusals]:
         faults.judge(cursor.connection, query)
         return execute(cursor, query, *args, **options)
 
-    def judged_end(connection: Any, last: LastWord, permit: Permit) -> Steps[None]:
-        faults.judge(connection, last.sql)  # sent prepared, past every cursor
-        yield from end(connection, last, permit)
+    def judged_end(connection: Any, settlement: Settlement, permit: Permit) -> Steps[None]:
+        faults.judge(connection, last_word(settlement).sql)  # sent prepared, past every cursor
+        yield from end(connection, settlement, permit)
 
     def judged_ends(connection: Any, ends: Sequence[RunEnd]) -> Steps[list[Exception | None]]:
         for each in ends:

@@ -1,100 +1,71 @@
-"""Succeed: the settle of one success in the transaction of its effects, in as little as it takes.
+"""Succeed: the settle of one success in the transaction of its effects: its last word.
 
-Either it is asked, and its COMMIT follows; or it is the last word of its transaction, which the
-COMMIT travels along with: then it fails where the fence is lost, and with it the COMMIT.
+The COMMIT travels along with it, so it fails where the fence is lost, and with it the COMMIT.
 """
 
 from __future__ import annotations
 
 import json
+from itertools import product
 from typing import Any, NamedTuple
 
 import psycopg
-from psycopg.errors import DivisionByZero, NotNullViolation
 
 from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.connection.psycopg_io import ado, do
-from tasks_app.pool.connection.steps import Rows, Statement
+from tasks_app.pool.connection.psycopg_io import do
+from tasks_app.pool.connection.steps import Statement
 from tasks_app.pool.fragments.move_rows import attempts_of
 from tasks_app.pool.fragments.transition_log import LOG, lines_of_successes
 from tasks_app.pool.groups.count import LOCKED, counting, locking
-from tasks_app.pool.tables import CARRIED, COMPLETED, PENDING, admits
+from tasks_app.pool.tables import CARRIED, COMPLETED, FENCE_LOST, PENDING, admits
 
 _KEPT = ", ".join(CARRIED)
 _NOW = "statement_timestamp()"
+_LOST = "TA002"
+"""The SQLSTATE that ``task_fence_lost`` raises."""
+_KEEP = f""",
+    kept AS (
+        INSERT INTO {COMPLETED} ({_KEPT}, state, result, run_ms, finished_at)
+        SELECT {_KEPT}, '{State.SUCCEEDED}', %(result)s::jsonb, %(run_ms)s::integer, {_NOW}
+        FROM gone)"""
+_OWN = f"{locking(f'SELECT p.batch_id FROM {PENDING} p WHERE p.id = %(id)s')}, "
+_COUNT = f", {counting('gone', succeeds='true', now=_NOW)}"
+_CALLED = """(SELECT jsonb_build_array(c.id, c.queue, c.wait_s)::text
+        FROM called c WHERE c.wait_s IS NOT NULL)"""
+"""As text, since the owner of a connection decides how it reads JSON."""
 
 
-def _statements(condition: str, **parts: Any) -> tuple[str, str]:
-    """Return the statement without and with a line in the log of transitions."""
-    return _statement(condition, **parts), _statement(condition, logs=True, **parts)
+def _statement(*, keeps: bool = True, counts: bool = False, tried: bool = False, logs: bool) -> str:
+    """Return the statement.
 
-
-def _statement(
-    condition: str,
-    first: str = "",
-    also: str = "",
-    told: str = "",
-    rows: str = "gone",
-    result: str = "%(result)s::jsonb",
-    *,
-    logs: bool = False,
-) -> str:
+    Args:
+        keeps: the row goes into the history.
+        counts: it is the row of a group's member, or may be.
+        tried: without a row in the history, attempts before this one leave nothing either.
+        logs: with a line in the log of transitions.
+    """
     return f"""
-    WITH {first}gone AS (
+    WITH {_OWN if counts else ""}gone AS (
         DELETE FROM {PENDING} p
         WHERE p.id = %(id)s AND {admits(Event.SUCCEED)} AND p.attempt = %(attempt)s
-          AND p.lease_token = %(token)s AND {condition}
-        RETURNING p.*) {also}{lines_of_successes("gone", _NOW) if logs else ""}
-    INSERT INTO {COMPLETED} ({_KEPT}, state, result, run_ms, finished_at)
-    SELECT {_KEPT}, '{State.SUCCEEDED}', {result}, %(run_ms)s::integer, {_NOW}
-    FROM {rows} {told}
+          AND p.lease_token = %(token)s AND {LOCKED if counts else "p.batch_id IS NULL"}
+        RETURNING {"p.*" if keeps else "p.id, p.attempt, p.owner, p.started_at"}){
+        _KEEP if keeps else ""
+    }{attempts_of("gone") if tried else ""}{_COUNT if counts else ""}{
+        lines_of_successes("gone", _NOW) if logs else ""
+    }
+    SELECT {_CALLED if counts else "NULL::text"},
+        CASE WHEN NOT EXISTS (SELECT FROM gone) THEN {FENCE_LOST}(%(id)s) END
 """
 
 
-_ALONE = "p.batch_id IS NULL"
-_GROUP = f"SELECT p.batch_id FROM {PENDING} p WHERE p.id = %(id)s"
-_SUCCEED = _statements(_ALONE, told="RETURNING id")
-_MEMBER = _statements(
-    LOCKED,
-    first=f"{locking(_GROUP)}, ",
-    also=f", {counting('gone', succeeds='true', now=_NOW)}",
-    told="RETURNING (SELECT jsonb_build_array(c.id, c.queue, c.wait_s)::text"
-    " FROM called c WHERE c.wait_s IS NOT NULL)",
-)
-"""Of a group, which is counted: for those whom the first statement did not find. As text, since the
-owner of a connection decides how it reads JSON."""
-_LAST = _statements(
-    _ALONE,
-    rows="(SELECT) AS one LEFT JOIN gone ON true",
-    result="CASE WHEN id IS NOT NULL THEN %(result)s::jsonb END",  # or it stands in the error
-)
-"""Without a row it inserts one without an id, which fails: so does the COMMIT behind it."""
-
-
-def _forget(answer: str, *, tried: bool = False) -> tuple[str, str]:
-    """Return what deletes the row of a success that is not kept, as :func:`_statements` does."""
-    gone = f"""
-    WITH gone AS (
-        DELETE FROM {PENDING} p
-        WHERE p.id = %(id)s AND {admits(Event.SUCCEED)} AND p.attempt = %(attempt)s
-          AND p.lease_token = %(token)s AND {_ALONE}
-        RETURNING p.id, p.attempt, p.owner, p.started_at){attempts_of("gone") if tried else ""}"""
-    return f"{gone} {answer}", f"{gone}{lines_of_successes('gone', _NOW)} {answer}"
-
-
-_FIRST = {
-    "": _SUCCEED,
-    ", forgets": _forget("SELECT id FROM gone"),
-    ", forgets all": _forget("SELECT id FROM gone", tried=True),
-}
-_FAILS = "SELECT 1 / count(*) FROM gone"
-"""Without a row it divides by zero, and the COMMIT behind it fails, too."""
-_LASTS = {
-    "": _LAST,
-    ", forgets": _forget(_FAILS),
-    ", forgets all": _forget(_FAILS, tried=True),
+_WAYS: dict[str, dict[str, bool]] = {
+    "": {},
+    ", counts": {"counts": True},
+    ", forgets": {"keeps": False},
+    ", forgets all": {"keeps": False, "tried": True},
 }
 _OWN_ROW = f"""
     SELECT FROM {PENDING} p WHERE p.id = $1 AND p.attempt = $2 AND p.lease_token = $3
@@ -122,26 +93,34 @@ def _numbered(statement: str) -> bytes:
     return statement.encode()
 
 
+STATEMENTS = {
+    (way, logs): _statement(**parts, logs=logs)
+    for (way, parts), logs in product(_WAYS.items(), (False, True))
+}
+"""By what they do, and whether they log."""
 _WORDS = {
-    manner: tuple(
-        (f"tasks_app succeeds{told}{manner}".encode(), _numbered(sql), list(_TYPES.values()))
-        for told, sql in zip(("", ", told"), statements, strict=True)
+    (way, logs): (
+        f"tasks_app succeeds{way}{', logs' * logs}".encode(),
+        _numbered(sql),
+        list(_TYPES.values()),
     )
-    for manner, statements in _LASTS.items()
+    for (way, logs), sql in STATEMENTS.items()
 }
 
 
-def _manner(settlement: Settlement) -> str:
+def _way(settlement: Settlement) -> str:
     """Return by which of the statements this success is written."""
+    if settlement.task is None or settlement.task.in_group:
+        return ", counts"
     if settlement.is_kept:
         return ""
     return ", forgets all" if settlement.fence.attempt > 1 else ", forgets"
 
 
 def last_word(settlement: Settlement) -> LastWord:
-    """Return what writes one success, waiting for its row, of a task that is in no group.
+    """Return what writes one success, waiting for its row and group.
 
-    It fails, as :func:`is_fence_lost` knows, instead of doing nothing.
+    Its answer is for :func:`called_by`. Without a claim it fails, as :func:`is_fence_lost` knows.
     """
     (task_id, attempt, token), result = settlement.fence, settlement.result
     values = [
@@ -151,14 +130,17 @@ def last_word(settlement: Settlement) -> LastWord:
         None if result is None else result.encode(),
         None if settlement.run_ms is None else b"%d" % settlement.run_ms,
     ]
-    return LastWord(*_WORDS[_manner(settlement)][LOG.has_successes], values)
+    return LastWord(*_WORDS[_way(settlement), LOG.has_successes], values)
 
 
 def is_fence_lost(error: psycopg.Error) -> bool:
-    """Tell whether a last word failed because the run is not ours any more: without a row."""
-    if isinstance(error, DivisionByZero):
-        return True
-    return isinstance(error, NotNullViolation) and error.diag.column_name == "id"
+    """Tell whether a last word failed because the run is not ours any more."""
+    return error.sqlstate == _LOST
+
+
+def called_by(answer: str | bytes | None) -> list[Called]:
+    """Return the callback of a group that a last word has inserted, from its first column."""
+    return [] if answer is None else [Called(*json.loads(answer))]
 
 
 def own_row(fence: Fence) -> LastWord:
@@ -178,42 +160,20 @@ def own_row(fence: Fence) -> LastWord:
 def succeed(
     connection: psycopg.Connection[Any], settlement: Settlement, called: list[Called] | None = None
 ) -> bool:
-    """Write one success, waiting for its row and group; False: the fence is lost: do not commit.
+    """Say the last word on any connection; False: the fence is lost, and the transaction failed.
 
     A callback that was inserted is added to ``called``.
     """
-    values = _values(settlement)
-    logs = LOG.has_successes
-    if do(connection, Statement(_FIRST[_manner(settlement)][logs], values)):
-        return True
-    return _counted(do(connection, Statement(_MEMBER[logs], values)), called)
-
-
-async def asucceed(
-    connection: psycopg.AsyncConnection[Any],
-    settlement: Settlement,
-    called: list[Called] | None = None,
-) -> bool:
-    """Do the same on an async connection."""
-    values = _values(settlement)
-    logs = LOG.has_successes
-    if await ado(connection, Statement(_FIRST[_manner(settlement)][logs], values)):
-        return True
-    return _counted(await ado(connection, Statement(_MEMBER[logs], values)), called)
-
-
-def _counted(rows: Rows, called: list[Called] | None) -> bool:
-    if rows and rows[0][0] is not None and called is not None:
-        called.append(Called(*json.loads(rows[0][0])))
-    return bool(rows)
-
-
-def _values(settlement: Settlement) -> dict[str, Any]:
-    fence = settlement.fence
-    return {
-        "id": fence.task_id,
-        "attempt": fence.attempt,
-        "token": fence.token,
-        "result": settlement.result,
-        "run_ms": settlement.run_ms,
-    }
+    (task_id, attempt, token), result = settlement.fence, settlement.result
+    values = {"id": task_id, "attempt": attempt, "token": token}
+    values |= {"result": result, "run_ms": settlement.run_ms}
+    statement = STATEMENTS[_way(settlement), LOG.has_successes]
+    try:
+        ((answer, _),) = do(connection, Statement(statement, values))
+    except psycopg.Error as error:
+        if is_fence_lost(error):
+            return False
+        raise
+    if called is not None:
+        called += called_by(answer)
+    return True

@@ -116,8 +116,6 @@ class AsyncTransaction:
             if self.ended:
                 raise Fail(ENDED)
             permit = Permit(settlement, writes=self._writes)
-            if self._session is None:
-                permit.is_unused = settlement.sub_status is None
             await self.session.flush()
             if settlement.sub_status is not None:
                 told = [(settlement.fence, settlement.sub_status)]

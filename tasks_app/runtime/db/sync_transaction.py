@@ -124,14 +124,11 @@ class PlainTransaction:
 
         If there is a session, it is the one that commits, so that its listeners are called.
         """
-        is_unused = self._connection is None and settlement.sub_status is None
         connection = self._flushed()
         if settlement.sub_status is not None:
             say(connection, [(settlement.fence, settlement.sub_status)], waits=True)
         begins_next = self._more and not connection.get_execution_options()
-        permit = Permit(
-            settlement, begins_next=begins_next, writes=self._writes, is_unused=is_unused
-        )
+        permit = Permit(settlement, begins_next=begins_next, writes=self._writes)
         try:
             self._commit(connection, permit)
         except OutcomeRefusedError:

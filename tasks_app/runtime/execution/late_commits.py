@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import psycopg
 from sqlalchemy.exc import DBAPIError
 
+from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import State
@@ -28,6 +29,7 @@ from tasks_app.runtime.handler_db.end_pipeline import NotTriedError, OutcomeRefu
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.late_writes import PROVEN, Write
 from tasks_app.runtime.handler_db.lending import driver_of, taken
+from tasks_app.runtime.hints.hints import HINTS
 from tasks_app.runtime.hooks import Notice
 from tasks_app.runtime.inflight.inflight import InFlight
 
@@ -57,8 +59,7 @@ class LateCommits:
     def takes(self, settlement: Settlement) -> bool:
         """Whether it can be committed beside others, as far as is known before it is tried.
 
-        A member of a group is counted by a statement whose answer is needed, and a run that is to
-        be alone in its process ends so.
+        A run that is to be alone in its process ends so.
         """
         task = settlement.task
         return (
@@ -67,7 +68,7 @@ class LateCommits:
             and self._database.prepares
             and len(settlement.writes) <= MOST_WRITES
             and settlement.sub_status is None
-            and not (task is None or task.in_group or task.runs_alone)
+            and not (task is None or task.runs_alone)
         )
 
     def commit(self, settlements: Sequence[Settlement]) -> Iterator[Sequence[Notice]]:
@@ -121,7 +122,8 @@ class LateCommits:
         self, driver: HandlerConnection, settlements: Sequence[Settlement]
     ) -> list[Exception | None] | None:
         """Return why each did not commit, None for those that did; or None: nothing is known."""
-        ends = [RunEnd(last_word(s), [Write(*w) for w in s.writes]) for s in settlements]
+        called: list[Called] = []
+        ends = [RunEnd(last_word(s), [Write(*w) for w in s.writes], called) for s in settlements]
         steps = in_time(driver.end_each(ends), self._patience_s)
         try:
             with driver.lock:
@@ -130,6 +132,7 @@ class LateCommits:
             driver.is_spoiled = True
             behind = (NotTriedError() for _ in settlements[1:])
             return None if driver.closed else [broken, *behind]
+        HINTS.called(called)
         return ended
 
     @contextmanager

@@ -15,8 +15,8 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.pool.connection.session_state import FLUSH, LOOK
-from tasks_app.pool.runs.settle_success import LastWord, last_word
-from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, SHARED_SESSIONS, generators
+from tasks_app.pool.runs.settle_success import last_word
+from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, generators
 from tasks_app.runtime.handler_db.end_pipeline import (
     BEGIN,
     FLUSHES,
@@ -40,8 +40,6 @@ class Permit:
     """Another run of this thread follows at once: its BEGIN is sent along."""
     writes: Sequence[Write] = ()
     """Statements of the handler that are still to be sent."""
-    is_unused: bool = False
-    """Whether the handler never had the connection: a BEGIN of ours is sent before its writes."""
     called: list[Called] = field(default_factory=list)
     """Callbacks of groups that it has created."""
 
@@ -67,46 +65,26 @@ class EndOfRun(EndPipeline):
             raise RuntimeError(COMMITS_LATER)
         return permit
 
-    def word_of(self: Any, permit: Permit) -> LastWord | None:
-        """Return the outcome as a prepared statement; None: it cannot be one.
+    def takes_along(self, writes: Sequence[Write]) -> bool:
+        """Whether these may be sent together with the COMMIT."""
+        return LATE_WRITES.works and all(write.query in PROVEN for write in writes)
 
-        A member of a group is counted by a statement whose answer is needed.
-        """
-        settlement = permit.settlement
-        if settlement is None or settlement.task is None or settlement.task.in_group:
-            return None
-        status = self.pgconn.transaction_status
-        fits = self.takes_pipelines(permit.writes) and (
-            status == TransactionStatus.INTRANS or permit.is_unused
-        )
-        return last_word(settlement) if fits else None
-
-    def takes_pipelines(self: Any, writes: Sequence[Write]) -> bool:
-        """Whether its session keeps statements, which a pooler's does not, and reads our text."""
-        return (
-            SHARED_SESSIONS.works
-            and (LATE_WRITES.works or not writes)
-            and all(write.query in PROVEN for write in writes)
-            and self.prepare_threshold is not None  # None: behind a pooler
-            and self.pgconn.parameter_status(b"client_encoding") == b"UTF8"  # as a last word's
-        )
-
-    def end(self: Any, last: LastWord, permit: Permit) -> Steps[None]:
+    def end(self: Any, settlement: Settlement, permit: Permit) -> Steps[None]:
         """Write, reset, settle, COMMIT, look and perhaps BEGIN, in one round trip.
 
         Raises:
             OutcomeRefusedError: nothing was committed.
             psycopg.Error: nothing was committed; without an SQLSTATE, that is not known.
         """
-        pgconn, begins_next = self.pgconn, permit.begins_next
-        end = RunEnd(last, permit.writes)
+        pgconn, begins_next = self.pgconn, permit.begins_next and self.keeps_statements
+        end = RunEnd(last_word(settlement), permit.writes, permit.called)
         sent = self.sent_writes(end)
-        yield from self.prepare(last)
+        yield from self.prepare(end.last)
         begins = pgconn.transaction_status == TransactionStatus.IDLE
         try:
             names = self._send(end, sent, begins=begins, begins_next=begins_next)
             yield from generators.send(pgconn)
-            *answers, look = yield from self.until_sync()
+            answers = yield from self.until_sync()
             if begins_next:
                 yield from self.until_sync()
             pgconn.exit_pipeline_mode()
@@ -116,7 +94,10 @@ class EndOfRun(EndPipeline):
         error = self.failure(end, sent, names, answers)
         if error is not None:
             raise error
-        self.learn(look)
+        if self.keeps_statements:
+            self.learn(answers[-1])
+        elif self.prepare_threshold is None:  # the next statement meets another session
+            self.needs_look = False
         self.begun = begins_next and pgconn.transaction_status == TransactionStatus.INTRANS
 
     def _send(
@@ -126,10 +107,11 @@ class EndOfRun(EndPipeline):
         pgconn = self.pgconn
         pgconn.enter_pipeline_mode()
         names = self.send_end(end, sent, {*self.names}, begins=begins)
-        pgconn.send_query_prepared(LOOKS, None)
+        if self.keeps_statements:
+            self.send(LOOKS)
         pgconn.pipeline_sync()
         if begins_next:  # behind the sync it is neither skipped nor rolled back with the rest
-            pgconn.send_query_prepared(BEGIN, None)
+            self.send(BEGIN)
             pgconn.pipeline_sync()
         return names
 
@@ -175,9 +157,9 @@ class EndOfRun(EndPipeline):
         for end, sent in ready:
             named.append(self.send_end(end, sent, known, begins=True, shares=True))
             pgconn.pipeline_sync()
-        pgconn.send_query_prepared(FLUSHES, None)
+        self.send(FLUSHES)
         pgconn.pipeline_sync()
-        pgconn.send_query_prepared(LOOKS, None)
+        self.send(LOOKS)
         pgconn.pipeline_sync()
         return named
 

@@ -14,6 +14,7 @@ from psycopg import errors
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
+from tasks_app.domain.coordination.groups import Called
 from tasks_app.pool.connection.session_state import (
     FIRE,
     FIRE_AND_RESET,
@@ -24,8 +25,8 @@ from tasks_app.pool.connection.session_state import (
     SAME_ENCODING,
     UNFLUSHED,
 )
-from tasks_app.pool.runs.settle_success import LastWord, is_fence_lost
-from tasks_app.runtime.handler_db.driver_internals import generators
+from tasks_app.pool.runs.settle_success import LastWord, called_by, is_fence_lost
+from tasks_app.runtime.handler_db.driver_internals import SHARED_SESSIONS, generators
 from tasks_app.runtime.handler_db.late_writes import Sent, Write, blame, sent_as
 
 T = TypeVar("T")
@@ -38,12 +39,13 @@ BEGIN, LOOKS, FLUSHES, _COMMIT = (
     b"tasks_app flushes",
     b"tasks_app COMMIT",
 )
-_ENCODED = b"tasks_app asks for the encoding"
+_ENCODED, _SPEAKS = b"tasks_app asks for the encoding", b"tasks_app speaks UTF-8"
 _BEFORE = {b"tasks_app fires": FIRE} | {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}
 _SHARES = b"tasks_app checks, does not flush"
 _PREPARED = {
     **_BEFORE,
     _ENCODED: SAME_ENCODING,
+    _SPEAKS: b"SET LOCAL client_encoding TO 'UTF8'",
     _SHARES: UNFLUSHED + b", " + NO_TABLES.removeprefix(b"SELECT "),
     _COMMIT: b"COMMIT",
     LOOKS: LOOK,
@@ -66,7 +68,9 @@ class RunEnd(NamedTuple):
     """What ends one run."""
 
     last: LastWord
-    writes: Sequence[Write] = ()
+    writes: Sequence[Write]
+    called: list[Called]
+    """Takes the callback of a group that it has inserted."""
 
 
 class EndPipeline:
@@ -77,12 +81,21 @@ class EndPipeline:
     """Whether something stays in the session that the next run would see."""
     needs_look = False
     """Whether it was used since the session was last looked at."""
+    sent_unproven = False
+    """Whether a late write of unknown kind was sent, which may have dropped what is prepared."""
     names: set[bytes]
     """Names of the statements that are prepared in this session."""
 
+    @property
+    def keeps_statements(self: Any) -> bool:
+        """Whether its session keeps what is prepared, which a pooler's does not."""
+        return (
+            SHARED_SESSIONS.works and self.prepare_threshold is not None and not self.sent_unproven
+        )
+
     def prepare(self: Any, last: LastWord) -> Steps[None]:
         """Prepare the statements of an end, once a session: its search_path decides the tables."""
-        if last.name in self.names:
+        if last.name in self.names or not self.keeps_statements:
             return
         self.pgconn.send_query(FIRE_AND_RESET)
         for result in (yield from generators.execute(self.pgconn)):
@@ -118,25 +131,38 @@ class EndPipeline:
         What it prepares is added to the ``known``. One that ``shares`` its round trip does not wait
         for the disk, and fails if its writes made temporary tables.
         """
-        pgconn, names = self.pgconn, list[bytes]()
+        names = list[bytes]()
         if begins:
-            pgconn.send_query_prepared(BEGIN, None)
+            self.send(BEGIN)
             names.append(BEGIN)
         for write in writes:
             names += self._send_write(write, is_known=write.name in known)
             known.add(write.name)
         asks = (_ENCODED,) if len(writes) > 1 else ()
-        before = (*asks, *_BEFORE, *((_SHARES,) if shares else ()))
+        speaks = () if self.keeps_statements else (_SPEAKS,)  # a RESET of a pooler's session
+        before = (*asks, *_BEFORE, *speaks, *((_SHARES,) if shares else ()))
         for name in before:
-            pgconn.send_query_prepared(name, None)
-        pgconn.send_query_prepared(end.last.name, end.last.values)
-        pgconn.send_query_prepared(_COMMIT, None)
-        return [*names, *before, end.last.name, _COMMIT]
+            self.send(name)
+        last = end.last
+        if self.keeps_statements:
+            self.pgconn.send_query_prepared(last.name, last.values)
+        else:
+            self.pgconn.send_query_params(last.sql, last.values, param_types=last.types)
+        self.send(_COMMIT)
+        return [*names, *before, last.name, _COMMIT]
+
+    def send(self: Any, name: bytes) -> None:
+        """Send a statement of ours that has no values."""
+        if self.keeps_statements:
+            self.pgconn.send_query_prepared(name, None)
+        else:
+            self.pgconn.send_query_params(_PREPARED[name], None)
 
     def _send_write(self, write: Sent, *, is_known: bool) -> list[bytes]:
         """Send one, and prepare it if the session does not know it yet."""
         name, sql, types, values, formats = write
-        if not name:
+        if not (name and self.keeps_statements):
+            name = b""
             self.pgconn.send_query_params(sql, values, param_types=types, param_formats=formats)
             return [name]
         if not is_known:
@@ -166,8 +192,10 @@ class EndPipeline:
                 if named:  # of those without a name the answers come in their order
                     blame(error, named[0 if names[number] else names[:number].count(b"")])
                 return self._known(error, is_last=names[number] == end.last.name)
-        if sent:
+        if sent and self.keeps_statements:
             self.names.update(names)
+        if answers:
+            end.called.extend(called_by(answers[names.index(end.last.name)].get_value(0, 0)))
         return None
 
     def failure_of_one(

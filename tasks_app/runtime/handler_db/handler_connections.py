@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from tasks_app.pool.connection.session_state import FIRE_AND_RESET
-from tasks_app.pool.runs.settle_success import asucceed, succeed
 from tasks_app.runtime.handler_db.end_of_run import Permit
 from tasks_app.runtime.handler_db.end_pipeline import OutcomeRefusedError, Steps
 from tasks_app.runtime.handler_db.handler_driver import UNFINISHED, RunDriver
@@ -61,17 +59,15 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
 
     def _commit(self, permit: Permit) -> None:
         try:
-            if (last := self.word_of(permit)) is not None:
-                with self.lock:
-                    self.wait(self.end(last, permit))
+            if permit.settlement is None:
+                super().commit()
                 return
-            for write in permit.writes:
-                write.send(self.cursor())
-            if permit.settlement is not None:
-                psycopg.Cursor(self).execute(FIRE_AND_RESET)
-                if not succeed(self, permit.settlement, permit.called):
-                    raise OutcomeRefusedError
-            super().commit()
+            if not self.takes_along(permit.writes):
+                for write in permit.writes:
+                    write.send(self.cursor())
+                permit.writes, self.sent_unproven = (), True
+            with self.lock:
+                self.wait(self.end(permit.settlement, permit))
         except (psycopg.Error, OutcomeRefusedError):
             if self.pgconn.transaction_status in _OPEN:
                 super().rollback()
@@ -174,17 +170,15 @@ class AsyncHandlerConnection(RunDriver, psycopg.AsyncConnection[Any]):
             self._ends = False
 
     async def _commit(self, permit: Permit) -> None:
-        if (last := self.word_of(permit)) is not None:
-            async with self.lock:
-                await self.wait(self.end(last, permit))
+        if permit.settlement is None:
+            await super().commit()
             return
-        for write in permit.writes:
-            await write.asend(self.cursor())
-        if permit.settlement is not None:
-            await psycopg.AsyncCursor(self).execute(FIRE_AND_RESET)
-            if not await asucceed(self, permit.settlement, permit.called):
-                raise OutcomeRefusedError
-        await super().commit()
+        if not self.takes_along(permit.writes):
+            for write in permit.writes:
+                await write.asend(self.cursor())
+            permit.writes, self.sent_unproven = (), True
+        async with self.lock:
+            await self.wait(self.end(permit.settlement, permit))
 
     async def rollback(self) -> None:
         self.permit = None

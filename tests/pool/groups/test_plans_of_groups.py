@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
+from sqlalchemy.exc import DatabaseError
 
 from tasks_app.pool.groups import browse
 from tasks_app.pool.runs import settle, settle_success
@@ -38,9 +41,9 @@ def lock(connection, number: int):
 
 
 def member_succeeds(connection, _: int):
-    return connection.exec_driver_sql(
-        settle_success._MEMBER[False], {**_NAMED, "result": None, "run_ms": 1}
-    )
+    values = {**_NAMED, "result": None, "run_ms": 1}
+    with suppress(DatabaseError), connection.begin_nested():  # of an empty pool: it has no claim
+        return connection.exec_driver_sql(settle_success.STATEMENTS[", counts", False], values)
 
 
 VERBS: dict[str, tuple[Verb, int]] = {

@@ -268,7 +268,7 @@ def test_a_member_that_lost_his_claim_rolls_back(bench: Bench, name: str) -> Non
     assert bench.state(task_id) == "RUNNING"
 
 
-def test_a_trigger_that_wants_an_id_is_its_handlers_failure_and_no_lost_lease(
+def test_the_same_error_of_a_trigger_is_its_handlers_failure_and_no_lost_lease(
     bench: Bench,
 ) -> None:
     """It fails as the settle does whose lease is lost, yet in a statement before it."""
@@ -279,22 +279,19 @@ def test_a_trigger_that_wants_an_id_is_its_handlers_failure_and_no_lost_lease(
 
     first, task_id = bench.create(), bench.create()
     bench.sql(f"""
-        CREATE TABLE late (id bigint NOT NULL);
         CREATE FUNCTION want() RETURNS trigger LANGUAGE plpgsql AS
-            $$ BEGIN INSERT INTO late VALUES (NULL); RETURN NULL; END $$;
+            $$ BEGIN PERFORM task_fence_lost(0); RETURN NULL; END $$;
         CREATE CONSTRAINT TRIGGER wants AFTER INSERT ON effect
             DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.task_id = {task_id})
             EXECUTE FUNCTION want()
     """)
-    bench.at_end(
-        lambda: bench.sql("DROP TRIGGER wants ON effect; DROP FUNCTION want; DROP TABLE late")
-    )
+    bench.at_end(lambda: bench.sql("DROP TRIGGER wants ON effect; DROP FUNCTION want"))
 
     carry_out(bench, [first, task_id])  # the first end in a session fires them beforehand
 
     assert bench.state(first) == "SUCCEEDED"
     assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
-    assert 'relation "late"' in (bench.task(task_id).error or "")
+    assert "task 0: another attempt owns it" in (bench.task(task_id).error or "")
 
 
 def test_of_an_end_that_is_broken_off_nobody_reads_the_rest(bench: Bench) -> None:
@@ -304,7 +301,7 @@ def test_of_an_end_that_is_broken_off_nobody_reads_the_rest(bench: Bench) -> Non
     with HandlerConnection.connect(conninfo.render_as_string(hide_password=False)) as connection:
         connection.names = set()
         connection.execute("SELECT 1")
-        steps = connection.end(settle_success.last_word(settlement), Permit(settlement))
+        steps = connection.end(settlement, Permit(settlement))
         waits = next(steps)
         while connection.pgconn.pipeline_status == PipelineStatus.OFF:
             waits = steps.send(_is_there(connection, waits))
@@ -407,27 +404,14 @@ def test_locks_that_a_run_in_a_row_left_are_given_back(bench: Bench) -> None:
     assert bench.states(ids) == ["SUCCEEDED"] * 3
 
 
-def test_a_lost_claim_writes_no_result_into_the_servers_log(bench: Bench) -> None:
+def test_a_lost_claim_is_one_readable_line_in_the_servers_log(bench: Bench) -> None:
     url = make_url(bench.url).set(drivername="postgresql")
-    values = {"id": 0, "attempt": 1, "token": uuid4(), "result": '"secret"', "run_ms": 1}
-    conninfo = url.render_as_string(hide_password=False)
-    with (
-        psycopg.connect(conninfo) as connection,
-        pytest.raises(psycopg.errors.NotNullViolation) as raised,
-    ):
-        connection.execute(settle_success._LAST[False], values)
+    values = {"id": 17, "attempt": 1, "token": uuid4(), "result": '"secret"', "run_ms": 1}
+    with psycopg.connect(url.render_as_string(hide_password=False)) as connection:
+        for statement in settle_success.STATEMENTS.values():
+            with pytest.raises(psycopg.Error, match="task 17: another attempt owns it") as raised:
+                connection.execute(statement, values)
+            connection.rollback()
 
-    assert settle_success.is_fence_lost(raised.value)
-    assert "secret" not in str(raised.value)
-
-
-def test_a_claim_is_lost_where_the_row_without_an_id_is_refused_and_nowhere_else(
-    bench: Bench,
-) -> None:
-    conninfo = make_url(bench.url).set(drivername="postgresql")
-    with psycopg.connect(conninfo.render_as_string(hide_password=False)) as connection:
-        connection.execute("CREATE TEMP TABLE other (id bigint, name text NOT NULL)")
-        with pytest.raises(psycopg.errors.NotNullViolation) as raised:
-            connection.execute("INSERT INTO other VALUES (1, NULL)")
-
-    assert not settle_success.is_fence_lost(raised.value)
+            assert settle_success.is_fence_lost(raised.value)
+            assert "secret" not in str(raised.value)

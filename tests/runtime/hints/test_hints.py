@@ -658,7 +658,7 @@ def test_settles_of_plain_tasks_ask_for_nothing_new() -> None:
         settle._GROUP().text,
         settle.ONE().text,
         settle._SUCCEEDED().text,
-        settle_success._SUCCEED[False],
+        settle_success.STATEMENTS["", False],
     ):
         assert "called" not in statement
         assert "task_group" not in statement
