@@ -75,7 +75,7 @@ def _successes(connection: Connection) -> object:
 
 def _success(connection: Connection) -> object:
     fence = runs.ending(runs.RUNNING[2]).fence._asdict()
-    values = {"id": fence["task_id"], **fence, "result": None, "run_ms": None}
+    values = {"id": fence["task_id"], **fence, "result": None, "run_ms": None, "said": None}
     return send(connection, Statement(settle_success.STATEMENTS["", False], values))
 
 

@@ -25,10 +25,13 @@ _KEPT = ", ".join(CARRIED)
 _NOW = "statement_timestamp()"
 _LOST = "TA002"
 """The SQLSTATE that ``task_fence_lost`` raises."""
+_SAID = "nullif(coalesce(%(said)s, sub_status), '')"
+"""The sub-status: the run's last word on it, or else what stood before."""
 _KEEP = f""",
     kept AS (
         INSERT INTO {COMPLETED} ({_KEPT}, state, result, run_ms, finished_at)
-        SELECT {_KEPT}, '{State.SUCCEEDED}', %(result)s::jsonb, %(run_ms)s::integer, {_NOW}
+        SELECT {", ".join(_SAID if name == "sub_status" else name for name in CARRIED)},
+            '{State.SUCCEEDED}', %(result)s::jsonb, %(run_ms)s::integer, {_NOW}
         FROM gone)"""
 _OWN = f"{locking(f'SELECT p.batch_id FROM {PENDING} p WHERE p.id = %(id)s')}, "
 _COUNT = f", {counting('gone', succeeds='true', now=_NOW)}"
@@ -71,7 +74,7 @@ _OWN_ROW = f"""
     SELECT FROM {PENDING} p WHERE p.id = $1 AND p.attempt = $2 AND p.lease_token = $3
     FOR NO KEY UPDATE
 """.encode()
-_TYPES = {"id": 20, "attempt": 23, "token": 2950, "result": 3802, "run_ms": 23}
+_TYPES = {"id": 20, "attempt": 23, "token": 2950, "result": 3802, "run_ms": 23, "said": 25}
 """Those of the values, as pg_type knows them."""
 
 
@@ -123,12 +126,14 @@ def last_word(settlement: Settlement) -> LastWord:
     Its answer is for :func:`called_by`. Without a claim it fails, as :func:`is_fence_lost` knows.
     """
     (task_id, attempt, token), result = settlement.fence, settlement.result
+    said = settlement.sub_status
     values = [
         b"%d" % task_id,
         b"%d" % attempt,
         token.hex.encode(),
         None if result is None else result.encode(),
         None if settlement.run_ms is None else b"%d" % settlement.run_ms,
+        None if said is None else said.encode(),
     ]
     return LastWord(*_WORDS[_way(settlement), LOG.has_successes], values)
 
@@ -166,7 +171,7 @@ def succeed(
     """
     (task_id, attempt, token), result = settlement.fence, settlement.result
     values = {"id": task_id, "attempt": attempt, "token": token}
-    values |= {"result": result, "run_ms": settlement.run_ms}
+    values |= {"result": result, "run_ms": settlement.run_ms, "said": settlement.sub_status}
     statement = STATEMENTS[_way(settlement), LOG.has_successes]
     try:
         ((answer, _),) = do(connection, Statement(statement, values))

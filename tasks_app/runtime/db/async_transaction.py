@@ -15,7 +15,6 @@ from sqlalchemy.util import await_only as await_
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.runs.sub_status import say
 from tasks_app.runtime.db.errors import is_unanswered
 from tasks_app.runtime.db.transaction import NESTED, as_sqlalchemy_raises, carry_out, of_commit
 from tasks_app.runtime.handler_db.end_of_run import Permit
@@ -117,10 +116,6 @@ class AsyncTransaction:
                 raise Fail(ENDED)
             permit = Permit(settlement, writes=self._writes)
             await self.session.flush()
-            if settlement.sub_status is not None:
-                told = [(settlement.fence, settlement.sub_status)]
-                connection = await self.session.connection()
-                await connection.run_sync(lambda sync: say(sync, told, waits=True))
             try:
                 await self._commit(permit)
             except OutcomeRefusedError:

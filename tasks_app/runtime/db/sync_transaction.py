@@ -11,7 +11,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.runs.sub_status import say
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.kept_connections import KeptConnections
 from tasks_app.runtime.db.transaction import (
@@ -125,8 +124,6 @@ class PlainTransaction:
         If there is a session, it is the one that commits, so that its listeners are called.
         """
         connection = self._flushed()
-        if settlement.sub_status is not None:
-            say(connection, [(settlement.fence, settlement.sub_status)], waits=True)
         begins_next = self._more and not connection.get_execution_options()
         permit = Permit(settlement, begins_next=begins_next, writes=self._writes)
         try:

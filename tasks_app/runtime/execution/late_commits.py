@@ -67,7 +67,6 @@ class LateCommits:
             and LATE_WRITES.works
             and self._database.prepares
             and len(settlement.writes) <= MOST_WRITES
-            and settlement.sub_status is None
             and not (task is None or task.runs_alone)
         )
 

@@ -41,7 +41,7 @@ def lock(connection, number: int):
 
 
 def member_succeeds(connection, _: int):
-    values = {**_NAMED, "result": None, "run_ms": 1}
+    values = {**_NAMED, "result": None, "run_ms": 1, "said": None}
     with suppress(DatabaseError), connection.begin_nested():  # of an empty pool: it has no claim
         return connection.exec_driver_sql(settle_success.STATEMENTS[", counts", False], values)
 

@@ -407,6 +407,7 @@ def test_locks_that_a_run_in_a_row_left_are_given_back(bench: Bench) -> None:
 def test_a_lost_claim_is_one_readable_line_in_the_servers_log(bench: Bench) -> None:
     url = make_url(bench.url).set(drivername="postgresql")
     values = {"id": 17, "attempt": 1, "token": uuid4(), "result": '"secret"', "run_ms": 1}
+    values["said"] = None
     with psycopg.connect(url.render_as_string(hide_password=False)) as connection:
         for statement in settle_success.STATEMENTS.values():
             with pytest.raises(psycopg.Error, match="task 17: another attempt owns it") as raised:
