@@ -27,8 +27,8 @@ class DjangoLane(SyncLane):
         self._alias = alias
         self._next = threading.local()
 
-    def transaction(self, fence: Fence, *, more: bool = False) -> Transaction:
-        made = DjangoTransaction(super().transaction(fence, more=more), self._alias)
+    def transaction(self, fence: Fence) -> Transaction:
+        made = DjangoTransaction(super().transaction(fence), self._alias)
         self._next.transaction = made
         return made
 

@@ -12,7 +12,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import State
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.db.kept_connections import KeptConnections
 from tasks_app.runtime.db.transaction import (
     LOST,
     NESTED,
@@ -28,20 +27,15 @@ from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.handler_driver import CLOSED
 from tasks_app.runtime.handler_db.handler_sessions import HandlerSession, RunSession
 from tasks_app.runtime.handler_db.late_writes import Write, write_of
-from tasks_app.runtime.handler_db.lending import driver_of, taken
+from tasks_app.runtime.handler_db.lending import driver_of
 from tasks_app.runtime.hints.hints import HINTS
 
 
 class PlainTransaction:
     """For a plain handler."""
 
-    def __init__(
-        self, database: Database, fence: Fence, kept: KeptConnections, *, more: bool = False
-    ) -> None:
-        """``kept``: what its thread has from the run before; ``more``: another follows at once."""
+    def __init__(self, database: Database, fence: Fence) -> None:
         self._database = database
-        self._kept = kept
-        self._more = more
         self._fence = fence
         self._connection: Connection | None = None
         self._session: HandlerSession | None = None
@@ -58,11 +52,16 @@ class PlainTransaction:
     @property
     def connection(self) -> Connection:
         """The run's connection, as its session has it if there is one."""
-        return self._taken() if self._session is None else self._session.connection()
+        if self._session is not None:
+            return self._session.connection()
+        connection = self._taken()
+        if self._driver is not None:
+            self._driver.begin()
+        return connection
 
     def _taken(self) -> Connection:
         if self._connection is None:
-            self._connection = taken(self._database.handler_engine)
+            self._connection = self._database.handler_engine.connect()
             self._driver = driver_of(self._connection)
             self._driver.fence = self._fence
         return self._connection
@@ -124,8 +123,7 @@ class PlainTransaction:
         If there is a session, it is the one that commits, so that its listeners are called.
         """
         connection = self._flushed()
-        begins_next = self._more and not connection.get_execution_options()
-        permit = Permit(settlement, begins_next=begins_next, writes=self._writes)
+        permit = Permit(settlement, writes=self._writes)
         try:
             self._commit(connection, permit)
         except OutcomeRefusedError:
@@ -138,9 +136,10 @@ class PlainTransaction:
             raise as_sqlalchemy_raises(psycopg.OperationalError(LOST))  # the handler caught it
         if self._session is not None:
             self._session.flush()
-        if self.connection.closed:
+        connection = self._taken() if self._session is None else self._session.connection()
+        if connection.closed:
             raise RuntimeError(CLOSED)
-        return self.connection
+        return connection
 
     def _commit(self, connection: Connection, permit: Permit) -> None:
         driver = driver_of(connection)
@@ -174,7 +173,3 @@ class PlainTransaction:
             give_back(session.end, session.invalidate)
         if connection is not None:
             give_back(connection.close, connection.invalidate)
-        if self._more and self._driver is not None:
-            heir, self._driver.heir = self._driver.heir, None
-            if heir is not None:
-                self._kept.begun(heir)

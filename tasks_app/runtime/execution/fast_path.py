@@ -53,7 +53,6 @@ class FastPath:
                     hard_timeout_s = self._known[run.task.name].hard_timeout_s
                     announced = self._shell.follow(announced, run, hard_timeout_s)
             finally:
-                self._runner.rest()
                 self._shell.finish(announced)
         finally:
             self._inflight.leave(run)
@@ -70,9 +69,8 @@ class FastPath:
 
     def _one(self, run: ActiveRun) -> ActiveRun | None:
         """Run one task, which is announced; return the next one, started."""
-        more = self._inflight.waiting > 0
         spec = self._known[run.task.name].spec
-        settlement = self._runner.attempt(run, spec, None, more=more)
+        settlement = self._runner.attempt(run, spec, None)
         self._shell.learn(run)
         self._shell.stop_if_due()
         return self._inflight.go_on(settlement, self._suits)

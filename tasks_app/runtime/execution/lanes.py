@@ -14,7 +14,6 @@ from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.runtime.db.async_transaction import AsyncTransaction
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.db.kept_connections import KeptConnections
 from tasks_app.runtime.db.sync_transaction import PlainTransaction
 from tasks_app.runtime.db.transaction import Transaction
 from tasks_app.runtime.execution.async_pool import unlisted
@@ -27,8 +26,8 @@ T = TypeVar("T")
 class Lane(Protocol):
     """One way to call handlers."""
 
-    def transaction(self, fence: Fence, *, more: bool = False) -> Transaction:
-        """Return a new, unopened transaction; ``more``: the thread's next run follows at once."""
+    def transaction(self, fence: Fence) -> Transaction:
+        """Return a new, unopened transaction."""
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the handler under its time limit and return what it returned."""
@@ -43,14 +42,9 @@ class SyncLane:
     def __init__(self, database: Database, guard: ProcessGuard) -> None:
         self._guard = guard
         self._database = database
-        self._kept = KeptConnections()
 
-    def transaction(self, fence: Fence, *, more: bool = False) -> Transaction:
-        return PlainTransaction(self._database, fence, self._kept, more=more)
-
-    def rest(self) -> None:
-        """End what this thread keeps for its next run: none follows."""
-        self._kept.rest()
+    def transaction(self, fence: Fence) -> Transaction:
+        return PlainTransaction(self._database, fence)
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the function; the limit is raised in it where signals allow.
@@ -81,7 +75,7 @@ class AsyncLane:
         self._connections = connections
         self._engine: AsyncEngine | None = None
 
-    def transaction(self, fence: Fence, *, more: bool = False) -> AsyncTransaction:  # noqa: ARG002
+    def transaction(self, fence: Fence) -> AsyncTransaction:
         if self._engine is None:
             self._engine = self._database.async_engine(self._connections)
         return AsyncTransaction(self._engine, fence)

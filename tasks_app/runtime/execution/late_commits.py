@@ -28,7 +28,7 @@ from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, SHARED_SE
 from tasks_app.runtime.handler_db.end_pipeline import NotTriedError, OutcomeRefusedError, RunEnd
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.late_writes import PROVEN, Write
-from tasks_app.runtime.handler_db.lending import driver_of, taken
+from tasks_app.runtime.handler_db.lending import driver_of
 from tasks_app.runtime.hints.hints import HINTS
 from tasks_app.runtime.hooks import Notice
 from tasks_app.runtime.inflight.inflight import InFlight
@@ -136,7 +136,7 @@ class LateCommits:
 
     @contextmanager
     def _lent(self) -> Iterator[HandlerConnection]:
-        connection = taken(self._database.brief_engine)
+        connection = self._database.brief_engine.connect()
         try:
             yield driver_of(connection)
         finally:

@@ -97,12 +97,9 @@ class Runner:
                     self._inflight.leave(run)
             flush()
 
-    def attempt(
-        self, run: ActiveRun, spec: HandlerSpec, limit: float | None, *, more: bool = False
-    ) -> Settlement | None:
+    def attempt(self, run: ActiveRun, spec: HandlerSpec, limit: float | None) -> Settlement | None:
         """Call the handler, and commit what it did; the task is announced. Nothing comes out.
 
-        With ``more``, this thread's next run follows at once, or :meth:`rest` is called.
         It is called again, uncharged, where the policy says so.
 
         Returns:
@@ -112,7 +109,7 @@ class Runner:
         for done in range(REPEATS):
             run.may_repeat = not run.task.at_most_once
             try:
-                return self._attempt(run, spec, limit, more)
+                return self._attempt(run, spec, limit)
             except RunAgainError:
                 run.may_repeat = run.commits = False
                 log.info("task %s is run again: its transaction was refused", run.task.task_id)
@@ -121,21 +118,16 @@ class Runner:
                     return None
                 wait_s = uniform(0, CONFLICT_WAIT_S * 2**done)  # noqa: S311  not all at once
                 lane.aside(partial(self._inflight.stopping.wait, wait_s))
-        return self._attempt(run, spec, limit, more)
-
-    def rest(self) -> None:
-        """End what was begun ahead for this thread's next run."""
-        self._invocation.plain.rest()
+        return self._attempt(run, spec, limit)
 
     def _attempt(
         self,
         run: ActiveRun,
         spec: HandlerSpec,
         limit: float | None,
-        more: bool,  # noqa: FBT001
     ) -> Settlement | None:
         task = run.task
-        transaction = self._lane(run, spec).transaction(task.fence, more=more)
+        transaction = self._lane(run, spec).transaction(task.fence)
         deadline = None if limit is None else run.since + limit
         context = (AsyncTaskContext if spec.is_async else TaskContext)(
             run, transaction, deadline, self.log_prefix, self.locks

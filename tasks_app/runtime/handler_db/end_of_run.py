@@ -18,7 +18,6 @@ from tasks_app.pool.connection.session_state import FLUSH, LOOK
 from tasks_app.pool.runs.settle_success import last_word
 from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, generators
 from tasks_app.runtime.handler_db.end_pipeline import (
-    BEGIN,
     FLUSHES,
     LOOKS,
     EndPipeline,
@@ -36,8 +35,6 @@ class Permit:
 
     settlement: Settlement | None = None
     """The outcome that commits with it; None: none, because the run goes on."""
-    begins_next: bool = False
-    """Another run of this thread follows at once: its BEGIN is sent along."""
     writes: Sequence[Write] = ()
     """Statements of the handler that are still to be sent."""
     called: list[Called] = field(default_factory=list)
@@ -50,8 +47,6 @@ class EndOfRun(EndPipeline):
     permit: Permit | None = None
     refused = False
     """Whether the handler tried to COMMIT: SQLAlchemy rolls back after that."""
-    begun = False
-    """Whether a transaction was begun for a run that has sent nothing yet."""
 
     def take_permit(self) -> Permit:
         """Return the permit of the COMMIT that is asked for, and use it up.
@@ -70,23 +65,25 @@ class EndOfRun(EndPipeline):
         return LATE_WRITES.works and all(write.query in PROVEN for write in writes)
 
     def end(self: Any, settlement: Settlement, permit: Permit) -> Steps[None]:
-        """Write, reset, settle, COMMIT, look and perhaps BEGIN, in one round trip.
+        """Write, reset, settle, COMMIT and look, in one round trip.
 
         Raises:
             OutcomeRefusedError: nothing was committed.
             psycopg.Error: nothing was committed; without an SQLSTATE, that is not known.
         """
-        pgconn, begins_next = self.pgconn, permit.begins_next and self.keeps_statements
+        pgconn = self.pgconn
         end = RunEnd(last_word(settlement), permit.writes, permit.called)
         sent = self.sent_writes(end)
         yield from self.prepare(end.last)
         begins = pgconn.transaction_status == TransactionStatus.IDLE
         try:
-            names = self._send(end, sent, begins=begins, begins_next=begins_next)
+            pgconn.enter_pipeline_mode()
+            names = self.send_end(end, sent, {*self.names}, begins=begins)
+            if self.keeps_statements:
+                self.send(LOOKS)
+            pgconn.pipeline_sync()
             yield from generators.send(pgconn)
             answers = yield from self.until_sync()
-            if begins_next:
-                yield from self.until_sync()
             pgconn.exit_pipeline_mode()
         except BaseException:
             pgconn.finish()  # what is still to come is not known
@@ -98,22 +95,6 @@ class EndOfRun(EndPipeline):
             self.learn(answers[-1])
         elif self.prepare_threshold is None:  # the next statement meets another session
             self.needs_look = False
-        self.begun = begins_next and pgconn.transaction_status == TransactionStatus.INTRANS
-
-    def _send(
-        self, end: RunEnd, sent: Sequence[Sent], *, begins: bool, begins_next: bool
-    ) -> list[bytes]:
-        """Return the name of the statement behind each answer up to the COMMIT's."""
-        pgconn = self.pgconn
-        pgconn.enter_pipeline_mode()
-        names = self.send_end(end, sent, {*self.names}, begins=begins)
-        if self.keeps_statements:
-            self.send(LOOKS)
-        pgconn.pipeline_sync()
-        if begins_next:  # behind the sync it is neither skipped nor rolled back with the rest
-            self.send(BEGIN)
-            pgconn.pipeline_sync()
-        return names
 
     def end_each(self: Any, ends: Sequence[RunEnd]) -> Steps[list[Exception | None]]:
         """Begin, write, reset, settle and COMMIT for each run by itself, in one round trip.

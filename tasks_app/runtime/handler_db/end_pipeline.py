@@ -42,6 +42,7 @@ BEGIN, LOOKS, FLUSHES, _COMMIT = (
 _ENCODED, _SPEAKS = b"tasks_app asks for the encoding", b"tasks_app speaks UTF-8"
 _BEFORE = {b"tasks_app fires": FIRE} | {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}
 _SHARES = b"tasks_app checks, does not flush"
+BEGIN_TEXT = b"BEGIN ISOLATION LEVEL READ COMMITTED"
 _PREPARED = {
     **_BEFORE,
     _ENCODED: SAME_ENCODING,
@@ -50,7 +51,7 @@ _PREPARED = {
     _COMMIT: b"COMMIT",
     LOOKS: LOOK,
     FLUSHES: FLUSH,
-    BEGIN: b"BEGIN ISOLATION LEVEL READ COMMITTED",
+    BEGIN: BEGIN_TEXT,
 }
 """The statements of each end, by the names under which they are prepared."""
 _OF_WHAT_IS_PREPARED = (errors.InvalidSqlStatementName, errors.FeatureNotSupported)

@@ -34,6 +34,9 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
         """Carry out a step, unless the run is over."""
         before = self._begin_wait()
         try:
+            if self.unread:
+                super().wait(self._begin_gen())
+                before = self.pgconn.transaction_status
             done = super().wait(gen, *arguments, **options)
         finally:
             self._look(before)
@@ -103,15 +106,6 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
                 return
         self._owner = self._me()
         self.lock.release()
-
-    def rest(self) -> None:
-        """End a transaction that was begun for a run which did not come, unless a thread has it."""
-        if self.taken is not None and self.taken.acquire(blocking=False):
-            try:
-                self.as_executor(super().rollback)
-                self.begun = self.needs_look = self.answered = False
-            finally:
-                self.taken.release()
 
     def leave(self) -> None:
         """End a run's use of it: roll back what is open, and look at what stays in the session.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Sequence
-from threading import Lock, get_ident
+from threading import get_ident
 from typing import Any, NoReturn
 
 import psycopg
@@ -24,7 +24,7 @@ from tasks_app.domain.tasks.run import Fence
 from tasks_app.pool.runs.settle_success import own_row
 from tasks_app.runtime.handler_db.driver_internals import generators
 from tasks_app.runtime.handler_db.end_of_run import EndOfRun
-from tasks_app.runtime.handler_db.end_pipeline import EndPipeline, Steps
+from tasks_app.runtime.handler_db.end_pipeline import BEGIN_TEXT, EndPipeline, Steps
 from tasks_app.runtime.handler_db.handler_statements import (
     COMMITS_LATER,
     ENDED,
@@ -68,11 +68,10 @@ class RunDriver(EndOfRun):
     """Whether the handler ended a transaction here."""
     answered = False
     """Whether the server has answered this run."""
-    taken: Lock | None = None
-    """Acquired to use a transaction that was begun ahead, or to end it."""
-    heir: Any = None
-    """The next run's connection, if its transaction was begun ahead. Only until its thread asked
-    for it: else each dead connection would keep all those after it."""
+    begun = False
+    """Whether BEGIN was sent when it was lent."""
+    unread = False
+    """Whether its answer is still to be read."""
     _owner: Any = None
     """The thread, or asyncio's task, that ends the run: from then on nobody else may use it."""
     _was_open = False
@@ -82,7 +81,7 @@ class RunDriver(EndOfRun):
     """Whether we are ending it."""
     _mutable: tuple[str, ...]
     _dropped = False
-    """Whether the current step ended a transaction that was begun ahead."""
+    """Whether the current step ended the transaction that was begun when it was lent."""
     _began = False
     """Whether the current step began a transaction."""
     _has_set = False
@@ -112,8 +111,6 @@ class RunDriver(EndOfRun):
             vars(heir)[name] = _another(template[name])
         heir.prepare_threshold, heir.prepared_max = self._limits
         heir.names = self.names
-        heir.begun, heir.taken = self.begun, Lock() if self.begun else None
-        self.heir = heir if self.begun else None
         self.pgconn = _NOBODY
         return heir
 
@@ -138,22 +135,40 @@ class RunDriver(EndOfRun):
         if self.closed and not self.broken:
             raise RuntimeError(CLOSED)
         pgconn = self.pgconn
-        at_work = pgconn.transaction_status == TransactionStatus.ACTIVE
+        at_work = pgconn.transaction_status == TransactionStatus.ACTIVE and not self.unread
         if at_work or pgconn.pipeline_status != PipelineStatus.OFF:
             raise RuntimeError(UNFINISHED)
 
     def _rolls_back(self) -> bool:
         """Whether there is something to roll back."""
-        if self.begun and not self.needs_look:
-            return False
         return self.pgconn.status == ConnStatus.OK and self.pgconn.transaction_status != _IDLE
 
     def _check_intrans_gen(self: Any, attribute: str) -> Steps[None]:
-        """Let a run choose how its transaction begins, even if one was begun ahead."""
+        """Let a run choose how its transaction begins, though BEGIN was sent."""
         if self.begun and not self.answered:
             yield from self._exec_command(b"ROLLBACK")
             self.begun, self._dropped = False, True
         yield from super()._check_intrans_gen(attribute)  # type: ignore[misc]  # psycopg's
+
+    def begin(self: Any) -> None:
+        """Send BEGIN; the first step reads its answer, and meets what went wrong."""
+        if self.isolation_level in _SNAPSHOTS or not self.lock.acquire(blocking=False):
+            return
+        try:
+            if self.pgconn.transaction_status == _IDLE:
+                self.pgconn.send_query(BEGIN_TEXT)
+                self.begun = self.unread = True
+                self.pgconn.flush()
+        except psycopg.OperationalError:
+            self.unread = False
+        finally:
+            self.lock.release()
+
+    def _begin_gen(self) -> Steps[None]:
+        self.unread = False
+        (result,) = yield from generators.execute(self.pgconn)
+        if result.status != ExecStatus.COMMAND_OK:
+            raise errors.error_from_result(result)
 
     def tpc_begin(self, *_: Any) -> NoReturn:
         """Refuse: others commit a prepared transaction."""

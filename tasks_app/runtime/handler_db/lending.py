@@ -48,15 +48,6 @@ def driver_of(connection: Connection | None) -> Any:
     return connection.connection.driver_connection
 
 
-def taken(engine: Engine) -> Connection:
-    """Lend one, alone to be used if its transaction was begun ahead."""
-    connection = engine.connect()
-    driver = driver_of(connection)
-    if driver.taken is not None:
-        driver.taken.acquire()
-    return connection
-
-
 def _connect(_dialect: Any, _entry: Any, arguments: Any, options: Any) -> HandlerConnection:
     return HandlerConnection.connect(*arguments, cursor_factory=HandlerCursor, **options)
 

@@ -59,7 +59,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("through", ["connection", "session"])
-def test_a_run_of_one_statement_waits_for_it_and_for_its_end(
+def test_a_run_of_one_statement_waits_for_its_begin_for_it_and_for_its_end(
     bench: Bench, waits: list[str], through: str
 ) -> None:
     @bench.handler()
@@ -71,7 +71,9 @@ def test_a_run_of_one_statement_waits_for_it_and_for_its_end(
 
     carry_out(bench, ids)
 
-    assert [b - a for a, b in zip(bench.runs[2:], bench.runs[3:], strict=False)] == [2] * 3
+    begin, statement, end = 1, 1, 1
+    waited = [b - a for a, b in zip(bench.runs[2:], bench.runs[3:], strict=False)]
+    assert waited == [begin + statement + end] * 3
     assert [bench.effects(i) for i in ids] == [1] * 6
     assert bench.states(ids) == ["SUCCEEDED"] * 6
 
