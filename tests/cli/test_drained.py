@@ -31,9 +31,9 @@ def runs(ctx):
 def writes(ctx):
     ctx.session.connection().exec_driver_sql("SELECT 1")
 
-@handler("shares", commit="batch")
+@handler("shares")
 def shares(ctx):
-    pass
+    ctx.write("SELECT 1")
 
 @handler("once", at_most_once=True)
 def once(ctx):

@@ -408,6 +408,20 @@ def test_ctx_session_still_works_where_django_is_not_used(site: Bench) -> None:
     assert (site.effects(task_id), site.state(task_id)) == (1, "SUCCEEDED")
 
 
+def test_what_it_says_of_its_state_is_kept_with_what_it_wrote(site: Bench) -> None:
+    @site.handler()
+    def h(ctx: Any) -> None:
+        orders().create(task_id=ctx.task_id)
+        ctx.set_sub_status("paid")
+
+    task_id = site.create()
+
+    site.drain()
+
+    said = "SELECT sub_status FROM task_completed WHERE id = :id"
+    assert (outcome(site, task_id), site.sql(said, id=task_id)) == ((1, "SUCCEEDED"), "paid")
+
+
 def test_ctx_commit_keeps_what_was_done_so_far(site: Bench) -> None:
     @site.handler(max_attempts=1)
     def h(ctx: Any) -> None:
@@ -459,26 +473,6 @@ def test_the_last_member_of_a_group_calls_back(site: Bench) -> None:
 
     assert orders().count() == 2
     assert len(site.runs) == 1
-
-
-def test_a_batch_that_uses_the_orm_is_run_one_by_one(site: Bench) -> None:
-    """Although its handlers swallow all errors."""
-
-    @site.handler(commit="batch")
-    def h(ctx: Any) -> None:
-        site.runs.append(ctx.task_id)
-        with suppress(Exception):
-            orders().create(task_id=ctx.task_id)
-
-    ids = [site.create(max_attempts=1) for _ in range(3)]
-    site.tuning["run_times.fast_s"] = 10
-
-    site.drain()
-
-    assert [outcome(site, i) for i in ids] == [(1, "SUCCEEDED")] * 3
-    assert len(site.runs) > 3
-    moves = site.sql("SELECT count(DISTINCT xmin::text) FROM shop_order")
-    assert moves == 3
 
 
 def test_a_non_atomic_handler_may_be_durable(site: Bench) -> None:

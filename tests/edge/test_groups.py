@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.test_all, pytest.mark.timeout(3600, method="thread")]
 
 GROUPS, OF_GROUP = int(os.environ.get("GROUP_COUNT", "20")), 50
 ROWS, TASKS = 20_000, 4
-KINDS = ("plain", "effects", "batch", "async")
+KINDS = ("plain", "effects", "writes", "async")
 THEN, ELSE = NewTask("group.then"), NewTask("group.else")
 LEFT = text("SELECT count(*) FROM task_pending")
 TABLES = """

@@ -27,7 +27,7 @@ from tests.waiting import until
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(300, method="thread")]
 
 NAMES = [
-    "canary.ok", "canary.raises", "canary.local", "canary.sql", "canary.batch", "canary.async",
+    "canary.ok", "canary.raises", "canary.local", "canary.sql", "canary.write", "canary.async",
     "canary.result", "canary.typed", "canary.late", "canary.dies",
 ]  # fmt: skip
 TELL_IT_THEMSELVES = ("canary.raises",)

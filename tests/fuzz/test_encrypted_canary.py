@@ -24,7 +24,7 @@ from tests.waiting import until
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(300, method="thread")]
 
 NAMES = [
-    "canary.twice", "canary.raises", "canary.local", "canary.sql", "canary.batch", "canary.async",
+    "canary.twice", "canary.raises", "canary.local", "canary.sql", "canary.write", "canary.async",
     "canary.result", "canary.typed", "canary.late",
 ]  # fmt: skip
 FLOWERS = ("/tasks", "/api/tasks?limit=1000", "/api/task/info/{}", "/task/{}", "/metrics")

@@ -20,7 +20,7 @@ ROWS = "SELECT count(*) FROM task_completed"
 LINES = "SELECT count(*) FROM task_log"
 INSERT = text(EFFECT)
 FENCE_LOST = "UPDATE task_pending SET lease_token = gen_random_uuid() WHERE id = :id"
-WAYS = ["each", "effect", "batch", "async", "threads"]
+WAYS = ["each", "effect", "async", "threads"]
 
 
 def declare(bench: Bench, way: str, **options: Any) -> None:
@@ -29,15 +29,14 @@ def declare(bench: Bench, way: str, **options: Any) -> None:
     def work(ctx: Any, payload: dict[str, Any]) -> dict[str, Any]:
         if ctx.attempt <= payload["failures"]:
             raise ValueError("not yet")
-        if way in {"effect", "batch"}:
+        if way == "effect":
             ctx.session.execute(INSERT, {"id": ctx.task_id, "note": ""})
         return {"n": 1}
 
     async def awork(ctx: Any, payload: dict[str, Any]) -> dict[str, Any]:
         return work(ctx, payload)
 
-    commit = {"commit": "batch"} if way == "batch" else {}
-    bench.handler("t", retry="0s,0s", **commit, **options)(awork if way == "async" else work)
+    bench.handler("t", retry="0s,0s", **options)(awork if way == "async" else work)
 
 
 def run(bench: Bench, way: str, *failures: int, **options: Any) -> list[int]:
@@ -62,7 +61,7 @@ def test_what_stays_of_those_that_succeeded(
     assert bench.sql(ROWS) == left
     assert bench.sql("SELECT count(*) FROM task_pending") == 0
     assert bench.sql("SELECT count(*) FROM task_attempt") == (1 if left else 0)
-    if way in {"effect", "batch"}:
+    if way == "effect":
         assert [bench.effects(i) for i in ids] == [1, 1, 1, 1]
 
 
@@ -135,7 +134,7 @@ def test_they_are_counted(bench: Bench) -> None:
 
 
 @pytest.mark.test_all
-@pytest.mark.parametrize("way", ["plain", "async", "batch"])
+@pytest.mark.parametrize("way", ["plain", "async"])
 @pytest.mark.parametrize("attempt", [1, 2])
 def test_who_lost_his_claim_deletes_nothing(bench: Bench, way: str, attempt: int) -> None:
     def lose(ctx: Any) -> None:
@@ -151,8 +150,7 @@ def test_who_lost_his_claim_deletes_nothing(bench: Bench, way: str, attempt: int
         await ctx.session.execute(INSERT, {"id": ctx.task_id, "note": ""})
         lose(ctx)
 
-    options = {"commit": "batch"} if way == "batch" else {}
-    bench.handler("t", retry="0s", history="none", **options)(awork if way == "async" else work)
+    bench.handler("t", retry="0s", history="none")(awork if way == "async" else work)
     task_id = bench.create()
 
     for _ in range(attempt):

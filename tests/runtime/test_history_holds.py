@@ -33,8 +33,7 @@ def inserting(bench: Bench, way: str, history: str | None = "none", *, name: str
     async def awork(ctx: Any) -> None:
         await ctx.session.execute(INSERT, {"id": ctx.task_id, "note": ""})
 
-    commit = {"commit": "batch"} if way == "batch" else {}
-    bench.handler(name, retry="0s,0s", history=history, **commit)(awork if way == "async" else work)
+    bench.handler(name, retry="0s,0s", history=history)(awork if way == "async" else work)
 
 
 def ids_in(bench: Bench, source: str) -> list[int]:
@@ -43,7 +42,7 @@ def ids_in(bench: Bench, source: str) -> list[int]:
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("moment", range(2))
-@pytest.mark.parametrize("way", ["each", "batch", "async"])
+@pytest.mark.parametrize("way", ["each", "async"])
 def test_killed_at_any_moment_each_effect_is_there_once(
     bench: Bench, way: str, moment: int
 ) -> None:

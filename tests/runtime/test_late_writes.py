@@ -33,7 +33,7 @@ TRANSACTIONS = """
     SELECT count(DISTINCT e.xmin::text) = count(*) AND bool_and(e.xmin::text = c.xmin::text)
     FROM effect e JOIN task_completed c ON c.id = e.task_id
 """
-WAYS = ["row", "slow", "threads", "used", "session", "told", "async", "batch", "group"]
+WAYS = ["row", "slow", "threads", "used", "session", "told", "async", "group"]
 
 
 @pytest.fixture(autouse=True)
@@ -57,8 +57,7 @@ def declare(bench: Bench, way: str, **options: Any) -> None:
     async def ah(ctx: Any) -> None:
         ctx.write(INSERT, (ctx.task_id, way))
 
-    commit = {"commit": "batch"} if way == "batch" else {}
-    bench.handler("t", **commit, **options)(ah if way == "async" else h)
+    bench.handler("t", **options)(ah if way == "async" else h)
 
 
 def run(bench: Bench, way: str, count: int = 20) -> list[int]:
@@ -86,8 +85,7 @@ def test_writes_and_outcome_are_one_commit(bench: Bench, way: str) -> None:
 
     assert set(bench.states(ids)) == {"SUCCEEDED"}
     assert bench.sql("SELECT count(*) FROM effect") == 20
-    if way != "batch":
-        assert bench.sql(TRANSACTIONS)
+    assert bench.sql(TRANSACTIONS)
 
 
 @pytest.mark.test_all
@@ -362,7 +360,7 @@ def test_one_that_was_not_prepared_is_prepared_by_the_next(bench: Bench) -> None
     assert bench.states(ids) == ["FAILED", "SUCCEEDED"]
 
 
-@pytest.mark.parametrize("way", few(1, ["each", "batch", "async"]))
+@pytest.mark.parametrize("way", few(1, ["each", "async"]))
 @pytest.mark.parametrize(
     ("query", "told"),
     [
@@ -381,8 +379,7 @@ def test_what_it_does_not_take(bench: Bench, way: str, query: Any, told: str) ->
     async def ah(ctx: Any) -> None:
         ctx.write(query)
 
-    commit = {"commit": "batch"} if way == "batch" else {}
-    bench.handler("t", max_attempts=1, **commit)(ah if way == "async" else h)
+    bench.handler("t", max_attempts=1)(ah if way == "async" else h)
     task_id = bench.create()
 
     bench.drain()
@@ -391,7 +388,7 @@ def test_what_it_does_not_take(bench: Bench, way: str, query: Any, told: str) ->
     assert told in (bench.task(task_id).error or "")
 
 
-@pytest.mark.parametrize("way", few(1, ["each", "batch", "async"]))
+@pytest.mark.parametrize("way", few(1, ["each", "async"]))
 @pytest.mark.parametrize(
     ("places", "parameters", "told"),
     [
@@ -422,8 +419,7 @@ def test_parameters_that_do_not_fit_are_refused_in_the_line_that_asks(
     async def ah(ctx: Any) -> None:
         h(ctx)
 
-    commit = {"commit": "batch"} if way == "batch" else {}
-    bench.handler("t", **commit)(ah if way == "async" else h)
+    bench.handler("t")(ah if way == "async" else h)
     bench.create()
 
     bench.drain()
@@ -524,7 +520,7 @@ NO_WRITES = {
 }
 
 
-@pytest.mark.parametrize("way", few(1, ["row", "used", "group", "async", "batch", "pooled"]))
+@pytest.mark.parametrize("way", few(1, ["row", "used", "group", "async", "pooled"]))
 def test_what_is_not_one_statement_that_writes_is_refused(bench: Bench, way: str) -> None:
     """By its command tag; and no later run meets what it did."""
     run_each(bench, way, [(query,) for query in NO_WRITES])
@@ -570,8 +566,7 @@ def run_each(bench: Bench, way: str, writes: list[tuple[str, ...]]) -> None:
     async def ah(ctx: Any, payload: dict[str, int]) -> None:
         h(ctx, payload)
 
-    options: dict[str, Any] = {"commit": "batch"} if way == "batch" else {}
-    bench.handler("t", retry="0s,0s", **options)(ah if way == "async" else h)
+    bench.handler("t", retry="0s,0s")(ah if way == "async" else h)
     tasks = [NewTask("t", {"n": n}) for n in range(-1, len(writes))]
     tasks = [one for task in tasks for one in (task, NewTask("t", {"n": -1}))]
     with bench.engine.begin() as connection:

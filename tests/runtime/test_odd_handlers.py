@@ -15,7 +15,7 @@ from sqlalchemy import text
 from tests.runtime import odd_handlers
 from tests.runtime.bench import Bench
 from tests.runtime.execution.warm_child import warm
-from tests.runtime.odd_handlers import ENDING, FAILING, HARMLESS, LOSING, Odd, Run, keep, use_kept
+from tests.runtime.odd_handlers import ENDING, FAILING, HARMLESS, LOSING, Odd, Run, keep
 from tests.waiting import until
 
 EXAMPLES = int(os.environ.get("STATEFUL_EXAMPLES", "0"))
@@ -40,7 +40,7 @@ LOOK = text("""
         (SELECT count(*) FROM pg_prepared_statements WHERE from_sql),
         (SELECT count(*) FROM pg_cursors WHERE is_holdable)
 """)
-WAYS = ["plain", "batch", "threads"]
+WAYS = ["plain", "threads"]
 
 
 @dataclass(frozen=True)
@@ -71,21 +71,18 @@ def odd(bench: Bench) -> Bench:
 
 
 def declare(bench: Bench, plans: dict[int, Plan], runs: dict[int, Run], seen: list[Any]) -> None:
-    """Two handlers that do what is planned for their tasks."""
+    """A handler that does what is planned for their tasks."""
     kept: list[tuple[Any, Callable[[], Any]]] = []
 
     def h(ctx: Any, payload: dict[str, Any]) -> int:
         run = runs[payload["n"]] = Run(ctx, kept)
         seen.append(tuple(ctx.connection.execute(LOOK).one()))
         plan = plans[payload["n"]]
-        if payload["way"] == "batch":  # whose runs share a connection
-            plan = Plan(tuple(s for s in plan.steps if s is not use_kept), plan.last)
         for step in (*plan.steps, *filter(None, [plan.last])):
             step(run)
         return run.rows
 
-    for name, options in {"plain": {}, "batch": {"commit": "batch"}}.items():
-        bench.handler(name, max_attempts=1, **options)(h)
+    bench.handler(max_attempts=1)(h)
 
 
 @pytest.mark.test_all
@@ -97,7 +94,6 @@ def test_effects_stand_if_and_only_if_their_run_succeeded(odd: Bench, way: str) 
     runs: dict[int, Run] = {}
     seen: list[Any] = []
     declare(bench, plans, runs, seen)
-    name = "batch" if way == "batch" else "plain"
     counter = iter(range(10**9))
 
     @SETTINGS
@@ -106,26 +102,25 @@ def test_effects_stand_if_and_only_if_their_run_succeeded(odd: Bench, way: str) 
         numbers = [next(counter) for _ in drawn]
         plans.update(zip(numbers, drawn, strict=True))
         seen.clear()
-        ids = [bench.create(name, payload={"n": n, "way": way}) for n in numbers]
+        ids = [bench.create(payload={"n": n}) for n in numbers]
         threads = 2 if way == "threads" else 0
         # On a busy machine a run may take a second; then what waits behind it would go back.
-        child = warm(bench.child(extra_threads=threads, give_back_after=60), name)
+        child = warm(bench.child(extra_threads=threads, give_back_after=60))
         child.execute(None, ids)
         until(lambda: child.inflight.empty, 20)
         child.stop()
         bench.children.remove(child)
         for task_id, number, plan in zip(ids, numbers, drawn, strict=True):
-            judge(bench, task_id, plan, way)
+            judge(bench, task_id, plan)
             assert not runs[number].stale_writes, plan
         assert bench.effects(-1) == 0
-        if way != "batch":  # where a leftover spoils the batch, all are run again
-            assert len(set(seen)) == 1, seen
+        assert len(set(seen)) == 1, seen
         bench.sql("DELETE FROM task_pending")
 
     check()
 
 
-def judge(bench: Bench, task_id: int, plan: Plan, way: str) -> None:
+def judge(bench: Bench, task_id: int, plan: Plan) -> None:
     """Its fate is what its plan says, and its effects stand accordingly."""
     task, rows = bench.task(task_id), bench.effects(task_id)
     about = (plan, task.state.value, task.error, rows)
@@ -133,8 +128,6 @@ def judge(bench: Bench, task_id: int, plan: Plan, way: str) -> None:
         assert task.state.value == "FAILED", about
         assert "ended the transaction" in (task.error or ""), about
         return
-    if way == "batch" and task.state.value == "FAILED" and "ended the" in (task.error or ""):
-        return  # a neighbour in its batch did
     if plan.last is None:
         assert task.state.value == "SUCCEEDED", about
         assert rows == task.result, about

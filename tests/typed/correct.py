@@ -105,7 +105,7 @@ def without_a_name(ctx: TaskContext, payload: Order) -> int:
     return payload.order_id
 
 
-@handler("points.grant", queue="points", retry="5s,30s", timeout=30, commit="batch")
+@handler("points.grant", queue="points", retry="5s,30s", timeout=30)
 def grant(ctx: TaskContext, payload: Order) -> dict[str, int]:
     row: Row | None = ctx.session.get(Row, payload.order_id)
     ctx.session.add(Row(id=1))

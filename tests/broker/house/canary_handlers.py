@@ -58,10 +58,10 @@ def sql(ctx: TaskContext, payload: dict[str, Any]) -> None:
     ctx.session.execute(text("SELECT 1 / CAST(:zero AS int), :card"), {"zero": 0, **payload})
 
 
-@handler("canary.batch", commit="batch", retry=ONCE)
-def batch(ctx: TaskContext, payload: dict[str, Any]) -> None:
-    """The same with others in one transaction."""
-    sql(ctx, payload)
+@handler("canary.write", retry=ONCE)
+def write(ctx: TaskContext, payload: dict[str, Any]) -> None:
+    """The same behind its end."""
+    ctx.write("SELECT 1 / CAST(%(zero)s AS int), %(card)s::text", {"zero": 0, **payload})
 
 
 @handler("canary.async", retry=ONCE)

@@ -25,9 +25,9 @@ def effects(ctx: Any, payload: dict[str, Any]) -> int:
     return int(payload["n"])
 
 
-@handler("member.batch", retry=RETRY, commit="batch")
-def batch(ctx: Any, payload: dict[str, Any]) -> int:
-    ctx.session.execute(_MEMBER, {"id": ctx.task_id})
+@handler("member.writes", retry=RETRY)
+def writes(ctx: Any, payload: dict[str, Any]) -> int:
+    ctx.write("INSERT INTO group_effect (task_id) VALUES (%s)", (ctx.task_id,))
     return int(payload["n"])
 
 

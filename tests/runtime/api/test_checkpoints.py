@@ -208,21 +208,6 @@ def test_a_cancellation_is_heard_of_at_once(bench: Bench) -> None:
     assert bench.runs == [True]
 
 
-def test_a_handler_of_batches_is_refused_whether_it_runs_alone_or_not(bench: Bench) -> None:
-    @bench.handler(commit="batch", max_attempts=1)
-    def h(ctx: Any) -> None:
-        effect(ctx)
-        with pytest.raises(RuntimeError, match="commit='batch'"):
-            ctx.commit()
-        bench.runs.append(ctx.task_id)
-
-    ids = [bench.create() for _ in range(5)]
-    bench.drain()
-
-    assert bench.states(ids) == ["SUCCEEDED"] * 5
-    assert sorted(bench.runs) == ids
-
-
 @ways
 def test_not_in_a_savepoint(bench: Bench, write, number) -> None:
     @bench.handler(max_attempts=1)

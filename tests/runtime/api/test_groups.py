@@ -80,10 +80,9 @@ async def awaited(ctx: Any, payload: Any) -> int:
         (plain, {}),
         (plain, {"at_most_once": True}),
         (with_effects, {}),
-        (with_effects, {"commit": "batch"}),
         (awaited, {}),
     ],
-    ids=["plain", "at most once", "with effects", "batch", "async"],
+    ids=["plain", "at most once", "with effects", "async"],
 )
 def test_the_callback_knows_what_came_of_all(bench: Bench, function, options) -> None:
     bench.handler("t", **options)(function)

@@ -27,17 +27,17 @@ def said(bench: Bench, task_id: int) -> str:
         return " ".join(found.fact for found in explain_task(connection, task_id).findings)
 
 
-@pytest.mark.parametrize("commit", ["each", "batch", "async"])
-def test_it_is_parked_with_the_reason(bench: Bench, configure: Configure, commit: str) -> None:
+@pytest.mark.parametrize("way", ["plain", "async"])
+def test_it_is_parked_with_the_reason(bench: Bench, configure: Configure, way: str) -> None:
     configure(encrypted_tasks="t")
-    if commit == "async":
+    if way == "async":
 
         @bench.handler("t")
         async def run(ctx: Any, payload: dict[str, Any]) -> None:
             bench.runs.append(payload)
     else:
 
-        @bench.handler("t", commit=commit)
+        @bench.handler("t")
         def run(ctx: TaskContext, payload: dict[str, Any]) -> None:
             bench.runs.append(payload)
 

@@ -280,10 +280,10 @@ def test_groups_show_results_and_their_callback_is_encrypted(
     assert ended.result == {"echo": {"card": CANARY}}
 
 
-def test_a_batch_of_commits_writes_encrypted_results(bench: Bench, configure: Configure) -> None:
+def test_results_of_a_row_of_runs_are_encrypted(bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t")
 
-    @bench.handler("t", commit="batch")
+    @bench.handler("t")
     def run(ctx: TaskContext, payload: dict[str, Any]) -> str:
         if payload["n"] == 2:
             raise ValueError(CANARY)

@@ -25,12 +25,10 @@ def sub_status(bench: Bench, task_id: int) -> str | None:
 @pytest.mark.parametrize(
     "outcome", [None, Snooze("1h"), Retry("no", after="1h"), Skip("no"), Fail("no"), ValueError()]
 )
-@pytest.mark.parametrize("way", ["plain", "session", "async", "batch", "at_most_once"])
+@pytest.mark.parametrize("way", ["plain", "session", "async", "at_most_once"])
 def test_it_is_kept_whatever_becomes_of_the_run(
     bench: Bench, way: str, outcome: Exception | None
 ) -> None:
-    options: dict[str, Any] = {"batch": {"commit": "batch"}, "at_most_once": {"at_most_once": True}}
-
     def say(ctx: Any) -> None:
         ctx.set_sub_status("asking")
         ctx.set_sub_status(WAITS)
@@ -45,9 +43,9 @@ def test_it_is_kept_whatever_becomes_of_the_run(
             say(ctx)
     else:
 
-        @bench.handler("t", **options.get(way, {}))
+        @bench.handler("t", at_most_once=way == "at_most_once")
         def handle(ctx: Any) -> None:
-            if way in {"session", "batch"}:
+            if way == "session":
                 effect(ctx)
             say(ctx)
 

@@ -47,10 +47,6 @@ def outcomes(bench: Bench) -> None:
     async def asynchronous(ctx: Any) -> None:
         await ctx.session.execute(text("SELECT 1"))
 
-    @bench.handler("batch", commit="batch")
-    def batch(ctx: Any) -> None:
-        effect(ctx)
-
     @bench.handler("snoozes")
     def snoozes(ctx: Any) -> None:
         if ctx.attempt == 1:
@@ -62,7 +58,7 @@ def outcomes(bench: Bench) -> None:
     bench.raising(Skip(SECRET), "skips")
 
 
-WAYS = ["effect", "async", "batch", "plain", "snoozes", "retries", "fails", "skips"]
+WAYS = ["effect", "async", "plain", "snoozes", "retries", "fails", "skips"]
 
 
 def run_all(bench: Bench, level: str) -> dict[str, int]:
@@ -92,7 +88,7 @@ def test_all_has_lines_for_each_claim_and_its_end(bench: Bench) -> None:
         )
         for name, task_id in ids.items()
     }
-    for name in ("effect", "async", "batch", "plain"):
+    for name in ("effect", "async", "plain"):
         assert of[name] == ["succeed RUNNING SUCCEEDED"]
     assert of["snoozes"] == ["snooze RUNNING PENDING", "succeed RUNNING SUCCEEDED"]
     assert of["retries"] == ["retry RUNNING PENDING"]

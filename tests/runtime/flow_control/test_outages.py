@@ -164,7 +164,6 @@ class TestDeclarations:
             {"dependency_retry": "now"},
             {"depends_on": "a bank"},
             {"depends_on": Breaker("bank", probes=0)},
-            {"depends_on": "bank", "commit": "batch"},
             {"on_interrupt": "outage"},
         ],
     )

@@ -190,24 +190,6 @@ def test_a_sessions_rollback_takes_back_what_was_written_by_any_way(bench: Bench
     assert [bench.effects(i) for i in ids] == [1] * 4
 
 
-def test_who_rolls_back_in_a_batch_by_the_driver_takes_nothing_of_others(bench: Bench) -> None:
-    @bench.handler(commit="batch")
-    def h(ctx: Any, payload: dict[str, int]) -> None:
-        effect(ctx)
-        if payload["n"] == 2:
-            driver(ctx).rollback()
-            by_driver(ctx)
-
-    child = warm(bench.child())
-    ids = [bench.create(payload={"n": n}) for n in range(4)]
-
-    child.execute(None, ids)
-
-    until(lambda: child.inflight.empty)
-    assert bench.states(ids) == ["SUCCEEDED"] * 4
-    assert [bench.effects(i) for i in ids] == [1] * 4
-
-
 def test_the_end_in_a_string_without_quotes_is_refused(bench: Bench) -> None:
     @bench.handler(retry="0s,0s")
     def h(ctx: Any) -> None:
@@ -218,31 +200,6 @@ def test_the_end_in_a_string_without_quotes_is_refused(bench: Bench) -> None:
     bench.drain()
 
     assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
-
-
-@pytest.mark.parametrize("then", ["raise", "return"])
-def test_a_batch_whose_transaction_was_ended_is_not_run_again(bench: Bench, then: str) -> None:
-    @bench.handler(commit="batch")
-    def h(ctx: Any, payload: dict[str, int]) -> None:
-        bench.runs.append(payload["n"])
-        effect(ctx)
-        if payload["n"] == 2:
-            ctx.session.execute(text("SELECT $$x$$; COMMIT"))
-            if then == "raise":
-                raise ValueError
-
-    bench.tuning |= {"run_times.fast_s": 10.0, "batch_commit.hold_s": 10.0}  # a slow machine
-    child = bench.child()
-    for _ in range(30):
-        child.run_times.learn("t", 0.0001)
-    ids = [bench.create(payload={"n": n}) for n in range(4)]
-
-    child.execute(None, ids)
-
-    until(lambda: child.inflight.empty)
-    assert bench.runs == [0, 1, 2, 3]
-    assert bench.states(ids) == ["FAILED", "FAILED", "FAILED", "SUCCEEDED"]
-    assert [bench.effects(i) for i in ids] == [1] * 4
 
 
 SET_IN_A_FUNCTION = """
@@ -265,12 +222,7 @@ LEAKS = {
     "prepare": "PREPARE left_behind AS SELECT 1",
     "cursor": "DECLARE left_behind CURSOR WITH HOLD FOR SELECT 1",
 }
-WAYS_AND_LEAKS = [
-    (way, leak)
-    for way in ("session", "driver", "async", "batch")
-    for leak in LEAKS
-    if (way, leak) != ("batch", "lock")  # it guards until the batch's COMMIT
-]
+WAYS_AND_LEAKS = [(way, leak) for way in ("session", "driver", "async") for leak in LEAKS]
 LOOK = text("""
     SELECT coalesce(current_setting('app.tenant', true), '') AS tenant,
         current_user = session_user AS role, current_setting('lock_timeout') AS timeout,
@@ -313,9 +265,8 @@ def declare(bench: Bench, way: str, leak: str, *, fails: bool) -> dict[int, Any]
             await ctx.session.execute(text(leak))
         end(payload)
 
-    options = {"commit": "batch"} if way == "batch" else {}
     functions = {"driver": through_driver, "async": asynchronous}
-    bench.handler(max_attempts=1, **options)(functions.get(way, through_session))
+    bench.handler(max_attempts=1)(functions.get(way, through_session))
     return seen
 
 
@@ -335,8 +286,6 @@ def test_what_a_run_sets_or_leaves_the_next_does_not_meet(
     child.execute(None, ids)
 
     until(lambda: child.inflight.empty)
-    if (way, leak) == ("batch", "lock"):  # it guards until the COMMIT, which is that of all
-        seen = {n: row[:5] + row[6:] for n, row in seen.items()}
     assert set(seen.values()) == {seen[0]}
     assert seen[0][:2] == ("", True)
     ends = ["SUCCEEDED", "FAILED" if fails else "SUCCEEDED"] * 2
@@ -392,7 +341,7 @@ def test_a_deferred_trigger_still_sees_what_its_run_has_set(
 
 
 @pytest.mark.usefixtures("cold_connections")
-def test_in_a_batch_a_deferred_trigger_sees_what_its_own_run_has_set(bench: Bench) -> None:
+def test_a_deferred_trigger_sees_what_its_own_run_has_set(bench: Bench) -> None:
     bench.sql("""
         CREATE TABLE late (i bigint UNIQUE DEFERRABLE INITIALLY DEFERRED);
         CREATE TABLE seen (id bigint, tenant text);
@@ -406,7 +355,7 @@ def test_in_a_batch_a_deferred_trigger_sees_what_its_own_run_has_set(bench: Benc
         lambda: bench.sql("DROP TRIGGER late ON effect; DROP FUNCTION look; DROP TABLE seen, late")
     )
 
-    @bench.handler(commit="batch")
+    @bench.handler()
     def h(ctx: Any, payload: dict[str, int]) -> None:
         bench.runs.append(payload["n"])
         ctx.session.execute(text(f"SET LOCAL app.tenant = '{ctx.task_id}'"))
@@ -425,25 +374,6 @@ def test_in_a_batch_a_deferred_trigger_sees_what_its_own_run_has_set(bench: Benc
     assert bench.states(ids) == ["SUCCEEDED"] * 4
     seen = [bench.sql("SELECT tenant FROM seen WHERE id = :id", id=i) for i in ids]
     assert seen == [str(i) for i in ids]
-
-
-def test_what_stays_in_the_session_of_a_batch_makes_each_run_alone(bench: Bench) -> None:
-    @bench.handler(commit="batch")
-    def h(ctx: Any, payload: dict[str, int]) -> int:
-        effect(ctx)
-        if payload["n"] == 1:
-            ctx.session.execute(text("CREATE TEMP TABLE left_behind ()"))
-        look = text("SELECT count(to_regclass('pg_temp.left_behind'))")
-        return int(ctx.session.scalar(look))
-
-    child = warm(bench.child())
-    ids = [bench.create(payload={"n": n}) for n in range(4)]
-
-    child.execute(None, ids)
-
-    until(lambda: child.inflight.empty)
-    assert [bench.task(i).result for i in ids] == [0, 1, 0, 0]
-    assert [bench.effects(i) for i in ids] == [1] * 4
 
 
 def test_an_advisory_lock_of_the_session_guards_until_the_commit(bench: Bench) -> None:

@@ -408,18 +408,6 @@ def test_the_wrong_kind_of_for(bench: Bench, items) -> None:
     assert bench.states(ids) == ["SUCCEEDED"] * 2
 
 
-def test_not_in_a_batch(bench: Bench, items) -> None:
-    @bench.handler(commit="batch", max_attempts=1)
-    def h(ctx: Any) -> None:
-        with pytest.raises(RuntimeError, match="commit='batch'"):
-            ctx.chunks(select(Item), key=Item.id)
-
-    task_id = bench.create()
-    bench.drain()
-
-    assert bench.state(task_id) == "SUCCEEDED"
-
-
 def test_our_name_in_a_checkpoint_is_refused(bench: Bench) -> None:
     @bench.handler(max_attempts=1)
     def h(ctx: Any) -> None:

@@ -234,23 +234,7 @@ def test_on_interrupt_knows_three_words_and_at_most_once_none(registry: Registry
         handler("t", on_interrupt="retry", at_most_once=True, registry=registry)
 
 
-class TestCommit:
-    def test_batch_is_for_plain_functions(self, registry: Registry) -> None:
-        with pytest.raises(HandlerError, match=r"'t' is a coroutine function .* Use commit"):
-
-            @handler("t", commit="batch", registry=registry)
-            async def h(ctx: Any) -> None: ...
-
-    def test_batch_is_not_for_what_runs_at_most_once(self, registry: Registry) -> None:
-        with pytest.raises(HandlerError, match=r"'t' is at_most_once and says commit=.batch"):
-            handler("t", commit="batch", at_most_once=True, registry=registry)
-
-    def test_another_word_is_refused(self, registry: Registry) -> None:
-        with pytest.raises(HandlerError, match=r"commit='all' of 't' is neither"):
-            handler("t", commit="all", registry=registry)
-
-    def test_each_is_the_default(self, registry: Registry) -> None:
-        for name, options in (("a", {}), ("b", {"commit": "batch"})):
-            handler(name, registry=registry, **options)(lambda ctx: None)  # type: ignore[arg-type]
-
-        assert [spec.batched for spec in registry] == [False, True]
+@pytest.mark.parametrize("said", ["each", "batch"])
+def test_no_task_commits_with_others(registry: Registry, said: str) -> None:
+    with pytest.raises(HandlerError, match=r"'t' says commit=.*write with ctx\.write"):
+        handler("t", commit=said, registry=registry)  # type: ignore[call-overload]

@@ -85,11 +85,8 @@ class TestDeclared:
 
 
 class TestValues:
-    @pytest.mark.parametrize("commit", ["each", "batch"])
-    def test_a_value_is_never_part_of_the_statement(
-        self, bench: Bench, declare: Declare, commit: str
-    ) -> None:
-        declare(commit=commit)
+    def test_a_value_is_never_part_of_the_statement(self, bench: Bench, declare: Declare) -> None:
+        declare()
         ids = [bench.create("t", {"id": n, "note": NASTY}) for n in range(6)]
 
         bench.execute(ids)
@@ -275,13 +272,11 @@ class TestTimeout:
 
         assert "due to user request" in bench.attempts(task_id)[0].message
 
-    def test_the_limit_is_gone_before_the_next_task_of_a_batch(
-        self, bench: Bench, declare: Declare
-    ) -> None:
+    def test_the_limit_is_gone_before_the_next_task(self, bench: Bench, declare: Declare) -> None:
         """And before the settle: an outcome is not to end by the handler's limit."""
         shown = "INSERT INTO effect SELECT 1, current_setting('statement_timeout')"
-        declare(shown, "limited", timeout="50s", commit="batch")
-        declare(shown, "free", commit="batch")
+        declare(shown, "limited", timeout="50s")
+        declare(shown, "free")
         ids = [bench.create(name) for name in ("limited", "free", "limited", "free")]
         bench.tuning["run_times.fast_s"] = 60.0
 

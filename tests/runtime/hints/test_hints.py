@@ -601,7 +601,6 @@ ENDS = {
     "plain": {},
     "with effects": {"effects": True},
     "fails": {"fails": True},
-    "in a batch": {"effects": True, "batch": True},
     "async with effects": {"effects": True, "is_async": True},
 }
 
@@ -622,7 +621,7 @@ def test_who_ends_the_last_member_hints_at_the_callback(
 
     else:
 
-        @bench.handler("t", **({"commit": "batch"} if end.get("batch") else {}))
+        @bench.handler("t")
         def _(ctx: Any) -> None:
             handle(ctx)
             if end.get("effects"):

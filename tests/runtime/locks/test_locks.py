@@ -541,18 +541,6 @@ class TestHandlers:
 
         locks.hold(bench.engine, exclusive="a").take()
 
-    def test_a_batch_that_takes_locks_is_run_one_by_one(self, bench: Bench) -> None:
-        @bench.handler(commit="batch")
-        def t(ctx: Any) -> None:
-            with ctx.locks(exclusive="a"):
-                effect(ctx)
-
-        ids = [bench.create() for _ in range(5)]
-        bench.drain()
-
-        assert bench.states(ids) == ["SUCCEEDED"] * 5
-        assert [bench.effects(i) for i in ids] == [1] * 5
-
     def test_a_session_of_a_handler_is_no_place_for_hold(self, bench: Bench) -> None:
         @bench.handler(max_attempts=1)
         def t(ctx: Any) -> None:

@@ -103,10 +103,10 @@ def test_each_way_to_an_outcome_is_told_and_counted(
     assert len(said(caplog, logging.WARNING)) == len(said(caplog, logging.ERROR)) == 1
 
 
-def test_batches_and_async_handlers_are_counted(
+def test_rows_of_runs_and_async_handlers_are_counted(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @bench.handler("t", commit="batch")
+    @bench.handler("t")
     def together(ctx: Any) -> None:
         effect(ctx)
 

@@ -208,9 +208,7 @@ def test_a_failure_names_its_class_and_nothing_else(
     assert SECRET not in "".join(s.to_json() for s in (run, settle, *spans.all("claim")))
 
 
-def test_runs_that_commit_together_and_async_ones_have_spans_of_their_own(
-    bench: Bench, spans: Spans
-) -> None:
+def test_runs_in_a_row_and_async_ones_have_spans_of_their_own(bench: Bench, spans: Spans) -> None:
     seen: set[int] = set()
 
     def note() -> None:
@@ -218,7 +216,7 @@ def test_runs_that_commit_together_and_async_ones_have_spans_of_their_own(
 
         seen.add(trace.get_current_span().get_span_context().span_id)
 
-    @bench.handler("together", commit="batch")
+    @bench.handler("together")
     def together(ctx: Any) -> None:
         note()
         effect(ctx)
