@@ -183,7 +183,7 @@ def test_whichever_way_a_run_is_left_it_ends_or_goes_back(
         raise MemoryError
 
     options = {"commit": "batch"} if lane == "batch" else {}
-    bench.handler(**options)(waits if lane == "async" else works)
+    bench.handler(retry="1h", **options)(waits if lane == "async" else works)
     child = bench.child(extra_threads=int(lane == "threads"), together=lane != "plain")
     if lane in ("fast", "batch"):
         warm(child)
