@@ -24,6 +24,7 @@ from tasks_app.embedded import Postgres, Stack, Valkey, temporary
 from tasks_app.embedded.servers import cluster, programs
 from tasks_app.pool.retention.partitions import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
+from tasks_app.runtime.handlers.registry import HANDLERS
 from tests import tiers, warm_connections
 from tests.broker.celery_process import LOGS
 from tests.servers import GIVEN, NOT_OURS, Databases
@@ -271,10 +272,12 @@ def healthy(engine: Engine) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _own_tasks() -> Iterator[None]:
-    """Celery gives each app's tasks to all later apps; here only to those of the same file."""
-    before = set(_state._on_app_finalizers)
+    """What one file declares is no other's: Celery gives each app's tasks to all later apps."""
+    tasks, schedules = set(_state._on_app_finalizers), dict(HANDLERS.schedules)
     yield
-    _state._on_app_finalizers.intersection_update(before)
+    _state._on_app_finalizers.intersection_update(tasks)
+    HANDLERS.schedules.clear()
+    HANDLERS.schedules.update(schedules)
 
 
 @pytest.fixture
