@@ -270,10 +270,10 @@ def test_outcomes_that_a_dead_database_left_are_not_asked_for_again_at_once(
         writes = ((query, (task.task_id, "")),)
         child.inflight.collect(ending(task, Event.SUCCEED)._replace(writes=writes, task=task))
 
-    def lost(_engine: Any) -> None:
+    def lost(_late: Any) -> None:
         raise OperationalError("", None, psycopg.OperationalError("the server is gone"))
 
-    monkeypatch.setattr(late_commits, "taken", lost)
+    monkeypatch.setattr(late_commits.LateCommits, "_lent", lost)
 
     child.settler.flush_quietly()
 
