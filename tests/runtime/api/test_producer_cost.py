@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 import psycopg
 import pytest
 from pydantic import BaseModel
-from sqlalchemy import event, text
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -35,12 +35,16 @@ BARE = text("INSERT INTO task_pending (name, payload) VALUES (:name, :payload) R
 
 
 @pytest.fixture(autouse=True)
-def without_broker_and_traces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever tests before this one, in the same process, have connected to, or loaded."""
+def without_broker_and_traces(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever tests before this one have connected to, loaded, or listened to."""
+    engine = create_engine(bench.url, isolation_level="READ COMMITTED")
+    monkeypatch.setattr(bench, "engine", engine)
     monkeypatch.delenv("TASKS_APP_BROKER_URL", raising=False)
     monkeypatch.delitem(sys.modules, "opentelemetry.trace", raising=False)
     monkeypatch.setattr(Registry, "any_encrypts", False)
     HINTS.provide(as_configured)
+    yield
+    engine.dispose()
 
 
 class Order(BaseModel):
