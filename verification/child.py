@@ -18,7 +18,7 @@ from verification.world import (
     with_child,
     with_row,
 )
-from verification.writes import commit_batch, settle
+from verification.writes import settle
 
 
 def child_steps(setup: RunSetup, world: World, number: int) -> Iterator[Step[World]]:
@@ -28,8 +28,6 @@ def child_steps(setup: RunSetup, world: World, number: int) -> Iterator[Step[Wor
             yield from handler_starts(setup, world, number)
         case "running":
             yield from handler_goes_on(setup, world, number)
-        case "batch":
-            yield from batch_goes_on(setup, world, number)
         case "settling":
             yield from commit_is_answered(setup, world, number)
         case "outcome unknown":
@@ -46,9 +44,9 @@ def child_steps(setup: RunSetup, world: World, number: int) -> Iterator[Step[Wor
 def next_task(child: Child) -> Child:
     """The slot's running id is cleared; the next claimed task is due, if there is one."""
     if child.todo and not child.asked_to_stop:
-        return child._replace(phase="claimed", running=(), done=())
+        return child._replace(phase="claimed", running=())
     phase: Phase = "leaving" if child.asked_to_stop else "idle"
-    return child._replace(phase=phase, token=0, running=(), done=(), alone_now=False)
+    return child._replace(phase=phase, token=0, running=())
 
 
 def start(setup: RunSetup, world: World, number: int) -> World:
@@ -60,10 +58,7 @@ def start(setup: RunSetup, world: World, number: int) -> World:
         message = f"P6: T{fence.id} starts without its claim, though no lease lapsed"
         world = world._replace(wrong=message)
     world = with_row(world, fence.id, started(kind, world.rows[fence.id]))
-    in_batch = kind.batch and not child.alone_now
-    after = child._replace(
-        phase="batch" if in_batch else "running", running=(*child.running, fence), todo=rest
-    )
+    after = child._replace(phase="running", running=(*child.running, fence), todo=rest)
     return with_child(world, number, after)
 
 
@@ -146,61 +141,6 @@ def outcome_is_collected(world: World, number: int, fence: Fence, outcome: Outco
     if not running:
         after = next_task(after)
     what = f"T{fence.id} is over in c{number} ({outcome}); its outcome is collected"
-    return progress(what, with_child(world, number, after))
-
-
-def batch_goes_on(setup: RunSetup, world: World, number: int) -> Iterator[Step[World]]:
-    """commit="batch": members run one after the other, then comes one settle for all."""
-    child = world.children[number]
-    (member,) = child.running
-    if child.todo:
-        onwards = child._replace(running=(), done=(*child.done, member))
-        after = start(setup, with_child(world, number, onwards), number)
-        yield progress(f"c{number} goes on to T{child.todo[0].id} in its batch", after)
-        return
-    members = (*child.done, member)
-    if setup.kinds[member.id].may_fail:
-        yield batch_fails(setup, world, number, members)
-    committed = commit_batch(setup, world, members)
-    if committed is None:
-        again = run_alone(child, members)
-        yield progress(
-            f"c{number}'s batch settles too few rows: rolled back, to be run one by one",
-            with_child(world, number, again),
-        )
-        return
-    done = with_child(committed, number, next_task(child))
-    yield progress(f"c{number} commits its batch", done)
-    poorer = spend(setup, world, "settle reply lost")
-    if poorer is not None:
-        left = next_task(child._replace(returns=(*child.returns, *members)))
-        if not setup.rules.batch_without_an_answer_is_released:
-            left = next_task(child._replace(todo=members, alone_now=True))
-        what = f"c{number}'s batch COMMIT has no answer"
-        applied = committed._replace(faults_left=poorer.faults_left)
-        yield fault(f"{what} (it was applied)", with_child(applied, number, left))
-        yield fault(f"{what} (it was not applied)", with_child(poorer, number, left))
-
-
-def run_alone(child: Child, members: tuple[Fence, ...]) -> Child:
-    """After a batch was rolled back each runs alone; a child that stops gives them back."""
-    if child.asked_to_stop:
-        return next_task(child._replace(returns=(*child.returns, *members)))
-    return next_task(child._replace(todo=members, alone_now=True))
-
-
-def batch_fails(
-    setup: RunSetup, world: World, number: int, members: tuple[Fence, ...]
-) -> Step[World]:
-    """The last member raises: all is rolled back, and nobody is charged yet."""
-    child = world.children[number]
-    if setup.rules.batch_that_fails_is_run_one_by_one:
-        after = run_alone(child, members)
-        what = f"T{members[-1].id} raises in c{number}'s batch: rolled back, to be run one by one"
-    else:
-        failed = tuple(Collected(fence, "failed") for fence in members)
-        after = next_task(child._replace(outbox=(*child.outbox, *failed)))
-        what = f"T{members[-1].id} raises in c{number}'s batch, which fails"
     return progress(what, with_child(world, number, after))
 
 

@@ -1,12 +1,8 @@
-"""The design without one of its rules about batches, connections, and workers that stop."""
+"""The design without one of its rules about connections, and workers that stop."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from verification.kinds import (
-    BATCH,
-    BATCH_OR_RAISES,
     KILLER_OF_CONNECTIONS,
     MAILS,
     ONCE,
@@ -17,29 +13,9 @@ from verification.rows import MAX_CRASHES
 from verification.trial import Mutant, without
 from verification.world import RunSetup
 
-BATCHES = RunSetup((BATCH, BATCH_OR_RAISES), innocent=(0,), leases_never_lapse=True)
 STOPS = RunSetup((MAILS, WRITES), faults={"sigterm": 1}, innocent=(0, 1))
 
 ENDINGS = (
-    Mutant(
-        "a batch fails as a whole",
-        "P3",
-        without(BATCHES, "batch_that_fails_is_run_one_by_one"),
-        "P3: an innocent neighbour was charged a failure (T0)",
-        ("goes on to T1", "T1 raises", "flushes T0 (failed)"),
-        quick=True,
-    ),
-    Mutant(
-        "a batch without an answer is run again at once",
-        "P6",
-        without(
-            replace(BATCHES, faults={"settle reply lost": 1}),
-            "batch_without_an_answer_is_released",
-        ),
-        "P6: T0 starts without its claim, though no lease lapsed",
-        ("batch COMMIT has no answer (it was applied)", "starts T0"),
-        quick=True,
-    ),
     Mutant(
         "a kept connection is not rolled back",
         "P4",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from verification.kinds import (
-    BATCH,
     DISABLED,
     EXPIRES,
     LATER,
@@ -88,15 +87,6 @@ RUNS = (
         without(LAPSE, "effect_and_outcome_are_one_commit"),
         "P4: RUNNING with 1 committed effects",
         ("commits the effects of T",),
-    ),
-    Mutant(
-        "a batch commits though it lost a member",
-        "P4",
-        without(
-            RunSetup((BATCH, BATCH), faults={"lease lapses": 1}), "batch_commits_all_or_nothing"
-        ),
-        "P4: PENDING with 1 committed effects",
-        ("lapses", "is rescued", "commits its batch"),
     ),
     Mutant(
         "the housekeeper renews only its newest claim",

@@ -39,8 +39,6 @@ class Kind(NamedTuple):
     not_due_yet: bool = False
     concurrent: bool = False
     """An async handler: several run in one child."""
-    batch: bool = False
-    """commit="batch": one transaction for a whole sub-batch."""
 
     @property
     def runs_are_counted(self) -> bool:

@@ -53,12 +53,6 @@ class RunRules:
     """P3: a collected outcome leaves the slot, so the next one's death is not its fault."""
     running_id_comes_before_decoding: bool = True
     """H5: whose fault a death while decoding was."""
-    batch_commits_all_or_nothing: bool = True
-    """P4: fewer rows settled than members: roll all back, run one by one."""
-    batch_that_fails_is_run_one_by_one: bool = True
-    """P3: who raises in a batch is charged alone, when each has run again alone."""
-    batch_without_an_answer_is_released: bool = True
-    """P6: never run again at once: it may have committed."""
     kept_connections_are_rolled_back: bool = True
     """P4: what a run left open on its connection does not commit with the next one."""
     lost_connection_counts_a_crash: bool = True

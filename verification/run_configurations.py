@@ -5,8 +5,6 @@ from __future__ import annotations
 from verification.kinds import (
     ASYNC,
     ASYNC_KILLER,
-    BATCH,
-    BATCH_OR_RAISES,
     DISABLED,
     EXPIRES,
     HANGS,
@@ -215,23 +213,6 @@ RUNS = (
         ),
     ),
     Configuration(
-        "commit=batch, lapsed lease, cancel, lost commit reply",
-        RunSetup(
-            (BATCH, BATCH),
-            faults={"lease lapses": 1, "cancel": 1, "settle reply lost": 1},
-        ),
-        quick=True,
-    ),
-    Configuration(
-        "commit=batch, child crash",
-        RunSetup(
-            (BATCH, BATCH, WRITES),
-            faults={"child crash": 1},
-            charges_are_deaths=True,
-            dead_leave_no_statements=True,
-        ),
-    ),
-    Configuration(
         "only lost replies: nobody is charged",
         RunSetup(
             (MAILS, WRITES),
@@ -263,7 +244,7 @@ RUNS = (
     Configuration(
         "a database outage: nobody is charged",
         RunSetup(
-            (MAILS, WRITES, BATCH),
+            (MAILS, WRITES, WRITES),
             faults={"outage": 1},
             innocent=(0, 1, 2),
         ),
@@ -302,20 +283,6 @@ RUNS = (
             failover_forgets=3,
         ),
         quick=True,
-    ),
-    Configuration(
-        "commit=batch, one raises, lost commit reply",
-        RunSetup(
-            (BATCH, BATCH_OR_RAISES),
-            faults={"settle reply lost": 1},
-            innocent=(0,),
-            leases_never_lapse=True,
-        ),
-        quick=True,
-    ),
-    Configuration(
-        "commit=batch, asked to stop, lapsed lease",
-        RunSetup((BATCH, BATCH_OR_RAISES), faults={"sigterm": 1, "lease lapses": 1}),
     ),
     Configuration(
         "asked to stop: nobody is charged",

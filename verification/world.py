@@ -16,7 +16,6 @@ Phase = Literal[
     "hung",  # the claim was carried out, its reply never comes
     "claimed",  # holds claims, the slot names no running id
     "running",  # a handler runs, the slot names it
-    "batch",  # handlers run one after the other in one transaction
     "settling",  # COMMIT is sent
     "outcome unknown",  # an at_most_once COMMIT failed; the error is written until answered
     "leaving",  # its worker was asked to stop, nothing of it runs any more
@@ -59,10 +58,6 @@ class Child(NamedTuple):
     todo: tuple[Fence, ...] = ()
     """Claimed, not started."""
     running: tuple[Fence, ...] = ()
-    done: tuple[Fence, ...] = ()
-    """Members of a batch that ran and are not committed yet."""
-    alone_now: bool = False
-    """A batch was rolled back: its members run one by one."""
     outbox: tuple[Collected, ...] = ()
     returns: tuple[Fence, ...] = ()
     """Releases that the housekeeper repeats until they are answered."""
@@ -208,7 +203,6 @@ def holds(setup: RunSetup, world: World, fence: Fence) -> bool:
 def fences_of(child: Child) -> Iterator[Fence]:
     yield from child.todo
     yield from child.running
-    yield from child.done
     for collected in child.outbox:
         yield collected.fence
     yield from child.returns

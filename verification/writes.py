@@ -1,4 +1,4 @@
-"""The fenced writes of a run: settle, release and the batch's one commit (steps 7 and 8)."""
+"""The fenced writes of a run: settle and release (steps 7 and 8)."""
 
 from __future__ import annotations
 
@@ -29,16 +29,3 @@ def count_a_crash(setup: RunSetup, world: World, fence: Fence) -> World:
         return world
     world = note_stale_write(world, fence, "crash")
     return with_row(world, fence.id, crashed(setup.rules, world.rows[fence.id]))
-
-
-def commit_batch(setup: RunSetup, world: World, members: tuple[Fence, ...]) -> World | None:
-    """All members' effects and outcomes in one commit; None when it must be rolled back (P4)."""
-    lost = [fence for fence in members if not holds(setup, world, fence)]
-    if lost and setup.rules.batch_commits_all_or_nothing:
-        return None
-    for fence in members:
-        world = settle(setup, world, fence, "ok")
-    for fence in lost:  # the mutant commits what these members wrote, too
-        row = world.rows[fence.id]
-        world = with_row(world, fence.id, row._replace(effects=row.effects + 1))
-    return world
