@@ -49,7 +49,7 @@ KINDS: tuple[Kind, ...] = (
     _inside("F03", "killed after the handler", f"handler.returned=kill@{RARELY}"),
     _inside(
         "F04", "killed before settle and COMMIT",
-        f"effect.before=kill@{RARELY}", "late.before=kill@0.1", "flush.before=kill@0.1",
+        f"effect.before=kill@{RARELY}", "late.before=kill@0.1",
     ),
     _inside(
         "F04", "killed with the COMMIT on its way",
@@ -65,7 +65,7 @@ KINDS: tuple[Kind, ...] = (
     _inside("F42", "raises where nobody expects it", f"claim.committed=raise@{OFTEN}"),
     _inside(
         "F42", "raises at the COMMIT",
-        f"effect.before=raise@{RARELY}", "late.before=raise@0.1", "flush.before=raise@0.1",
+        f"effect.before=raise@{RARELY}", "late.before=raise@0.1",
     ),
     _inside("F42", "raises as it renews", "renew.before=raise@0.5"),
     _inside("F42", "raises as it scans", "dispatch.entered=raise@0.2", "sweep.before=raise@0.5"),
@@ -81,7 +81,7 @@ KINDS: tuple[Kind, ...] = (
     _inside("F11", "cut off in the handler", f"handler.returned=cut@{RARELY}"),
     _inside(
         "F11", "cut off with the COMMIT on its way",
-        f"effect.sent=cut@{RARELY}", "late.sent=cut@0.1", "flush.before=cut@0.1",
+        f"effect.sent=cut@{RARELY}", "late.sent=cut@0.1",
     ),
     _inside("F11", "cut off as it renews", "renew.before=cut@0.3"),
     _inside("F37", "a scanner dies before its COMMIT", "dispatch.entered=kill@0.2"),
@@ -150,8 +150,8 @@ KINDS: tuple[Kind, ...] = (
 )  # fmt: skip
 
 OF_A_POOLER: tuple[Kind, ...] = (
-    _inside("F04", "killed between settle and COMMIT", f"effect.settled=kill@{RARELY}"),
-    _inside("F11", "cut off before the COMMIT", f"effect.settled=cut@{RARELY}"),
+    _inside("F04", "killed with the COMMIT on its way, pooled", f"effect.sent=kill@{RARELY}"),
+    _inside("F11", "cut off with the COMMIT on its way, pooled", f"effect.sent=cut@{RARELY}"),
     _around("F11", outages.cut_pooler),
     _around("F12", outages.hush_pooler),
     _around("F22", outages.restart_pooler),

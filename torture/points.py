@@ -12,7 +12,7 @@ from typing import Any
 
 AFTER = {
     *("create.inserted", "create.committed", "hint.sent", "dispatch.entered", "dispatch.published"),
-    *("claim.committed", "handler.returned", "settle.committed", "effect.settled"),
+    *("claim.committed", "handler.returned", "settle.committed"),
     *("effect.sent", "effect.committed", "renew.committed", "beat.committed", "release.committed"),
     *("finish.committed", "reap.committed", "rescue.committed", "sweep.done", "lead.taken"),
     *("late.sent", "late.committed"),
@@ -37,13 +37,11 @@ PLACES: dict[str, str] = {
     "settle.before": "tasks_app.runtime.execution.settler:settle_group",
     "settle.committed": "tasks_app.runtime.execution.settler:settle_group",
     "effect.before": "tasks_app.runtime.db.sync_transaction:PlainTransaction._commit",
-    "effect.settled": "tasks_app.runtime.handler_db.handler_connections:succeed",
     "effect.sent": "tasks_app.runtime.handler_db.end_of_run:EndOfRun._send",
     "effect.committed": "tasks_app.runtime.db.sync_transaction:PlainTransaction.conclude",
     "late.before": "tasks_app.runtime.execution.late_commits:LateCommits._commit_each",
     "late.sent": "tasks_app.runtime.handler_db.end_of_run:EndOfRun._send_each",
     "late.committed": "tasks_app.runtime.execution.late_commits:LateCommits._commit_each",
-    "flush.before": "tasks_app.runtime.execution.late_commits:flush",
     "renew.before": "tasks_app.runtime.worker.lease_renewer:renew",
     "renew.committed": "tasks_app.runtime.worker.lease_renewer:LeaseRenewer.renew",
     "beat.committed": "tasks_app.runtime.worker.lease_renewer:heartbeats.beat",

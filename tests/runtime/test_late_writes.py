@@ -16,6 +16,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DataError
 
 from tasks_app import NewTask, create_group, create_tasks
+from tasks_app.runtime.execution import late_commits
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.late_writes import MOST_NAMES, PROVEN
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
@@ -1079,6 +1080,30 @@ class TestTheLog:
         if bad is None:
             assert calls == ["flushed", "5 counted"]
         assert calls[0] == "flushed"
+
+    def test_who_is_told_is_on_disk(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As far as the log went when each wrote, and its COMMIT is behind that."""
+        bench.sql("DROP TRIGGER notes ON task_pending")
+        writes = "INSERT INTO effect SELECT %s, pg_current_wal_insert_lsn()::text"
+        known_as_writes(writes)
+
+        @bench.handler()
+        def h(ctx: Any) -> None:
+            ctx.write(writes, (ctx.task_id,))
+
+        ids = [bench.create() for _ in range(5)]
+        known, told = late_commits.count_settled, list[bool]()
+
+        def count(settlements: Any, states: Any) -> None:
+            is_on_disk = "SELECT pg_current_wal_flush_lsn() > max(note::pg_lsn) FROM effect"
+            told.append(bench.sql(is_on_disk))
+            known(settlements, states)
+
+        monkeypatch.setattr(late_commits, "count_settled", count)
+
+        carry_out(bench, ids, give_back_after=60, flush_after=60)
+
+        assert told == [True]
 
 
 def test_locks_are_held_until_it_is_committed(bench: Bench) -> None:

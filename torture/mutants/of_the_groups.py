@@ -38,19 +38,12 @@ GROUPS_AND_PROGRESS = (
         f"{GROUPS}the_last_success_calls_then",
     ),
     mutant(
-        "member whose effects commit uncounted",
+        "member that ends like all others",
         "Each end of a member is counted.",
         SUCCEED,
-        "_SUCCEED = _statements(_ALONE",
-        '_SUCCEED = _statements("true"',
+        "    if settlement.task is None or settlement.task.in_group:\n",
+        "    if False:\n",
         f"{GROUPS}the_last_success_calls_then",
-    ),
-    mutant(
-        "member that ends like all others",
-        "The end of a member is a statement that has an answer.",
-        "tasks_app/runtime/handler_db/end_of_run.py",
-        " or settlement.task.in_group",
-        "",
         "tests/runtime/execution/test_completion.py::test_members_of_a_group_are_counted_in_a_row_too",
     ),
     mutant(

@@ -15,48 +15,6 @@ CLAIMING = "tasks_app/pool/runs/claim_sql.py"
 TABLES = "tasks_app/pool/tables.py"
 SUCCEED = "tasks_app/pool/runs/settle_success.py"
 RESCUE = "tasks_app/pool/runs/rescue.py"
-LEFT_BEHIND = '''\
-_GONE = f"""
-    DELETE FROM {PENDING} p
-    WHERE p.id = %(id)s AND {admits(Event.SUCCEED)} AND p.attempt = %(attempt)s
-      AND p.lease_token = %(token)s
-    RETURNING row_to_json(p)::text
-"""
-_ENTER = f"""
-    INSERT INTO {COMPLETED} ({_KEPT}, state, result, run_ms, finished_at)
-    SELECT {_KEPT}, '{State.SUCCEEDED}', %(result)s::jsonb, %(run_ms)s::integer, {_NOW}
-    FROM json_populate_record(NULL::{PENDING}, %(gone)s::json)
-"""
-
-
-def succeed(
-    connection: psycopg.Connection[Any], settlement: Settlement, called: list[Called] | None = None
-) -> bool:
-    """Two transactions: between them the task is nowhere."""
-    values = _values(settlement)
-    row = connection.execute(_GONE, values).fetchone()
-    if row is None:
-        return False
-    connection.commit()
-    connection.execute(_ENTER, {**values, "gone": row[0]})
-    return True
-'''
-
-SUCCEEDS = '''\
-def succeed(
-    connection: psycopg.Connection[Any], settlement: Settlement, called: list[Called] | None = None
-) -> bool:
-    """Write one success, waiting for its row and group; False: the fence is lost: do not commit.
-
-    A callback that was inserted is added to ``called``.
-    """
-    values = _values(settlement)
-    logs = LOG.has_successes
-    if do(connection, Statement(_FIRST[_manner(settlement)][logs], values)):
-        return True
-    return _counted(do(connection, Statement(_MEMBER[logs], values)), called)
-'''
-
 POOL = (
     mutant(
         "settle without the attempt",
@@ -95,24 +53,10 @@ POOL = (
         "the success of one, without its fence",
         "Effects commit only while the claim is ours.",
         SUCCEED,
-        "AND p.lease_token = %(token)s AND {condition}\n",
-        "AND (p.lease_token = %(token)s OR true)\n",
+        "AND p.lease_token = %(token)s AND",
+        "AND (p.lease_token = %(token)s OR true) AND",
         f"{EFFECTS}TestWithoutASession::test_nothing_commits_when_the_lease_was_lost_meanwhile",
-    ),
-    mutant(
-        "delete committed before insert",
-        "A task leaves one pool and enters the other in one transaction.",
-        SUCCEED,
-        SUCCEEDS,
-        LEFT_BEHIND,
-        f"{EFFECTS}TestWithoutASession::test_effect_outcome_and_move_are_one_transaction_each",
-        also=(
-            Change(
-                "tasks_app/runtime/handler_db/end_of_run.py",
-                "return last_word(settlement) if fits else None",
-                "return None",
-            ),
-        ),
+        "tests/runtime/test_history.py::test_who_lost_his_claim_deletes_nothing",
     ),
     mutant(
         "a cancelled task comes back",

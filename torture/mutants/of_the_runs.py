@@ -20,10 +20,10 @@ RUNS = (
         "settings are taken back behind the settle",
         "The settle meets no role and no search_path of a handler.",
         PIPELINE,
-        "        for name in before:\n            pgconn.send_query_prepared(name, None)\n"
-        "        pgconn.send_query_prepared(end.last.name, end.last.values)\n",
-        "        pgconn.send_query_prepared(end.last.name, end.last.values)\n"
-        "        for name in before:\n            pgconn.send_query_prepared(name, None)\n",
+        "        for name in before:\n            self.send(name)\n"
+        "        self._send_last(end.last)\n",
+        "        self._send_last(end.last)\n"
+        "        for name in before:\n            self.send(name)\n",
         f"{MEETS}[False-session-role]",
         f"{MEETS}[False-driver-path]",
     ),
@@ -54,22 +54,6 @@ RUNS = (
         "FIRE_AND_RESET = RESET",
         f"{ODD}a_deferred_trigger_still_sees_what_its_run_has_set[sync-True]",
         f"{ODD}a_deferred_trigger_still_sees_what_its_run_has_set[async-True]",
-    ),
-    mutant(
-        "settings of a batch are taken back before deferred triggers",
-        "A deferred trigger sees what its run has set.",
-        SESSION,
-        "BETWEEN_RUNS = FIRE_AND_RESET",
-        "BETWEEN_RUNS = RESET",
-        f"{ODD}in_a_batch_a_deferred_trigger_sees_what_its_own_run_has_set",
-    ),
-    mutant(
-        "constraints of a batch are immediate behind its first run",
-        "A run of a batch may defer what is deferred.",
-        SESSION,
-        ' + b"; SET CONSTRAINTS ALL DEFERRED"',
-        "",
-        f"{ODD}in_a_batch_a_deferred_trigger_sees_what_its_own_run_has_set",
     ),
     mutant(
         "what stays in a session stays",
@@ -176,39 +160,6 @@ RUNS = (
         "            driver_of(connection).rollback()\n",
         "",
         f"{ODD}a_sessions_rollback_takes_back_what_was_written_by_any_way",
-    ),
-    mutant(
-        "a batch commits behind somebody's rollback",
-        "Who rolls back in a batch, by whatever way, makes each run alone.",
-        SHARED,
-        "if driver.rolled_back or not root.is_active",
-        "if not root.is_active",
-        f"{ODD}who_rolls_back_in_a_batch_by_the_driver_takes_nothing_of_others",
-    ),
-    mutant(
-        "a batch whose transaction was ended is run again",
-        "What its runs wrote may stand, so that none of them is run again.",
-        "tasks_app/runtime/execution/batch_commit.py",
-        "        if shared.ended:\n",
-        "        if False:\n",
-        f"{ODD}a_batch_whose_transaction_was_ended_is_not_run_again",
-    ),
-    mutant(
-        "runs of a batch meet each other's settings",
-        "What one run of a batch sets, the next does not meet.",
-        SHARED,
-        "        driver.send_reset()\n",
-        "",
-        f"{MEETS}[False-batch-local]",
-        "tests/runtime/execution/test_batch_commit.py::test_what_one_sets_the_next_does_not_meet",
-    ),
-    mutant(
-        "a batch leaves things to its own runs",
-        "Where something stays in the session each is run again alone.",
-        SHARED,
-        "        if is_anything_left(self.connection):\n            raise SpoiledError\n",
-        "",
-        f"{ODD}what_stays_in_the_session_of_a_batch_makes_each_run_alone",
     ),
     mutant(
         "a snapshot that was chosen by options is not guarded",

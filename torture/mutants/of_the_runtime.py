@@ -244,22 +244,6 @@ RUNTIME = (
         "tests/runtime/leader/test_rescuer.py::test_after_an_outage_the_workers_have_time_to_renew_first",
     ),
     mutant(
-        "a batch commits without one of its outcomes",
-        "All effects, outcomes and moves of a batch in one commit, or none.",
-        BATCHES,
-        "if len(states) == len(settlements):",
-        "if states:",
-        f"{BATCH}TestSomebodyElse::test_took_the_lease_of_one",
-    ),
-    mutant(
-        "a batch without an answer is run again at once",
-        "It may have committed: it goes back under its fences, and the database says.",
-        BATCHES,
-        "if committing and is_unanswered(error):",
-        "if False:",
-        f"{BATCH}TestTheDatabase::test_a_commit_that_was_not_answered_is_never_settled_again",
-    ),
-    mutant(
         "hints before the commit",
         "A hint tells of what is committed.",
         "tasks_app/runtime/hints/hints.py",

@@ -75,13 +75,8 @@ class EndOfRun(EndPipeline):
         end = RunEnd(last_word(settlement), permit.writes, permit.called)
         sent = self.sent_writes(end)
         yield from self.prepare(end.last)
-        begins = pgconn.transaction_status == TransactionStatus.IDLE
         try:
-            pgconn.enter_pipeline_mode()
-            names = self.send_end(end, sent, {*self.names}, begins=begins)
-            if self.keeps_statements:
-                self.send(LOOKS)
-            pgconn.pipeline_sync()
+            names = self._send(end, sent)
             yield from generators.send(pgconn)
             answers = yield from self.until_sync()
             pgconn.exit_pipeline_mode()
@@ -95,6 +90,17 @@ class EndOfRun(EndPipeline):
             self.learn(answers[-1])
         elif self.prepare_threshold is None:  # the next statement meets another session
             self.needs_look = False
+
+    def _send(self, end: RunEnd, sent: Sequence[Sent]) -> list[bytes]:
+        """Return the name of the statement behind each answer up to the COMMIT's."""
+        pgconn = self.pgconn
+        begins = pgconn.transaction_status == TransactionStatus.IDLE
+        pgconn.enter_pipeline_mode()
+        names = self.send_end(end, sent, {*self.names}, begins=begins)
+        if self.keeps_statements:
+            self.send(LOOKS)
+        pgconn.pipeline_sync()
+        return names
 
     def end_each(self: Any, ends: Sequence[RunEnd]) -> Steps[list[Exception | None]]:
         """Begin, write, reset, settle and COMMIT for each run by itself, in one round trip.

@@ -144,13 +144,15 @@ class EndPipeline:
         before = (*asks, *_BEFORE, *speaks, *((_SHARES,) if shares else ()))
         for name in before:
             self.send(name)
-        last = end.last
+        self._send_last(end.last)
+        self.send(_COMMIT)
+        return [*names, *before, end.last.name, _COMMIT]
+
+    def _send_last(self, last: LastWord) -> None:
         if self.keeps_statements:
             self.pgconn.send_query_prepared(last.name, last.values)
         else:
             self.pgconn.send_query_params(last.sql, last.values, param_types=last.types)
-        self.send(_COMMIT)
-        return [*names, *before, last.name, _COMMIT]
 
     def send(self: Any, name: bytes) -> None:
         """Send a statement of ours that has no values."""
