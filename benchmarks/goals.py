@@ -12,7 +12,7 @@ DELETING = ("graphile", "graphile-2")
 """Peers that delete what succeeded."""
 ONE_BY_ONE = tuple(name for name in PEERS_WITH_HISTORY if name != "pgboss")
 """Peers that keep history and judge each job by itself. The handlers of pg-boss get up to 2,000
-jobs, which succeed or fail together: that is compared with ``commit="batch"``."""
+jobs, which succeed or fail together: nothing of ours does that."""
 _INSERT, _SCALE, _ONE = "drain-insert", "scale", "create-one"
 _CONTROL, _LATENCY = "control", "latency"
 GOALS: tuple[Goal, ...] = (
@@ -61,11 +61,6 @@ GOALS: tuple[Goal, ...] = (
         'the same with `history="none"`, through `ctx.write`, / best peer that deletes',
         *(_INSERT, "ours-celery-write-no-history", "rate", 0.8, 1.2),
         theirs=DELETING,
-    ),
-    Goal(
-        'drain with one INSERT each, `commit="batch"`, / best peer',
-        *(_INSERT, "ours-celery-batch", "rate", 1.3, 2.5),
-        theirs=(*PEERS, "pgboss-batch"),
     ),
     Goal(
         "`create_tasks`, 20,000, / PGQueuer's bulk call",

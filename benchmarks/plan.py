@@ -105,7 +105,6 @@ SCENARIOS: tuple[Scenario, ...] = (
             Entry("pgqueuer", 10_000, INSERT),
             Entry("ours-celery-threads", 10_000, INSERT),
             Entry("graphile", 10_000, INSERT),
-            Entry("ours-celery-batch", 20_000, INSERT_BATCH),
             Entry("ours-celery", 10_000, WRITE, label="ours-celery-write"),
             Entry("ours-celery-threads", 10_000, WRITE, label="ours-celery-threads-write"),
             Entry(NO_HISTORY[0], 10_000, WRITE, label="ours-celery-write-no-history"),

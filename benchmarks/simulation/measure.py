@@ -32,7 +32,6 @@ Record = dict[str, Any]
 COSTS = (
     Trial("noop", 30_000, cores=2),
     Trial("insert", 2_500, cores=2),
-    Trial("insert_batch", 6_000, cores=2),
     Trial("sleep", 300, cores=2, threads=8),
     Trial("sleep_async", 5_000, cores=2, at_once=1_000),
 )
@@ -44,7 +43,6 @@ CHECKS = (
     Trial("noop", 40_000, 4, 2, delay_us=5_000),
     Trial("insert", 3_000, 4, 1),
     Trial("insert", 500, 1, 2, delay_us=5_000),
-    Trial("insert_batch", 6_000, 2, 1),
     Trial("noop", 40_000, 2, 2),
     Trial("noop", 40_000, 4, 2),
     Trial("insert", 2_500, 2, 1),
@@ -54,7 +52,6 @@ CHECKS = (
     Trial("insert", 3_000, 4, 2, delay_us=1_000),
     Trial("insert", 2_000, 4, 2, delay_us=5_000),
     Trial("insert", 3_000, 8, 2, delay_us=5_000),
-    Trial("insert_batch", 8_000, 2, 2),
     Trial("sleep", 500, 2, 2, threads=8),
     Trial("sleep_async", 8_000, 2, 2, at_once=1_000),
 )

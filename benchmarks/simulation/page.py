@@ -24,7 +24,6 @@ END = "<!-- model: end -->"
 TITLES = {
     "noop": "no-op, in groups of 500",
     "insert": "one INSERT, a commit each",
-    "insert_batch": 'one INSERT, `commit="batch"`',
     "sleep": "waits 100 ms, 8 threads",
     "sleep_async": "waits 1 s, async, 1,000 at once",
 }
@@ -123,7 +122,7 @@ def predicted(found: Profiles, trial: Trial, records: Sequence[Record]) -> list[
 def _hosts(found: Profiles) -> Iterator[str]:
     yield "**Computed**: hosts of 16 cores with 16 children each, a database of 16 cores; tasks/s."
     yield ""
-    for handler in ("insert", "insert_batch", "noop"):
+    for handler in ("insert", "noop"):
         heads = [f"flush {flush:g} ms" for flush in FLUSHES_MS]
         yield f"| {TITLES[handler]} | connections | {' | '.join(heads)} |"
         yield "|---|---|" + "---|" * len(heads)

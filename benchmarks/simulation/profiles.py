@@ -19,8 +19,6 @@ WAITS_S = {"sleep": 0.1, "sleep_async": 1.0}
 """What the handlers of the measurement wait for."""
 WAITED_FOR = {"insert": INSERT_FLUSHES}
 """Flushes of a task that a child waits for, where its housekeeper makes others meanwhile."""
-COMMITS_OF_A_BATCH = 2
-"""Of a group with ``commit="batch"``: its claim, and all of its effects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,6 @@ def checks(records: Sequence[Record]) -> list[tuple[Trial, list[Record]]]:
 def _cost(handler: str, found: dict[str, list[Record]]) -> TaskCost:
     records = found[handler]
     flushes = _waited_for(handler, records)
-    groups = {"noop": 500, "insert_batch": round(COMMITS_OF_A_BATCH / flushes)}
     return TaskCost(
         child_s=_median(records, "child_us") / 1e6,
         database_s=_median(records, "database_us") / 1e6,
@@ -135,7 +132,7 @@ def _cost(handler: str, found: dict[str, list[Record]]) -> TaskCost:
         flushes=flushes,
         log_s=_log_s(found),
         wait_s=WAITS_S.get(handler, 0.0),
-        group=groups.get(handler, 1),
+        group=500 if handler == "noop" else 1,
     )
 
 

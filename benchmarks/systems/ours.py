@@ -46,18 +46,6 @@ def setting(name: str) -> Callable[[], str | None]:
     return missing
 
 
-def batches() -> str | None:
-    """Say whether ``commit="batch"`` is missing."""
-    from tasks_app.domain.errors import HandlerError
-    from tasks_app.runtime.handlers.registry import Registry, handler
-
-    try:
-        handler("probe", commit="batch", registry=Registry())(lambda _ctx: None)
-    except HandlerError:
-        return 'tasks_app handlers have no commit="batch" yet'
-    return None
-
-
 def _ours(
     name: str,
     title: str,
@@ -93,7 +81,6 @@ def _ours(
 _NO_HISTORY = {"TASKS_APP_HISTORY": "none"}
 OURS = (
     _ours("ours-celery", "Celery prefork 2 and beat"),
-    _ours("ours-celery-batch", "Celery prefork 2 and beat, commit=batch", missing=batches),
     _ours("ours-work", "2 x tasks-app work", WORK, parties=2),
     _ours(
         "ours-celery-no-history",

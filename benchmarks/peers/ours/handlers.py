@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 import time
-from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import text
@@ -15,7 +14,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from benchmarks.marks import gather, mark, now
 from benchmarks.peers.verbs import EFFECT
 from tasks_app import AsyncTaskContext, TaskContext, handler
-from tasks_app.domain.errors import HandlerError
 
 _EFFECT = text(EFFECT.format(":i"))
 
@@ -77,10 +75,6 @@ async def insert_async(ctx: TaskContext[AsyncSession], payload: Payload) -> None
     connection = await ctx.session.connection()
     await connection.execute(_EFFECT, payload)
     mark(payload["i"], started)
-
-
-with suppress(HandlerError):  # not built yet; the scenario asks ``can_batch``
-    handler("insert_batch", commit="batch")(_insert)
 
 
 @handler("sleep")
