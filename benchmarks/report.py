@@ -101,7 +101,8 @@ def _versions(figures: Figures) -> Iterator[tuple[str, ...]]:
     yield ("system", "as it ran", "versions")
     for name, versions in figures.versions.items():
         text = ", ".join(f"{package} {version}" for package, version in versions.items())
-        yield name, SYSTEMS[name].title if name in SYSTEMS else "", text
+        if name in SYSTEMS:  # else it was measured once, and is gone
+            yield name, SYSTEMS[name].title, text
 
 
 def _trouble(figures: Figures) -> Iterator[str]:
