@@ -850,7 +850,15 @@ class TestOneThatIsHostile:
         assert bench.states(ids) == ["FAILED", "FAILED"]
         assert [bench.effects(i) for i in ids] == [0, 0]
 
-    def test_the_statement_that_failed_is_named(self, bench: Bench) -> None:
+    @pytest.mark.parametrize("prepares", [True, False])
+    @pytest.mark.parametrize("known", [True, False])
+    def test_the_statement_that_failed_is_named(
+        self, bench: Bench, prepares: bool, known: bool
+    ) -> None:
+        if known:
+            known_as_writes("SELECT 1/0 AS guilty", "SELECT 'innocent'")
+            known_as_writes(*(f"SELECT {n}" for n in range(MOST_NAMES)))
+
         @bench.handler(max_attempts=1)
         def h(ctx: Any) -> None:
             for n in range(MOST_NAMES):
@@ -860,9 +868,27 @@ class TestOneThatIsHostile:
 
         task_id = bench.create()
 
-        carry_out(bench, [task_id], give_back_after=60)
+        carry_out(bench, [task_id], give_back_after=60, prepare=prepares)
 
-        assert "guilty" in (bench.task(task_id).error or "")
+        assert "SQL: SELECT 1/0 AS guilty" in (bench.task(task_id).error or "")
+
+    def test_an_end_that_fails_first_in_its_session_leaves_it_as_it_was(self, bench: Bench) -> None:
+        """Nothing is prepared yet, and the next end prepares it."""
+        PROVEN.clear()
+
+        @bench.handler()
+        def h(ctx: Any) -> None:
+            ctx.connection.execute(text("SELECT 1"))
+            ctx.write(INSERT, (ctx.task_id, ""))
+            if ctx.biz_key:
+                bench.sql(RETAKEN, id=ctx.task_id)
+
+        ids = [bench.create(biz_key="lost"), bench.create()]
+
+        carry_out(bench, ids, give_back_after=60)
+
+        assert bench.states(ids) == ["RUNNING", "SUCCEEDED"]
+        assert [bench.effects(i) for i in ids] == [0, 1]
 
 
 class TestOneThatWaits:

@@ -116,7 +116,8 @@ class EndPipeline:
         Raises:
             psycopg.Error: parameters are missing, or of types that psycopg does not know.
         """
-        return [sent_as(self, write) for write in end.writes]
+        sent = [sent_as(self, write) for write in end.writes]
+        return sent if self.keeps_statements else [one._replace(name=b"") for one in sent]
 
     def send_end(
         self,
@@ -164,8 +165,7 @@ class EndPipeline:
     def _send_write(self, write: Sent, *, is_known: bool) -> list[bytes]:
         """Send one, and prepare it if the session does not know it yet."""
         name, sql, types, values, formats = write
-        if not (name and self.keeps_statements):
-            name = b""
+        if not name:
             self.pgconn.send_query_params(sql, values, param_types=types, param_formats=formats)
             return [name]
         if not is_known:
@@ -188,18 +188,22 @@ class EndPipeline:
         for number, answer in enumerate(answers):
             if answer.status == ExecStatus.FATAL_ERROR:
                 error = errors.error_from_result(answer)
-                self.names.update(names[:number])
+                self._note(names[:number])
                 named = [
                     w for w, one in zip(end.writes, sent, strict=True) if one.name == names[number]
                 ]
                 if named:  # of those without a name the answers come in their order
                     blame(error, named[0 if names[number] else names[:number].count(b"")])
                 return self._known(error, is_last=names[number] == end.last.name)
-        if sent and self.keeps_statements:
-            self.names.update(names)
+        if sent:
+            self._note(names)
         if answers:
             end.called.extend(called_by(answers[names.index(end.last.name)].get_value(0, 0)))
         return None
+
+    def _note(self, names: Sequence[bytes]) -> None:
+        if self.keeps_statements:
+            self.names.update(names)
 
     def failure_of_one(
         self, end: RunEnd, sent: Sequence[Sent], names: Sequence[bytes], answers: Sequence[PGresult]
@@ -235,9 +239,10 @@ class EndPipeline:
         Raises:
             psycopg.Error: that is not known.
         """
-        error = errors.error_from_result(flushed) if flushed.error_message else None
-        if error is not None and not isinstance(error, errors.InsufficientPrivilege):
-            raise error
+        if flushed.status == ExecStatus.FATAL_ERROR:
+            error = errors.error_from_result(flushed)
+            if not isinstance(error, errors.InsufficientPrivilege):
+                raise error
 
     def learn(self, look: PGresult) -> None:
         """Note what the look at the session has found."""
