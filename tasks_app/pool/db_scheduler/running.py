@@ -23,7 +23,7 @@ from tasks_app.pool.db_scheduler.statements import QUOTES, SqlTask, call, checke
 from tasks_app.pool.db_scheduler.upkeep import bound, literal
 from tasks_app.pool.fragments.transition_log import Logged
 from tasks_app.pool.runs.claim_next import LEFT_ALONE, claims
-from tasks_app.pool.runs.settle import FORGET, MEMBER, ONE
+from tasks_app.pool.runs.settle import FORGET, ONE
 from tasks_app.pool.statistics.parts import NOTE
 from tasks_app.pool.tables import PENDING, table
 
@@ -64,9 +64,7 @@ def running(
         "after_id": "'{}'",
     }
     claiming = bound(claims(logs=level is Logged.ALL, more=LEFT_ALONE), claim)
-    one, member, forget = (
-        bound(each.worded(level).text, _SETTLED) for each in (ONE, MEMBER, FORGET)
-    )
+    one, forget = (bound(each.worded(level).text, _SETTLED) for each in (ONE, FORGET))
     default, queues = parse_histories(settings.history)
     histories = [{t.name: t.history for t in tasks if t.history}, queues]
     return {
@@ -161,12 +159,6 @@ BEGIN
     IF v_went IS NULL THEN
         FOR v_moved IN {one}
         LOOP
-            v_went := v_moved.goes_to;
-        END LOOP;
-    END IF;
-    IF v_went IS NULL THEN
-        FOR v_moved IN {member}
-        LOOP
             v_went := coalesce(v_went, v_moved.goes_to);
         END LOOP;
     END IF;
@@ -209,6 +201,7 @@ _SETTLED = {
     "tracebacks": "ARRAY[NULL::text]",
     "encrypted": "ARRAY[NULL::text]",
     "fingerprints": "ARRAY[v_print]",
+    "said": "ARRAY[NULL::text]",
     "run_ms": "ARRAY[least(extract(epoch FROM clock_timestamp() - began) * 1000, 2147483647)]",
 }
 _NOTED = {

@@ -92,12 +92,7 @@ def leave(
     return _moving(ended, _TOLD if tells else told, origin)
 
 
-def leave_uncounted(held: str) -> Moving:
-    """Return the same for rows none of which is a member of a group."""
-    return _moving(f"held AS MATERIALIZED ({held})")
-
-
-def _moving(first: str, told: str = _WENT, origin: State | None = State.RUNNING) -> Moving:
+def _moving(first: str, told: str, origin: State | None) -> Moving:
     def worded(level: Logged) -> str:
         lines = "" if origin is None else lines_of("held", level, origin)
         return f"{moves}{lines} {told}"
@@ -109,7 +104,8 @@ def _moving(first: str, told: str = _WENT, origin: State | None = State.RUNNING)
         WHERE p.id = ANY(ARRAY(SELECT id FROM held WHERE goes_to <> '{State.PENDING}'))),
     back AS MATERIALIZED (
         SELECT array_agg(id) AS ids, array_agg(back_at) AS back_at, array_agg(failures) AS failures,
-            array_agg(crashes) AS crashes, array_agg(retry_level) AS retry_level
+            array_agg(crashes) AS crashes, array_agg(retry_level) AS retry_level,
+            array_agg(sub_status) AS sub_status
         FROM held WHERE goes_to = '{State.PENDING}'),
     again AS (
         UPDATE {PENDING} p
@@ -117,7 +113,7 @@ def _moving(first: str, told: str = _WENT, origin: State | None = State.RUNNING)
             lease_token = NULL, lease_until = NULL, owner = NULL,
             due_at = {_back("back_at")}, scan_at = {_back("back_at")},
             failures = {_back("failures")}, crashes = {_back("crashes")},
-            retry_level = {_back("retry_level")}
+            retry_level = {_back("retry_level")}, sub_status = {_back("sub_status")}
         WHERE p.id = ANY((SELECT ids FROM back)::bigint[])),
     completed AS (
         INSERT INTO {COMPLETED} ({_INTO}) SELECT {_VALUES} FROM held

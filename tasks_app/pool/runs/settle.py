@@ -25,10 +25,8 @@ from tasks_app.pool.fragments.move_rows import (
     attempts_of,
     complete,
     leave,
-    leave_uncounted,
 )
 from tasks_app.pool.fragments.transition_log import Logged, Moving, lines_of_successes
-from tasks_app.pool.runs.sub_status import say
 from tasks_app.pool.tables import NOW, PENDING, admits
 
 _OUTCOMES = """
@@ -38,19 +36,23 @@ _OUTCOMES = """
         CAST(:crashes AS smallint[]), CAST(:levels AS smallint[]), CAST(:results AS text[]),
         CAST(:kinds AS text[]), CAST(:messages AS text[]), CAST(:tracebacks AS text[]),
         CAST(:encrypted AS text[]), CAST(:fingerprints AS text[]), CAST(:run_ms AS integer[]),
-        CAST(:events AS text[]))
+        CAST(:events AS text[]), CAST(:said AS text[]))
         AS f(id, attempt, token, target, wait, failures, crashes, retry_level, result, kind,
-             message, traceback, encrypted_message, fingerprint, run_ms, event)
+             message, traceback, encrypted_message, fingerprint, run_ms, event, said)
 """
 
 _ENDS = admits(Event.SUCCEED)
 _PLAIN = f"{_ENDS} AND p.batch_id IS NULL"
-"""Nearly all are. Members of a group must be counted; the others need not pay for that."""
+"""Members of a group must be counted; successes of others, which nearly all are, do not pay for
+that."""
+_AS_IT_WAS = AS_IT_WAS.replace(
+    "p.sub_status", "nullif(coalesce(f.said, p.sub_status), '') AS sub_status"
+)
 
 
 def _held(guard: str, lock: str) -> str:
     return f"""
-    SELECT {AS_IT_WAS},
+    SELECT {_AS_IT_WAS},
         CASE WHEN p.cancel_requested_at IS NOT NULL
               AND f.target IN ('{State.PENDING}', '{State.FAILED}')
              THEN '{State.CANCELLED}' ELSE f.target END AS goes_to,
@@ -62,9 +64,8 @@ def _held(guard: str, lock: str) -> str:
     """
 
 
-_GROUP, ONE = (leave_uncounted(_held(_PLAIN, lock)) for lock in (SKIP_LOCKED, WAIT))
-_MEMBERS = leave(_held(_ENDS, SKIP_LOCKED), tells=True)
-MEMBER = leave(_held(_ENDS, WAIT), waits=True, tells=True)
+_GROUP = leave(_held(_ENDS, SKIP_LOCKED), tells=True)
+ONE = leave(_held(_ENDS, WAIT), waits=True, tells=True)
 
 _SUCCESSES = """
     unnest(
@@ -111,10 +112,6 @@ def settle_group(
     Of the others the fence is lost, or somebody holds their row or counts their group:
     :func:`still_held` tells. Callbacks that were inserted are added to ``called``.
     """
-    told = [(s.fence, s.sub_status) for s in settlements if s.sub_status is not None]
-    if told:
-        said = say(connection, told)
-        settlements = [s for s in settlements if s.sub_status is None or s.fence.task_id in said]
     forgotten = [s for s in settlements if not s.is_kept]
     if not forgotten:
         return _settled(connection, settlements, called, now)
@@ -134,21 +131,17 @@ def _settled(
     called: list[Called] | None,
     now: datetime | None,
 ) -> dict[int, State]:
-    if not settlements:
-        return {}
-    if all(s.event is Event.SUCCEED for s in settlements):
+    done: dict[int, State] = {}
+    if settlements and all(s.event is Event.SUCCEED and s.sub_status is None for s in settlements):
         ids = connection.execute(_SUCCEEDED(), {**_successes(settlements), "now": now}).scalars()
         done = dict.fromkeys(ids, State.SUCCEEDED)
-    else:
-        done = _moved(connection, _GROUP, settlements, now)
-    if len(done) < len(settlements):
-        left = [s for s in settlements if s.fence.task_id not in done]
-        try:
-            done |= _moved(connection, _MEMBERS, left, now, called)
-        except DBAPIError:
-            if not (done and commits_itself(connection)):
-                raise  # else it is known what became of the others; these are asked again
-    return done
+    left = [s for s in settlements if s.fence.task_id not in done]
+    try:
+        return done | (_moved(connection, _GROUP, left, now, called) if left else {})
+    except DBAPIError:
+        if not (done and commits_itself(connection)):
+            raise  # else it is known what became of the others; these are asked again
+        return done
 
 
 def settle_each(
@@ -181,11 +174,9 @@ def settle_one(
     None: the fence is lost. A callback that was inserted is added to ``called``.
     """
     one = [settlement]
-    if settlement.sub_status is not None:
-        say(connection, [(settlement.fence, settlement.sub_status)], waits=True)
     if not settlement.is_kept and _forgotten(connection, one, WAIT, now):
         return State.SUCCEEDED
-    moved = _moved(connection, ONE, one, now) or _moved(connection, MEMBER, one, now, called)
+    moved = _moved(connection, ONE, one, now, called)
     return moved.get(settlement.fence.task_id)
 
 
@@ -239,4 +230,5 @@ def _arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
         "fingerprints": array(fingerprint_of(c).hex() if c else None for c in causes),
         "run_ms": array(s.run_ms for s in ordered),
         "events": array(s.event.value for s in ordered),
+        "said": [s.sub_status for s in ordered],
     }

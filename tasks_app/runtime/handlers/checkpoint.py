@@ -87,7 +87,7 @@ class _Point:
         if cancelled is None:
             raise LeaseLostError(task.task_id)
         if self._run.sub_status is not None:
-            say(connection, [(task.fence, self._run.sub_status)], waits=True)
+            say(connection, task.fence, self._run.sub_status)
         self._run.cancelled = self._run.cancelled or cancelled
 
     def _text(self) -> str | None:

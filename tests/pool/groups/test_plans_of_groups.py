@@ -48,10 +48,10 @@ def member_succeeds(connection, _: int):
 
 VERBS: dict[str, tuple[Verb, int]] = {
     "settle": (
-        lambda c, n: settle._moved(c, settle._MEMBERS, list(map(ending, RUNNING[:n])), None),
+        lambda c, n: settle._moved(c, settle._GROUP, list(map(ending, RUNNING[:n])), None),
         GROUP,
     ),
-    "settle one": (lambda c, _: settle._moved(c, settle.MEMBER, [ending(RUNNING[0])], None), 1),
+    "settle one": (lambda c, _: settle._moved(c, settle.ONE, [ending(RUNNING[0])], None), 1),
     "succeed": (member_succeeds, 1),
     "lock to cancel": (lock, GROUP),
     "cancel": (

@@ -649,13 +649,11 @@ def test_a_callback_that_is_for_later_or_for_a_fair_queue_is_the_scans(
     assert told(ear) == []
 
 
-def test_settles_of_plain_tasks_ask_for_nothing_new() -> None:
+def test_successes_of_plain_tasks_ask_for_nothing_new() -> None:
     """What a plain settle returns, and what it costs, is as it was."""
     from tasks_app.pool.runs import settle, settle_success
 
     for statement in (
-        settle._GROUP().text,
-        settle.ONE().text,
         settle._SUCCEEDED().text,
         settle_success.STATEMENTS["", False],
     ):
