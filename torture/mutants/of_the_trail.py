@@ -50,14 +50,6 @@ TRAIL = (
         "tests/pool/tasks/test_updated_at.py::test_it_is_the_instant_of_each_move",
     ),
     mutant(
-        "sub-status: fence",
-        "Who has lost his lease says nothing.",
-        "tasks_app/pool/runs/sub_status.py",
-        "FROM {fenced(_RUNS, lock, fences=_SAID)}",
-        "FROM {_SAID} JOIN {PENDING} p ON p.id = f.id",
-        f"{SAID}test_a_run_that_lost_its_lease_says_nothing",
-    ),
-    mutant(
         "sub-status: pools",
         "What was said goes with the task through pools and retries.",
         "tasks_app/pool/tables.py",
