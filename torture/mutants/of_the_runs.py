@@ -20,12 +20,17 @@ RUNS = (
         "settings are taken back behind the settle",
         "The settle meets no role and no search_path of a handler.",
         PIPELINE,
-        "        for name in before:\n            self.send(name)\n"
-        "        self._send_last(end.last)\n",
-        "        self._send_last(end.last)\n"
-        "        for name in before:\n            self.send(name)\n",
+        "        for name in before:\n            if keeps:\n",
+        "        self._send_last(end.last)\n        for name in before:\n            if keeps:\n",
         f"{MEETS}[False-session-role]",
         f"{MEETS}[False-driver-path]",
+        also=(
+            Change(
+                PIPELINE,
+                "        self._send_last(end.last)\n        self.send(_COMMIT)\n",
+                "        self.send(_COMMIT)\n",
+            ),
+        ),
     ),
     mutant(
         "nothing is taken back at an end",

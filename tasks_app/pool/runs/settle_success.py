@@ -27,21 +27,16 @@ _LOST = "TA002"
 """The SQLSTATE that ``task_fence_lost`` raises."""
 _SAID = "nullif(coalesce(%(said)s, sub_status), '')"
 """The sub-status: the run's last word on it, or else what stood before."""
-_KEEP = f""",
-    kept AS (
-        INSERT INTO {COMPLETED} ({_KEPT}, state, result, run_ms, finished_at)
-        SELECT {", ".join(_SAID if name == "sub_status" else name for name in CARRIED)},
-            '{State.SUCCEEDED}', %(result)s::jsonb, %(run_ms)s::integer, {_NOW}
-        FROM gone)"""
 _OWN = f"{locking(f'SELECT p.batch_id FROM {PENDING} p WHERE p.id = %(id)s')}, "
 _COUNT = f", {counting('gone', succeeds='true', now=_NOW)}"
 _CALLED = """(SELECT jsonb_build_array(c.id, c.queue, c.wait_s)::text
         FROM called c WHERE c.wait_s IS NOT NULL)"""
 """As text, since the owner of a connection decides how it reads JSON."""
+_LOST_ELSE = f"CASE WHEN gone.id IS NULL THEN {FENCE_LOST}(%(id)s) IS NULL ELSE true END"
 
 
 def _statement(*, keeps: bool = True, counts: bool = False, tried: bool = False, logs: bool) -> str:
-    """Return the statement.
+    """Return the statement; its row, if it yields one, is for :func:`called_by`.
 
     Args:
         keeps: the row goes into the history.
@@ -49,18 +44,21 @@ def _statement(*, keeps: bool = True, counts: bool = False, tried: bool = False,
         tried: without a row in the history, attempts before this one leave nothing either.
         logs: with a line in the log of transitions.
     """
+    values = ", ".join(_SAID if name == "sub_status" else name for name in CARRIED)
+    enter = f"""
+    INSERT INTO {COMPLETED} ({_KEPT}, state, result, run_ms, finished_at)
+    SELECT {values}, '{State.SUCCEEDED}', %(result)s::jsonb, %(run_ms)s::integer, {_NOW}"""
     return f"""
     WITH {_OWN if counts else ""}gone AS (
         DELETE FROM {PENDING} p
         WHERE p.id = %(id)s AND {admits(Event.SUCCEED)} AND p.attempt = %(attempt)s
           AND p.lease_token = %(token)s AND {LOCKED if counts else "p.batch_id IS NULL"}
         RETURNING {"p.*" if keeps else "p.id, p.attempt, p.owner, p.started_at"}){
-        _KEEP if keeps else ""
-    }{attempts_of("gone") if tried else ""}{_COUNT if counts else ""}{
-        lines_of_successes("gone", _NOW) if logs else ""
-    }
-    SELECT {_CALLED if counts else "NULL::text"},
-        CASE WHEN NOT EXISTS (SELECT FROM gone) THEN {FENCE_LOST}(%(id)s) END
+        attempts_of("gone") if tried else ""
+    }{_COUNT if counts else ""}{lines_of_successes("gone", _NOW) if logs else ""}
+    {enter if keeps else "SELECT NULL"}
+    FROM (SELECT) AS one LEFT JOIN gone ON true WHERE {_LOST_ELSE}
+    {f"RETURNING {_CALLED}" if counts else ""}
 """
 
 
@@ -144,7 +142,7 @@ def is_fence_lost(error: psycopg.Error) -> bool:
 
 
 def called_by(answer: str | bytes | None) -> list[Called]:
-    """Return the callback of a group that a last word has inserted, from its first column."""
+    """Return the callback of a group that a last word has inserted, from its row."""
     return [] if answer is None else [Called(*json.loads(answer))]
 
 
@@ -172,13 +170,14 @@ def succeed(
     (task_id, attempt, token), result = settlement.fence, settlement.result
     values = {"id": task_id, "attempt": attempt, "token": token}
     values |= {"result": result, "run_ms": settlement.run_ms, "said": settlement.sub_status}
-    statement = STATEMENTS[_way(settlement), LOG.has_successes]
+    way = _way(settlement)
+    statement = Statement(STATEMENTS[way, LOG.has_successes], values, yields=way != "")
     try:
-        ((answer, _),) = do(connection, Statement(statement, values))
+        rows = do(connection, statement)
     except psycopg.Error as error:
         if is_fence_lost(error):
             return False
         raise
-    if called is not None:
-        called += called_by(answer)
+    if called is not None and rows:
+        called += called_by(rows[0][0])
     return True

@@ -143,8 +143,12 @@ class EndPipeline:
         asks = (_ENCODED,) if len(writes) > 1 else ()
         speaks = () if self.keeps_statements else (_SPEAKS,)  # a RESET of a pooler's session
         before = (*asks, *_BEFORE, *speaks, *((_SHARES,) if shares else ()))
+        pgconn, keeps = self.pgconn, self.keeps_statements
         for name in before:
-            self.send(name)
+            if keeps:
+                pgconn.send_query_prepared(name, None)
+            else:
+                pgconn.send_query_params(_PREPARED[name], None)
         self._send_last(end.last)
         self.send(_COMMIT)
         return [*names, *before, end.last.name, _COMMIT]
@@ -197,8 +201,9 @@ class EndPipeline:
                 return self._known(error, is_last=names[number] == end.last.name)
         if sent:
             self._note(names)
-        if answers:
-            end.called.extend(called_by(answers[names.index(end.last.name)].get_value(0, 0)))
+        last = answers[len(names) - 2]  # in front of the COMMIT
+        if last.ntuples:
+            end.called.extend(called_by(last.get_value(0, 0)))
         return None
 
     def _note(self, names: Sequence[bytes]) -> None:
