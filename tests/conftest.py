@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -20,6 +21,7 @@ from celery.app import builtins  # noqa: F401  its tasks are no test's
 from hypothesis import settings
 from sqlalchemy import Connection, Engine, NullPool, create_engine, make_url, text
 
+from tasks_app.batch.job import JOBS
 from tasks_app.embedded import Postgres, Stack, Valkey, temporary
 from tasks_app.embedded.servers import cluster, programs
 from tasks_app.pool.retention.partitions import add_partition, missing_partitions
@@ -273,11 +275,16 @@ def healthy(engine: Engine) -> None:
 @pytest.fixture(autouse=True, scope="module")
 def _own_tasks() -> Iterator[None]:
     """What one file declares is no other's: Celery gives each app's tasks to all later apps."""
-    tasks, schedules = set(_state._on_app_finalizers), dict(HANDLERS.schedules)
+    tasks, modules = set(_state._on_app_finalizers), {*sys.modules}
+    known = [(each, dict(each)) for each in (HANDLERS.specs, HANDLERS.schedules, JOBS)]
     yield
     _state._on_app_finalizers.intersection_update(tasks)
-    HANDLERS.schedules.clear()
-    HANDLERS.schedules.update(schedules)
+    for spec in HANDLERS.specs.values():
+        if spec.function.__module__ not in modules:  # who imports it again declares them again
+            sys.modules.pop(spec.function.__module__, None)
+    for each, as_it_was in known:
+        each.clear()
+        each.update(as_it_was)
 
 
 @pytest.fixture
