@@ -44,6 +44,14 @@ ENDS_OF_RUNS = (
         f"{HISTORY}who_lost_his_claim_deletes_nothing[1-plain]",
     ),
     mutant(
+        "whatever refuses an outcome is a lost fence",
+        "A claim is lost where a last word says so, and by no other error.",
+        SUCCEED,
+        "return error.sqlstate == _LOST",
+        "return error.sqlstate is not None",
+        f"{ENDS}an_outcome_that_is_refused_is_its_handlers_failure_and_no_lost_lease",
+    ),
+    mutant(
         "any statement of an end finds a lost fence",
         "A claim is lost where the settle fails, and not what comes before it.",
         PIPELINE,
@@ -208,6 +216,14 @@ ENDS_OF_RUNS = (
         "            and self._unsure.isdisjoint((group[0].fence, left[0].fence))\n",
         "",
         f"{SHARED}TestTheDeadline::test_what_takes_too_long_is_sent_again_alone",
+    ),
+    mutant(
+        "a lost fence after a lost answer is a success",
+        "A success is counted by the run that had it.",
+        TOGETHER,
+        "            self._unsure.discard(settlement.fence)\n            log.info(",
+        "            self._committed([settlement])\n            log.info(",
+        f"{SHARED}TestACommitWithoutAnAnswer::test_is_no_success_where_somebody_else_has_the_task",
     ),
     mutant(
         "a COMMIT that fails hides those behind it",

@@ -38,6 +38,15 @@ GROUPS_AND_PROGRESS = (
         f"{GROUPS}the_last_success_calls_then",
     ),
     mutant(
+        "who ends the last member with effects tells nobody of the callback",
+        "A callback is hinted at by who ends the last member.",
+        "tasks_app/runtime/handler_db/end_pipeline.py",
+        "end.called.extend(called_by(",
+        "list(called_by(",
+        "tests/runtime/hints/test_hints.py::"
+        "test_who_ends_the_last_member_hints_at_the_callback[with effects]",
+    ),
+    mutant(
         "member that ends like all others",
         "Each end of a member is counted.",
         SUCCEED,

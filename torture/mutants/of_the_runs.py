@@ -33,6 +33,14 @@ RUNS = (
         ),
     ),
     mutant(
+        "what began when it was lent begins in no other way",
+        "A run chooses how its transaction begins, though BEGIN was sent.",
+        "tasks_app/runtime/handler_db/handler_driver.py",
+        "        if self.begun and not self.answered:\n",
+        "        if False:\n",
+        f"{ODD}a_run_in_a_row_chooses_how_its_transaction_begins",
+    ),
+    mutant(
         "nothing is taken back at an end",
         "A run meets no setting of the one before it.",
         PIPELINE,

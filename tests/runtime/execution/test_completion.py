@@ -296,6 +296,24 @@ def test_the_same_error_of_a_trigger_is_its_handlers_failure_and_no_lost_lease(
     assert "task 0: another attempt owns it" in (bench.task(task_id).error or "")
 
 
+def test_an_outcome_that_is_refused_is_its_handlers_failure_and_no_lost_lease(
+    bench: Bench,
+) -> None:
+    bench.sql("ALTER TABLE task_completed ADD CONSTRAINT refuse CHECK (result IS NULL) NOT VALID")
+    bench.at_end(lambda: bench.sql("ALTER TABLE task_completed DROP CONSTRAINT refuse"))
+
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> str:
+        write(ctx)
+        return "x"
+
+    task_id = bench.create()
+
+    carry_out(bench, [task_id])
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
+
+
 def test_of_an_end_that_is_broken_off_nobody_reads_the_rest(bench: Bench) -> None:
     """Answers of one run would be taken for those of the next."""
     conninfo = make_url(bench.url).set(drivername="postgresql")

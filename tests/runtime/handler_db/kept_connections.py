@@ -99,10 +99,15 @@ def test_what_a_run_kept_writes_into_no_later_run(
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_the_end_past_our_cursors_is_seen_all_the_same(bench: Bench, *, fails: bool) -> None:
+@pytest.mark.parametrize("anew", [True, False])
+def test_the_end_past_our_cursors_is_seen_all_the_same(
+    bench: Bench, *, fails: bool, anew: bool
+) -> None:
     @bench.handler(retry="0s,0s")
     def h(ctx: Any) -> None:
         cursor = psycopg.ClientCursor(driver(ctx))
+        if anew:
+            driver(ctx).rollback()  # so that the statement begins a transaction itself
         cursor.execute(INSERT + "; COMMIT", (ctx.task_id,))
         if fails:
             raise ValueError
