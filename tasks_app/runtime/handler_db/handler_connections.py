@@ -77,10 +77,11 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
             raise
 
     def rollback(self) -> None:
-        """Roll back, which handlers may do too."""
-        self.permit = None
+        """Roll back, which handlers may do too; of a BEGIN alone nothing stays to be looked for."""
+        self.permit, used = None, self.needs_look
         if self._rolls_back():
             self.as_executor(super().rollback)
+            self.needs_look = used
 
     def seal(self) -> None:
         """Let only the calling thread use it from here on.

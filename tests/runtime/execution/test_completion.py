@@ -79,6 +79,28 @@ def test_a_run_of_one_statement_waits_for_its_begin_for_it_and_for_its_end(
 
 
 @pytest.mark.parametrize("through", ["connection", "session"])
+def test_a_connection_that_was_lent_and_not_used_is_lent_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, through: str
+) -> None:
+    made: list[object] = []
+    known = HandlerConnection.be_template
+    monkeypatch.setattr(
+        HandlerConnection, "be_template", lambda driver: (made.append(driver), known(driver))
+    )
+
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        getattr(ctx, through)
+
+    ids = [bench.create() for _ in range(6)]
+
+    carry_out(bench, ids)
+
+    assert bench.states(ids) == ["SUCCEEDED"] * 6
+    assert len(made) <= 1
+
+
+@pytest.mark.parametrize("through", ["connection", "session"])
 @pytest.mark.parametrize("wrote", ["connection", "session"])
 def test_what_a_run_wrote_the_next_one_sees(bench: Bench, wrote: str, through: str) -> None:
     @bench.handler()
