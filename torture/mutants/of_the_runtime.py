@@ -6,13 +6,10 @@ from torture.mutants.change import Change, mutant
 
 DISPATCHER = "tasks_app/runtime/dispatch/dispatcher.py"
 RUNNER = "tasks_app/runtime/execution/runner.py"
-BATCHES = "tasks_app/runtime/execution/batch_commit.py"
 RETURNER = "tasks_app/runtime/worker/claim_returner.py"
 SHELL = "tasks_app/runtime/execution/run_shell.py"
 REAPER = "tasks_app/runtime/worker/reaper.py"
 SCAN = "tests/runtime/dispatch/test_dispatcher.py::"
-BATCH = "tests/runtime/execution/test_batch_commit.py::"
-
 ASYNC = "tests/runtime/execution/test_async_pool.py::TestCancellations::"
 
 RUNTIME = (
