@@ -32,12 +32,12 @@ RUNS = (
         ),
     ),
     mutant(
-        "what began when it was lent begins in no other way",
-        "A run chooses how its transaction begins, though BEGIN was sent.",
+        "BEGIN is sent whatever its transaction is to be",
+        "A run chooses how its transaction begins.",
         "tasks_app/runtime/handler_db/handler_driver.py",
-        "        if self.begun and not self.answered:\n",
-        "        if False:\n",
-        f"{ODD}a_run_in_a_row_chooses_how_its_transaction_begins",
+        " or self.read_only or self.deferrable\n",
+        "\n",
+        f"{ODD}a_run_that_only_reads_writes_nothing",
     ),
     mutant(
         "nothing is taken back at an end",

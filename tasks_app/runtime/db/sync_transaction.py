@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 from typing import Any
 
 import psycopg
@@ -37,6 +38,7 @@ class PlainTransaction:
     def __init__(self, database: Database, fence: Fence) -> None:
         self._database = database
         self._fence = fence
+        self._taking = Lock()
         self._connection: Connection | None = None
         self._session: HandlerSession | None = None
         self._driver: HandlerConnection | None = None
@@ -52,19 +54,16 @@ class PlainTransaction:
     @property
     def connection(self) -> Connection:
         """The run's connection, as its session has it if there is one."""
-        if self._session is not None:
-            return self._session.connection()
-        connection = self._taken()
-        if self._driver is not None:
-            self._driver.begin()
-        return connection
+        return self._taken() if self._session is None else self._session.connection()
 
     def _taken(self) -> Connection:
-        if self._connection is None:
-            self._connection = self._database.handler_engine.connect()
-            self._driver = driver_of(self._connection)
-            self._driver.fence = self._fence
-        return self._connection
+        with self._taking:  # threads of the handler may ask at once
+            if self._connection is None:
+                connection = self._database.handler_engine.connect()
+                self._driver = driver_of(connection)
+                self._driver.fence = self._fence
+                self._connection = connection
+            return self._connection
 
     def write(self, query: str, parameters: Any) -> None:
         write = write_of(query, parameters)
@@ -136,7 +135,7 @@ class PlainTransaction:
             raise as_sqlalchemy_raises(psycopg.OperationalError(LOST))  # the handler caught it
         if self._session is not None:
             self._session.flush()
-        connection = self._taken() if self._session is None else self._session.connection()
+        connection = self.connection
         if connection.closed:
             raise RuntimeError(CLOSED)
         return connection

@@ -17,8 +17,6 @@ _CONNECTION = "psycopg:Connection"
 SHARED_SESSIONS = PrivateApi(
     Need(f"{_CONNECTION}.__init__", ("self", "pgconn")),
     Need(f"{_CONNECTION}._exec_command", ("self", "command")),
-    Need(f"{_CONNECTION}._check_intrans_gen", ("self", "attribute")),
-    Need(f"{_CONNECTION}._set_isolation_level_gen", names=("_check_intrans_gen",)),
     Need(f"{_CONNECTION}._deallocate", ("self", "name")),
     Need("psycopg._preparing:PrepareManager.maintain_gen", names=("_deallocate",)),
     without="each run that writes opens a session of its own, which costs milliseconds",

@@ -90,9 +90,8 @@ class EndPipeline:
     @property
     def keeps_statements(self: Any) -> bool:
         """Whether its session keeps what is prepared, which a pooler's does not."""
-        return (
-            SHARED_SESSIONS.works and self.prepare_threshold is not None and not self.sent_unproven
-        )
+        dropped = self.sent_unproven or self.is_spoiled  # or may be, as by DEALLOCATE ALL
+        return SHARED_SESSIONS.works and self.prepare_threshold is not None and not dropped
 
     def prepare(self: Any, last: LastWord) -> Steps[None]:
         """Prepare the statements of an end, once a session: its search_path decides the tables."""

@@ -68,10 +68,8 @@ class RunDriver(EndOfRun):
     """Whether the handler ended a transaction here."""
     answered = False
     """Whether the server has answered this run."""
-    begun = False
-    """Whether BEGIN was sent when it was lent."""
     unread = False
-    """Whether its answer is still to be read."""
+    """Whether the answer to a BEGIN is still to be read."""
     _owner: Any = None
     """The thread, or asyncio's task, that ends the run: from then on nobody else may use it."""
     _was_open = False
@@ -80,8 +78,6 @@ class RunDriver(EndOfRun):
     _ends = False
     """Whether we are ending it."""
     _mutable: tuple[str, ...]
-    _dropped = False
-    """Whether the current step ended the transaction that was begun when it was lent."""
     _began = False
     """Whether the current step began a transaction."""
     _has_set = False
@@ -143,21 +139,15 @@ class RunDriver(EndOfRun):
         """Whether there is something to roll back."""
         return self.pgconn.status == ConnStatus.OK and self.pgconn.transaction_status != _IDLE
 
-    def _check_intrans_gen(self: Any, attribute: str) -> Steps[None]:
-        """Let a run choose how its transaction begins, though BEGIN was sent."""
-        if self.begun and not self.answered:
-            yield from self._exec_command(b"ROLLBACK")
-            self.begun, self._dropped = False, True
-        yield from super()._check_intrans_gen(attribute)  # type: ignore[misc]  # psycopg's
-
     def begin(self: Any) -> None:
         """Send BEGIN; the first step reads its answer, and meets what went wrong."""
-        if self.isolation_level in _SNAPSHOTS or not self.lock.acquire(blocking=False):
+        chosen = self.isolation_level in _SNAPSHOTS or self.read_only or self.deferrable
+        if chosen or not self.lock.acquire(blocking=False):
             return
         try:
             if self.pgconn.transaction_status == _IDLE:
                 self.pgconn.send_query(BEGIN_TEXT)
-                self.begun = self.unread = True
+                self.unread = True
                 self.pgconn.flush()
         except psycopg.OperationalError:
             self.unread = False
@@ -178,14 +168,13 @@ class RunDriver(EndOfRun):
         """Return the transaction's status before anything is carried out."""
         if self._over or self._owner not in {None, self._me()}:
             raise psycopg.InterfaceError(OVER)
-        self.needs_look, self._began, self._dropped = True, False, False
+        self.needs_look, self._began = True, False
         return self.pgconn.transaction_status
 
     def _look(self, before: int) -> None:
         """Note whether a transaction was ended by what was just carried out."""
         was_open = before != _IDLE or self._began
-        is_ours = self._ends or self._dropped
-        if was_open and not is_ours and self.pgconn.transaction_status == _IDLE:
+        if was_open and not self._ends and self.pgconn.transaction_status == _IDLE:
             self.ended = True
         self._was_open = self.pgconn.transaction_status in _OPEN
 

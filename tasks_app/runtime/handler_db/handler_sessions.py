@@ -175,8 +175,6 @@ class RunSession(HandlerSession):
         look_again(self._works_on)
         options, self._options = self._options, None
         super().connection({"bind": self._works_on}, options)
-        if (driver := driver_of(self._works_on)) is not None:  # none: it was detached
-            driver.begin()
 
 
 @event.listens_for(RunSession, "after_transaction_create")

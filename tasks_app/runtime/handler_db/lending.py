@@ -40,6 +40,7 @@ def lend(engine: Engine) -> None:
     event.listen(engine, "checkin", _hand_on)
     if not engine.dialect.is_async:
         event.listen(engine, "do_connect", _connect)
+        event.listen(engine, "begin", lambda connection: driver_of(connection).begin())
 
 
 def driver_of(connection: Connection | None) -> Any:

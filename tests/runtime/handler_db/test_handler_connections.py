@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from psycopg import sql
+from psycopg.pq import TransactionStatus
 from psycopg.types.string import StrDumper
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
@@ -706,6 +707,104 @@ def test_a_run_in_a_row_chooses_how_its_transaction_begins(
     assert seen[::2] == ["read committed"] * 3
     assert "read committed" not in seen[1::2]
     assert [bench.effects(i) for i in ids] == [1] * 6
+
+
+def read_only_by_connection(ctx: Any) -> None:
+    ctx.connection.execution_options(postgresql_readonly=True)
+
+
+def read_only_by_session(ctx: Any) -> None:
+    ctx.session.connection(execution_options={"postgresql_readonly": True})
+
+
+def read_only_by_driver(ctx: Any) -> None:
+    driver(ctx).read_only = True
+
+
+READ_ONLY = [read_only_by_connection, read_only_by_session, read_only_by_driver]
+
+
+@pytest.mark.parametrize("choose", READ_ONLY)
+def test_a_run_that_only_reads_writes_nothing(bench: Bench, choose: Callable[[Any], Any]) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        choose(ctx)
+        ctx.connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
+    assert "read-only" in (bench.task(task_id).error or "")
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_the_second_transaction_of_a_run_is_chosen_as_the_first(bench: Bench, end: str) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> str:
+        ctx.connection.execute(text("SELECT 1"))
+        ctx.commit() if end == "commit" else ctx.connection.rollback()
+        ctx.connection.execution_options(isolation_level="SERIALIZABLE")
+        return str(ctx.connection.execute(text("SHOW transaction_isolation")).scalar())
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert bench.task(task_id).result == "serializable"
+
+
+def test_nothing_is_begun_before_the_first_statement(bench: Bench) -> None:
+    """A run that takes its connection early would be idle in a transaction."""
+
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> bool:
+        return bool(driver(ctx).info.transaction_status == TransactionStatus.IDLE)
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert bench.task(task_id).result is True
+
+
+def test_threads_that_ask_at_once_have_one_connection(bench: Bench) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> int:
+        barrier, found = threading.Barrier(2), list[Any]()
+
+        def ask() -> None:
+            barrier.wait(10)
+            found.append(ctx.connection)
+
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return len({id(connection) for connection in found})
+
+    ids = [bench.create() for _ in range(40)]
+
+    bench.drain()
+
+    assert {bench.task(i).result for i in ids} == {1}
+
+
+def test_who_drops_what_is_prepared_may_run_once(bench: Bench) -> None:
+    @bench.handler(at_most_once=True)
+    def h(ctx: Any) -> None:
+        effect(ctx)
+        if ctx.biz_key:
+            ctx.session.execute(text("DEALLOCATE ALL"))
+
+    ids = [bench.create(), bench.create(biz_key="drops"), bench.create()]
+
+    for task_id in ids:
+        carry_out(bench, [task_id])
+
+    assert bench.states(ids) == ["SUCCEEDED"] * 3
 
 
 def test_the_first_settle_of_a_session_finds_its_tables_whatever_the_path(bench: Bench) -> None:

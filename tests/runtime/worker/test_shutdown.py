@@ -8,13 +8,10 @@ import time
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import Connection, event, text
 from sqlalchemy.engine import make_url
 
-from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.pool.dispatch import ledger
-from tasks_app.runtime.api.groups import create_group
-from tasks_app.runtime.handler_db import handler_connections
 from tasks_app.runtime.worker.child import Child
 from tests.factory import LEASE
 from tests.runtime.bench import Bench, effect
@@ -233,10 +230,25 @@ def test_a_commit_in_progress_is_waited_for(bench: Bench, ended: threading.Event
     assert bench.effects(task_id) == 1
 
 
+WAITS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+
+
+def stuck_in_its_outcome(bench: Bench, holder: Connection) -> None:
+    """Let each success wait, with its row deleted, until ``holder`` is closed."""
+    bench.sql(
+        "CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " PERFORM pg_advisory_xact_lock(4711); RETURN NULL; END $$;"
+        " CREATE TRIGGER waits AFTER INSERT ON task_completed"
+        " FOR EACH ROW EXECUTE FUNCTION waits()"
+    )
+    bench.at_end(lambda: bench.sql("DROP FUNCTION waits() CASCADE"))
+    holder.execute(text("SELECT pg_advisory_xact_lock(4711)"))
+
+
 @pytest.mark.test_all
 @pytest.mark.parametrize("settled", [True, False], ids=["settled", "not settled"])
 def test_a_commit_that_does_not_come_to_an_end_is_judged_by_the_fence(
-    bench: Bench, ended: threading.Event, monkeypatch: pytest.MonkeyPatch, *, settled: bool
+    bench: Bench, ended: threading.Event, *, settled: bool
 ) -> None:
     """With its row deleted and locked, it is left to the lease; before that, it is let go."""
     stuck, go_on = threading.Event(), bench.event()
@@ -248,22 +260,21 @@ def test_a_commit_that_does_not_come_to_an_end_is_judged_by_the_fence(
     @bench.handler()
     def h(ctx: Any) -> None:
         effect(ctx)
-        if settled:
-            settle = handler_connections.succeed
-            monkeypatch.setattr(handler_connections, "succeed", lambda *a: (settle(*a), wait())[0])
-        else:
+        if not settled:
             ctx.session.flush = wait
 
-    with bench.engine.begin() as connection:  # a member's row goes before its COMMIT
-        (task_id,) = create_group(connection, [NewTask("t")], then=NewTask("then")).task_ids
-    _, thread = running(bench, [task_id])
-    assert stuck.wait(10)
+    task_id = bench.create()
+    with bench.engine.connect() as holder:
+        if settled:
+            stuck_in_its_outcome(bench, holder)
+        _, thread = running(bench, [task_id])
+        until(lambda: stuck.is_set() or bench.sql(WAITS))
 
-    bench.slots.leave()
+        bench.slots.leave()
 
-    assert ended.wait(10)
-    assert bench.state(task_id) == ("RUNNING" if settled else "PENDING")
-    go_on.set()
+        assert ended.wait(10)
+        assert bench.state(task_id) == ("RUNNING" if settled else "PENDING")
+        go_on.set()
     thread.join(10)
     assert bench.state(task_id) == ("SUCCEEDED" if settled else "PENDING")
     assert bench.effects(task_id) == int(settled)
