@@ -2,8 +2,8 @@
 
 A run's connection overrides what psycopg calls (``end_of_run``, ``handler_driver``,
 ``handler_connections``), and is one of many objects that share a session (``lending``). If psycopg
-differs from what we know, each run gets a session of its own, and its outcome is settled by a
-statement of its own: three round trips more, and as safe.
+differs from what we know, each run gets a session of its own, in which nothing stays prepared:
+slower, and as safe.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ _CONNECTION = "psycopg:Connection"
 
 SHARED_SESSIONS = PrivateApi(
     Need(f"{_CONNECTION}.__init__", ("self", "pgconn")),
-    Need(f"{_CONNECTION}._exec_command", ("self", "command")),
     Need(f"{_CONNECTION}._deallocate", ("self", "name")),
     Need("psycopg._preparing:PrepareManager.maintain_gen", names=("_deallocate",)),
     without="each run that writes opens a session of its own, which costs milliseconds",
 )
-"""One session for many runs, and the end of a run in one round trip."""
+"""One session for many runs, with what ends them prepared."""
 LATE_WRITES = PrivateApi(
     Need("psycopg._queries:PostgresQuery.__init__", ("self", "transformer")),
     Need("psycopg._queries:PostgresQuery.convert", ("self", "query", "vars")),

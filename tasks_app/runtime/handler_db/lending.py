@@ -40,7 +40,7 @@ def lend(engine: Engine) -> None:
     event.listen(engine, "checkin", _hand_on)
     if not engine.dialect.is_async:
         event.listen(engine, "do_connect", _connect)
-        event.listen(engine, "begin", lambda connection: driver_of(connection).begin())
+        event.listen(engine, "begin", _begin)
 
 
 def driver_of(connection: Connection | None) -> Any:
@@ -51,6 +51,11 @@ def driver_of(connection: Connection | None) -> Any:
 
 def _connect(_dialect: Any, _entry: Any, arguments: Any, options: Any) -> HandlerConnection:
     return HandlerConnection.connect(*arguments, cursor_factory=HandlerCursor, **options)
+
+
+def _begin(connection: Connection) -> None:
+    if (driver := driver_of(connection)) is not None:  # none: it was detached
+        driver.begin()
 
 
 def _driver(dbapi_connection: Any) -> Driver:

@@ -769,6 +769,20 @@ def test_nothing_is_begun_before_the_first_statement(bench: Bench) -> None:
     assert bench.task(task_id).result is True
 
 
+def test_a_connection_that_is_detached_before_it_begins_is_said_to_be_gone(bench: Bench) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        ctx.connection.detach()
+        ctx.connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
+    assert "Leave it open" in (bench.task(task_id).error or "")
+
+
 def test_threads_that_ask_at_once_have_one_connection(bench: Bench) -> None:
     @bench.handler(max_attempts=1)
     def h(ctx: Any) -> int:
