@@ -34,7 +34,7 @@ class Labour:
         def quick(ctx: Any) -> None:
             bench.runs.append(ctx.task_id)
             if ctx.task_id == self.dawdler:  # claimed with others, which are given back
-                time.sleep(0.3)
+                self._dawdle()
 
         @bench.handler("once", at_most_once=True)
         def once(ctx: Any) -> None:
@@ -53,6 +53,15 @@ class Labour:
         def slow(ctx: Any) -> None:
             time.sleep(0.3)
 
+    def _dawdle(self) -> None:
+        """Keep the child busy until it gives back what it claimed with this one."""
+        deadline = time.monotonic() + 10
+        time.sleep(0.3)
+        while time.monotonic() < deadline and all(
+            state == "RUNNING" for state in self.bench.states(self.behind)
+        ):
+            time.sleep(0.02)
+
     def tasks(self) -> None:
         """Create them."""
         bench = self.bench
@@ -62,8 +71,8 @@ class Labour:
         self.runs_once = [bench.create("quick") for _ in range(6)] + [self.vanished]
         self.effects = [bench.create("effect") for _ in range(3)]
         self.others = [bench.create("again"), bench.create("slow"), bench.create("slow")]
-        self.dawdler, *others = [bench.create("quick") for _ in range(5)]
-        self.runs_once += [self.dawdler, *others]
+        self.dawdler, *self.behind = [bench.create("quick") for _ in range(5)]
+        self.runs_once += [self.dawdler, *self.behind]
         self.once = bench.create("once")
 
     def begin(self, *, with_broker: bool) -> None:
