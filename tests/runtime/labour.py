@@ -107,6 +107,7 @@ class Labour:
         self.worker = self.bench.beside(work.run)
 
     def _consume(self) -> None:
+        self.child.execute(None, [self.dawdler, *self.behind])  # together, whatever beat publishes
         while not self._over.is_set():
             self.child.renewer.renew_soon()
             if self.memory.messages:
