@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -24,3 +25,7 @@ def until(condition: Callable[[], T], timeout_s: float = 10.0, what: str = "it")
             raise AssertionError(f"{what} did not happen within {timeout_s:g} s (last: {answer!r})")
         _NEVER.wait(POLL_S)
     return answer
+
+
+async def eventually(condition: Callable[[], bool], patience_s: float = 10.0) -> None:
+    await asyncio.to_thread(until, condition, patience_s)

@@ -62,6 +62,8 @@ NESTED = "ctx.commit() was called within a nested atomic(). Call it when that is
 class DjangoTransaction:
     """Of one run, in its thread. Until :meth:`open` it is only the one of ``plain``."""
 
+    is_async = False
+
     def __init__(self, plain: Transaction, alias: str) -> None:
         self._plain = plain
         self._alias = alias

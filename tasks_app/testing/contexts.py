@@ -18,7 +18,7 @@ from tasks_app.runtime.db.connections import Async, Raw, Sync
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.checkpoint import LIMIT, Checkpoint
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
-from tasks_app.testing.given_access import GivenAccess, access_to, is_async
+from tasks_app.testing.given_access import GivenAccess, is_async
 
 if TYPE_CHECKING:
     from tasks_app.runtime.locks.run_locks import HoldOfRun
@@ -66,7 +66,7 @@ def make_context(session: Any = None, **options: Unpack[ContextOptions]) -> Task
     """
     if unknown := options.keys() - ContextOptions.__annotations__.keys():
         raise TypeError(f"A context has no {', '.join(sorted(unknown))}.")
-    return context_for(access_to(session, is_async=is_async(session)), options)
+    return context_for(GivenAccess(session, is_async=is_async(session)), options)
 
 
 def context_for(access: GivenAccess, options: ContextOptions) -> MadeContext:

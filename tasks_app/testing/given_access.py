@@ -9,7 +9,6 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from tasks_app.runtime.db.async_transaction import AsyncTransaction
 from tasks_app.runtime.db.connections import unwrapped
 from tasks_app.runtime.db.transaction import carry_out
 from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
@@ -99,17 +98,6 @@ class GivenAccess:
             whole.flush()
         if self._mine:
             whole.commit()  # of the savepoint in which it joined the connection
-
-
-class AsyncGivenAccess(GivenAccess, AsyncTransaction):
-    """The same for an async handler: chunks ask for this class, of which it keeps nothing."""
-
-
-def access_to(given: Any, *, is_async: bool) -> GivenAccess:
-    """Return what a handler of this kind sees of the test's transaction."""
-    return (
-        AsyncGivenAccess(given, is_async=True) if is_async else GivenAccess(given, is_async=False)
-    )
 
 
 def is_async(given: Any) -> bool:

@@ -22,7 +22,7 @@ from tasks_app.runtime.handlers.middleware import Middleware, chain
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 from tasks_app.runtime.payload_limit import creation_limit
 from tasks_app.testing.contexts import ContextOptions, MadeContext, context_for
-from tasks_app.testing.given_access import GivenAccess, access_to, uncommitted
+from tasks_app.testing.given_access import GivenAccess, uncommitted
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -180,7 +180,7 @@ def _call_of(
         text = encode_object(task.payload, "payload", creation_limit())
     else:
         text = validate(NewTask(spec.name, payload), spec, creation_limit()).payload
-    access = access_to(given, is_async=spec.is_async)
+    access = GivenAccess(given, is_async=spec.is_async)
     of_handler: ContextOptions = {"name": spec.name, "queue": spec.queue}
     of_handler["max_attempts"] = spec.max_attempts
     return HandlerCall(spec, text, access, context_for(access, {**of_handler, **options}))

@@ -9,7 +9,6 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 from sqlalchemy.util import greenlet_spawn
 
-from tasks_app.runtime.db.async_transaction import AsyncTransaction
 from tasks_app.runtime.db.transaction import NESTED, carry_out
 from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
 from tasks_app.runtime.handler_db.late_writes import Write, write_of
@@ -44,6 +43,8 @@ class SavepointSession(Session):
 
 class SavepointTransaction:
     """For a plain handler."""
+
+    is_async = False
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -115,8 +116,10 @@ class SavepointTransaction:
             self._savepoint = self._connection.begin_nested()
 
 
-class AsyncSavepointTransaction(SavepointTransaction, AsyncTransaction):
-    """For an async handler; chunks and locks ask for the second class."""
+class AsyncSavepointTransaction(SavepointTransaction):
+    """For an async handler."""
+
+    is_async = True
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)

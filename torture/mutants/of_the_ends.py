@@ -128,7 +128,7 @@ ENDS_OF_RUNS = (
     mutant(
         "late writes outlive their handler",
         "A handler that raises has written nothing.",
-        "tasks_app/runtime/db/sync_transaction.py",
+        "tasks_app/runtime/db/run_transaction.py",
         "        self._writes.clear()\n        for driver",
         "        for driver",
         f"{LATE}a_handler_that_raises_has_written_nothing[row]",

@@ -140,7 +140,7 @@ def below(connection: Connection, step: Statement | Copy) -> Rows:
     pooled = connection.connection
     driver: Any = pooled.driver_connection
     try:
-        if connection.dialect.is_async:
+        if isinstance(driver, psycopg.AsyncConnection):
             rows: Rows = pooled.run_async(lambda driver: psycopg_io.ado(driver, step))
             return rows
         return psycopg_io.do(driver, step)

@@ -15,7 +15,6 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tasks_app.pool.connection.readable import is_readable, make_readable
@@ -31,7 +30,8 @@ from tasks_app.runtime.db.session_settings import (
 )
 from tasks_app.runtime.fork_safety import keep_from_forks
 from tasks_app.runtime.handler_db.connection_liveness import Losses, lives, rest
-from tasks_app.runtime.handler_db.lending import connect_async, lend
+from tasks_app.runtime.handler_db.lending import lend
+from tasks_app.runtime.handler_db.loop_connection import loop_engine
 
 
 class Database:
@@ -77,18 +77,17 @@ class Database:
 
         A run that finds all of them lent waits for one, up to its own time limit.
         """
-        engine = sqlalchemy_asyncio.create_async_engine(
+        engine = loop_engine(
             self._url,
             isolation_level="READ COMMITTED",
             hide_parameters=True,
             pool_size=connections,
             max_overflow=0,
+            pool_use_lifo=True,  # the one used last is warm
             pool_timeout=None,
-            connect_args={**self._arguments(CHECK), "async_creator_fn": connect_async},
+            connect_args=self._arguments(CHECK),
         )
-        event.listen(engine.sync_engine, "handle_error", mark)
-        keep_from_forks(engine.sync_engine)
-        self.losses.watch(engine.sync_engine)
+        self._watch(engine.sync_engine)
         lend(engine.sync_engine)
         _keep_readable(engine.sync_engine)
         return engine
@@ -230,10 +229,13 @@ class Database:
             pool_pre_ping=False,  # only idle ones are asked: see connection_liveness
             connect_args=self._arguments(settings),
         )
+        self._watch(engine)
+        return engine
+
+    def _watch(self, engine: Engine) -> None:
         event.listen(engine, "handle_error", mark)
         keep_from_forks(engine)
         self.losses.watch(engine)
-        return engine
 
 
 def _keep_readable(engine: Engine) -> None:
@@ -242,8 +244,7 @@ def _keep_readable(engine: Engine) -> None:
     Only for a role with such styles anything is sent, once a transaction.
     """
 
-    def look(connection: Any, _record: object) -> None:
-        driver = getattr(connection, "driver_connection", connection)
+    def look(driver: Any, _record: object) -> None:
         if not (is_readable(driver) or event.contains(engine, "begin", make_readable)):
             event.listen(engine, "begin", make_readable)
 

@@ -13,7 +13,6 @@ from typing import Any, Protocol, TypeVar
 import psycopg
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.util import await_only as await_
 
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.domain.tasks.states import State
@@ -31,6 +30,9 @@ NESTED = (
 
 class Access(Protocol):
     """What a handler sees of its transaction."""
+
+    is_async: bool
+    """Whether what it does has to be awaited."""
 
     @property
     def session(self) -> Any:
@@ -135,10 +137,7 @@ def carry_out(connection: Connection, writes: list[Write]) -> None:
     driver: Any = connection.connection.driver_connection
     while writes:
         try:
-            if isinstance(driver, psycopg.AsyncConnection):
-                await_(writes[0].asend(driver.cursor()))
-            else:
-                writes[0].send(driver.cursor())
+            writes[0].send(driver.cursor())
         except psycopg.Error as error:
             raise as_sqlalchemy_raises(error) from error
         del writes[0]

@@ -12,9 +12,8 @@ from sqlalchemy.util import await_only as await_
 
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.run import Fence
-from tasks_app.runtime.db.async_transaction import AsyncTransaction
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.db.sync_transaction import PlainTransaction
+from tasks_app.runtime.db.run_transaction import AsyncTransaction, RunTransaction
 from tasks_app.runtime.db.transaction import Transaction
 from tasks_app.runtime.execution.async_pool import unlisted
 from tasks_app.runtime.execution.process_guard import ProcessGuard
@@ -44,7 +43,7 @@ class SyncLane:
         self._database = database
 
     def transaction(self, fence: Fence) -> Transaction:
-        return PlainTransaction(self._database, fence)
+        return RunTransaction(self._database.handler_engine, fence)
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the function; the limit is raised in it where signals allow.
@@ -78,7 +77,7 @@ class AsyncLane:
     def transaction(self, fence: Fence) -> AsyncTransaction:
         if self._engine is None:
             self._engine = self._database.async_engine(self._connections)
-        return AsyncTransaction(self._engine, fence)
+        return AsyncTransaction(self._engine.sync_engine, fence)
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the coroutine; the limit cancels it at its next await.

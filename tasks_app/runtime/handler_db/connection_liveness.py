@@ -17,13 +17,9 @@ from sqlalchemy import Connection, Dialect, Engine, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
-from sqlalchemy.util import await_only as await_
 
 from tasks_app.domain.config.unreachable import TOO_MANY
-from tasks_app.runtime.handler_db.handler_connections import (
-    AsyncHandlerConnection,
-    HandlerConnection,
-)
+from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 
 IDLE_S = 1.5
 """A connection that was idle for longer is asked; of others only the socket is checked. Longer than
@@ -125,8 +121,6 @@ def _lives(dialect: Dialect, connection: Any, info: dict[Any, Any]) -> bool:
     try:
         if isinstance(driver, HandlerConnection):
             driver.ping()
-        elif isinstance(driver, AsyncHandlerConnection):
-            await_(driver.ping())
         else:
             dialect.do_ping(connection)
     except (psycopg.Error, OSError):

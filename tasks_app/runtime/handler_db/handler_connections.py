@@ -1,14 +1,13 @@
 """psycopg's connections as handlers have them: one object a run, dead when the run is over.
 
 All runs of a child share a few sessions. Each has an object of its own: who kept one, or a cursor,
-cannot write into a later run's transaction. The async class does the same as the plain one.
+cannot write into a later run's transaction.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import psycopg
@@ -18,7 +17,6 @@ from tasks_app.runtime.handler_db.end_of_run import Permit
 from tasks_app.runtime.handler_db.end_pipeline import OutcomeRefusedError, Steps
 from tasks_app.runtime.handler_db.handler_driver import UNFINISHED, RunDriver
 from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
-from tasks_app.runtime.handler_db.lost_cancellations import heeding_cancellations
 
 T = TypeVar("T")
 BREAK_OFF_S = 0.5
@@ -28,7 +26,7 @@ _OPEN = {TransactionStatus.INTRANS, TransactionStatus.INERROR}
 
 
 class HandlerConnection(RunDriver, psycopg.Connection[Any]):
-    """For plain handlers."""
+    """For plain handlers; ``loop_connection`` has the one of async handlers."""
 
     def wait(self, gen: Steps[T], *arguments: Any, **options: Any) -> T:
         """Carry out a step, unless the run is over."""
@@ -137,99 +135,3 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
         if self.pgconn.transaction_status == _IDLE:
             self.execute("SELECT")
         return super().transaction(*arguments, **options)
-
-
-class AsyncHandlerConnection(RunDriver, psycopg.AsyncConnection[Any]):
-    """For async handlers."""
-
-    async def wait(self, gen: Steps[T], *arguments: Any, **options: Any) -> T:
-        before = self._begin_wait()
-        try:
-            with heeding_cancellations():
-                done = await super().wait(gen, *arguments, **options)
-        finally:
-            self._look(before)
-        self.answered = True
-        return done
-
-    async def commit(self) -> None:
-        permit = self.take_permit()
-        self._ends = True
-        try:
-            await self._commit(permit)
-        except (psycopg.Error, OutcomeRefusedError):
-            if self.pgconn.transaction_status in _OPEN:
-                await super().rollback()
-            raise
-        finally:
-            self._ends = False
-
-    async def _commit(self, permit: Permit) -> None:
-        if permit.settlement is None:
-            await super().commit()
-            return
-        if not self.takes_along(permit.writes):
-            for write in permit.writes:
-                await write.asend(self.cursor())
-            permit.writes, self.sent_unproven = (), True
-        async with self.lock:
-            await self.wait(self.end(permit.settlement, permit))
-
-    async def rollback(self) -> None:
-        self.permit = None
-        if not self._rolls_back():
-            return
-        self._ends = True
-        try:
-            await super().rollback()
-        finally:
-            self._ends = False
-
-    async def leave(self) -> None:
-        await self.rollback()
-        if self.prepare_threshold is None:
-            self.needs_look = False
-        elif not self.closed:
-            async with self.lock:
-                await self.wait(self.look_after())
-
-    @staticmethod
-    def _me() -> Any:
-        return asyncio.current_task()
-
-    def seal(self) -> None:
-        if self.lock.locked():
-            raise RuntimeError(UNFINISHED)
-        self._owner = self._me()
-
-    async def break_off(self) -> None:
-        if self._over or self.closed:
-            return
-        if self.lock.locked():
-            self.is_spoiled = True
-            with suppress(psycopg.Error):
-                await self.cancel_safe(timeout=BREAK_OFF_S)
-            try:
-                await asyncio.wait_for(self.lock.acquire(), BREAK_OFF_S)
-            except TimeoutError:
-                self.pgconn.finish()
-                return
-            self.lock.release()
-        self._owner = self._me()
-
-    async def ping(self) -> None:
-        async with self.lock:
-            await self.wait(self.ask())
-        self.answered = False
-
-    async def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  psycopg's
-        if value:
-            raise RuntimeError(COMMITS_LATER)
-        await super().set_autocommit(value)
-
-    @asynccontextmanager
-    async def transaction(self, *arguments: Any, **options: Any) -> AsyncIterator[Any]:
-        if self.pgconn.transaction_status == _IDLE:
-            await self.execute("SELECT")
-        async with super().transaction(*arguments, **options) as block:
-            yield block

@@ -36,31 +36,6 @@ class HandlerCursor(psycopg.Cursor[Any]):
         return done
 
 
-class AsyncHandlerCursor(psycopg.AsyncCursor[Any]):
-    """The same for async handlers."""
-
-    if IS_PSYCOPG_3_2:  # it cannot go back
-
-        async def set_result(self, index: int) -> Self:
-            self._select_current_result(index)
-            return self
-
-    async def execute(self, query: Any, *arguments: Any, **options: Any) -> Any:
-        connection: Any = self.connection
-        connection.judge(query)
-        try:
-            done = await super().execute(query, *arguments, **options)
-        except psycopg.Error as error:
-            connection.heed((), error)
-            raise
-        if len(results := _results(self)) > 1:
-            await self.set_result(0)
-        if connection.heed(results):
-            async with connection.lock:
-                await connection.wait(connection.lock_if_snapshot())
-        return done
-
-
 def _results(cursor: Any) -> list[PGresult]:
     """Return the results of a string of statements; of several, the cursor ends at the last."""
     results = [] if cursor.pgresult is None else [cursor.pgresult]

@@ -1,4 +1,4 @@
-"""What a handler's psycopg connection does beside psycopg's own, plain or async.
+"""What a handler's psycopg connection does beside psycopg's own.
 
 COMMIT is the executor's (``end_of_run``). libpq's transaction status shows when a transaction was
 ended in another way.
@@ -43,6 +43,10 @@ CLOSED = (
     "The handler closed ctx.connection, and with it went what it wrote. "
     "Leave it open: it commits with the outcome."
 )
+CANCELLED = (
+    "The handler cancelled a statement and went on; what it wrote went with its connection. "
+    "Let the CancelledError out, or call ctx.session.rollback() and write it again."
+)
 _IDLE = TransactionStatus.IDLE
 _OPEN = {TransactionStatus.INTRANS, TransactionStatus.INERROR}
 _SNAPSHOTS = {IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE}
@@ -60,7 +64,7 @@ def _another(value: Any) -> Any:
 
 
 class RunDriver(EndOfRun):
-    """What plain and async connections have in common."""
+    """Keeps a run's transaction to the executor's end."""
 
     fence: Fence | None = None
     """Of its run."""
@@ -68,6 +72,8 @@ class RunDriver(EndOfRun):
     """Whether the handler ended a transaction here."""
     answered = False
     """Whether the server has answered this run."""
+    cancelled = False
+    """Whether its connection was closed because a coroutine gave up a statement."""
     unread = False
     """Whether the answer to a BEGIN is still to be read."""
     _owner: Any = None
@@ -128,6 +134,8 @@ class RunDriver(EndOfRun):
             raise Fail(ENDED)
         if self.refused:
             raise RuntimeError(COMMITS_LATER)
+        if self.cancelled:
+            raise RuntimeError(CANCELLED)
         if self.closed and not self.broken:
             raise RuntimeError(CLOSED)
         pgconn = self.pgconn

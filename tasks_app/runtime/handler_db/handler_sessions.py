@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from types import FrameType
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 
@@ -18,12 +18,35 @@ from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
 from tasks_app.runtime.handler_db.lending import driver_of
 
 T = TypeVar("T")
-FENCE, DRIVERS = "tasks_app fence", "tasks_app drivers"
-"""Keys of an async session's ``info``: its run's fence, and the connections that it had."""
 
 
 class HandlerSession(Session):
-    """A session whose commit belongs to the executor."""
+    """A session of one run: it works on the run's connection, and the executor commits.
+
+    Bound to the engine as any other session, so that ``get_bind()`` returns that, and the thread
+    needs no second connection.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        take: Callable[[], Connection],
+        adopt: Callable[[Connection], None],
+    ) -> None:
+        """``take`` gives the connection of a plain run; ``adopt`` gets that of an async one.
+
+        That one asks the engine at its first statement: who only adds objects is in no greenlet.
+        """
+        self.is_async: bool = engine.dialect.is_async
+        super().__init__(
+            engine,
+            join_transaction_mode="control_fully",
+            close_resets_only=False,
+            expire_on_commit=not self.is_async,
+        )
+        self._take = take
+        self.adopts = adopt
+        self._options: Mapping[str, Any] | None = None
 
     def commit(self) -> None:
         """Refuse: effect and outcome are one commit."""
@@ -35,16 +58,12 @@ class HandlerSession(Session):
     def rollback(self) -> None:
         """Roll back what was done by any way, also if the session itself did nothing."""
         super().rollback()
-        connection = self.works_on
+        if self.is_async:
+            return
+        connection = self._take()
         if not (connection.closed or connection.invalidated):
             connection.rollback()
             driver_of(connection).rollback()
-
-    @property
-    def works_on(self) -> Connection:
-        """The connection of its run."""
-        assert isinstance(self.bind, Connection)  # noqa: S101  as it is made
-        return self.bind
 
     def close(self) -> None:
         """Stay open: what is written in ``with ctx.session`` commits with the outcome, too."""
@@ -52,9 +71,34 @@ class HandlerSession(Session):
     def end(self) -> None:
         super().close()
 
+    def connection(
+        self,
+        bind_arguments: dict[str, Any] | None = None,
+        execution_options: Mapping[str, Any] | None = None,
+    ) -> Connection:
+        """Return its connection, with options of a transaction that begins here."""
+        if execution_options and not (self.is_async or self.in_transaction()):
+            self._options, execution_options = execution_options, None
+        return super().connection(bind_arguments, execution_options)
 
-class SyncSideSession(Session):
-    """The synchronous session behind an async handler's."""
+    def join(self) -> None:
+        """Give a new transaction the connection before it asks the engine for one."""
+        connection = self._take()
+        look_again(connection)
+        options, self._options = self._options, None
+        super().connection({"bind": connection}, options)
+
+
+@event.listens_for(HandlerSession, "after_transaction_create")
+def _join(session: HandlerSession, transaction: SessionTransaction) -> None:
+    if transaction.parent is None and not session.is_async:
+        session.join()
+
+
+@event.listens_for(HandlerSession, "after_begin")
+def _adopt(session: HandlerSession, _: SessionTransaction, connection: Connection) -> None:
+    if session.is_async:
+        session.adopts(connection)
 
 
 class MadeCoroutines:
@@ -115,10 +159,9 @@ class _AsyncHandlerConnection(AsyncConnection):
 class AsyncHandlerSession(AsyncSession):
     """The same for async handlers; it knows what they forgot to await."""
 
-    sync_session_class = SyncSideSession
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, session: HandlerSession) -> None:
+        whole: Any = lambda **_: session  # noqa: E731  in the place of a class
+        super().__init__(sync_session_class=whole)
         self.made = MadeCoroutines()
         self.note_made = self.made.note
 
@@ -133,58 +176,5 @@ class AsyncHandlerSession(AsyncSession):
     async def commit(self) -> None:
         raise RuntimeError(COMMITS_LATER)
 
-    async def commit_with_outcome(self) -> None:
-        await super().commit()
-
     async def close(self) -> None:
         """Stay open, as HandlerSession."""
-
-    async def end(self) -> None:
-        await super().close()
-
-
-class RunSession(HandlerSession):
-    """Bound to the engine as any other session, but works on the one connection that it is given.
-
-    So ``get_bind()`` returns the engine, and the thread needs no second connection.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(
-            connection.engine, join_transaction_mode="control_fully", close_resets_only=False
-        )
-        self._works_on = connection
-        self._options: Mapping[str, Any] | None = None
-
-    @property
-    def works_on(self) -> Connection:
-        return self._works_on
-
-    def connection(
-        self,
-        bind_arguments: dict[str, Any] | None = None,
-        execution_options: Mapping[str, Any] | None = None,
-    ) -> Connection:
-        """Return its connection, with options of a transaction that begins here."""
-        if execution_options and not self.in_transaction():
-            self._options, execution_options = execution_options, None
-        return super().connection(bind_arguments, execution_options)
-
-    def join(self) -> None:
-        """Give a new transaction the connection before it asks the engine for one."""
-        look_again(self._works_on)
-        options, self._options = self._options, None
-        super().connection({"bind": self._works_on}, options)
-
-
-@event.listens_for(RunSession, "after_transaction_create")
-def _join(session: RunSession, transaction: SessionTransaction) -> None:
-    if transaction.parent is None:
-        session.join()
-
-
-@event.listens_for(SyncSideSession, "after_begin")
-def _tell_whose(session: SyncSideSession, _: SessionTransaction, connection: Connection) -> None:
-    driver = driver_of(connection)
-    driver.fence = session.info[FENCE]
-    session.info.setdefault(DRIVERS, set()).add(driver)

@@ -7,30 +7,16 @@ transaction is rolled back; the session is looked at, and closed if something st
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, TypeAlias, cast
+from typing import Any
 
 import psycopg
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
-from sqlalchemy.util import await_only as await_
 
 from tasks_app.runtime.fork_safety import keep_from_fork
 from tasks_app.runtime.handler_db.driver_internals import SHARED_SESSIONS
-from tasks_app.runtime.handler_db.handler_connections import (
-    AsyncHandlerConnection,
-    HandlerConnection,
-)
-from tasks_app.runtime.handler_db.handler_cursors import AsyncHandlerCursor, HandlerCursor
-from tasks_app.runtime.handler_db.lost_cancellations import heeding_cancellations
-
-Driver: TypeAlias = HandlerConnection | AsyncHandlerConnection
-
-
-async def connect_async(*arguments: Any, **options: Any) -> AsyncHandlerConnection:
-    with heeding_cancellations():
-        return await AsyncHandlerConnection.connect(
-            *arguments, cursor_factory=AsyncHandlerCursor, **options
-        )
+from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
+from tasks_app.runtime.handler_db.handler_cursors import HandlerCursor
 
 
 def lend(engine: Engine) -> None:
@@ -38,14 +24,13 @@ def lend(engine: Engine) -> None:
     event.listen(engine, "connect", _template)
     event.listen(engine, "reset", _leave)
     event.listen(engine, "checkin", _hand_on)
+    event.listen(engine, "begin", _begin)
     if not engine.dialect.is_async:
         event.listen(engine, "do_connect", _connect)
-        event.listen(engine, "begin", _begin)
 
 
-def driver_of(connection: Connection | None) -> Any:
-    """Return psycopg's connection, a :data:`Driver`."""
-    assert connection is not None  # noqa: S101  SQLAlchemy's AsyncConnection may have none
+def driver_of(connection: Connection) -> Any:
+    """Return psycopg's connection, a HandlerConnection; None: it was detached."""
     return connection.connection.driver_connection
 
 
@@ -58,44 +43,27 @@ def _begin(connection: Connection) -> None:
         driver.begin()
 
 
-def _driver(dbapi_connection: Any) -> Driver:
-    return cast("Driver", getattr(dbapi_connection, "driver_connection", dbapi_connection))
+def _template(driver: HandlerConnection, _entry: ConnectionPoolEntry) -> None:
+    driver.be_template()
 
 
-def _template(dbapi_connection: Any, _entry: ConnectionPoolEntry) -> None:
-    _driver(dbapi_connection).be_template()
-
-
-def _leave(dbapi_connection: Any, _entry: Any, state: PoolResetState) -> None:
-    driver = _driver(dbapi_connection)
+def _leave(driver: HandlerConnection, _entry: Any, state: PoolResetState) -> None:
     if state.terminate_only or not state.asyncio_safe:
         return
     with suppress(psycopg.Error):  # then needs_look stays, and it is closed
-        if isinstance(driver, AsyncHandlerConnection):
-            await_(driver.break_off())
-            if driver.needs_look:
-                await_(driver.leave())
-        else:
-            driver.break_off()
-            if driver.needs_look:
-                driver.leave()
+        driver.break_off()
+        if driver.needs_look:
+            driver.leave()
 
 
-def _hand_on(dbapi_connection: Any, entry: Any) -> None:
-    if dbapi_connection is None:
+def _hand_on(driver: HandlerConnection | None, entry: Any) -> None:
+    if driver is None:
         return
     for key in [key for key in entry.info if not str(key).startswith("tasks_app")]:
         del entry.info[key]  # of one run
-    driver = _driver(dbapi_connection)
     spoiled = driver.is_spoiled or driver.needs_look or driver.ended
     if spoiled or not SHARED_SESSIONS.works:
         entry.invalidate()
         return
-    heir = driver.hand_on()
+    entry.dbapi_connection = heir = driver.hand_on()
     keep_from_fork(heir)
-    if driver is dbapi_connection:
-        entry.dbapi_connection = heir
-    else:
-        adapter = type(dbapi_connection)
-        given = (dbapi_connection.dbapi,) if hasattr(adapter, "dbapi") else ()  # SQLAlchemy 2.0
-        entry.dbapi_connection = adapter(*given, heir)

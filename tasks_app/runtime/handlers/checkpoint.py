@@ -11,7 +11,6 @@ from tasks_app.domain.errors import InvalidTaskError, LeaseLostError
 from tasks_app.domain.tasks.payload import encode_object
 from tasks_app.pool.runs.sub_status import say
 from tasks_app.pool.tasks.checkpoint import Note, keep, read
-from tasks_app.runtime.db.async_transaction import AsyncTransaction
 from tasks_app.runtime.db.transaction import Access
 from tasks_app.runtime.handlers.active_run import ActiveRun
 
@@ -121,7 +120,7 @@ class PlainPoint(_Point):
 class AsyncPoint(_Point):
     """For async handlers."""
 
-    def __init__(self, run: ActiveRun, access: AsyncTransaction) -> None:
+    def __init__(self, run: ActiveRun, access: Access) -> None:
         super().__init__(run)
         self._access = access
 
@@ -141,6 +140,4 @@ class AsyncPoint(_Point):
 
 
 def point_of(run: ActiveRun, access: Access) -> Checkpoint:
-    if isinstance(access, AsyncTransaction):
-        return AsyncPoint(run, access)
-    return PlainPoint(run, access)
+    return (AsyncPoint if access.is_async else PlainPoint)(run, access)

@@ -10,7 +10,6 @@ from tasks_app.domain.handlers.outcomes import Cancel, Snooze
 from tasks_app.domain.partition.keyset import Key, pack, unpack
 from tasks_app.pool.fragments.availability import LOOK_EVERY_S, stands_still
 from tasks_app.pool.tasks.paging import Paged
-from tasks_app.runtime.db.async_transaction import AsyncTransaction
 from tasks_app.runtime.db.transaction import Access
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class Chunks:
             Cancel: its cancellation was requested.
             ValueError: the key is not unique, or null, or a floating point number.
         """
-        if isinstance(self._access, AsyncTransaction):
+        if self._access.is_async:
             raise TypeError("In async handlers use: async for page in ctx.chunks(...)")
         after = self._opened(self._point.places())
         more = not (after is None and self._rows(self._paged.nulls()))
@@ -79,7 +78,7 @@ class Chunks:
 
     async def __aiter__(self) -> AsyncIterator[list[Any]]:
         """Do the same in an async handler."""
-        if not isinstance(self._access, AsyncTransaction):
+        if not self._access.is_async:
             raise TypeError("In plain handlers use: for page in ctx.chunks(...)")
         after = self._opened(await self._point.places())
         more = not (after is None and await self._arows(self._paged.nulls()))

@@ -19,7 +19,6 @@ from tasks_app.domain.durations import Duration
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.pool.locks.renew import release
 from tasks_app.pool.locks.wake import wake
-from tasks_app.runtime.db.async_transaction import AsyncTransaction
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.pending_writes import PendingWrite
 from tasks_app.runtime.db.transaction import Access
@@ -118,7 +117,7 @@ class HoldOfRun(Hold):
         return lock
 
     def __enter__(self) -> Lock:
-        if isinstance(self._access, AsyncTransaction):
+        if self._access.is_async:
             raise TypeError("In async handlers use: async with ctx.locks(...)")
         return super().__enter__()
 

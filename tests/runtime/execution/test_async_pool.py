@@ -21,7 +21,7 @@ from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.reaper import Reaper
 from tests.runtime.bench import EFFECT, NOW_DUE, QUEUE, Bench
 from tests.runtime.mortal import forked
-from tests.waiting import until
+from tests.waiting import eventually, until
 
 
 class Aboard:
@@ -36,10 +36,6 @@ class Aboard:
 
     def __exit__(self, *_: object) -> None:
         self.now -= 1
-
-
-async def eventually(condition: Callable[[], bool], patience_s: float = 10.0) -> None:
-    await asyncio.to_thread(until, condition, patience_s)
 
 
 class Watched(set[Any]):

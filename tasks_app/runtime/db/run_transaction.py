@@ -1,4 +1,8 @@
-"""The transaction of a plain handler, on a connection of its run's own."""
+"""The transaction of a run, on a connection of its own.
+
+A run is plain code, around handlers of both kinds. Around an async one it is a greenlet, and what
+waits for the database here waits in it.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,13 @@ from threading import Lock
 from typing import Any
 
 import psycopg
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.util import greenlet_spawn
 
+from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import State
-from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.transaction import (
     LOST,
     NESTED,
@@ -25,45 +30,59 @@ from tasks_app.runtime.db.transaction import (
 from tasks_app.runtime.handler_db.end_of_run import Permit
 from tasks_app.runtime.handler_db.end_pipeline import OutcomeRefusedError
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
-from tasks_app.runtime.handler_db.handler_driver import CLOSED
-from tasks_app.runtime.handler_db.handler_sessions import HandlerSession, RunSession
+from tasks_app.runtime.handler_db.handler_driver import CANCELLED, CLOSED
+from tasks_app.runtime.handler_db.handler_sessions import AsyncHandlerSession, HandlerSession
+from tasks_app.runtime.handler_db.handler_statements import ENDED
 from tasks_app.runtime.handler_db.late_writes import Write, write_of
 from tasks_app.runtime.handler_db.lending import driver_of
 from tasks_app.runtime.hints.hints import HINTS
 
 
-class PlainTransaction:
+class RunTransaction:
     """For a plain handler."""
 
-    def __init__(self, database: Database, fence: Fence) -> None:
-        self._database = database
+    is_async = False
+
+    def __init__(self, engine: Engine, fence: Fence) -> None:
+        self._engine = engine
         self._fence = fence
         self._taking = Lock()
         self._connection: Connection | None = None
         self._session: HandlerSession | None = None
-        self._driver: HandlerConnection | None = None
+        self._had: set[HandlerConnection] = set()
+        """The connections that it was lent."""
         self._writes: list[Write] = []
 
     @property
-    def session(self) -> HandlerSession:
+    def session(self) -> Any:
         """A session on the same connection; once closed it stays closed."""
+        return self._inner()
+
+    def _inner(self) -> HandlerSession:
         if self._session is None:
-            self._session = RunSession(self._taken())
+            self._session = HandlerSession(self._engine, self._taken, self._adopt)
         return self._session
 
     @property
     def connection(self) -> Connection:
         """The run's connection, as its session has it if there is one."""
+        return self._working()
+
+    def _working(self) -> Connection:
         return self._taken() if self._session is None else self._session.connection()
 
     def _taken(self) -> Connection:
         with self._taking:  # threads of the handler may ask at once
             if self._connection is None:
-                connection = self._database.handler_engine.connect()
-                self._driver = driver_of(connection)
-                self._driver.fence = self._fence
-                self._connection = connection
+                self._adopt(self._engine.connect())
+            assert self._connection is not None  # noqa: S101  see above
             return self._connection
+
+    def _adopt(self, connection: Connection) -> None:
+        driver = driver_of(connection)
+        driver.fence = self._fence
+        self._had.add(driver)
+        self._connection = connection
 
     def write(self, query: str, parameters: Any) -> None:
         write = write_of(query, parameters)
@@ -71,7 +90,8 @@ class PlainTransaction:
 
     @property
     def late_writes(self) -> tuple[Write, ...]:
-        return tuple(self._writes) if self._connection is None else ()
+        untouched = self._connection is None and self._session is None
+        return tuple(self._writes) if untouched else ()
 
     @property
     def active(self) -> bool:
@@ -85,7 +105,7 @@ class PlainTransaction:
         if connection.closed or connection.invalidated:
             return True
         driver = driver_of(connection)
-        return driver is None or driver.is_at_work  # none: it was detached
+        return driver is None or driver.is_at_work
 
     @property
     def ended(self) -> bool:
@@ -93,17 +113,17 @@ class PlainTransaction:
 
     @property
     def untried(self) -> bool:
-        return bool(self._drivers) and not any(driver.answered for driver in self._drivers)
+        return bool(self._had) and not any(driver.answered for driver in self._drivers)
 
     @property
     def _drivers(self) -> set[HandlerConnection]:
-        """The first one; if that was lost, also the one in its place."""
-        connection, first = self._connection, set() if self._driver is None else {self._driver}
+        """Those that it was lent; if one was lost, also the one in its place."""
+        connection = self._connection
         if connection is None or connection.closed or connection.invalidated:
-            return first
-        return first | ({driver_of(connection)} - {None})
+            return self._had
+        return self._had | ({driver_of(connection)} - {None})
 
-    def keep(self, save: Callable[[Connection], None]) -> None:
+    def keep(self, save: Callable[[Connection], None]) -> Any:
         """Commit what was done so far, ``save`` last.
 
         Raises:
@@ -121,6 +141,8 @@ class PlainTransaction:
 
         If there is a session, it is the one that commits, so that its listeners are called.
         """
+        if self.ended:
+            raise Fail(ENDED)
         connection = self._flushed()
         permit = Permit(settlement, writes=self._writes)
         try:
@@ -132,16 +154,18 @@ class PlainTransaction:
 
     def _flushed(self) -> Connection:
         if self._connection is not None and self._connection.invalidated:
+            if any(driver.cancelled for driver in self._had):  # and SQLAlchemy knows of it
+                raise RuntimeError(CANCELLED)
             raise as_sqlalchemy_raises(psycopg.OperationalError(LOST))  # the handler caught it
         if self._session is not None:
             self._session.flush()
-        connection = self.connection
+        connection = self._working()
         if connection.closed:
             raise RuntimeError(CLOSED)
         return connection
 
     def _commit(self, connection: Connection, permit: Permit) -> None:
-        driver = driver_of(connection)
+        driver = driver_of(connection)  # an async session gives it back with its commit
         if driver is None:  # it was detached
             raise RuntimeError(CLOSED)
         driver.check()
@@ -172,3 +196,57 @@ class PlainTransaction:
             give_back(session.end, session.invalidate)
         if connection is not None:
             give_back(connection.close, connection.invalidate)
+
+
+class AsyncTransaction(RunTransaction):
+    """For an async handler: what it does with it has to be awaited."""
+
+    is_async = True
+
+    def __init__(self, engine: Engine, fence: Fence) -> None:
+        super().__init__(engine, fence)
+        self._outer: AsyncHandlerSession | None = None
+
+    @property
+    def session(self) -> AsyncHandlerSession:
+        if self._outer is None:
+            self._outer = AsyncHandlerSession(self._inner())
+        return self._outer
+
+    @property
+    def connection(self) -> Connection:
+        """Refuse: it has to be awaited.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError("In async handlers use: await ctx.session.connection()")
+
+    def _taken(self) -> Connection:
+        return self._inner().connection()
+
+    @property
+    def active(self) -> bool:
+        """As of a plain one, but its session gives its connection back with each commit."""
+        inner = self._session
+        return bool(self._writes) or self.ended or (inner is not None and inner.in_transaction())
+
+    async def keep(self, save: Callable[[Connection], None]) -> None:
+        """Commit what was done so far, ``save`` last."""
+        await greenlet_spawn(super().keep, save)
+
+    def check_awaited(self) -> None:
+        """Pass if the handler awaited all that its session gave it.
+
+        Raises:
+            RuntimeError: it did not.
+        """
+        if self._outer is not None and (left := self._outer.made.end()):
+            raise RuntimeError(
+                f"A coroutine was never awaited, so it did nothing: {left}. Write await before it."
+            )
+
+    def abandon(self) -> None:
+        if self._outer is not None:
+            self._outer.made.end()
+        super().abandon()

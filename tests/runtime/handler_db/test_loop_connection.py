@@ -1,0 +1,253 @@
+"""Connections of async handlers wait in the event loop, and are plain ones in all else."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import MissingGreenlet
+from sqlalchemy.util import greenlet_spawn
+
+from tasks_app.runtime.handler_db.loop_connection import LoopConnection
+from tests.runtime.bench import EFFECT, Bench
+from tests.waiting import eventually, until
+
+pytestmark = pytest.mark.timeout(60, method="thread")
+
+INSERT = "INSERT INTO effect (task_id, note) VALUES (%s, '')"
+LOCK = "SELECT pg_advisory_xact_lock(4711)"
+WAITS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+
+
+async def driver_of(ctx: Any) -> Any:
+    return await (await ctx.session.connection()).run_sync(
+        lambda connection: connection.connection.driver_connection
+    )
+
+
+def test_while_one_waits_for_the_server_others_go_on(bench: Bench) -> None:
+    @bench.handler()
+    async def h(ctx: Any, payload: dict[str, bool]) -> None:
+        if payload["waits"]:
+            await ctx.session.execute(text(LOCK))
+        else:
+            await eventually(lambda: bench.sql(WAITS) == 1)
+        bench.runs.append(ctx.task_id)
+
+    ids = [bench.create(payload={"waits": waits}) for waits in (True, False)]
+    with bench.engine.begin() as connection:
+        connection.execute(text(LOCK))
+        thread = bench.beside(lambda: bench.execute(ids))
+        until(lambda: bench.runs == ids[1:])
+    thread.join(10)
+
+    assert bench.states(ids) == ["SUCCEEDED"] * 2
+
+
+def test_coroutines_of_a_handler_take_turns(bench: Bench) -> None:
+    @bench.handler()
+    async def h(ctx: Any) -> None:
+        driver = await driver_of(ctx)
+        await asyncio.gather(
+            *(greenlet_spawn(driver.execute, INSERT, (ctx.task_id,)) for _ in range(5))
+        )
+
+    task_id = bench.create()
+    bench.execute([task_id])
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 5)
+
+
+def test_who_is_cancelled_while_it_waits_for_its_turn_holds_up_nobody(bench: Bench) -> None:
+    @bench.handler()
+    async def h(ctx: Any) -> None:
+        driver = await driver_of(ctx)
+        assert driver.lock.acquire()
+        waits, follows = (
+            asyncio.ensure_future(greenlet_spawn(driver.execute, INSERT, (ctx.task_id,)))
+            for _ in range(2)
+        )
+        await asyncio.sleep(0)
+        assert not await greenlet_spawn(driver.lock.acquire, timeout=0)
+        waits.cancel()
+        driver.lock.release()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+        await follows
+        assert driver.lock.acquire(blocking=False)
+        driver.lock.release()
+
+    task_id = bench.create()
+    bench.execute([task_id])
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
+
+
+@pytest.mark.parametrize("through", ["session", "driver"])
+def test_a_statement_ends_with_its_handlers_cancellation(bench: Bench, through: str) -> None:
+    """Its connection is not used again."""
+
+    @bench.handler("waits", max_attempts=1)
+    async def waits(ctx: Any) -> None:
+        driver = await driver_of(ctx)
+        statement = (
+            ctx.session.execute(text(LOCK))
+            if through == "session"
+            else greenlet_spawn(driver.execute, LOCK)
+        )
+        waiting = asyncio.ensure_future(statement)
+        await eventually(lambda: bench.sql(WAITS) == 1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert driver.closed
+        await eventually(lambda: bench.sql(WAITS) == 0)
+        bench.runs.append(ctx.task_id)
+
+    @bench.handler("next")
+    async def following(ctx: Any) -> None:
+        await executed(ctx)
+
+    ids = [bench.create("waits"), bench.create("next")]
+    with bench.engine.begin() as connection:
+        connection.execute(text(LOCK))
+        bench.execute(ids, async_concurrency=1, async_connections=1)
+
+    assert bench.runs == ids[:1]
+    assert bench.states(ids) == ["FAILED", "SUCCEEDED"]
+    assert "cancelled a statement and went on" in (bench.task(ids[0]).error or "")
+
+
+def copied(driver: Any, task_id: int) -> None:
+    with driver.cursor().copy("COPY effect FROM STDIN") as copy:
+        copy.write_row((task_id, ""))
+
+
+def in_a_block(driver: Any, task_id: int) -> None:
+    with driver.transaction():
+        driver.execute(INSERT, (task_id,))
+
+
+def in_a_pipeline(driver: Any, task_id: int) -> None:
+    with driver.pipeline():
+        driver.execute(INSERT, (task_id,))
+
+
+def behind_a_notification(driver: Any, task_id: int) -> None:
+    assert not list(driver.notifies(timeout=0))
+    driver.execute(INSERT, (task_id,))
+
+
+@pytest.mark.parametrize("do", [copied, in_a_block, in_a_pipeline, behind_a_notification])
+def test_the_driver_is_a_plain_one(bench: Bench, do: Callable[[Any, int], None]) -> None:
+    def through(connection: Connection, task_id: int) -> None:
+        do(connection.connection.driver_connection, task_id)
+
+    @bench.handler(max_attempts=1)
+    async def h(ctx: Any, payload: dict[str, bool]) -> None:
+        await (await ctx.session.connection()).run_sync(through, ctx.task_id)
+        if payload["fails"]:
+            raise ValueError
+
+    ids = [bench.create(payload={"fails": fails}) for fails in (True, False)]
+    bench.execute(ids)
+
+    assert bench.states(ids) == ["FAILED", "SUCCEEDED"]
+    assert [bench.effects(task_id) for task_id in ids] == [0, 1]
+
+
+def test_rows_can_be_streamed(bench: Bench) -> None:
+    @bench.handler()
+    async def h(ctx: Any) -> int:
+        rows = await ctx.session.stream(text("SELECT generate_series(1, 3000)"))
+        return sum([row[0] async for row in rows])
+
+    task_id = bench.create()
+    bench.execute([task_id])
+
+    assert bench.task(task_id).result == 3000 * 3001 // 2
+
+
+def test_outside_of_a_greenlet_nothing_is_sent(bench: Bench) -> None:
+    @bench.handler()
+    async def h(ctx: Any) -> None:
+        driver = await driver_of(ctx)
+        with pytest.raises(MissingGreenlet):
+            driver.execute(INSERT, (ctx.task_id,))
+
+    task_id = bench.create()
+    bench.execute([task_id])
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 0)
+
+
+async def written(ctx: Any) -> None:
+    ctx.write(INSERT, (ctx.task_id,))
+
+
+async def executed(ctx: Any) -> None:
+    await ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+
+
+async def begun(ctx: Any) -> None:
+    await ctx.session.begin()
+
+
+@pytest.mark.parametrize("second", [None, written, executed, begun])
+@pytest.mark.parametrize("first", [written, executed])
+def test_what_follows_a_commit_is_another_transaction(
+    bench: Bench,
+    first: Callable[[Any], Awaitable[None]],
+    second: Callable[[Any], Awaitable[None]] | None,
+) -> None:
+    @bench.handler(max_attempts=1)
+    async def h(ctx: Any, payload: dict[str, bool]) -> None:
+        await first(ctx)
+        await ctx.commit()
+        if second is not None:
+            await second(ctx)
+        if payload["fails"]:
+            raise ValueError
+
+    ids = [bench.create(payload={"fails": fails}) for fails in (True, False)]
+    bench.execute(ids)
+
+    both = 1 + (second in {written, executed})
+    assert bench.states(ids) == ["FAILED", "SUCCEEDED"]
+    assert [bench.effects(task_id) for task_id in ids] == [1, both]
+
+
+def test_who_is_cancelled_while_it_connects_leaves_no_connection(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, may_go_on = threading.Event(), threading.Event()
+    made: list[LoopConnection] = []
+    connect = LoopConnection.connect
+
+    def slow(*arguments: Any, **options: Any) -> LoopConnection:
+        asked.set()
+        may_go_on.wait(10)
+        made.append(connect(*arguments, **options))
+        return made[0]
+
+    @bench.handler(max_attempts=1)
+    async def h(ctx: Any) -> None:
+        connects = asyncio.ensure_future(ctx.session.connection())
+        await eventually(asked.is_set)
+        connects.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await connects
+        may_go_on.set()
+        await eventually(lambda: made and made[0].closed)
+        monkeypatch.undo()
+        await executed(ctx)
+
+    monkeypatch.setattr(LoopConnection, "connect", slow)
+    task_id = bench.create()
+    bench.execute([task_id])
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
