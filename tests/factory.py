@@ -6,6 +6,9 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
+import psycopg
+from psycopg import errors
+from psycopg.pq import ExecStatus
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.creation.new_task import NewTask, validate
@@ -15,6 +18,7 @@ from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.claim_sql import Claimer
+from tasks_app.pool.runs.settle_success import is_fence_lost, last_word
 from tasks_app.pool.tasks.create import create_one
 
 LEASE = timedelta(seconds=30)
@@ -90,6 +94,19 @@ def ending(task: ClaimedTask, event: Event = Event.SUCCEED, **changes: Any) -> S
     """What is to become of a run, with its counters as they are unless the test says otherwise."""
     settlement = Settlement(task.fence, event, task.failures, task.retry_level)
     return settlement._replace(**changes)
+
+
+def succeed(connection: Connection, settlement: Settlement) -> bool:
+    """Say the last word of a run in the transaction that is open; False: the fence is lost."""
+    word, driver = last_word(settlement), connection.connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+    answer = driver.pgconn.exec_params(word.sql, word.values, word.types)
+    if answer.status != ExecStatus.FATAL_ERROR:
+        return True
+    error = errors.error_from_result(answer)
+    if is_fence_lost(error):
+        return False
+    raise error
 
 
 def row_of(connection: Connection, task_id: int, table: str = "task_pending") -> Any:

@@ -51,10 +51,7 @@ KINDS: tuple[Kind, ...] = (
         "F04", "killed before settle and COMMIT",
         f"effect.before=kill@{RARELY}", "late.before=kill@0.1",
     ),
-    _inside(
-        "F04", "killed with the COMMIT on its way",
-        f"effect.sent=kill@{RARELY}", "late.sent=kill@0.1",
-    ),
+    _inside("F04", "killed with the COMMIT on its way", f"end.sent=kill@{RARELY}"),
     _inside(
         "F05", "killed after the COMMIT",
         f"effect.committed=kill@{RARELY}", "late.committed=kill@0.1",
@@ -71,18 +68,12 @@ KINDS: tuple[Kind, ...] = (
     _inside("F42", "raises as it scans", "dispatch.entered=raise@0.2", "sweep.before=raise@0.5"),
     _inside("F02", "stalls after the claim, beyond its lease", f"claim.committed=sleep:4@{OFTEN}"),
     _inside("F09", "stopped after the claim", f"claim.committed=stop@{OFTEN}"),
-    _inside(
-        "F09", "stopped with the COMMIT on its way",
-        f"effect.sent=stop@{RARELY}", "late.sent=stop@0.1",
-    ),
+    _inside("F09", "stopped with the COMMIT on its way", f"end.sent=stop@{RARELY}"),
     _inside("F10", "holds the interpreter beyond its lease", "handler.before=hog:4@0.01"),
     _inside("F10", "renews too late", "renew.before=sleep:4@0.2"),
     _inside("F11", "cut off as it claims", f"claim.before=cut@{OFTEN}"),
     _inside("F11", "cut off in the handler", f"handler.returned=cut@{RARELY}"),
-    _inside(
-        "F11", "cut off with the COMMIT on its way",
-        f"effect.sent=cut@{RARELY}", "late.sent=cut@0.1",
-    ),
+    _inside("F11", "cut off with the COMMIT on its way", f"end.sent=cut@{RARELY}"),
     _inside("F11", "cut off as it renews", "renew.before=cut@0.3"),
     _inside("F37", "a scanner dies before its COMMIT", "dispatch.entered=kill@0.2"),
     _inside("F37", "a scanner dies before it publishes", "dispatch.before=kill@0.2"),
@@ -150,8 +141,8 @@ KINDS: tuple[Kind, ...] = (
 )  # fmt: skip
 
 OF_A_POOLER: tuple[Kind, ...] = (
-    _inside("F04", "killed with the COMMIT on its way, pooled", f"effect.sent=kill@{RARELY}"),
-    _inside("F11", "cut off with the COMMIT on its way, pooled", f"effect.sent=cut@{RARELY}"),
+    _inside("F04", "killed with the COMMIT on its way, pooled", f"end.sent=kill@{RARELY}"),
+    _inside("F11", "cut off with the COMMIT on its way, pooled", f"end.sent=cut@{RARELY}"),
     _around("F11", outages.cut_pooler),
     _around("F12", outages.hush_pooler),
     _around("F22", outages.restart_pooler),

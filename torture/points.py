@@ -13,9 +13,9 @@ from typing import Any
 AFTER = {
     *("create.inserted", "create.committed", "hint.sent", "dispatch.entered", "dispatch.published"),
     *("claim.committed", "handler.returned", "settle.committed"),
-    *("effect.sent", "effect.committed", "renew.committed", "beat.committed", "release.committed"),
+    *("end.sent", "effect.committed", "renew.committed", "beat.committed", "release.committed"),
     *("finish.committed", "reap.committed", "rescue.committed", "sweep.done", "lead.taken"),
-    *("late.sent", "late.committed"),
+    "late.committed",
     *("fire.entered", "fire.committed", "chunk.told", "chunk.committed", "step.entered"),
 }
 """Reached when what is called has returned; the others before it is called."""
@@ -37,10 +37,9 @@ PLACES: dict[str, str] = {
     "settle.before": "tasks_app.runtime.execution.settler:settle_group",
     "settle.committed": "tasks_app.runtime.execution.settler:settle_group",
     "effect.before": "tasks_app.runtime.db.run_transaction:RunTransaction._commit",
-    "effect.sent": "tasks_app.runtime.handler_db.end_of_run:EndOfRun._send",
+    "end.sent": "tasks_app.runtime.handler_db.ends:EndsRuns._send_all",
     "effect.committed": "tasks_app.runtime.db.run_transaction:RunTransaction.conclude",
     "late.before": "tasks_app.runtime.execution.late_commits:LateCommits._commit_each",
-    "late.sent": "tasks_app.runtime.handler_db.end_of_run:EndOfRun._send_each",
     "late.committed": "tasks_app.runtime.execution.late_commits:LateCommits._commit_each",
     "renew.before": "tasks_app.runtime.worker.lease_renewer:renew",
     "renew.committed": "tasks_app.runtime.worker.lease_renewer:LeaseRenewer.renew",

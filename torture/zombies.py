@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from uuid import uuid4
 
+from psycopg.pq import DiagnosticField
 from sqlalchemy import Connection, Engine, create_engine, text
 
 from tasks_app import create_task
@@ -29,7 +30,7 @@ from tasks_app.pool.runs.release import release
 from tasks_app.pool.runs.renew import renew
 from tasks_app.pool.runs.rescue import rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one
-from tasks_app.pool.runs.settle_success import succeed
+from tasks_app.pool.runs.settle_success import last_word
 from tasks_app.pool.schema import migrate
 from tasks_app.pool.tasks.edit_payload import amend
 
@@ -51,8 +52,9 @@ def _one(connection: Connection, task: ClaimedTask) -> bool:
 
 
 def _effect(connection: Connection, task: ClaimedTask) -> bool:
-    driver = connection.connection.driver_connection
-    return succeed(driver, succeeded(task, None, 1))  # type: ignore[arg-type]
+    word, driver = last_word(succeeded(task, None, 1)), connection.connection.driver_connection
+    answer = driver.pgconn.exec_params(word.sql, word.values, word.types)  # type: ignore[union-attr]
+    return bool(answer.error_field(DiagnosticField.SQLSTATE) != b"TA002")
 
 
 def _renew(connection: Connection, task: ClaimedTask) -> bool:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from tasks_app.pool.connection.session_state import FIRE_AND_RESET
 from tasks_app.runtime.handler_db.handler_statements import ends_transaction, stays_in_session
 
 COMMITS_LATER = (
     "The transaction of a handler commits together with the task's outcome, when the handler has "
     "returned. Use ctx.commit() for what is to stand whatever becomes of the rest."
 )
-RESET = FIRE_AND_RESET
-"""Before the settle, which would meet a search_path or a role that the handler has set."""
 _KEEPS = re.compile(
     r"\A\s*(set\s+(?!constraints|transaction)|listen\b|prepare\b|declare\b.*\bwith\s+hold\b"
     r"|create\s+((global|local)\s+)?temp)|\b(set_config|pg_(try_)?advisory_lock\w*)\s*\(",

@@ -25,15 +25,14 @@ from tasks_app.django.connection_reset import (
     run_hooks,
 )
 from tasks_app.django.errors import judged
-from tasks_app.django.statements import RESET, keeps_something, refuse_an_end
-from tasks_app.domain.coordination.groups import Called
+from tasks_app.django.statements import keeps_something, refuse_an_end
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection.psycopg_connection import on_psycopg
-from tasks_app.pool.runs.settle_success import succeed
 from tasks_app.runtime.db.transaction import Transaction, of_commit
 from tasks_app.runtime.fork_safety import keep_from_fork
+from tasks_app.runtime.handler_db.ends import OutcomeRefusedError, RunEnd, end_on
 from tasks_app.runtime.handler_db.late_writes import Write, write_of
 from tasks_app.runtime.hints.hints import HINTS
 
@@ -172,18 +171,22 @@ class DjangoTransaction:
         if not self._is_used:
             self._pass_writes_on()
             return self._plain.conclude(settlement)
-        db, called = self._usable(OPEN), list[Called]()
+        db, ending = self._usable(OPEN), RunEnd(settlement)
         try:
             self._carry_out_writes(db)
-            if self._keeps:
-                db.connection.execute(RESET)
-            if not succeed(db.connection, settlement, called):
-                self.abandon()
-                return None
         except psycopg.Error as error:
             raise judged(error) from error
-        hooks = self._commit(db)
-        HINTS.called(called)
+        hooks, db.run_on_commit = db.run_on_commit, []
+        try:
+            with db.wrap_database_errors:  # as Django's COMMIT would raise them
+                end_on(db.connection, ending, resets=self._keeps)
+        except OutcomeRefusedError:
+            self.abandon()
+            return None
+        except (DjangoError, psycopg.Error) as error:
+            raise of_commit(judged(error)) from error
+        self._commit(db)
+        HINTS.called(ending.called)
         run_hooks(hooks)
         return State.SUCCEEDED
 

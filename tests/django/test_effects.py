@@ -367,6 +367,7 @@ def test_a_time_limit_within_a_nested_block_leaves_no_trace(site: Bench) -> None
     assert outcome(site, following) == (1, "SUCCEEDED")
 
 
+@pytest.mark.usefixtures("cold_connections")
 @pytest.mark.parametrize(
     "statement",
     [

@@ -16,10 +16,8 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from tasks_app.domain.tasks.run import Settlement
 from tasks_app.pool.runs.settle_success import last_word
-from tasks_app.runtime.handler_db.end_of_run import EndOfRun, Permit
-from tasks_app.runtime.handler_db.end_pipeline import RunEnd, Steps
+from tasks_app.runtime.handler_db.ends import EndsRuns, RunEnd, Steps
 from tests.runtime.bench import Bench
 from tests.runtime.labour import Labour
 from tests.waiting import until
@@ -94,24 +92,24 @@ class Refusals:
 def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Refusals]:
     """Lay the layer below every psycopg connection of this process."""
     faults = Refusals()
-    execute, end, end_each = psycopg.Cursor.execute, EndOfRun.end, EndOfRun.end_each
+    execute, end, end_each = psycopg.Cursor.execute, EndsRuns.end, EndsRuns.end_each
 
     def judged(cursor: Any, query: Any, *args: Any, **options: Any) -> Any:
         faults.judge(cursor.connection, query)
         return execute(cursor, query, *args, **options)
 
-    def judged_end(connection: Any, settlement: Settlement, permit: Permit) -> Steps[None]:
-        faults.judge(connection, last_word(settlement).sql)  # sent prepared, past every cursor
-        yield from end(connection, settlement, permit)
+    def judged_end(connection: Any, ending: RunEnd) -> Steps[None]:
+        faults.judge(connection, last_word(ending.settlement).sql)  # sent prepared, past cursors
+        yield from end(connection, ending)
 
     def judged_ends(connection: Any, ends: Sequence[RunEnd]) -> Steps[list[Exception | None]]:
         for each in ends:
-            faults.judge(connection, each.last.sql)
+            faults.judge(connection, last_word(each.settlement).sql)
         return (yield from end_each(connection, ends))
 
     monkeypatch.setattr(psycopg.Cursor, "execute", judged)
-    monkeypatch.setattr(EndOfRun, "end_each", judged_ends)
-    monkeypatch.setattr(EndOfRun, "end", judged_end)
+    monkeypatch.setattr(EndsRuns, "end_each", judged_ends)
+    monkeypatch.setattr(EndsRuns, "end", judged_end)
     yield faults
     faults.end()
 

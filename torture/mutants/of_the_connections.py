@@ -55,7 +55,7 @@ CONNECTIONS = (
         "a session looks when it is made",
         "A session's connection is looked at again when it is used.",
         "tasks_app/runtime/handler_db/handler_sessions.py",
-        "        look_again(self._works_on)\n",
+        "        look_again(connection)\n",
         "",
         f"{IDLE}test_a_session_asks_again_when_it_is_used_at_last",
     ),

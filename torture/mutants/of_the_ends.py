@@ -5,8 +5,8 @@ from __future__ import annotations
 from torture.mutants.change import mutant
 
 CONNECTIONS = "tasks_app/runtime/handler_db/handler_connections.py"
-END = "tasks_app/runtime/handler_db/end_of_run.py"
-PIPELINE = "tasks_app/runtime/handler_db/end_pipeline.py"
+END = "tasks_app/runtime/handler_db/ends.py"
+DRIVER = "tasks_app/runtime/handler_db/handler_driver.py"
 TOGETHER = "tasks_app/runtime/execution/late_commits.py"
 SHARED = "tests/runtime/execution/test_late_commits.py::"
 RUNNER = "tasks_app/runtime/execution/runner.py"
@@ -24,10 +24,9 @@ ENDS_OF_RUNS = (
         "effect and outcome in two transactions",
         "What a handler writes commits with its outcome, or not at all.",
         CONNECTIONS,
-        "            with self.lock:\n"
-        "                self.wait(self.end(permit.settlement, permit))\n",
+        "            with self.lock:\n                self.wait(self.end(permit))\n",
         "            super().commit()\n            with self.lock:\n"
-        "                self.wait(self.end(permit.settlement, permit))\n",
+        "                self.wait(self.end(permit))\n",
         f"{EFFECTS}TestWithoutASession::test_effect_outcome_and_move_are_one_transaction_each",
         f"{EFFECTS}TestWithoutASession::test_nothing_commits_when_the_lease_was_lost_meanwhile",
     ),
@@ -54,8 +53,8 @@ ENDS_OF_RUNS = (
     mutant(
         "any statement of an end finds a lost fence",
         "A claim is lost where the settle fails, and not what comes before it.",
-        PIPELINE,
-        "        if is_last and is_fence_lost(error):",
+        END,
+        "        if name == one.last.name and is_fence_lost(error):",
         "        if is_fence_lost(error):",
         f"{ENDS}the_same_error_of_a_trigger_is_its_handlers_failure_and_no_lost_lease",
     ),
@@ -79,7 +78,7 @@ ENDS_OF_RUNS = (
     mutant(
         "what a rollback dropped counts as prepared",
         "psycopg drops what is prepared after a ROLLBACK, ours too.",
-        PIPELINE,
+        END,
         "        if name is None:\n            self.names.clear()\n",
         "",
         f"{ENDS}a_rollback_takes_what_is_prepared_and_the_next_run_does_not_miss_it",
@@ -136,7 +135,7 @@ ENDS_OF_RUNS = (
     mutant(
         "late writes are sent behind the outcome's fence alone",
         "What is written late is judged with the run, and commits with its outcome.",
-        PIPELINE,
+        END,
         "            names += self._send_write(write, is_known=write.name in known)\n",
         "",
         f"{LATE}writes_and_outcome_are_one_commit[row]",
@@ -145,25 +144,25 @@ ENDS_OF_RUNS = (
         "a run may leave a temporary table to those behind it",
         "What a run leaves in its session is never met by the next.",
         END,
-        "begins=True, shares=True",
-        "begins=True",
+        "        before += [_SHARES] * shares\n",
+        "",
         f"{LATE}nothing_of_a_run_stays_for_the_next[CREATE TEMPORARY TABLE effect"
         " (task_id bigint, note text)]",
     ),
     mutant(
         "nothing flushes the log behind a pipeline",
         "Nobody hears of a success before it is durable.",
-        PIPELINE,
-        "    FLUSHES: FLUSH,\n",
-        '    FLUSHES: b"SELECT 1",\n',
+        END,
+        "    _FLUSHES: FLUSH,\n",
+        '    _FLUSHES: b"SELECT 1",\n',
         "tests/runtime/test_late_writes.py::TestTheLog::test_who_is_told_is_on_disk",
     ),
     mutant(
         "where the last one fails nothing flushes the log",
         "Nobody hears of a success before it is durable.",
         END,
-        "            if pgconn.transaction_status == TransactionStatus.INERROR:",
-        "            if False:",
+        "        if self.pgconn.transaction_status == TransactionStatus.INERROR:",
+        "        if False:",
         "tests/runtime/test_late_writes.py::TestTheLog::test_one_flush_is_behind_all[4]",
     ),
     mutant(
@@ -187,7 +186,7 @@ ENDS_OF_RUNS = (
     mutant(
         "a session without what was prepared in it is used again",
         "One late write that fails lets its own run fail, and no other.",
-        PIPELINE,
+        END,
         "        if isinstance(error, _OF_WHAT_IS_PREPARED):",
         "        if False:",
         "tests/runtime/test_late_writes.py::TestOneThatFails::"
@@ -229,15 +228,15 @@ ENDS_OF_RUNS = (
         "a COMMIT that fails hides those behind it",
         "A success is counted once it has committed.",
         END,
-        "                ended.append(self.failure_of_one(end, sent, names, answers))\n",
-        "                one = self.failure_of_one(end, sent, names, answers)\n"
-        "                ended.append(NotTriedError() if any(ended) else one)\n",
+        "                ended.append(self._failure(one, names, answers))\n",
+        "                why = self._failure(one, names, answers)\n"
+        "                ended.append(NotTriedError() if any(ended) else why)\n",
         f"{SHARED}test_a_commit_that_fails_loses_no_success_behind_it",
     ),
     mutant(
         "any text of a handler is sent together with a COMMIT",
         "What no server has called a write is sent alone, and judged by its command tag.",
-        END,
+        DRIVER,
         "all(write.query in PROVEN for write in writes)",
         "True",
         f"{LATE}an_end_of_the_transaction_that_its_text_hides_is_found_out[row]",

@@ -53,7 +53,7 @@ POOL = (
         "the success of one, without its fence",
         "Effects commit only while the claim is ours.",
         SUCCEED,
-        "AND p.lease_token = %(token)s AND",
+        "AND p.lease_token = $3 AND",
         "AND (p.lease_token = %(token)s OR true) AND",
         f"{EFFECTS}TestWithoutASession::test_nothing_commits_when_the_lease_was_lost_meanwhile",
         "tests/runtime/test_history.py::test_who_lost_his_claim_deletes_nothing",

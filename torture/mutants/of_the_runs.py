@@ -6,8 +6,7 @@ from torture.mutants.change import Change, mutant
 
 CONNECTIONS = "tasks_app/runtime/handler_db/handler_connections.py"
 DRIVER = "tasks_app/runtime/handler_db/handler_driver.py"
-END = "tasks_app/runtime/handler_db/end_of_run.py"
-PIPELINE = "tasks_app/runtime/handler_db/end_pipeline.py"
+END = "tasks_app/runtime/handler_db/ends.py"
 SESSION = "tasks_app/pool/connection/session_state.py"
 ODD = "tests/runtime/handler_db/test_handler_connections.py::test_"
 MEETS = f"{ODD}what_a_run_sets_or_leaves_the_next_does_not_meet"
@@ -18,16 +17,17 @@ RUNS = (
     mutant(
         "settings are taken back behind the settle",
         "The settle meets no role and no search_path of a handler.",
-        PIPELINE,
-        "        for name in before:\n            if keeps:\n",
-        "        self._send_last(end.last)\n        for name in before:\n            if keeps:\n",
+        END,
+        "        for name in before:\n            self._send_ours(name)\n",
+        "",
         f"{MEETS}[False-session-role]",
         f"{MEETS}[False-driver-path]",
         also=(
             Change(
-                PIPELINE,
-                "        self._send_last(end.last)\n        self.send(_COMMIT)\n",
-                "        self.send(_COMMIT)\n",
+                END,
+                "        self._send_ours(_COMMIT)\n",
+                "        for name in before:\n            self._send_ours(name)\n"
+                "        self._send_ours(_COMMIT)\n",
             ),
         ),
     ),
@@ -42,7 +42,7 @@ RUNS = (
     mutant(
         "nothing is taken back at an end",
         "A run meets no setting of the one before it.",
-        PIPELINE,
+        END,
         ' | {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}',
         "",
         f"{MEETS}[False-session-function]",
@@ -51,10 +51,10 @@ RUNS = (
     mutant(
         "settings are taken back before deferred triggers",
         "A deferred trigger sees what its run has set.",
-        PIPELINE,
-        '_BEFORE = {b"tasks_app fires": FIRE} | '
+        END,
+        '_RESETS = {b"tasks_app fires": FIRE} | '
         '{b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}',
-        '_BEFORE = {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)} | '
+        '_RESETS = {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)} | '
         '{b"tasks_app fires": FIRE}',
         f"{ODD}a_deferred_trigger_still_sees_what_its_run_has_set[sync-False]",
     ),
@@ -70,7 +70,7 @@ RUNS = (
     mutant(
         "what stays in a session stays",
         "A session in which a run left something is closed.",
-        PIPELINE,
+        END,
         "            self.is_spoiled = True\n        self.needs_look",
         "            pass\n        self.needs_look",
         f"{MEETS}[False-session-temp]",
@@ -143,9 +143,9 @@ RUNS = (
     mutant(
         "anybody may commit",
         "COMMIT is the executor's.",
-        END,
+        DRIVER,
         "            self.refused = True\n            raise RuntimeError(COMMITS_LATER)\n",
-        "            return Permit()\n",
+        "            return RunEnd()\n",
         f"{EFFECTS}TestNobodyElseCommits::test_connection_commit",
         f"{EFFECTS}TestNobodyElseCommits::test_connection_commit_in_an_async_handler",
     ),

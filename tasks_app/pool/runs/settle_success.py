@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import json
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psycopg
 
 from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.connection.psycopg_io import do
-from tasks_app.pool.connection.steps import Statement
 from tasks_app.pool.fragments.move_rows import attempts_of
 from tasks_app.pool.fragments.transition_log import LOG, lines_of_successes
 from tasks_app.pool.groups.count import LOCKED, counting, locking
@@ -25,14 +23,14 @@ _KEPT = ", ".join(CARRIED)
 _NOW = "statement_timestamp()"
 _LOST = "TA002"
 """The SQLSTATE that ``task_fence_lost`` raises."""
-_SAID = "nullif(coalesce(%(said)s, sub_status), '')"
+_SAID = "nullif(coalesce($6, sub_status), '')"
 """The sub-status: the run's last word on it, or else what stood before."""
-_OWN = f"{locking(f'SELECT p.batch_id FROM {PENDING} p WHERE p.id = %(id)s')}, "
+_OWN = f"{locking(f'SELECT p.batch_id FROM {PENDING} p WHERE p.id = $1')}, "
 _COUNT = f", {counting('gone', succeeds='true', now=_NOW)}"
 _CALLED = """(SELECT jsonb_build_array(c.id, c.queue, c.wait_s)::text
         FROM called c WHERE c.wait_s IS NOT NULL)"""
 """As text, since the owner of a connection decides how it reads JSON."""
-_LOST_ELSE = f"CASE WHEN gone.id IS NULL THEN {FENCE_LOST}(%(id)s) IS NULL ELSE true END"
+_LOST_ELSE = f"CASE WHEN gone.id IS NULL THEN {FENCE_LOST}($1) IS NULL ELSE true END"
 
 
 def _statement(*, keeps: bool = True, counts: bool = False, tried: bool = False, logs: bool) -> str:
@@ -47,12 +45,12 @@ def _statement(*, keeps: bool = True, counts: bool = False, tried: bool = False,
     values = ", ".join(_SAID if name == "sub_status" else name for name in CARRIED)
     enter = f"""
     INSERT INTO {COMPLETED} ({_KEPT}, state, result, run_ms, finished_at)
-    SELECT {values}, '{State.SUCCEEDED}', %(result)s::jsonb, %(run_ms)s::integer, {_NOW}"""
+    SELECT {values}, '{State.SUCCEEDED}', $4::jsonb, $5::integer, {_NOW}"""
     return f"""
     WITH {_OWN if counts else ""}gone AS (
         DELETE FROM {PENDING} p
-        WHERE p.id = %(id)s AND {admits(Event.SUCCEED)} AND p.attempt = %(attempt)s
-          AND p.lease_token = %(token)s AND {LOCKED if counts else "p.batch_id IS NULL"}
+        WHERE p.id = $1 AND {admits(Event.SUCCEED)} AND p.attempt = $2
+          AND p.lease_token = $3 AND {LOCKED if counts else "p.batch_id IS NULL"}
         RETURNING {"p.*" if keeps else "p.id, p.attempt, p.owner, p.started_at"}){
         attempts_of("gone") if tried else ""
     }{_COUNT if counts else ""}{lines_of_successes("gone", _NOW) if logs else ""}
@@ -72,8 +70,8 @@ _OWN_ROW = f"""
     SELECT FROM {PENDING} p WHERE p.id = $1 AND p.attempt = $2 AND p.lease_token = $3
     FOR NO KEY UPDATE
 """.encode()
-_TYPES = {"id": 20, "attempt": 23, "token": 2950, "result": 3802, "run_ms": 23, "said": 25}
-"""Those of the values, as pg_type knows them."""
+_TYPES = [20, 23, 2950, 3802, 23, 25]
+"""Of task, attempt, token, result, run_ms and sub-status, as pg_type knows them."""
 
 
 class LastWord(NamedTuple):
@@ -88,25 +86,14 @@ class LastWord(NamedTuple):
     values: list[bytes | None]
 
 
-def _numbered(statement: str) -> bytes:
-    for number, name in enumerate(_TYPES, 1):
-        statement = statement.replace(f"%({name})s", f"${number}")
-    return statement.encode()
-
-
-STATEMENTS = {
-    (way, logs): _statement(**parts, logs=logs)
-    for (way, parts), logs in product(_WAYS.items(), (False, True))
-}
-"""By what they do, and whether they log."""
 _WORDS = {
     (way, logs): (
         f"tasks_app succeeds{way}{', logs' * logs}".encode(),
-        _numbered(sql),
-        list(_TYPES.values()),
+        _statement(**parts, logs=logs).encode(),
     )
-    for (way, logs), sql in STATEMENTS.items()
+    for (way, parts), logs in product(_WAYS.items(), (False, True))
 }
+"""Names and texts, by what they do and whether they log."""
 
 
 def _way(settlement: Settlement) -> str:
@@ -133,7 +120,7 @@ def last_word(settlement: Settlement) -> LastWord:
         None if settlement.run_ms is None else b"%d" % settlement.run_ms,
         None if said is None else said.encode(),
     ]
-    return LastWord(*_WORDS[_way(settlement), LOG.has_successes], values)
+    return LastWord(*_WORDS[_way(settlement), LOG.has_successes], _TYPES, values)
 
 
 def is_fence_lost(error: psycopg.Error) -> bool:
@@ -157,27 +144,4 @@ def own_row(fence: Fence) -> LastWord:
         b"%d" % fence.attempt,
         fence.token.hex.encode(),
     ]
-    return LastWord(b"", _OWN_ROW, [20, 23, 2950], values)
-
-
-def succeed(
-    connection: psycopg.Connection[Any], settlement: Settlement, called: list[Called] | None = None
-) -> bool:
-    """Say the last word on any connection; False: the fence is lost, and the transaction failed.
-
-    A callback that was inserted is added to ``called``.
-    """
-    (task_id, attempt, token), result = settlement.fence, settlement.result
-    values = {"id": task_id, "attempt": attempt, "token": token}
-    values |= {"result": result, "run_ms": settlement.run_ms, "said": settlement.sub_status}
-    way = _way(settlement)
-    statement = Statement(STATEMENTS[way, LOG.has_successes], values, yields=way != "")
-    try:
-        rows = do(connection, statement)
-    except psycopg.Error as error:
-        if is_fence_lost(error):
-            return False
-        raise
-    if called is not None and rows:
-        called += called_by(rows[0][0])
-    return True
+    return LastWord(b"", _OWN_ROW, _TYPES[:3], values)

@@ -27,8 +27,7 @@ from tasks_app.runtime.db.transaction import (
     of_commit,
     uncommitted,
 )
-from tasks_app.runtime.handler_db.end_of_run import Permit
-from tasks_app.runtime.handler_db.end_pipeline import OutcomeRefusedError
+from tasks_app.runtime.handler_db.ends import OutcomeRefusedError, RunEnd
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.handler_driver import CANCELLED, CLOSED
 from tasks_app.runtime.handler_db.handler_sessions import AsyncHandlerSession, HandlerSession
@@ -134,7 +133,7 @@ class RunTransaction:
             raise RuntimeError(NESTED)
         carry_out(connection, self._writes)
         save(connection)
-        self._commit(connection, Permit())
+        self._commit(connection, RunEnd())
 
     def conclude(self, settlement: Settlement) -> State | None:
         """Flush what the handler left, settle and commit on the same connection.
@@ -144,7 +143,7 @@ class RunTransaction:
         if self.ended:
             raise Fail(ENDED)
         connection = self._flushed()
-        permit = Permit(settlement, writes=self._writes)
+        permit = RunEnd(settlement, self._writes)
         try:
             self._commit(connection, permit)
         except OutcomeRefusedError:
@@ -164,7 +163,7 @@ class RunTransaction:
             raise RuntimeError(CLOSED)
         return connection
 
-    def _commit(self, connection: Connection, permit: Permit) -> None:
+    def _commit(self, connection: Connection, permit: RunEnd) -> None:
         driver = driver_of(connection)  # an async session gives it back with its commit
         if driver is None:  # it was detached
             raise RuntimeError(CLOSED)

@@ -18,14 +18,13 @@ from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.runs.settle_success import last_word
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import is_crowded
 from tasks_app.runtime.db.transaction import give_back
 from tasks_app.runtime.execution.notices import count_settled, notices_of, tell_lost
 from tasks_app.runtime.handler_db.deadline import in_time
 from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, SHARED_SESSIONS
-from tasks_app.runtime.handler_db.end_pipeline import NotTriedError, OutcomeRefusedError, RunEnd
+from tasks_app.runtime.handler_db.ends import NotTriedError, OutcomeRefusedError, RunEnd
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.late_writes import PROVEN, Write
 from tasks_app.runtime.handler_db.lending import driver_of
@@ -122,7 +121,7 @@ class LateCommits:
     ) -> list[Exception | None] | None:
         """Return why each did not commit, None for those that did; or None: nothing is known."""
         called: list[Called] = []
-        ends = [RunEnd(last_word(s), [Write(*w) for w in s.writes], called) for s in settlements]
+        ends = [RunEnd(s, [Write(*w) for w in s.writes], called) for s in settlements]
         steps = in_time(driver.end_each(ends), self._patience_s)
         try:
             with driver.lock:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from psycopg import errors
 
-from tasks_app.runtime.handler_db.end_pipeline import Steps
+from tasks_app.runtime.handler_db.ends import Steps
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """Private names of psycopg and SQLAlchemy that we use; each is checked before it is used.
 
-A run's connection overrides what psycopg calls (``end_of_run``, ``handler_driver``,
+A run's connection overrides what psycopg calls (``ends``, ``handler_driver``,
 ``handler_connections``), and is one of many objects that share a session (``lending``). If psycopg
 differs from what we know, each run gets a session of its own, in which nothing stays prepared:
 slower, and as safe.

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from tasks_app.runtime.handler_db.end_of_run import Permit
-from tasks_app.runtime.handler_db.end_pipeline import OutcomeRefusedError, Steps
+from tasks_app.runtime.handler_db.ends import OutcomeRefusedError, RunEnd, Steps
 from tasks_app.runtime.handler_db.handler_driver import UNFINISHED, RunDriver
 from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
 
@@ -58,7 +57,7 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
         permit = self.take_permit()
         self.as_executor(lambda: self._commit(permit))
 
-    def _commit(self, permit: Permit) -> None:
+    def _commit(self, permit: RunEnd) -> None:
         try:
             if permit.settlement is None:
                 super().commit()
@@ -68,7 +67,7 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
                     write.send(self.cursor())
                 permit.writes, self.sent_unproven = (), True
             with self.lock:
-                self.wait(self.end(permit.settlement, permit))
+                self.wait(self.end(permit))
         except (psycopg.Error, OutcomeRefusedError):
             if self.pgconn.transaction_status in _OPEN:
                 super().rollback()

@@ -1,6 +1,6 @@
 """What a handler's psycopg connection does beside psycopg's own.
 
-COMMIT is the executor's (``end_of_run``). libpq's transaction status shows when a transaction was
+COMMIT is the executor's (``ends``). libpq's transaction status shows when a transaction was
 ended in another way.
 """
 
@@ -22,9 +22,8 @@ from psycopg.sql import Composable
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.pool.runs.settle_success import own_row
-from tasks_app.runtime.handler_db.driver_internals import generators
-from tasks_app.runtime.handler_db.end_of_run import EndOfRun
-from tasks_app.runtime.handler_db.end_pipeline import BEGIN_TEXT, EndPipeline, Steps
+from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, generators
+from tasks_app.runtime.handler_db.ends import BEGIN_TEXT, EndsRuns, RunEnd, Steps
 from tasks_app.runtime.handler_db.handler_statements import (
     COMMITS_LATER,
     ENDED,
@@ -33,6 +32,7 @@ from tasks_app.runtime.handler_db.handler_statements import (
     ends_transaction,
     stays_in_session,
 )
+from tasks_app.runtime.handler_db.late_writes import PROVEN, Write
 
 OVER = "The task is over; what it left running has no connection any more."
 UNFINISHED = (
@@ -63,9 +63,13 @@ def _another(value: Any) -> Any:
     return AdaptersMap(value) if isinstance(value, AdaptersMap) else copy.copy(value)
 
 
-class RunDriver(EndOfRun):
+class RunDriver(EndsRuns):
     """Keeps a run's transaction to the executor's end."""
 
+    permit: RunEnd | None = None
+    """What the next COMMIT may take along; None: it is a handler's, and refused."""
+    refused = False
+    """Whether the handler tried to COMMIT: SQLAlchemy rolls back after that."""
     fence: Fence | None = None
     """Of its run."""
     ended = False
@@ -93,7 +97,7 @@ class RunDriver(EndOfRun):
     def be_template(self: Any) -> None:
         """Remember the state of a new connection; prepared statements stay with the session."""
         self.names = set()
-        ours = {*vars(RunDriver), *vars(EndOfRun), *vars(EndPipeline)}
+        ours = {*vars(RunDriver), *vars(EndsRuns)}
         for name in ours & {*vars(self)}:
             delattr(self, name)  # left from SQLAlchemy's first look at the server
         kinds = (list, deque, AdaptersMap)
@@ -122,6 +126,22 @@ class RunDriver(EndOfRun):
         if self.has_ended() or self.refused:
             return True
         return self.needs_look and self.pgconn.transaction_status != _IDLE
+
+    def take_permit(self) -> RunEnd:
+        """Return the permit of the COMMIT that is asked for, and use it up.
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        permit, self.permit = self.permit, None
+        if permit is None:
+            self.refused = True
+            raise RuntimeError(COMMITS_LATER)
+        return permit
+
+    def takes_along(self, writes: Sequence[Write]) -> bool:
+        """Whether these may be sent together with the COMMIT."""
+        return LATE_WRITES.works and all(write.query in PROVEN for write in writes)
 
     def check(self: Any) -> None:
         """Pass if the run may commit.
@@ -251,3 +271,15 @@ class RunDriver(EndOfRun):
             (result,) = yield from generators.execute(self.pgconn)
             if result.get_value(0, 0) in _SNAPSHOT_NAMES:
                 yield from self._lock_own_row()
+
+    def ask(self) -> Steps[None]:
+        """Ask the server, outside of any transaction, whether it answers.
+
+        Raises:
+            psycopg.Error: it does not.
+        """
+        self.pgconn.send_query(b"")
+        (result,) = yield from generators.execute(self.pgconn)
+        if result.status != ExecStatus.EMPTY_QUERY:
+            raise errors.error_from_result(result)
+        self.needs_look = False

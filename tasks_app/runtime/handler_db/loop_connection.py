@@ -23,7 +23,7 @@ from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only as await_
 
-from tasks_app.runtime.handler_db.end_pipeline import Steps
+from tasks_app.runtime.handler_db.ends import Steps
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.handler_cursors import HandlerCursor
 

@@ -23,11 +23,10 @@ from tasks_app.pool.groups.prune import prune
 from tasks_app.pool.runs.release import release
 from tasks_app.pool.runs.rescue import rescue_claims, rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one
-from tasks_app.pool.runs.settle_success import succeed
 from tasks_app.pool.tasks.cancel import Cancelled, cancel, cancel_these
 from tasks_app.pool.tasks.requeue import Requeued, requeue
 from tasks_app.runtime.api.groups import create_group
-from tests.factory import LEASE, claimed_task, count, ending, pool_of_task, row_of
+from tests.factory import LEASE, claimed_task, count, ending, pool_of_task, row_of, succeed
 from tests.pool.interleave import blocked, two
 
 CAUSE = Cause("ValueError", "no")
@@ -62,7 +61,7 @@ def by_one(connection: Connection, task, event: Event = Event.SUCCEED) -> None:
 def with_effects(connection: Connection, task, event: Event = Event.SUCCEED) -> None:
     assert event is Event.SUCCEED
     connection.execute(text("SELECT 1"))  # begins the transaction for SQLAlchemy, too
-    assert succeed(connection.connection.driver_connection, ending(task))
+    assert succeed(connection, ending(task))
 
 
 @pytest.mark.parametrize("settle", [by_group, by_one, with_effects])

@@ -19,11 +19,10 @@ from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.release import release
 from tasks_app.pool.runs.rescue import rescue_claims
 from tasks_app.pool.runs.settle import settle_group, settle_one
-from tasks_app.pool.runs.settle_success import succeed
 from tasks_app.pool.tasks.cancel import cancel, cancel_these
 from tasks_app.pool.tasks.requeue import requeue
 from tasks_app.runtime.api.groups import create_group
-from tests.factory import LEASE, claimer, ending
+from tests.factory import LEASE, claimer, ending, succeed
 
 THREADS, STEPS = 6, 120
 GROUPS, MEMBERS = 8, 15
@@ -89,7 +88,7 @@ class Actor:
         for task in tasks[:1]:
             match self._dice.randrange(5):
                 case 0:
-                    assert succeed(connection.connection.driver_connection, ending(task))
+                    assert succeed(connection, ending(task))
                 case 1:
                     rescue_claims(connection, [task.fence], lease=LEASE, max_crashes=1)
                 case 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 
 import pytest
@@ -33,7 +34,9 @@ INSERT INTO task_group_ids SELECT n, 0, ARRAY[n] FROM generate_series(1, {GROUPS
 UPDATE task_pending SET batch_id = id % {GROUPS} + 1 WHERE id >= {RUNNING.start} OR id % 20 = 1;
 """
 )
-_NAMED = {"id": RUNNING[0], "attempt": 1, "token": ending(1).fence.token}
+_VALUES = [RUNNING[0], 1, ending(1).fence.token, None, 1, None]
+_SUCCEED = re.sub(r"\$(\d)", r"%(v\1)s", settle_success._WORDS[", counts", False][1].decode())
+"""The last word of a member in psycopg's words."""
 
 
 def lock(connection, number: int):
@@ -41,9 +44,9 @@ def lock(connection, number: int):
 
 
 def member_succeeds(connection, _: int):
-    values = {**_NAMED, "result": None, "run_ms": 1, "said": None}
+    values = {f"v{number}": value for number, value in enumerate(_VALUES, 1)}
     with suppress(DatabaseError), connection.begin_nested():  # of an empty pool: it has no claim
-        return connection.exec_driver_sql(settle_success.STATEMENTS[", counts", False], values)
+        return connection.exec_driver_sql(_SUCCEED, values)
 
 
 VERBS: dict[str, tuple[Verb, int]] = {

@@ -22,12 +22,11 @@ from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.runs.release import release, release_token
 from tasks_app.pool.runs.rescue import rescue_claims, rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one
-from tasks_app.pool.runs.settle_success import succeed
 from tasks_app.pool.tasks.amend_waiting import amend, spread
 from tasks_app.pool.tasks.cancel import cancel, cancel_many, cancel_these
 from tasks_app.pool.tasks.edit_payload import edit
 from tasks_app.pool.tasks.requeue import requeue
-from tests.factory import LEASE, claimed_task, claimer, ending, pending_task
+from tests.factory import LEASE, claimed_task, claimer, ending, pending_task, succeed
 from tests.statements import watched
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -65,7 +64,7 @@ def in_group(connection: Connection, event: Event) -> int:
 
 def alone(connection: Connection, event: Event) -> int:
     task = claimed_task(connection)
-    assert succeed(connection.connection.driver_connection, ending(task, event))
+    assert succeed(connection, ending(task, event))
     return task.task_id
 
 

@@ -21,8 +21,8 @@ from tasks_app.pool.runs.claim_sql import Claimer
 from tasks_app.pool.runs.release import release, release_token
 from tasks_app.pool.runs.renew import Renewed, renew
 from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
-from tasks_app.pool.runs.settle_success import succeed
 from tasks_app.pool.tasks.edit_payload import amend
+from tests.factory import succeed
 from tests.pool.stateful import oracle_of_claims as claims
 from tests.pool.stateful import oracle_of_runs as runs
 from tests.pool.stateful.oracle_of_claims import Worker
@@ -191,10 +191,9 @@ class Workers(Producers):
 
         def call(connection: Connection) -> bool:
             effect = {"task_id": task.task_id, "attempt": task.fence.attempt}
-            driver: Any = connection.connection.driver_connection
             with connection.begin_nested() as savepoint:
                 connection.execute(EFFECT, effect)
-                ours = succeed(driver, settlement(task, "succeed", LEASE))
+                ours = succeed(connection, settlement(task, "succeed", LEASE))
                 if not ours:
                     savepoint.rollback()
             return ours

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg import errors
 from psycopg.pq import PipelineStatus
 from psycopg.waiting import Ready, wait_select
 from sqlalchemy import text
@@ -22,7 +23,7 @@ from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs import settle_success
 from tasks_app.runtime.api.groups import create_group
-from tasks_app.runtime.handler_db.end_of_run import Permit
+from tasks_app.runtime.handler_db.ends import RunEnd
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tests.runtime.bench import EFFECT, Bench
 from tests.runtime.execution.warm_child import carry_out, warm
@@ -343,7 +344,7 @@ def test_of_an_end_that_is_broken_off_nobody_reads_the_rest(bench: Bench) -> Non
     with HandlerConnection.connect(conninfo.render_as_string(hide_password=False)) as connection:
         connection.names = set()
         connection.execute("SELECT 1")
-        steps = connection.end(settlement, Permit(settlement))
+        steps = connection.end(RunEnd(settlement))
         waits = next(steps)
         while connection.pgconn.pipeline_status == PipelineStatus.OFF:
             waits = steps.send(_is_there(connection, waits))
@@ -448,13 +449,12 @@ def test_locks_that_a_run_in_a_row_left_are_given_back(bench: Bench) -> None:
 
 def test_a_lost_claim_is_one_readable_line_in_the_servers_log(bench: Bench) -> None:
     url = make_url(bench.url).set(drivername="postgresql")
-    values = {"id": 17, "attempt": 1, "token": uuid4(), "result": '"secret"', "run_ms": 1}
-    values["said"] = None
+    values = [b"17", b"1", uuid4().hex.encode(), b'"secret"', b"1", None]
     with psycopg.connect(url.render_as_string(hide_password=False)) as connection:
-        for statement in settle_success.STATEMENTS.values():
-            with pytest.raises(psycopg.Error, match="task 17: another attempt owns it") as raised:
-                connection.execute(statement, values)
-            connection.rollback()
+        for _, statement in settle_success._WORDS.values():
+            answer = connection.pgconn.exec_params(statement, values, settle_success._TYPES)
+            error = errors.error_from_result(answer)
 
-            assert settle_success.is_fence_lost(raised.value)
-            assert "secret" not in str(raised.value)
+            assert "task 17: another attempt owns it" in str(error)
+            assert settle_success.is_fence_lost(error)
+            assert "secret" not in str(error)

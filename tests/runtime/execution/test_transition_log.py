@@ -117,7 +117,7 @@ def test_off_writes_nothing_and_sends_nothing_more(bench: Bench) -> None:
 
     moving = [each for each in vars(settle).values() if isinstance(each, Moving)]
     sent = [statement().text for statement in (*moving, release._GROUP, rescue.EXPIRED)]
-    sent += [each for (_, logs), each in settle_success.STATEMENTS.items() if not logs]
+    sent += [sql.decode() for (_, logs), (_, sql) in settle_success._WORDS.items() if not logs]
     sent += [each[False] for each in (claims._UNGATED, claims._ADMITTED, claims._UNHINDERED)]
     sent.append(claim_next._NEXT.text)
     assert len(sent) >= 13

@@ -655,7 +655,7 @@ def test_successes_of_plain_tasks_ask_for_nothing_new() -> None:
 
     for statement in (
         settle._SUCCEEDED().text,
-        settle_success.STATEMENTS["", False],
+        settle_success._WORDS["", False][1].decode(),
     ):
         assert "called" not in statement
         assert "task_group" not in statement

@@ -1,0 +1,344 @@
+"""The end of runs on a connection: writes, resets, outcome, COMMIT and a look, in one round trip.
+
+There is one way, :meth:`EndsRuns.end_each`. One run ends on the connection that its handler had.
+What handlers only asked to write ends here, too: many at once, each in a transaction of its own.
+Names that are private to psycopg are used here; ``driver_internals`` checks them at start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import psycopg
+from psycopg import errors
+from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGconn, PGresult
+
+from tasks_app.domain.coordination.groups import Called
+from tasks_app.domain.tasks.run import Settlement
+from tasks_app.pool.connection.session_state import (
+    FIRE,
+    FIRE_AND_RESET,
+    FLUSH,
+    LOOK,
+    NO_TABLES,
+    RESETS,
+    SAME_ENCODING,
+    UNFLUSHED,
+)
+from tasks_app.pool.runs.settle_success import LastWord, called_by, is_fence_lost, last_word
+from tasks_app.runtime.handler_db.driver_internals import SHARED_SESSIONS, generators
+from tasks_app.runtime.handler_db.late_writes import Sent, Write, blame, sent_as
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[Any, Any, T]
+"""What psycopg carries out, waiting for the server at each yield."""
+
+BEGIN_TEXT = b"BEGIN ISOLATION LEVEL READ COMMITTED"
+_BEGIN, _COMMIT = b"tasks_app begins", b"tasks_app COMMIT"
+_LOOKS, _FLUSHES = b"tasks_app looks", b"tasks_app flushes"
+_ENCODED, _SPEAKS = b"tasks_app asks for the encoding", b"tasks_app speaks UTF-8"
+_SHARES = b"tasks_app checks, does not flush"
+_RESETS = {b"tasks_app fires": FIRE} | {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}
+_OURS = {
+    **_RESETS,
+    _ENCODED: SAME_ENCODING,
+    _SPEAKS: b"SET LOCAL client_encoding TO 'UTF8'",
+    _SHARES: UNFLUSHED + b", " + NO_TABLES.removeprefix(b"SELECT "),
+    _COMMIT: b"COMMIT",
+    _LOOKS: LOOK,
+    _FLUSHES: FLUSH,
+    _BEGIN: BEGIN_TEXT,
+}
+"""The statements of each end, by the names under which they are prepared."""
+_OF_WHAT_IS_PREPARED = (errors.InvalidSqlStatementName, errors.FeatureNotSupported)
+
+
+class OutcomeRefusedError(Exception):
+    """The outcome was not written, and nothing was committed: another attempt owns the task."""
+
+
+class NotTriedError(Exception):
+    """Nothing of it was done, because of one before it in the same round trip."""
+
+
+@dataclass(slots=True)
+class RunEnd:
+    """What one COMMIT takes along."""
+
+    settlement: Settlement | None = None
+    """The outcome that commits with it; None: none, because the run goes on."""
+    writes: Sequence[Write] = ()
+    """Statements of the handler that are still to be sent."""
+    called: list[Called] = field(default_factory=list)
+    """Callbacks of groups that it has created."""
+
+
+class _Ready(NamedTuple):
+    """The same in the words of libpq."""
+
+    ending: RunEnd
+    last: LastWord
+    sent: Sequence[Sent]
+
+
+class EndsRuns:
+    """What a connection of psycopg's does to end runs."""
+
+    pgconn: PGconn
+    is_spoiled = False
+    """Whether something stays in the session that the next run would see."""
+    needs_look = False
+    """Whether it was used since the session was last looked at."""
+    sent_unproven = False
+    """Whether a late write of unknown kind was sent, which may have dropped what is prepared."""
+    resets = True
+    """Whether what its handler has set is taken back."""
+    names: set[bytes]
+    """Names of the statements that are prepared in this session."""
+
+    @property
+    def keeps_statements(self: Any) -> bool:
+        """Whether its session keeps what is prepared, which a pooler's does not."""
+        dropped = self.sent_unproven or self.is_spoiled  # or may be, as by DEALLOCATE ALL
+        return SHARED_SESSIONS.works and self.prepare_threshold is not None and not dropped
+
+    def end(self, ending: RunEnd) -> Steps[None]:
+        """End the run whose transaction is open here, or that wrote nothing before.
+
+        Raises:
+            OutcomeRefusedError: nothing was committed.
+            psycopg.Error: nothing was committed; without an SQLSTATE, that is not known.
+        """
+        (error,) = yield from self._end([self._made_ready(ending)], shares=False)
+        if error is not None:
+            raise error
+
+    def end_each(self, endings: Sequence[RunEnd]) -> Steps[list[Exception | None]]:
+        """End runs in a transaction of each's own, in one round trip.
+
+        A flush of the log is its end, so whoever is answered is on disk.
+
+        Returns:
+            Why each did not commit; None: it did.
+
+        Raises:
+            psycopg.Error: the connection was lost, and nothing is known of any; or none was tried.
+        """
+        ready, unready = list[_Ready](), list[Exception]()
+        for ending in endings:
+            try:
+                ready.append(self._made_ready(ending))
+            except (Exception, SystemExit):  # a dumper of the user's may raise anything
+                behind = len(endings) - len(ready) - 1
+                unready = [RuntimeError("Its parameters cannot be read.")]
+                unready += [NotTriedError() for _ in range(behind)]
+                break
+        ended = yield from self._end(ready, shares=True)
+        return [*ended, *unready]
+
+    def _made_ready(self: Any, ending: RunEnd) -> _Ready:
+        """Raise psycopg.Error if parameters are missing, or of types that psycopg does not know."""
+        assert ending.settlement is not None  # noqa: S101  else nothing ends
+        sent = [sent_as(self, write) for write in ending.writes]
+        if not self.keeps_statements:
+            sent = [one._replace(name=b"") for one in sent]
+        return _Ready(ending, last_word(ending.settlement), sent)
+
+    def _end(self: Any, ready: Sequence[_Ready], *, shares: bool) -> Steps[list[Exception | None]]:
+        """Send all, then read all; ``shares``: each begins here, and all are flushed together."""
+        for one in ready:
+            yield from self._prepare(one.last)
+        pgconn, keeps, ended = self.pgconn, self.keeps_statements, list[Exception | None]()
+        try:
+            named = self._send_all(ready, shares=shares)
+            yield from generators.send(pgconn)
+            for one, names in zip(ready, named, strict=True):
+                answers = yield from self._until_sync()
+                ended.append(self._failure(one, names, answers))
+            flushed = (yield from self._until_sync())[0] if shares else None
+            look = (yield from self._until_sync())[0] if keeps else None
+            pgconn.exit_pipeline_mode()
+            if flushed is not None:
+                yield from self._check_flushed(flushed)
+        except BaseException:
+            pgconn.finish()  # what is still to come is not known
+            raise
+        if look is not None and not any(ended):
+            self._learn(look)
+        elif self.prepare_threshold is None:  # the next statement meets another session
+            self.needs_look = False
+        return ended
+
+    def _send_all(self, ready: Sequence[_Ready], *, shares: bool) -> list[list[bytes]]:
+        """Return for each the name of what is behind each answer; flush and look come behind."""
+        pgconn, known = self.pgconn, {*self.names}
+        begins = shares or pgconn.transaction_status == TransactionStatus.IDLE
+        pgconn.enter_pipeline_mode()
+        named = [self._send(one, known, begins=begins, shares=shares) for one in ready]
+        for name in (_FLUSHES,) * shares + (_LOOKS,) * self.keeps_statements:
+            self._send_ours(name)
+            pgconn.pipeline_sync()
+        return named
+
+    def _prepare(self: Any, last: LastWord) -> Steps[None]:
+        """Prepare the statements of an end, once a session: its search_path decides the tables."""
+        if last.name in self.names or not self.keeps_statements:
+            return
+        self.pgconn.send_query(FIRE_AND_RESET)
+        for result in (yield from generators.execute(self.pgconn)):
+            if result.status == ExecStatus.FATAL_ERROR:
+                raise errors.error_from_result(result)
+        ours = [(n, s, None) for n, s in _OURS.items() if n not in self.names]
+        for name, sql, types in [*ours, last[:3]]:
+            self.pgconn.send_prepare(name, sql, types)
+            (result,) = yield from generators.execute(self.pgconn)
+            if result.status != ExecStatus.COMMAND_OK:
+                raise errors.error_from_result(result)
+        self.names.update(_OURS, (last.name,))
+
+    def _send(self, one: _Ready, known: set[bytes], *, begins: bool, shares: bool) -> list[bytes]:
+        """Send an end up to its COMMIT and sync; return the name of what is behind each answer.
+
+        What it prepares is added to the ``known``. One that ``shares`` its round trip does not wait
+        for the disk, and fails if its writes made temporary tables.
+        """
+        names = [_BEGIN] * begins
+        for name in names:
+            self._send_ours(name)
+        for write in one.sent:
+            names += self._send_write(write, is_known=write.name in known)
+            known.add(write.name)
+        before = [_ENCODED] * (len(one.sent) > 1)
+        if self.resets:
+            before += [*_RESETS, *[_SPEAKS] * (not self.keeps_statements)]
+        before += [_SHARES] * shares
+        for name in before:
+            self._send_ours(name)
+        if self.keeps_statements:
+            self.pgconn.send_query_prepared(one.last.name, one.last.values)
+        else:
+            self.pgconn.send_query_params(one.last.sql, one.last.values, param_types=one.last.types)
+        self._send_ours(_COMMIT)
+        self.pgconn.pipeline_sync()
+        return [*names, *before, one.last.name, _COMMIT]
+
+    def _send_ours(self, name: bytes) -> None:
+        if self.keeps_statements:
+            self.pgconn.send_query_prepared(name, None)
+        else:
+            self.pgconn.send_query_params(_OURS[name], None)
+
+    def _send_write(self, write: Sent, *, is_known: bool) -> list[bytes]:
+        """Send one, and prepare it if the session does not know it yet."""
+        name, sql, types, values, formats = write
+        if not name:
+            self.pgconn.send_query_params(sql, values, param_types=types, param_formats=formats)
+            return [name]
+        if not is_known:
+            self.pgconn.send_prepare(name, sql, types)
+        self.pgconn.send_query_prepared(name, values, param_formats=formats)
+        return [name] if is_known else [name, name]
+
+    def _until_sync(self) -> Steps[list[PGresult]]:
+        answers: list[PGresult] = []
+        while (results := (yield from generators.fetch_many(self.pgconn))) and (
+            results[0].status != ExecStatus.PIPELINE_SYNC
+        ):
+            answers.append(results[0])
+        return answers
+
+    def _failure(
+        self, one: _Ready, names: Sequence[bytes], answers: Sequence[PGresult]
+    ) -> Exception | None:
+        """Return why an end did not commit, and note what is prepared now; None: it did."""
+        for number, answer in enumerate(answers):
+            if answer.status == ExecStatus.FATAL_ERROR:
+                self._note(names[:number])
+                return self._why(one, names, number, errors.error_from_result(answer))
+        self._note(names)
+        last = answers[len(names) - 2]  # in front of the COMMIT
+        if last.ntuples:
+            one.ending.called.extend(called_by(last.get_value(0, 0)))
+        return None
+
+    def _note(self, names: Sequence[bytes]) -> None:
+        if self.keeps_statements:
+            self.names.update(names)
+
+    def _why(
+        self, one: _Ready, names: Sequence[bytes], number: int, error: psycopg.Error
+    ) -> Exception:
+        name = names[number]
+        if name == _BEGIN and isinstance(error, errors.InFailedSqlTransaction):
+            return NotTriedError()  # one before it failed
+        writes = [
+            w for w, sent in zip(one.ending.writes, one.sent, strict=True) if sent.name == name
+        ]
+        if writes:  # of those without a name the answers come in their order
+            blame(error, writes[0 if name else names[:number].count(b"")])
+        if isinstance(error, _OF_WHAT_IS_PREPARED):  # dropped, or made for another table
+            self.is_spoiled = True
+        if name == one.last.name and is_fence_lost(error):
+            refused = OutcomeRefusedError()
+            refused.__cause__ = error
+            return refused
+        return error
+
+    def _check_flushed(self, flushed: PGresult) -> Steps[None]:
+        """Pass if commits before it are on disk.
+
+        A role that may not write to the log leaves it to the server, which is a moment later.
+
+        Raises:
+            psycopg.Error: that is not known.
+        """
+        if self.pgconn.transaction_status == TransactionStatus.INERROR:  # so that it could not
+            self.pgconn.send_query(b"ROLLBACK; " + FLUSH)
+            (_, flushed) = yield from generators.execute(self.pgconn)
+        if flushed.status == ExecStatus.FATAL_ERROR:
+            error = errors.error_from_result(flushed)
+            if not isinstance(error, errors.InsufficientPrivilege):
+                raise error
+
+    def _deallocate(self: Any, name: bytes | None) -> Steps[None]:
+        """Forget what is prepared: after a ROLLBACK psycopg deallocates all of it."""
+        if name is None:
+            self.names.clear()
+        yield from super()._deallocate(name)  # type: ignore[misc]  # psycopg's
+
+    def look_after(self) -> Steps[None]:
+        """Look at the session after an end that came without a COMMIT of ours."""
+        self.pgconn.send_query(LOOK)
+        (result,) = yield from generators.execute(self.pgconn)
+        self._learn(result)
+
+    def _learn(self, look: PGresult) -> None:
+        if look.status != ExecStatus.TUPLES_OK or look.get_value(0, 0) != b"f":
+            self.is_spoiled = True
+        self.needs_look = False
+
+
+class _Foreign(EndsRuns):
+    """On a connection that is not ours: nothing is prepared, or looked for."""
+
+    prepare_threshold = None
+
+    def __init__(self, raw: psycopg.Connection[Any], *, resets: bool) -> None:
+        self.pgconn, self.names, self.resets = raw.pgconn, set(), resets
+        self.connection, self.adapters = raw, raw.adapters  # what psycopg asks who adapts values
+
+
+def end_on(raw: psycopg.Connection[Any], ending: RunEnd, *, resets: bool) -> None:
+    """End a run in the transaction that is open on another's connection.
+
+    ``resets``: take back first what its session was set to; the settle would meet a search_path.
+
+    Raises:
+        OutcomeRefusedError: nothing was committed; the transaction is in error.
+        psycopg.Error: nothing was committed; without an SQLSTATE, that is not known.
+    """
+    with raw.lock:
+        raw.wait(_Foreign(raw, resets=resets).end(ending))
