@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import select
 from collections import deque
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
@@ -109,12 +111,15 @@ class _InLoop(psycopg.Connection[Any]):
         self.cancelled = True
         try:
             with suppress(psycopg.Error):
-                await asyncio.to_thread(super().cancel_safe, timeout=CANCELLED_S)
+                await self._cancel(CANCELLED_S)
         finally:
             self.pgconn.finish()
 
     def cancel_safe(self, *, timeout: float = 30.0) -> None:
-        await_(asyncio.to_thread(super().cancel_safe, timeout=timeout))
+        await_(self._cancel(timeout))
+
+    async def _cancel(self: Any, timeout: float) -> None:
+        await psycopg.AsyncConnection.cancel_safe(self, timeout=timeout)  # as theirs, in the loop
 
 
 class _LoopCursor(HandlerCursor):
@@ -180,23 +185,27 @@ registry.register(f"postgresql.{_DIALECT}", __name__, LoopDialect.__name__)
 
 
 def loop_engine(url: str, **options: Any) -> AsyncEngine:
-    """Return an engine whose connections belong to one event loop."""
+    """Return an engine whose connections belong to one event loop.
+
+    Its connections are made in threads, where names are resolved, too: in threads of its own, since
+    handlers may keep those of the loop busy.
+    """
     ours = make_url(url).set(drivername=f"postgresql+{_DIALECT}")
     # looked up late: programs of handlers may have instrumented it
     engine = sqlalchemy_asyncio.create_async_engine(ours, **options)
-    event.listen(engine.sync_engine, "do_connect", _connect)
+    threads = ThreadPoolExecutor(4, "tasks_app connects")
+
+    @event.listens_for(engine.sync_engine, "do_connect")
+    def connect(_dialect: Any, _entry: Any, arguments: Any, options: Any) -> LoopConnection:
+        return await_(_connected(threads, arguments, options))
+
     return engine
 
 
-def _connect(_dialect: Any, _entry: Any, arguments: Any, options: Any) -> LoopConnection:
-    return await_(_connected(arguments, options))
-
-
-async def _connected(arguments: Any, options: Any) -> LoopConnection:
-    """Connect in a thread, where names are resolved, too; who is cancelled does not wait for it."""
-    connecting = asyncio.ensure_future(
-        asyncio.to_thread(LoopConnection.connect, *arguments, cursor_factory=_LoopCursor, **options)
-    )
+async def _connected(threads: Executor, arguments: Any, options: Any) -> LoopConnection:
+    """Connect; who is cancelled does not wait for it."""
+    make = partial(LoopConnection.connect, *arguments, cursor_factory=_LoopCursor, **options)
+    connecting = asyncio.get_running_loop().run_in_executor(threads, make)
     try:
         return await asyncio.shield(connecting)
     except asyncio.CancelledError:
