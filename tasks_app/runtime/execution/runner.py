@@ -31,6 +31,7 @@ from tasks_app.runtime.execution.run_shell import RunParts
 from tasks_app.runtime.handler_db.handler_statements import ENDED
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
+from tasks_app.runtime.hooks import HOOKS
 from tasks_app.runtime.inflight.parts import ChildParts
 from tasks_app.runtime.locks.run_locks import LocksOfChild
 
@@ -52,6 +53,12 @@ class Runner:
         self._settler = tools.settler
         self._shell = tools.shell
         self._limits = tools.limits
+        self._unlimited = {
+            spec.name: spec
+            for spec in parts.registry
+            if not (spec.is_async or tools.limits.limit_s(spec))
+        }
+        """The handlers of plain tasks that may be short."""
         self._run_times = tools.run_times
         self._invocation = tools.invocation
         self._calls = tools.calls
@@ -61,6 +68,43 @@ class Runner:
         self.log_prefix: bool = settings.log_prefix and settings.log_format == "console"
         self.locks: LocksOfChild = LocksOfChild(
             settings, parts.database, parts.inflight.write_later
+        )
+
+    def carry_out(self, run: ActiveRun) -> None:
+        """Run a started task to its outcome, and the short ones behind it in flight.
+
+        Between short ones there is as little as possible; any other goes by :meth:`run`.
+        """
+        try:
+            if run.returned is not None or not self._is_short(run.task):
+                self.run(run)
+                return
+            spec = self._unlimited[run.task.name]
+            announced = self._shell.start(run, self._limits.hard_limit_s(spec))
+            try:
+                while True:
+                    settlement = self.attempt(run, spec, None)
+                    self._shell.learn(run)
+                    self._shell.stop_if_due()
+                    following = self._inflight.go_on(settlement, self._is_short)
+                    if following is None:
+                        return
+                    run, spec = following, self._unlimited[following.task.name]
+                    announced = self._shell.follow(announced, run, self._limits.hard_limit_s(spec))
+            finally:
+                self._shell.finish(announced)
+        finally:
+            self._inflight.leave(run)
+
+    def _is_short(self, task: ClaimedTask) -> bool:
+        """Whether it is known to be, has no limits of its own, and nobody hears of it."""
+        return (
+            task.name in self._unlimited
+            and task.timeout_ms is None
+            and task.hard_timeout_ms is None
+            and not task.runs_alone
+            and self._run_times.is_fast(task.name)
+            and not HOOKS.wanted
         )
 
     def run(self, run: ActiveRun) -> None:
@@ -91,10 +135,7 @@ class Runner:
         flush()
         while (run := self._inflight.start_refused(before)) is not None or self._settler.cut_short:
             if run is not None:
-                try:
-                    self.run(run)
-                finally:
-                    self._inflight.leave(run)
+                self.carry_out(run)
             flush()
 
     def attempt(self, run: ActiveRun, spec: HandlerSpec, limit: float | None) -> Settlement | None:

@@ -296,7 +296,7 @@ def test_an_outcome_that_is_to_end_alone_goes_back_if_that_breaks(
 
     monkeypatch.setattr(Runner, "attempt", breaks)
     with pytest.raises(MemoryError):
-        child.executor._write(child.settler.flush_quietly)
+        child.executor._runner.write_all(child.settler.flush_quietly)
 
     assert child.inflight.running() == []
     assert [item.fence for item in child.inflight.returning()] == [task.fence]
