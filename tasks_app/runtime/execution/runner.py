@@ -127,16 +127,17 @@ class Runner:
             self._shell.learn(run, self._async_concurrency if spec.is_async else 1)
             self._shell.stop_if_due()
 
-    def write_all(self, flush: Callable[[], None], before: ActiveRun | None = None) -> None:
+    def write_all(self, flush: Callable[[], bool], before: ActiveRun | None = None) -> None:
         """Write all outcomes: together, and then those that could not be, each alone.
 
         ``before``: a run that would keep them waiting.
         """
-        flush()
-        while (run := self._inflight.start_refused(before)) is not None or self._settler.cut_short:
-            if run is not None:
+        while True:
+            more = flush()
+            if (run := self._inflight.start_refused(before)) is not None:
                 self.carry_out(run)
-            flush()
+            elif not more:
+                return
 
     def attempt(self, run: ActiveRun, spec: HandlerSpec, limit: float | None) -> Settlement | None:
         """Call the handler, and commit what it did; the task is announced. Nothing comes out.
