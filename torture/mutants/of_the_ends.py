@@ -111,9 +111,9 @@ ENDS_OF_RUNS = (
     mutant(
         "conflicts are tried again for ever",
         "A handler is called again five times, and then charged.",
-        RUNNER,
-        "for done in range(REPEATS):",
-        "for done in range(2 * REPEATS):",
+        "tasks_app/runtime/execution/failure_policy.py",
+        "run.repeats >= REPEATS",
+        "run.repeats >= 2 * REPEATS",
         CONFLICT,
     ),
     mutant(
@@ -315,8 +315,8 @@ ENDS_OF_RUNS = (
         "late writes are committed when the run's locks are gone",
         "What a run took ends behind its commit.",
         RUNNER,
-        "        elif not locked and (",
-        "        elif (",
+        "run.returned is None and not locked\n",
+        "run.returned is None\n",
         f"{LATE}locks_are_held_until_it_is_committed",
     ),
     mutant(

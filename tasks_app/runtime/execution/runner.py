@@ -36,10 +36,8 @@ from tasks_app.runtime.inflight.parts import ChildParts
 from tasks_app.runtime.locks.run_locks import LocksOfChild
 
 log = quiet_logger(__name__)
-REPEATS = 5
-"""How often a handler is called again before a conflict of transactions is charged."""
 CONFLICT_WAIT_S = 0.02
-"""The longest wait before the first of them; each may be twice as long as the one before it."""
+"""The longest wait before a handler is called again; each may be twice as long as the last one."""
 
 
 class Runner:
@@ -148,19 +146,18 @@ class Runner:
             Its success, if that may be written together with others; anything else is done with.
         """
         lane = self._lane(run, spec)
-        for done in range(REPEATS):
-            run.may_repeat = not run.task.at_most_once
+        while True:
             try:
                 return self._attempt(run, spec, limit)
             except RunAgainError:
-                run.may_repeat = run.commits = False
+                run.commits = False
                 log.info("task %s is run again: its transaction was refused", run.task.task_id)
                 if self._inflight.over:
                     self._inflight.give_back(run.task, timedelta(0))
                     return None
-                wait_s = uniform(0, CONFLICT_WAIT_S * 2**done)  # noqa: S311  not all at once
+                wait_s = uniform(0, CONFLICT_WAIT_S * 2**run.repeats)  # noqa: S311  not all at once
+                run.repeats += 1
                 lane.aside(partial(self._inflight.stopping.wait, wait_s))
-        return self._attempt(run, spec, limit)
 
     def _attempt(
         self,
@@ -175,12 +172,12 @@ class Runner:
             run, transaction, deadline, self.log_prefix, self.locks
         )
         try:
-            settlement = run.returned or self._call(run, spec, context, transaction, limit)
+            settlement = self._call(run, spec, context, transaction, limit)
             if settlement is None:
                 log.warning("task %s: the lease was lost before it began", task.task_id)
                 count_stale(task)
                 self._inflight.drop(task.fence)
-            elif run.returned is not None or transaction.active:
+            elif transaction.active:
                 ending = Ending(run, spec, transaction, settlement)
                 return self._committed(ending, locked=context.has_locks)
             elif settlement.event is Event.SUCCEED and not task.at_most_once:
@@ -207,10 +204,8 @@ class Runner:
         ``locked``: it holds locks, which end with the run.
         """
         transaction, settlement = ending.transaction, ending.settlement
-        if ending.run.returned is not None:
-            for write in settlement.writes:
-                transaction.write(*write)
-        elif not locked and (writes := transaction.late_writes):
+        may_wait = ending.run.returned is None and not locked
+        if may_wait and (writes := transaction.late_writes):
             late = settlement._replace(writes=writes)
             if self._settler.takes(late):
                 return late
@@ -234,7 +229,7 @@ class Runner:
         transaction: Transaction,
         limit: float | None,
     ) -> Settlement | None:
-        """Call the handler; whatever it raises becomes an outcome, after a rollback.
+        """Call the handler, unless it has returned; what it raises is an outcome, after a rollback.
 
         None: the fence was lost, so that the handler was not called.
 
@@ -243,6 +238,10 @@ class Runner:
             MissingKeyError: nor here, and the run is to wait for a key.
             RunAgainError: it may be called once more.
         """
+        if run.returned is not None:
+            for write in run.returned.writes:
+                transaction.write(*write)
+            return run.returned
         try:
             said = run.said(self._invocation.make(run, spec, context, limit))
         except FenceLostError:
