@@ -16,7 +16,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DataError
 
 from tasks_app import NewTask, create_group, create_tasks
-from tasks_app.runtime.execution import late_commits
+from tasks_app.runtime.execution import settler
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.late_writes import MOST_NAMES, PROVEN
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
@@ -1119,14 +1119,14 @@ class TestTheLog:
             ctx.write(writes, (ctx.task_id,))
 
         ids = [bench.create() for _ in range(5)]
-        known, told = late_commits.count_settled, list[bool]()
+        known, told = settler.count_settled, list[bool]()
 
         def count(settlements: Any, states: Any) -> None:
             is_on_disk = "SELECT pg_current_wal_flush_lsn() > max(note::pg_lsn) FROM effect"
             told.append(bench.sql(is_on_disk))
             known(settlements, states)
 
-        monkeypatch.setattr(late_commits, "count_settled", count)
+        monkeypatch.setattr(settler, "count_settled", count)
 
         carry_out(bench, ids, give_back_after=60, flush_after=60)
 
@@ -1153,9 +1153,9 @@ def test_a_lease_that_is_lost_in_between_loses_only_its_own(bench: Bench) -> Non
     child = warm(bench.child(give_back_after=60))
     known = child.settler.flush
 
-    def flush() -> None:
+    def flush() -> bool:
         bench.sql(RETAKEN, id=ids[2])
-        known()
+        return known()
 
     child.settler.flush = flush  # type: ignore[method-assign]
     child.execute(None, ids)

@@ -52,12 +52,12 @@ BROKER = (
         f"{REFUSALS}what_is_no_json_is_not_even_read",
     ),
     mutant(
-        "the fast path knows no default limit",
+        "short tasks know no default limit",
         "TASKS_APP_TIMEOUT bounds the shortest tasks, too.",
-        "tasks_app/runtime/execution/fast_path.py",
-        "or limits.limit_s(spec))",
+        "tasks_app/runtime/execution/runner.py",
+        "or tools.limits.limit_s(spec))",
         "or spec.timeout)",
-        "tests/runtime/execution/test_fast_path.py::test_a_limit_for_all_holds_within_a_row",
+        "tests/runtime/execution/test_short_tasks.py::test_a_limit_for_all_holds_within_a_row",
     ),
     mutant(
         "a broker that refuses ends the leader's duties",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from torture.mutants.change import mutant
 
 LIVENESS = "tasks_app/runtime/handler_db/connection_liveness.py"
-RUNNER = "tasks_app/runtime/execution/runner.py"
 CALLS = "tasks_app/runtime/execution/invocation.py"
 VERDICTS = "tasks_app/runtime/execution/failure_policy.py"
 RENEWER = "tasks_app/runtime/worker/lease_renewer.py"
@@ -95,9 +94,9 @@ CONNECTIONS = (
     mutant(
         "what may run once is called twice",
         "A handler that was called and may run once is not called again.",
-        RUNNER,
-        "run.may_repeat = not run.task.at_most_once",
-        "run.may_repeat = True",
+        VERDICTS,
+        " or run.task.at_most_once:\n            return False\n",
+        ":\n            return False\n",
         f"{FIRST}test_what_may_run_once_is_not_run_again_and_nobody_speaks_of_a_commit",
         f"{CONFLICTS}is_no_second_chance_for_who_runs_at_most_once",
     ),

@@ -7,7 +7,7 @@ from torture.mutants.change import mutant
 CONNECTIONS = "tasks_app/runtime/handler_db/handler_connections.py"
 END = "tasks_app/runtime/handler_db/ends.py"
 DRIVER = "tasks_app/runtime/handler_db/handler_driver.py"
-TOGETHER = "tasks_app/runtime/execution/late_commits.py"
+SETTLER = "tasks_app/runtime/execution/settler.py"
 SHARED = "tests/runtime/execution/test_late_commits.py::"
 RUNNER = "tasks_app/runtime/execution/runner.py"
 ENDINGS = "tasks_app/runtime/execution/completion.py"
@@ -110,9 +110,9 @@ ENDS_OF_RUNS = (
     mutant(
         "conflicts are tried again for ever",
         "A handler is called again five times, and then charged.",
-        RUNNER,
-        "for done in range(REPEATS):",
-        "for done in range(2 * REPEATS):",
+        "tasks_app/runtime/execution/failure_policy.py",
+        "run.repeats >= REPEATS",
+        "run.repeats >= 2 * REPEATS",
         CONFLICT,
     ),
     mutant(
@@ -168,7 +168,7 @@ ENDS_OF_RUNS = (
     mutant(
         "late commits go on however long they take",
         "Renewals of leases wait for no commit.",
-        TOGETHER,
+        SETTLER,
         "            if time.monotonic() >= ends:\n",
         "            if False:\n",
         "tests/runtime/test_late_writes.py::TestOneThatWaits::"
@@ -178,8 +178,8 @@ ENDS_OF_RUNS = (
         "a message ends with late commits that there was no time for",
         "A message ends when every outcome is written.",
         RUNNER,
-        " is not None or self._settler.cut_short:\n",
-        " is not None:\n",
+        "            elif not more:\n",
+        "            else:\n",
         "tests/runtime/test_late_writes.py::TestOneThatWaits::"
         "test_a_message_ends_when_all_that_is_slow_is_written",
     ),
@@ -195,23 +195,23 @@ ENDS_OF_RUNS = (
     mutant(
         "an outcome that is refused holds up late commits",
         "An outcome that the database refuses stops no other for long.",
-        "tasks_app/runtime/execution/settler.py",
-        "                if remedy_for(error) is Remedy.SPARE:\n",
-        "                if True:\n",
+        SETTLER,
+        "            if remedy_for(refusal) is not Remedy.SPARE:\n",
+        "            if False:\n",
         f"{SHARED}test_an_outcome_that_is_refused_holds_up_none",
     ),
     mutant(
         "late commits wait without an end",
         "Renewals of leases wait for no commit.",
-        TOGETHER,
-        "steps = in_time(driver.end_each(ends), self._patience_s)\n",
+        SETTLER,
+        "steps = in_time(driver.end_each(ends), self._late_patience_s)\n",
         "steps = driver.end_each(ends)\n",
         f"{SHARED}TestTheDeadline::test_what_takes_too_long_is_sent_again_alone",
     ),
     mutant(
         "what was not answered is sent again beside others",
         "A commit that cannot be told from its neighbours is tried alone.",
-        TOGETHER,
+        SETTLER,
         "            and self._unsure.isdisjoint((group[0].fence, left[0].fence))\n",
         "",
         f"{SHARED}TestTheDeadline::test_what_takes_too_long_is_sent_again_alone",
@@ -219,9 +219,10 @@ ENDS_OF_RUNS = (
     mutant(
         "a lost fence after a lost answer is a success",
         "A success is counted by the run that had it.",
-        TOGETHER,
-        "            self._unsure.discard(settlement.fence)\n            log.info(",
-        "            self._committed([settlement])\n            log.info(",
+        SETTLER,
+        "                log.info(",
+        "                count_settled([lost], {lost.fence.task_id: State.SUCCEEDED})\n"
+        "                log.info(",
         f"{SHARED}TestACommitWithoutAnAnswer::test_is_no_success_where_somebody_else_has_the_task",
     ),
     mutant(
@@ -287,7 +288,7 @@ ENDS_OF_RUNS = (
     mutant(
         "outcomes are written without the late writes",
         "What a handler writes commits with its outcome, or not at all.",
-        TOGETHER,
+        SETTLER,
         "[Write(*w) for w in s.writes]",
         "[]",
         f"{LATE}writes_and_outcome_are_one_commit[row]",
@@ -304,19 +305,17 @@ ENDS_OF_RUNS = (
     mutant(
         "a write that ends its connection is sent with others for ever",
         "What may have ended a connection is tried alone.",
-        TOGETHER,
-        "            if settlement.fence in self._unsure:\n"
-        "                self._unsure.discard(settlement.fence)\n"
-        "                self._inflight",
-        "            if False:\n                self._inflight",
+        SETTLER,
+        "            if settlement.fence in self._unsure:\n",
+        "            if False:\n",
         f"{LATE}a_backend_that_dies_of_a_write_charges_nobody",
     ),
     mutant(
         "late writes are committed when the run's locks are gone",
         "What a run took ends behind its commit.",
         RUNNER,
-        "        elif not locked and (",
-        "        elif (",
+        "run.returned is None and not locked\n",
+        "run.returned is None\n",
         f"{LATE}locks_are_held_until_it_is_committed",
     ),
     mutant(

@@ -40,7 +40,7 @@ RUNTIME = (
     mutant(
         "a lane that breaks keeps its run",
         "Whoever carries out a run leaves it, by whatever way.",
-        "tasks_app/runtime/execution/fast_path.py",
+        "tasks_app/runtime/execution/runner.py",
         "self._inflight.leave(run)",
         "pass",
         "tests/runtime/execution/test_thread_pool.py::"

@@ -7,7 +7,7 @@ event loop. What they do not get from the message they get from the pool.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -17,8 +17,8 @@ from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.runs.claim_sql import Claimer
 from tasks_app.runtime.db.errors import patience_s
 from tasks_app.runtime.execution.async_pool import AsyncPool
-from tasks_app.runtime.execution.fast_path import FastPath
 from tasks_app.runtime.execution.run_shell import RunParts
+from tasks_app.runtime.execution.runner import Runner
 from tasks_app.runtime.execution.thread_pool import ThreadPool
 from tasks_app.runtime.inflight.claimant import Claimant
 from tasks_app.runtime.inflight.fetcher import Fetcher
@@ -49,12 +49,10 @@ class Claims:
 class Carriers:
     """What carries them out."""
 
-    fast_path: FastPath
+    runner: Runner
     """In the thread of the message."""
     threads: ThreadPool
     async_pool: AsyncPool
-    write_all: Callable[[Callable[[], None]], None]
-    """All outcomes, by such a flush."""
 
 
 class Executor:
@@ -76,10 +74,9 @@ class Executor:
         self.fetcher = claims.fetcher
         self.poller = claims.poller
         self._passing_on = claims.passing_on
-        self._fast_path = carriers.fast_path
+        self._runner = carriers.runner
         self._threads = carriers.threads
         self.async_pool = carriers.async_pool
-        self._write = carriers.write_all
         self._one_at_a_time = settings.async_concurrency == 1 and parts.inflight.threads == 1
         self._async_lately = not claims.claimant.plain.names
         self._filled_at = 0.0
@@ -98,7 +95,7 @@ class Executor:
         try:
             self._work_off(list(ids))
             self._stay(queues)
-            self._write(self._settler.flush_until_answered)
+            self._runner.write_all(self._settler.flush_until_answered)
         finally:
             if dispatch_id and not self._inflight.gave_back:
                 self._finish_message(dispatch_id)
@@ -163,10 +160,10 @@ class Executor:
                 break
             run = self._inflight.start_next()
             if run is not None:
-                self._fast_path.carry_out(run)
+                self._runner.carry_out(run)
             elif not self._inflight.await_turn(TURN_PATIENCE_S):
                 break
-        self._write(self._settler.flush_quietly)
+        self._runner.write_all(self._settler.flush_quietly)
 
     def top_up_whole(self, queues: Sequence[str]) -> int:
         """Do as :meth:`top_up`, and read all that is due for it, however long that takes."""

@@ -48,6 +48,8 @@ from tasks_app.runtime.execution.invocation import Invocation
 from tasks_app.runtime.handler_db.handler_statements import is_under_own_settings
 from tasks_app.runtime.handlers.active_run import ActiveRun
 
+REPEATS = 5
+"""How often a handler is called again before a conflict of transactions is charged."""
 _NOT_SENT = (
     "The database ended the connection, or did not answer, before a COMMIT was sent: "
     "nothing that the run wrote there stands. What it did elsewhere does."
@@ -72,7 +74,7 @@ class FailurePolicy:
         So it is where others stood in its way; and once, where its connection was dead before it
         did anything, or what was prepared there older than its table.
         """
-        if not run.may_repeat:
+        if run.repeats >= REPEATS or run.task.at_most_once:
             return False
         is_old = (untried and is_lost(error)) or is_stale_plan(error)
         once = is_old and not run.again

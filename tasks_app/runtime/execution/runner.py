@@ -31,14 +31,13 @@ from tasks_app.runtime.execution.run_shell import RunParts
 from tasks_app.runtime.handler_db.handler_statements import ENDED
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
+from tasks_app.runtime.hooks import HOOKS
 from tasks_app.runtime.inflight.parts import ChildParts
 from tasks_app.runtime.locks.run_locks import LocksOfChild
 
 log = quiet_logger(__name__)
-REPEATS = 5
-"""How often a handler is called again before a conflict of transactions is charged."""
 CONFLICT_WAIT_S = 0.02
-"""The longest wait before the first of them; each may be twice as long as the one before it."""
+"""The longest wait before a handler is called again; each may be twice as long as the last one."""
 
 
 class Runner:
@@ -52,6 +51,12 @@ class Runner:
         self._settler = tools.settler
         self._shell = tools.shell
         self._limits = tools.limits
+        self._unlimited = {
+            spec.name: spec
+            for spec in parts.registry
+            if not (spec.is_async or tools.limits.limit_s(spec))
+        }
+        """The handlers of plain tasks that may be short."""
         self._run_times = tools.run_times
         self._invocation = tools.invocation
         self._calls = tools.calls
@@ -61,6 +66,43 @@ class Runner:
         self.log_prefix: bool = settings.log_prefix and settings.log_format == "console"
         self.locks: LocksOfChild = LocksOfChild(
             settings, parts.database, parts.inflight.write_later
+        )
+
+    def carry_out(self, run: ActiveRun) -> None:
+        """Run a started task to its outcome, and the short ones behind it in flight.
+
+        Between short ones there is as little as possible; any other goes by :meth:`run`.
+        """
+        try:
+            if run.returned is not None or not self._is_short(run.task):
+                self.run(run)
+                return
+            spec = self._unlimited[run.task.name]
+            announced = self._shell.start(run, self._limits.hard_limit_s(spec))
+            try:
+                while True:
+                    settlement = self.attempt(run, spec, None)
+                    self._shell.learn(run)
+                    self._shell.stop_if_due()
+                    following = self._inflight.go_on(settlement, self._is_short)
+                    if following is None:
+                        return
+                    run, spec = following, self._unlimited[following.task.name]
+                    announced = self._shell.follow(announced, run, self._limits.hard_limit_s(spec))
+            finally:
+                self._shell.finish(announced)
+        finally:
+            self._inflight.leave(run)
+
+    def _is_short(self, task: ClaimedTask) -> bool:
+        """Whether it is known to be, has no limits of its own, and nobody hears of it."""
+        return (
+            task.name in self._unlimited
+            and task.timeout_ms is None
+            and task.hard_timeout_ms is None
+            and not task.runs_alone
+            and self._run_times.is_fast(task.name)
+            and not HOOKS.wanted
         )
 
     def run(self, run: ActiveRun) -> None:
@@ -83,19 +125,17 @@ class Runner:
             self._shell.learn(run, self._async_concurrency if spec.is_async else 1)
             self._shell.stop_if_due()
 
-    def write_all(self, flush: Callable[[], None], before: ActiveRun | None = None) -> None:
+    def write_all(self, flush: Callable[[], bool], before: ActiveRun | None = None) -> None:
         """Write all outcomes: together, and then those that could not be, each alone.
 
         ``before``: a run that would keep them waiting.
         """
-        flush()
-        while (run := self._inflight.start_refused(before)) is not None or self._settler.cut_short:
-            if run is not None:
-                try:
-                    self.run(run)
-                finally:
-                    self._inflight.leave(run)
-            flush()
+        while True:
+            more = flush()
+            if (run := self._inflight.start_refused(before)) is not None:
+                self.carry_out(run)
+            elif not more:
+                return
 
     def attempt(self, run: ActiveRun, spec: HandlerSpec, limit: float | None) -> Settlement | None:
         """Call the handler, and commit what it did; the task is announced. Nothing comes out.
@@ -106,19 +146,18 @@ class Runner:
             Its success, if that may be written together with others; anything else is done with.
         """
         lane = self._lane(run, spec)
-        for done in range(REPEATS):
-            run.may_repeat = not run.task.at_most_once
+        while True:
             try:
                 return self._attempt(run, spec, limit)
             except RunAgainError:
-                run.may_repeat = run.commits = False
+                run.commits = False
                 log.info("task %s is run again: its transaction was refused", run.task.task_id)
                 if self._inflight.over:
                     self._inflight.give_back(run.task, timedelta(0))
                     return None
-                wait_s = uniform(0, CONFLICT_WAIT_S * 2**done)  # noqa: S311  not all at once
+                wait_s = uniform(0, CONFLICT_WAIT_S * 2**run.repeats)  # noqa: S311  not all at once
+                run.repeats += 1
                 lane.aside(partial(self._inflight.stopping.wait, wait_s))
-        return self._attempt(run, spec, limit)
 
     def _attempt(
         self,
@@ -133,12 +172,12 @@ class Runner:
             run, transaction, deadline, self.log_prefix, self.locks
         )
         try:
-            settlement = run.returned or self._call(run, spec, context, transaction, limit)
+            settlement = self._call(run, spec, context, transaction, limit)
             if settlement is None:
                 log.warning("task %s: the lease was lost before it began", task.task_id)
                 count_stale(task)
                 self._inflight.drop(task.fence)
-            elif run.returned is not None or transaction.active:
+            elif transaction.active:
                 ending = Ending(run, spec, transaction, settlement)
                 return self._committed(ending, locked=context.has_locks)
             elif settlement.event is Event.SUCCEED and not task.at_most_once:
@@ -165,10 +204,8 @@ class Runner:
         ``locked``: it holds locks, which end with the run.
         """
         transaction, settlement = ending.transaction, ending.settlement
-        if ending.run.returned is not None:
-            for write in settlement.writes:
-                transaction.write(*write)
-        elif not locked and (writes := transaction.late_writes):
+        may_wait = ending.run.returned is None and not locked
+        if may_wait and (writes := transaction.late_writes):
             late = settlement._replace(writes=writes)
             if self._settler.takes(late):
                 return late
@@ -192,7 +229,7 @@ class Runner:
         transaction: Transaction,
         limit: float | None,
     ) -> Settlement | None:
-        """Call the handler; whatever it raises becomes an outcome, after a rollback.
+        """Call the handler, unless it has returned; what it raises is an outcome, after a rollback.
 
         None: the fence was lost, so that the handler was not called.
 
@@ -201,6 +238,10 @@ class Runner:
             MissingKeyError: nor here, and the run is to wait for a key.
             RunAgainError: it may be called once more.
         """
+        if run.returned is not None:
+            for write in run.returned.writes:
+                transaction.write(*write)
+            return run.returned
         try:
             said = run.said(self._invocation.make(run, spec, context, limit))
         except FenceLostError:

@@ -1,31 +1,39 @@
-"""The settler: outcomes to the database, together where possible, waiting for nobody's lock."""
+"""The settler: outcomes to the database, together where possible, waiting for nobody's lock.
+
+Most go in groups, by one statement each. What came with writes of its handler (``ctx.write``) is a
+transaction of its own, under its fence, and shares a round trip and a flush of the log with others.
+What would hold up those behind it fails here, and is committed alone then, as a run.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from random import Random
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from random import shuffle
 
+import psycopg
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.handlers.settlement import BAD_OUTCOME
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import clean
-from tasks_app.domain.tasks.run import Cause, Settlement
+from tasks_app.domain.tasks.run import Cause, Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.row_by_row import tell
 from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.db.errors import Remedy, patience_s, remedy_for, sqlstate
-from tasks_app.runtime.execution.late_commits import LateCommits
-from tasks_app.runtime.execution.notices import (
-    count_settled,
-    notices_of,
-    tell_lost,
-    tell_settled,
-)
+from tasks_app.runtime.db.errors import Remedy, is_crowded, patience_s, remedy_for, sqlstate
+from tasks_app.runtime.db.transaction import give_back
+from tasks_app.runtime.execution.notices import count_settled, notices_of, tell_lost, tell_settled
+from tasks_app.runtime.handler_db.deadline import in_time
+from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, SHARED_SESSIONS
+from tasks_app.runtime.handler_db.ends import NotTriedError, OutcomeRefusedError, RunEnd
+from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
+from tasks_app.runtime.handler_db.late_writes import PROVEN, Write
+from tasks_app.runtime.handler_db.lending import driver_of
 from tasks_app.runtime.hints.hints import HINTS
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.inflight.inflight import InFlight
@@ -37,11 +45,17 @@ LAST_PATIENCE_S = 10.0
 follows."""
 REFUSED_WAIT_S = 5.0
 """How long a child begins nothing new while its outcomes are refused."""
-LATE_PATIENCE_S = 5.0
-"""How long late commits may take that share a round trip: renewals wait meanwhile."""
-MOST = 1_000
 LOCKED_WAIT_S = 0.5
 """Until an outcome is tried again whose row somebody else holds."""
+MOST = 1_000
+"""How many outcomes without writes go in one statement."""
+MOST_COMMITS, MOST_WRITES = 32, 64
+"""How many commits share a round trip, and how many statements of handlers: more would save
+nothing, and hold up whoever waits for them. A run with more statements commits by itself."""
+LATE_PATIENCE_S = 5.0
+"""How long such a round trip may take: renewals wait meanwhile."""
+LATE_S = 1.0
+"""Then no other is begun: of many that are stopped one after the other, renewals would wait."""
 
 
 class Settler:
@@ -52,29 +66,37 @@ class Settler:
     ) -> None:
         self._database = database
         self._inflight = inflight
-        self._late = LateCommits(database, inflight, late_patience_s)
+        self._late_patience_s = late_patience_s
         self._turn = threading.Lock()
+        self._notices: list[Notice] = []
+        """Of whose turn it is."""
         self._most = MOST
+        self._unsure: set[Fence] = set()
+        """Those whose commit was not answered."""
         self.last_patience_s = LAST_PATIENCE_S
         self._spared_until = 0.0
-        self._rng = Random()  # noqa: S311  any order will do
 
     def takes(self, settlement: Settlement) -> bool:
-        """Whether what its handler asked to write may be committed here, with the outcome."""
-        return self._late.takes(settlement)
+        """Whether it may be committed here with its writes, as far as is known before it is tried.
 
-    @property
-    def cut_short(self) -> bool:
-        """Whether the last flush left outcomes that it had no time for."""
-        return self._late.cut_short
+        A run that is to be alone in its process ends so.
+        """
+        task = settlement.task
+        return (
+            SHARED_SESSIONS.works
+            and LATE_WRITES.works
+            and self._database.prepares
+            and len(settlement.writes) <= MOST_WRITES
+            and not (task is None or task.runs_alone)
+        )
 
     def flush_unless_busy(self) -> None:
         """Do :meth:`flush`, if no other thread does."""
         if not self._turn.locked():
             self.flush()
 
-    def flush(self) -> None:
-        """Write all finished outcomes, waiting for nobody.
+    def flush(self) -> bool:
+        """Write all finished outcomes, waiting for nobody; True: some are left to try at once.
 
         A row that somebody holds (an open cancel, say) stays in flight and is tried again soon.
 
@@ -85,161 +107,245 @@ class Settler:
         notices: list[Notice] = []
         try:
             with self._turn:
-                self._late.cut_short = False
-                settlements = self._inflight.finished()
-                if not settlements:
-                    return
+                self._notices = notices
                 try:
-                    for told in self._write_all(settlements):
-                        notices += told
-                    self._spared_until = 0.0
+                    more = self._write_all(self._inflight.finished())
                 except DBAPIError:
-                    self._late.cut_short = False  # nobody is to ask for the rest at once
+                    self._spared_until = time.monotonic() + patience_s()
                     raise
                 finally:
                     self._inflight.put_off(LOCKED_WAIT_S)
+                self._spared_until = 0.0
+                return more
         finally:  # hooks are told without the lock
             HOOKS.tell(notices)
 
-    def flush_quietly(self) -> None:
-        """Write all finished outcomes now if the database answers; else they stay in flight.
+    def flush_quietly(self) -> bool:
+        """Do :meth:`flush` if the database answers; else what is finished stays in flight.
 
         A database that has just refused is not asked again before each of many tasks.
         """
         if time.monotonic() < self._spared_until:
-            return
+            return False
         try:
-            self.flush()
+            return self.flush()
         except Exception as error:  # what is claimed would be left behind by whatever came out
             log.warning("outcomes wait for the database: %s", type(error).__name__)
+            return False
 
-    def flush_until_answered(self) -> None:
-        """Return when the database has answered for every outcome, however long it is away.
+    def flush_until_answered(self) -> bool:
+        """Do :meth:`flush` until the database has answered for all, however long it is away.
 
         A child that stops gives up after a while; so does one whose database answers, but refuses.
         """
         began = time.monotonic()
         while True:
             try:
-                self.flush()
+                return self.flush()
             except Exception as error:
                 log.warning("outcomes wait for the database: %s", type(error).__name__)
                 waited = time.monotonic() - began > REFUSED_WAIT_S
                 refused = remedy_for(error) is not Remedy.SPARE
                 if self._gives_up(began) or (waited and refused):
-                    return
+                    return False
                 time.sleep(patience_s())
-            else:
-                return
 
-    def settle_until_answered(self, settlement: Settlement) -> State | None:
-        """Write one outcome now and wait for the answer; None: the fence was lost.
+    def settle_until_answered(self, settlement: Settlement) -> None:
+        """Write one outcome now, and wait for its row and for the answer.
 
         The fence judges a repeated try, so asking again is safe. A child that stops gives up after
         a while, and then it is the lease that is lost.
         """
-        began = time.monotonic()
-        while True:
-            called: list[Called] = []
+        began, called = time.monotonic(), list[Called]()
+        left: Settlement | None = settlement
+        while left is not None:
             try:
                 with self._database.single() as connection:
-                    state = settle_one(connection, settlement, called=called)
-                HINTS.called(called)
-                HINTS.again([settlement] if state is State.PENDING else [])
-                if state is not None:
-                    tell_settled([settlement], {settlement.fence.task_id: state})
-                return state
+                    state = settle_one(connection, left, called=called)
             except SQLAlchemyError as error:
                 if isinstance(error, DBAPIError) and remedy_for(error) is Remedy.REPLACE:
-                    if settlement.event is Event.FAIL:
-                        self._tell_refused(settlement, error)
-                        return None
-                    settlement = _unstorable(settlement, error)
+                    left = self._in_its_place(left, error)
                     continue
                 log.warning("a settle was not answered, trying again: %s", type(error).__name__)
                 if self._gives_up(began):
-                    return None
+                    return
                 time.sleep(patience_s())
+            else:
+                HINTS.called(called)
+                HINTS.again([left] if state is State.PENDING else [])
+                if state is not None:
+                    tell_settled([left], {left.fence.task_id: state})
+                return
 
     def _gives_up(self, began: float) -> bool:
         return self._inflight.stopping.is_set() and time.monotonic() - began > self.last_patience_s
 
-    def _write_all(self, settlements: list[Settlement]) -> Iterator[Sequence[Notice]]:
-        """Write in groups: all at once, or smaller and mixed anew after one was refused.
-
-        So an outcome that is refused stops no other for long, and none that is written in another
-        way. Yields what there is to tell of each group that was written.
-        """
-        refused: DBAPIError | None = None
+    def _write_all(self, settlements: list[Settlement]) -> bool:
+        """An outcome that is refused stops none that is written in another way."""
         late = [s for s in settlements if s.writes]
-        settlements = [s for s in settlements if not s.writes] if late else settlements
+        try:
+            self._write_groups([s for s in settlements if not s.writes] if late else settlements)
+        except DBAPIError as refusal:
+            if remedy_for(refusal) is not Remedy.SPARE:
+                self._commit_late(late)
+            raise
+        return self._commit_late(late)
+
+    def _write_groups(self, settlements: list[Settlement]) -> None:
+        """Write all at once; after one was refused, in smaller groups that are mixed anew.
+
+        So an outcome that is refused stops no other for long.
+        """
         if len(settlements) > self._most:
-            self._rng.shuffle(settlements)
+            shuffle(settlements)
         while settlements:
             group, settlements = settlements[: self._most], settlements[self._most :]
             try:
-                yield from self._write(group)
-            except DBAPIError as error:
-                self._spare()
+                self._write(group)
+            except DBAPIError:
                 self._most = max(1, len(group) // 2)
-                if remedy_for(error) is Remedy.SPARE:
-                    raise
-                refused = error
-                break
+                raise
             self._most = min(MOST, 2 * self._most)
-        try:
-            yield from self._late.commit(late)
-        except DBAPIError:
-            self._spare()
-            raise
-        if refused is not None:
-            raise refused
 
-    def _spare(self) -> None:
-        self._spared_until = time.monotonic() + patience_s()
-
-    def _write(self, settlements: list[Settlement]) -> Iterator[Sequence[Notice]]:
+    def _write(self, settlements: list[Settlement]) -> None:
         """Write a group with one statement; what the database refuses splits it."""
         called: list[Called] = []
         try:
             with self._database.single() as connection:
                 done = settle_group(connection, settlements, called=called)
-                left = [s for s in settlements if s.fence.task_id not in done]
-                held = still_held(connection, [s.fence for s in left]) if left else set()
+                left = [s.fence for s in settlements if s.fence.task_id not in done]
+                held = still_held(connection, left) if left else set()
         except DBAPIError as error:
             if remedy_for(error) is not Remedy.REPLACE:
                 raise
-            yield from self._replace(settlements, error)
+            if len(settlements) > 1:  # one member's data stops a group
+                for settlement in settlements:
+                    self._write([settlement])
+            elif (failure := self._in_its_place(settlements[0], error)) is not None:
+                self._write([failure])
+            else:  # after its lease the rescuer takes it
+                self._inflight.drop(settlements[0].fence)
             return
-        count_settled(settlements, done)
         HINTS.called(called)
         HINTS.again(settlements)
-        for settlement in left:
-            if settlement.fence.task_id not in held:
-                tell_lost(settlement)
-        self._inflight.drop(*(s.fence for s in settlements if s.fence.task_id not in held))
-        yield notices_of(settlements, done)
+        self._answered([s for s in settlements if s.fence.task_id not in held], done)
 
-    def _replace(
-        self, settlements: list[Settlement], error: DBAPIError
-    ) -> Iterator[Sequence[Notice]]:
-        """One member's data stops a group: write each alone, and a failure for what cannot be."""
-        if len(settlements) > 1:
-            for settlement in settlements:
-                yield from self._write([settlement])
-        elif settlements[0].event is not Event.FAIL:
-            yield from self._write([_unstorable(settlements[0], error)])
-        else:  # not even the failure fits: after its lease the rescuer takes it
-            self._tell_refused(settlements[0], error)
-            self._inflight.drop(settlements[0].fence)
+    def _in_its_place(self, refused: Settlement, error: DBAPIError) -> Settlement | None:
+        """Return the failure that says what was refused; None: not even a failure fits."""
+        if refused.event is Event.FAIL:
+            with self._database.single() as connection:
+                tell(connection, "settling of tasks", [refused.fence.task_id], error)
+            return None
+        sentence = f"The database refused it with SQLSTATE {sqlstate(error)}."
+        cause = Cause(BAD_OUTCOME, clean(sentence, 200))
+        return refused._replace(event=Event.FAIL, result=None, cause=cause)
 
-    def _tell_refused(self, settlement: Settlement, error: DBAPIError) -> None:
-        with self._database.single() as connection:
-            tell(connection, "settling of tasks", [settlement.fence.task_id], error)
+    def _answered(self, settlements: Sequence[Settlement], states: Mapping[int, State]) -> None:
+        """The database has answered for these: whose state is not there has lost its fence."""
+        count_settled(settlements, states)
+        for lost in (s for s in settlements if s.fence.task_id not in states):
+            if lost.fence in self._unsure:
+                log.info("task %s: its commit stands, or its lease was lost", lost.fence.task_id)
+            else:
+                tell_lost(lost)
+        fences = [s.fence for s in settlements]
+        self._unsure.difference_update(fences)
+        self._inflight.drop(*fences)
+        self._notices += notices_of(settlements, states)
 
+    def _commit_late(self, settlements: Sequence[Settlement]) -> bool:
+        """Commit each with its writes; True: some are left to try at once.
 
-def _unstorable(settlement: Settlement, error: BaseException) -> Settlement:
-    """Turn an outcome that the database refuses into a failure that says so."""
-    sentence = f"The database refused it with SQLSTATE {sqlstate(error)}."
-    cause = Cause(BAD_OUTCOME, clean(sentence, 200))
-    return settlement._replace(event=Event.FAIL, result=None, cause=cause)
+        What fails is refused, to end alone. So is one of each text that is not proven to be a
+        write: a run is to send it alone before others may.
+        """
+        left, ends = deque(self._proven(settlements)), time.monotonic() + LATE_S
+        more = len(left) < len(settlements)
+        while left:
+            if time.monotonic() >= ends:
+                return True
+            group = self._first(left)
+            try:
+                ended = self._commit_each(group)
+            except DBAPIError as refusal:
+                if not is_crowded(refusal):
+                    raise
+                for settlement in (*group, *left):  # there may be a connection for handlers
+                    self._inflight.refuse(settlement)
+                return more
+            if ended is None:
+                self._unanswered(group)
+                return True
+            left.extendleft(reversed(self._heed(group, ended)))
+        return more
+
+    def _proven(self, settlements: Sequence[Settlement]) -> Iterator[Settlement]:
+        refused = set[str]()
+        for settlement in settlements:
+            texts = {query for query, _ in settlement.writes if query not in PROVEN}
+            if not texts:
+                yield settlement
+            elif refused.isdisjoint(texts):
+                refused |= texts
+                self._inflight.refuse(settlement)
+
+    def _first(self, left: deque[Settlement]) -> list[Settlement]:
+        """Take as many as share a round trip; one that was not answered has it alone."""
+        group = [left.popleft()]
+        statements = len(group[0].writes)
+        while (
+            left
+            and len(group) < MOST_COMMITS
+            and statements + len(left[0].writes) <= MOST_WRITES
+            and self._unsure.isdisjoint((group[0].fence, left[0].fence))
+        ):
+            statements += len(left[0].writes)
+            group.append(left.popleft())
+        return group
+
+    def _commit_each(self, group: Sequence[Settlement]) -> list[Exception | None] | None:
+        """Return why each did not commit, None for those that did; or None: nothing is known."""
+        called: list[Called] = []
+        ends = [RunEnd(s, [Write(*w) for w in s.writes], called) for s in group]
+        connection = self._database.brief_engine.connect()
+        driver: HandlerConnection = driver_of(connection)
+        steps = in_time(driver.end_each(ends), self._late_patience_s)
+        try:
+            with driver.lock:
+                ended = driver.as_executor(lambda: driver.wait(steps))
+        except psycopg.Error as broken:  # it is lost, or a statement of ours could not be prepared
+            driver.is_spoiled = True
+            behind = (NotTriedError() for _ in group[1:])
+            return None if driver.closed else [broken, *behind]
+        finally:
+            give_back(connection.close, connection.invalidate)
+        HINTS.called(called)
+        return ended
+
+    def _heed(
+        self, group: Sequence[Settlement], ended: Sequence[Exception | None]
+    ) -> list[Settlement]:
+        """Do what the answers say; return those that were not tried."""
+        again, answered, states = list[Settlement](), list[Settlement](), dict[int, State]()
+        for settlement, error in zip(group, ended, strict=True):
+            if isinstance(error, NotTriedError):
+                again.append(settlement)
+            elif error is None or isinstance(error, OutcomeRefusedError):
+                answered.append(settlement)
+                if error is None:
+                    states[settlement.fence.task_id] = State.SUCCEEDED
+            else:
+                self._inflight.refuse(settlement)
+                self._unsure.discard(settlement.fence)
+        self._answered(answered, states)
+        return again
+
+    def _unanswered(self, group: Sequence[Settlement]) -> None:
+        """Try each once more, alone, since one may have ended the connection; then refuse it.
+
+        Where its commit stands, its fence is gone.
+        """
+        for settlement in group:
+            if settlement.fence in self._unsure:
+                self._inflight.refuse(settlement)
+        self._unsure ^= {s.fence for s in group}

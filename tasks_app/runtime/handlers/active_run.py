@@ -25,8 +25,8 @@ class ActiveRun:
     """By ``time.monotonic``: its lease does not end before, as far as is known."""
     in_async_pool: bool = False
     """It is async: it takes no thread."""
-    may_repeat: bool = False
-    """After a conflict with other transactions it is called again at once, uncharged."""
+    repeats: int = 0
+    """How often it was called again at once, uncharged."""
     commits: bool = False
     """Its transaction is being committed: too late to release it."""
     again: bool = False

@@ -56,7 +56,7 @@ class InFlight(HeldClaims):
     ) -> ActiveRun | None:
         """:meth:`collect` one outcome and start the first waiting task if it suits, in one step.
 
-        The fast path does both for every task.
+        What runs alone must not suit: something may run beside it.
         """
         with self._mutex:
             if settlement is not None:
@@ -64,7 +64,7 @@ class InFlight(HeldClaims):
             plain = self._waiting.plain
             if plain and not self.over and not self._lone_runs:
                 task = plain[0]
-                if not task.runs_alone and suits(task):
+                if suits(task):
                     plain.popleft()
                     return self._begin(task)
             if self._waiting:  # what runs alone waits for this

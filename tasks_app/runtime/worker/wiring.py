@@ -14,7 +14,6 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch.run_time_report import RunTimeReport
 from tasks_app.runtime.execution.async_pool import AsyncPool
 from tasks_app.runtime.execution.executor import Carriers, Claims, Executor
-from tasks_app.runtime.execution.fast_path import FastPath
 from tasks_app.runtime.execution.invocation import Invocation
 from tasks_app.runtime.execution.process_guard import ProcessGuard
 from tasks_app.runtime.execution.run_shell import RunParts, RunShell
@@ -150,16 +149,13 @@ def wire(
         calls,
     )
     runner = Runner(parts, tools)
-    fast_path = FastPath(parts, tools, runner)
-    threads = ThreadPool(extra_threads, inflight, runner.is_unlimited, fast_path.carry_out)
+    threads = ThreadPool(extra_threads, inflight, runner.is_unlimited, runner.carry_out)
     async_pool = AsyncPool(
         settings.async_concurrency, runner.run, inflight.leave, tools.invocation.close
     )
     claimant = Claimant(parts)
     claims = Claims(claimant, Fetcher(parts, claimant), Poller(parts, claimant), PassingOn(parts))
-    executor = Executor(
-        parts, tools, claims, Carriers(fast_path, threads, async_pool, runner.write_all)
-    )
+    executor = Executor(parts, tools, claims, Carriers(runner, threads, async_pool))
     reaper = Reaper(database, slots, parts.registry, settings)
     shutdown = Shutdown(parts, tools.settler)
     renewer = LeaseRenewer(parts)

@@ -17,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.rescue import rescue_expired
 from tasks_app.runtime.api.tasks import cancel_task
-from tasks_app.runtime.execution import late_commits
+from tasks_app.runtime.execution import settler
 from tasks_app.runtime.execution.runner import Runner
 from tasks_app.runtime.handler_db.deadline import in_time
 from tests.factory import claimed_task, ending
@@ -45,13 +45,13 @@ def writes_one(bench: Bench, name: str = "t", **options: Any) -> None:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The ids of late successes, in the order in which they are counted."""
     ids: list[int] = []
-    known = late_commits.count_settled
+    known = settler.count_settled
 
     def count(settlements: Any, states: Any) -> None:
-        ids.extend(s.fence.task_id for s in settlements)
+        ids.extend(s.fence.task_id for s in settlements if s.writes and s.fence.task_id in states)
         known(settlements, states)
 
-    monkeypatch.setattr(late_commits, "count_settled", count)
+    monkeypatch.setattr(settler, "count_settled", count)
     return ids
 
 
@@ -132,7 +132,7 @@ class TestTheDeadline:
     ) -> None:
         @bench.handler()
         def h(ctx: Any) -> None:
-            for n in range(late_commits.MOST_WRITES + 1):
+            for n in range(settler.MOST_WRITES + 1):
                 ctx.write(INSERT, (ctx.task_id, str(n)))
 
         task_id = bench.create()
@@ -140,7 +140,7 @@ class TestTheDeadline:
         carry_out(bench, [task_id])
 
         assert counted == []
-        assert bench.effects(task_id) == late_commits.MOST_WRITES + 1
+        assert bench.effects(task_id) == settler.MOST_WRITES + 1
 
     @pytest.mark.test_all
     def test_steps_that_are_late_end_their_connection(self, database_url: str) -> None:
@@ -250,13 +250,13 @@ class TestACommitWithoutAnAnswer:
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch, do: Callable[[int], object]
     ) -> None:
         """Do it after the loss, before the commit is sent again."""
-        known = late_commits.LateCommits._unanswered
+        known = settler.Settler._unanswered
 
         def unanswered(late: Any, settlements: Any) -> None:
             known(late, settlements)
             do(settlements[0].fence.task_id)
 
-        monkeypatch.setattr(late_commits.LateCommits, "_unanswered", unanswered)
+        monkeypatch.setattr(settler.Settler, "_unanswered", unanswered)
 
 
 def test_outcomes_that_a_dead_database_left_are_not_asked_for_again_at_once(
@@ -270,14 +270,12 @@ def test_outcomes_that_a_dead_database_left_are_not_asked_for_again_at_once(
         writes = ((query, (task.task_id, "")),)
         child.inflight.collect(ending(task, Event.SUCCEED)._replace(writes=writes, task=task))
 
-    def lost(_late: Any) -> None:
+    def lost(*_: object) -> None:
         raise OperationalError("", None, psycopg.OperationalError("the server is gone"))
 
-    monkeypatch.setattr(late_commits.LateCommits, "_lent", lost)
+    monkeypatch.setattr(settler.Settler, "_commit_each", lost)
 
-    child.settler.flush_quietly()
-
-    assert not child.settler.cut_short
+    assert not child.settler.flush_quietly()
 
 
 def test_an_outcome_that_is_to_end_alone_goes_back_if_that_breaks(
@@ -296,7 +294,7 @@ def test_an_outcome_that_is_to_end_alone_goes_back_if_that_breaks(
 
     monkeypatch.setattr(Runner, "attempt", breaks)
     with pytest.raises(MemoryError):
-        child.executor._write(child.settler.flush_quietly)
+        child.executor._runner.write_all(child.settler.flush_quietly)
 
     assert child.inflight.running() == []
     assert [item.fence for item in child.inflight.returning()] == [task.fence]

@@ -1,4 +1,4 @@
-"""A child that is warmed up and carries out tasks on its fast path."""
+"""A child that is warmed up and carries out short tasks in a row."""
 
 from __future__ import annotations
 

@@ -473,10 +473,10 @@ def test_an_error_of_ours_at_a_settle_leaves_nothing_behind(bench: Bench) -> Non
     child = bench.child()
     known, errors = child.settler.flush, iter([RuntimeError("ours"), RuntimeError("ours")])
 
-    def flush() -> None:
+    def flush() -> bool:
         if (error := next(errors, None)) is not None:
             raise error
-        known()
+        return known()
 
     child.settler.flush = flush  # type: ignore[method-assign]
     ids = [bench.create() for _ in range(5)]

@@ -1,4 +1,4 @@
-"""The fast path: short tasks in a row end as they would one by one, and each is announced alone."""
+"""Short tasks in a row end as they would one by one, and each is announced alone."""
 
 from __future__ import annotations
 
