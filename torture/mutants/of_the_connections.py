@@ -51,14 +51,6 @@ CONNECTIONS = (
         f"{IDLE}test_whoever_loses_a_connection_spares_the_others_that_were_idle",
     ),
     mutant(
-        "a session looks when it is made",
-        "A session's connection is looked at again when it is used.",
-        "tasks_app/runtime/handler_db/handler_sessions.py",
-        "        look_again(connection)\n",
-        "",
-        f"{IDLE}test_a_session_asks_again_when_it_is_used_at_last",
-    ),
-    mutant(
         "a first statement on a dead connection is a loss",
         "A run that did nothing is run again at once, unsuspected.",
         VERDICTS,

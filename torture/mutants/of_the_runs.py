@@ -88,7 +88,7 @@ RUNS = (
         "a connection outlives its run",
         "What a run kept of its connection writes into no later run.",
         DRIVER,
-        "        self.pgconn = _NOBODY\n",
+        "        self.pgconn = NOBODY\n",
         "",
         f"{ODD}what_a_run_kept_writes_into_no_later_run",
         also=(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 from random import uniform
 
+from sqlalchemy import Connection
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
@@ -101,9 +102,18 @@ def is_unanswered(error: BaseException) -> bool:
 
 
 def mark(context: ExceptionContext) -> None:
-    """Mark an error as our database's, not one of another that a handler talks to."""
-    if context.sqlalchemy_exception is not None:
+    """Mark an error as our database's, not one of another that a handler talks to.
+
+    Nor is it one of ours where the handler has closed its connection before.
+    """
+    if context.sqlalchemy_exception is not None and not _is_closed_here(context.connection):
         mark_ours(context.sqlalchemy_exception, refused=context.connection is None)
+
+
+def _is_closed_here(connection: Connection | None) -> bool:
+    if connection is None or connection.closed or connection.invalidated:
+        return False
+    return getattr(connection.connection.driver_connection, "is_closed_here", False)
 
 
 def mark_ours(error: BaseException, *, refused: bool) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import greenlet_spawn
 
 from tasks_app.domain.handlers.outcomes import Fail
@@ -29,7 +30,7 @@ from tasks_app.runtime.db.transaction import (
 )
 from tasks_app.runtime.handler_db.ends import OutcomeRefusedError, RunEnd
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
-from tasks_app.runtime.handler_db.handler_driver import CANCELLED, CLOSED
+from tasks_app.runtime.handler_db.handler_driver import CLOSED, OVER
 from tasks_app.runtime.handler_db.handler_sessions import AsyncHandlerSession, HandlerSession
 from tasks_app.runtime.handler_db.handler_statements import ENDED
 from tasks_app.runtime.handler_db.late_writes import Write, write_of
@@ -51,6 +52,7 @@ class RunTransaction:
         self._had: set[HandlerConnection] = set()
         """The connections that it was lent."""
         self._writes: list[Write] = []
+        self._over = False
 
     @property
     def session(self) -> Any:
@@ -78,6 +80,9 @@ class RunTransaction:
             return self._connection
 
     def _adopt(self, connection: Connection) -> None:
+        if self._over:  # what the handler left running has waited for it
+            give_back(connection.close, connection.invalidate)
+            raise psycopg.InterfaceError(OVER)
         driver = driver_of(connection)
         driver.fence = self._fence
         self._had.add(driver)
@@ -153,8 +158,8 @@ class RunTransaction:
 
     def _flushed(self) -> Connection:
         if self._connection is not None and self._connection.invalidated:
-            if any(driver.cancelled for driver in self._had):  # and SQLAlchemy knows of it
-                raise RuntimeError(CANCELLED)
+            if any(driver.is_closed_here for driver in self._had):
+                raise RuntimeError(CLOSED)
             raise as_sqlalchemy_raises(psycopg.OperationalError(LOST))  # the handler caught it
         if self._session is not None:
             self._session.flush()
@@ -186,9 +191,10 @@ class RunTransaction:
             raise
 
     def abandon(self) -> None:
+        self._over = True
         self._writes.clear()
         for driver in self._drivers:
-            give_back(driver.break_off, driver.pgconn.finish)
+            give_back(driver.break_off, driver.close)
         session, connection = self._session, self._connection
         self._session = self._connection = None
         if session is not None:
@@ -202,14 +208,15 @@ class AsyncTransaction(RunTransaction):
 
     is_async = True
 
-    def __init__(self, engine: Engine, fence: Fence) -> None:
-        super().__init__(engine, fence)
+    def __init__(self, engine: AsyncEngine, fence: Fence) -> None:
+        super().__init__(engine.sync_engine, fence)
+        self._async_engine = engine
         self._outer: AsyncHandlerSession | None = None
 
     @property
     def session(self) -> AsyncHandlerSession:
         if self._outer is None:
-            self._outer = AsyncHandlerSession(self._inner())
+            self._outer = AsyncHandlerSession(self._async_engine, self._inner())
         return self._outer
 
     @property

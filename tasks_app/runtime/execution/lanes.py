@@ -77,7 +77,7 @@ class AsyncLane:
     def transaction(self, fence: Fence) -> AsyncTransaction:
         if self._engine is None:
             self._engine = self._database.async_engine(self._connections)
-        return AsyncTransaction(self._engine.sync_engine, fence)
+        return AsyncTransaction(self._engine, fence)
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the coroutine; the limit cancels it at its next await.

@@ -89,16 +89,6 @@ def lives(connection: Connection) -> bool:
     return found
 
 
-def look_again(connection: Connection) -> None:
-    """Replace a connection that died between its checkout and the first statement of its run."""
-    if connection.closed or connection.invalidated or connection.in_transaction():
-        return
-    if _SINCE in connection.info:
-        driver = connection.connection.dbapi_connection
-        if not _lives(connection.dialect, driver, connection.info):
-            connection.invalidate()
-
-
 def _look(dialect: Dialect, connection: Any, entry: ConnectionPoolEntry, _: Any) -> None:
     if _SINCE in entry.info and not _lives(dialect, connection, entry.info):
         raise DisconnectionError("It died while it was idle.")

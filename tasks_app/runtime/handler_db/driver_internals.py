@@ -47,6 +47,7 @@ _NEEDED = PrivateApi(
     Need(f"{_CONNECTION}._start_query", ("self",)),
     Need("psycopg._cursor_base:BaseCursor._start_query", names=("_start_query",)),
     Need("psycopg.waiting:wait_async", ("gen", "fileno")),
+    Need("psycopg._connection_base:BaseConnection.__init__", names=("_adapters",)),
     Need("psycopg.generators:execute"),
     Need("psycopg.generators:fetch_many"),
     Need("psycopg.generators:send"),

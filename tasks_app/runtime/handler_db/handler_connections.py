@@ -100,7 +100,7 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
             with suppress(psycopg.Error):
                 self.cancel_safe(timeout=BREAK_OFF_S)
             if not self.lock.acquire(timeout=BREAK_OFF_S):
-                self.pgconn.finish()  # a stream that was left: nothing reads it
+                self.close()  # a stream that was left: nothing reads it
                 return
         self._owner = self._me()
         self.lock.release()

@@ -40,12 +40,8 @@ UNFINISHED = (
     "End it before the handler returns."
 )
 CLOSED = (
-    "The handler closed ctx.connection, and with it went what it wrote. "
-    "Leave it open: it commits with the outcome."
-)
-CANCELLED = (
-    "The handler cancelled a statement and went on; what it wrote went with its connection. "
-    "Let the CancelledError out, or call ctx.session.rollback() and write it again."
+    "The handler closed ctx.connection, or gave up a statement on it and went on: what was not "
+    "committed is gone. Leave it open; after a cancellation call ctx.session.rollback() first."
 )
 _IDLE = TransactionStatus.IDLE
 _OPEN = {TransactionStatus.INTRANS, TransactionStatus.INERROR}
@@ -55,8 +51,8 @@ _FORGETTING = ("DEALLOCATE", "DISCARD", "LOAD")
 """Command tags of what no rollback takes back, and no look finds."""
 
 
-_NOBODY = PGconn.connect_start(b"=")  # a string that libpq cannot parse, so that no server is asked
-_NOBODY.finish()
+NOBODY = PGconn.connect_start(b"=")  # a string that libpq cannot parse, so that no server is asked
+NOBODY.finish()
 
 
 def _another(value: Any) -> Any:
@@ -76,8 +72,6 @@ class RunDriver(EndsRuns):
     """Whether the handler ended a transaction here."""
     answered = False
     """Whether the server has answered this run."""
-    cancelled = False
-    """Whether its connection was closed because a coroutine gave up a statement."""
     unread = False
     """Whether the answer to a BEGIN is still to be read."""
     _owner: Any = None
@@ -117,7 +111,7 @@ class RunDriver(EndsRuns):
             vars(heir)[name] = _another(template[name])
         heir.prepare_threshold, heir.prepared_max = self._limits
         heir.names = self.names
-        self.pgconn = _NOBODY
+        self.pgconn = NOBODY
         return heir
 
     @property
@@ -143,6 +137,11 @@ class RunDriver(EndsRuns):
         """Whether these may be sent together with the COMMIT."""
         return LATE_WRITES.works and all(write.query in PROVEN for write in writes)
 
+    @property
+    def is_closed_here(self: Any) -> bool:
+        """Whether it was closed by this process, and not lost."""
+        return bool(self.closed and not self.broken)
+
     def check(self: Any) -> None:
         """Pass if the run may commit.
 
@@ -154,9 +153,7 @@ class RunDriver(EndsRuns):
             raise Fail(ENDED)
         if self.refused:
             raise RuntimeError(COMMITS_LATER)
-        if self.cancelled:
-            raise RuntimeError(CANCELLED)
-        if self.closed and not self.broken:
+        if self.is_closed_here:
             raise RuntimeError(CLOSED)
         pgconn = self.pgconn
         at_work = pgconn.transaction_status == TransactionStatus.ACTIVE and not self.unread

@@ -10,10 +10,9 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, event
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 
-from tasks_app.runtime.handler_db.connection_liveness import look_again
 from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
 from tasks_app.runtime.handler_db.lending import driver_of
 
@@ -84,7 +83,6 @@ class HandlerSession(Session):
     def join(self) -> None:
         """Give a new transaction the connection before it asks the engine for one."""
         connection = self._take()
-        look_again(connection)
         options, self._options = self._options, None
         super().connection({"bind": connection}, options)
 
@@ -159,9 +157,9 @@ class _AsyncHandlerConnection(AsyncConnection):
 class AsyncHandlerSession(AsyncSession):
     """The same for async handlers; it knows what they forgot to await."""
 
-    def __init__(self, session: HandlerSession) -> None:
+    def __init__(self, engine: AsyncEngine, session: HandlerSession) -> None:
         whole: Any = lambda **_: session  # noqa: E731  in the place of a class
-        super().__init__(sync_session_class=whole)
+        super().__init__(engine, sync_session_class=whole)
         self.made = MadeCoroutines()
         self.note_made = self.made.note
 

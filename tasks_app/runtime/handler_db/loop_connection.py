@@ -9,18 +9,17 @@ from __future__ import annotations
 import asyncio
 import select
 from collections import deque
-from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors, waiting
 from psycopg.pq import TransactionStatus
-from sqlalchemy import event
+from sqlalchemy import AsyncAdaptedQueuePool, event
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import MissingGreenlet
 from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only as await_
@@ -28,6 +27,7 @@ from sqlalchemy.util import await_only as await_
 from tasks_app.runtime.handler_db.ends import Steps
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.handler_cursors import HandlerCursor
+from tasks_app.runtime.handler_db.handler_driver import NOBODY
 
 T = TypeVar("T")
 CANCELLED_S = 5.0
@@ -37,6 +37,10 @@ _READS, _WRITES = 1, 2
 _ROUNDS = 2
 """How often other runs go on before the loop is asked to watch a socket."""
 _DIALECT = "tasks_app_loop"
+_OUTSIDE = (
+    "The connection of an async handler waits in its event loop. "
+    "Use it in a function, and call that by await connection.run_sync(function)."
+)
 
 
 class LoopLock:
@@ -82,20 +86,26 @@ class LoopLock:
 
 
 class _InLoop(psycopg.Connection[Any]):
+    _watched: tuple[asyncio.AbstractEventLoop, int, asyncio.Future[int]] | None = None
+    """The loop that watches its socket, and what it tells when that is ready."""
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.lock = LoopLock()  # type: ignore[assignment]
 
     def wait(self, gen: Steps[T], *arguments: Any, **options: Any) -> T:
-        if arguments or options:  # notifications, with a time limit
-            return await_(waiting.wait_async(gen, self.pgconn.socket, *arguments, **options))
-        return await_(self._carry_out(gen))
+        try:
+            if arguments or options:  # notifications, with a time limit
+                return await_(waiting.wait_async(gen, self.pgconn.socket, *arguments, **options))
+            return await_(self._carry_out(gen))
+        except MissingGreenlet:
+            raise MissingGreenlet(_OUTSIDE) from None
 
     async def _carry_out(self, gen: Steps[T]) -> T:
         try:
             wanted = next(gen)
             while True:
-                wanted = gen.send(await _ready(self.pgconn.socket, wanted))
+                wanted = gen.send(await self._readiness(wanted))
         except StopIteration as end:
             done: T = end.value
             return done
@@ -103,17 +113,54 @@ class _InLoop(psycopg.Connection[Any]):
             if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
                 await self._end_statement()
             raise
-        except OSError as error:  # of a socket that was closed meanwhile
-            raise errors.OperationalError("The connection was closed.") from error
+
+    async def _readiness(self, wanted: int) -> int:
+        """Wait until the socket can be read or written as ``wanted``; return for what it is ready.
+
+        Other runs go on first. Often the answer is there then, and the loop need not watch for it,
+        which takes half as long as a small statement.
+        """
+        poll, socket = select.poll(), self.pgconn.socket
+        reads, writes = bool(wanted & _READS), bool(wanted & _WRITES)
+        poll.register(socket, select.POLLIN * reads | select.POLLOUT * writes)
+        for _ in range(_ROUNDS):
+            await asyncio.sleep(0)
+            if events := poll.poll(0):
+                (_, event_mask), *_ = events
+                readable = reads and bool(event_mask & ~select.POLLOUT)  # a broken one, too
+                return _READS * readable | _WRITES * bool(event_mask & select.POLLOUT)
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[int] = loop.create_future()
+        self._watched = loop, socket, answered
+        if reads:
+            loop.add_reader(socket, _tell, answered, _READS)
+        if writes:
+            loop.add_writer(socket, _tell, answered, _WRITES)
+        try:
+            return await answered
+        finally:
+            self._unwatch()
+
+    def _unwatch(self) -> None:
+        if self._watched is not None:
+            (loop, socket, answered), self._watched = self._watched, None
+            loop.remove_reader(socket)
+            loop.remove_writer(socket)
+            if not answered.done():
+                answered.set_exception(errors.OperationalError("The connection was closed."))
+
+    def close(self) -> None:
+        """Let who waits know first: the socket's number may be another's soon."""
+        self._unwatch()
+        super().close()
 
     async def _end_statement(self) -> None:
         """Let the server end what is under way, and close: SQLAlchemy would not use it again."""
-        self.cancelled = True
         try:
             with suppress(psycopg.Error):
                 await self._cancel(CANCELLED_S)
         finally:
-            self.pgconn.finish()
+            self.close()
 
     def cancel_safe(self, *, timeout: float = 30.0) -> None:
         await_(self._cancel(timeout))
@@ -132,37 +179,10 @@ class LoopConnection(HandlerConnection, _InLoop):
 
     @staticmethod
     def _me() -> Any:
-        return asyncio.current_task()
-
-
-async def _ready(socket: int, wanted: int) -> int:
-    """Wait until a socket can be read or written as ``wanted``; return for what it is ready.
-
-    Other runs go on first. Often the answer is there then, and the loop need not watch for it,
-    which takes half as long as a small statement.
-    """
-    poll = select.poll()
-    reads, writes = bool(wanted & _READS), bool(wanted & _WRITES)
-    poll.register(socket, select.POLLIN * reads | select.POLLOUT * writes)
-    for _ in range(_ROUNDS):
-        await asyncio.sleep(0)
-        if events := poll.poll(0):
-            (_, event_mask), *_ = events
-            readable = reads and bool(event_mask & ~select.POLLOUT)  # a broken one, too
-            return _READS * readable | _WRITES * bool(event_mask & select.POLLOUT)
-    loop = asyncio.get_running_loop()
-    answered: asyncio.Future[int] = loop.create_future()
-    try:
-        if reads:
-            loop.add_reader(socket, _tell, answered, _READS)
-        if writes:
-            loop.add_writer(socket, _tell, answered, _WRITES)
-        return await answered
-    finally:
-        if reads:
-            loop.remove_reader(socket)
-        if writes:
-            loop.remove_writer(socket)
+        try:
+            return asyncio.current_task()
+        except RuntimeError:  # a thread without a loop: it cannot wait, and hears so
+            return None
 
 
 def _tell(answered: asyncio.Future[int], ready: int) -> None:
@@ -174,6 +194,7 @@ class LoopDialect(PGDialect_psycopg):
     """SQLAlchemy's, with a driver that need not be adapted."""
 
     is_async = True
+    poolclass = AsyncAdaptedQueuePool
     supports_statement_cache = True
 
     @classmethod
@@ -185,34 +206,23 @@ registry.register(f"postgresql.{_DIALECT}", __name__, LoopDialect.__name__)
 
 
 def loop_engine(url: str, **options: Any) -> AsyncEngine:
-    """Return an engine whose connections belong to one event loop.
-
-    Its connections are made in threads, where names are resolved, too: in threads of its own, since
-    handlers may keep those of the loop busy.
-    """
+    """Return an engine whose connections belong to one event loop."""
     ours = make_url(url).set(drivername=f"postgresql+{_DIALECT}")
     # looked up late: programs of handlers may have instrumented it
     engine = sqlalchemy_asyncio.create_async_engine(ours, **options)
-    threads = ThreadPoolExecutor(4, "tasks_app connects")
-
-    @event.listens_for(engine.sync_engine, "do_connect")
-    def connect(_dialect: Any, _entry: Any, arguments: Any, options: Any) -> LoopConnection:
-        return await_(_connected(threads, arguments, options))
-
+    event.listen(engine.sync_engine, "do_connect", _connect)
     return engine
 
 
-async def _connected(threads: Executor, arguments: Any, options: Any) -> LoopConnection:
-    """Connect; who is cancelled does not wait for it."""
-    make = partial(LoopConnection.connect, *arguments, cursor_factory=_LoopCursor, **options)
-    connecting = asyncio.get_running_loop().run_in_executor(threads, make)
-    try:
-        return await asyncio.shield(connecting)
-    except asyncio.CancelledError:
-        connecting.add_done_callback(_close)
-        raise
+def _connect(_dialect: Any, _entry: Any, arguments: Any, options: Any) -> LoopConnection:
+    return await_(_connected(arguments, options))
 
 
-def _close(connecting: asyncio.Future[LoopConnection]) -> None:
-    if not (connecting.cancelled() or connecting.exception()):
-        connecting.result().close()
+async def _connected(arguments: Any, options: Any) -> LoopConnection:
+    """Connect in the loop, as psycopg's own async connections do, and take the session over."""
+    found = await psycopg.AsyncConnection.connect(*arguments, **options)
+    made = LoopConnection(found.pgconn)
+    made._adapters, made.prepare_threshold = found._adapters, found.prepare_threshold  # noqa: SLF001
+    made.cursor_factory = _LoopCursor
+    found.pgconn = NOBODY
+    return made

@@ -119,21 +119,6 @@ def test_a_scan_at_its_usual_interval_finds_its_connection_not_idle_for_long(ben
     assert bench.settings().scan_interval + late < timedelta(seconds=IDLE_S)
 
 
-def test_a_session_asks_again_when_it_is_used_at_last(bench: Bench) -> None:
-    @bench.handler("once", at_most_once=True)
-    def h(ctx: Any) -> None:
-        session = ctx.session
-        if bench.runs:
-            kill(bench, bench.runs[-1])
-        bench.runs.append(session.execute(PID).scalar())
-
-    child = bench.child()
-
-    ids = [carry_out(child, bench, "once") for _ in range(2)]
-
-    assert bench.states(ids) == ["SUCCEEDED"] * 2
-
-
 class TestTheFirstStatement:
     """On a connection that dies between the look at it and its use."""
 

@@ -7,12 +7,13 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import MissingGreenlet
+from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import greenlet_spawn
 
-from tasks_app.runtime.handler_db.loop_connection import LoopConnection
 from tests.runtime.bench import EFFECT, Bench
 from tests.waiting import eventually, until
 
@@ -119,7 +120,7 @@ def test_a_statement_ends_with_its_handlers_cancellation(bench: Bench, through: 
 
     assert bench.runs == ids[:1]
     assert bench.states(ids) == ["FAILED", "SUCCEEDED"]
-    assert "cancelled a statement and went on" in (bench.task(ids[0]).error or "")
+    assert "gave up a statement on it and went on" in (bench.task(ids[0]).error or "")
 
 
 def copied(driver: Any, task_id: int) -> None:
@@ -176,7 +177,7 @@ def test_outside_of_a_greenlet_nothing_is_sent(bench: Bench) -> None:
     @bench.handler()
     async def h(ctx: Any) -> None:
         driver = await driver_of(ctx)
-        with pytest.raises(MissingGreenlet):
+        with pytest.raises(MissingGreenlet, match="run_sync"):
             driver.execute(INSERT, (ctx.task_id,))
 
     task_id = bench.create()
@@ -221,33 +222,135 @@ def test_what_follows_a_commit_is_another_transaction(
     assert [bench.effects(task_id) for task_id in ids] == [1, both]
 
 
-def test_who_is_cancelled_while_it_connects_leaves_no_connection(
+async def never(*_: Any, **__: Any) -> Any:
+    await asyncio.Event().wait()
+
+
+def test_who_is_cancelled_while_it_connects_may_go_on(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, may_go_on = threading.Event(), threading.Event()
-    made: list[LoopConnection] = []
-    connect = LoopConnection.connect
-
-    def slow(*arguments: Any, **options: Any) -> LoopConnection:
-        asked.set()
-        may_go_on.wait(10)
-        made.append(connect(*arguments, **options))
-        return made[0]
-
     @bench.handler(max_attempts=1)
     async def h(ctx: Any) -> None:
         connects = asyncio.ensure_future(ctx.session.connection())
-        await eventually(asked.is_set)
+        await asyncio.sleep(0)
         connects.cancel()
         with pytest.raises(asyncio.CancelledError):
             await connects
-        may_go_on.set()
-        await eventually(lambda: made and made[0].closed)
         monkeypatch.undo()
         await executed(ctx)
 
-    monkeypatch.setattr(LoopConnection, "connect", slow)
+    monkeypatch.setattr(psycopg.AsyncConnection, "connect", never)
     task_id = bench.create()
     bench.execute([task_id])
 
     assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
+
+
+@pytest.mark.parametrize("close", ["close", "invalidate"])
+def test_who_waits_hears_that_its_connection_was_closed(bench: Bench, close: str) -> None:
+    """And the number of its socket, which another has at once, is watched for that one alone."""
+
+    @bench.handler("waits", max_attempts=1)
+    async def waits(ctx: Any) -> None:
+        connection = await ctx.session.connection()
+        driver = await driver_of(ctx)
+        waiting = asyncio.ensure_future(ctx.session.execute(text(LOCK)))
+        await eventually(lambda: bench.sql(WAITS) == 1)
+        await eventually(lambda: driver._watched is not None)
+        if close == "close":
+            driver.close()
+        else:
+            await connection.invalidate()
+        with pytest.raises(Exception, match="closed"):
+            await waiting
+        bench.runs.append(ctx.task_id)
+
+    @bench.handler("next")
+    async def following(ctx: Any) -> None:
+        await executed(ctx)
+
+    ids = [bench.create("waits"), *(bench.create("next") for _ in range(3))]
+    with bench.engine.begin() as connection:
+        connection.execute(text(LOCK))
+        bench.execute(ids, async_concurrency=1, async_connections=1)
+
+    assert bench.runs == ids[:1]
+    assert bench.states(ids) == ["FAILED", *["SUCCEEDED"] * 3]
+    assert "closed ctx.connection" in (bench.task(ids[0]).error or "")
+
+
+def test_who_gives_up_a_statement_and_sends_another_is_charged(bench: Bench) -> None:
+    @bench.handler(max_attempts=1)
+    async def h(ctx: Any) -> None:
+        driver = await driver_of(ctx)
+        waiting = asyncio.ensure_future(greenlet_spawn(driver.execute, LOCK))
+        await eventually(lambda: bench.sql(WAITS) == 1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await executed(ctx)
+
+    task_id = bench.create()
+    with bench.engine.begin() as connection:
+        connection.execute(text(LOCK))
+        bench.execute([task_id])
+
+    assert (bench.state(task_id), bench.task(task_id).failures) == ("FAILED", 1)
+
+
+def test_what_a_run_left_waiting_for_a_connection_gets_none(bench: Bench) -> None:
+    left: list[asyncio.Future[Any]] = []
+
+    @bench.handler("holds")
+    async def holds(ctx: Any) -> None:
+        await executed(ctx)
+        await eventually(lambda: bool(left))
+        await eventually(lambda: bench.state(ids[1]) != "RUNNING")
+
+    @bench.handler("leaves", max_attempts=1)
+    async def leaves(ctx: Any) -> None:
+        left.append(asyncio.ensure_future(ctx.session.execute(text(LOCK))))
+        await asyncio.sleep(0)
+        raise ValueError
+
+    @bench.handler("next")
+    async def following(ctx: Any) -> None:
+        await asyncio.wait(left)
+        await executed(ctx)
+
+    ids = [bench.create(name) for name in ("holds", "leaves", "next")]
+    bench.execute(ids, async_concurrency=3, async_connections=1)
+
+    assert bench.states(ids) == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
+    assert isinstance(left[0].exception(), Exception)
+
+
+def test_threads_that_handlers_keep_busy_hold_up_no_connection(bench: Bench) -> None:
+    over = threading.Event()
+
+    @bench.handler("busy")
+    async def busy(ctx: Any) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*(loop.run_in_executor(None, over.wait, 10) for _ in range(40)))
+
+    @bench.handler("next")
+    async def following(ctx: Any) -> None:
+        await executed(ctx)
+        over.set()
+
+    ids = [bench.create("busy"), bench.create("next")]
+    bench.execute(ids)
+
+    assert bench.states(ids) == ["SUCCEEDED"] * 2
+
+
+def test_its_session_names_its_engine(bench: Bench) -> None:
+    @bench.handler()
+    async def h(ctx: Any) -> None:
+        assert isinstance(ctx.session.bind, AsyncEngine)
+        assert ctx.session.get_bind() is ctx.session.bind.sync_engine
+
+    task_id = bench.create()
+    bench.execute([task_id])
+
+    assert bench.state(task_id) == "SUCCEEDED"
