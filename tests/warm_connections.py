@@ -96,10 +96,10 @@ def install() -> None:
     """Let connections of this process come from there and return to it, whenever it is on."""
     closed, aclosed = Connection.close, AsyncConnection.close
 
-    def connect(cls: type[Any], conninfo: str = "") -> Iterator[Any]:
+    def connect(cls: type[Any], conninfo: str = "", **options: Any) -> Iterator[Any]:
         pgconn = WARM.take(conninfo)
         if pgconn is None:
-            pgconn = yield from generators.connect(conninfo)  # type: ignore[misc]
+            pgconn = yield from generators.connect(conninfo, **options)  # type: ignore[misc]
         connection = cls(pgconn)
         connection._words = conninfo
         return connection
