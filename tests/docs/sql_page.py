@@ -23,7 +23,7 @@ from tasks_app.pool.connection.steps import Statement
 from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.flow_control import capacity, wake
-from tasks_app.pool.runs import settle, settle_success
+from tasks_app.pool.runs import settle
 from tasks_app.pool.runs.claim import claim, claim_unhindered
 from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.runs.renew import renew
@@ -34,6 +34,7 @@ from tasks_app.pool.tasks.next_in_line import _NEXT
 from tests.factory import LEASE, claimer
 from tests.pool.filled import FRESH, bare_database, filled
 from tests.pool.plans import sent_by
+from tests.pool.runs import query_plans
 from tests.pool.runs import test_plans as runs
 from tests.servers import GIVEN, Databases
 
@@ -76,10 +77,8 @@ def _successes(connection: Connection) -> object:
 
 
 def _success(connection: Connection) -> object:
-    fence = runs.ending(runs.RUNNING[2]).fence._asdict()
-    values = {"id": fence["task_id"], **fence, "result": None, "run_ms": None, "said": None}
     with suppress(DatabaseError), connection.begin_nested():  # of an empty pool: it has no claim
-        return send(connection, Statement(settle_success.STATEMENTS["", False], values))
+        return send(connection, Statement(*query_plans.last_word()))
 
 
 def _line(connection: Connection) -> object:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 
 import pytest
 from sqlalchemy.exc import DatabaseError
 
 from tasks_app.pool.groups import browse
-from tasks_app.pool.runs import settle, settle_success
+from tasks_app.pool.runs import settle
 from tasks_app.pool.tasks import cancel, requeue
 from tests.pool.filled import Ask, Verb, statistics
 from tests.pool.runs.query_plans import (
@@ -20,6 +19,7 @@ from tests.pool.runs.query_plans import (
     STEPS_A_ROW,
     WAITING,
     ending,
+    last_word,
 )
 
 GROUPS = 8_000
@@ -34,9 +34,6 @@ INSERT INTO task_group_ids SELECT n, 0, ARRAY[n] FROM generate_series(1, {GROUPS
 UPDATE task_pending SET batch_id = id % {GROUPS} + 1 WHERE id >= {RUNNING.start} OR id % 20 = 1;
 """
 )
-_VALUES = [RUNNING[0], 1, ending(1).fence.token, None, 1, None]
-_SUCCEED = re.sub(r"\$(\d)", r"%(v\1)s", settle_success._WORDS[", counts", False][1].decode())
-"""The last word of a member in psycopg's words."""
 
 
 def lock(connection, number: int):
@@ -44,9 +41,8 @@ def lock(connection, number: int):
 
 
 def member_succeeds(connection, _: int):
-    values = {f"v{number}": value for number, value in enumerate(_VALUES, 1)}
     with suppress(DatabaseError), connection.begin_nested():  # of an empty pool: it has no claim
-        return connection.exec_driver_sql(_SUCCEED, values)
+        return connection.exec_driver_sql(*last_word(", counts"))
 
 
 VERBS: dict[str, tuple[Verb, int]] = {

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from tasks_app.domain.tasks.run import Cause, Fence, Settlement
 from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.runs import settle_success
 
 WAITING, RUNNING, OVER = range(1, 8_001), range(10_001, 10_501), range(20_001, 20_101)
 
@@ -59,3 +62,12 @@ def ending(task_id: int) -> Settlement:
             return Settlement(fence, Event.RETRY, 1, 1, wait=timedelta(seconds=1), cause=cause)
         case _:
             return Settlement(fence, Event.SUCCEED, 0, 0, result='"r"', run_ms=1)
+
+
+def last_word(way: str = "") -> tuple[str, dict[str, Any]]:
+    """Return what ends a run in the words of psycopg, and its values for the first one."""
+    fence = ending(RUNNING[2]).fence
+    values = {"id": fence.task_id, "attempt": fence.attempt, "token": fence.token}
+    values |= {"result": None, "run_ms": None, "said": None}
+    names, sql = [*values], settle_success._WORDS[way, False][1].decode()
+    return re.sub(r"\$(\d)", lambda place: f"%({names[int(place[1]) - 1]})s", sql), values
