@@ -14,13 +14,11 @@ from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.runtime.statistics.task_counts import TASK_COUNTS
 from tests.runtime.bench import EFFECT, Bench
 from tests.runtime.execution.warm_child import carry_out
-from tests.tiers import few
 
 ROWS = "SELECT count(*) FROM task_completed"
 LINES = "SELECT count(*) FROM task_log"
 INSERT = text(EFFECT)
 FENCE_LOST = "UPDATE task_pending SET lease_token = gen_random_uuid() WHERE id = :id"
-WAYS = ["each", "effect", "async", "threads"]
 
 
 def declare(bench: Bench, way: str, **options: Any) -> None:
@@ -47,22 +45,6 @@ def run(bench: Bench, way: str, *failures: int, **options: Any) -> list[int]:
     while bench.sql("SELECT count(*) FROM task_pending"):
         bench.drain(**options)
     return ids
-
-
-@pytest.mark.parametrize("way", few(2, WAYS))
-@pytest.mark.parametrize(("history", "left"), [("all", 4), ("failures", 1), ("none", 0)])
-def test_what_stays_of_those_that_succeeded(
-    bench: Bench, way: str, history: str, left: int
-) -> None:
-    declare(bench, way, history=history)
-
-    ids = run(bench, way, 0, 0, 1, 0)
-
-    assert bench.sql(ROWS) == left
-    assert bench.sql("SELECT count(*) FROM task_pending") == 0
-    assert bench.sql("SELECT count(*) FROM task_attempt") == (1 if left else 0)
-    if way == "effect":
-        assert [bench.effects(i) for i in ids] == [1, 1, 1, 1]
 
 
 def test_failures_are_always_kept(bench: Bench) -> None:
@@ -131,33 +113,6 @@ def test_they_are_counted(bench: Bench) -> None:
         counted = {tuple(row) for row in found}
     done, unkept = CountedOutcome.DONE, CountedOutcome.UNKEPT
     assert counted == {("t", done, 3), ("t", unkept, 3), ("kept", done, 1)}
-
-
-@pytest.mark.test_all
-@pytest.mark.parametrize("way", ["plain", "async"])
-@pytest.mark.parametrize("attempt", [1, 2])
-def test_who_lost_his_claim_deletes_nothing(bench: Bench, way: str, attempt: int) -> None:
-    def lose(ctx: Any) -> None:
-        if ctx.attempt < attempt:
-            raise ValueError("not yet")
-        bench.sql(FENCE_LOST, id=ctx.task_id)
-
-    def work(ctx: Any) -> None:
-        ctx.session.execute(INSERT, {"id": ctx.task_id, "note": ""})
-        lose(ctx)
-
-    async def awork(ctx: Any) -> None:
-        await ctx.session.execute(INSERT, {"id": ctx.task_id, "note": ""})
-        lose(ctx)
-
-    bench.handler("t", retry="0s", history="none")(awork if way == "async" else work)
-    task_id = bench.create()
-
-    for _ in range(attempt):
-        carry_out(bench, [task_id])
-
-    assert (bench.state(task_id), bench.effects(task_id)) == ("RUNNING", 0)
-    assert len(bench.attempts(task_id)) == attempt - 1
 
 
 @pytest.mark.parametrize("wrong", ["some", "none,x", "all,=none", "all,x=some", "all,"])

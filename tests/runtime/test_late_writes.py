@@ -34,7 +34,6 @@ TRANSACTIONS = """
     SELECT count(DISTINCT e.xmin::text) = count(*) AND bool_and(e.xmin::text = c.xmin::text)
     FROM effect e JOIN task_completed c ON c.id = e.task_id
 """
-WAYS = ["row", "slow", "threads", "used", "session", "told", "async", "group"]
 
 
 @pytest.fixture(autouse=True)
@@ -43,50 +42,38 @@ def known() -> None:
     known_as_writes(INSERT)
 
 
-def declare(bench: Bench, way: str, **options: Any) -> None:
-    """Let a handler write one row, beside what its way says."""
+def declare(bench: Bench, way: str, function: Callable[[Any], object], **options: Any) -> None:
+    """Let a handler do so: behind a statement if "used", in the event loop if "async"."""
 
     def h(ctx: Any) -> None:
         if way == "used":
             ctx.connection.execute(text("SELECT 1"))
-        if way == "session":
-            assert ctx.session is not None
-        if way == "told":
-            ctx.set_sub_status("nearly there")
-        ctx.write(INSERT, (ctx.task_id, way))
+        function(ctx)
 
     async def ah(ctx: Any) -> None:
-        ctx.write(INSERT, (ctx.task_id, way))
+        function(ctx)
 
-    bench.handler("t", **options)(ah if way == "async" else h)
+    bench.handler("t", **{"max_attempts": 1, **options})(ah if way == "async" else h)
 
 
-def run(bench: Bench, way: str, count: int = 20) -> list[int]:
-    if way == "group":
-        with bench.engine.begin() as connection:
-            create_group(connection, [NewTask("t")] * count)
-        ids = [
-            bench.sql(f"SELECT id FROM task_pending ORDER BY id OFFSET {n}") for n in range(count)
-        ]
-    else:
-        ids = [bench.create() for _ in range(count)]
-    if way == "slow":
-        bench.drain()
-    else:
-        threads = {"extra_threads": 2} if way == "threads" else {}
-        carry_out(bench, ids, give_back_after=60, **threads)
+def writes_one(ctx: Any) -> None:
+    ctx.write(INSERT, (ctx.task_id, ""))
+
+
+def odd_ones(
+    bench: Bench, way: str, odd: Callable[[Any], object], at: set[int], number: int
+) -> list[int]:
+    """Run so many in a row that write; those at some places do something odd behind it."""
+
+    def h(ctx: Any) -> None:
+        writes_one(ctx)
+        if ctx.biz_key:
+            odd(ctx)
+
+    declare(bench, way, h)
+    ids = [bench.create(biz_key="odd" if n in at else None) for n in range(number)]
+    carry_out(bench, ids, give_back_after=60)
     return ids
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_writes_and_outcome_are_one_commit(bench: Bench, way: str) -> None:
-    declare(bench, way)
-
-    ids = run(bench, way)
-
-    assert set(bench.states(ids)) == {"SUCCEEDED"}
-    assert bench.sql("SELECT count(*) FROM effect") == 20
-    assert bench.sql(TRANSACTIONS)
 
 
 @pytest.mark.test_all
@@ -94,8 +81,8 @@ def test_writes_and_outcome_are_one_commit(bench: Bench, way: str) -> None:
 def test_runs_that_only_write_wait_together(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    declare(bench, way)
-    run(bench, way, 1)
+    declare(bench, way, writes_one)
+    carry_out(bench, [bench.create()])
     waits: Counter[int] = Counter()
     known = HandlerConnection.wait
 
@@ -104,11 +91,11 @@ def test_runs_that_only_write_wait_together(
         return known(self, *arguments, **options)
 
     monkeypatch.setattr(HandlerConnection, "wait", wait)
-    run(bench, way, 120)
+    ids = [bench.create() for _ in range(120)]
+    carry_out(bench, ids, give_back_after=60, extra_threads=2 if way == "threads" else 0)
 
     assert sum(waits.values()) <= 50  # 1 for 32 runs, and once what is prepared
     assert bench.sql("SELECT count(*) FROM effect") == 121
-    assert bench.sql(TRANSACTIONS)
 
 
 def test_writes_come_last_in_their_order(bench: Bench) -> None:
@@ -142,22 +129,6 @@ def test_what_a_commit_on_the_way_follows_is_written_with_it(bench: Bench) -> No
     assert (bench.runs, bench.effects(task_id), bench.state(task_id)) == ([1], 1, "FAILED")
 
 
-@pytest.mark.test_all
-def test_the_same_in_an_async_handler(bench: Bench) -> None:
-    @bench.handler()
-    async def h(ctx: Any) -> None:
-        ctx.write(INSERT, (ctx.task_id, "first"))
-        await ctx.commit()
-        bench.runs.append(bench.effects(ctx.task_id))
-        ctx.write(INSERT, (ctx.task_id, "second"))
-
-    task_id = bench.create()
-
-    bench.drain()
-
-    assert (bench.runs, bench.effects(task_id)) == ([1], 2)
-
-
 @pytest.mark.parametrize("way", ["row", "used", "async"])
 def test_a_function_that_changes_the_encoding_changes_no_value(bench: Bench, way: str) -> None:
     bench.sql(
@@ -168,16 +139,11 @@ def test_a_function_that_changes_the_encoding_changes_no_value(bench: Bench, way
     known_as_writes("SELECT in_latin()")
 
     def h(ctx: Any) -> None:
-        if way == "used":
-            ctx.connection.execute(text("SELECT 1"))
         if ctx.biz_key:
             ctx.write("SELECT in_latin()")
         ctx.write(INSERT, (ctx.task_id, "Müller"))
 
-    async def ah(ctx: Any) -> None:
-        h(ctx)
-
-    bench.handler("t", max_attempts=1)(ah if way == "async" else h)
+    declare(bench, way, h)
     ids = [bench.create(biz_key="odd" if n == 1 else None) for n in range(3)]
 
     carry_out(bench, ids, give_back_after=60)
@@ -185,48 +151,6 @@ def test_a_function_that_changes_the_encoding_changes_no_value(bench: Bench, way
     assert bench.states(ids) == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
     assert "has changed client_encoding to LATIN1" in (bench.task(ids[1]).error or "")
     assert bench.sql("SELECT array_agg(note) FROM effect") == ["Müller"] * 2
-
-
-@pytest.mark.parametrize("way", ["row", "used", "async"])
-def test_a_handler_that_raises_has_written_nothing(bench: Bench, way: str) -> None:
-    def h(ctx: Any) -> None:
-        if way == "used":
-            ctx.connection.execute(text("SELECT 1"))
-        ctx.write(INSERT, (ctx.task_id, ""))
-        raise ValueError
-
-    async def ah(ctx: Any) -> None:
-        h(ctx)
-
-    bench.handler("t", retry="0s,0s")(ah if way == "async" else h)
-    task_id = bench.create()
-
-    bench.drain()
-
-    assert (bench.effects(task_id), bench.state(task_id)) == (0, "FAILED")
-
-
-@pytest.mark.parametrize("way", ["row", "used", "async"])
-def test_nothing_is_written_once_the_lease_is_lost(bench: Bench, way: str) -> None:
-    def h(ctx: Any) -> None:
-        if way == "used":
-            ctx.connection.execute(text("SELECT 1"))
-        ctx.write(INSERT, (ctx.task_id, ""))
-        if ctx.biz_key:
-            bench.sql(RETAKEN, id=ctx.task_id)
-
-    async def ah(ctx: Any) -> None:
-        ctx.write(INSERT, (ctx.task_id, ""))
-        if ctx.biz_key:
-            bench.sql(RETAKEN, id=ctx.task_id)
-
-    bench.handler("t")(ah if way == "async" else h)
-    ids = [bench.create(), bench.create(biz_key="retaken"), bench.create()]
-
-    carry_out(bench, ids, give_back_after=60)
-
-    assert bench.states(ids) == ["SUCCEEDED", "RUNNING", "SUCCEEDED"]
-    assert [bench.effects(i) for i in ids] == [1, 0, 1]
 
 
 class TestOneThatFails:
@@ -247,22 +171,7 @@ class TestOneThatFails:
     def test_fails_alone(
         self, bench: Bench, way: str, query: str, parameters: Any, told: str
     ) -> None:
-        def h(ctx: Any) -> None:
-            if way == "used":
-                ctx.connection.execute(text("SELECT 1"))
-            ctx.write(INSERT, (ctx.task_id, ""))
-            if ctx.biz_key:
-                ctx.write(query, parameters)
-
-        async def ah(ctx: Any) -> None:
-            ctx.write(INSERT, (ctx.task_id, ""))
-            if ctx.biz_key:
-                ctx.write(query, parameters)
-
-        bench.handler("t", max_attempts=1)(ah if way == "async" else h)
-        ids = [bench.create(biz_key="bad" if n == 3 else None) for n in range(7)]
-
-        carry_out(bench, ids, give_back_after=60)
+        ids = odd_ones(bench, way, lambda ctx: ctx.write(query, parameters), {3}, 7)
 
         assert bench.states(ids) == ["SUCCEEDED"] * 3 + ["FAILED"] + ["SUCCEEDED"] * 3
         assert [bench.effects(i) for i in ids] == [1, 1, 1, 0, 1, 1, 1]
@@ -277,22 +186,8 @@ class TestOneThatFails:
         """The first time its text comes alone, and those that it harms are run again."""
         drop = "DO $$BEGIN EXECUTE 'DEALLOCATE ALL'; END$$"
 
-        def h(ctx: Any) -> None:
-            if way == "used":
-                ctx.connection.execute(text("SELECT 1"))
-            ctx.write(INSERT, (ctx.task_id, ""))
-            if ctx.biz_key:
-                ctx.write(drop)
+        ids = odd_ones(bench, way, lambda ctx: ctx.write(drop), {2, 5}, 9)
 
-        async def ah(ctx: Any) -> None:
-            ctx.write(INSERT, (ctx.task_id, ""))
-            if ctx.biz_key:
-                ctx.write(drop)
-
-        bench.handler("t", max_attempts=1)(ah if way == "async" else h)
-        ids = [bench.create(biz_key="bad" if n in {2, 5} else None) for n in range(9)]
-
-        carry_out(bench, ids, give_back_after=60)
         assert bench.states(ids) == ["SUCCEEDED"] * 5 + ["FAILED"] + ["SUCCEEDED"] * 3
         assert [bench.effects(i) for i in ids] == [1, 1, 1, 1, 1, 0, 1, 1, 1]
         assert "does not exist" in (bench.task(ids[5]).error or "")
@@ -300,43 +195,13 @@ class TestOneThatFails:
     @pytest.mark.parametrize("way", ["row", "async"])
     def test_an_outage_that_it_meets_is_uncharged(self, bench: Bench, way: str) -> None:
         """It is judged in the thread of the message, whatever its handler is."""
-
-        def h(ctx: Any) -> None:
-            ctx.write("SELECT 1 / 0")
-
-        async def ah(ctx: Any) -> None:
-            ctx.write("SELECT 1 / 0")
-
-        options: dict[str, Any] = {"max_attempts": 1, "on_error": {DataError: "outage"}}
-        bench.handler("t", **options)(ah if way == "async" else h)
+        declare(bench, way, lambda ctx: ctx.write("SELECT 1 / 0"), on_error={DataError: "outage"})
         task_id = bench.create()
 
         carry_out(bench, [task_id], give_back_after=60)
 
         assert (bench.state(task_id), bench.task(task_id).failures) == ("PENDING", 0)
         assert bench.sql("SELECT outages FROM task_pending") == 1
-
-    def test_a_conflict_is_run_again_uncharged(self, bench: Bench) -> None:
-        bench.sql(
-            "CREATE SEQUENCE tries; CREATE FUNCTION conflict() RETURNS int LANGUAGE plpgsql AS $$"
-            " BEGIN IF nextval('tries') <= 3 THEN"
-            " RAISE EXCEPTION 'again' USING ERRCODE = '40001'; END IF; RETURN 1; END $$"
-        )
-
-        @bench.handler(max_attempts=1)
-        def h(ctx: Any) -> None:
-            bench.runs.append(ctx.attempt)
-            ctx.write(INSERT, (ctx.task_id, ""))
-            ctx.write("SELECT conflict()")
-
-        task_id = bench.create()
-        try:
-            bench.drain()
-        finally:
-            bench.sql("DROP FUNCTION conflict(); DROP SEQUENCE tries")
-
-        assert (bench.runs, bench.effects(task_id)) == ([1], 1)  # its writes are sent again
-        assert (bench.state(task_id), bench.task(task_id).failures) == ("SUCCEEDED", 0)
 
 
 def test_one_that_was_not_prepared_is_prepared_by_the_next(bench: Bench) -> None:
@@ -374,13 +239,7 @@ def test_one_that_was_not_prepared_is_prepared_by_the_next(bench: Bench) -> None
     ],
 )
 def test_what_it_does_not_take(bench: Bench, way: str, query: Any, told: str) -> None:
-    def h(ctx: Any) -> None:
-        ctx.write(query)
-
-    async def ah(ctx: Any) -> None:
-        ctx.write(query)
-
-    bench.handler("t", max_attempts=1)(ah if way == "async" else h)
+    declare(bench, way, lambda ctx: ctx.write(query))
     task_id = bench.create()
 
     bench.drain()
@@ -417,10 +276,7 @@ def test_parameters_that_do_not_fit_are_refused_in_the_line_that_asks(
         except (TypeError, ValueError) as error:
             bench.runs.append(str(error))
 
-    async def ah(ctx: Any) -> None:
-        h(ctx)
-
-    bench.handler("t")(ah if way == "async" else h)
+    declare(bench, way, h)
     bench.create()
 
     bench.drain()
@@ -484,15 +340,7 @@ def test_a_thread_that_comes_later_is_refused(bench: Bench) -> None:
 def test_nothing_of_a_run_stays_for_the_next(bench: Bench, left: str) -> None:
     known_as_writes(left)
 
-    @bench.handler()
-    def h(ctx: Any) -> None:
-        ctx.write(INSERT, (ctx.task_id, ""))
-        if ctx.biz_key:
-            ctx.write(left)
-
-    ids = [bench.create(biz_key="odd" if n == 2 else None) for n in range(6)]
-
-    carry_out(bench, ids, give_back_after=60)
+    ids = odd_ones(bench, "row", lambda ctx: ctx.write(left), {2}, 6)
 
     assert set(bench.states(ids)) == {"SUCCEEDED"}
     assert [bench.effects(i) for i in ids] == [1] * 6
@@ -709,30 +557,6 @@ def test_more_statements_than_are_prepared(bench: Bench) -> None:
     assert [bench.effects(i) for i in ids] == [MOST_NAMES + 20] * 2
 
 
-@pytest.mark.parametrize("lose", ["lose_reply_to", "lose_request"])
-def test_a_commit_that_was_not_answered_is_sent_again(bench: Bench, lose: str) -> None:
-    """The handler is not called again; the fence tells whether the commit stands."""
-    url = make_url(bench.url)
-    ids = [bench.create()]
-    with FaultProxy((url.host or "", url.port or 0), only=b"INTO effect") as proxy:
-
-        @bench.handler(max_attempts=1)
-        def h(ctx: Any) -> None:
-            bench.runs.append(ctx.attempt)
-            if not proxy.lost:
-                getattr(proxy, lose)(b"tasks_app COMMIT")
-            ctx.write(INSERT, (ctx.task_id, ""))
-
-        child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
-        child.execute(None, ids)
-        until(lambda: child.inflight.empty)
-        child.stop()
-        assert proxy.lost == 1
-
-    assert (bench.state(ids[0]), bench.effects(ids[0])) == ("SUCCEEDED", 1)
-    assert (bench.runs, bench.task(ids[0]).failures) == ([1], 0)
-
-
 @pytest.mark.test_all
 def test_a_backend_that_dies_of_a_write_charges_nobody(bench: Bench) -> None:
     known_as_writes(KILL_ME)
@@ -836,11 +660,7 @@ class TestOneThatIsHostile:
         assert (bad.failures or bad.crashes) == (not succeeded)
 
     def test_a_commit_in_deep_comments_is_refused(self, bench: Bench) -> None:
-        @bench.handler(max_attempts=1)
-        def h(ctx: Any) -> None:
-            ctx.write(INSERT, (ctx.task_id, ""))
-            ctx.write(ctx.biz_key)
-
+        declare(bench, "row", lambda ctx: (writes_one(ctx), ctx.write(ctx.biz_key)))
         ids = [
             bench.create(biz_key=key) for key in ["/* /* */ */ COMMIT", f"/*{'x' * 150}*/ COMMIT"]
         ]
@@ -904,15 +724,12 @@ class TestOneThatWaits:
         known_as_writes(waits)
 
         def write(ctx: Any) -> None:
-            ctx.write(INSERT, (ctx.task_id, ""))
+            writes_one(ctx)
             if ctx.biz_key:
                 bench.runs.append(ctx.attempt)
                 ctx.write(waits)
 
-        async def awrite(ctx: Any) -> None:
-            write(ctx)
-
-        bench.handler("t", max_attempts=1)(awrite if way == "async" else write)
+        declare(bench, way, write)
         held = Held(bench)
         ids = [bench.create(biz_key="waits" if n == 3 else None) for n in range(7)]
         child = warm(bench.child(give_back_after=60))
@@ -963,7 +780,7 @@ class TestOneThatWaits:
     @pytest.mark.test_all
     def test_many_that_wait_hold_up_no_renewals(self, bench: Bench) -> None:
         """One flush tries some of them; the rest stay in flight until the next."""
-        declare(bench, "row")
+        declare(bench, "row", writes_one)
         ids = [bench.create() for _ in range(40)]
         child = warm(bench.child(give_back_after=60, flush_after=60))
         with bench.engine.begin() as connection:
@@ -1000,7 +817,7 @@ class TestOneThatWaits:
         child.stop()
 
     def test_what_was_called_is_not_given_back_while_others_wait(self, bench: Bench) -> None:
-        declare(bench, "row")
+        declare(bench, "row", writes_one)
         ids = [bench.create() for _ in range(5)]
         child = warm(bench.child(give_back_after=0.2))
         with bench.engine.begin() as connection:
@@ -1148,7 +965,7 @@ def test_locks_are_held_until_it_is_committed(bench: Bench) -> None:
 
 
 def test_a_lease_that_is_lost_in_between_loses_only_its_own(bench: Bench) -> None:
-    declare(bench, "row")
+    declare(bench, "row", writes_one)
     ids = [bench.create() for _ in range(5)]
     child = warm(bench.child(give_back_after=60))
     known = child.settler.flush

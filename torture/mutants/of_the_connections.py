@@ -14,7 +14,6 @@ IDLE = "tests/runtime/handler_db/test_connection_liveness.py::"
 FIRST = f"{IDLE}TestTheFirstStatement::"
 HANDLERS = "tests/runtime/handler_db/test_handler_connections.py::test_"
 LATE = "tests/runtime/execution/test_late_starts.py::"
-CONFLICTS = "tests/runtime/handler_db/test_handler_connections.py::test_a_conflict_"
 RESCUER = "tests/runtime/leader/test_rescuer.py::"
 INTERNALS = "tests/runtime/handler_db/test_driver_internals.py::"
 
@@ -99,7 +98,8 @@ CONNECTIONS = (
         "run.may_repeat = not run.task.at_most_once",
         "run.may_repeat = True",
         f"{FIRST}test_what_may_run_once_is_not_run_again_and_nobody_speaks_of_a_commit",
-        f"{CONFLICTS}is_no_second_chance_for_who_runs_at_most_once",
+        "tests/runtime/ends/test_contract.py::"
+        "test_effects_stand_if_and_only_if_the_outcome_does[plain-once]",
     ),
     mutant(
         "every lost connection is an unknown outcome",

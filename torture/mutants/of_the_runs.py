@@ -147,7 +147,8 @@ RUNS = (
         "            self.refused = True\n            raise RuntimeError(COMMITS_LATER)\n",
         "            return Permit()\n",
         f"{EFFECTS}TestNobodyElseCommits::test_connection_commit",
-        f"{EFFECTS}TestNobodyElseCommits::test_connection_commit_in_an_async_handler",
+        "tests/runtime/ends/test_contract.py::"
+        "test_effects_stand_if_and_only_if_the_outcome_does[async-group]",
     ),
     mutant(
         "who swallows a refusal succeeds",

@@ -65,12 +65,12 @@ def differences(
 class Trial:
     """On one workbench, in one setting."""
 
-    def __init__(self, bench: Bench, setting: Setting) -> None:
+    def __init__(self, bench: Bench, setting: Setting, kind: type[Actor] = Actor) -> None:
         self._bench = bench
         self._setting = setting
         self._groups: list[Group] = []
         self._tasks: dict[int, Case] = {}
-        self.actor = Actor(lambda query, task_id: bench.sql(query, id=task_id), bench.runs)
+        self.actor = kind(lambda query, task_id: bench.sql(query, id=task_id), bench.runs)
         known_as_writes(INSERT, LATE, "SELECT hides()")
         options: dict[str, Any] = {"at_most_once": True} if setting.once else {"retry": "1h"}
         act = self.actor.waiting if setting.lane == "async" else self.actor.plain

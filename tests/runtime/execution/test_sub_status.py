@@ -99,22 +99,6 @@ def test_a_commit_on_the_way_shows_it(bench: Bench) -> None:
     assert seen == [WAITS]
 
 
-@pytest.mark.parametrize("effects", [True, False])
-def test_a_run_that_lost_its_lease_says_nothing(bench: Bench, effects: bool) -> None:
-    @bench.handler("t")
-    def handle(ctx: Any) -> None:
-        if effects:
-            effect(ctx)
-        ctx.set_sub_status(WAITS)
-        bench.sql("UPDATE task_pending SET attempt = attempt + 1, lease_token = gen_random_uuid()")
-
-    task_id = bench.create("t")
-    bench.execute([task_id])
-
-    assert bench.state(task_id) == "RUNNING"
-    assert sub_status(bench, task_id) is None
-
-
 @pytest.mark.test_all
 def test_many_runs_that_end_together_say_each_their_own(bench: Bench) -> None:
     @bench.handler("t")

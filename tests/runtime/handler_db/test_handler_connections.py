@@ -436,23 +436,6 @@ def test_a_run_with_a_snapshot_outlives_renewals(
     assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
 
 
-def test_another_tables_not_null_violation_is_its_handlers_failure(bench: Bench) -> None:
-    bench.sql("CREATE TABLE task_completed_x (id bigint NOT NULL, name text NOT NULL)")
-    bench.at_end(lambda: bench.sql("DROP TABLE task_completed_x"))
-
-    @bench.handler(max_attempts=1)
-    def h(ctx: Any, payload: dict[str, int]) -> None:
-        columns = ("id", "name")[payload["n"]]
-        ctx.connection.execute(text(f"INSERT INTO task_completed_x ({columns}) VALUES (NULL)"))
-
-    ids = [bench.create(payload={"n": n}) for n in range(2)]
-
-    carry_out(bench, ids)
-
-    assert bench.states(ids) == ["FAILED"] * 2
-    assert "task_completed_x" in (bench.task(ids[0]).error or "")
-
-
 def leave_a_copy(ctx: Any) -> None:
     bench_keeps.append(copy := driver(ctx).cursor().copy("COPY effect FROM STDIN"))
     copy.__enter__()
@@ -634,19 +617,6 @@ def test_a_limit_for_locks_that_is_the_handlers_own_is_charged(bench: Bench) -> 
     assert bench.runs == ids
 
 
-def test_a_conflict_is_no_second_chance_for_who_runs_at_most_once(bench: Bench) -> None:
-    @bench.handler(at_most_once=True)
-    def h(ctx: Any) -> None:
-        bench.runs.append(ctx.attempt)
-        ctx.session.execute(text("DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$"))
-
-    task_id = bench.create()
-
-    bench.drain()
-
-    assert (bench.state(task_id), bench.runs) == ("FAILED", [1])
-
-
 def test_an_adapter_that_a_run_registered_is_not_the_next_ones(bench: Bench) -> None:
     class Note:
         pass
@@ -667,26 +637,6 @@ def test_an_adapter_that_a_run_registered_is_not_the_next_ones(bench: Bench) -> 
     carry_out(bench, ids)
 
     assert bench.states(ids) == ["SUCCEEDED", "FAILED", "FAILED"]
-
-
-def test_a_transaction_that_was_begun_ahead_is_ended_when_no_run_uses_it(bench: Bench) -> None:
-    @bench.handler()
-    def h(ctx: Any, payload: dict[str, int]) -> None:
-        if payload["n"] == 0:
-            effect(ctx)
-        elif payload["n"] == 1:
-            until(lambda: bench.sql(BEGUN) == 1)
-
-    child = warm(bench.child())
-    child.execute(None, [bench.create(payload={"n": n}) for n in range(3)])
-
-    until(lambda: bench.sql(BEGUN) == 0)
-
-
-BEGUN = """
-    SELECT count(*) FROM pg_stat_activity
-    WHERE datname = current_database() AND state = 'idle in transaction' AND query LIKE 'BEGIN%'
-"""
 
 
 @pytest.mark.parametrize("choose", [choose_by_options, choose_by_session, choose_by_words])
