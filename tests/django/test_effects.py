@@ -89,9 +89,7 @@ def test_a_nested_atomic_may_fail_alone(site: Bench) -> None:
         except IntegrityError:
             pass
 
-    task_id = site.create()
-
-    site.drain()
+    task_id = site.run_one()
 
     assert outcome(site, task_id) == (1, "SUCCEEDED")
 
@@ -205,9 +203,7 @@ def test_what_cannot_commit_with_the_outcome_fails_and_leaves_nothing(
 
 def test_errors_have_djangos_names(site: Bench) -> None:
     site.handler(max_attempts=1)(breaks_a_foreign_key)
-    task_id = site.create(max_attempts=1)
-
-    site.drain()
+    task_id = site.run_one(max_attempts=1)
 
     assert (site.task(task_id).error or "").startswith("django.db.utils.IntegrityError")
 
@@ -226,9 +222,7 @@ def test_callbacks_are_called_after_the_commit(site: Bench) -> None:
         transaction.on_commit(fail)
         transaction.on_commit(note)
 
-    task_id = site.create()
-
-    site.drain()
+    task_id = site.run_one()
 
     assert site.runs == [("SUCCEEDED", 1, False)]
     assert site.state(task_id) == "SUCCEEDED"
@@ -324,9 +318,7 @@ def test_ctx_session_still_works_where_django_is_not_used(site: Bench) -> None:
     def h(ctx: Any) -> None:
         ctx.session.execute(text("INSERT INTO effect (task_id) VALUES (:id)"), {"id": ctx.task_id})
 
-    task_id = site.create()
-
-    site.drain()
+    task_id = site.run_one()
 
     assert (site.effects(task_id), site.state(task_id)) == (1, "SUCCEEDED")
 
@@ -341,9 +333,7 @@ def test_ctx_commit_keeps_what_was_done_so_far(site: Bench) -> None:
         orders().create(task_id=ctx.task_id, note="behind")
         raise KeyError
 
-    task_id = site.create(max_attempts=1)
-
-    site.drain()
+    task_id = site.run_one(max_attempts=1)
 
     assert [o.note for o in orders().filter(task_id=task_id)] == ["before"]
     assert site.runs == ["kept", (True, {"done": 1})]
@@ -376,9 +366,7 @@ def test_a_non_atomic_handler_may_be_durable(site: Bench) -> None:
             orders().create(task_id=ctx.task_id)
         raise KeyError
 
-    task_id = site.create(max_attempts=1)
-
-    site.drain()
+    task_id = site.run_one(max_attempts=1)
 
     assert outcome(site, task_id) == (1, "FAILED")
 
@@ -390,9 +378,7 @@ def test_another_database_commits_alone_and_is_left_in_order(site: Bench) -> Non
         transaction.atomic(using="other").__enter__()
         raise KeyError
 
-    task_id = site.create(max_attempts=1)
-
-    site.drain()
+    task_id = site.run_one(max_attempts=1)
 
     assert outcome(site, task_id) == (1, "FAILED")
     assert not connections["other"].in_atomic_block

@@ -41,9 +41,7 @@ class TestNobodyElseCommits:
             effect(ctx)
             commit(ctx)
 
-        task_id = bench.create()
-
-        bench.drain()
+        task_id = bench.run_one()
 
         assert (bench.effects(task_id), bench.state(task_id)) == (0, "FAILED")
         assert "commits together with the task's outcome" in (bench.task(task_id).error or "")
@@ -63,9 +61,7 @@ class TestNobodyElseCommits:
             with ctx.session.begin():
                 effect(ctx)
 
-        task_id = bench.create()
-
-        bench.drain()
+        task_id = bench.run_one()
 
         assert (bench.effects(task_id), bench.state(task_id)) == (0, "FAILED")
 
@@ -75,9 +71,7 @@ class TestNobodyElseCommits:
             with ctx.session.begin_nested():
                 effect(ctx)
 
-        task_id = bench.create()
-
-        bench.drain()
+        task_id = bench.run_one()
 
         assert (bench.effects(task_id), bench.state(task_id)) == (1, "SUCCEEDED")
 
@@ -131,9 +125,7 @@ def test_a_forgotten_await_fails_the_run_with_its_line(
         if (rest := forgets(ctx)) is not None:
             await rest
 
-    task_id = bench.create(name)
-
-    bench.drain()
+    task_id = bench.run_one(name)
 
     task = bench.task(task_id)
     first = forgets.__code__.co_firstlineno
@@ -153,9 +145,7 @@ def test_what_is_awaited_or_closed_in_time_is_not_forgotten(bench: Bench) -> Non
         async with ctx.session.begin_nested():
             await (await ctx.session.connection()).scalar(text("SELECT 1"))
 
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     assert bench.state(task_id) == "SUCCEEDED"
 
@@ -210,9 +200,7 @@ def test_who_closes_what_it_writes_with_has_its_effects_or_fails(
 ) -> None:
     """Rolled back, it would be a success without its effects."""
     bench.handler(max_attempts=1)(closes)
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     assert (bench.state(task_id), bench.effects(task_id)) == (state, int(state == "SUCCEEDED"))
     assert state == "SUCCEEDED" or "Leave it open" in (bench.task(task_id).error or "")
@@ -311,9 +299,7 @@ class TestTheConnectionIsLost:
             pid = (await ctx.session.execute(text("SELECT pg_backend_pid()"))).scalar_one()
             bench.sql("SELECT pg_terminate_backend(:pid, 5000)", pid=pid)
 
-        task_id = bench.create()
-
-        bench.drain()
+        task_id = bench.run_one()
 
         task = bench.task(task_id)
         assert (task.state, task.failures) == ("PENDING", 0)
@@ -324,9 +310,7 @@ class TestTheConnectionIsLost:
         def h(ctx: Any) -> None:
             ctx.session.execute(KILL_ME)
 
-        task_id = bench.create()
-
-        bench.drain()
+        task_id = bench.run_one()
 
         assert bench.state(task_id) == "FAILED"
         error = bench.task(task_id).error or ""
@@ -344,9 +328,7 @@ class TestTheConnectionIsLost:
             effect(ctx)
             elsewhere.connect()
 
-        task_id = bench.create()
-
-        bench.drain()
+        task_id = bench.run_one()
 
         assert bench.state(task_id) == "FAILED"
         assert "OperationalError" in (bench.task(task_id).error or "")
@@ -415,8 +397,6 @@ def test_the_handlers_transaction_holds_no_lock_on_the_row_while_it_runs(bench: 
             except OperationalError as error:
                 bench.runs.append(error)
 
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     assert (bench.state(task_id), bench.runs) == ("SUCCEEDED", [])

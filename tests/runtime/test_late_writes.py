@@ -22,7 +22,7 @@ from tasks_app.runtime.handler_db.late_writes import MOST_NAMES, PROVEN
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
 from tests.runtime.bench import EFFECT, Bench
 from tests.runtime.execution.flushes import flushes_and_counts
-from tests.runtime.execution.warm_child import carry_out, known_as_writes, warm
+from tests.runtime.execution.warm_child import carry_out, known_as_writes, run_many, warm
 from tests.tiers import few
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
@@ -91,8 +91,7 @@ def test_runs_that_only_write_wait_together(
         return known(self, *arguments, **options)
 
     monkeypatch.setattr(HandlerConnection, "wait", wait)
-    ids = [bench.create() for _ in range(120)]
-    carry_out(bench, ids, give_back_after=60, extra_threads=2 if way == "threads" else 0)
+    run_many(bench, 120, give_back_after=60, extra_threads=2 if way == "threads" else 0)
 
     assert sum(waits.values()) <= 50  # 1 for 32 runs, and once what is prepared
     assert bench.sql("SELECT count(*) FROM effect") == 121
@@ -122,9 +121,7 @@ def test_what_a_commit_on_the_way_follows_is_written_with_it(bench: Bench) -> No
         ctx.write(INSERT, (ctx.task_id, "second"))
         raise ValueError
 
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     assert (bench.runs, bench.effects(task_id), bench.state(task_id)) == ([1], 1, "FAILED")
 
@@ -240,9 +237,7 @@ def test_one_that_was_not_prepared_is_prepared_by_the_next(bench: Bench) -> None
 )
 def test_what_it_does_not_take(bench: Bench, way: str, query: Any, told: str) -> None:
     declare(bench, way, lambda ctx: ctx.write(query))
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     assert bench.state(task_id) == "FAILED"
     assert told in (bench.task(task_id).error or "")
@@ -311,9 +306,7 @@ def test_a_thread_left_behind_writes_or_is_refused(bench: Bench) -> None:
         assert held.wait(10)
         threading.Timer(0.05, returned.set).start()
 
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     bench.runs[0].join(10)
     assert bench.effects(task_id) == heard.count("written") == 1
@@ -455,9 +448,7 @@ def test_who_swallows_the_refusal_of_a_commit_on_the_way_loses_nothing_silently(
             await ctx.commit()
 
     bench.handler("t", max_attempts=1)(plain if way == "plain" else asynchronous)
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
 
@@ -472,9 +463,7 @@ def test_what_a_function_sets_is_heeded_by_the_writes_behind_it(bench: Bench) ->
             (ctx.task_id, timedelta(days=-1, hours=1), "\xe9"),
         )
 
-    ids = [bench.create() for _ in range(4)]
-
-    carry_out(bench, ids, give_back_after=60)
+    run_many(bench, 4, give_back_after=60)
 
     notes = bench.sql("SELECT array_agg(DISTINCT note) FROM effect")
     assert notes == [f"{-23 * 3600}\xe9"]
@@ -499,9 +488,7 @@ def test_in_a_process_that_the_handler_forked_nothing_is_accepted(bench: Bench, 
             bench.runs.append((name, said_in_a_fork(lambda ask=ask: ask(ctx))))
         ctx.write(INSERT, (ctx.task_id, ""))
 
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
     for name, said in bench.runs:
@@ -621,9 +608,7 @@ class TestOneThatIsHostile:
             shared["id" if kind is dict else 0] = ctx.task_id
             ctx.write(f"INSERT INTO effect (task_id, note) VALUES ({place}, '')", shared)
 
-        ids = [bench.create() for _ in range(5)]
-
-        carry_out(bench, ids, give_back_after=60)
+        ids = run_many(bench, 5, give_back_after=60)
 
         assert [bench.effects(i) for i in ids] == [1] * 5
 
@@ -859,9 +844,7 @@ class TestOneThatWaits:
             ctx.write(INSERT, (ctx.task_id, ""))
             ctx.write("SELECT pg_sleep(0.3)")
 
-        ids = [bench.create() for _ in range(3)]
-
-        carry_out(bench, ids, give_back_after=60)
+        ids = run_many(bench, 3, give_back_after=60)
 
         assert bench.states(ids) == ["SUCCEEDED"] * 3
         assert [bench.effects(i) for i in ids] == [1, 1, 1]
@@ -956,9 +939,7 @@ def test_locks_are_held_until_it_is_committed(bench: Bench) -> None:
         ctx.locks(exclusive="pay").take()
         ctx.write("INSERT INTO effect SELECT %s, count(*) FROM task_lock_holder", (ctx.task_id,))
 
-    ids = [bench.create() for _ in range(3)]
-
-    carry_out(bench, ids, give_back_after=60)
+    ids = run_many(bench, 3, give_back_after=60)
 
     assert set(bench.states(ids)) == {"SUCCEEDED"}
     assert bench.sql("SELECT string_agg(note, '') FROM effect") == "111"

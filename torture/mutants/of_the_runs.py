@@ -129,7 +129,7 @@ RUNS = (
         DRIVER,
         "            if ends_transaction(statement):\n",
         "            if False:\n",
-        f"{ODD}the_end_in_a_string_without_quotes_is_refused",
+        f"{ODD}more_ways_to_say_commit_are_refused",
         "tests/runtime/handler_db/test_handler_statements.py::test_the_end_as_text_is_refused_and_nothing_stays",
     ),
     mutant(

@@ -23,7 +23,7 @@ from tasks_app.pool.runs import settle_success
 from tasks_app.runtime.handler_db.end_of_run import Permit
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tests.runtime.bench import EFFECT, Bench
-from tests.runtime.execution.warm_child import carry_out, warm
+from tests.runtime.execution.warm_child import carry_out, run_many, warm
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(60, method="thread")
@@ -64,9 +64,7 @@ def test_a_run_of_one_statement_waits_for_its_begin_for_it_and_for_its_end(
         bench.runs.append(len(waits))
         write(ctx, through)
 
-    ids = [bench.create() for _ in range(6)]
-
-    carry_out(bench, ids)
+    ids = run_many(bench, 6)
 
     begin, statement, end = 1, 1, 1
     waited = [b - a for a, b in zip(bench.runs[2:], bench.runs[3:], strict=False)]
@@ -89,9 +87,7 @@ def test_a_connection_that_was_lent_and_not_used_is_lent_again(
     def h(ctx: Any) -> None:
         getattr(ctx, through)
 
-    ids = [bench.create() for _ in range(6)]
-
-    carry_out(bench, ids)
+    ids = run_many(bench, 6)
 
     assert bench.states(ids) == ["SUCCEEDED"] * 6
     assert len(made) <= 1
@@ -178,9 +174,7 @@ def test_whatever_comes_first_is_in_the_runs_own_transaction(bench: Bench, first
     def h(ctx: Any) -> None:
         first(ctx.connection, {"id": ctx.task_id, "note": ""})
 
-    ids = [bench.create() for _ in range(12)]
-
-    carry_out(bench, ids)
+    ids = run_many(bench, 12)
 
     assert bench.states(ids) == ["SUCCEEDED"] * 12
     assert [bench.effects(i) for i in ids] == [1] * 12
@@ -197,9 +191,7 @@ def test_many_tasks_are_created_by_copy(bench: Bench, monkeypatch: pytest.Monkey
     def h(ctx: Any) -> None:
         create_tasks(ctx.connection, [NewTask("other") for _ in range(100)])
 
-    ids = [bench.create() for _ in range(4)]
-
-    carry_out(bench, ids)
+    ids = run_many(bench, 4)
 
     assert bench.states(ids) == ["SUCCEEDED"] * 4
     assert len(copied) == 4
@@ -257,9 +249,7 @@ def test_a_rollback_takes_what_is_prepared_and_the_next_run_does_not_miss_it(ben
         if payload["n"] in {7, 9}:  # psycopg has prepared the statement by then
             raise ValueError
 
-    ids = [bench.create(payload={"n": n}) for n in range(12)]
-
-    carry_out(bench, ids)
+    ids = run_many(bench, 12)
 
     assert [n for n, i in enumerate(ids) if not bench.effects(i)] == [7, 9]
     assert bench.runs == ids
@@ -272,9 +262,7 @@ def test_who_drops_what_is_prepared_behind_our_back_harms_nobody(bench: Bench) -
         if payload["n"] == 2:
             ctx.connection.connection.driver_connection.execute("DEALLOCATE ALL", prepare=False)
 
-    ids = [bench.create(payload={"n": n}) for n in range(5)]
-
-    carry_out(bench, ids)
+    ids = run_many(bench, 5)
 
     assert [bench.effects(i) for i in ids] == [1, 1, 1, 1, 1]
 

@@ -69,9 +69,7 @@ def test_the_end_as_text_is_refused_and_nothing_stays(bench: Bench, word: str) -
         effect(ctx)
         ctx.session.execute(text(word))
 
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
     assert "commits together" in (bench.task(task_id).error or "")
@@ -122,9 +120,7 @@ def test_a_thread_gets_no_session_when_the_task_is_over(bench: Bench) -> None:
         effect(ctx)
         kept.extend([ctx, ctx.session])
 
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
     context, session = kept
 
     with pytest.raises(RuntimeError, match="The task is over"):
