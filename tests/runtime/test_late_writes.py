@@ -153,31 +153,6 @@ def test_a_function_that_changes_the_encoding_changes_no_value(bench: Bench, way
 class TestOneThatFails:
     """It lets its own run fail; those before and behind it on the same connection stand."""
 
-    @pytest.mark.parametrize("way", few(1, ["row", "used", "async"]))
-    @pytest.mark.parametrize(
-        ("query", "parameters", "told"),
-        [
-            ("INSERT INTO effect (task_id, note) VALUES (1 / %s, '')", (0,), "division by zero"),
-            ("INSERT INTO no_such_table VALUES (%s)", (1,), "no_such_table"),
-            ("INSERT INTO effect (task_id) VALUES (%s)", ({},), "cannot adapt"),
-            ("this is no SQL", None, "syntax error"),
-            ("SELECT 1; SELECT 2", None, "takes one statement that writes"),
-            ("DEALLOCATE ALL", None, "the server calls this one DEALLOCATE ALL"),
-        ],
-    )
-    def test_fails_alone(
-        self, bench: Bench, way: str, query: str, parameters: Any, told: str
-    ) -> None:
-        ids = odd_ones(bench, way, lambda ctx: ctx.write(query, parameters), {3}, 7)
-
-        assert bench.states(ids) == ["SUCCEEDED"] * 3 + ["FAILED"] + ["SUCCEEDED"] * 3
-        assert [bench.effects(i) for i in ids] == [1, 1, 1, 0, 1, 1, 1]
-        task = bench.task(ids[3])
-        assert told in (task.error or "")
-        if way != "async" and "one" not in told:
-            assert query in (task.error or "")
-        assert (task.failures, task.crashes) == (1, 0)
-
     @pytest.mark.parametrize("way", ["row", "used", "async"])
     def test_one_that_drops_what_is_prepared_does(self, bench: Bench, way: str) -> None:
         """The first time its text comes alone, and those that it harms are run again."""
@@ -342,7 +317,7 @@ def test_nothing_of_a_run_stays_for_the_next(bench: Bench, left: str) -> None:
     )
 
 
-NO_WRITES = {
+REFUSED = {
     "SET ROLE pg_monitor": "SET",
     "SET client_encoding = 'LATIN1'": "SET",
     "SET LOCAL IntervalStyle = sql_standard": "SET",
@@ -353,24 +328,33 @@ NO_WRITES = {
     "LISTEN somebody": "LISTEN",
     "UNLISTEN *": "UNLISTEN",
     "DISCARD PLANS": "DISCARD PLANS",
+    "DEALLOCATE ALL": "DEALLOCATE ALL",
     "PREPARE theirs AS SELECT 1": "PREPARE",
     "DECLARE theirs CURSOR WITH HOLD FOR SELECT 1": "DECLARE CURSOR",
     "SAVEPOINT theirs": "SAVEPOINT",
     "EXPLAIN SELECT 1": "EXPLAIN",
     "-- nothing": "empty",
+    "SELECT 1; SELECT 2": "SELECT 1 and SELECT 1",
     "INSERT INTO effect VALUES (1, ''); SET ROLE pg_monitor": "INSERT 0 1 and SET",
 }
+FAILING = [
+    ("INSERT INTO effect (task_id, note) VALUES (1 / (%s - %s), '')", (7, 7), "division by zero"),
+    ("INSERT INTO no_such_table VALUES (%s)", (1,), "no_such_table"),
+    ("INSERT INTO effect (task_id) VALUES (%s)", ({},), "cannot adapt"),
+    ("this is no SQL", None, "syntax error"),
+    *((query, None, f"the server calls this one {tag}.") for query, tag in REFUSED.items()),
+]
 
 
 @pytest.mark.parametrize("way", few(1, ["row", "used", "group", "async", "pooled"]))
-def test_what_is_not_one_statement_that_writes_is_refused(bench: Bench, way: str) -> None:
+def test_what_fails_or_is_not_one_statement_that_writes_fails_alone(bench: Bench, way: str) -> None:
     """By its command tag; and no later run meets what it did."""
-    run_each(bench, way, [(query,) for query in NO_WRITES])
+    run_each(bench, way, [[(query, parameters)] for query, parameters, _ in FAILING])
 
-    for (query, tag), task_id in zip(NO_WRITES.items(), bench.runs[1:], strict=True):
+    for (query, _, told), task_id in zip(FAILING, bench.runs[1:], strict=True):
         task = bench.task(task_id)
-        assert (task.state, bench.effects(task_id)) == ("FAILED", 0), query
-        assert f"the server calls this one {tag}." in (task.error or ""), query
+        assert (task.state, task.crashes, bench.effects(task_id)) == ("FAILED", 0, 0), query
+        assert told in (task.error or ""), query
     innocents_succeeded(bench)
 
 
@@ -385,7 +369,8 @@ ENDS = [
 def test_an_end_of_the_transaction_that_its_text_hides_is_found_out(bench: Bench, way: str) -> None:
     """Each is tried twice: nor does it become known as a write. What stands is told, once."""
     behind = "INSERT INTO effect (task_id, note) VALUES (%s, 'behind')"
-    run_each(bench, way, [(end, behind, "SELECT 1 / 0") for end in [*ENDS, *ENDS]])
+    writes = [[(end, None), (behind, (0,)), ("SELECT 1 / 0", None)] for end in [*ENDS, *ENDS]]
+    run_each(bench, way, writes)
 
     for end, task_id in zip([*ENDS, *ENDS], bench.runs[1:], strict=True):
         task = bench.task(task_id)
@@ -395,15 +380,15 @@ def test_an_end_of_the_transaction_that_its_text_hides_is_found_out(bench: Bench
     innocents_succeeded(bench)
 
 
-def run_each(bench: Bench, way: str, writes: list[tuple[str, ...]]) -> None:
+def run_each(bench: Bench, way: str, writes: list[list[tuple[str, Any]]]) -> None:
     """Run one task for each, and an innocent one behind it; ``bench.runs`` names them."""
 
     def h(ctx: Any, payload: dict[str, int]) -> None:
         if way == "used":
             ctx.connection.execute(text("SELECT 1"))
-        ctx.write(INSERT, (ctx.task_id, ""))
-        for query in writes[payload["n"]] if payload["n"] >= 0 else ():
-            ctx.write(query, (ctx.task_id,) if "%s" in query else None)
+        writes_one(ctx)
+        for write in writes[payload["n"]] if payload["n"] >= 0 else ():
+            ctx.write(*write)
 
     async def ah(ctx: Any, payload: dict[str, int]) -> None:
         h(ctx, payload)

@@ -247,7 +247,7 @@ ENDS_OF_RUNS = (
         "tasks_app/runtime/handler_db/late_writes.py",
         "len(tags) > 1 or not _WRITES.match(tags[0])",
         "not tags",
-        f"{LATE}what_is_not_one_statement_that_writes_is_refused[row]",
+        f"{LATE}what_fails_or_is_not_one_statement_that_writes_fails_alone[row]",
     ),
     mutant(
         "what was refused waits behind a slow task",

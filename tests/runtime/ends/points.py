@@ -11,6 +11,7 @@ from sqlalchemy import BigInteger, Column, MetaData, String, Table, text
 from sqlalchemy.orm import registry
 
 from tests.runtime.bench import EFFECT, Bench
+from tests.runtime.handler_db.twins import in_the_loop
 
 INSERT = "INSERT INTO effect (task_id, note) VALUES (%s, %s)"
 LATE = "SELECT 1 / %s"
@@ -271,17 +272,10 @@ class Actor:
 
     async def waiting(self, ctx: Any, payload: dict[str, Any]) -> None:
         """The same in the event loop."""
-        case, point, query = self._begin(ctx, payload)
-        await self._awrite(ctx, case.way, point.note)
-        if query:
-            with suppress(*[Exception] * point.swallows):
-                await self._asay(ctx, case.way, query)
-        if point.commits:
-            through = ctx.session if case.way == "session" else await ctx.session.connection()
-            if case.way == "raw":
-                await through.run_sync(lambda c: c.connection.driver_connection.commit())
-            await through.commit()
-        self._end(ctx, point)
+        if payload["case"][0] in {"none", "write"}:
+            self.plain(ctx, payload)
+        else:
+            await in_the_loop(self.plain, ctx, payload)
 
     def _begin(self, ctx: Any, payload: dict[str, Any]) -> tuple[Case, Point, str]:
         case = Case(*payload["case"])
@@ -343,37 +337,3 @@ class Actor:
                 ctx.connection.connection.driver_connection.commit()
             case _:
                 ctx.connection.commit()
-
-    async def _awrite(self, ctx: Any, way: str, note: str) -> None:
-        values = (ctx.task_id, note)
-        match way:
-            case "used":
-                await ctx.session.execute(text("SELECT 1"))
-                ctx.write(INSERT, values)
-            case "write":
-                ctx.write(INSERT, values)
-            case "connection":
-                connection = await ctx.session.connection()
-                await connection.execute(text(EFFECT), {"id": ctx.task_id, "note": note})
-            case "session":
-                await ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": note})
-            case "raw":
-                await ctx.session.run_sync(_driver_executes, INSERT, values)
-            case "orm":
-                ctx.session.add(Effect(*values))
-
-    async def _asay(self, ctx: Any, way: str, query: str) -> None:
-        match way:
-            case "write":
-                ctx.write(query)
-            case "used" | "connection":
-                await (await ctx.session.connection()).exec_driver_sql(query)
-            case "session" | "orm":
-                await ctx.session.flush()
-                await ctx.session.execute(text(query))
-            case "raw":
-                await ctx.session.run_sync(_driver_executes, query)
-
-
-def _driver_executes(session: Any, query: str, *values: Any) -> None:
-    session.connection().connection.driver_connection.execute(query, *values)
