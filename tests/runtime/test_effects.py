@@ -52,19 +52,6 @@ class TestNobodyElseCommits:
     def test_connection_commit(self, bench: Bench) -> None:
         self.refused(bench, lambda ctx: ctx.connection.commit())
 
-    def test_commit_of_the_transaction_object(self, bench: Bench) -> None:
-        self.refused(bench, lambda ctx: ctx.session.get_transaction().commit())
-
-    def test_a_block_of_its_own(self, bench: Bench) -> None:
-        @bench.handler(max_attempts=1)
-        def h(ctx: Any) -> None:
-            with ctx.session.begin():
-                effect(ctx)
-
-        task_id = bench.run_one()
-
-        assert (bench.effects(task_id), bench.state(task_id)) == (0, "FAILED")
-
     def test_a_savepoint_may_be_committed(self, bench: Bench) -> None:
         @bench.handler()
         def h(ctx: Any) -> None:

@@ -200,26 +200,6 @@ def test_one_that_was_not_prepared_is_prepared_by_the_next(bench: Bench) -> None
 
 @pytest.mark.parametrize("way", few(1, ["each", "async"]))
 @pytest.mark.parametrize(
-    ("query", "told"),
-    [
-        ("COMMIT", "commits together with the task's outcome"),
-        ("SELECT 1; ROLLBACK", "commits together with the task's outcome"),
-        (text("SELECT 1"), "ctx.write takes SQL text"),
-        (b"SELECT 1", "ctx.write takes SQL text"),
-        ("SELECT 1 \0", "has a NUL in it"),
-        ("/* all */ copy effect FROM STDIN", "ctx.write sends no COPY"),
-    ],
-)
-def test_what_it_does_not_take(bench: Bench, way: str, query: Any, told: str) -> None:
-    declare(bench, way, lambda ctx: ctx.write(query))
-    task_id = bench.run_one()
-
-    assert bench.state(task_id) == "FAILED"
-    assert told in (bench.task(task_id).error or "")
-
-
-@pytest.mark.parametrize("way", few(1, ["each", "async"]))
-@pytest.mark.parametrize(
     ("places", "parameters", "told"),
     [
         ("%s", 7, "of type int"),

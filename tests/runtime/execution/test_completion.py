@@ -12,7 +12,6 @@ from psycopg.pq import PipelineStatus
 from psycopg.waiting import Ready, wait_select
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError
 
 from tasks_app import create_tasks
 from tasks_app.domain.creation.new_task import NewTask
@@ -105,79 +104,6 @@ def test_what_a_run_wrote_the_next_one_sees(bench: Bench, wrote: str, through: s
     carry_out(bench, [bench.create() for _ in range(12)])
 
     assert bench.runs == list(range(12))
-
-
-def _stream(connection: Any, values: dict[str, Any]) -> None:
-    driver = connection.connection.driver_connection
-    assert list(driver.cursor().stream("SELECT 1")) == [(1,)]
-    connection.execute(INSERT, values)
-
-
-def _copy(connection: Any, values: dict[str, Any]) -> None:
-    driver = connection.connection.driver_connection
-    with driver.cursor().copy("COPY effect FROM STDIN") as copy:
-        copy.write_row([*values.values()])
-    connection.execute(text("SELECT 1"))
-
-
-def _pipeline(connection: Any, values: dict[str, Any]) -> None:
-    driver = connection.connection.driver_connection
-    with driver.pipeline():
-        driver.execute("SELECT 1")
-        assert driver.execute("SELECT 2").fetchone() == (2,)
-    connection.execute(INSERT, values)
-
-
-def _named(connection: Any, values: dict[str, Any]) -> None:
-    with connection.connection.driver_connection.cursor("rows") as cursor:
-        assert cursor.execute("SELECT 1").fetchall() == [(1,)]
-    connection.execute(INSERT, values)
-
-
-def _select(connection: Any, values: dict[str, Any]) -> None:
-    assert connection.execute(text("SELECT :id + 1"), values).scalar_one() == values["id"] + 1
-    connection.execute(INSERT, values)
-
-
-def _savepoint(connection: Any, values: dict[str, Any]) -> None:
-    savepoint = connection.begin_nested()
-    connection.execute(INSERT, values)
-    savepoint.rollback()
-    connection.execute(INSERT, values)
-
-
-def _mistake(connection: Any, values: dict[str, Any]) -> None:
-    with pytest.raises(DBAPIError, match="division by zero"):
-        connection.execute(text("SELECT 1 / :zero"), {"zero": 0})
-    connection.rollback()
-    connection.execute(INSERT, values)
-
-
-@pytest.mark.parametrize(
-    "first",
-    [
-        lambda connection, values: connection.execute(INSERT, [values]),
-        lambda connection, values: connection.exec_driver_sql(
-            "INSERT INTO effect VALUES (%(id)s, %(note)s)", [values]
-        ),
-        _stream,
-        _named,
-        _copy,
-        _pipeline,
-        _select,
-        _savepoint,
-        _mistake,
-    ],
-)
-def test_whatever_comes_first_is_in_the_runs_own_transaction(bench: Bench, first: Any) -> None:
-    @bench.handler(max_attempts=1)
-    def h(ctx: Any) -> None:
-        first(ctx.connection, {"id": ctx.task_id, "note": ""})
-
-    ids = run_many(bench, 12)
-
-    assert bench.states(ids) == ["SUCCEEDED"] * 12
-    assert [bench.effects(i) for i in ids] == [1] * 12
 
 
 def test_many_tasks_are_created_by_copy(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

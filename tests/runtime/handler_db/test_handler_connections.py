@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from psycopg import sql
 from psycopg.pq import TransactionStatus
 from psycopg.types.string import StrDumper
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
 
 from tasks_app import create_task
 from tasks_app.domain.creation.new_task import NewTask
@@ -55,6 +55,52 @@ def by_pipeline(ctx: Any) -> None:
         by_driver(ctx)
 
 
+def by_stream(ctx: Any) -> None:
+    assert list(driver(ctx).cursor().stream("SELECT 1")) == [(1,)]
+    by_driver(ctx)
+
+
+def by_pipeline_that_reads(ctx: Any) -> None:
+    with driver(ctx).pipeline():
+        driver(ctx).execute("SELECT 1")
+        assert driver(ctx).execute("SELECT 2").fetchone() == (2,)
+    by_driver(ctx)
+
+
+def by_named_cursor(ctx: Any) -> None:
+    with driver(ctx).cursor("rows") as cursor:
+        assert cursor.execute("SELECT 1").fetchall() == [(1,)]
+    by_driver(ctx)
+
+
+def behind_a_notification(ctx: Any) -> None:
+    assert not list(driver(ctx).notifies(timeout=0))
+    by_driver(ctx)
+
+
+def by_many(ctx: Any) -> None:
+    ctx.connection.execute(text(EFFECT), [{"id": ctx.task_id, "note": ""}])
+
+
+def by_many_of_the_driver(ctx: Any) -> None:
+    values = [{"id": ctx.task_id}]
+    ctx.connection.exec_driver_sql("INSERT INTO effect VALUES (%(id)s, '')", values)
+
+
+def by_savepoint(ctx: Any) -> None:
+    savepoint = ctx.connection.begin_nested()
+    by_driver(ctx)
+    savepoint.rollback()
+    by_driver(ctx)
+
+
+def by_mistake(ctx: Any) -> None:
+    with pytest.raises(DBAPIError, match="division by zero"):
+        ctx.connection.execute(text("SELECT 1 / :zero"), {"zero": 0})
+    ctx.session.rollback()
+    effect(ctx)
+
+
 def by_child(ctx: Any) -> None:
     create_task(driver(ctx), "child", biz_key=f"of:{ctx.task_id}")
 
@@ -67,19 +113,25 @@ def by_session(ctx: Any) -> None:
     effect(ctx)
 
 
-WAYS = [by_cursor, by_driver, by_copy, by_block, by_pipeline, by_session]
 CHILDREN = [by_child, by_child_of_session]
+WAYS = [
+    *(by_cursor, by_driver, by_copy, by_block, by_pipeline, by_session, *CHILDREN),
+    *(by_stream, by_pipeline_that_reads, by_named_cursor, behind_a_notification),
+    *(by_many, by_many_of_the_driver, by_savepoint, by_mistake),
+]
 
 
-@pytest.mark.parametrize("through", [*WAYS, *CHILDREN])
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("through", WAYS, ids=lambda way: way.__name__)
 def test_writes_by_any_way_stand_if_the_run_succeeds(
-    bench: Bench, through: Callable[[Any], None]
+    bench: Bench, through: Callable[[Any], None], *, is_async: bool
 ) -> None:
-    @bench.handler(max_attempts=1)
     def h(ctx: Any, payload: dict[str, int]) -> None:
         through(ctx)
         if payload["n"] % 2:
             raise ValueError
+
+    bench.handler(max_attempts=1)(twin(h, is_async=is_async))
 
     ids = run_many(bench, 8)
 
@@ -104,40 +156,6 @@ def test_who_swallows_that_a_commit_was_refused_loses_nothing_unseen(bench: Benc
     assert bench.states(ids) == ["SUCCEEDED", "FAILED", "FAILED"]
     assert [bench.effects(i) for i in ids] == [1, 0, 0]
     assert "commits together" in (bench.task(ids[1]).error or "")
-
-
-def to_autocommit(ctx: Any) -> None:
-    ctx.connection.execution_options(isolation_level="AUTOCOMMIT")
-
-
-def to_autocommit_by_session(ctx: Any) -> None:
-    ctx.session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
-
-
-def to_autocommit_by_driver(ctx: Any) -> None:
-    driver(ctx).autocommit = True
-
-
-def to_two_phases(ctx: Any) -> None:
-    ctx.connection.begin_twophase().prepare()  # SQLAlchemy 2.0 begins a plain transaction
-
-
-@pytest.mark.parametrize(
-    "turn", [to_autocommit, to_autocommit_by_session, to_autocommit_by_driver, to_two_phases]
-)
-def test_no_statement_commits_by_itself(bench: Bench, turn: Callable[[Any], None]) -> None:
-    @bench.handler(max_attempts=1)
-    def h(ctx: Any) -> None:
-        turn(ctx)
-        by_driver(ctx)
-        raise AssertionError
-
-    task_id = bench.create()
-
-    carry_out(bench, [task_id])
-
-    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
-    assert "commits together" in (bench.task(task_id).error or "")
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -572,34 +590,6 @@ def test_a_run_in_a_row_chooses_how_its_transaction_begins(
     assert [bench.effects(i) for i in ids] == [1] * 6
 
 
-def read_only_by_connection(ctx: Any) -> None:
-    ctx.connection.execution_options(postgresql_readonly=True)
-
-
-def read_only_by_session(ctx: Any) -> None:
-    ctx.session.connection(execution_options={"postgresql_readonly": True})
-
-
-def read_only_by_driver(ctx: Any) -> None:
-    driver(ctx).read_only = True
-
-
-READ_ONLY = [read_only_by_connection, read_only_by_session, read_only_by_driver]
-
-
-@pytest.mark.parametrize("choose", READ_ONLY)
-def test_a_run_that_only_reads_writes_nothing(bench: Bench, choose: Callable[[Any], Any]) -> None:
-    @bench.handler(max_attempts=1)
-    def h(ctx: Any) -> None:
-        choose(ctx)
-        ctx.connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
-
-    task_id = bench.run_one()
-
-    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
-    assert "read-only" in (bench.task(task_id).error or "")
-
-
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_the_second_transaction_of_a_run_is_chosen_as_the_first(bench: Bench, end: str) -> None:
     @bench.handler(max_attempts=1)
@@ -741,30 +731,6 @@ def test_a_commit_through_libpq_is_seen(bench: Bench, *, is_async: bool) -> None
 
     assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 1)
     assert "ended the transaction" in (bench.task(task_id).error or "")
-
-
-def by_composable(ctx: Any) -> None:
-    driver(ctx).execute(sql.SQL("COMMIT"))
-
-
-def behind_a_plain_quote(ctx: Any) -> None:
-    ctx.session.execute(text("SELECT 'it''s; '; COMMIT"))
-
-
-def behind_a_statement(ctx: Any) -> None:
-    driver(ctx).execute(f"INSERT INTO effect VALUES ({ctx.task_id}); COMMIT")
-
-
-@pytest.mark.parametrize("end", [by_composable, behind_a_plain_quote, behind_a_statement])
-def test_more_ways_to_say_commit_are_refused(bench: Bench, end: Callable[[Any], None]) -> None:
-    @bench.handler(retry="0s,0s")
-    def h(ctx: Any) -> None:
-        effect(ctx)
-        end(ctx)
-
-    task_id = bench.run_one()
-
-    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
 
 
 def test_what_is_noted_at_a_connection_is_its_runs(bench: Bench) -> None:
