@@ -165,7 +165,7 @@ class Case(NamedTuple):
     way: str
     name: str
     told: bool = False
-    """It sets its sub-status."""
+    """It sets its sub-status, and has a session whether it uses it or not."""
 
     @property
     def point(self) -> Point:
@@ -285,6 +285,7 @@ class Actor:
             self.at_answer()
         if case.told:
             ctx.set_sub_status(f"attempt {ctx.attempt}")
+            assert ctx.session is not None  # lent, if not used
         query = point.says.format(id=ctx.task_id)
         if query and case.way == "write":
             query = WRITTEN.get(case.name, query)
