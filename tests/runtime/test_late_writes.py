@@ -30,10 +30,6 @@ from torture.fault_proxy import FaultProxy
 INSERT = "INSERT INTO effect (task_id, note) VALUES (%s, %s)"
 KILL_ME = "SELECT pg_terminate_backend(pg_backend_pid())"
 RETAKEN = "UPDATE task_pending SET lease_token = gen_random_uuid() WHERE id = :id"
-TRANSACTIONS = """
-    SELECT count(DISTINCT e.xmin::text) = count(*) AND bool_and(e.xmin::text = c.xmin::text)
-    FROM effect e JOIN task_completed c ON c.id = e.task_id
-"""
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,6 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(60, method="thread")
 INSERT = text(EFFECT)
-FENCE_LOST = "UPDATE task_pending SET lease_token = gen_random_uuid() WHERE id = :id"
 
 
 def write(ctx: Any, through: str = "connection") -> None:
