@@ -65,7 +65,6 @@ CONNECTIONS = (
         "(untried and is_lost(error)) or is_stale_plan(error)",
         "is_stale_plan(error)",
         f"{FIRST}test_a_run_that_did_nothing_is_run_again_on_a_new_one",
-        f"{FIRST}test_the_same_in_an_async_handler",
     ),
     mutant(
         "a table that was altered charges who prepared a statement before",
