@@ -26,6 +26,7 @@ from tasks_app.django.connection_reset import (
 )
 from tasks_app.django.errors import judged
 from tasks_app.django.statements import keeps_something, refuse_an_end
+from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.domain.tasks.states import State
@@ -52,8 +53,8 @@ CLOSED = (
     "what it wrote. Leave it open: the worker looks after it."
 )
 ENDED = (
-    "The handler ended its transaction on psycopg's connection by itself, so that what it wrote "
-    "may be committed. Leave the end to the task."
+    "The handler ended the transaction of Django's connection by itself: what it had written by "
+    "then may stand without its outcome. Leave the end to the outcome, or use ctx.commit()."
 )
 NESTED = "ctx.commit() was called within a nested atomic(). Call it when that is left."
 
@@ -216,7 +217,7 @@ class DjangoTransaction:
         if db.needs_rollback or status == TransactionStatus.INERROR:
             raise transaction.TransactionManagementError(BROKEN)
         if self._sent and status == TransactionStatus.IDLE:
-            raise RuntimeError(ENDED)
+            raise Fail(ENDED)
         forget_wrappers(db, self._watch)
         return db
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
-from tasks_app.pool.runs.rescue import rescue_expired
-from tests.factory import LEASE
 from tests.runtime.bench import Bench
-from tests.waiting import until
+from tests.runtime.ends.points import INSERT as EFFECT
+from tests.runtime.ends.points import POINTS, Actor, Setting, cases, triggers
+from tests.runtime.ends.trial import Trial
+from tests.tiers import few
 
 if pytest.importorskip("django"):
     from django.db import IntegrityError, connection, connections, transaction
@@ -37,68 +36,47 @@ def outcome(site: Bench, task_id: int) -> tuple[int, str]:
     return number_of(task_id), site.state(task_id)
 
 
-def test_effect_outcome_and_move_carry_one_transaction_id(site: Bench) -> None:
-    @site.handler()
-    def h(ctx: Any) -> None:
-        orders().create(task_id=ctx.task_id)
+class DjangoActor(Actor):
+    """Writes by ctx.write, a cursor or the ORM of Django."""
 
-    task_id = site.create()
+    def write(self, ctx: Any, way: str, note: str) -> None:
+        if way == "orm":
+            from tests.django.shop.models import Effect
 
-    site.drain()
+            Effect.objects.create(task_id=ctx.task_id, note=note)
+        elif way == "cursor":
+            with connection.cursor() as cursor:
+                cursor.execute(EFFECT, (ctx.task_id, note))
+        else:
+            super().write(ctx, way, note)
 
-    mine = site.sql("SELECT xmin::text FROM shop_order WHERE task_id = :id", id=task_id)
-    move = site.sql("SELECT xmin::text FROM task_completed WHERE id = :id", id=task_id)
-    assert mine == move
-
-
-def test_an_error_rolls_all_back(site: Bench) -> None:
-    @site.handler(retry="0s,0s")
-    def h(ctx: Any) -> None:
-        orders().create(task_id=ctx.task_id)
-        with transaction.atomic():
-            orders().create(task_id=ctx.task_id)
-        raise KeyError
-
-    task_id = site.create()
-
-    site.drain()
-
-    assert outcome(site, task_id) == (0, "FAILED")
-    assert site.task(task_id).attempt == 3
+    def say(self, ctx: Any, way: str, query: str) -> None:
+        if way == "write":
+            ctx.write(query)
+        else:
+            with connection.cursor() as cursor:
+                cursor.execute(query)
 
 
-def test_a_lost_lease_rolls_all_back(site: Bench) -> None:
-    """Interleaving: A runs; rescue; B claims, runs, commits; A wants to commit."""
-    started, go_on = threading.Event(), site.event()
+@pytest.mark.parametrize("circumstance", few(1, ["group", "slow", "none", "failures", "once"]))
+def test_the_contract_of_ends_is_kept(
+    site: Bench, circumstance: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    trial = Trial(site, Setting("django", circumstance), DjangoActor)
+    at = [name for name in POINTS if name not in {"commit()"}]
+    trial.create(cases(["none", "write", "used", "cursor", "orm"], at))
 
-    @site.handler()
-    def h(ctx: Any) -> None:
-        orders().create(task_id=ctx.task_id, note=f"attempt {ctx.attempt}")
-        if ctx.attempt == 1:
-            started.set()
-            go_on.wait(20)
+    with triggers(site):
+        trial.run()
+        assert trial.differences() == []
+        assert trial.actor.seen_early == []
+        assert trial.unlogged_losses(caplog.messages) == set()
+        trial.run_what_is_left()
 
-    task_id = site.create()
-    first = site.child(start=False)
-
-    def run() -> None:
-        first.execute(None, [task_id])
-        connections.close_all()  # this thread's
-
-    running = site.beside(run)
-    assert started.wait(10)
-    with site.engine.begin() as engine:
-        rescue_expired(
-            engine, lease=LEASE, max_crashes=5, now=datetime.now(UTC) + timedelta(hours=1)
-        )
-    site.sql("UPDATE task_pending SET due_at = statement_timestamp()")
-
-    site.execute([task_id])
-    go_on.set()
-    running.join(10)
-
-    assert [o.note for o in orders().filter(task_id=task_id)] == ["attempt 2"]
-    assert site.state(task_id) == "SUCCEEDED"
+    assert trial.differences(at_last=True) == []
+    assert trial.in_two_transactions() == []
+    assert trial.wrong_groups() == []
+    assert trial.attempts_without_a_task() == 0
 
 
 def test_a_nested_atomic_may_fail_alone(site: Bench) -> None:
@@ -111,9 +89,7 @@ def test_a_nested_atomic_may_fail_alone(site: Bench) -> None:
         except IntegrityError:
             pass
 
-    task_id = site.create()
-
-    site.drain()
+    task_id = site.run_one()
 
     assert outcome(site, task_id) == (1, "SUCCEEDED")
 
@@ -227,9 +203,7 @@ def test_what_cannot_commit_with_the_outcome_fails_and_leaves_nothing(
 
 def test_errors_have_djangos_names(site: Bench) -> None:
     site.handler(max_attempts=1)(breaks_a_foreign_key)
-    task_id = site.create(max_attempts=1)
-
-    site.drain()
+    task_id = site.run_one(max_attempts=1)
 
     assert (site.task(task_id).error or "").startswith("django.db.utils.IntegrityError")
 
@@ -248,9 +222,7 @@ def test_callbacks_are_called_after_the_commit(site: Bench) -> None:
         transaction.on_commit(fail)
         transaction.on_commit(note)
 
-    task_id = site.create()
-
-    site.drain()
+    task_id = site.run_one()
 
     assert site.runs == [("SUCCEEDED", 1, False)]
     assert site.state(task_id) == "SUCCEEDED"
@@ -281,43 +253,6 @@ def test_a_callback_alone_commits(site: Bench) -> None:
     assert site.runs == ["SUCCEEDED"]
 
 
-@pytest.mark.parametrize("lost", [False, True])
-def test_a_success_that_leaves_no_row(site: Bench, lost: bool) -> None:
-    @site.handler(history="none")
-    def h(ctx: Any) -> None:
-        orders().create(task_id=ctx.task_id)
-        if lost:
-            fence = "UPDATE task_pending SET lease_token = gen_random_uuid() WHERE id = :id"
-            site.sql(fence, id=ctx.task_id)
-
-    task_id = site.create()
-
-    site.execute([task_id])
-
-    assert number_of(task_id) == (0 if lost else 1)
-    assert site.sql("SELECT count(*) FROM task_all") == (1 if lost else 0)
-
-
-@pytest.mark.test_all
-def test_a_backend_that_is_gone_charges_nothing(site: Bench) -> None:
-    @site.handler(max_attempts=1)
-    def h(ctx: Any) -> None:
-        orders().create(task_id=ctx.task_id)
-        if ctx.attempt == 1:
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
-
-    task_id = site.create(max_attempts=1)
-
-    site.drain()
-    until(lambda: site.state(task_id) == "PENDING")
-    site.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
-    site.drain()
-
-    assert outcome(site, task_id) == (1, "SUCCEEDED")
-    assert site.task(task_id).failures == 0
-
-
 def test_a_connection_that_died_between_runs_is_not_noticed(site: Bench) -> None:
     @site.handler()
     def h(ctx: Any) -> None:
@@ -331,24 +266,6 @@ def test_a_connection_that_died_between_runs_is_not_noticed(site: Bench) -> None
 
     assert [outcome(site, i) for i in ids] == [(1, "SUCCEEDED")] * 3
     assert [site.task(i).attempt for i in ids] == [1, 1, 1]
-
-
-def test_a_deadlock_runs_again_uncharged(site: Bench) -> None:
-    @site.handler(max_attempts=1)
-    def h(ctx: Any) -> None:
-        site.runs.append(ctx.task_id)
-        orders().create(task_id=ctx.task_id)
-        if len(site.runs) == 1:
-            with connection.cursor() as cursor:
-                cursor.execute("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40P01'; END $$")
-
-    task_id = site.create(max_attempts=1)
-
-    site.drain()
-
-    assert outcome(site, task_id) == (1, "SUCCEEDED")
-    assert site.runs == [task_id, task_id]
-    assert site.task(task_id).attempt == 1
 
 
 def test_a_time_limit_within_a_nested_block_leaves_no_trace(site: Bench) -> None:
@@ -402,25 +319,9 @@ def test_ctx_session_still_works_where_django_is_not_used(site: Bench) -> None:
     def h(ctx: Any) -> None:
         ctx.session.execute(text("INSERT INTO effect (task_id) VALUES (:id)"), {"id": ctx.task_id})
 
-    task_id = site.create()
-
-    site.drain()
+    task_id = site.run_one()
 
     assert (site.effects(task_id), site.state(task_id)) == (1, "SUCCEEDED")
-
-
-def test_what_it_says_of_its_state_is_kept_with_what_it_wrote(site: Bench) -> None:
-    @site.handler()
-    def h(ctx: Any) -> None:
-        orders().create(task_id=ctx.task_id)
-        ctx.set_sub_status("paid")
-
-    task_id = site.create()
-
-    site.drain()
-
-    said = "SELECT sub_status FROM task_completed WHERE id = :id"
-    assert (outcome(site, task_id), site.sql(said, id=task_id)) == ((1, "SUCCEEDED"), "paid")
 
 
 def test_ctx_commit_keeps_what_was_done_so_far(site: Bench) -> None:
@@ -433,9 +334,7 @@ def test_ctx_commit_keeps_what_was_done_so_far(site: Bench) -> None:
         orders().create(task_id=ctx.task_id, note="behind")
         raise KeyError
 
-    task_id = site.create(max_attempts=1)
-
-    site.drain()
+    task_id = site.run_one(max_attempts=1)
 
     assert [o.note for o in orders().filter(task_id=task_id)] == ["before"]
     assert site.runs == ["kept", (True, {"done": 1})]
@@ -458,24 +357,6 @@ def test_a_task_of_the_handler_exists_if_the_outcome_commits(site: Bench) -> Non
     assert site.sql("SELECT count(*) FROM task_pending WHERE name = 'next'") == 1
 
 
-def test_the_last_member_of_a_group_calls_back(site: Bench) -> None:
-    """Its settle answers JSON, which Django's connection does not read as we do."""
-    from tasks_app import NewTask, create_group
-
-    @site.handler()
-    def h(ctx: Any) -> None:
-        orders().create(task_id=ctx.task_id)
-
-    site.succeeding("back")
-    with site.engine.begin() as session:
-        create_group(session, [NewTask("t"), NewTask("t")], then=NewTask("back"))
-
-    site.drain()
-
-    assert orders().count() == 2
-    assert len(site.runs) == 1
-
-
 def test_a_non_atomic_handler_may_be_durable(site: Bench) -> None:
     from tasks_app.django import non_atomic
 
@@ -486,9 +367,7 @@ def test_a_non_atomic_handler_may_be_durable(site: Bench) -> None:
             orders().create(task_id=ctx.task_id)
         raise KeyError
 
-    task_id = site.create(max_attempts=1)
-
-    site.drain()
+    task_id = site.run_one(max_attempts=1)
 
     assert outcome(site, task_id) == (1, "FAILED")
 
@@ -500,9 +379,7 @@ def test_another_database_commits_alone_and_is_left_in_order(site: Bench) -> Non
         transaction.atomic(using="other").__enter__()
         raise KeyError
 
-    task_id = site.create(max_attempts=1)
-
-    site.drain()
+    task_id = site.run_one(max_attempts=1)
 
     assert outcome(site, task_id) == (1, "FAILED")
     assert not connections["other"].in_atomic_block
@@ -520,24 +397,6 @@ def test_a_dead_connection_to_another_database_is_closed(site: Bench) -> None:
     site.drain()
 
     assert connections["other"].connection is None
-
-
-@pytest.mark.parametrize("used", [True, False])
-@pytest.mark.parametrize("fails", [True, False])
-def test_a_late_write_goes_with_djangos_own(site: Bench, used: bool, fails: bool) -> None:
-    @site.handler(max_attempts=1)
-    def h(ctx: Any) -> None:
-        if used:
-            orders().create(task_id=ctx.task_id)
-        ctx.write(INSERT, (ctx.task_id,))
-        if fails:
-            raise ValueError
-
-    task_id = site.create(max_attempts=1)
-
-    site.drain()
-
-    assert outcome(site, task_id) == ((0, "FAILED") if fails else (1 + used, "SUCCEEDED"))
 
 
 def test_what_a_late_write_sets_ends_with_its_run(site: Bench) -> None:

@@ -133,6 +133,12 @@ class Bench:
         self.work(**options).run(drain=True)
         self.children[-1].stop()
 
+    def run_one(self, name: str = "t", **options: Any) -> TaskId:
+        """Create one task, drain, and return its id."""
+        task_id = self.create(name, **options)
+        self.drain()
+        return task_id
+
     def execute(self, ids: Iterable[int], dispatch_id: int | None = None, **options: Any) -> None:
         """Carry out one message in this thread, and stop in order."""
         child = self.child(**options)

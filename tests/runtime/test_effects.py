@@ -12,7 +12,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from tasks_app import acancel_task, acreate_task, acreate_tasks, create_task
+from tasks_app import acancel_task, acreate_task, acreate_tasks
 from tasks_app.runtime.handler_db import handler_sessions
 from tests.cases import in_one_test
 from tests.runtime.bench import EFFECT, Bench, effect
@@ -32,119 +32,25 @@ COMMIT = b"\0tasks_app COMMIT\0"
 BACKEND = text("SELECT pg_backend_pid()")
 
 
-def test_session_and_connection_are_one_transaction_that_commits_with_the_outcome(
-    bench: Bench,
-) -> None:
-    @bench.handler()
-    def h(ctx: Any) -> None:
-        effect(ctx)
-        ctx.connection.execute(text(EFFECT), {"id": ctx.task_id, "note": "core"})
-        bench.runs.append((bench.effects(ctx.task_id), bench.state(ctx.task_id)))
-
-    task_id = bench.create()
-
-    bench.drain()
-
-    assert bench.runs == [(0, "RUNNING")]
-    assert (bench.effects(task_id), bench.state(task_id)) == (2, "SUCCEEDED")
-
-
-def test_a_task_created_through_ctx_session_exists_only_if_the_outcome_commits(
-    bench: Bench,
-) -> None:
-    @bench.handler(retry="0s")
-    def h(ctx: Any) -> int:
-        made = create_task(ctx.session, "next")
-        if ctx.attempt == 1:
-            raise ValueError
-        return made
-
-    task_id = bench.create()
-
-    bench.drain()
-
-    assert bench.sql("SELECT count(*) FROM task_pending WHERE name = 'next'") == 1
-    assert bench.state(bench.task(task_id).result) == "PENDING"
-
-
 class TestNobodyElseCommits:
     """An effect that is committed before its outcome could be there twice."""
 
-    def refused(self, bench: Bench, commit: Any) -> None:
+    def refused(self, bench: Bench, commit: Callable[[Any], object]) -> None:
         @bench.handler(retry="0s,0s")
         def h(ctx: Any) -> None:
+            effect(ctx)
             commit(ctx)
-            raise ValueError
 
-        task_id = bench.create()
-
-        bench.drain()
+        task_id = bench.run_one()
 
         assert (bench.effects(task_id), bench.state(task_id)) == (0, "FAILED")
         assert "commits together with the task's outcome" in (bench.task(task_id).error or "")
 
     def test_session_commit(self, bench: Bench) -> None:
-        def commit(ctx: Any) -> None:
-            effect(ctx)
-            ctx.session.commit()
-
-        self.refused(bench, commit)
+        self.refused(bench, lambda ctx: ctx.session.commit())
 
     def test_connection_commit(self, bench: Bench) -> None:
-        def commit(ctx: Any) -> None:
-            effect(ctx)
-            ctx.connection.commit()
-
-        self.refused(bench, commit)
-
-    def test_session_begin_as_a_block(self, bench: Bench) -> None:
-        def commit(ctx: Any) -> None:
-            with ctx.session.begin():
-                effect(ctx)
-
-        self.refused(bench, commit)
-
-    def test_commit_of_the_transaction_object(self, bench: Bench) -> None:
-        def commit(ctx: Any) -> None:
-            effect(ctx)
-            ctx.session.get_transaction().commit()
-
-        self.refused(bench, commit)
-
-    @pytest.mark.test_all
-    def test_connection_commit_in_an_async_handler(self, bench: Bench) -> None:
-        @bench.handler(retry="0s,0s")
-        async def h(ctx: Any) -> None:
-            connection = await ctx.session.connection()
-            await connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
-            await connection.commit()
-            raise ValueError
-
-        task_id = bench.create()
-
-        bench.drain()
-
-        assert (bench.effects(task_id), bench.state(task_id)) == (0, "FAILED")
-        assert "commits together" in (bench.task(task_id).error or "")
-
-    @pytest.mark.parametrize("way", ["session", "connection"])
-    def test_what_was_refused_is_not_committed_with_the_next_task(
-        self, bench: Bench, way: str
-    ) -> None:
-        @bench.handler(max_attempts=1)
-        def h(ctx: Any) -> None:
-            if way == "session":
-                effect(ctx)
-            ctx.connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
-            if ctx.task_id == ids[0]:
-                ctx.connection.commit()
-
-        ids = [bench.create() for _ in range(2)]
-
-        bench.execute(ids)
-
-        assert bench.states(ids) == ["FAILED", "SUCCEEDED"]
-        assert bench.effects(ids[0]) == 0
+        self.refused(bench, lambda ctx: ctx.connection.commit())
 
     def test_a_savepoint_may_be_committed(self, bench: Bench) -> None:
         @bench.handler()
@@ -152,74 +58,9 @@ class TestNobodyElseCommits:
             with ctx.session.begin_nested():
                 effect(ctx)
 
-        task_id = bench.create()
-
-        bench.drain()
+        task_id = bench.run_one()
 
         assert (bench.effects(task_id), bench.state(task_id)) == (1, "SUCCEEDED")
-
-    def test_a_handler_may_roll_back_and_go_on(self, bench: Bench) -> None:
-        @bench.handler()
-        def h(ctx: Any) -> None:
-            effect(ctx, "first")
-            ctx.session.rollback()
-            effect(ctx, "second")
-
-        task_id = bench.create()
-
-        bench.drain()
-
-        assert (bench.effects(task_id), bench.state(task_id)) == (1, "SUCCEEDED")
-
-
-def test_a_deferred_constraint_that_fails_at_commit_is_a_charged_failure(bench: Bench) -> None:
-    @bench.handler(retry="0s,0s")
-    def h(ctx: Any) -> None:
-        bench.runs.append(ctx.attempt)
-        ctx.session.execute(
-            text("CREATE TEMP TABLE once (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
-        )
-        ctx.session.execute(text("INSERT INTO once VALUES (1), (1)"))
-
-    task_id = bench.create()
-
-    bench.drain()
-
-    task = bench.task(task_id)
-    assert (task.state, task.failures, bench.runs) == ("FAILED", 3, [1, 2, 3])
-    assert "UniqueViolation" in (task.error or "")
-
-
-def test_a_handler_that_hides_a_broken_transaction_is_charged(bench: Bench) -> None:
-    @bench.handler(max_attempts=1)
-    def h(ctx: Any) -> None:
-        effect(ctx)
-        try:
-            ctx.connection.execute(text("SELECT 1 / 0"))
-        except Exception:
-            bench.runs.append("hidden")
-
-    task_id = bench.create()
-
-    bench.drain()
-
-    assert (bench.effects(task_id), bench.state(task_id)) == (0, "FAILED")
-    assert bench.runs == ["hidden"]
-
-
-def test_effects_of_an_async_handler_roll_back_when_the_lease_was_lost_meanwhile(
-    bench: Bench,
-) -> None:
-    @bench.handler()
-    async def h(ctx: Any) -> None:
-        await ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
-        bench.sql("UPDATE task_pending SET lease_token = gen_random_uuid()")
-
-    task_id = bench.create()
-
-    bench.execute([task_id])
-
-    assert (bench.state(task_id), bench.effects(task_id)) == ("RUNNING", 0)
 
 
 def _executes(ctx: Any) -> None:
@@ -271,9 +112,7 @@ def test_a_forgotten_await_fails_the_run_with_its_line(
         if (rest := forgets(ctx)) is not None:
             await rest
 
-    task_id = bench.create(name)
-
-    bench.drain()
+    task_id = bench.run_one(name)
 
     task = bench.task(task_id)
     first = forgets.__code__.co_firstlineno
@@ -293,9 +132,7 @@ def test_what_is_awaited_or_closed_in_time_is_not_forgotten(bench: Bench) -> Non
         async with ctx.session.begin_nested():
             await (await ctx.session.connection()).scalar(text("SELECT 1"))
 
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     assert bench.state(task_id) == "SUCCEEDED"
 
@@ -322,136 +159,38 @@ def test_thousands_that_are_made_at_once_are_not_looked_at_for_each(
     assert len(looks) < 10_000
 
 
-class TestWithoutASession:
-    """What is written through ctx.connection alone is settled and committed in one go."""
-
-    @staticmethod
-    def writes(bench: Bench, **options: Any) -> list[int]:
-        @bench.handler(**options)
-        def h(ctx: Any) -> str:
-            ctx.connection.execute(
-                text(EFFECT), {"id": ctx.task_id, "note": f"attempt {ctx.attempt}"}
-            )
-            bench.runs.append(ctx.attempt)
-            return "done"
-
-        return [bench.create() for _ in range(12)]
-
-    def test_effect_outcome_and_move_are_one_transaction_each(self, bench: Bench) -> None:
-        ids = self.writes(bench)
-
-        bench.drain()
-
-        both = (
-            "SELECT count(*) FROM effect e JOIN task_completed c "
-            "ON c.id = e.task_id AND c.xmin::text = e.xmin::text"
-        )
-        assert bench.sql(both) == 12
-        assert bench.sql("SELECT count(DISTINCT xmin::text) FROM effect") == 12
-        task = bench.task(ids[0])
-        assert (task.state, task.result, task.failures, task.attempt) == ("SUCCEEDED", "done", 0, 1)
-        assert task.run_ms is not None
-
-    def test_what_was_asked_to_be_cancelled_has_succeeded_all_the_same(self, bench: Bench) -> None:
-        @bench.handler()
-        def h(ctx: Any) -> None:
-            ctx.connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
-            bench.sql("UPDATE task_pending SET cancel_requested_at = now()")
-
-        task_id = bench.create()
-
-        bench.drain()
-
-        assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
-
-    def test_nothing_commits_when_the_lease_was_lost_meanwhile(self, bench: Bench) -> None:
-        @bench.handler()
-        def h(ctx: Any) -> None:
-            ctx.connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
-            bench.sql("UPDATE task_pending SET lease_token = gen_random_uuid()")
-
-        task_id = bench.create()
-
-        bench.execute([task_id])
-
-        assert (bench.state(task_id), bench.effects(task_id)) == ("RUNNING", 0)
-        assert bench.children[-1].inflight.empty
-
-    def test_a_deferred_constraint_that_fails_at_commit_is_charged(self, bench: Bench) -> None:
-        @bench.handler(max_attempts=1)
-        def h(ctx: Any) -> None:
-            ctx.connection.execute(
-                text("CREATE TEMP TABLE late (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
-            )
-            ctx.connection.execute(text("INSERT INTO late VALUES (1), (1)"))
-
-        task_id = bench.create()
-
-        bench.drain()
-
-        assert bench.state(task_id) == "FAILED"
-        assert "UniqueViolation" in (bench.task(task_id).error or "")
-
-    @pytest.mark.parametrize("lose", ["lose_request", "lose_reply_to"])
-    def test_a_commit_that_was_not_answered_is_not_sent_again(
-        self, bench: Bench, lose: str
-    ) -> None:
-        @bench.handler()
-        def h(ctx: Any) -> None:
-            ctx.connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
-            if ctx.attempt == 1:
-                getattr(proxy, lose)(COMMIT)
-
-        task_id = bench.create()
-        url = make_url(bench.url)
-        with FaultProxy((url.host or "", url.port or 0), only=INSERT) as proxy:
-            child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
-            child.execute(None, [task_id])
-            until(lambda: child.inflight.empty)
-            child.stop()
-            assert proxy.lost == 1
-        took_place = lose == "lose_reply_to"
-        first = (bench.state(task_id), bench.effects(task_id), bench.task(task_id).failures)
-        bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
-        bench.drain()
-
-        assert first == (("SUCCEEDED", 1, 0) if took_place else ("PENDING", 0, 0))
-        assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
-
-    def test_a_connection_that_the_handler_closed_is_no_success(self, bench: Bench) -> None:
-        @bench.handler(max_attempts=1)
-        def h(ctx: Any) -> None:
-            with ctx.connection as connection:
-                connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
-
-        task_id = bench.create()
-
-        bench.drain()
-
-        assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
-        assert "Leave it open" in (bench.task(task_id).error or "")
+def closes_its_session(ctx: Any) -> None:
+    with ctx.session as session:
+        session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_session_that_the_handler_closed_commits_all_the_same(
-    bench: Bench, *, is_async: bool
+async def closes_its_async_session(ctx: Any) -> None:
+    async with ctx.session as session:
+        await session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+
+
+def closes_its_connection(ctx: Any) -> None:
+    with ctx.connection as connection:
+        connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+
+
+@pytest.mark.parametrize(
+    ("closes", "state"),
+    [
+        (closes_its_session, "SUCCEEDED"),
+        (closes_its_async_session, "SUCCEEDED"),
+        (closes_its_connection, "FAILED"),
+    ],
+)
+def test_who_closes_what_it_writes_with_has_its_effects_or_fails(
+    bench: Bench, closes: Callable[[Any], Any], state: str
 ) -> None:
     """Rolled back, it would be a success without its effects."""
+    bench.handler(max_attempts=1)(closes)
+    task_id = bench.run_one()
 
-    def plain(ctx: Any) -> None:
-        with ctx.session as session:
-            session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
-
-    async def waits(ctx: Any) -> None:
-        async with ctx.session as session:
-            await session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
-
-    bench.handler()(waits if is_async else plain)
-    task_id = bench.create()
-
-    bench.drain()
-
-    assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
+    assert (bench.state(task_id), bench.effects(task_id)) == (state, int(state == "SUCCEEDED"))
+    assert state == "SUCCEEDED" or "Leave it open" in (bench.task(task_id).error or "")
 
 
 class TestTheConnectionIsLost:
@@ -536,18 +275,6 @@ class TestTheConnectionIsLost:
         assert (task.state, task.failures, task.crashes) == ("PENDING", 0, 0)
         assert bench.attempts(task_id) == []
 
-    def test_the_same_in_an_async_handler(self, bench: Bench) -> None:
-        @bench.handler(max_attempts=1)
-        async def h(ctx: Any) -> None:
-            await ctx.session.execute(KILL_ME)
-
-        task_id = bench.create()
-
-        bench.drain()
-
-        task = bench.task(task_id)
-        assert (task.state, task.failures) == ("PENDING", 0)
-
     @pytest.mark.test_all
     def test_an_async_settle_on_a_dead_connection_closes_it_without_a_word(
         self, bench: Bench, caplog: pytest.LogCaptureFixture
@@ -559,9 +286,7 @@ class TestTheConnectionIsLost:
             pid = (await ctx.session.execute(text("SELECT pg_backend_pid()"))).scalar_one()
             bench.sql("SELECT pg_terminate_backend(:pid, 5000)", pid=pid)
 
-        task_id = bench.create()
-
-        bench.drain()
+        task_id = bench.run_one()
 
         task = bench.task(task_id)
         assert (task.state, task.failures) == ("PENDING", 0)
@@ -572,9 +297,7 @@ class TestTheConnectionIsLost:
         def h(ctx: Any) -> None:
             ctx.session.execute(KILL_ME)
 
-        task_id = bench.create()
-
-        bench.drain()
+        task_id = bench.run_one()
 
         assert bench.state(task_id) == "FAILED"
         error = bench.task(task_id).error or ""
@@ -592,40 +315,10 @@ class TestTheConnectionIsLost:
             effect(ctx)
             elsewhere.connect()
 
-        task_id = bench.create()
-
-        bench.drain()
+        task_id = bench.run_one()
 
         assert bench.state(task_id) == "FAILED"
         assert "OperationalError" in (bench.task(task_id).error or "")
-
-    @pytest.mark.test_all
-    def test_a_commit_that_never_arrived_is_not_settled_without_its_effects(
-        self, bench: Bench
-    ) -> None:
-        """A settle that is tried again would be SUCCEEDED with 0 effects (H6)."""
-
-        @bench.handler()
-        def h(ctx: Any) -> None:
-            effect(ctx)
-            if ctx.attempt == 1:
-                proxy.lose_request(COMMIT)
-
-        task_id = bench.create()
-        url = make_url(bench.url)
-        with FaultProxy((url.host or "", url.port or 0), only=INSERT) as proxy:
-            child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
-
-            child.execute(None, [task_id])
-            until(lambda: child.inflight.empty)
-            child.stop()
-            assert proxy.lost == 1
-        first = (bench.state(task_id), bench.effects(task_id), bench.task(task_id).failures)
-        bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
-        bench.drain()
-
-        assert first == ("PENDING", 0, 0)
-        assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
 
     @pytest.mark.parametrize("needle", [COMMIT, b"SELECT pg_sleep(0) AS lost"])
     def test_a_lost_reply_leaves_the_effect_exactly_once(self, bench: Bench, needle: bytes) -> None:
@@ -691,8 +384,6 @@ def test_the_handlers_transaction_holds_no_lock_on_the_row_while_it_runs(bench: 
             except OperationalError as error:
                 bench.runs.append(error)
 
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     assert (bench.state(task_id), bench.runs) == ("SUCCEEDED", [])

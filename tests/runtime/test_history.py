@@ -12,82 +12,59 @@ from tasks_app.domain.errors import HandlerError
 from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.runtime.statistics.task_counts import TASK_COUNTS
-from tests.runtime.bench import EFFECT, Bench
+from tests.runtime.bench import Bench, effect
 from tests.runtime.execution.warm_child import carry_out
-from tests.tiers import few
+from tests.runtime.handler_db.twins import twin
 
 ROWS = "SELECT count(*) FROM task_completed"
 LINES = "SELECT count(*) FROM task_log"
-INSERT = text(EFFECT)
-FENCE_LOST = "UPDATE task_pending SET lease_token = gen_random_uuid() WHERE id = :id"
-WAYS = ["each", "effect", "async", "threads"]
 
 
-def declare(bench: Bench, way: str, **options: Any) -> None:
+def declare(bench: Bench, way: str = "each", **options: Any) -> None:
     """A handler that fails as often as its payload says, then succeeds."""
 
     def work(ctx: Any, payload: dict[str, Any]) -> dict[str, Any]:
         if ctx.attempt <= payload["failures"]:
             raise ValueError("not yet")
-        if way == "effect":
-            ctx.session.execute(INSERT, {"id": ctx.task_id, "note": ""})
+        if way != "each":
+            effect(ctx)
         return {"n": 1}
 
-    async def awork(ctx: Any, payload: dict[str, Any]) -> dict[str, Any]:
-        return work(ctx, payload)
-
-    bench.handler("t", retry="0s,0s", **options)(awork if way == "async" else work)
+    bench.handler("t", retry="0s,0s", **options)(twin(work, is_async=way == "async"))
 
 
-def run(bench: Bench, way: str, *failures: int, **options: Any) -> list[int]:
+def run(bench: Bench, *failures: int, **options: Any) -> list[int]:
     ids = [bench.create(payload={"failures": n}) for n in failures]
-    threads = {"extra_threads": 2} if way == "threads" else {}
     options |= {"give_back_after": 60}  # a claim that comes back is an attempt, too
-    carry_out(bench, ids, **threads, **options)
+    carry_out(bench, ids, **options)
     while bench.sql("SELECT count(*) FROM task_pending"):
         bench.drain(**options)
     return ids
 
 
-@pytest.mark.parametrize("way", few(2, WAYS))
-@pytest.mark.parametrize(("history", "left"), [("all", 4), ("failures", 1), ("none", 0)])
-def test_what_stays_of_those_that_succeeded(
-    bench: Bench, way: str, history: str, left: int
-) -> None:
-    declare(bench, way, history=history)
-
-    ids = run(bench, way, 0, 0, 1, 0)
-
-    assert bench.sql(ROWS) == left
-    assert bench.sql("SELECT count(*) FROM task_pending") == 0
-    assert bench.sql("SELECT count(*) FROM task_attempt") == (1 if left else 0)
-    if way == "effect":
-        assert [bench.effects(i) for i in ids] == [1, 1, 1, 1]
-
-
 def test_failures_are_always_kept(bench: Bench) -> None:
-    declare(bench, "each", history="none", max_attempts=1)
+    declare(bench, history="none", max_attempts=1)
 
-    (task_id,) = run(bench, "each", 9)
+    (task_id,) = run(bench, 9)
 
     assert bench.state(task_id) == "FAILED"
     assert len(bench.attempts(task_id)) == 1
 
 
 def test_a_queue_decides_unless_the_handler_does(bench: Bench) -> None:
-    declare(bench, "each")
+    declare(bench)
     bench.handler("kept", history="all")(lambda ctx: None)
 
     task_id = bench.create("kept")
     bench.execute([task_id], history="all,default=none")
-    run(bench, "each", 0, history="all,default=none")
-    run(bench, "each", 0, history="none,default=all")
+    run(bench, 0, history="all,default=none")
+    run(bench, 0, history="none,default=all")
 
     assert bench.sql(ROWS) == 2
 
 
 def test_results_of_members_are_kept(bench: Bench) -> None:
-    declare(bench, "each", history="none")
+    declare(bench, history="none")
     bench.handler("then")(lambda ctx: bench.runs.append("then"))
     with bench.engine.begin() as connection:
         members = [NewTask("t", {"failures": 0})] * 2
@@ -109,17 +86,17 @@ def test_log_lines_stay_of_those_that_stay(bench: Bench) -> None:
         if ctx.attempt <= payload["failures"]:
             raise ValueError("not yet")
 
-    run(bench, "each", 0, 1, log_lines=5)
+    run(bench, 0, 1, log_lines=5)
     assert bench.sql(LINES) == 0
-    run(bench, "each", 9, log_lines=5)
+    run(bench, 9, log_lines=5)
     assert bench.sql(LINES) == 2
 
 
 def test_they_are_counted(bench: Bench) -> None:
     TASK_COUNTS.forget()
-    declare(bench, "each", history="none")
+    declare(bench, history="none")
 
-    run(bench, "each", 0, 0, 0)
+    run(bench, 0, 0, 0)
     bench.handler("kept")(lambda ctx: None)
     bench.create("kept")
     bench.drain()
@@ -133,45 +110,13 @@ def test_they_are_counted(bench: Bench) -> None:
     assert counted == {("t", done, 3), ("t", unkept, 3), ("kept", done, 1)}
 
 
-@pytest.mark.test_all
-@pytest.mark.parametrize("way", ["plain", "async"])
-@pytest.mark.parametrize("attempt", [1, 2])
-def test_who_lost_his_claim_deletes_nothing(bench: Bench, way: str, attempt: int) -> None:
-    def lose(ctx: Any) -> None:
-        if ctx.attempt < attempt:
-            raise ValueError("not yet")
-        bench.sql(FENCE_LOST, id=ctx.task_id)
-
-    def work(ctx: Any) -> None:
-        ctx.session.execute(INSERT, {"id": ctx.task_id, "note": ""})
-        lose(ctx)
-
-    async def awork(ctx: Any) -> None:
-        await ctx.session.execute(INSERT, {"id": ctx.task_id, "note": ""})
-        lose(ctx)
-
-    bench.handler("t", retry="0s", history="none")(awork if way == "async" else work)
-    task_id = bench.create()
-
-    for _ in range(attempt):
-        carry_out(bench, [task_id])
-
-    assert (bench.state(task_id), bench.effects(task_id)) == ("RUNNING", 0)
-    assert len(bench.attempts(task_id)) == attempt - 1
-
-
-@pytest.mark.parametrize("wrong", ["some", "none,x", "all,=none", "all,x=some", "all,"])
-def test_what_the_setting_refuses(bench: Bench, wrong: str) -> None:
-    with pytest.raises(ValueError, match="history"):
-        bench.settings(history=wrong)
-
-
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
         ("bulk=none", "'bulk=none' is no history of all other queues, as in 'all,bulk=none'"),
         ("all,q=none,q=all", "queue 'q' has two histories"),
         ("all,q q=none", "no queue is called 'q q'"),
+        *((wrong, "history") for wrong in ["some", "none,x", "all,=none", "all,x=some", "all,"]),
     ],
 )
 def test_what_it_says_of_what_it_refuses(bench: Bench, wrong: str, says: str) -> None:
@@ -200,8 +145,8 @@ def test_what_a_unique_key_keeps_out_it_keeps_out(bench: Bench) -> None:
 def test_its_transitions_are_logged(bench: Bench, way: str) -> None:
     declare(bench, way, history="none")
     try:
-        run(bench, way, 0, transitions="all")
-        run(bench, way, 1, transitions="all")
+        run(bench, 0, transitions="all")
+        run(bench, 1, transitions="all")
     finally:
         LOG.level = Logged.OFF
 

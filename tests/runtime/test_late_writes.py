@@ -22,7 +22,7 @@ from tasks_app.runtime.handler_db.late_writes import MOST_NAMES, PROVEN
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
 from tests.runtime.bench import EFFECT, Bench
 from tests.runtime.execution.flushes import flushes_and_counts
-from tests.runtime.execution.warm_child import carry_out, known_as_writes, warm
+from tests.runtime.execution.warm_child import carry_out, known_as_writes, run_many, warm
 from tests.tiers import few
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
@@ -30,11 +30,6 @@ from torture.fault_proxy import FaultProxy
 INSERT = "INSERT INTO effect (task_id, note) VALUES (%s, %s)"
 KILL_ME = "SELECT pg_terminate_backend(pg_backend_pid())"
 RETAKEN = "UPDATE task_pending SET lease_token = gen_random_uuid() WHERE id = :id"
-TRANSACTIONS = """
-    SELECT count(DISTINCT e.xmin::text) = count(*) AND bool_and(e.xmin::text = c.xmin::text)
-    FROM effect e JOIN task_completed c ON c.id = e.task_id
-"""
-WAYS = ["row", "slow", "threads", "used", "session", "told", "async", "group"]
 
 
 @pytest.fixture(autouse=True)
@@ -43,50 +38,38 @@ def known() -> None:
     known_as_writes(INSERT)
 
 
-def declare(bench: Bench, way: str, **options: Any) -> None:
-    """Let a handler write one row, beside what its way says."""
+def declare(bench: Bench, way: str, function: Callable[[Any], object], **options: Any) -> None:
+    """Let a handler do so: behind a statement if "used", in the event loop if "async"."""
 
     def h(ctx: Any) -> None:
         if way == "used":
             ctx.connection.execute(text("SELECT 1"))
-        if way == "session":
-            assert ctx.session is not None
-        if way == "told":
-            ctx.set_sub_status("nearly there")
-        ctx.write(INSERT, (ctx.task_id, way))
+        function(ctx)
 
     async def ah(ctx: Any) -> None:
-        ctx.write(INSERT, (ctx.task_id, way))
+        function(ctx)
 
-    bench.handler("t", **options)(ah if way == "async" else h)
+    bench.handler("t", **{"max_attempts": 1, **options})(ah if way == "async" else h)
 
 
-def run(bench: Bench, way: str, count: int = 20) -> list[int]:
-    if way == "group":
-        with bench.engine.begin() as connection:
-            create_group(connection, [NewTask("t")] * count)
-        ids = [
-            bench.sql(f"SELECT id FROM task_pending ORDER BY id OFFSET {n}") for n in range(count)
-        ]
-    else:
-        ids = [bench.create() for _ in range(count)]
-    if way == "slow":
-        bench.drain()
-    else:
-        threads = {"extra_threads": 2} if way == "threads" else {}
-        carry_out(bench, ids, give_back_after=60, **threads)
+def writes_one(ctx: Any) -> None:
+    ctx.write(INSERT, (ctx.task_id, ""))
+
+
+def odd_ones(
+    bench: Bench, way: str, odd: Callable[[Any], object], at: set[int], number: int
+) -> list[int]:
+    """Run so many in a row that write; those at some places do something odd behind it."""
+
+    def h(ctx: Any) -> None:
+        writes_one(ctx)
+        if ctx.biz_key:
+            odd(ctx)
+
+    declare(bench, way, h)
+    ids = [bench.create(biz_key="odd" if n in at else None) for n in range(number)]
+    carry_out(bench, ids, give_back_after=60)
     return ids
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_writes_and_outcome_are_one_commit(bench: Bench, way: str) -> None:
-    declare(bench, way)
-
-    ids = run(bench, way)
-
-    assert set(bench.states(ids)) == {"SUCCEEDED"}
-    assert bench.sql("SELECT count(*) FROM effect") == 20
-    assert bench.sql(TRANSACTIONS)
 
 
 @pytest.mark.test_all
@@ -94,8 +77,8 @@ def test_writes_and_outcome_are_one_commit(bench: Bench, way: str) -> None:
 def test_runs_that_only_write_wait_together(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    declare(bench, way)
-    run(bench, way, 1)
+    declare(bench, way, writes_one)
+    carry_out(bench, [bench.create()])
     waits: Counter[int] = Counter()
     known = HandlerConnection.wait
 
@@ -104,11 +87,10 @@ def test_runs_that_only_write_wait_together(
         return known(self, *arguments, **options)
 
     monkeypatch.setattr(HandlerConnection, "wait", wait)
-    run(bench, way, 120)
+    run_many(bench, 120, give_back_after=60, extra_threads=2 if way == "threads" else 0)
 
     assert sum(waits.values()) <= 50  # 1 for 32 runs, and once what is prepared
     assert bench.sql("SELECT count(*) FROM effect") == 121
-    assert bench.sql(TRANSACTIONS)
 
 
 def test_writes_come_last_in_their_order(bench: Bench) -> None:
@@ -135,27 +117,9 @@ def test_what_a_commit_on_the_way_follows_is_written_with_it(bench: Bench) -> No
         ctx.write(INSERT, (ctx.task_id, "second"))
         raise ValueError
 
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     assert (bench.runs, bench.effects(task_id), bench.state(task_id)) == ([1], 1, "FAILED")
-
-
-@pytest.mark.test_all
-def test_the_same_in_an_async_handler(bench: Bench) -> None:
-    @bench.handler()
-    async def h(ctx: Any) -> None:
-        ctx.write(INSERT, (ctx.task_id, "first"))
-        await ctx.commit()
-        bench.runs.append(bench.effects(ctx.task_id))
-        ctx.write(INSERT, (ctx.task_id, "second"))
-
-    task_id = bench.create()
-
-    bench.drain()
-
-    assert (bench.runs, bench.effects(task_id)) == ([1], 2)
 
 
 @pytest.mark.parametrize("way", ["row", "used", "async"])
@@ -168,16 +132,11 @@ def test_a_function_that_changes_the_encoding_changes_no_value(bench: Bench, way
     known_as_writes("SELECT in_latin()")
 
     def h(ctx: Any) -> None:
-        if way == "used":
-            ctx.connection.execute(text("SELECT 1"))
         if ctx.biz_key:
             ctx.write("SELECT in_latin()")
         ctx.write(INSERT, (ctx.task_id, "Müller"))
 
-    async def ah(ctx: Any) -> None:
-        h(ctx)
-
-    bench.handler("t", max_attempts=1)(ah if way == "async" else h)
+    declare(bench, way, h)
     ids = [bench.create(biz_key="odd" if n == 1 else None) for n in range(3)]
 
     carry_out(bench, ids, give_back_after=60)
@@ -187,112 +146,16 @@ def test_a_function_that_changes_the_encoding_changes_no_value(bench: Bench, way
     assert bench.sql("SELECT array_agg(note) FROM effect") == ["Müller"] * 2
 
 
-@pytest.mark.parametrize("way", ["row", "used", "async"])
-def test_a_handler_that_raises_has_written_nothing(bench: Bench, way: str) -> None:
-    def h(ctx: Any) -> None:
-        if way == "used":
-            ctx.connection.execute(text("SELECT 1"))
-        ctx.write(INSERT, (ctx.task_id, ""))
-        raise ValueError
-
-    async def ah(ctx: Any) -> None:
-        h(ctx)
-
-    bench.handler("t", retry="0s,0s")(ah if way == "async" else h)
-    task_id = bench.create()
-
-    bench.drain()
-
-    assert (bench.effects(task_id), bench.state(task_id)) == (0, "FAILED")
-
-
-@pytest.mark.parametrize("way", ["row", "used", "async"])
-def test_nothing_is_written_once_the_lease_is_lost(bench: Bench, way: str) -> None:
-    def h(ctx: Any) -> None:
-        if way == "used":
-            ctx.connection.execute(text("SELECT 1"))
-        ctx.write(INSERT, (ctx.task_id, ""))
-        if ctx.biz_key:
-            bench.sql(RETAKEN, id=ctx.task_id)
-
-    async def ah(ctx: Any) -> None:
-        ctx.write(INSERT, (ctx.task_id, ""))
-        if ctx.biz_key:
-            bench.sql(RETAKEN, id=ctx.task_id)
-
-    bench.handler("t")(ah if way == "async" else h)
-    ids = [bench.create(), bench.create(biz_key="retaken"), bench.create()]
-
-    carry_out(bench, ids, give_back_after=60)
-
-    assert bench.states(ids) == ["SUCCEEDED", "RUNNING", "SUCCEEDED"]
-    assert [bench.effects(i) for i in ids] == [1, 0, 1]
-
-
 class TestOneThatFails:
     """It lets its own run fail; those before and behind it on the same connection stand."""
-
-    @pytest.mark.parametrize("way", few(1, ["row", "used", "async"]))
-    @pytest.mark.parametrize(
-        ("query", "parameters", "told"),
-        [
-            ("INSERT INTO effect (task_id, note) VALUES (1 / %s, '')", (0,), "division by zero"),
-            ("INSERT INTO no_such_table VALUES (%s)", (1,), "no_such_table"),
-            ("INSERT INTO effect (task_id) VALUES (%s)", ({},), "cannot adapt"),
-            ("this is no SQL", None, "syntax error"),
-            ("SELECT 1; SELECT 2", None, "takes one statement that writes"),
-            ("DEALLOCATE ALL", None, "the server calls this one DEALLOCATE ALL"),
-        ],
-    )
-    def test_fails_alone(
-        self, bench: Bench, way: str, query: str, parameters: Any, told: str
-    ) -> None:
-        def h(ctx: Any) -> None:
-            if way == "used":
-                ctx.connection.execute(text("SELECT 1"))
-            ctx.write(INSERT, (ctx.task_id, ""))
-            if ctx.biz_key:
-                ctx.write(query, parameters)
-
-        async def ah(ctx: Any) -> None:
-            ctx.write(INSERT, (ctx.task_id, ""))
-            if ctx.biz_key:
-                ctx.write(query, parameters)
-
-        bench.handler("t", max_attempts=1)(ah if way == "async" else h)
-        ids = [bench.create(biz_key="bad" if n == 3 else None) for n in range(7)]
-
-        carry_out(bench, ids, give_back_after=60)
-
-        assert bench.states(ids) == ["SUCCEEDED"] * 3 + ["FAILED"] + ["SUCCEEDED"] * 3
-        assert [bench.effects(i) for i in ids] == [1, 1, 1, 0, 1, 1, 1]
-        task = bench.task(ids[3])
-        assert told in (task.error or "")
-        if way != "async" and "one" not in told:
-            assert query in (task.error or "")
-        assert (task.failures, task.crashes) == (1, 0)
 
     @pytest.mark.parametrize("way", ["row", "used", "async"])
     def test_one_that_drops_what_is_prepared_does(self, bench: Bench, way: str) -> None:
         """The first time its text comes alone, and those that it harms are run again."""
         drop = "DO $$BEGIN EXECUTE 'DEALLOCATE ALL'; END$$"
 
-        def h(ctx: Any) -> None:
-            if way == "used":
-                ctx.connection.execute(text("SELECT 1"))
-            ctx.write(INSERT, (ctx.task_id, ""))
-            if ctx.biz_key:
-                ctx.write(drop)
+        ids = odd_ones(bench, way, lambda ctx: ctx.write(drop), {2, 5}, 9)
 
-        async def ah(ctx: Any) -> None:
-            ctx.write(INSERT, (ctx.task_id, ""))
-            if ctx.biz_key:
-                ctx.write(drop)
-
-        bench.handler("t", max_attempts=1)(ah if way == "async" else h)
-        ids = [bench.create(biz_key="bad" if n in {2, 5} else None) for n in range(9)]
-
-        carry_out(bench, ids, give_back_after=60)
         assert bench.states(ids) == ["SUCCEEDED"] * 5 + ["FAILED"] + ["SUCCEEDED"] * 3
         assert [bench.effects(i) for i in ids] == [1, 1, 1, 1, 1, 0, 1, 1, 1]
         assert "does not exist" in (bench.task(ids[5]).error or "")
@@ -300,43 +163,13 @@ class TestOneThatFails:
     @pytest.mark.parametrize("way", ["row", "async"])
     def test_an_outage_that_it_meets_is_uncharged(self, bench: Bench, way: str) -> None:
         """It is judged in the thread of the message, whatever its handler is."""
-
-        def h(ctx: Any) -> None:
-            ctx.write("SELECT 1 / 0")
-
-        async def ah(ctx: Any) -> None:
-            ctx.write("SELECT 1 / 0")
-
-        options: dict[str, Any] = {"max_attempts": 1, "on_error": {DataError: "outage"}}
-        bench.handler("t", **options)(ah if way == "async" else h)
+        declare(bench, way, lambda ctx: ctx.write("SELECT 1 / 0"), on_error={DataError: "outage"})
         task_id = bench.create()
 
         carry_out(bench, [task_id], give_back_after=60)
 
         assert (bench.state(task_id), bench.task(task_id).failures) == ("PENDING", 0)
         assert bench.sql("SELECT outages FROM task_pending") == 1
-
-    def test_a_conflict_is_run_again_uncharged(self, bench: Bench) -> None:
-        bench.sql(
-            "CREATE SEQUENCE tries; CREATE FUNCTION conflict() RETURNS int LANGUAGE plpgsql AS $$"
-            " BEGIN IF nextval('tries') <= 3 THEN"
-            " RAISE EXCEPTION 'again' USING ERRCODE = '40001'; END IF; RETURN 1; END $$"
-        )
-
-        @bench.handler(max_attempts=1)
-        def h(ctx: Any) -> None:
-            bench.runs.append(ctx.attempt)
-            ctx.write(INSERT, (ctx.task_id, ""))
-            ctx.write("SELECT conflict()")
-
-        task_id = bench.create()
-        try:
-            bench.drain()
-        finally:
-            bench.sql("DROP FUNCTION conflict(); DROP SEQUENCE tries")
-
-        assert (bench.runs, bench.effects(task_id)) == ([1], 1)  # its writes are sent again
-        assert (bench.state(task_id), bench.task(task_id).failures) == ("SUCCEEDED", 0)
 
 
 def test_one_that_was_not_prepared_is_prepared_by_the_next(bench: Bench) -> None:
@@ -359,34 +192,6 @@ def test_one_that_was_not_prepared_is_prepared_by_the_next(bench: Bench) -> None
         bench.sql("DROP TABLE later")
 
     assert bench.states(ids) == ["FAILED", "SUCCEEDED"]
-
-
-@pytest.mark.parametrize("way", few(1, ["each", "async"]))
-@pytest.mark.parametrize(
-    ("query", "told"),
-    [
-        ("COMMIT", "commits together with the task's outcome"),
-        ("SELECT 1; ROLLBACK", "commits together with the task's outcome"),
-        (text("SELECT 1"), "ctx.write takes SQL text"),
-        (b"SELECT 1", "ctx.write takes SQL text"),
-        ("SELECT 1 \0", "has a NUL in it"),
-        ("/* all */ copy effect FROM STDIN", "ctx.write sends no COPY"),
-    ],
-)
-def test_what_it_does_not_take(bench: Bench, way: str, query: Any, told: str) -> None:
-    def h(ctx: Any) -> None:
-        ctx.write(query)
-
-    async def ah(ctx: Any) -> None:
-        ctx.write(query)
-
-    bench.handler("t", max_attempts=1)(ah if way == "async" else h)
-    task_id = bench.create()
-
-    bench.drain()
-
-    assert bench.state(task_id) == "FAILED"
-    assert told in (bench.task(task_id).error or "")
 
 
 @pytest.mark.parametrize("way", few(1, ["each", "async"]))
@@ -417,10 +222,7 @@ def test_parameters_that_do_not_fit_are_refused_in_the_line_that_asks(
         except (TypeError, ValueError) as error:
             bench.runs.append(str(error))
 
-    async def ah(ctx: Any) -> None:
-        h(ctx)
-
-    bench.handler("t")(ah if way == "async" else h)
+    declare(bench, way, h)
     bench.create()
 
     bench.drain()
@@ -455,9 +257,7 @@ def test_a_thread_left_behind_writes_or_is_refused(bench: Bench) -> None:
         assert held.wait(10)
         threading.Timer(0.05, returned.set).start()
 
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     bench.runs[0].join(10)
     assert bench.effects(task_id) == heard.count("written") == 1
@@ -484,15 +284,7 @@ def test_a_thread_that_comes_later_is_refused(bench: Bench) -> None:
 def test_nothing_of_a_run_stays_for_the_next(bench: Bench, left: str) -> None:
     known_as_writes(left)
 
-    @bench.handler()
-    def h(ctx: Any) -> None:
-        ctx.write(INSERT, (ctx.task_id, ""))
-        if ctx.biz_key:
-            ctx.write(left)
-
-    ids = [bench.create(biz_key="odd" if n == 2 else None) for n in range(6)]
-
-    carry_out(bench, ids, give_back_after=60)
+    ids = odd_ones(bench, "row", lambda ctx: ctx.write(left), {2}, 6)
 
     assert set(bench.states(ids)) == {"SUCCEEDED"}
     assert [bench.effects(i) for i in ids] == [1] * 6
@@ -501,7 +293,7 @@ def test_nothing_of_a_run_stays_for_the_next(bench: Bench, left: str) -> None:
     )
 
 
-NO_WRITES = {
+REFUSED = {
     "SET ROLE pg_monitor": "SET",
     "SET client_encoding = 'LATIN1'": "SET",
     "SET LOCAL IntervalStyle = sql_standard": "SET",
@@ -512,24 +304,33 @@ NO_WRITES = {
     "LISTEN somebody": "LISTEN",
     "UNLISTEN *": "UNLISTEN",
     "DISCARD PLANS": "DISCARD PLANS",
+    "DEALLOCATE ALL": "DEALLOCATE ALL",
     "PREPARE theirs AS SELECT 1": "PREPARE",
     "DECLARE theirs CURSOR WITH HOLD FOR SELECT 1": "DECLARE CURSOR",
     "SAVEPOINT theirs": "SAVEPOINT",
     "EXPLAIN SELECT 1": "EXPLAIN",
     "-- nothing": "empty",
+    "SELECT 1; SELECT 2": "SELECT 1 and SELECT 1",
     "INSERT INTO effect VALUES (1, ''); SET ROLE pg_monitor": "INSERT 0 1 and SET",
 }
+FAILING = [
+    ("INSERT INTO effect (task_id, note) VALUES (1 / (%s - %s), '')", (7, 7), "division by zero"),
+    ("INSERT INTO no_such_table VALUES (%s)", (1,), "no_such_table"),
+    ("INSERT INTO effect (task_id) VALUES (%s)", ({},), "cannot adapt"),
+    ("this is no SQL", None, "syntax error"),
+    *((query, None, f"the server calls this one {tag}.") for query, tag in REFUSED.items()),
+]
 
 
 @pytest.mark.parametrize("way", few(1, ["row", "used", "group", "async", "pooled"]))
-def test_what_is_not_one_statement_that_writes_is_refused(bench: Bench, way: str) -> None:
+def test_what_fails_or_is_not_one_statement_that_writes_fails_alone(bench: Bench, way: str) -> None:
     """By its command tag; and no later run meets what it did."""
-    run_each(bench, way, [(query,) for query in NO_WRITES])
+    run_each(bench, way, [[(query, parameters)] for query, parameters, _ in FAILING])
 
-    for (query, tag), task_id in zip(NO_WRITES.items(), bench.runs[1:], strict=True):
+    for (query, _, told), task_id in zip(FAILING, bench.runs[1:], strict=True):
         task = bench.task(task_id)
-        assert (task.state, bench.effects(task_id)) == ("FAILED", 0), query
-        assert f"the server calls this one {tag}." in (task.error or ""), query
+        assert (task.state, task.crashes, bench.effects(task_id)) == ("FAILED", 0, 0), query
+        assert told in (task.error or ""), query
     innocents_succeeded(bench)
 
 
@@ -544,7 +345,8 @@ ENDS = [
 def test_an_end_of_the_transaction_that_its_text_hides_is_found_out(bench: Bench, way: str) -> None:
     """Each is tried twice: nor does it become known as a write. What stands is told, once."""
     behind = "INSERT INTO effect (task_id, note) VALUES (%s, 'behind')"
-    run_each(bench, way, [(end, behind, "SELECT 1 / 0") for end in [*ENDS, *ENDS]])
+    writes = [[(end, None), (behind, (0,)), ("SELECT 1 / 0", None)] for end in [*ENDS, *ENDS]]
+    run_each(bench, way, writes)
 
     for end, task_id in zip([*ENDS, *ENDS], bench.runs[1:], strict=True):
         task = bench.task(task_id)
@@ -554,15 +356,15 @@ def test_an_end_of_the_transaction_that_its_text_hides_is_found_out(bench: Bench
     innocents_succeeded(bench)
 
 
-def run_each(bench: Bench, way: str, writes: list[tuple[str, ...]]) -> None:
+def run_each(bench: Bench, way: str, writes: list[list[tuple[str, Any]]]) -> None:
     """Run one task for each, and an innocent one behind it; ``bench.runs`` names them."""
 
     def h(ctx: Any, payload: dict[str, int]) -> None:
         if way == "used":
             ctx.connection.execute(text("SELECT 1"))
-        ctx.write(INSERT, (ctx.task_id, ""))
-        for query in writes[payload["n"]] if payload["n"] >= 0 else ():
-            ctx.write(query, (ctx.task_id,) if "%s" in query else None)
+        writes_one(ctx)
+        for write in writes[payload["n"]] if payload["n"] >= 0 else ():
+            ctx.write(*write)
 
     async def ah(ctx: Any, payload: dict[str, int]) -> None:
         h(ctx, payload)
@@ -607,9 +409,7 @@ def test_who_swallows_the_refusal_of_a_commit_on_the_way_loses_nothing_silently(
             await ctx.commit()
 
     bench.handler("t", max_attempts=1)(plain if way == "plain" else asynchronous)
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
 
@@ -624,9 +424,7 @@ def test_what_a_function_sets_is_heeded_by_the_writes_behind_it(bench: Bench) ->
             (ctx.task_id, timedelta(days=-1, hours=1), "\xe9"),
         )
 
-    ids = [bench.create() for _ in range(4)]
-
-    carry_out(bench, ids, give_back_after=60)
+    run_many(bench, 4, give_back_after=60)
 
     notes = bench.sql("SELECT array_agg(DISTINCT note) FROM effect")
     assert notes == [f"{-23 * 3600}\xe9"]
@@ -651,9 +449,7 @@ def test_in_a_process_that_the_handler_forked_nothing_is_accepted(bench: Bench, 
             bench.runs.append((name, said_in_a_fork(lambda ask=ask: ask(ctx))))
         ctx.write(INSERT, (ctx.task_id, ""))
 
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
     for name, said in bench.runs:
@@ -707,30 +503,6 @@ def test_more_statements_than_are_prepared(bench: Bench) -> None:
     bench.drain()
 
     assert [bench.effects(i) for i in ids] == [MOST_NAMES + 20] * 2
-
-
-@pytest.mark.parametrize("lose", ["lose_reply_to", "lose_request"])
-def test_a_commit_that_was_not_answered_is_sent_again(bench: Bench, lose: str) -> None:
-    """The handler is not called again; the fence tells whether the commit stands."""
-    url = make_url(bench.url)
-    ids = [bench.create()]
-    with FaultProxy((url.host or "", url.port or 0), only=b"INTO effect") as proxy:
-
-        @bench.handler(max_attempts=1)
-        def h(ctx: Any) -> None:
-            bench.runs.append(ctx.attempt)
-            if not proxy.lost:
-                getattr(proxy, lose)(b"tasks_app COMMIT")
-            ctx.write(INSERT, (ctx.task_id, ""))
-
-        child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
-        child.execute(None, ids)
-        until(lambda: child.inflight.empty)
-        child.stop()
-        assert proxy.lost == 1
-
-    assert (bench.state(ids[0]), bench.effects(ids[0])) == ("SUCCEEDED", 1)
-    assert (bench.runs, bench.task(ids[0]).failures) == ([1], 0)
 
 
 @pytest.mark.test_all
@@ -797,9 +569,7 @@ class TestOneThatIsHostile:
             shared["id" if kind is dict else 0] = ctx.task_id
             ctx.write(f"INSERT INTO effect (task_id, note) VALUES ({place}, '')", shared)
 
-        ids = [bench.create() for _ in range(5)]
-
-        carry_out(bench, ids, give_back_after=60)
+        ids = run_many(bench, 5, give_back_after=60)
 
         assert [bench.effects(i) for i in ids] == [1] * 5
 
@@ -836,11 +606,7 @@ class TestOneThatIsHostile:
         assert (bad.failures or bad.crashes) == (not succeeded)
 
     def test_a_commit_in_deep_comments_is_refused(self, bench: Bench) -> None:
-        @bench.handler(max_attempts=1)
-        def h(ctx: Any) -> None:
-            ctx.write(INSERT, (ctx.task_id, ""))
-            ctx.write(ctx.biz_key)
-
+        declare(bench, "row", lambda ctx: (writes_one(ctx), ctx.write(ctx.biz_key)))
         ids = [
             bench.create(biz_key=key) for key in ["/* /* */ */ COMMIT", f"/*{'x' * 150}*/ COMMIT"]
         ]
@@ -904,15 +670,12 @@ class TestOneThatWaits:
         known_as_writes(waits)
 
         def write(ctx: Any) -> None:
-            ctx.write(INSERT, (ctx.task_id, ""))
+            writes_one(ctx)
             if ctx.biz_key:
                 bench.runs.append(ctx.attempt)
                 ctx.write(waits)
 
-        async def awrite(ctx: Any) -> None:
-            write(ctx)
-
-        bench.handler("t", max_attempts=1)(awrite if way == "async" else write)
+        declare(bench, way, write)
         held = Held(bench)
         ids = [bench.create(biz_key="waits" if n == 3 else None) for n in range(7)]
         child = warm(bench.child(give_back_after=60))
@@ -963,7 +726,7 @@ class TestOneThatWaits:
     @pytest.mark.test_all
     def test_many_that_wait_hold_up_no_renewals(self, bench: Bench) -> None:
         """One flush tries some of them; the rest stay in flight until the next."""
-        declare(bench, "row")
+        declare(bench, "row", writes_one)
         ids = [bench.create() for _ in range(40)]
         child = warm(bench.child(give_back_after=60, flush_after=60))
         with bench.engine.begin() as connection:
@@ -1000,7 +763,7 @@ class TestOneThatWaits:
         child.stop()
 
     def test_what_was_called_is_not_given_back_while_others_wait(self, bench: Bench) -> None:
-        declare(bench, "row")
+        declare(bench, "row", writes_one)
         ids = [bench.create() for _ in range(5)]
         child = warm(bench.child(give_back_after=0.2))
         with bench.engine.begin() as connection:
@@ -1042,9 +805,7 @@ class TestOneThatWaits:
             ctx.write(INSERT, (ctx.task_id, ""))
             ctx.write("SELECT pg_sleep(0.3)")
 
-        ids = [bench.create() for _ in range(3)]
-
-        carry_out(bench, ids, give_back_after=60)
+        ids = run_many(bench, 3, give_back_after=60)
 
         assert bench.states(ids) == ["SUCCEEDED"] * 3
         assert [bench.effects(i) for i in ids] == [1, 1, 1]
@@ -1139,16 +900,14 @@ def test_locks_are_held_until_it_is_committed(bench: Bench) -> None:
         ctx.locks(exclusive="pay").take()
         ctx.write("INSERT INTO effect SELECT %s, count(*) FROM task_lock_holder", (ctx.task_id,))
 
-    ids = [bench.create() for _ in range(3)]
-
-    carry_out(bench, ids, give_back_after=60)
+    ids = run_many(bench, 3, give_back_after=60)
 
     assert set(bench.states(ids)) == {"SUCCEEDED"}
     assert bench.sql("SELECT string_agg(note, '') FROM effect") == "111"
 
 
 def test_a_lease_that_is_lost_in_between_loses_only_its_own(bench: Bench) -> None:
-    declare(bench, "row")
+    declare(bench, "row", writes_one)
     ids = [bench.create() for _ in range(5)]
     child = warm(bench.child(give_back_after=60))
     known = child.settler.flush

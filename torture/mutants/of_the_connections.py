@@ -13,7 +13,6 @@ IDLE = "tests/runtime/handler_db/test_connection_liveness.py::"
 FIRST = f"{IDLE}TestTheFirstStatement::"
 HANDLERS = "tests/runtime/handler_db/test_handler_connections.py::test_"
 LATE = "tests/runtime/execution/test_late_starts.py::"
-CONFLICTS = "tests/runtime/handler_db/test_handler_connections.py::test_a_conflict_"
 RESCUER = "tests/runtime/leader/test_rescuer.py::"
 INTERNALS = "tests/runtime/handler_db/test_driver_internals.py::"
 
@@ -57,7 +56,6 @@ CONNECTIONS = (
         "(untried and is_lost(error)) or is_stale_plan(error)",
         "is_stale_plan(error)",
         f"{FIRST}test_a_run_that_did_nothing_is_run_again_on_a_new_one",
-        f"{FIRST}test_the_same_in_an_async_handler",
     ),
     mutant(
         "a table that was altered charges who prepared a statement before",
@@ -90,7 +88,8 @@ CONNECTIONS = (
         " or run.task.at_most_once:\n            return False\n",
         ":\n            return False\n",
         f"{FIRST}test_what_may_run_once_is_not_run_again_and_nobody_speaks_of_a_commit",
-        f"{CONFLICTS}is_no_second_chance_for_who_runs_at_most_once",
+        "tests/runtime/ends/test_contract.py::"
+        "test_effects_stand_if_and_only_if_the_outcome_does[plain-once]",
     ),
     mutant(
         "every lost connection is an unknown outcome",

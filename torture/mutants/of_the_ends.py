@@ -18,6 +18,8 @@ EFFECTS = "tests/runtime/test_effects.py::"
 ENDS = "tests/runtime/execution/test_completion.py::test_"
 LATE = "tests/runtime/test_late_writes.py::test_"
 HISTORY = "tests/runtime/test_history.py::test_"
+CONTRACT = "tests/runtime/ends/test_contract.py::test_effects_stand_if_and_only_if_the_outcome_does"
+UNANSWERED = "tests/runtime/ends/test_contract.py::test_a_commit_without_an_answer"
 
 ENDS_OF_RUNS = (
     mutant(
@@ -27,8 +29,7 @@ ENDS_OF_RUNS = (
         "            with self.lock:\n                self.wait(self.end(permit))\n",
         "            super().commit()\n            with self.lock:\n"
         "                self.wait(self.end(permit))\n",
-        f"{EFFECTS}TestWithoutASession::test_effect_outcome_and_move_are_one_transaction_each",
-        f"{EFFECTS}TestWithoutASession::test_nothing_commits_when_the_lease_was_lost_meanwhile",
+        f"{CONTRACT}[plain-row]",
     ),
     mutant(
         "a lost fence is overlooked",
@@ -37,10 +38,9 @@ ENDS_OF_RUNS = (
         "FROM (SELECT) AS one LEFT JOIN gone ON true WHERE {_LOST_ELSE}\n",
         "FROM gone\n",
         f"{EFFECTS}test_effects_roll_back_when_the_lease_was_lost_meanwhile",
-        f"{EFFECTS}test_effects_of_an_async_handler_roll_back_when_the_lease_was_lost_meanwhile",
-        f"{ENDS}in_a_row_who_lost_his_claim_rolls_back_alone",
-        f"{ENDS}a_member_that_lost_his_claim_rolls_back",
-        f"{HISTORY}who_lost_his_claim_deletes_nothing[1-plain]",
+        f"{CONTRACT}[plain-row]",
+        f"{CONTRACT}[async-group]",
+        f"{CONTRACT}[plain-none]",
     ),
     mutant(
         "whatever refuses an outcome is a lost fence",
@@ -56,7 +56,7 @@ ENDS_OF_RUNS = (
         END,
         "        if name == one.last.name and is_fence_lost(error):",
         "        if is_fence_lost(error):",
-        f"{ENDS}the_same_error_of_a_trigger_is_its_handlers_failure_and_no_lost_lease",
+        f"{CONTRACT}[plain-row]",
     ),
     mutant(
         "settled again after a COMMIT without an answer",
@@ -64,8 +64,7 @@ ENDS_OF_RUNS = (
         ENDINGS,
         "            self.keep(task, self._policy.on_commit(task, ending.spec, error))\n",
         "            self.keep(task, ending.settlement)\n",
-        f"{EFFECTS}TestTheConnectionIsLost::"
-        "test_a_commit_that_never_arrived_is_not_settled_without_its_effects",
+        f"{UNANSWERED}_stands_or_is_given_back[plain-row-lose_request]",
     ),
     mutant(
         "an end that was broken off goes on",
@@ -130,7 +129,7 @@ ENDS_OF_RUNS = (
         "tasks_app/runtime/db/run_transaction.py",
         "        self._writes.clear()\n        for driver",
         "        for driver",
-        f"{LATE}a_handler_that_raises_has_written_nothing[row]",
+        f"{CONTRACT}[plain-row]",
     ),
     mutant(
         "late writes are sent behind the outcome's fence alone",
@@ -138,7 +137,7 @@ ENDS_OF_RUNS = (
         END,
         "            names += self._send_write(write, is_known=write.name in known)\n",
         "",
-        f"{LATE}writes_and_outcome_are_one_commit[row]",
+        f"{CONTRACT}[plain-row]",
     ),
     mutant(
         "a run may leave a temporary table to those behind it",
@@ -232,7 +231,7 @@ ENDS_OF_RUNS = (
         "                ended.append(self._failure(one, names, answers))\n",
         "                why = self._failure(one, names, answers)\n"
         "                ended.append(NotTriedError() if any(ended) else why)\n",
-        f"{SHARED}test_a_commit_that_fails_loses_no_success_behind_it",
+        f"{CONTRACT}[plain-row]",
     ),
     mutant(
         "any text of a handler is sent together with a COMMIT",
@@ -248,7 +247,7 @@ ENDS_OF_RUNS = (
         "tasks_app/runtime/handler_db/late_writes.py",
         "len(tags) > 1 or not _WRITES.match(tags[0])",
         "not tags",
-        f"{LATE}what_is_not_one_statement_that_writes_is_refused[row]",
+        f"{LATE}what_fails_or_is_not_one_statement_that_writes_fails_alone[row]",
     ),
     mutant(
         "what was refused waits behind a slow task",
@@ -291,8 +290,8 @@ ENDS_OF_RUNS = (
         SETTLER,
         "[Write(*w) for w in s.writes]",
         "[]",
-        f"{LATE}writes_and_outcome_are_one_commit[row]",
-        f"{LATE}writes_and_outcome_are_one_commit[async]",
+        f"{CONTRACT}[plain-row]",
+        f"{CONTRACT}[async-row]",
     ),
     mutant(
         "late writes wait for whoever holds a row",
@@ -349,7 +348,7 @@ ENDS_OF_RUNS = (
         "tasks_app/pool/fragments/move_rows.py",
         "attempts AS (DELETE FROM {ATTEMPT} a WHERE a.task_id = {ids}),",
         "attempts AS (SELECT 1),",
-        f"{HISTORY}what_stays_of_those_that_succeeded",
+        f"{CONTRACT}[plain-none]",
     ),
     mutant(
         "no history: nobody is told",

@@ -53,7 +53,8 @@ GROUPS_AND_PROGRESS = (
         "    if settlement.task is None or settlement.task.in_group:\n",
         "    if False:\n",
         f"{GROUPS}the_last_success_calls_then",
-        "tests/runtime/execution/test_completion.py::test_members_of_a_group_are_counted_in_a_row_too",
+        "tests/runtime/ends/test_contract.py::"
+        "test_effects_stand_if_and_only_if_the_outcome_does[plain-group]",
     ),
     mutant(
         "member held before its group",

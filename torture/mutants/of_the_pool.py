@@ -8,7 +8,7 @@ FENCES = "tasks_app/pool/fragments/fences.py"
 FENCE = "p.id = f.id AND p.attempt = f.attempt AND p.lease_token = f.token AND {guard}"
 SETTLE = "tests/pool/runs/test_settle.py::test_"
 RACES = "tests/pool/runs/test_races.py::test_"
-EFFECTS = "tests/runtime/test_effects.py::"
+CONTRACT = "tests/runtime/ends/test_contract.py::test_effects_stand_if_and_only_if_the_outcome_does"
 CLAIM = "tasks_app/pool/runs/claim.py"
 CLAIM_NEXT = "tasks_app/pool/runs/claim_next.py"
 CLAIMING = "tasks_app/pool/runs/claim_sql.py"
@@ -55,8 +55,8 @@ POOL = (
         SUCCEED,
         "AND p.lease_token = $3 AND",
         "AND (p.lease_token = %(token)s OR true) AND",
-        f"{EFFECTS}TestWithoutASession::test_nothing_commits_when_the_lease_was_lost_meanwhile",
-        "tests/runtime/test_history.py::test_who_lost_his_claim_deletes_nothing",
+        f"{CONTRACT}[plain-row]",
+        f"{CONTRACT}[plain-none]",
     ),
     mutant(
         "a cancelled task comes back",

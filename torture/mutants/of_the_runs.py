@@ -11,6 +11,10 @@ SESSION = "tasks_app/pool/connection/session_state.py"
 ODD = "tests/runtime/handler_db/test_handler_connections.py::test_"
 MEETS = f"{ODD}what_a_run_sets_or_leaves_the_next_does_not_meet"
 SNAPSHOT = f"{ODD}a_run_with_a_snapshot_outlives_renewals"
+FORBIDDEN = (
+    "tests/runtime/ends/test_forbidden.py::"
+    "test_what_is_forbidden_fails_alone_and_leaves_nothing[plain]"
+)
 EFFECTS = "tests/runtime/test_effects.py::"
 
 RUNS = (
@@ -37,7 +41,7 @@ RUNS = (
         "tasks_app/runtime/handler_db/handler_driver.py",
         " or self.read_only or self.deferrable\n",
         "\n",
-        f"{ODD}a_run_that_only_reads_writes_nothing",
+        FORBIDDEN,
     ),
     mutant(
         "nothing is taken back at an end",
@@ -129,8 +133,7 @@ RUNS = (
         DRIVER,
         "            if ends_transaction(statement):\n",
         "            if False:\n",
-        f"{ODD}the_end_in_a_string_without_quotes_is_refused",
-        "tests/runtime/handler_db/test_handler_statements.py::test_the_end_as_text_is_refused_and_nothing_stays",
+        FORBIDDEN,
     ),
     mutant(
         "statements that commit by themselves",
@@ -138,7 +141,7 @@ RUNS = (
         CONNECTIONS,
         "        if value:\n            raise RuntimeError(COMMITS_LATER)\n        super()",
         "        super()",
-        f"{ODD}no_statement_commits_by_itself",
+        FORBIDDEN,
     ),
     mutant(
         "anybody may commit",
@@ -147,7 +150,8 @@ RUNS = (
         "            self.refused = True\n            raise RuntimeError(COMMITS_LATER)\n",
         "            return RunEnd()\n",
         f"{EFFECTS}TestNobodyElseCommits::test_connection_commit",
-        f"{EFFECTS}TestNobodyElseCommits::test_connection_commit_in_an_async_handler",
+        "tests/runtime/ends/test_contract.py::"
+        "test_effects_stand_if_and_only_if_the_outcome_does[async-group]",
     ),
     mutant(
         "who swallows a refusal succeeds",

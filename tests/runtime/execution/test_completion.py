@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Generator
 from typing import Any
 from uuid import uuid4
@@ -14,7 +13,6 @@ from psycopg.pq import PipelineStatus
 from psycopg.waiting import Ready, wait_select
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError
 
 from tasks_app import create_tasks
 from tasks_app.domain.creation.new_task import NewTask
@@ -22,17 +20,14 @@ from tasks_app.domain.tasks.records import TaskId
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs import settle_success
-from tasks_app.runtime.api.groups import create_group
 from tasks_app.runtime.handler_db.ends import RunEnd
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tests.runtime.bench import EFFECT, Bench
-from tests.runtime.execution.warm_child import carry_out, warm
+from tests.runtime.execution.warm_child import carry_out, run_many, warm
 from tests.waiting import until
-from torture.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.timeout(60, method="thread")
 INSERT = text(EFFECT)
-FENCE_LOST = "UPDATE task_pending SET lease_token = gen_random_uuid() WHERE id = :id"
 
 
 def write(ctx: Any, through: str = "connection") -> None:
@@ -68,9 +63,7 @@ def test_a_run_of_one_statement_waits_for_its_begin_for_it_and_for_its_end(
         bench.runs.append(len(waits))
         write(ctx, through)
 
-    ids = [bench.create() for _ in range(6)]
-
-    carry_out(bench, ids)
+    ids = run_many(bench, 6)
 
     begin, statement, end = 1, 1, 1
     waited = [b - a for a, b in zip(bench.runs[2:], bench.runs[3:], strict=False)]
@@ -93,9 +86,7 @@ def test_a_connection_that_was_lent_and_not_used_is_lent_again(
     def h(ctx: Any) -> None:
         getattr(ctx, through)
 
-    ids = [bench.create() for _ in range(6)]
-
-    carry_out(bench, ids)
+    ids = run_many(bench, 6)
 
     assert bench.states(ids) == ["SUCCEEDED"] * 6
     assert len(made) <= 1
@@ -115,103 +106,6 @@ def test_what_a_run_wrote_the_next_one_sees(bench: Bench, wrote: str, through: s
     assert bench.runs == list(range(12))
 
 
-def test_nothing_is_written_outside_of_a_transaction_behind_a_commit_that_fails(
-    bench: Bench,
-) -> None:
-    bench.sql("CREATE TABLE late (i bigint UNIQUE DEFERRABLE INITIALLY DEFERRED)")
-    bench.at_end(lambda: bench.sql("DROP TABLE late"))
-
-    @bench.handler(max_attempts=1)
-    def h(ctx: Any, payload: dict[str, int]) -> None:
-        write(ctx)  # behind a COMMIT that failed it must not stand by itself
-        ctx.connection.execute(text("INSERT INTO late VALUES (:i)"), {"i": payload["n"] // 2})
-        if payload["n"] in {8, 10}:
-            raise ValueError
-
-    ids = [bench.create(payload={"n": n}) for n in range(13)]
-
-    carry_out(bench, ids)
-
-    fine = [0, 2, 4, 6, 9, 11, 12]
-    assert [n for n, i in enumerate(ids) if bench.effects(i)] == fine
-    assert [n for n, state in enumerate(bench.states(ids)) if state == "SUCCEEDED"] == fine
-
-
-def _stream(connection: Any, values: dict[str, Any]) -> None:
-    driver = connection.connection.driver_connection
-    assert list(driver.cursor().stream("SELECT 1")) == [(1,)]
-    connection.execute(INSERT, values)
-
-
-def _copy(connection: Any, values: dict[str, Any]) -> None:
-    driver = connection.connection.driver_connection
-    with driver.cursor().copy("COPY effect FROM STDIN") as copy:
-        copy.write_row([*values.values()])
-    connection.execute(text("SELECT 1"))
-
-
-def _pipeline(connection: Any, values: dict[str, Any]) -> None:
-    driver = connection.connection.driver_connection
-    with driver.pipeline():
-        driver.execute("SELECT 1")
-        assert driver.execute("SELECT 2").fetchone() == (2,)
-    connection.execute(INSERT, values)
-
-
-def _named(connection: Any, values: dict[str, Any]) -> None:
-    with connection.connection.driver_connection.cursor("rows") as cursor:
-        assert cursor.execute("SELECT 1").fetchall() == [(1,)]
-    connection.execute(INSERT, values)
-
-
-def _select(connection: Any, values: dict[str, Any]) -> None:
-    assert connection.execute(text("SELECT :id + 1"), values).scalar_one() == values["id"] + 1
-    connection.execute(INSERT, values)
-
-
-def _savepoint(connection: Any, values: dict[str, Any]) -> None:
-    savepoint = connection.begin_nested()
-    connection.execute(INSERT, values)
-    savepoint.rollback()
-    connection.execute(INSERT, values)
-
-
-def _mistake(connection: Any, values: dict[str, Any]) -> None:
-    with pytest.raises(DBAPIError, match="division by zero"):
-        connection.execute(text("SELECT 1 / :zero"), {"zero": 0})
-    connection.rollback()
-    connection.execute(INSERT, values)
-
-
-@pytest.mark.parametrize(
-    "first",
-    [
-        lambda connection, values: connection.execute(INSERT, [values]),
-        lambda connection, values: connection.exec_driver_sql(
-            "INSERT INTO effect VALUES (%(id)s, %(note)s)", [values]
-        ),
-        _stream,
-        _named,
-        _copy,
-        _pipeline,
-        _select,
-        _savepoint,
-        _mistake,
-    ],
-)
-def test_whatever_comes_first_is_in_the_runs_own_transaction(bench: Bench, first: Any) -> None:
-    @bench.handler(max_attempts=1)
-    def h(ctx: Any) -> None:
-        first(ctx.connection, {"id": ctx.task_id, "note": ""})
-
-    ids = [bench.create() for _ in range(12)]
-
-    carry_out(bench, ids)
-
-    assert bench.states(ids) == ["SUCCEEDED"] * 12
-    assert [bench.effects(i) for i in ids] == [1] * 12
-
-
 def test_many_tasks_are_created_by_copy(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[str] = []
     copy = psycopg.Cursor.copy
@@ -223,100 +117,10 @@ def test_many_tasks_are_created_by_copy(bench: Bench, monkeypatch: pytest.Monkey
     def h(ctx: Any) -> None:
         create_tasks(ctx.connection, [NewTask("other") for _ in range(100)])
 
-    ids = [bench.create() for _ in range(4)]
-
-    carry_out(bench, ids)
+    ids = run_many(bench, 4)
 
     assert bench.states(ids) == ["SUCCEEDED"] * 4
     assert len(copied) == 4
-
-
-@pytest.mark.parametrize("through", ["connection", "session"])
-def test_in_a_row_who_lost_his_claim_rolls_back_alone(
-    bench: Bench, through: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    @bench.handler()
-    def h(ctx: Any, payload: dict[str, int]) -> str:
-        write(ctx, through)
-        if payload["n"] == 1:
-            bench.sql(FENCE_LOST, id=ctx.task_id)
-        return "nobody's business"
-
-    ids = [bench.create(payload={"n": n}) for n in range(4)]
-
-    carry_out(bench, ids)
-
-    assert [bench.effects(i) for i in ids] == [1, 0, 1, 1]
-    assert bench.states(ids) == ["SUCCEEDED", "RUNNING", "SUCCEEDED", "SUCCEEDED"]
-    assert [r.message for r in caplog.records if r.levelno >= logging.WARNING] == [
-        f"task {ids[1]}: the lease was lost, its effects roll back"
-    ]
-
-
-@pytest.mark.parametrize("through", ["connection", "session"])
-def test_members_of_a_group_are_counted_in_a_row_too(bench: Bench, through: str) -> None:
-    @bench.handler()
-    def h(ctx: Any) -> None:
-        write(ctx, through)
-
-    bench.succeeding("then")
-    with bench.engine.begin() as connection:
-        group = create_group(connection, [NewTask("t") for _ in range(3)], then=NewTask("then"))
-    others = [bench.create() for _ in range(2)]
-    ids = [*group.task_ids, *others]
-
-    carry_out(bench, ids)
-    bench.drain()
-
-    assert [bench.effects(i) for i in ids] == [1] * 5
-    assert len(bench.runs) == 1
-
-
-@pytest.mark.parametrize("name", ["sync", "async"])
-def test_a_member_that_lost_his_claim_rolls_back(bench: Bench, name: str) -> None:
-    @bench.handler("sync")
-    def sync(ctx: Any) -> None:
-        write(ctx)
-        bench.sql(FENCE_LOST, id=ctx.task_id)
-
-    @bench.handler("async")
-    async def asynchronous(ctx: Any) -> None:
-        await ctx.session.execute(INSERT, {"id": ctx.task_id, "note": ""})
-        bench.sql(FENCE_LOST, id=ctx.task_id)
-
-    with bench.engine.begin() as connection:
-        (task_id,) = create_group(connection, [NewTask(name)], then=NewTask("then")).task_ids
-
-    carry_out(bench, [task_id])
-
-    assert bench.effects(task_id) == 0
-    assert bench.state(task_id) == "RUNNING"
-
-
-def test_the_same_error_of_a_trigger_is_its_handlers_failure_and_no_lost_lease(
-    bench: Bench,
-) -> None:
-    """It fails as the settle does whose lease is lost, yet in a statement before it."""
-
-    @bench.handler(max_attempts=1)
-    def h(ctx: Any) -> None:
-        write(ctx)
-
-    first, task_id = bench.create(), bench.create()
-    bench.sql(f"""
-        CREATE FUNCTION want() RETURNS trigger LANGUAGE plpgsql AS
-            $$ BEGIN PERFORM task_fence_lost(0); RETURN NULL; END $$;
-        CREATE CONSTRAINT TRIGGER wants AFTER INSERT ON effect
-            DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.task_id = {task_id})
-            EXECUTE FUNCTION want()
-    """)
-    bench.at_end(lambda: bench.sql("DROP TRIGGER wants ON effect; DROP FUNCTION want"))
-
-    carry_out(bench, [first, task_id])  # the first end in a session fires them beforehand
-
-    assert bench.state(first) == "SUCCEEDED"
-    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
-    assert "task 0: another attempt owns it" in (bench.task(task_id).error or "")
 
 
 def test_an_outcome_that_is_refused_is_its_handlers_failure_and_no_lost_lease(
@@ -371,9 +175,7 @@ def test_a_rollback_takes_what_is_prepared_and_the_next_run_does_not_miss_it(ben
         if payload["n"] in {7, 9}:  # psycopg has prepared the statement by then
             raise ValueError
 
-    ids = [bench.create(payload={"n": n}) for n in range(12)]
-
-    carry_out(bench, ids)
+    ids = run_many(bench, 12)
 
     assert [n for n, i in enumerate(ids) if not bench.effects(i)] == [7, 9]
     assert bench.runs == ids
@@ -386,38 +188,9 @@ def test_who_drops_what_is_prepared_behind_our_back_harms_nobody(bench: Bench) -
         if payload["n"] == 2:
             ctx.connection.connection.driver_connection.execute("DEALLOCATE ALL", prepare=False)
 
-    ids = [bench.create(payload={"n": n}) for n in range(5)]
-
-    carry_out(bench, ids)
+    ids = run_many(bench, 5)
 
     assert [bench.effects(i) for i in ids] == [1, 1, 1, 1, 1]
-
-
-@pytest.mark.parametrize("lose", ["lose_request", "lose_reply_to"])
-def test_in_a_row_a_commit_without_an_answer_is_not_sent_again(bench: Bench, lose: str) -> None:
-    """The runs behind it have another connection."""
-
-    @bench.handler()
-    def h(ctx: Any, payload: dict[str, int]) -> None:
-        write(ctx)
-        if payload["n"] == 1 and ctx.attempt == 1:
-            getattr(proxy, lose)(b"\0tasks_app COMMIT\0")
-
-    ids = [bench.create(payload={"n": n}) for n in range(4)]
-    url = make_url(bench.url)
-    with FaultProxy((url.host or "", url.port or 0), only=b"INSERT INTO effect") as proxy:
-        through = url.set(port=proxy.port).render_as_string(hide_password=False)
-        child = warm(bench.child(url=through))
-        child.execute(None, ids)
-        until(lambda: child.inflight.empty)
-        child.stop()
-        assert proxy.lost == 1
-    took_place = lose == "lose_reply_to"
-    assert [bench.effects(i) for i in ids] == [1, int(took_place), 1, 1]
-    second = "SUCCEEDED" if took_place else "PENDING"
-    assert bench.states(ids) == ["SUCCEEDED", second, "SUCCEEDED", "SUCCEEDED"]
-    assert [bench.task(i).failures for i in ids] == [0] * 4
-    assert [bench.task(i).crashes for i in ids] == [0, int(not took_place), 0, 0]
 
 
 def test_a_result_is_kept_as_it_is_in_whatever_encoding_the_client_speaks(bench: Bench) -> None:

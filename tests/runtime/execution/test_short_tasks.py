@@ -9,7 +9,7 @@ import pytest
 
 from tasks_app.domain.handlers.outcomes import Fail, Retry
 from tests.runtime.bench import Bench, effect
-from tests.runtime.execution.warm_child import carry_out, warm
+from tests.runtime.execution.warm_child import carry_out, run_many, warm
 
 pytestmark = pytest.mark.timeout(60, method="thread")
 
@@ -38,9 +38,7 @@ def test_each_outcome_of_a_row_is_its_own(bench: Bench) -> None:
             effect(ctx)
         return {"n": number} if number == 6 else None
 
-    ids = [bench.create(payload={"n": n}) for n in range(8)]
-
-    carry_out(bench, ids)
+    ids = run_many(bench, 8)
 
     again = "PENDING"
     ended = ["SUCCEEDED"] * 3
@@ -58,9 +56,7 @@ def test_while_a_task_of_a_row_runs_the_slot_names_it_alone(bench: Bench) -> Non
         assert view.since < view.kill_at <= view.since + 60
         bench.runs.append([(run.task_id, run.attempt) for run in view.running] == [ctx.fence[:2]])
 
-    ids = [bench.create() for _ in range(5)]
-
-    carry_out(bench, ids, hard_timeout=60)
+    run_many(bench, 5, hard_timeout=60)
 
     assert bench.runs == [True] * 5
     assert bench.slots.occupied() == []
@@ -113,9 +109,7 @@ def test_a_worker_on_its_way_out_starts_nothing_more_of_a_row(bench: Bench) -> N
         if len(bench.runs) == 2:
             bench.slots.drain()
 
-    ids = [bench.create() for _ in range(5)]
-
-    carry_out(bench, ids)
+    ids = run_many(bench, 5)
 
     assert bench.runs == ids[:2]
     assert bench.states(ids) == ["SUCCEEDED"] * 2 + ["PENDING"] * 3

@@ -49,8 +49,7 @@ def test_it_is_kept_whatever_becomes_of_the_run(
                 effect(ctx)
             say(ctx)
 
-    task_id = bench.create("t")
-    bench.drain()
+    task_id = bench.run_one("t")
 
     assert sub_status(bench, task_id) == WAITS
     assert bench.sql("SELECT count(*) FROM task_all WHERE attempt = 1 AND state <> 'RUNNING'") == 1
@@ -73,8 +72,7 @@ def test_it_stays_through_retries_pools_and_a_requeue_until_another_is_said(benc
         if ctx.attempt == 3:
             raise Fail("no")
 
-    task_id = bench.create("t")
-    bench.drain()
+    task_id = bench.run_one("t")
     assert bench.state(task_id) == "FAILED"
     assert sub_status(bench, task_id) == WAITS
     for expected, state in ((None, "FAILED"), ("paid", "SUCCEEDED")):
@@ -97,22 +95,6 @@ def test_a_commit_on_the_way_shows_it(bench: Bench) -> None:
     bench.drain()
 
     assert seen == [WAITS]
-
-
-@pytest.mark.parametrize("effects", [True, False])
-def test_a_run_that_lost_its_lease_says_nothing(bench: Bench, effects: bool) -> None:
-    @bench.handler("t")
-    def handle(ctx: Any) -> None:
-        if effects:
-            effect(ctx)
-        ctx.set_sub_status(WAITS)
-        bench.sql("UPDATE task_pending SET attempt = attempt + 1, lease_token = gen_random_uuid()")
-
-    task_id = bench.create("t")
-    bench.execute([task_id])
-
-    assert bench.state(task_id) == "RUNNING"
-    assert sub_status(bench, task_id) is None
 
 
 @pytest.mark.test_all

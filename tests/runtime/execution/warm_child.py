@@ -28,3 +28,10 @@ def carry_out(bench: Bench, ids: list[int], **options: Any) -> None:
     child.execute(None, ids)
     until(lambda: child.inflight.empty)
     child.stop()
+
+
+def run_many(bench: Bench, number: int, **options: Any) -> list[int]:
+    """Create so many tasks with the payload ``{"n": …}``, and carry them out."""
+    ids = [bench.create(payload={"n": n}) for n in range(number)]
+    carry_out(bench, ids, **options)
+    return [int(task_id) for task_id in ids]

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from tests.runtime.bench import EFFECT, Bench, effect
-from tests.runtime.execution.warm_child import carry_out
+from tests.runtime.execution.warm_child import run_many
 
 INSERT = "INSERT INTO effect VALUES (%s, '')"
 
@@ -88,9 +88,7 @@ def test_what_a_run_kept_writes_into_no_later_run(
         else:
             use()
 
-    ids = [bench.create() for _ in range(4)]
-
-    carry_out(bench, ids)
+    ids = run_many(bench, 4)
 
     assert len(errors) == len(later) >= 3
     assert bench.effects(-1) == 0
@@ -112,9 +110,7 @@ def test_the_end_past_our_cursors_is_seen_all_the_same(
         if fails:
             raise ValueError
 
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 1)
     assert "ended the transaction" in (bench.task(task_id).error or "")

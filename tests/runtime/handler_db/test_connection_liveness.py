@@ -19,6 +19,7 @@ from tasks_app.runtime.handler_db.connection_liveness import IDLE_S
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.worker.child import Child
 from tests.runtime.bench import EFFECT, Bench
+from tests.runtime.handler_db.twins import twin
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 
@@ -122,7 +123,7 @@ def test_a_scan_at_its_usual_interval_finds_its_connection_not_idle_for_long(ben
 class TestTheFirstStatement:
     """On a connection that dies between the look at it and its use."""
 
-    def dies(self, bench: Bench, *, always: bool = False) -> Child:
+    def dies(self, bench: Bench, *, always: bool = False, is_async: bool = False) -> Child:
         """Declare ``t`` and ``once``, which from their second call on find it so."""
 
         def h(ctx: Any) -> None:
@@ -133,34 +134,20 @@ class TestTheFirstStatement:
             connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
 
         for name in ("t", "once"):
-            bench.handler(name, at_most_once=name == "once")(h)
-        return bench.child()
+            bench.handler(name, at_most_once=name == "once")(twin(h, is_async=is_async))
+        return bench.child(async_connections=1)
 
-    def test_a_run_that_did_nothing_is_run_again_on_a_new_one(self, bench: Bench) -> None:
-        child = self.dies(bench)
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_a_run_that_did_nothing_is_run_again_on_a_new_one(
+        self, bench: Bench, *, is_async: bool
+    ) -> None:
+        child = self.dies(bench, is_async=is_async)
         first, second = (carry_out(child, bench, "t") for _ in range(2))
 
         task = bench.task(second)
         assert (task.state, task.attempt, task.crashes) == ("SUCCEEDED", 1, 0)
         assert bench.runs == [first, second, second]
         assert (bench.effects(second), bench.attempts(second)) == (1, [])
-
-    def test_the_same_in_an_async_handler(self, bench: Bench) -> None:
-        @bench.handler()
-        async def h(ctx: Any) -> None:
-            connection = await ctx.session.connection()
-            bench.runs.append(ctx.task_id)
-            if len(bench.runs) == 2:
-                raw = await connection.get_raw_connection()
-                kill(bench, raw.driver_connection.info.backend_pid)
-            await connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
-
-        child = bench.child(async_connections=1)
-        first, second = (carry_out(child, bench, "t") for _ in range(2))
-
-        assert bench.runs == [first, second, second]
-        assert (bench.state(second), bench.effects(second)) == ("SUCCEEDED", 1)
-        assert bench.task(second).crashes == 0
 
     def test_what_may_run_once_is_not_run_again_and_nobody_speaks_of_a_commit(
         self, bench: Bench

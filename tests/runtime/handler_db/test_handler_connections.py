@@ -8,23 +8,24 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from psycopg import sql
 from psycopg.pq import TransactionStatus
 from psycopg.types.string import StrDumper
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
 
 from tasks_app import create_task
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.runtime.api.groups import create_group
 from tests.runtime.bench import EFFECT, Bench, effect
-from tests.runtime.execution.warm_child import carry_out, warm
+from tests.runtime.execution.warm_child import carry_out, run_many, warm
 from tests.runtime.handler_db.kept_connections import (  # noqa: F401  fixtures
     INSERT,
     driver,
     test_the_end_past_our_cursors_is_seen_all_the_same,
     test_what_a_run_kept_writes_into_no_later_run,
 )
+from tests.runtime.handler_db.twins import twin
 from tests.tiers import few
 from tests.waiting import until
 
@@ -54,34 +55,89 @@ def by_pipeline(ctx: Any) -> None:
         by_driver(ctx)
 
 
+def by_stream(ctx: Any) -> None:
+    assert list(driver(ctx).cursor().stream("SELECT 1")) == [(1,)]
+    by_driver(ctx)
+
+
+def by_pipeline_that_reads(ctx: Any) -> None:
+    with driver(ctx).pipeline():
+        driver(ctx).execute("SELECT 1")
+        assert driver(ctx).execute("SELECT 2").fetchone() == (2,)
+    by_driver(ctx)
+
+
+def by_named_cursor(ctx: Any) -> None:
+    with driver(ctx).cursor("rows") as cursor:
+        assert cursor.execute("SELECT 1").fetchall() == [(1,)]
+    by_driver(ctx)
+
+
+def behind_a_notification(ctx: Any) -> None:
+    assert not list(driver(ctx).notifies(timeout=0))
+    by_driver(ctx)
+
+
+def by_many(ctx: Any) -> None:
+    ctx.connection.execute(text(EFFECT), [{"id": ctx.task_id, "note": ""}])
+
+
+def by_many_of_the_driver(ctx: Any) -> None:
+    values = [{"id": ctx.task_id}]
+    ctx.connection.exec_driver_sql("INSERT INTO effect VALUES (%(id)s, '')", values)
+
+
+def by_savepoint(ctx: Any) -> None:
+    savepoint = ctx.connection.begin_nested()
+    by_driver(ctx)
+    savepoint.rollback()
+    by_driver(ctx)
+
+
+def by_mistake(ctx: Any) -> None:
+    with pytest.raises(DBAPIError, match="division by zero"):
+        ctx.connection.execute(text("SELECT 1 / :zero"), {"zero": 0})
+    ctx.session.rollback()
+    effect(ctx)
+
+
 def by_child(ctx: Any) -> None:
     create_task(driver(ctx), "child", biz_key=f"of:{ctx.task_id}")
+
+
+def by_child_of_session(ctx: Any) -> None:
+    create_task(ctx.session, "child", biz_key=f"of:{ctx.task_id}")
 
 
 def by_session(ctx: Any) -> None:
     effect(ctx)
 
 
-WAYS = [by_cursor, by_driver, by_copy, by_block, by_pipeline, by_child, by_session]
+CHILDREN = [by_child, by_child_of_session]
+WAYS = [
+    *(by_cursor, by_driver, by_copy, by_block, by_pipeline, by_session, *CHILDREN),
+    *(by_stream, by_pipeline_that_reads, by_named_cursor, behind_a_notification),
+    *(by_many, by_many_of_the_driver, by_savepoint, by_mistake),
+]
 
 
-@pytest.mark.parametrize("through", WAYS)
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("through", WAYS, ids=lambda way: way.__name__)
 def test_writes_by_any_way_stand_if_the_run_succeeds(
-    bench: Bench, through: Callable[[Any], None]
+    bench: Bench, through: Callable[[Any], None], *, is_async: bool
 ) -> None:
-    @bench.handler(max_attempts=1)
     def h(ctx: Any, payload: dict[str, int]) -> None:
         through(ctx)
         if payload["n"] % 2:
             raise ValueError
 
-    ids = [bench.create(payload={"n": n}) for n in range(8)]
+    bench.handler(max_attempts=1)(twin(h, is_async=is_async))
 
-    carry_out(bench, ids)
+    ids = run_many(bench, 8)
 
     assert bench.states(ids) == ["SUCCEEDED", "FAILED"] * 4
     count = "SELECT count(*) FROM task_pending WHERE biz_key = 'of:' || :id"
-    stands = [bench.sql(count, id=i) if through is by_child else bench.effects(i) for i in ids]
+    stands = [bench.sql(count, id=i) if through in CHILDREN else bench.effects(i) for i in ids]
     assert stands == [1, 0] * 4
 
 
@@ -95,47 +151,11 @@ def test_who_swallows_that_a_commit_was_refused_loses_nothing_unseen(bench: Benc
         with pytest.raises(RuntimeError, match="commits together"):
             commits[payload["n"]]()
 
-    ids = [bench.create(payload={"n": n}) for n in range(3)]
-
-    carry_out(bench, ids)
+    ids = run_many(bench, 3)
 
     assert bench.states(ids) == ["SUCCEEDED", "FAILED", "FAILED"]
     assert [bench.effects(i) for i in ids] == [1, 0, 0]
     assert "commits together" in (bench.task(ids[1]).error or "")
-
-
-def to_autocommit(ctx: Any) -> None:
-    ctx.connection.execution_options(isolation_level="AUTOCOMMIT")
-
-
-def to_autocommit_by_session(ctx: Any) -> None:
-    ctx.session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
-
-
-def to_autocommit_by_driver(ctx: Any) -> None:
-    driver(ctx).autocommit = True
-
-
-def to_two_phases(ctx: Any) -> None:
-    ctx.connection.begin_twophase().prepare()  # SQLAlchemy 2.0 begins a plain transaction
-
-
-@pytest.mark.parametrize(
-    "turn", [to_autocommit, to_autocommit_by_session, to_autocommit_by_driver, to_two_phases]
-)
-def test_no_statement_commits_by_itself(bench: Bench, turn: Callable[[Any], None]) -> None:
-    @bench.handler(max_attempts=1)
-    def h(ctx: Any) -> None:
-        turn(ctx)
-        by_driver(ctx)
-        raise AssertionError
-
-    task_id = bench.create()
-
-    carry_out(bench, [task_id])
-
-    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
-    assert "commits together" in (bench.task(task_id).error or "")
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -154,21 +174,13 @@ def test_who_ends_the_transaction_behind_a_quote_fails_once_and_for_all(
 ) -> None:
     """What he wrote stands, so that another attempt would write it again."""
 
-    @bench.handler("sync", retry="0s,0s")
-    def sync(ctx: Any) -> None:
+    def h(ctx: Any) -> None:
         if not first:
             ctx.session.execute(text("SELECT 1"))
         ctx.session.execute(text(statement.format(id=ctx.task_id)))
 
-    @bench.handler("async", retry="0s,0s")
-    async def asynchronous(ctx: Any) -> None:
-        if not first:
-            await ctx.session.execute(text("SELECT 1"))
-        await ctx.session.execute(text(statement.format(id=ctx.task_id)))
-
-    task_id = bench.create("async" if is_async else "sync")
-
-    bench.drain()
+    bench.handler(retry="0s,0s")(twin(h, is_async=is_async))
+    task_id = bench.run_one()
 
     assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 1)
     assert "ended the transaction" in (bench.task(task_id).error or "")
@@ -183,24 +195,10 @@ def test_a_sessions_rollback_takes_back_what_was_written_by_any_way(bench: Bench
         ctx.session.rollback()
         by_copy(ctx)
 
-    ids = [bench.create(payload={"n": n}) for n in range(4)]
-
-    carry_out(bench, ids)
+    ids = run_many(bench, 4)
 
     assert bench.states(ids) == ["SUCCEEDED"] * 4
     assert [bench.effects(i) for i in ids] == [1] * 4
-
-
-def test_the_end_in_a_string_without_quotes_is_refused(bench: Bench) -> None:
-    @bench.handler(retry="0s,0s")
-    def h(ctx: Any) -> None:
-        driver(ctx).execute(f"INSERT INTO effect VALUES ({ctx.task_id}); COMMIT")
-
-    task_id = bench.create()
-
-    bench.drain()
-
-    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
 
 
 SET_IN_A_FUNCTION = """
@@ -241,33 +239,22 @@ def declare(bench: Bench, way: str, leak: str, *, fails: bool) -> dict[int, Any]
     """Each second run leaves something, and fails if it should. What each saw last is returned."""
     seen: dict[int, Any] = {}
 
-    def end(payload: dict[str, int]) -> None:
-        if fails and payload["n"] % 2:
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        odd = payload["n"] % 2
+        if way == "driver":
+            seen[payload["n"]] = tuple(driver(ctx).execute(LOOK.text).fetchone())
+            by_driver(ctx)
+        else:
+            seen[payload["n"]] = tuple(ctx.session.execute(LOOK).one())
+            effect(ctx)
+        if odd and way == "driver":
+            driver(ctx).execute(leak)
+        elif odd:
+            ctx.session.execute(text(leak))
+        if odd and fails:
             raise ValueError
 
-    def through_session(ctx: Any, payload: dict[str, int]) -> None:
-        seen[payload["n"]] = tuple(ctx.session.execute(LOOK).one())
-        effect(ctx)
-        if payload["n"] % 2:
-            ctx.session.execute(text(leak))
-        end(payload)
-
-    def through_driver(ctx: Any, payload: dict[str, int]) -> None:
-        seen[payload["n"]] = tuple(driver(ctx).execute(LOOK.text).fetchone())
-        by_driver(ctx)
-        if payload["n"] % 2:
-            driver(ctx).execute(leak)
-        end(payload)
-
-    async def asynchronous(ctx: Any, payload: dict[str, int]) -> None:
-        seen[payload["n"]] = tuple((await ctx.session.execute(LOOK)).one())
-        await ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
-        if payload["n"] % 2:
-            await ctx.session.execute(text(leak))
-        end(payload)
-
-    functions = {"driver": through_driver, "async": asynchronous}
-    bench.handler(max_attempts=1)(functions.get(way, through_session))
+    bench.handler(max_attempts=1)(twin(h, is_async=way == "async"))
     return seen
 
 
@@ -297,84 +284,51 @@ def test_what_a_run_sets_or_leaves_the_next_does_not_meet(
 CURRENT_TENANT = text("SELECT coalesce(current_setting('app.tenant', true), '')")
 
 
-@pytest.mark.parametrize("in_group", [False, True])
-@pytest.mark.parametrize("name", ["sync", "async"])
-def test_a_deferred_trigger_still_sees_what_its_run_has_set(
-    bench: Bench, name: str, *, in_group: bool
-) -> None:
-    bench.sql("""
-        CREATE TABLE seen (id bigint, tenant text);
-        CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-            INSERT INTO seen VALUES (new.task_id, current_setting('app.tenant'));
-            PERFORM set_config('app.tenant', 'of the trigger', false);
-            RETURN NULL; END $$;
-        CREATE CONSTRAINT TRIGGER late AFTER INSERT ON effect
-            DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION look()
-    """)
-    bench.at_end(
-        lambda: bench.sql("DROP TRIGGER late ON effect; DROP FUNCTION look; DROP TABLE seen")
-    )
-
-    @bench.handler("sync", max_attempts=1)
-    def sync(ctx: Any) -> None:
-        bench.runs.append(ctx.session.scalar(CURRENT_TENANT))
-        ctx.session.execute(text("SET LOCAL app.tenant = 'seven'"))
-        effect(ctx)
-
-    @bench.handler("async", max_attempts=1)
-    async def asynchronous(ctx: Any) -> None:
-        bench.runs.append(await ctx.session.scalar(CURRENT_TENANT))
-        await ctx.session.execute(text("SET LOCAL app.tenant = 'seven'"))
-        await ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
-
-    if in_group:
-        with bench.engine.begin() as connection:
-            members = [NewTask(name) for _ in range(3)]
-            ids = list(create_group(connection, members, then=NewTask("then")).task_ids)
-    else:
-        ids = [bench.create(name) for _ in range(3)]
-
-    carry_out(bench, ids)
-
-    assert bench.states(ids) == ["SUCCEEDED"] * 3
-    assert [bench.sql("SELECT tenant FROM seen WHERE id = :id", id=i) for i in ids] == ["seven"] * 3
-    assert bench.runs == [""] * 3
-
-
-@pytest.mark.usefixtures("cold_connections")
-def test_a_deferred_trigger_sees_what_its_own_run_has_set(bench: Bench) -> None:
+@pytest.fixture
+def looking(bench: Bench) -> Iterator[None]:
+    """While the fixture lasts, a deferred trigger notes the tenant of its run, and sets another."""
     bench.sql("""
         CREATE TABLE late (i bigint UNIQUE DEFERRABLE INITIALLY DEFERRED);
         CREATE TABLE seen (id bigint, tenant text);
         CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             INSERT INTO seen VALUES (new.task_id, current_setting('app.tenant', true));
+            PERFORM set_config('app.tenant', 'of the trigger', false);
             RETURN NULL; END $$;
         CREATE CONSTRAINT TRIGGER late AFTER INSERT ON effect
             DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION look()
     """)
-    bench.at_end(
-        lambda: bench.sql("DROP TRIGGER late ON effect; DROP FUNCTION look; DROP TABLE seen, late")
-    )
+    yield
+    bench.sql("DROP TRIGGER late ON effect; DROP FUNCTION look; DROP TABLE seen, late")
 
-    @bench.handler()
-    def h(ctx: Any, payload: dict[str, int]) -> None:
-        bench.runs.append(payload["n"])
+
+@pytest.mark.usefixtures("looking")
+@pytest.mark.parametrize("in_group", [False, True])
+@pytest.mark.parametrize("name", ["sync", "async"])
+def test_a_deferred_trigger_still_sees_what_its_run_has_set(
+    bench: Bench, name: str, *, in_group: bool
+) -> None:
+    def h(ctx: Any) -> None:
+        bench.runs.append(ctx.session.scalar(CURRENT_TENANT))
         ctx.session.execute(text(f"SET LOCAL app.tenant = '{ctx.task_id}'"))
         effect(ctx)
         for _ in range(2):  # twice for a moment
             ctx.session.execute(text("INSERT INTO late VALUES (1)"))
         ctx.session.execute(text("DELETE FROM late"))
 
-    child = warm(bench.child())
-    ids = [bench.create(payload={"n": n}) for n in range(4)]
+    bench.handler(max_attempts=1)(twin(h, is_async=name == "async"))
+    if in_group:
+        with bench.engine.begin() as connection:
+            members = [NewTask("t") for _ in range(4)]
+            ids = list(create_group(connection, members, then=NewTask("then")).task_ids)
+    else:
+        ids = [bench.create() for _ in range(4)]
 
-    child.execute(None, ids)
+    carry_out(bench, ids)
 
-    until(lambda: child.inflight.empty)
-    assert bench.runs == [0, 1, 2, 3]
     assert bench.states(ids) == ["SUCCEEDED"] * 4
     seen = [bench.sql("SELECT tenant FROM seen WHERE id = :id", id=i) for i in ids]
     assert seen == [str(i) for i in ids]
+    assert bench.runs == [""] * 4
 
 
 def test_an_advisory_lock_of_the_session_guards_until_the_commit(bench: Bench) -> None:
@@ -436,23 +390,6 @@ def test_a_run_with_a_snapshot_outlives_renewals(
     assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
 
 
-def test_another_tables_not_null_violation_is_its_handlers_failure(bench: Bench) -> None:
-    bench.sql("CREATE TABLE task_completed_x (id bigint NOT NULL, name text NOT NULL)")
-    bench.at_end(lambda: bench.sql("DROP TABLE task_completed_x"))
-
-    @bench.handler(max_attempts=1)
-    def h(ctx: Any, payload: dict[str, int]) -> None:
-        columns = ("id", "name")[payload["n"]]
-        ctx.connection.execute(text(f"INSERT INTO task_completed_x ({columns}) VALUES (NULL)"))
-
-    ids = [bench.create(payload={"n": n}) for n in range(2)]
-
-    carry_out(bench, ids)
-
-    assert bench.states(ids) == ["FAILED"] * 2
-    assert "task_completed_x" in (bench.task(ids[0]).error or "")
-
-
 def leave_a_copy(ctx: Any) -> None:
     bench_keeps.append(copy := driver(ctx).cursor().copy("COPY effect FROM STDIN"))
     copy.__enter__()
@@ -486,9 +423,7 @@ def test_what_is_left_open_fails_with_its_true_cause(
         else:
             effect(ctx)
 
-    ids = [bench.create(payload={"n": n}) for n in range(3)]
-
-    carry_out(bench, ids)
+    ids = run_many(bench, 3)
     bench_keeps.clear()
 
     assert bench.states(ids) == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
@@ -520,9 +455,7 @@ def test_a_conflict_of_transactions_is_tried_again_uncharged_a_few_times(
         note = "conflict" if len(bench.runs) <= conflicts else ""
         ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": note})
 
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     assert bench.state(task_id) == state
     assert bench.task(task_id).failures == failures
@@ -550,20 +483,13 @@ def test_a_table_that_was_altered_behind_a_prepared_statement_charges_nobody(
         alters(payload["n"])
         ctx.write(query) if way == "write" else ctx.connection.execute(text(query))
 
-    async def ah(ctx: Any, payload: dict[str, int]) -> None:
-        bench.runs.append(payload["n"])
-        alters(payload["n"])
-        await ctx.session.execute(text(query))
-
     def alters(n: int) -> None:
         if n in {9, 12} and bench.runs.count(n) == 1:
             bench.sql("ALTER TABLE bill ALTER net TYPE bigint; ALTER TABLE bill ADD COLUMN m int")
             bench.sql("ALTER TABLE bill RENAME COLUMN m TO m" + str(n))
 
-    bench.handler("t", max_attempts=1)(ah if way == "async" else h)
-    ids = [bench.create(payload={"n": n}) for n in range(15)]
-
-    carry_out(bench, ids, give_back_after=60, async_concurrency=1)
+    bench.handler("t", max_attempts=1)(twin(h, is_async=way == "async"))
+    ids = run_many(bench, 15, give_back_after=60, async_concurrency=1)
 
     assert set(bench.states(ids)) == {"SUCCEEDED"}
     assert all(bench.task(i).attempt == 1 for i in ids)
@@ -584,25 +510,17 @@ def limiting_locks(bench: Bench) -> str:
 def test_a_limit_for_locks_that_is_not_the_handlers_own_charges_nobody(
     bench: Bench, way: str
 ) -> None:
-    def asked(ctx: Any) -> None:
+    def h(ctx: Any) -> None:
         bench.runs.append(ctx.attempt)
         if len(bench.runs) == 3:
             holder.rollback()
+        if way == "write":
+            threading.Timer(0.3, holder.rollback).start()
+            ctx.write(LOCKS)
+        else:
+            ctx.connection.execute(text(LOCKS))
 
-    def h(ctx: Any) -> None:
-        asked(ctx)
-        ctx.connection.execute(text(LOCKS))
-
-    def writes(ctx: Any) -> None:
-        asked(ctx)
-        threading.Timer(0.3, holder.rollback).start()
-        ctx.write(LOCKS)
-
-    async def ah(ctx: Any) -> None:
-        asked(ctx)
-        await ctx.session.execute(text(LOCKS))
-
-    bench.handler("t", max_attempts=1)({"handler": h, "write": writes, "async": ah}[way])
+    bench.handler("t", max_attempts=1)(twin(h, is_async=way == "async"))
     task_id = bench.create()
     with bench.engine.connect() as holder:
         holder.execute(text(LOCKS))
@@ -634,19 +552,6 @@ def test_a_limit_for_locks_that_is_the_handlers_own_is_charged(bench: Bench) -> 
     assert bench.runs == ids
 
 
-def test_a_conflict_is_no_second_chance_for_who_runs_at_most_once(bench: Bench) -> None:
-    @bench.handler(at_most_once=True)
-    def h(ctx: Any) -> None:
-        bench.runs.append(ctx.attempt)
-        ctx.session.execute(text("DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$"))
-
-    task_id = bench.create()
-
-    bench.drain()
-
-    assert (bench.state(task_id), bench.runs) == ("FAILED", [1])
-
-
 def test_an_adapter_that_a_run_registered_is_not_the_next_ones(bench: Bench) -> None:
     class Note:
         pass
@@ -662,31 +567,9 @@ def test_an_adapter_that_a_run_registered_is_not_the_next_ones(bench: Bench) -> 
         by_driver(ctx)
         assert driver(ctx).execute("SELECT %s", (Note(),)).fetchone() == ("noted",)
 
-    ids = [bench.create(payload={"n": n}) for n in range(3)]
-
-    carry_out(bench, ids)
+    ids = run_many(bench, 3)
 
     assert bench.states(ids) == ["SUCCEEDED", "FAILED", "FAILED"]
-
-
-def test_a_transaction_that_was_begun_ahead_is_ended_when_no_run_uses_it(bench: Bench) -> None:
-    @bench.handler()
-    def h(ctx: Any, payload: dict[str, int]) -> None:
-        if payload["n"] == 0:
-            effect(ctx)
-        elif payload["n"] == 1:
-            until(lambda: bench.sql(BEGUN) == 1)
-
-    child = warm(bench.child())
-    child.execute(None, [bench.create(payload={"n": n}) for n in range(3)])
-
-    until(lambda: bench.sql(BEGUN) == 0)
-
-
-BEGUN = """
-    SELECT count(*) FROM pg_stat_activity
-    WHERE datname = current_database() AND state = 'idle in transaction' AND query LIKE 'BEGIN%'
-"""
 
 
 @pytest.mark.parametrize("choose", [choose_by_options, choose_by_session, choose_by_words])
@@ -699,44 +582,12 @@ def test_a_run_in_a_row_chooses_how_its_transaction_begins(
         effect(ctx)
         return str(through.execute(text("SHOW transaction_isolation")).scalar())
 
-    ids = [bench.create(payload={"n": n}) for n in range(6)]
-
-    carry_out(bench, ids)
+    ids = run_many(bench, 6)
 
     seen = [bench.task(i).result for i in ids]
     assert seen[::2] == ["read committed"] * 3
     assert "read committed" not in seen[1::2]
     assert [bench.effects(i) for i in ids] == [1] * 6
-
-
-def read_only_by_connection(ctx: Any) -> None:
-    ctx.connection.execution_options(postgresql_readonly=True)
-
-
-def read_only_by_session(ctx: Any) -> None:
-    ctx.session.connection(execution_options={"postgresql_readonly": True})
-
-
-def read_only_by_driver(ctx: Any) -> None:
-    driver(ctx).read_only = True
-
-
-READ_ONLY = [read_only_by_connection, read_only_by_session, read_only_by_driver]
-
-
-@pytest.mark.parametrize("choose", READ_ONLY)
-def test_a_run_that_only_reads_writes_nothing(bench: Bench, choose: Callable[[Any], Any]) -> None:
-    @bench.handler(max_attempts=1)
-    def h(ctx: Any) -> None:
-        choose(ctx)
-        ctx.connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
-
-    task_id = bench.create()
-
-    bench.drain()
-
-    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
-    assert "read-only" in (bench.task(task_id).error or "")
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
@@ -748,9 +599,7 @@ def test_the_second_transaction_of_a_run_is_chosen_as_the_first(bench: Bench, en
         ctx.connection.execution_options(isolation_level="SERIALIZABLE")
         return str(ctx.connection.execute(text("SHOW transaction_isolation")).scalar())
 
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     assert bench.task(task_id).result == "serializable"
 
@@ -762,25 +611,9 @@ def test_nothing_is_begun_before_the_first_statement(bench: Bench) -> None:
     def h(ctx: Any) -> bool:
         return bool(driver(ctx).info.transaction_status == TransactionStatus.IDLE)
 
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     assert bench.task(task_id).result is True
-
-
-def test_a_connection_that_is_detached_before_it_begins_is_said_to_be_gone(bench: Bench) -> None:
-    @bench.handler(max_attempts=1)
-    def h(ctx: Any) -> None:
-        ctx.connection.detach()
-        ctx.connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
-
-    task_id = bench.create()
-
-    bench.drain()
-
-    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
-    assert "Leave it open" in (bench.task(task_id).error or "")
 
 
 def test_threads_that_ask_at_once_have_one_connection(bench: Bench) -> None:
@@ -827,9 +660,7 @@ def test_the_first_settle_of_a_session_finds_its_tables_whatever_the_path(bench:
         effect(ctx)
         ctx.session.execute(text("SET search_path TO nowhere"))
 
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
 
@@ -880,9 +711,7 @@ def test_a_thread_at_work_hurts_its_own_run_alone(
             if fails:
                 raise ValueError
 
-    ids = [bench.create(payload={"n": n}) for n in range(12)]
-
-    carry_out(bench, ids)
+    ids = run_many(bench, 12)
 
     for n, task_id in enumerate(ids):
         task = bench.task(task_id)
@@ -892,47 +721,16 @@ def test_a_thread_at_work_hurts_its_own_run_alone(
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_commit_through_libpq_is_seen(bench: Bench, *, is_async: bool) -> None:
-    @bench.handler("sync", retry="0s,0s")
-    def sync(ctx: Any) -> None:
+    def h(ctx: Any) -> None:
         effect(ctx)
         driver(ctx).pgconn.exec_(b"COMMIT")
         raise ValueError
 
-    @bench.handler("async", retry="0s,0s")
-    async def asynchronous(ctx: Any) -> None:
-        await ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
-        raw = await (await ctx.session.connection()).get_raw_connection()
-        raw.driver_connection.pgconn.exec_(b"COMMIT")
-        raise ValueError
-
-    task_id = bench.create("async" if is_async else "sync")
-
-    bench.drain()
+    bench.handler(retry="0s,0s")(twin(h, is_async=is_async))
+    task_id = bench.run_one()
 
     assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 1)
     assert "ended the transaction" in (bench.task(task_id).error or "")
-
-
-def by_composable(ctx: Any) -> None:
-    driver(ctx).execute(sql.SQL("COMMIT"))
-
-
-def behind_a_plain_quote(ctx: Any) -> None:
-    ctx.session.execute(text("SELECT 'it''s; '; COMMIT"))
-
-
-@pytest.mark.parametrize("end", [by_composable, behind_a_plain_quote])
-def test_more_ways_to_say_commit_are_refused(bench: Bench, end: Callable[[Any], None]) -> None:
-    @bench.handler(max_attempts=1)
-    def h(ctx: Any) -> None:
-        effect(ctx)
-        end(ctx)
-
-    task_id = bench.create()
-
-    bench.drain()
-
-    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
 
 
 def test_what_is_noted_at_a_connection_is_its_runs(bench: Bench) -> None:
@@ -951,15 +749,18 @@ def test_what_is_noted_at_a_connection_is_its_runs(bench: Bench) -> None:
 def test_a_connection_that_was_detached_fails_with_its_handlers_cause(bench: Bench) -> None:
     @bench.handler(max_attempts=1)
     def h(ctx: Any, payload: dict[str, int]) -> None:
-        effect(ctx)
+        if payload["n"] < 2:  # else it is detached before it begins
+            effect(ctx)
         ctx.connection.detach()
-        if payload["n"]:
+        if payload["n"] == 2:
+            ctx.connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+        if payload["n"] == 1:
             raise ValueError
 
-    ids = [bench.create(payload={"n": n}) for n in range(2)]
+    ids = run_many(bench, 3)
 
-    carry_out(bench, ids)
-
-    assert bench.states(ids) == ["FAILED"] * 2
+    assert bench.states(ids) == ["FAILED"] * 3
+    assert [bench.effects(i) for i in ids] == [0] * 3
+    assert "Leave it open" in (bench.task(ids[2]).error or "")
     assert "closed ctx.connection" in (bench.task(ids[0]).error or "")
     assert (bench.task(ids[1]).error or "").startswith("ValueError")

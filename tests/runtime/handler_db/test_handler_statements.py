@@ -9,6 +9,7 @@ from sqlalchemy import text
 
 from tasks_app.runtime.handler_db.handler_statements import ends_transaction, stays_in_session
 from tests.runtime.bench import Bench, effect
+from tests.runtime.handler_db.twins import twin
 
 BACKEND = text("SELECT pg_backend_pid()")
 
@@ -62,21 +63,6 @@ def test_everyday_statements_say_nothing_of_the_kind(statement: str) -> None:
     assert not stays_in_session(statement)
 
 
-@pytest.mark.parametrize("word", ["COMMIT", "ROLLBACK"])
-def test_the_end_as_text_is_refused_and_nothing_stays(bench: Bench, word: str) -> None:
-    @bench.handler(max_attempts=1)
-    def h(ctx: Any) -> None:
-        effect(ctx)
-        ctx.session.execute(text(word))
-
-    task_id = bench.create()
-
-    bench.drain()
-
-    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
-    assert "commits together" in (bench.task(task_id).error or "")
-
-
 @pytest.mark.usefixtures("cold_connections")
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize(
@@ -95,17 +81,12 @@ def test_a_connection_is_lent_again_only_as_it_was(
 ) -> None:
     """Settings are taken back; what cannot be costs the connection."""
 
-    @bench.handler("sync")
-    def sync(ctx: Any) -> int:
+    def h(ctx: Any) -> int:
         ctx.session.execute(text(statement))
         return int(ctx.session.scalar(BACKEND))
 
-    @bench.handler("async")
-    async def asynchronous(ctx: Any) -> int:
-        await ctx.session.execute(text(statement))
-        return int(await ctx.session.scalar(BACKEND))
-
-    ids = [bench.create("async" if is_async else "sync") for _ in range(2)]
+    bench.handler()(twin(h, is_async=is_async))
+    ids = [bench.create() for _ in range(2)]
 
     bench.drain(async_connections=1)
 
@@ -122,9 +103,7 @@ def test_a_thread_gets_no_session_when_the_task_is_over(bench: Bench) -> None:
         effect(ctx)
         kept.extend([ctx, ctx.session])
 
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
     context, session = kept
 
     with pytest.raises(RuntimeError, match="The task is over"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 from sqlalchemy.exc import MissingGreenlet
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import greenlet_spawn
@@ -121,44 +121,6 @@ def test_a_statement_ends_with_its_handlers_cancellation(bench: Bench, through: 
     assert bench.runs == ids[:1]
     assert bench.states(ids) == ["FAILED", "SUCCEEDED"]
     assert "gave up a statement on it and went on" in (bench.task(ids[0]).error or "")
-
-
-def copied(driver: Any, task_id: int) -> None:
-    with driver.cursor().copy("COPY effect FROM STDIN") as copy:
-        copy.write_row((task_id, ""))
-
-
-def in_a_block(driver: Any, task_id: int) -> None:
-    with driver.transaction():
-        driver.execute(INSERT, (task_id,))
-
-
-def in_a_pipeline(driver: Any, task_id: int) -> None:
-    with driver.pipeline():
-        driver.execute(INSERT, (task_id,))
-
-
-def behind_a_notification(driver: Any, task_id: int) -> None:
-    assert not list(driver.notifies(timeout=0))
-    driver.execute(INSERT, (task_id,))
-
-
-@pytest.mark.parametrize("do", [copied, in_a_block, in_a_pipeline, behind_a_notification])
-def test_the_driver_is_a_plain_one(bench: Bench, do: Callable[[Any, int], None]) -> None:
-    def through(connection: Connection, task_id: int) -> None:
-        do(connection.connection.driver_connection, task_id)
-
-    @bench.handler(max_attempts=1)
-    async def h(ctx: Any, payload: dict[str, bool]) -> None:
-        await (await ctx.session.connection()).run_sync(through, ctx.task_id)
-        if payload["fails"]:
-            raise ValueError
-
-    ids = [bench.create(payload={"fails": fails}) for fails in (True, False)]
-    bench.execute(ids)
-
-    assert bench.states(ids) == ["FAILED", "SUCCEEDED"]
-    assert [bench.effects(task_id) for task_id in ids] == [0, 1]
 
 
 def test_rows_can_be_streamed(bench: Bench) -> None:
