@@ -62,7 +62,7 @@ ENDS_OF_RUNS = (
         "settled again after a COMMIT without an answer",
         "Its effects may be gone: it is given back, never settled a second time.",
         ENDINGS,
-        "            self.keep(task, self._policy.on_commit(task, ending.spec, error))\n",
+        "            self.keep(task, ending.run.said(failure))\n",
         "            self.keep(task, ending.settlement)\n",
         f"{UNANSWERED}_stands_or_is_given_back[plain-row-lose_request]",
     ),

@@ -60,7 +60,8 @@ class Completion:
             transaction.abandon()
             if self._policy.runs_again(ending.run, ending.spec, error):
                 raise RunAgainError from error
-            self.keep(task, ending.run.said(self._policy.on_commit(task, ending.spec, error)))
+            failure = self._policy.on_commit(task, ending.spec, error)
+            self.keep(task, ending.run.said(failure))
             return
         self._inflight.drop(task.fence)
         if state is None:
