@@ -151,7 +151,8 @@ class EndsRuns:
         """Send all, then read all; ``shares``: each begins here, and all are flushed together."""
         for one in ready:
             yield from self._prepare(one.last)
-        pgconn, keeps, ended = self.pgconn, self.keeps_statements, list[Exception | None]()
+        pgconn, keeps = self.pgconn, self.keeps_statements
+        ended, answers = list[Exception | None](), list[PGresult]()
         try:
             named = self._send_all(ready, shares=shares)
             yield from generators.send(pgconn)
@@ -159,7 +160,9 @@ class EndsRuns:
                 answers = yield from self._until_sync()
                 ended.append(self._failure(one, names, answers))
             flushed = (yield from self._until_sync())[0] if shares else None
-            look = (yield from self._until_sync())[0] if keeps else None
+            if keeps and shares:
+                answers = yield from self._until_sync()
+            look = answers[-1] if keeps else None  # of one alone it came behind its COMMIT
             pgconn.exit_pipeline_mode()
             if flushed is not None:
                 yield from self._check_flushed(flushed)
@@ -177,9 +180,17 @@ class EndsRuns:
         pgconn, known = self.pgconn, {*self.names}
         begins = shares or pgconn.transaction_status == TransactionStatus.IDLE
         pgconn.enter_pipeline_mode()
-        named = [self._send(one, known, begins=begins, shares=shares) for one in ready]
-        for name in (_FLUSHES,) * shares + (_LOOKS,) * self.keeps_statements:
-            self._send_ours(name)
+        named = list[list[bytes]]()
+        for one in ready:
+            named.append(self._send(one, known, begins=begins, shares=shares))
+            if shares:
+                pgconn.pipeline_sync()
+        if shares:
+            self._send_ours(_FLUSHES)
+            pgconn.pipeline_sync()
+        if self.keeps_statements:
+            self._send_ours(_LOOKS)
+        if self.keeps_statements or not shares:
             pgconn.pipeline_sync()
         return named
 
@@ -200,7 +211,7 @@ class EndsRuns:
         self.names.update(_OURS, (last.name,))
 
     def _send(self, one: _Ready, known: set[bytes], *, begins: bool, shares: bool) -> list[bytes]:
-        """Send an end up to its COMMIT and sync; return the name of what is behind each answer.
+        """Send an end up to its COMMIT; return the name of what is behind each answer.
 
         What it prepares is added to the ``known``. One that ``shares`` its round trip does not wait
         for the disk, and fails if its writes made temporary tables.
@@ -222,7 +233,6 @@ class EndsRuns:
         else:
             self.pgconn.send_query_params(one.last.sql, one.last.values, param_types=one.last.types)
         self._send_ours(_COMMIT)
-        self.pgconn.pipeline_sync()
         return [*names, *before, one.last.name, _COMMIT]
 
     def _send_ours(self, name: bytes) -> None:
