@@ -231,7 +231,7 @@ ENDS_OF_RUNS = (
         "                ended.append(self._failure(one, names, answers))\n",
         "                why = self._failure(one, names, answers)\n"
         "                ended.append(NotTriedError() if any(ended) else why)\n",
-        f"{CONTRACT}[plain-row]",
+        f"{SHARED}test_a_commit_that_fails_loses_no_success_behind_it",
     ),
     mutant(
         "any text of a handler is sent together with a COMMIT",

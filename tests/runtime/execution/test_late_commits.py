@@ -169,6 +169,31 @@ class TestTheDeadline:
         assert end.value.value == 1
 
 
+def test_a_commit_that_fails_loses_no_success_behind_it(bench: Bench, counted: list[int]) -> None:
+    """The transaction is over then, so those behind it in the round trip commit."""
+    bench.sql(
+        "CREATE OR REPLACE FUNCTION hides() RETURNS void LANGUAGE plpgsql AS $$ BEGIN EXECUTE"
+        " 'DECLARE c CURSOR WITH HOLD FOR SELECT 1 / (relpages - relpages) FROM pg_class'; END $$"
+    )
+
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        ctx.write(INSERT, (ctx.task_id, ""))
+        if ctx.biz_key:
+            ctx.write("SELECT hides()")
+
+    known_as_writes("SELECT hides()")
+    ids = [bench.create(biz_key="bad" if n == 2 else None) for n in range(6)]
+
+    carry_out(bench, ids, give_back_after=60)
+
+    good = [*ids[:2], *ids[3:]]
+    assert bench.states(good) == ["SUCCEEDED"] * 5
+    assert sorted(counted) == good
+    assert (bench.state(ids[2]), bench.effects(ids[2])) == ("FAILED", 0)
+    bench.sql("DROP FUNCTION hides()")
+
+
 class TestACommitWithoutAnAnswer:
     def run(self, bench: Bench, lose: str) -> int:
         """Let one task write whose COMMIT is lost, or the answer to it; return its id."""
