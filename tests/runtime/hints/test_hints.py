@@ -255,7 +255,7 @@ class TestWhatIsDueSoon:
 
         until(lambda: ear.ids)
         assert bench.sql("SELECT due_at <= now() FROM task_pending WHERE id = :id", id=short)
-        assert told(ear) == [short]
+        assert set(told(ear)) == {short}  # a slow child meets its next attempt, and says it anew
 
 
 class TestWhatCannotBeKnown:
