@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app import Group, NewTask, create_group, create_tasks
@@ -114,6 +115,14 @@ class Trial:
             rescue_expired(connection, lease=LEASE, max_crashes=5)
         self._bench.sql(NOW_DUE)
         self._bench.drain(prepare=self._setting.prepares)
+
+    def faults(self, log: pytest.LogCaptureFixture) -> list[Any]:
+        """Run all, and then what is left; return what was not as it should be."""
+        self.run()
+        found = [*self.differences(), *self.actor.seen_early, *self.unlogged_losses(log.messages)]
+        self.run_what_is_left()
+        found += [*self.differences(at_last=True), *self.in_two_transactions()]
+        return [*found, *self.wrong_groups(), *["an attempt"] * self.attempts_without_a_task()]
 
     def unlogged_losses(self, messages: Iterable[str]) -> set[int]:
         """Return tasks that lost their lease and of which the log says nothing, or the reverse."""
