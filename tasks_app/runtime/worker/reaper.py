@@ -174,6 +174,8 @@ class Reaper:
         tasks = [f"task {task_id} ({name})" for task_id, name in sorted(shown.items())]
         more = f" and {len(tasks) - MOST_NAMED} more" if len(tasks) > MOST_NAMED else ""
         named = ", ".join(tasks[:MOST_NAMED]) + more
+        if not guilty and view.running:  # by itself, or another reaper has charged it
+            return "what ran in it is settled already"
         if not guilty:
             return "nobody is charged, as no handler had begun in it"
         if self._leaves:

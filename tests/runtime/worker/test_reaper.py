@@ -22,7 +22,7 @@ from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
 from tasks_app.runtime.scoreboard.layout import MOST_RUNS, SlotView
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 from tasks_app.runtime.worker.reaper import Reaper
-from tests.factory import LEASE, claimer
+from tests.factory import LEASE, claimer, ending, succeed
 from tests.runtime.bench import Bench
 from tests.runtime.hints.ear import Ear, told
 from tests.runtime.mortal import Mortal
@@ -262,6 +262,22 @@ def test_who_has_charged_a_task_is_left_the_time_to_tell(bench: Bench, dead: Dea
     assert meanwhile == [1]
     assert [notice.kind for notice in heard] == [NoticeKind.FAILED]
     assert bench.slots.occupied() == []
+
+
+def test_a_child_whose_task_had_ended_charges_nobody(
+    bench: Bench, dead: Dead, caplog: pytest.LogCaptureFixture
+) -> None:
+    task_id = bench.create()
+    dead([task_id])
+    with bench.engine.begin() as connection:
+        (task,) = claims_of(connection, "dead")
+        assert succeed(connection, ending(task))
+
+    reaper(bench).look()
+
+    (line,) = [r.message for r in caplog.records if r.name.endswith("reaper")]
+    assert line.endswith("died: what ran in it is settled already")
+    assert bench.state(task_id) == "SUCCEEDED"
 
 
 def test_a_living_child_is_left_alone(bench: Bench) -> None:
