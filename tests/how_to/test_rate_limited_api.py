@@ -51,7 +51,7 @@ def test_the_rate_holds_minute_by_minute(crm: Any, session: Session, web: Web) -
 
 
 def test_each_customer_has_a_rate(crm: Any, session: Session, web: Web) -> None:
-    set_limit(session, "key", "crm:customer:*", rate="100/1m", burst=2)
+    set_limit(session, "key", "crm:customer:*", rate="1/1h", burst=2)
     push(session, crm, 9, limit_key="crm:customer:7")
     push(session, crm, 1, limit_key="crm:customer:8")
 

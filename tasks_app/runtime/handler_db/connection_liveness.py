@@ -36,8 +36,6 @@ class Losses:
         self.idle: float = float("-inf")
         """``used``: of a connection in use; those that were idle then are not used again.
         ``idle``: of one that was idle, so that no statement caused the loss."""
-        self.refused: float = float("-inf")
-        """When the server last gave none."""
         self.crowded: float = float("-inf")
         """When it gave none because it had none left; one that stops or starts gives none, too."""
         self.short: bool = False
@@ -57,9 +55,9 @@ class Losses:
 
     def _heed(self, context: ExceptionContext) -> None:
         if context.connection is None:  # none was to be had, as with too many: nobody ended one
-            self.idle = self.refused = time.monotonic()
+            self.idle = time.monotonic()
             if any(said in str(context.original_exception) for said in TOO_MANY):
-                self.crowded = self.refused
+                self.crowded = self.idle
             self.short = True
             return
         if not context.is_disconnect or not isinstance(context.original_exception, psycopg.Error):

@@ -56,7 +56,8 @@ class HeldClaims:
         self._refused: dict[Fence, Settlement] = {}
         self._returning: dict[Fence, ReturnedClaim] = {}
         self._first_finished_at: float | None = None
-        self._acquits_until = 0.0
+        self._acquits_until = self.back_at = 0.0
+        """Of :meth:`acquit`; when the last claim that went back for a while is due again."""
         self._lets_go = False
         self._messages = OpenMessages()
         self.pending_writes = PendingWrites()

@@ -10,7 +10,7 @@ from tasks_app.domain.handlers.settlement import VANISHED
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.runs.release import release
-from tasks_app.pool.runs.rescue import rescue_claims
+from tasks_app.pool.runs.rescue import FIRST_S, rescue_claims
 from tasks_app.pool.runs.settle import still_held
 from tasks_app.runtime.execution.notices import tell_returned
 from tasks_app.runtime.handlers.active_run import ReturnedClaim
@@ -62,6 +62,8 @@ class ClaimReturner:
                 done = release(connection, fences, wait=wait, left=refused)
             left = [f for f in fences if f.task_id not in done and f.task_id not in refused]
             held = still_held(connection, left) if left else set()
+        back_at = time.monotonic() + (FIRST_S if suspect else wait.total_seconds())
+        self._inflight.back_at = max(self._inflight.back_at, back_at)
         for fence in fences:
             if fence.task_id not in held:
                 self._inflight.drop(fence)

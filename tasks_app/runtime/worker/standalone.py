@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from datetime import timedelta
-from math import inf
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
@@ -24,7 +23,6 @@ from tasks_app.pool.dispatch.scan import DueRows, due
 from tasks_app.pool.dispatch.upcoming import Upcoming, upcoming
 from tasks_app.pool.runs.rescue import FIRST_S
 from tasks_app.runtime.db.errors import is_crowded, patience_s
-from tasks_app.runtime.execution.completion import UNANSWERED_WAIT
 from tasks_app.runtime.flow_control.admission import AdmissionControl, AdmissionVerdict
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.leader.duties import Duties
@@ -69,7 +67,7 @@ class StandaloneWorker:
         self._admission = AdmissionControl(child.database)
         self._crowded_since: float | None = None
         self._noticed = False
-        self._mark_at, self._rescued_at = 0.0, -inf
+        self._mark_at = 0.0
         self._in_vain = Throttle(IN_VAIN)
         self._rest_s = 0.0
 
@@ -144,12 +142,8 @@ class StandaloneWorker:
         """Whether nothing is in flight, no dead sibling is left, and a last look finds nothing due.
 
         What siblings run may make something due, so no child leaves before the last is over. What
-        was given back because a connection was refused is due again only after a moment, and what
-        was rescued after some seconds.
+        was rescued or given back may be due again only after some seconds.
         """
-        now = time.monotonic()
-        if now - self.child.database.losses.refused < 2 * UNANSWERED_WAIT.total_seconds():
-            return False
         if not self._inflight.empty or self.child.runs_aside or self._slot.others_run:
             return False
         self._slot.tidy_at = 0.0
@@ -157,7 +151,8 @@ class StandaloneWorker:
         try:
             if self.child.reap() or self.child.executor.top_up_whole(self._queues):
                 return False
-            return now - self._rescued_at > FIRST_S or not self._upcoming(FIRST_S)
+            left_s = self._inflight.back_at - time.monotonic()
+            return left_s <= 0 or not self._upcoming(left_s)
         except SQLAlchemyError:
             return False
 
@@ -215,7 +210,7 @@ class StandaloneWorker:
             soon = time.monotonic() + max(looked.next_s, SHORTEST_NAP_S)
             self._slot.tidy_at = min(self._slot.tidy_at, soon)
         if self.duties.rescue_and_sweep():
-            self._rescued_at = now
+            self._inflight.back_at = max(self._inflight.back_at, time.monotonic() + FIRST_S)
         swept, verdicts = self._sort_out()
         self._admission.hold(verdicts)
         HOOKS.tell(swept)

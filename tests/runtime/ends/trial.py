@@ -114,7 +114,7 @@ class Trial:
         with self._bench.engine.begin() as connection:
             rescue_expired(connection, lease=LEASE, max_crashes=5)
         self._bench.sql(NOW_DUE)
-        self._bench.drain(prepare=self._setting.prepares)
+        self._bench.drain(prepare=self._setting.prepares, give_back_after=60)
 
     def faults(self, log: pytest.LogCaptureFixture) -> list[Any]:
         """Run all, and then what is left; return what was not as it should be."""

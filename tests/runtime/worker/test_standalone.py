@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from datetime import timedelta
@@ -15,6 +16,7 @@ from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.pool.dispatch.notifications import notify
 from tasks_app.pool.flow_control.limits import set_limit
 from tasks_app.runtime.api.groups import create_group
+from tasks_app.runtime.inflight import held_claims
 from tests.factory import claimed_task
 from tests.runtime.bench import Bench
 from tests.runtime.notify.conftest import LISTENERS, until_quiet
@@ -63,6 +65,29 @@ def test_a_drain_runs_what_it_has_rescued(bench: Bench) -> None:
     bench.drain(lease=0.5)
 
     assert bench.states(vanished) == ["SUCCEEDED"] * 9
+
+
+def test_a_drain_waits_for_what_it_gave_back_for_a_while(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that has to run alone is turned away while another one runs on and on."""
+    monkeypatch.setattr(held_claims, "LONE_WAIT", timedelta(seconds=0.5))
+    bench.succeeding()
+    crashed = "UPDATE task_pending SET attempt = 1, crashes = 1 WHERE id = :id"
+    away = "SELECT state = 'PENDING' AND scan_at > now() FROM task_pending WHERE id = :id"
+
+
+    @bench.handler("slow")
+    async def slow(ctx: Any) -> None:
+        await asyncio.to_thread(until, lambda: bench.sql(away, id=suspect))
+
+    bench.create("slow")
+    suspect = bench.create()
+    bench.sql(crashed, id=suspect)
+
+    bench.drain(give_back_after=0.1)
+
+    assert bench.sql("SELECT count(*) FROM task_completed") == 2
 
 
 def test_tasks_run_in_order_of_priority_then_age(bench: Bench) -> None:
