@@ -44,13 +44,20 @@ def drain(
     return result
 
 
-def drain_run(run: Run, handler: str) -> dict[str, Any]:
-    """Measure the drain of what lies in a run's database."""
+def drain_run(run: Run, handler: str, flush_at: float | None = None) -> dict[str, Any]:
+    """Measure the drain of what lies in a run's database.
+
+    ``flush_at``: after this share of the tasks the broker loses all its messages.
+    """
     run.servers.settle_down(run.database)
     marks, work, sent = run.marks, run.database_work(), run.servers.messages()
     run.start()
     scanned = _first_scan(run, marks)
-    before = run.cpu_seconds()
+    before, flushed = run.cpu_seconds(), None
+    if flush_at is not None:
+        wait_for(lambda: marks.count() >= run.n * flush_at, PATIENCE_S, run.services)
+        run.servers.forget_messages()
+        flushed = now()
     wait_for(lambda: marks.count() >= run.n, PATIENCE_S, run.services)
     ended = _nothing_unfinished(run)
     workers, beat, backends = (b - a for a, b in zip(before, run.cpu_seconds(), strict=True))
@@ -73,6 +80,8 @@ def drain_run(run: Run, handler: str) -> dict[str, Any]:
         "messages": messages,
         "audit": found,
     }
+    if flushed is not None:
+        result["after_flush_s"] = (ended - flushed) / 1e9
     if scanned is None and run.system.first_claim is not None:
         scanned = run.ask(run.system.first_claim)[0][0]
     if scanned is not None:

@@ -142,4 +142,9 @@ OURS = (
         _ours(f"ours-celery-{children}", f"Celery prefork {children} and beat", celery(children))
         for children in (16, 40, 64)
     ),
+    _ours(
+        "ours-celery-queues",
+        "Celery prefork 2 for the queues a and b, and beat",
+        celery(2, "-Q", "a,b"),
+    ),
 )
