@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import report
+from benchmarks.against import against
 from benchmarks.gate import gate
 from benchmarks.run import Choice, run
 
@@ -28,6 +29,8 @@ def main() -> int:
         return gate(record=options.record, slower=options.slower)
     if options.command == "report":
         return _report(options.input or report.newest())
+    if options.against:
+        return against(options.against, _choice(options))
     return run(_choice(options), options.output)
 
 
@@ -57,6 +60,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--n", type=int, help="tasks, instead of the plan's number")
     parser.add_argument("--minutes", type=float, help="begin nothing after this many minutes")
     parser.add_argument("--quick", action="store_true", help="the main rows, with a fifth of it")
+    parser.add_argument("--against", type=Path, help="by turns with this checkout; prints ratios")
     parser.add_argument("--output", type=Path, help="default: results/<date>-<commit>.jsonl")
 
 

@@ -15,6 +15,7 @@ from benchmarks.scenarios.idle import idle
 from benchmarks.scenarios.latency import latency
 from benchmarks.scenarios.memory import memory
 from benchmarks.scenarios.standstill import standstill
+from benchmarks.scenarios.waking import flood, flush, order, two_queues
 
 Measure = Callable[..., Any]
 
@@ -47,6 +48,8 @@ class Scenario:
     quick: bool = False
     together: bool = False
     """All entries are measured in one call, at the same time."""
+    by_name: bool = False
+    """Measured only when it is named: it judges a change, and is not on the page."""
 
 
 SLOW = 3
@@ -78,6 +81,53 @@ SLOW_DRAINS = (
     Entry("dbos", 2_000, rounds=SLOW),
     Entry("river", 20_000, rounds=SLOW),
     Entry("oban", 5_000, rounds=SLOW),
+)
+WAKING = tuple(
+    Scenario(f"waking-{name}", title, measure, entries, by_name=True)
+    for name, title, measure, entries in (
+        (
+            "drain",
+            "Drain of tasks that do nothing, by 2 to 64 children",
+            drain,
+            tuple(Entry(f"ours-celery{more}", 50_000) for more in ("", "-16", "-40", "-64")),
+        ),
+        (
+            "order",
+            "Places by which tasks of 200 ms leave the order of their due times",
+            order,
+            (Entry("ours-celery", 120), Entry("ours-celery-16", 800)),
+        ),
+        (
+            "queues",
+            "100 new tasks of one queue beside 1,500 old ones of another",
+            two_queues,
+            (Entry("ours-celery-queues", 1_500),),
+        ),
+        (
+            "flood",
+            "50 tasks without a hint in a flood of hints",
+            flood,
+            (Entry("ours-celery", 3_000),),
+        ),
+        (
+            "flush",
+            "Drain whose broker loses all messages when a third is done",
+            flush,
+            (
+                Entry("ours-celery", 50_000),
+                Entry("ours-celery", 12_000, INSERT, label="ours-celery-insert"),
+            ),
+        ),
+        (
+            "delayed",
+            "1,000 tasks due at random instants over 12 s",
+            delayed,
+            (
+                Entry("ours-celery", 1_000),
+                Entry("ours-celery", 1_000, {"on_rabbitmq": True}, label="ours-celery-rabbitmq"),
+            ),
+        ),
+    )
 )
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
@@ -254,4 +304,5 @@ SCENARIOS: tuple[Scenario, ...] = (
         memory,
         (Entry("ours-celery", MILLION, rounds=1),),
     ),
+    *WAKING,
 )

@@ -19,6 +19,7 @@ class Service:
     """One command and whatever it starts."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        self.command = command
         self._log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(

@@ -47,8 +47,8 @@ class Choice:
         return [
             (scenario, tuple(e for e in scenario.entries if self._has(e)))
             for scenario in SCENARIOS
-            if (not self.quick or scenario.quick or self.scenarios)
-            and (not self.scenarios or scenario.name in self.scenarios)
+            if scenario.name in self.scenarios
+            or (not self.scenarios and not scenario.by_name and (scenario.quick or not self.quick))
         ]
 
     def tasks(self, entry: Entry) -> int:

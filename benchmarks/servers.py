@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 
+from benchmarks.environments import MissingError
 from tasks_app.embedded import Stack
 
 SETTINGS = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
 """All else is the default; ``embedded`` itself sets max_connections to 200 and fsync to on."""
+RABBITMQ = os.environ.get("TASKS_APP_TEST_RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:5672//")
 
 Row = tuple[Any, ...]
 
@@ -73,6 +79,17 @@ class Servers:
         with redis.Redis.from_url(self.broker_url) as client:
             client.flushall()
 
+    def messages(self) -> int:
+        """Count the messages that were ever put into the broker's queues, one by each command.
+
+        It forgets none of them when it is emptied.
+        """
+        import redis
+
+        with redis.Redis.from_url(self.broker_url) as client:
+            pushed: dict[str, Any] = client.info("commandstats").get("cmdstat_lpush", {})
+            return int(pushed.get("calls", 0))
+
     def backends(self, database: str) -> list[int]:
         """Return the process ids of a database's backends."""
         rows = self.ask(f"SELECT pid FROM pg_stat_activity WHERE datname = '{database}'")
@@ -90,3 +107,28 @@ def servers(folder: Path) -> Iterator[Servers]:
         for (name,) in ours.ask("SELECT datname FROM pg_database WHERE datname LIKE 'bench_%'"):
             ours.drop(name)
         yield ours
+
+
+@contextmanager
+def rabbitmq() -> Iterator[str]:
+    """Yield the URL of a new virtual host of this machine's RabbitMQ, and remove it.
+
+    Raises:
+        MissingError: none can be made here.
+    """
+    name, parts = f"tasks_app-bench-{os.getpid()}", urlsplit(RABBITMQ)
+    if shutil.which("rabbitmqctl") is None:
+        raise MissingError("NOT MEASURED: there is no rabbitmqctl here.")
+    try:
+        _control("add_vhost", name)
+        _control("set_permissions", "-p", name, parts.username or "guest", ".*", ".*", ".*")
+    except subprocess.SubprocessError as error:
+        raise MissingError("NOT MEASURED: rabbitmqctl cannot make a virtual host.") from error
+    try:
+        yield parts._replace(path=f"/{name}").geturl()
+    finally:
+        _control("delete_vhost", name)
+
+
+def _control(*arguments: str) -> None:
+    subprocess.run(["rabbitmqctl", "-q", *arguments], check=True, capture_output=True, timeout=60)

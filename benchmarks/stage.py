@@ -66,12 +66,14 @@ class Run:
         relation = self.system.unfinished
         return 0 if relation is None else int(self.ask(f"SELECT count(*) FROM {relation}")[0][0])
 
-    def cpu_seconds(self) -> tuple[float, float]:
-        """Return what the system's processes and what its backends have used."""
-        members = [member for service in self.services for member in service.tree()]
+    def cpu_seconds(self) -> tuple[float, float, float]:
+        """Return what the system's workers, its beat and its backends have used."""
+        used = [0.0, 0.0]
+        for service in self.services:
+            used["beat" in service.command] += cpu_seconds(service.tree())
         backends = self.servers.backends(self.database)
         servers = [psutil.Process(pid) for pid in backends if psutil.pid_exists(pid)]
-        return cpu_seconds(members), cpu_seconds(servers)
+        return used[0], used[1], cpu_seconds(servers)
 
     def database_work(self) -> tuple[int, int]:
         """Return the transactions and bytes of log so far; exact once the backends have ended.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from benchmarks.audit import AuditError, audit
 from benchmarks.processes import wait_for
 from benchmarks.scenarios.latency import PATIENCE_S, WARM_WORKERS, percentiles
+from benchmarks.servers import rabbitmq
 from benchmarks.stage import Stage
 from benchmarks.systems.system import System
 
@@ -15,10 +17,12 @@ LEAD_S = 15.0
 """All are created before the first is due."""
 
 
-def delayed(stage: Stage, system: System, n: int) -> dict[str, Any]:
+def delayed(stage: Stage, system: System, n: int, *, on_rabbitmq: bool = False) -> dict[str, Any]:
     """Measure n tasks, 83 per second."""
     span_s, everything = n / PER_SECOND, n + WARM_WORKERS
-    with stage.run(system, everything) as run:
+    broker = rabbitmq() if on_rabbitmq else nullcontext(stage.servers.broker_url)
+    with broker as broker_url, stage.run(system, everything) as run:
+        run.variables["TASKS_APP_BROKER_URL"] = broker_url
         run.servers.settle_down(run.database)
         marks = run.marks
         run.start()

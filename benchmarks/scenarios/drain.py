@@ -44,16 +44,24 @@ def drain(
     return result
 
 
-def drain_run(run: Run, handler: str) -> dict[str, Any]:
-    """Measure the drain of what lies in a run's database."""
+def drain_run(run: Run, handler: str, flush_at: float | None = None) -> dict[str, Any]:
+    """Measure the drain of what lies in a run's database.
+
+    ``flush_at``: after this share of the tasks the broker loses all its messages.
+    """
     run.servers.settle_down(run.database)
-    marks, work = run.marks, run.database_work()
+    marks, work, sent = run.marks, run.database_work(), run.servers.messages()
     run.start()
     scanned = _first_scan(run, marks)
-    before = run.cpu_seconds()
+    before, flushed = run.cpu_seconds(), None
+    if flush_at is not None:
+        wait_for(lambda: marks.count() >= run.n * flush_at, PATIENCE_S, run.services)
+        run.servers.forget_messages()
+        flushed = now()
     wait_for(lambda: marks.count() >= run.n, PATIENCE_S, run.services)
     ended = _nothing_unfinished(run)
-    services, backends = (b - a for a, b in zip(before, run.cpu_seconds(), strict=True))
+    workers, beat, backends = (b - a for a, b in zip(before, run.cpu_seconds(), strict=True))
+    messages = run.servers.messages() - sent
     run.end()
     transactions, wal = (b - a for a, b in zip(work, run.database_work(), strict=True))
     everything = list(run.marks.all())
@@ -63,12 +71,17 @@ def drain_run(run: Run, handler: str) -> dict[str, Any]:
     result = {
         "seconds": (ended - started) / 1e9,
         "rate": run.n / (ended - started) * 1e9,
-        "cpu_us_per_task": (services + backends) / run.n * 1e6,
+        "cpu_us_per_task": (workers + beat + backends) / run.n * 1e6,
+        "workers_us_per_task": workers / run.n * 1e6,
+        "beat_us_per_task": beat / run.n * 1e6,
         "backends_us_per_task": backends / run.n * 1e6,
         "transactions_per_task": transactions / run.n,
         "wal_bytes_per_task": wal / run.n,
+        "messages": messages,
         "audit": found,
     }
+    if flushed is not None:
+        result["after_flush_s"] = (ended - flushed) / 1e9
     if scanned is None and run.system.first_claim is not None:
         scanned = run.ask(run.system.first_claim)[0][0]
     if scanned is not None:

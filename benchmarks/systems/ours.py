@@ -8,10 +8,16 @@ from benchmarks.environments import Ours
 from benchmarks.systems.system import System
 
 ENVIRONMENT = Ours()
-CELERY = (
-    ENVIRONMENT.program("celery", "-A", "tasks_app", "worker", "-c", "2"),
-    ENVIRONMENT.program("celery", "-A", "tasks_app", "beat", "--pidfile="),
-)
+
+
+def celery(children: int, *more: str) -> tuple[list[str], ...]:
+    """Return the commands of a worker with this many children, and of beat."""
+    program = ENVIRONMENT.program("celery", "-A", "tasks_app")
+    worker = [*program, "worker", "-c", str(children), *more]
+    return worker, [*program, "beat", "--pidfile="]
+
+
+CELERY = celery(2)
 WORK = (ENVIRONMENT.program("tasks-app", "work", "-c", "1"),) * 2
 _SEQUENCE = "SELECT setval(pg_get_serial_sequence('task_pending', 'id'), {rows})"
 FILLS = {
@@ -131,5 +137,14 @@ OURS = (
         "ours-celery-no-index",
         "Celery prefork 2 and beat, no delay index",
         variables={"TASKS_APP_DELAY_INDEX": "off"},
+    ),
+    *(
+        _ours(f"ours-celery-{children}", f"Celery prefork {children} and beat", celery(children))
+        for children in (16, 40, 64)
+    ),
+    _ours(
+        "ours-celery-queues",
+        "Celery prefork 2 for the queues a and b, and beat",
+        celery(2, "-Q", "a,b"),
     ),
 )

@@ -11,6 +11,7 @@ from benchmarks.figures import Figures
 from benchmarks.goals import GOALS
 from benchmarks.plan import SCENARIOS
 from benchmarks.report import TEMPLATE, goal_rows, page
+from benchmarks.run import Choice
 from benchmarks.systems import SYSTEMS
 from benchmarks.verdicts import Goal, judge
 
@@ -107,3 +108,11 @@ def test_every_goal_and_entry_names_what_is_measured() -> None:
         {(goal.scenario, t) for t in goal.theirs} & measured for goal in GOALS if goal.theirs
     )
     assert named <= set(SYSTEMS)
+
+
+def test_what_judges_a_change_is_measured_only_when_it_is_named() -> None:
+    names = {"waking-drain", "waking-flush"}
+
+    assert not any(scenario.by_name for scenario, _ in Choice().plan())
+    assert not any(scenario.by_name for scenario, _ in Choice(quick=True).plan())
+    assert {s.name for s, _ in Choice(scenarios=frozenset(names)).plan()} == names

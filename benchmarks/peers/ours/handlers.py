@@ -77,12 +77,19 @@ async def insert_async(ctx: TaskContext[AsyncSession], payload: Payload) -> None
     mark(payload["i"], started)
 
 
-@handler("sleep")
-def sleep(_ctx: TaskContext, payload: Payload) -> None:
-    """Block for a tenth of a second, as a request to somebody else would."""
-    started = now()
-    time.sleep(0.1)
-    mark(payload["i"], started)
+def _sleep(name: str, seconds: float) -> None:
+    """Make a handler that blocks, as a request to somebody else would."""
+
+    @handler(name)
+    def sleep(_ctx: TaskContext, payload: Payload) -> None:
+        started = now()
+        time.sleep(seconds)
+        mark(payload["i"], started)
+
+
+_sleep("sleep", 0.1)
+_sleep("sleep_20", 0.02)
+_sleep("sleep_200", 0.2)
 
 
 @handler("sleep_async")

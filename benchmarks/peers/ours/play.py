@@ -224,6 +224,20 @@ def latency(n: int, gap_s: float, warm: list[int]) -> Instants:
     return begun, committed
 
 
+def flood(n: int, size: int, gap_s: float) -> list[int]:
+    """Create tasks of 20 ms on a Session, ``size`` a transaction; return when each of these began.
+
+    Hints start them.
+    """
+    engine, begun = create_engine(URL), []
+    for group in spread(-(-n // size), gap_s):
+        some = range(group * size, min(n, (group + 1) * size))
+        begun.append(now())
+        with Session(engine) as session, session.begin():
+            create_tasks(session, [NewTask("sleep_20", {"i": i}) for i in some])
+    return begun
+
+
 def delayed(n: int, lead_s: float, span_s: float) -> list[int]:
     """Create tasks due at random instants of a span; return these, in the monotonic clock."""
     engine = create_engine(URL)
@@ -249,4 +263,4 @@ def _timed(work: Callable[[], object]) -> float:
 if __name__ == "__main__":
     many = (enqueue, stand_still, bulk, bulk_on_psycopg)
     one_by_one = (single, single_in_transactions, single_on_a_session, against_bare)
-    answer(install, *many, *one_by_one, delayed, latency)
+    answer(install, *many, *one_by_one, delayed, flood, latency)
