@@ -278,8 +278,8 @@ SCENARIOS: tuple[Scenario, ...] = (
         "5,000 tasks due at random instants over a minute",
         delayed,
         (
-            Entry("ours-celery-index", 5_000),
-            Entry("ours-celery-no-index", 1_000),
+            Entry("ours-celery", 5_000),
+            Entry("ours-celery-no-hints", 1_000),
         ),
     ),
     Scenario(

@@ -129,14 +129,9 @@ OURS = (
         missing=setting("async_concurrency"),
     ),
     _ours(
-        "ours-celery-index",
-        "Celery prefork 2 and beat, delay index",
-        missing=setting("delay_index"),
-    ),
-    _ours(
-        "ours-celery-no-index",
-        "Celery prefork 2 and beat, no delay index",
-        variables={"TASKS_APP_DELAY_INDEX": "off"},
+        "ours-celery-no-hints",
+        "Celery prefork 2 and beat, no hints",
+        variables={"TASKS_APP_HINTS": "off"},
     ),
     *(
         _ours(f"ours-celery-{children}", f"Celery prefork {children} and beat", celery(children))

@@ -7,7 +7,6 @@ from typing import Protocol
 
 from tasks_app.domain.errors import PublishError
 from tasks_app.pool.dispatch.ledger import Dispatch
-from tasks_app.pool.dispatch.upcoming import Upcoming
 
 
 class Publisher(Protocol):
@@ -28,13 +27,6 @@ class Publisher(Protocol):
         Raises:
             PublishError: it does not.
         """
-
-
-class DelayHinter(Protocol):
-    """Hints at tasks when they become due. May forget them: the next pass enters them again."""
-
-    def enter(self, tasks: Sequence[Upcoming]) -> bool:
-        """Enter tasks; False: nobody will hint at them. May raise anything."""
 
 
 class HintPublisher(Protocol):

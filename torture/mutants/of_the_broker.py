@@ -100,14 +100,6 @@ BROKER = (
         f"{POOLS}TestOneMessage::test_ours_is_taken_and_so_is_one_of_the_version_before",
     ),
     mutant(
-        "one delay index for all pools",
-        "The keys of the delay index carry the pool's name.",
-        "tasks_app/broker/publish/delay_index.py",
-        'f"delay.{pool}" if pool else "delay"',
-        '"delay"',
-        f"{POOLS}test_each_pool_has_a_delay_index_of_its_own",
-    ),
-    mutant(
         "hints at a pool under another's name",
         "A producer of two pools hints at the one whose name it says.",
         "tasks_app/runtime/hints/hints.py",

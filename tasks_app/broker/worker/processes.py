@@ -11,7 +11,6 @@ from uuid import UUID
 from tasks_app.broker.events.pipe import EventPipe
 from tasks_app.broker.events.writer import EventWriter
 from tasks_app.broker.guard.other_pools import learn_own_name
-from tasks_app.broker.publish.delay_index import delay_index
 from tasks_app.broker.publish.publisher import CeleryPublisher
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.pool.dispatch.leader_lease import Rank
@@ -137,6 +136,5 @@ def _new_child(threads: int) -> Child:
 def _new_leader(
     app: Celery, settings: Settings, database: Database, holder: str, **options: Any
 ) -> Leader:
-    index = delay_index(app, settings)
     publisher = traced_publisher(CeleryPublisher(app))
-    return Leader(settings, database, publisher, holder, index=index, **options)
+    return Leader(settings, database, publisher, holder, **options)

@@ -20,7 +20,6 @@ from tasks_app.broker.events.reporter import Reporter
 from tasks_app.broker.guard.foreign_tasks import guard_queues, own_queues, serves_only
 from tasks_app.broker.guard.redis_channel import drop_what_is_no_message
 from tasks_app.broker.internals import check_guard, said_at_start
-from tasks_app.broker.worker.delay_pump import Pump
 from tasks_app.broker.worker.processes import NODE_VARIABLE, QUEUES_VARIABLE, ProcessState
 from tasks_app.broker.worker.prompt_pool import Prompt
 from tasks_app.broker.worker.shutdown import begin_to_drain, slot_path
@@ -91,7 +90,7 @@ class Watch(bootsteps.StartStopStep):
 
 def connect_worker(app: Celery, settings: Settings, process: ProcessState) -> None:
     """Add our steps to the app's worker, and connect to the signals of its life."""
-    app.steps["worker"].update({Prompt, Watch, Reporter, Listening, Pump})
+    app.steps["worker"].update({Prompt, Watch, Reporter, Listening})
     _connect_parent(app, settings, process)
     _connect_children(app, settings, process)
 

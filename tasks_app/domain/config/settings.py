@@ -46,9 +46,6 @@ class Settings(EncryptionSettings, LargeValueSettings, AlertSettings):
     hints: bool = True
     """Producers tell what they committed, so that tasks start at once: the broker or, where no URL
     names one, by NOTIFY those who listen: `tasks-app work` and beat."""
-    delay_index: bool = True
-    """Redis hints at delayed tasks when they become due: they start a few milliseconds late, not
-    tens."""
     imports: str = ""
     """Modules that declare handlers, separated by commas."""
     middleware: str = ""

@@ -1,59 +1,65 @@
-"""Delay look-ahead: what becomes due soon goes to the delay index, or wakes the scan up."""
+"""Delay look-ahead: the leader's own hints announce what becomes due before the next passes.
+
+It remembers in its memory what it announced, and only to save work: hints may be lost, and the scan
+finds each task half a second after its instant.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.pool.dispatch.upcoming import Upcoming, upcoming
-from tasks_app.runtime.publisher import DelayHinter
+from tasks_app.runtime.hints.hints import HINTS
 
-log = quiet_logger(__name__)
-
-AHEAD = timedelta(seconds=10)
-"""Longer than it takes until another leader scans, so that no task is late meanwhile. What is due
-later is entered later: the index stays small and up to date."""
+AHEAD = timedelta(seconds=0.5)
+"""Beyond the scan's interval: a pass that is late leaves no gap."""
 MOST = 1_000
-"""Entries per pass, the nearest first: 2 ms of Redis. The rest is entered by later passes."""
-STAND_BACK_S = 5.0
-"""After an index that did not answer: the scan goes on without it."""
+"""Hints per pass, the nearest first; the scan finds the rest."""
+LEFT_S = 0.5
+"""How long after its instant the scan leaves a task to its hint."""
+SAME_S = 0.05
+"""Two estimates of one instant differ by less: each is late by its own way from the database."""
 
 
 class DelayLookahead:
-    """One dispatcher's; ``most`` entries are made in a pass."""
+    """One dispatcher's; ``most`` tasks are announced in a pass."""
 
-    def __init__(self, settings: Settings, index: DelayHinter | None) -> None:
-        self._index = index
-        self._interval = settings.scan_interval
-        self.not_before = 0.0
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._span = settings.scan_interval + AHEAD
+        self._clock = clock
+        self._announced: dict[int, float] = {}
+        """The instants of tasks, by ``clock``."""
         self.most = MOST
 
     def look(
         self, connection: Connection, queues: Sequence[str], *, now: datetime | None = None
-    ) -> list[Upcoming]:
-        """Return what comes, nearest first; without an index only what comes next."""
-        if self._usable:
-            return upcoming(connection, queues, max(AHEAD, self._interval), self.most, now=now)
-        return upcoming(connection, queues, self._interval, now=now)
+    ) -> float | None:
+        """Announce what comes; return in how many seconds to scan for what is not, or None.
 
-    def next_due_s(self, near: Sequence[Upcoming]) -> float | None:
-        """Enter what comes; return in how many seconds to scan for it all the same, or None."""
-        if not near:
-            return None
-        if self._usable and self._index is not None:
-            try:
-                if self._index.enter(near):
-                    return None
-            except Exception as error:
-                self.not_before = time.monotonic() + STAND_BACK_S
-                log.info("the delay index did not answer: %s", type(error).__name__)
-        return near[0].due_in_s
+        Nothing is announced of a queue that gets no hints just now.
+        """
+        near = upcoming(connection, queues, self._span, self.most, now=now)
+        read_at = self._clock()  # after the database's answer: no hint is early
+        ends = read_at - LEFT_S
+        self._announced = {i: due_at for i, due_at in self._announced.items() if due_at > ends}
+        hinted = {queue for queue in {task.queue for task in near} if HINTS.takes(queue)}
+        for task in near:
+            if task.queue in hinted:
+                self._announce(task, read_at)
+        return next((task.due_in_s for task in near if task.queue not in hinted), None)
 
-    @property
-    def _usable(self) -> bool:
-        return self._index is not None and time.monotonic() >= self.not_before
+    def _announce(self, task: Upcoming, read_at: float) -> None:
+        due_at = read_at + task.due_in_s
+        known = self._announced.get(task.id)
+        if known is None or abs(known - due_at) > SAME_S:
+            self._announced[task.id] = due_at
+            HINTS.offer(task.queue, [task.id], task.due_in_s)
+
+    def leaves(self, task_id: int) -> bool:
+        """Whether a due task is left to its hint for a moment."""
+        return self._announced.get(task_id, 0.0) > self._clock() - LEFT_S

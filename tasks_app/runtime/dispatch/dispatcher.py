@@ -24,7 +24,7 @@ from tasks_app.runtime.dispatch.queue_room import QueueRoom, QueueRooms
 from tasks_app.runtime.flow_control.admission import AdmissionControl, AdmissionVerdict
 from tasks_app.runtime.flow_control.fair_queues import Fairness
 from tasks_app.runtime.hooks import HOOKS, Notice
-from tasks_app.runtime.publisher import DelayHinter, Publisher
+from tasks_app.runtime.publisher import Publisher
 from tasks_app.runtime.scan.position import QueuePositions, ScanPosition
 from tasks_app.runtime.scan.result import ScanResult
 from tasks_app.runtime.scan.throttle import LONGEST_REST_S, Pace
@@ -55,7 +55,6 @@ class Dispatcher:
         settings: Settings,
         database: Database,
         publisher: Publisher,
-        index: DelayHinter | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -63,7 +62,7 @@ class Dispatcher:
         self._database = database
         self._publisher = publisher
         self._clock = clock
-        self.lookahead = DelayLookahead(settings, index)
+        self.lookahead = DelayLookahead(settings, clock)
         self._probe_first = False
         self._still = 0
         self._run_times = KnownRunTimes()
@@ -104,7 +103,7 @@ class Dispatcher:
             if not fill_up:
                 self._front.was_read(began, within, left=len(entered.crowded))
             hinted = [queue for queue, room in rooms.items() if not room.fair]
-            near = [] if fill_up else self.lookahead.look(connection, hinted, now=now)
+            next_due_s = None if fill_up else self.lookahead.look(connection, hinted, now=now)
         HOOKS.tell(entered.swept)
         self._admission.hold(entered.verdicts, now=now)
         out = self._publish(entered.fresh, late)
@@ -117,7 +116,7 @@ class Dispatcher:
             published=published,
             republished=len(late),
             more=bool(entered.crowded),
-            next_due_s=self.lookahead.next_due_s(near),
+            next_due_s=next_due_s,
             half_s=min(halves, default=None),
             still=still,
         )
@@ -157,7 +156,7 @@ class Dispatcher:
         plain = due(connection, wanted, after=places, within=within, now=now) if wanted else []
         for found in chain(plain, self._shared(connection, rooms, free, now)):
             queue, room = found.queue, rooms[found.queue]
-            visible = room.visible(found)
+            visible = [row for row in room.visible(found) if not self.lookahead.leaves(row[0])]
             ready, told = tidy(connection, visible, found, room.names, self._settings, now=now)
             swept += told
             if found.gated:

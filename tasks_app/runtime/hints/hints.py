@@ -140,6 +140,11 @@ class Hints:
             at = time.monotonic() + wait_s if wait_s else 0.0
             sender.offer(Hint(queue, int(task_id), at) for task_id in ids)
 
+    def takes(self, queue: str) -> bool:
+        """Whether a hint for the queue would be sent, and not dropped, just now."""
+        sender = self._current()
+        return sender is not None and sender.takes(queue)
+
     def flush(self, patience_s: float | None = None) -> None:
         """Wait until the hints so far are sent or dropped; None: as long as at an exit."""
         if self._sender is not None:

@@ -55,8 +55,11 @@ class HintSender:
 
     def reliable(self, queue: str) -> bool:
         """Whether a hint for the queue will most likely go out: the last one did."""
-        works = self._channel.works and not self._channel.silent(queue)
-        return works and len(self._waiting) < MOST_WAITING
+        return self._channel.works and self.takes(queue)
+
+    def takes(self, queue: str) -> bool:
+        """Whether a hint for the queue would not be dropped at once."""
+        return not self._channel.silent(queue) and len(self._waiting) < MOST_WAITING
 
     def offer(self, hints: Iterable[Hint]) -> None:
         """Take hints to be sent, or drop them; returns at once."""

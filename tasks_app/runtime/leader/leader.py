@@ -20,7 +20,7 @@ from tasks_app.runtime.dispatch.dispatcher import Dispatcher
 from tasks_app.runtime.health_files import DB, Liveness
 from tasks_app.runtime.leader.duties import Duties
 from tasks_app.runtime.leader.leadership import TTL, Leadership
-from tasks_app.runtime.publisher import DelayHinter, Publisher
+from tasks_app.runtime.publisher import Publisher
 from tasks_app.runtime.scan.result import ScanResult
 
 log = quiet_logger(__name__)
@@ -29,7 +29,7 @@ log = quiet_logger(__name__)
 class Leader:
     """One candidate for the lease of the scan, and what it does when it leads."""
 
-    def __init__(  # noqa: PLR0913  it works with all of them
+    def __init__(
         self,
         settings: Settings,
         database: Database,
@@ -39,13 +39,12 @@ class Leader:
         rank: Rank = Rank.STANDBY,
         token: UUID | None = None,
         ttl: timedelta = TTL,
-        index: DelayHinter | None = None,
     ) -> None:
         self.database = database
         self.lead = Leadership(database, SCAN, holder, rank=rank, token=token, ttl=ttl)
         self._settings = settings
         LOG.level = Logged(settings.transitions)
-        self._dispatcher = Dispatcher(settings, database, publisher, index)
+        self._dispatcher = Dispatcher(settings, database, publisher)
         self.duties = Duties(settings, database, holder)
         self._last = ScanResult()
         self._whole_at = 0.0
@@ -153,7 +152,7 @@ class Leader:
         if seen is None:
             return False
         fired = seen.next_fire_s is not None and seen.next_fire_s <= 0
-        return not fired and seen.is_quiet(max(AHEAD, self._settings.scan_interval))
+        return not fired and seen.is_quiet(self._settings.scan_interval + AHEAD)
 
     def maintain(self) -> None:
         """Maintain, if it is time."""

@@ -9,19 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from celery import Celery
 from redis import Redis
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
 from tasks_app import create_task
-from tasks_app.broker.config.configuration import configuration
 from tasks_app.broker.guard import other_pools
 from tasks_app.broker.guard.other_pools import POOL_VARIABLE, Strangers
-from tasks_app.broker.publish.delay_index import RedisDelayIndex
 from tasks_app.broker.publish.hints import CeleryHints
 from tasks_app.domain.config.settings import Settings
-from tasks_app.pool.dispatch.upcoming import Upcoming
 from tasks_app.pool.pool_name import pool_name
 from tasks_app.pool.schema import migrate
 from tasks_app.runtime.hints.hints import HINTS
@@ -74,32 +70,6 @@ class TestOneMessage:
         assert [r.getMessage()[:40] for r in caplog.records] == [
             "refused 1 messages of another pool (1 in"
         ]
-
-
-def test_each_pool_has_a_delay_index_of_its_own(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app = Celery("pumps", set_as_current=False)
-    app.conf.update(configuration(Settings(broker_url=house.broker.url_of(14))))
-    indexes = []
-    for name in ("one", "two"):
-        monkeypatch.setenv(POOL_VARIABLE, name)
-        indexes.append(RedisDelayIndex(app))
-    one, two = indexes
-    one.enter([Upcoming(1, "mail", 0.0)])
-
-    moved = [two.move(), one.move()]
-
-    assert [(each.pumps, each.tasks) for each in moved] == [(True, 0), (True, 1)]
-    with Redis.from_url(house.broker.url_of(14)) as redis:
-        assert b'"pool": "one"' in redis.lpop("tasks_app:mail")
-        assert {key for key in redis.keys("*delay*") if b"pump" in key} == {
-            b"tasks_app:delay.one.pump",
-            b"tasks_app:delay.two.pump",
-        }
-        redis.flushdb()
-    for index in indexes:
-        index.broker.drop()
 
 
 def test_a_producer_asks_once_and_hints_at_one_pool_only(

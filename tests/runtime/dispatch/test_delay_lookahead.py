@@ -1,99 +1,135 @@
-"""The outlook: what is entered in the delay index, and when the scan wakes up all the same."""
+"""Delay look-ahead: what the leader's hints announce, and what is left to the scan."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tasks_app.pool.dispatch.upcoming import Upcoming
-from tasks_app.runtime.dispatch.dispatcher import Dispatcher
+from tasks_app.pool.dispatch.upcoming import upcoming
 from tests.runtime.bench import Bench
 from tests.runtime.dispatch.scene import Scene
+from tests.runtime.hints.ear import Ear, ear, told
 from tests.runtime.memory import Memory
+from tests.waiting import until
 
+__all__ = ["ear"]
 NOW = datetime.now(UTC)
+REAL_S = 0.1
+"""Hints come out by the real clock; so soon after the start of a pass a task is due in tests."""
 
 
-class Index:
-    """An index that remembers what it was told."""
-
+class Clock:
     def __init__(self) -> None:
-        self.entered: list[Upcoming] = []
-        self.error: Exception | None = None
-        self.pumped = True
-        self.asked = 0
+        self.ahead_s = 0.0
 
-    def enter(self, tasks: Sequence[Upcoming]) -> bool:
-        self.asked += 1
-        if self.error is not None:
-            raise self.error
-        self.entered = list(tasks)
-        return self.pumped
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead_s
 
 
 @pytest.fixture
-def index() -> Index:
-    return Index()
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
-def scene(bench: Bench, index: Index) -> Scene:
-    scene = Scene(bench, Memory(), scan_interval=1)
-    scene.dispatcher = Dispatcher(scene.settings, scene.database, scene.memory, index)
+def scene(bench: Bench, clock: Clock) -> Scene:
+    scene = Scene(bench, Memory(), clock, scan_interval=1)
     scene.worker(now=NOW)
     return scene
 
 
-def made(scene: Scene, due_in_s: float, queue: str = "default") -> int:
-    return scene.bench.create(run_at=NOW + timedelta(seconds=due_in_s), queue=queue)
+def made(scene: Scene, due_in_s: float, **options: str) -> int:
+    return scene.bench.create(run_at=NOW + timedelta(seconds=due_in_s), **options)
 
 
-def test_what_is_near_is_entered_each_time_and_nobody_wakes_up_for_it(
-    scene: Scene, index: Index
+def test_what_is_due_before_the_pass_after_the_next_is_announced_once(
+    scene: Scene, ear: Ear
 ) -> None:
-    near = [made(scene, 0.4), made(scene, 5.0), made(scene, 9.9)]
-    made(scene, 10.1)
-    made(scene, 0.0)
-    made(scene, 1.0, queue="nobodys")
+    near = [made(scene, REAL_S), made(scene, REAL_S + 0.01)]
+    made(scene, 1.6)
+    made(scene, REAL_S, queue="nobodys")
 
     again = [scene.dispatcher.run_once(now=NOW).again_in(1.0) for _ in range(2)]
 
-    assert [task.id for task in index.entered] == near
-    assert [task.due_in_s for task in index.entered] == pytest.approx([0.4, 5.0, 9.9])
-    assert (index.asked, again) == (2, [1.0, 1.0])
+    until(lambda: len(told(ear)) == 2)
+    assert ear.ids == near
+    assert again == [1.0, 1.0]
 
 
-def test_the_nearest_come_first_when_there_are_many(scene: Scene, index: Index) -> None:
-    scene.dispatcher.lookahead.most = 2
-    ids = [made(scene, due_in_s) for due_in_s in (3.0, 1.0, 2.0)]
+def test_no_hint_is_early(scene: Scene, ear: Ear) -> None:
+    began = time.monotonic()
+    made(scene, REAL_S)
 
     scene.dispatcher.run_once(now=NOW)
 
-    assert [task.id for task in index.entered] == [ids[1], ids[2]]
+    until(lambda: told(ear))
+    assert ear.instants[0] >= began + REAL_S
 
 
-def test_the_scan_wakes_up_for_what_nobody_pumps(scene: Scene, index: Index) -> None:
-    index.pumped = False
+def test_a_task_that_was_put_off_is_announced_anew(scene: Scene, ear: Ear) -> None:
+    task_id = made(scene, REAL_S)
+    scene.dispatcher.run_once(now=NOW)
+    scene.bench.sql(
+        "UPDATE task_pending SET due_at = due_at + interval '0.1 s',"
+        " scan_at = scan_at + interval '0.1 s'"
+    )
+
+    scene.dispatcher.run_once(now=NOW)
+
+    until(lambda: len(told(ear)) == 2)
+    assert ear.ids == [task_id] * 2
+
+
+def test_the_nearest_are_announced_when_there_are_many(scene: Scene, ear: Ear) -> None:
+    scene.dispatcher.lookahead.most = 2
+    ids = [made(scene, REAL_S + later_s) for later_s in (0.02, 0.0, 0.01)]
+
+    scene.dispatcher.run_once(now=NOW)
+
+    until(lambda: len(told(ear)) == 2)
+    assert ear.ids == [ids[1], ids[2]]
+
+
+def test_the_scan_leaves_what_was_announced_to_its_hint_for_half_a_second(
+    scene: Scene, ear: Ear, clock: Clock
+) -> None:
+    made(scene, REAL_S)
+    scene.dispatcher.run_once(now=NOW)
+    later = NOW + timedelta(seconds=0.2)
+
+    assert scene.dispatcher.run_once(now=later).published == 0
+    clock.ahead_s = 0.7
+    assert scene.dispatcher.run_once(now=later).published == 1
+
+
+def test_the_scan_wakes_up_for_a_queue_that_gets_no_hints(scene: Scene, ear: Ear) -> None:
+    ear.depths = {"default": 1_000}
+    made(scene, REAL_S)
+    scene.dispatcher.run_once(now=NOW)
+    until(lambda: ear.looks == 1)
+    made(scene, 0.4)
+
+    assert scene.dispatcher.run_once(now=NOW).again_in(1.0) == pytest.approx(0.1)
+
+
+def test_where_hints_are_off_the_scan_wakes_up_for_all(
+    scene: Scene, ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKS_APP_HINTS", "off")
     made(scene, 0.4)
 
     assert scene.dispatcher.run_once(now=NOW).again_in(1.0) == pytest.approx(0.4)
+    assert told(ear) == []
 
 
-def test_an_index_that_fails_is_left_alone_for_a_while_and_the_scan_goes_on(
-    scene: Scene, index: Index, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    index.error = ConnectionError()
-    due, _ = made(scene, 0.0), made(scene, 0.4)
+def test_a_paused_queue_is_not_announced(scene: Scene, ear: Ear) -> None:
+    made(scene, REAL_S)
+    scene.bench.sql("INSERT INTO task_queue_pause VALUES ('default')")
 
-    again = [scene.dispatcher.run_once(now=NOW).again_in(1.0) for _ in range(3)]
-
-    assert again == pytest.approx([0.4] * 3)
-    assert index.asked == 1
-    assert scene.memory.ids() == [due]
-
-    index.error = None
-    scene.dispatcher.lookahead.not_before = 0.0
     scene.dispatcher.run_once(now=NOW)
-    assert index.asked == 2
+
+    with scene.bench.engine.connect() as connection:
+        assert upcoming(connection, ["default"], timedelta(seconds=1), now=NOW) == []
+    assert told(ear) == []
