@@ -10,6 +10,8 @@ RETURNER = "tasks_app/runtime/worker/claim_returner.py"
 SHELL = "tasks_app/runtime/execution/run_shell.py"
 REAPER = "tasks_app/runtime/worker/reaper.py"
 SCAN = "tests/runtime/dispatch/test_dispatcher.py::"
+LOOKAHEAD = "tasks_app/runtime/dispatch/delay_lookahead.py"
+DELAYED = "tests/runtime/dispatch/test_delay_lookahead.py::"
 ASYNC = "tests/runtime/execution/test_async_pool.py::TestCancellations::"
 
 RUNTIME = (
@@ -254,9 +256,25 @@ RUNTIME = (
         "rows wait for hints that do not come",
         "A row is left to its hint only while hints work.",
         "tasks_app/runtime/hints/sender.py",
-        "return works and len(self._waiting) < MOST_WAITING",
+        "return self._channel.works and self.takes(queue)",
         "return True",
         "tests/runtime/hints/test_hints.py::TestTheScanMeanwhile::test_it_does_not_when_hints_fail",
+    ),
+    mutant(
+        "delayed tasks are announced by each pass",
+        "The leader remembers what it announced.",
+        LOOKAHEAD,
+        "if known is None or abs(known - due_at) > SAME_S:",
+        "if True:",
+        f"{DELAYED}test_what_is_due_before_the_pass_after_the_next_is_announced_once",
+    ),
+    mutant(
+        "a task that was put off is announced no more",
+        "The leader remembers instants, not tasks.",
+        LOOKAHEAD,
+        "if known is None or abs(known - due_at) > SAME_S:",
+        "if known is None:",
+        f"{DELAYED}test_a_task_that_was_put_off_is_announced_anew",
     ),
     mutant(
         "a hint that nobody answered is forgotten",
