@@ -76,7 +76,6 @@ def test_a_drain_waits_for_what_it_gave_back_for_a_while(
     crashed = "UPDATE task_pending SET attempt = 1, crashes = 1 WHERE id = :id"
     away = "SELECT state = 'PENDING' AND scan_at > now() FROM task_pending WHERE id = :id"
 
-
     @bench.handler("slow")
     async def slow(ctx: Any) -> None:
         await asyncio.to_thread(until, lambda: bench.sql(away, id=suspect))
