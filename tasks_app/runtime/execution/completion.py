@@ -81,6 +81,8 @@ class Completion:
             self._inflight.drop(task.fence)
         elif settlement.event is Event.RELEASE:
             befell = settlement.cause.kind if settlement.cause else CONNECTION_LOST
+            said = "task %s (%s) is given back uncharged, to run again: %s"
+            log.warning(said, task.task_id, task.name, befell)
             self._inflight.give_back(task, UNANSWERED_WAIT, suspect=befell)
         else:
             self._inflight.collect(settlement)
