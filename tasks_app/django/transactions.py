@@ -34,14 +34,15 @@ from tasks_app.pool.connection.psycopg_connection import on_psycopg
 from tasks_app.runtime.db.transaction import Transaction, of_commit
 from tasks_app.runtime.fork_safety import keep_from_fork
 from tasks_app.runtime.handler_db.ends import OutcomeRefusedError, RunEnd, end_on
+from tasks_app.runtime.handler_db.handler_driver import UNFINISHED, UnusableConnectionError
 from tasks_app.runtime.handler_db.late_writes import Write, write_of
 from tasks_app.runtime.hints.hints import HINTS
 
 log = quiet_logger(__name__)
 
 BOTH = (
-    "The handler wrote through Django and through ctx.session, which are two transactions. "
-    "Use one of them."
+    "The handler used Django's connection and ctx.session, which are two transactions. "
+    "Use one of them, also for what it only reads."
 )
 OPEN = "The handler left an atomic() block open. Leave it before the handler returns, or raise."
 BROKEN = (
@@ -212,6 +213,8 @@ class DjangoTransaction:
         if db.closed_in_transaction or db.connection is None or db.connection.closed:
             raise RuntimeError(CLOSED)
         status = db.connection.info.transaction_status
+        if status == TransactionStatus.ACTIVE:
+            raise UnusableConnectionError(UNFINISHED)
         if len(db.atomic_blocks) != 1 or db.savepoint_ids:
             raise transaction.TransactionManagementError(if_nested)
         if db.needs_rollback or status == TransactionStatus.INERROR:

@@ -202,7 +202,7 @@ class NoQueueError(PublishError):
 
 
 class HandlerTimeoutError(TasksError, TimeoutError):
-    """Raised inside a handler that runs longer than its ``timeout``."""
+    """The handler ran longer than its ``timeout``. Raised inside it, unless it is async."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"The handler ran longer than its timeout of {seconds:g} s.")

@@ -139,9 +139,19 @@ def leaves_a_block_open(ctx: Any) -> None:
     transaction.atomic().__enter__()
 
 
+def leaves_a_statement_at_work(ctx: Any) -> None:
+    orders().create(task_id=ctx.task_id)
+    connection.connection.pgconn.send_query(b"SELECT 1")
+
+
 def writes_through_both(ctx: Any) -> None:
     orders().create(task_id=ctx.task_id)
     ctx.connection.execute(text("INSERT INTO effect (task_id) VALUES (:id)"), {"id": ctx.task_id})
+
+
+def reads_through_the_other(ctx: Any) -> None:
+    orders().create(task_id=ctx.task_id)
+    assert ctx.session.scalar(text("SELECT 1")) == 1
 
 
 def swallows_a_refused_write(ctx: Any) -> None:
@@ -173,7 +183,9 @@ def swallows_the_end_of_its_transaction(ctx: Any) -> None:
         (closes, "closed"),
         (is_durable, "durable"),
         (leaves_a_block_open, "left an atomic() block open"),
+        (leaves_a_statement_at_work, "at work on its connection"),
         (writes_through_both, "two transactions"),
+        (reads_through_the_other, "used Django's connection and ctx.session"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

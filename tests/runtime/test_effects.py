@@ -79,6 +79,14 @@ async def _kept_in_a_name(ctx: Any) -> None:
     assert later
 
 
+async def _commits(ctx: Any) -> None:
+    ctx.commit({"page": 1})
+
+
+async def _reads_its_checkpoint(ctx: Any) -> None:
+    assert ctx.checkpoint
+
+
 async def _creates(ctx: Any) -> None:
     acreate_task(ctx.session, "next")
 
@@ -97,6 +105,8 @@ async def _cancels(ctx: Any) -> None:
         (_executes, "AsyncSession.execute()"),
         (_on_the_connection, "AsyncConnection.execute()"),
         (_kept_in_a_name, "AsyncSession.scalars()"),
+        (_commits, "ctx.commit()"),
+        (_reads_its_checkpoint, "ctx.checkpoint()"),
         (_creates, "acreate_task()"),
         (_creates_on_the_connection, "acreate_tasks()"),
         (_cancels, "acancel_task()"),
@@ -129,6 +139,7 @@ def test_what_is_awaited_or_closed_in_time_is_not_forgotten(bench: Bench) -> Non
         for each in effects:
             await each
         await acreate_task(ctx.session, "next")
+        await ctx.commit(await ctx.checkpoint)
         async with ctx.session.begin_nested():
             await (await ctx.session.connection()).scalar(text("SELECT 1"))
 

@@ -207,6 +207,8 @@ def test_one_that_was_not_prepared_is_prepared_by_the_next(bench: Bench) -> None
         ("%s", {"id": 7}, "takes a dict for %(name)s"),
         ("%(id)s", (7,), "takes a dict for %(name)s"),
         ("%(id)s + %(b)s + %(a)s", {"id": 7}, "lack a, b"),
+        (":id", {"id": 7}, "1 parameters for 0 %s"),
+        (":id", (7,), "1 parameters for 0 %s"),
         ("%d", (7,), "has '%d' in it"),
         ("%(id)d", {"id": 7}, "has '%(' in it"),
     ],

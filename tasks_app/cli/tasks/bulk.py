@@ -39,7 +39,8 @@ _UNMET = "not there, so already, or with a state or options that do not fit"
 def cancel(ids: tuple[int, ...], *, why: str | None, json_: bool, **given: Any) -> None:
     """Cancel tasks by id, or all that the options select.
 
-    Waiting ones are cancelled at once, running ones are told.
+    Waiting ones are cancelled at once. Running ones are told ("requested") and hear it within 10 s:
+    a statement that runs goes on, and a normal return is still SUCCEEDED.
     """
     if ids and not selects(given):
         verb = partial(cancel_task, why=why or "")

@@ -30,7 +30,7 @@ from tasks_app.runtime.db.transaction import (
 )
 from tasks_app.runtime.handler_db.ends import OutcomeRefusedError, RunEnd
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
-from tasks_app.runtime.handler_db.handler_driver import CLOSED, OVER
+from tasks_app.runtime.handler_db.handler_driver import CLOSED, OVER, UnusableConnectionError
 from tasks_app.runtime.handler_db.handler_sessions import AsyncHandlerSession, HandlerSession
 from tasks_app.runtime.handler_db.handler_statements import ENDED
 from tasks_app.runtime.handler_db.late_writes import Write, write_of
@@ -159,19 +159,21 @@ class RunTransaction:
     def _flushed(self) -> Connection:
         if self._connection is not None and self._connection.invalidated:
             if any(driver.is_closed_here for driver in self._had):
-                raise RuntimeError(CLOSED)
+                raise UnusableConnectionError(CLOSED)
             raise as_sqlalchemy_raises(psycopg.OperationalError(LOST))  # the handler caught it
+        for driver in self._drivers:
+            driver.check_whole()
         if self._session is not None:
             self._session.flush()
         connection = self._working()
         if connection.closed:
-            raise RuntimeError(CLOSED)
+            raise UnusableConnectionError(CLOSED)
         return connection
 
     def _commit(self, connection: Connection, permit: RunEnd) -> None:
         driver = driver_of(connection)  # an async session gives it back with its commit
         if driver is None:  # it was detached
-            raise RuntimeError(CLOSED)
+            raise UnusableConnectionError(CLOSED)
         driver.check()
         if permit.settlement is not None:
             driver.seal()

@@ -14,6 +14,7 @@ from tasks_app.runtime.db.transaction import Transaction
 from tasks_app.runtime.execution.failure_policy import FailurePolicy
 from tasks_app.runtime.execution.notices import count_stale, tell_settled
 from tasks_app.runtime.execution.settler import Settler
+from tasks_app.runtime.handler_db.handler_driver import UnusableConnectionError
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.inflight.inflight import InFlight
 
@@ -35,6 +36,15 @@ class Ending:
     spec: HandlerSpec
     transaction: Transaction
     settlement: Settlement
+    limit: float | None
+    """Seconds, after which its ``timeout`` struck."""
+
+    def told(self, error: BaseException) -> BaseException:
+        """Return why it cannot commit: the limit may have broken off a statement."""
+        if self.limit is None or (self.settlement.run_ms or 0) < 1000 * self.limit:
+            return error
+        unusable = isinstance(error, UnusableConnectionError)
+        return self.spec.timeout_error(self.limit) if unusable else error
 
 
 class Completion:
@@ -60,7 +70,7 @@ class Completion:
             transaction.abandon()
             if self._policy.runs_again(ending.run, ending.spec, error):
                 raise RunAgainError from error
-            failure = self._policy.on_commit(task, ending.spec, error)
+            failure = self._policy.on_commit(task, ending.spec, ending.told(error))
             self.keep(task, ending.run.said(failure))
             return
         self._inflight.drop(task.fence)
@@ -81,6 +91,8 @@ class Completion:
             self._inflight.drop(task.fence)
         elif settlement.event is Event.RELEASE:
             befell = settlement.cause.kind if settlement.cause else CONNECTION_LOST
+            said = "task %s (%s) is given back uncharged, to run again: %s"
+            log.warning(said, task.task_id, task.name, befell)
             self._inflight.give_back(task, UNANSWERED_WAIT, suspect=befell)
         else:
             self._inflight.collect(settlement)

@@ -178,7 +178,7 @@ class Runner:
                 count_stale(task)
                 self._inflight.drop(task.fence)
             elif transaction.active:
-                ending = Ending(run, spec, transaction, settlement)
+                ending = Ending(run, spec, transaction, settlement, limit)
                 return self._committed(ending, locked=context.has_locks)
             elif settlement.event is Event.SUCCEED and not task.at_most_once:
                 return settlement

@@ -11,10 +11,15 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg import errors
 from psycopg.pq import TransactionStatus
 
 from tasks_app.runtime.handler_db.ends import OutcomeRefusedError, RunEnd, Steps
-from tasks_app.runtime.handler_db.handler_driver import UNFINISHED, RunDriver
+from tasks_app.runtime.handler_db.handler_driver import (
+    UNFINISHED,
+    RunDriver,
+    UnusableConnectionError,
+)
 from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
 
 T = TypeVar("T")
@@ -35,6 +40,10 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
                 super().wait(self._begin_gen())
                 before = self.pgconn.transaction_status
             done = super().wait(gen, *arguments, **options)
+        except psycopg.Error as error:
+            if not isinstance(error, errors.InFailedSqlTransaction):  # which comes behind another
+                self._broken_by = error.diag.message_primary or self._broken_by
+            raise
         finally:
             self._look(before)
         self.answered = True
@@ -87,7 +96,7 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
             RuntimeError: another thread is at work on it.
         """
         if not self.lock.acquire(blocking=False):
-            raise RuntimeError(UNFINISHED)
+            raise UnusableConnectionError(UNFINISHED)
         self._owner = self._me()
         self.lock.release()
 

@@ -36,12 +36,17 @@ from tasks_app.runtime.handler_db.late_writes import PROVEN, Write
 
 OVER = "The task is over; what it left running has no connection any more."
 UNFINISHED = (
-    "The handler left a COPY, a stream, a pipeline or a thread at work on ctx.connection. "
+    "The handler left a COPY, a stream, a pipeline or a thread at work on its connection. "
     "End it before the handler returns."
 )
 CLOSED = (
     "The handler closed ctx.connection, or gave up a statement on it and went on: what was not "
-    "committed is gone. Leave it open; after a cancellation call ctx.session.rollback() first."
+    "committed is gone. Leave it open; after a cancellation or a timeout call "
+    "ctx.session.rollback() first."
+)
+BROKEN = (
+    "The handler swallowed a database error that broke its transaction: {error}. "
+    "Let it out, or catch it outside of a savepoint, as ctx.session.begin_nested() makes one."
 )
 _IDLE = TransactionStatus.IDLE
 _OPEN = {TransactionStatus.INTRANS, TransactionStatus.INERROR}
@@ -53,6 +58,10 @@ _FORGETTING = ("DEALLOCATE", "DISCARD", "LOAD")
 
 NOBODY = PGconn.connect_start(b"=")  # a string that libpq cannot parse, so that no server is asked
 NOBODY.finish()
+
+
+class UnusableConnectionError(RuntimeError):
+    """The handler left its connection closed, or at work."""
 
 
 def _another(value: Any) -> Any:
@@ -74,6 +83,8 @@ class RunDriver(EndsRuns):
     """Whether the server has answered this run."""
     unread = False
     """Whether the answer to a BEGIN is still to be read."""
+    _broken_by = "one of its statements failed"
+    """What the server said of the last error, if that may have broken a transaction."""
     _owner: Any = None
     """The thread, or asyncio's task, that ends the run: from then on nobody else may use it."""
     _was_open = False
@@ -142,6 +153,15 @@ class RunDriver(EndsRuns):
         """Whether it was closed by this process, and not lost."""
         return bool(self.closed and not self.broken)
 
+    def check_whole(self) -> None:
+        """Pass unless an error broke the transaction.
+
+        Raises:
+            RuntimeError: one did.
+        """
+        if self.pgconn.transaction_status == TransactionStatus.INERROR:
+            raise RuntimeError(BROKEN.format(error=self._broken_by))
+
     def check(self: Any) -> None:
         """Pass if the run may commit.
 
@@ -154,11 +174,11 @@ class RunDriver(EndsRuns):
         if self.refused:
             raise RuntimeError(COMMITS_LATER)
         if self.is_closed_here:
-            raise RuntimeError(CLOSED)
+            raise UnusableConnectionError(CLOSED)
         pgconn = self.pgconn
         at_work = pgconn.transaction_status == TransactionStatus.ACTIVE and not self.unread
         if at_work or pgconn.pipeline_status != PipelineStatus.OFF:
-            raise RuntimeError(UNFINISHED)
+            raise UnusableConnectionError(UNFINISHED)
 
     def _rolls_back(self) -> bool:
         """Whether there is something to roll back."""

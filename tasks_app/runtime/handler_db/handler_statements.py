@@ -10,8 +10,9 @@ import re
 from functools import lru_cache
 
 COMMITS_LATER = (
-    "ctx.session commits together with the task's outcome, when the handler has returned. "
-    "Use flush(), or ctx.commit() for what is to stand whatever becomes of the rest."
+    "The handler's transaction commits together with the task's outcome; nothing else may commit "
+    "or end it. Use ctx.session.rollback(), savepoints (begin_nested()), or ctx.commit() for what "
+    "is to stand whatever becomes of the rest."
 )
 ENDED = (
     "The handler ended the transaction of ctx.session by itself: what it had written by then may "

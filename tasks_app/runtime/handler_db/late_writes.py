@@ -44,7 +44,10 @@ _NO_PARAMETERS = (
     "The parameters of ctx.write are of type {kind}. "
     "Give a tuple or list for %s, a dict for %(name)s, and (value,) for one value."
 )
-_OTHER_NUMBER = "ctx.write got {given} parameters for {places} %s. Give one for each."
+_OTHER_NUMBER = (
+    "ctx.write got {given} parameters for {places} %s. "
+    "Write %s, or %(name)s for those of a dict, and give one for each."
+)
 _MISSING = "The parameters of ctx.write lack {names}. Give a value for each %(name)s."
 _BY_NAME = "ctx.write takes a dict for %(name)s, and a tuple or list for %s. Give the other one."
 _ODD_PLACE = (
@@ -164,6 +167,8 @@ def _taken(query: str, parameters: Any) -> tuple[Any, ...] | dict[str, Any]:
     if isinstance(parameters, Mapping):
         if bare:
             raise TypeError(_BY_NAME)
+        if parameters and not names:
+            raise ValueError(_OTHER_NUMBER.format(given=len(parameters), places=0))
         if not names <= parameters.keys():
             lacking = ", ".join(sorted(names - parameters.keys()))
             raise ValueError(_MISSING.replace("{names}", lacking))

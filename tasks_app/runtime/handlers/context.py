@@ -173,8 +173,9 @@ class TaskContext(Generic[SessionT_co]):
 
         Such statements, outcome and COMMIT take one round trip together, which runs that do nothing
         else share. They come last, in their order. One that fails lets the run fail after the
-        handler has returned; so does one that is not a single statement that writes, such as SET,
-        LISTEN or a COMMIT that its text hides. Nothing is awaited in async handlers either.
+        handler has returned, with an error that shows no line of it; so does one that is not a
+        single statement that writes, such as SET, LISTEN or a COMMIT that its text hides. Nothing
+        is awaited in async handlers either.
 
         >>> ctx.write("INSERT INTO points (customer, points) VALUES (%s, %s)", (7, 100))
 
@@ -184,7 +185,7 @@ class TaskContext(Generic[SessionT_co]):
 
         Raises:
             TypeError: the query is no text, or these are no parameters for it.
-            ValueError: parameters are missing or too many.
+            ValueError: parameters are missing, or the text has no place for them.
             RuntimeError: it would end the transaction, or is a COPY; or a thread that the handler
                 left behind asks after the run has ended, or a process that the handler forked.
         """

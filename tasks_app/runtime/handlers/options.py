@@ -45,11 +45,13 @@ class HandlerOptions(When, total=False):
     max_attempts: int | None
     """How many charged failures lead to the error pool. Default: what the policy implies."""
     timeout: Duration | None
-    """After this long ``HandlerTimeoutError`` is raised inside the handler. Default: never."""
+    """After this long ``HandlerTimeoutError`` is raised inside the handler; an async one gets
+    ``asyncio.CancelledError``, and its run ends as the same. Default: never."""
     hard_timeout: Duration | None
     """After this long the child process is killed. Default: one hour."""
     at_most_once: bool
-    """Claim each task alone, and never run it again after a crash or an exception."""
+    """Claim each task alone, and never run it again after a crash or an exception. ``retry`` then
+    holds only where the handler raises ``Retry``, or ``on_error`` says so."""
     on_error: Mapping[type[BaseException], Literal["retry", "fail", "retry_free", "outage"]] | None
     """What follows an exception, by its class. The nearest class among the ancestors decides.
     ``"outage"`` is the same as naming the class in ``dependency_errors``."""

@@ -633,7 +633,7 @@ def leaks_a_context(ctx: Any) -> None:
 # -- SQL
 
 
-@kind("InFailedSqlTransaction")
+@kind("swallowed a database error")
 def broken_transaction(ctx: Any) -> None:
     ctx.session.execute(text("CREATE TEMP TABLE zoo_once (id int PRIMARY KEY) ON COMMIT DROP"))
     with suppress(IntegrityError):
@@ -686,13 +686,13 @@ def leaves_an_advisory_lock(ctx: Any) -> None:
     ctx.session.execute(text("SELECT pg_advisory_lock(4711)"))
 
 
-@kind("ctx.session commits together")
+@kind("commits together with the task")
 def commits_by_text(ctx: Any) -> None:
     ctx.session.execute(text("INSERT INTO effect VALUES (-3, 'committed')"))
     ctx.session.execute(text(" /* now */ commit"))
 
 
-@kind("ctx.session commits together")
+@kind("commits together with the task")
 def rolls_back_by_text(ctx: Any) -> None:
     ctx.session.execute(text("ROLLBACK"))
 

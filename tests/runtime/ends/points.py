@@ -97,7 +97,7 @@ POINTS = {
         DONE, aside="UPDATE task_pending SET cancel_requested_at = now() WHERE id = :id"
     ),
     "handler": Point(CHARGED, "ValueError", raises=True),
-    "swallowed": Point(CHARGED, "", says="SELECT 1 / 0", swallows=True),
+    "swallowed": Point(CHARGED, "swallowed a database error", says="SELECT 1 / 0", swallows=True),
     "commit()": Point(CHARGED, "commits together with the task's outcome", commits=True),
     "COMMIT": Point(CHARGED, "commits together with the task's outcome", says="COMMIT"),
     "hidden COMMIT": Point(

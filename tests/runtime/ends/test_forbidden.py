@@ -14,7 +14,7 @@ from tests.runtime.execution.warm_child import run_many
 from tests.runtime.handler_db.kept_connections import driver
 from tests.runtime.handler_db.twins import twin
 
-TOGETHER = "commits together with the task's outcome"
+TOGETHER = "commits together with the task's outcome; nothing else may commit or end it"
 AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT"}
 READ_ONLY = {"postgresql_readonly": True}
 

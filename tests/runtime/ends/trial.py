@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,11 +15,12 @@ from tasks_app.pool.runs.rescue import rescue_expired
 from tasks_app.pool.tasks import browse
 from tests.factory import LEASE
 from tests.runtime.bench import NOW_DUE, Bench
-from tests.runtime.ends.points import INSERT, LATE, Actor, Case, Fate, Setting
+from tests.runtime.ends.points import INSERT, LATE, LOST, Actor, Case, Fate, Setting
 from tests.runtime.execution.warm_child import known_as_writes, warm
 from tests.waiting import until
 
-LOST = re.compile(r"task (\d+): the lease was lost, its (?:effects roll back|outcome is not kept)")
+STALE = re.compile(r"task (\d+): the lease was lost, its (?:effects roll back|outcome is not kept)")
+AGAIN = re.compile(r"task (\d+) \(t\) is given back uncharged, to run again: connection lost")
 LAPSE = "UPDATE task_pending SET lease_until = now() - interval '1h' WHERE state = 'RUNNING'"
 SPLIT = """
     SELECT coalesce(array_agg(e.task_id), '{}')
@@ -119,17 +120,21 @@ class Trial:
     def faults(self, log: pytest.LogCaptureFixture) -> list[Any]:
         """Run all, and then what is left; return what was not as it should be."""
         self.run()
-        found = [*self.differences(), *self.actor.seen_early, *self.unlogged_losses(log.messages)]
+        found = [*self.differences(), *self.actor.seen_early, *self.told_wrong(log.messages)]
         self.run_what_is_left()
         found += [*self.differences(at_last=True), *self.in_two_transactions()]
         return [*found, *self.wrong_groups(), *["an attempt"] * self.attempts_without_a_task()]
 
-    def unlogged_losses(self, messages: Iterable[str]) -> set[int]:
-        """Return tasks that lost their lease and of which the log says nothing, or the reverse."""
-        lost = {int(found[1]) for said in messages if (found := LOST.fullmatch(said))}
+    def told_wrong(self, messages: Sequence[str]) -> set[int]:
+        """Return tasks that lost lease or connection, and the log says nothing, or the reverse."""
+
+        def told(what: re.Pattern[str]) -> set[int]:
+            return {int(found[1]) for said in messages if (found := what.fullmatch(said))}
+
+        lost = {i for i, case in self._tasks.items() if case.fate(self._setting) == LOST}
         stale = {task_id: case for task_id, case in self._tasks.items() if case.name == "fence"}
         unsaid = {i for i, case in stale.items() if case.way == "none" and self._setting.once}
-        return lost ^ (stale.keys() - unsaid)
+        return (told(STALE) ^ (stale.keys() - unsaid)) | (told(AGAIN) ^ lost)
 
     def differences(self, *, at_last: bool = False) -> list[str]:
         """Return what is not as it should be behind the first attempts, or at last."""

@@ -159,6 +159,27 @@ def test_who_swallows_that_a_commit_was_refused_loses_nothing_unseen(bench: Benc
 
 
 @pytest.mark.parametrize("is_async", [False, True])
+def test_who_swallows_an_error_hears_which_one_broke_its_transaction(
+    bench: Bench, is_async: bool
+) -> None:
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        effect(ctx)
+        with pytest.raises(DBAPIError), ctx.session.begin_nested():
+            ctx.session.execute(text("SELECT 'a word'::int"))
+        for _ in range(2 * payload["n"]):  # the second one hears that the first broke it
+            with pytest.raises(DBAPIError):
+                ctx.connection.execute(text("SELECT 1 / :n"), [{"n": 1}, {"n": 0}])
+
+    bench.handler(max_attempts=1)(twin(h, is_async=is_async))
+
+    ids = run_many(bench, 2)
+
+    assert [bench.effects(i) for i in ids] == [1, 0]
+    said = "RuntimeError: The handler swallowed a database error that broke its transaction: "
+    assert (bench.task(ids[1]).error or "").startswith(f"{said}division by zero. Let it out, or")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize(
     "statement",
     [

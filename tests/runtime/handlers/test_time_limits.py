@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -19,6 +20,7 @@ from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.runtime.handlers.time_limits import check_hard_limit, time_limit
 from tests.runtime.bench import Bench, effect
+from tests.runtime.handler_db.twins import twin
 from tests.waiting import until
 
 pytestmark = [
@@ -179,6 +181,21 @@ class TestSync:
         bench.execute([task_id])
 
         assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
+
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_whoever_swallows_that_it_broke_off_a_statement_fails_by_it(
+        self, bench: Bench, is_async: bool
+    ) -> None:
+        def h(ctx: Any) -> None:
+            with suppress(TimeoutError, asyncio.CancelledError):
+                ctx.session.execute(text("SELECT pg_sleep(20)"))
+
+        bench.handler(timeout="50ms", max_attempts=1)(twin(h, is_async=is_async))
+        task_id = bench.create()
+
+        bench.execute([task_id])
+
+        assert (bench.task(task_id).error or "").startswith("HandlerTimeoutError: ")
 
     @pytest.mark.test_all
     def test_the_next_task_has_its_whole_time(self, bench: Bench) -> None:
