@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, overload
 from uuid import UUID, uuid4
 
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from tasks_app.domain.durations import Duration, named_duration
 from tasks_app.domain.tasks.payload import encode_object
 from tasks_app.domain.tasks.run import ClaimedTask, Fence
 from tasks_app.runtime.db.connections import Async, Raw, Sync
+from tasks_app.runtime.db.transaction import Access
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.checkpoint import LIMIT, Checkpoint
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
@@ -69,7 +71,7 @@ def make_context(session: Any = None, **options: Unpack[ContextOptions]) -> Task
     return context_for(GivenAccess(session, is_async=is_async(session)), options)
 
 
-def context_for(access: GivenAccess, options: ContextOptions) -> MadeContext:
+def context_for(access: Access, options: ContextOptions) -> MadeContext:
     """Return it, with the session that ``access`` has."""
     run = ActiveRun(_claimed(options), time.monotonic(), options.get("cancelled", False))
     run.stops = options.get("stopping", False)
@@ -119,12 +121,16 @@ class MadeContext(LocklessContext):
     def __init__(
         self,
         run: ActiveRun,
-        access: GivenAccess,
+        access: Access,
         deadline: float | None,
         checkpoint: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(run, access, deadline, log_prefix=True)
         self._memory = MemoryCheckpoint(access, checkpoint)
+
+    def commit_by(self, save: Callable[[Connection], None]) -> None:  # noqa: ARG002  a context's
+        """Refuse: there is no task whose row could be written."""
+        raise RuntimeError("No task is behind this context. Use drain() to run a real one.")
 
     def _checkpoint(self) -> Checkpoint:
         return self._memory
@@ -133,7 +139,7 @@ class MadeContext(LocklessContext):
 class MemoryCheckpoint:
     """The checkpoint of a context without a task."""
 
-    def __init__(self, access: GivenAccess, value: Mapping[str, Any] | None) -> None:
+    def __init__(self, access: Access, value: Mapping[str, Any] | None) -> None:
         self._access = access
         self._value = None if value is None else dict(value)
         self._places: dict[str, Any] = {}
@@ -149,8 +155,8 @@ class MemoryCheckpoint:
         self._value = None if value is None else dict(value)
 
     def commit(self) -> Any:
-        """Flush only; the transaction is the test's."""
-        return self._access.flush() or self._answered(None)
+        """Keep what was done; on a session of the test it only flushes."""
+        return self._access.keep(lambda _: None) or self._answered(None)
 
     def places(self) -> Any:
         """Return where loops over chunks go on, by name."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, overload
 
-from sqlalchemy.orm import Session
-
 from tasks_app.domain.config.settings import Settings, load_settings
-from tasks_app.domain.errors import ConfigurationError, InvalidConnectionError
+from tasks_app.domain.errors import ConfigurationError
 from tasks_app.runtime.db.connections import (
     Async,
     Raw,
@@ -25,7 +23,7 @@ from tasks_app.testing.collecting import collected
 from tasks_app.testing.faults import layer, rescue
 from tasks_app.testing.in_transaction import TransactionDrain
 from tasks_app.testing.results import Drained
-from tasks_app.testing.sessions import sync_connection
+from tasks_app.testing.sessions import joined
 
 
 @overload
@@ -81,17 +79,12 @@ def drain(
     if isinstance(session, Settings | None):
         return _committed(session or settings or load_settings(), registry, queues)
     whole = unwrapped(session)
-    try:
-        connection = sync_connection(whole)
-    except InvalidConnectionError as error:
-        if hasattr(whole, "run_sync"):
-            advice = "Use: await adrain(session)"
-        elif hasattr(whole, "execute"):
-            raise
-        else:
-            advice = "Pass Settings(database_url=…), a session, or nothing"
-        raise ConfigurationError(f"{shown(whole)} is no Settings or session. {advice}.") from error
-    return _drained(whole, connection, settings, registry, queues)
+    if hasattr(whole, "execute") and not hasattr(whole, "run_sync"):
+        return _drained(whole, settings, registry, queues)
+    advice = "Pass Settings(database_url=…), a session, or nothing"
+    if hasattr(whole, "run_sync"):
+        advice = "Use: await adrain(session)"
+    raise ConfigurationError(f"{shown(whole)} is no Settings or session. {advice}.")
 
 
 async def adrain(
@@ -105,12 +98,8 @@ async def adrain(
 
     Plain handlers run in it, too: they hold up the event loop.
     """
-    whole: Any = checked_async(unwrapped(session))
-
-    def run(side: Any) -> Drained:
-        return _drained(side, sync_connection(side), settings, registry, queues)
-
-    drained: Drained = await whole.run_sync(run)
+    whole: Any = checked_async(session)
+    drained: Drained = await whole.run_sync(_drained, settings, registry, queues)
     return drained
 
 
@@ -127,24 +116,12 @@ def _committed(settings: Settings, registry: Registry, queues: Sequence[str]) ->
 
 
 def _drained(
-    whole: Any,
-    connection: Any,
+    given: Any,
     settings: Settings | None,
     registry: Registry,
     queues: Sequence[str],
 ) -> Drained:
-    if connection.dialect.driver != "psycopg":
-        raise InvalidConnectionError(
-            f"This connection is of {connection.dialect.driver}, and workers use psycopg. "
-            "Use postgresql+psycopg:// in your tests, or commit and call drain() without a session."
-        )
     settings = settings or load_settings()
     layers: tuple[Middleware, ...] = load_middleware(settings.layers)
-    if isinstance(whole, Session):
-        whole.flush()
-    if not connection.in_transaction():
-        connection.begin()
-    drained = TransactionDrain(connection, settings, registry, queues, layers).run()
-    if isinstance(whole, Session):
-        whole.expire_all()  # handlers have sessions of their own
-    return drained
+    with joined(given) as connection:
+        return TransactionDrain(connection, settings, registry, queues, layers).run()

@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from pydantic import ValidationError
-from sqlalchemy.util import await_only as await_
 from sqlalchemy.util import greenlet_spawn
 
 from tasks_app.domain.creation.new_task import NewTask, validate
@@ -18,11 +17,16 @@ from tasks_app.domain.tasks.payload import encode, encode_object
 from tasks_app.domain.tasks.payload_type import explain
 from tasks_app.domain.tasks.records import Task
 from tasks_app.runtime.db.connections import Async, Raw, Sync
+from tasks_app.runtime.db.transaction import Access
+from tasks_app.runtime.execution.lanes import Lane
 from tasks_app.runtime.handlers.middleware import Middleware, chain
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 from tasks_app.runtime.payload_limit import creation_limit
-from tasks_app.testing.contexts import ContextOptions, MadeContext, context_for
-from tasks_app.testing.given_access import GivenAccess, uncommitted
+from tasks_app.testing.contexts import ContextOptions, context_for
+from tasks_app.testing.given_access import GivenAccess
+from tasks_app.testing.one_connection import OneConnection, lane_of
+from tasks_app.testing.savepoints import NO_TASK
+from tasks_app.testing.sessions import joined
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -91,8 +95,8 @@ def run(
     ``task`` is a handler, its name, or a task that :func:`created` has found; such a one brings its
     payload. The payload is checked and stored as JSON, and read again, as on its way through the
     pool; whether the result could be stored is checked, too. Async handlers are run to their end.
-    ``options`` are those of :func:`make_context`. No time limit, no retry, no transaction but the
-    test's.
+    ``options`` are those of :func:`make_context`. No time limit and no retry. The handler has a
+    session of its own, in a savepoint of the test's transaction.
 
     >>> run(send_mail, {"to": "a@example.org"}, session=session)
     {'sent': 'a@example.org'}
@@ -129,20 +133,33 @@ class HandlerCall:
     """A handler with what it is called with."""
 
     def __init__(
-        self, spec: HandlerSpec, payload: str, access: GivenAccess, context: MadeContext
+        self, spec: HandlerSpec, payload: str, given: Any, options: ContextOptions
     ) -> None:
         self.spec = spec
         self._payload = payload
-        self._access = access
-        self._context = context
+        self._given = given
+        self._options = options
 
     def made(self, middleware: Sequence[Middleware]) -> Any:
         """Make it; an async one in a greenlet of SQLAlchemy's."""
-        arguments = arguments_of(self.spec, self._context, self._payload)
-        with self._access.savepoint(), uncommitted(self._access.whole):
-            value = chain(middleware, self._context, lambda: called(self.spec, arguments))
-            checked_result(self.spec, value)
-        self._context.close()
+        if self._given is None:
+            lane = lane_of(self.spec, None)
+            return self._value(lane, GivenAccess(None, is_async=self.spec.is_async), middleware)
+        with joined(self._given) as connection:
+            database = OneConnection(connection)
+            lane = lane_of(self.spec, database)
+            transaction = lane.transaction(NO_TASK.fence)
+            with database.run(transaction):
+                value = self._value(lane, transaction, middleware)
+                transaction.conclude(NO_TASK)
+        return value
+
+    def _value(self, lane: Lane, access: Access, middleware: Sequence[Middleware]) -> Any:
+        context = context_for(access, self._options)
+        arguments = arguments_of(self.spec, context, self._payload)
+        value = chain(middleware, context, lambda: lane.call(self.spec, arguments, None))
+        checked_result(self.spec, value)
+        context.close()
         return value
 
 
@@ -180,10 +197,9 @@ def _call_of(
         text = encode_object(task.payload, "payload", creation_limit())
     else:
         text = validate(NewTask(spec.name, payload), spec, creation_limit()).payload
-    access = GivenAccess(given, is_async=spec.is_async)
     of_handler: ContextOptions = {"name": spec.name, "queue": spec.queue}
     of_handler["max_attempts"] = spec.max_attempts
-    return HandlerCall(spec, text, access, context_for(access, {**of_handler, **options}))
+    return HandlerCall(spec, text, given, {**of_handler, **options})
 
 
 def spec_of(task: Handler[Any, Any] | Task | str, registry: Registry) -> HandlerSpec:
@@ -217,12 +233,6 @@ def arguments_of(spec: HandlerSpec, context: Any, payload: str) -> tuple[Any, ..
     except ValidationError as error:
         path, problem = explain(error)
         raise Fail(f"{path} {problem}") from None
-
-
-def called(spec: HandlerSpec, arguments: tuple[Any, ...]) -> Any:
-    """Call the function; a coroutine is awaited in the greenlet that this runs in."""
-    value = spec.function(*arguments)
-    return await_(value) if spec.is_async else value
 
 
 def checked_result(spec: HandlerSpec, value: Any) -> None:

@@ -17,7 +17,6 @@ from sqlalchemy import Connection
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.run import ClaimedTask
-from tasks_app.domain.tasks.states import State
 from tasks_app.pool.flow_control.order_and_limits import in_front
 from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.runs.claim_sql import Claimer
@@ -44,7 +43,6 @@ from tasks_app.testing.faults import CrashOrdered, layer, rescue
 from tasks_app.testing.handler_call import in_own_loop
 from tasks_app.testing.one_connection import InlineInvocation, OneConnection
 from tasks_app.testing.results import Drained
-from tasks_app.testing.savepoints import AsyncSavepointTransaction, SavepointTransaction
 
 MOST_RUNS = 100
 """Of one task in one drain."""
@@ -143,38 +141,33 @@ class TransactionDrain:
         self._calls.tell()
 
     def _run(self, task: ClaimedTask, spec: HandlerSpec) -> None:
-        kind = AsyncSavepointTransaction if spec.is_async else SavepointTransaction
-        transaction = kind(self._connection)
+        transaction = self._invocation.lane(spec).transaction(task.fence)
         run = ActiveRun(task, time.monotonic(), task.cancel_requested)
         in_loop = spec.is_async and self._connection.dialect.is_async
         made = LocklessContext if in_loop else TaskContext  # locks would block the loop
         context = made(run, transaction, None, self._settings.log_prefix, self._locks)
-        states: list[State | None] = []
         try:
-            settlement = run.said(self._invocation.make(run, spec, context, None))
-            transaction.release(
-                lambda connection: states.append(settle_one(connection, settlement))
-            )
+            with self._database.run(transaction):
+                settlement = run.said(self._invocation.make(run, spec, context, None))
+                context.close()
+                state = transaction.conclude(settlement)
         except CrashOrdered:
-            transaction.abandon()
             rescue(self._database, task.fence, self._settings.max_crashes)
             return
         except CAUGHT as raised:
-            transaction.abandon()
             self._collector.raised[task.run] = raised
             settlement = run.said(self._policy.on_handler(task, spec, raised))
             with self._database.begin() as connection:
-                states.append(settle_one(connection, settlement))
+                state = settle_one(connection, settlement)
         finally:
             context.close()
-            transaction.abandon()
             context.end_locks()
-        if states[-1] is None:
+        if state is None:
             raise RuntimeError(
                 f"Task {task.task_id} ({task.name}) was taken from its run: "
                 "the handler, or what it called, moved its row."
             )
-        HOOKS.tell(notices_of([settlement], {task.task_id: states[-1]}))
+        HOOKS.tell(notices_of([settlement], {task.task_id: state}))
 
 
 def _claimer(settings: Settings, registry: Registry) -> Claimer:

@@ -4,18 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.handlers.outcomes import Fail
+from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.transaction import Transaction
 from tasks_app.runtime.execution.invocation import Invocation
-from tasks_app.runtime.execution.lanes import AsyncLane
+from tasks_app.runtime.execution.lanes import AsyncLane, Lane, SyncLane
 from tasks_app.runtime.execution.process_guard import ProcessGuard
+from tasks_app.runtime.handler_db import loop_connection
+from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
+from tasks_app.runtime.handler_db.handler_cursors import HandlerCursor
+from tasks_app.runtime.handler_db.handler_statements import ENDED
+from tasks_app.runtime.handler_db.lending import driver_of
 from tasks_app.runtime.handlers.middleware import Middleware
+from tasks_app.runtime.hints.hints import UNHEARD
+from tasks_app.testing.savepoints import (
+    BEGIN,
+    ROLLBACK,
+    LoopSavepointConnection,
+    SavepointConnection,
+)
 
 T = TypeVar("T")
+_AROUND = "SAVEPOINT tasks_app_starts"
+_RESTORE = """SELECT format(
+    'SELECT set_config(''role'', %%1$L, false), set_config(''search_path'', %%2$L, false)
+    WHERE (current_setting(''role''), current_setting(''search_path'')) <> (%%1$L, %%2$L)',
+    current_setting('role'), current_setting('search_path'))"""
+"""Makes the statement that takes back what decides the tables that a statement meets."""
 
 
 class OneConnection(Database):
@@ -32,6 +54,48 @@ class OneConnection(Database):
             yield self._only
 
     single = begin
+
+    @contextmanager
+    def run(self, transaction: Transaction) -> Iterator[None]:
+        """Let a run begin and end its transaction; what it has not committed is undone."""
+        say, pgconn = self._only.exec_driver_sql, driver_of(self._only).pgconn
+        heard = pgconn.notice_handler, pgconn.notify_handler
+        self._restore = say(_RESTORE).scalar_one().encode()
+        say(_AROUND)
+        say(BEGIN)
+        try:
+            yield
+        except BaseException as error:
+            if transaction.ended:
+                raise Fail(ENDED) from error
+            raise
+        finally:
+            transaction.abandon()
+            pgconn.notice_handler, pgconn.notify_handler = heard
+            say(ROLLBACK)
+            say(f"RELEASE {_AROUND}")
+
+    def async_engine(self, connections: int) -> AsyncEngine:
+        """Return one whose connections are the test's."""
+        engine = super().async_engine(connections)
+        event.remove(engine.sync_engine, "do_connect", loop_connection.connect)
+        self._lend(engine.sync_engine, LoopSavepointConnection, loop_connection.LoopCursor)
+        return engine
+
+    def _make(self, settings: dict[str, str], size: int) -> Engine:
+        engine = super()._make(settings, size)
+        self._lend(engine, SavepointConnection, HandlerCursor)
+        return engine
+
+    def _lend(self, engine: Engine, kind: type[HandlerConnection], cursors: Any) -> None:
+        def connect(*_: object) -> Any:
+            made: Any = kind(driver_of(self._only).pgconn)
+            made.cursor_factory, made.prepare_threshold = cursors, None
+            made.restore = self._restore
+            return made
+
+        event.listen(engine, "do_connect", connect)
+        engine.update_execution_options(**{UNHEARD: True})
 
 
 class NoGuard(ProcessGuard):
@@ -50,6 +114,11 @@ class InlineLane(AsyncLane):
     def aside(self, work: Callable[[], T]) -> T:
         """Do it here."""
         return work()
+
+
+def lane_of(spec: HandlerSpec, database: Any) -> Lane:
+    """Return how to call a handler in the thread of the test."""
+    return InlineLane(database, NoGuard(), 1) if spec.is_async else SyncLane(database, NoGuard())
 
 
 class InlineInvocation(Invocation):

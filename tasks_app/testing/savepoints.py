@@ -1,149 +1,104 @@
-"""The transaction of a run, as a savepoint in the transaction of a test."""
+"""A worker's connection on the session of a test, where its transaction is a savepoint.
+
+So a worker's own sessions and transactions work on it, and refuse here what they refuse there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from typing import Any
+from uuid import UUID
 
-from sqlalchemy import Connection
-from sqlalchemy.orm import Session
-from sqlalchemy.util import greenlet_spawn
+import psycopg
+from psycopg.pq import ExecStatus, TransactionStatus
 
-from tasks_app.runtime.db.transaction import NESTED, carry_out
-from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
-from tasks_app.runtime.handler_db.late_writes import Write, write_of
-from tasks_app.testing.sessions import JOINS, async_session_on
+from tasks_app.domain.handlers.outcomes import Fail
+from tasks_app.domain.tasks.run import Fence, Settlement
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.runs.settle_success import LastWord
+from tasks_app.runtime.handler_db.ends import COMMIT, UNDOING, RunEnd
+from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
+from tasks_app.runtime.handler_db.handler_driver import NOBODY
+from tasks_app.runtime.handler_db.handler_statements import ENDED, ends_transaction
+from tasks_app.runtime.handler_db.loop_connection import LoopConnection
+
+BEGIN = "SAVEPOINT tasks_app_runs"
+"""Also the COMMIT at the end: what is before the newest savepoint of a name stays."""
+COMMIT_AND_BEGIN = f"RELEASE {BEGIN}; {BEGIN}"
+ROLLBACK = f"ROLLBACK TO {BEGIN}"
+NO_TASK = Settlement(Fence(0, 0, UUID(int=0)), Event.SUCCEED, 0, 0)
+"""The outcome of a run that is no task's: nothing is written."""
+_DOLLARS = re.compile(r"\$(\w*)\$.*?\$\1\$", re.DOTALL)
 
 
-class SavepointSession(Session):
-    """The session of a handler; its commit belongs to the drain."""
+class _Inner(psycopg.Connection[Any]):
+    """Begins and ends savepoints; the rest of the session is the test's."""
 
-    restart: Callable[[], None]
+    broken = False
 
     def commit(self) -> None:
-        """Refuse: effect and outcome are one commit."""
-        raise RuntimeError(COMMITS_LATER)
+        psycopg.Cursor(self).execute(COMMIT_AND_BEGIN)
 
     def rollback(self) -> None:
-        """Roll back what was done by any way, also if the session itself did nothing."""
-        super().rollback()
-        self.restart()
+        psycopg.Cursor(self).execute(ROLLBACK)
+
+    def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  psycopg's
+        """Stay as it is."""
+
+    def set_isolation_level(self, value: psycopg.IsolationLevel | None) -> None:
+        """Leave that of the test."""
 
     def close(self) -> None:
-        """Stay open, as a worker's."""
-
-    def release(self) -> None:
-        """Keep what was written, as far as the test keeps it."""
-        super().commit()
-
-    def end(self) -> None:
-        """Close it."""
-        super().close()
-
-
-class SavepointTransaction:
-    """For a plain handler."""
-
-    is_async = False
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._savepoint = connection.begin_nested()
-        self._sync: SavepointSession | None = None
-        self._writes: list[Write] = []
-
-    @property
-    def session(self) -> Any:
-        """A session of its own on the connection of the test."""
-        return self._side()
-
-    def _side(self) -> SavepointSession:
-        if self._sync is None:
-            self._sync = SavepointSession(self._connection, join_transaction_mode=JOINS)
-            self._sync.restart = self._restart
-        return self._sync
-
-    @property
-    def connection(self) -> Connection:
-        """The connection of the test."""
-        return self._connection
-
-    def write(self, query: str, parameters: Any) -> None:
-        """Send it when the run ends, or commits on the way."""
-        self._writes.append(write_of(query, parameters))
-
-    @property
-    def active(self) -> bool:
-        """Always true: it is a part of the test's."""
-        return True
-
-    def keep(self, save: Callable[[Connection], None]) -> Any:
-        """Keep what was done so far, whatever becomes of the run.
-
-        Raises:
-            RuntimeError: a savepoint of the handler is open.
-        """
-        self.release(save)
-        self._savepoint = self._connection.begin_nested()
-
-    def release(self, save: Callable[[Connection], object]) -> None:
-        """Flush, call ``save``, and end the savepoint.
-
-        Raises:
-            RuntimeError: a savepoint of the handler is open, or it has ended ours.
-        """
-        if self._sync is not None:
-            if self._sync.in_nested_transaction():
-                raise RuntimeError(NESTED)
-            self._sync.release()
-        if self._connection.get_nested_transaction() is not self._savepoint:
-            raise RuntimeError(NESTED)
-        carry_out(self._connection, self._writes)
-        save(self._connection)
-        self._savepoint.commit()
-
-    def abandon(self) -> None:
-        """Undo what was not kept."""
-        self._writes.clear()
-        if self._sync is not None:
-            self._sync.end()
-        if self._savepoint.is_active:
-            self._savepoint.rollback()
-
-    def _restart(self) -> None:
-        if self._savepoint.is_active:
-            self._savepoint.rollback()
-            self._savepoint = self._connection.begin_nested()
+        """Leave the session to the test, with nothing under way."""
+        pgconn, self.pgconn = self.pgconn, NOBODY
+        if pgconn.transaction_status == TransactionStatus.ACTIVE:
+            pgconn.get_cancel().cancel()
+            while (result := pgconn.get_result()) is not None:
+                if result.status == ExecStatus.COPY_IN:
+                    pgconn.put_copy_end(b"The run is over.")
+                while result.status == ExecStatus.COPY_OUT and pgconn.get_copy_data(0)[0] > 0:
+                    pass
 
 
-class AsyncSavepointTransaction(SavepointTransaction):
-    """For an async handler."""
+class _Outer(HandlerConnection):
+    """Ends runs within the transaction of the test."""
 
-    is_async = True
+    is_spoiled = True
+    """So that no pool keeps it."""
+    restore = b""
+    """A statement that takes back what the handler has set."""
 
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
-        self._outer: Any = None
+    def _rolls_back(self) -> bool:
+        """Not before it is lent: SQLAlchemy rolls back when it has looked at the server first."""
+        return hasattr(self, "names") and super()._rolls_back()
 
-    @property
-    def session(self) -> Any:
-        """An AsyncSession on the connection of the test, which may block."""
-        if self._outer is None:
-            self._outer = async_session_on(self._side())
-        return self._outer
+    def _made_ready(self, ending: RunEnd) -> Any:
+        ready = super()._made_ready(ending)
+        if ending.settlement is NO_TASK:
+            return ready._replace(last=LastWord(b"", b"SELECT WHERE false", [], []))
+        return ready
 
-    @property
-    def connection(self) -> Connection:
-        """Refuse: it has to be awaited.
+    def _send_ours(self, name: bytes) -> None:
+        if name == COMMIT or name in UNDOING:
+            self.pgconn.send_query_params(BEGIN.encode() if name == COMMIT else self.restore, None)
+        else:
+            super()._send_ours(name)
 
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError("In async handlers use: await ctx.session.connection()")
+    def _commit(self, permit: RunEnd) -> None:
+        super()._commit(permit)
+        permit.called.clear()  # no worker sees these tasks
 
-    def check_awaited(self) -> None:
-        """Pass: this session notes nothing; Python itself warns of what was never awaited."""
+    def judge(self, statement: Any) -> None:
+        """Refuse also what a worker would only find out when the rows of the test are committed."""
+        super().judge(statement)
+        if isinstance(statement, str) and ends_transaction(_DOLLARS.sub("''", statement)):
+            self.ended = True
+            raise Fail(ENDED)
 
-    async def keep(self, save: Callable[[Connection], None]) -> None:
-        """Keep what was done so far, whatever becomes of the run."""
-        await greenlet_spawn(super().keep, save)
+
+class SavepointConnection(_Outer, _Inner):
+    """For plain handlers."""
+
+
+class LoopSavepointConnection(_Outer, LoopConnection, _Inner):
+    """For async handlers."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, StaticPool, create_engine
+from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.orm import Session
 
 from tasks_app.domain.errors import InvalidConnectionError
@@ -22,7 +24,7 @@ from tasks_app.runtime.db.connections import (
 
 if TYPE_CHECKING:
     import psycopg
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+    from sqlalchemy.ext.asyncio import AsyncSession
 
 JOINS: Final = "create_savepoint"
 """How sessions of handlers join the transaction of the test: what they end is a savepoint."""
@@ -65,38 +67,36 @@ def sync_connection(given: Sync | Raw) -> Connection:
     return connection
 
 
-def async_session_on(session: Session) -> AsyncSession:
-    """Return an AsyncSession that works with a synchronous one, whose connection may block.
+@contextmanager
+def joined(given: Any) -> Iterator[Connection]:
+    """Yield the connection of the test's transaction; then its session sees what was done there.
 
-    SQLAlchemy's own methods ask whether anybody awaited the database, and then nobody does.
+    Async ones only in a greenlet, where their objects can be read anew.
+
+    Raises:
+        InvalidConnectionError: it is none, in autocommit, or of another driver than psycopg.
     """
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession  # noqa: PLC0415  few need it
-
-    kind: Any = lambda **_: session  # noqa: E731  a factory, as it takes the keywords of a class
-    if session.get_bind().dialect.is_async:
-        return AsyncSession(sync_session_class=kind)
-
-    class BlockingConnection(AsyncConnection):
-        execute = _without_await("execute")
-        exec_driver_sql = _without_await("exec_driver_sql")
-
-    class BlockingSession(AsyncSession):
-        execute = _without_await("execute")
-        scalar = _without_await("scalar")
-        scalars = _without_await("scalars")
-
-        async def connection(self, *_: Any, **__: Any) -> AsyncConnection:
-            nothing: Any = SimpleNamespace(sync_engine=None)
-            return BlockingConnection(nothing, session.connection())
-
-    return BlockingSession(sync_session_class=kind)
-
-
-def _without_await(name: str) -> Any:
-    async def called(self: Any, *arguments: Any, **options: Any) -> Any:
-        return getattr(self._proxied, name)(*arguments, **options)
-
-    return called
+    whole: Any = unwrapped(given)
+    whole = getattr(whole, "sync_session", getattr(whole, "sync_connection", whole))
+    connection = sync_connection(whole)
+    if connection.dialect.driver != "psycopg":
+        raise InvalidConnectionError(
+            f"This connection is of {connection.dialect.driver}, and workers use psycopg. "
+            "Use postgresql+psycopg:// in your tests, or commit and call drain() without a session."
+        )
+    session = whole if isinstance(whole, Session) else None
+    if session is not None:
+        session.flush()
+    if not connection.in_transaction():
+        connection.begin()
+    try:
+        yield connection
+    finally:
+        if session is not None:
+            session.expire_all()  # handlers have sessions of their own
+            for found in list(session) if connection.dialect.is_async else ():
+                with suppress(InvalidRequestError):  # its row is gone
+                    session.refresh(found)
 
 
 def borrowed(raw: psycopg.Connection[Any]) -> Connection:

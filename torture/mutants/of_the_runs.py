@@ -29,9 +29,9 @@ RUNS = (
         also=(
             Change(
                 END,
-                "        self._send_ours(_COMMIT)\n",
+                "        self._send_ours(COMMIT)\n",
                 "        for name in before:\n            self._send_ours(name)\n"
-                "        self._send_ours(_COMMIT)\n",
+                "        self._send_ours(COMMIT)\n",
             ),
         ),
     ),
@@ -56,9 +56,9 @@ RUNS = (
         "settings are taken back before deferred triggers",
         "A deferred trigger sees what its run has set.",
         END,
-        '_RESETS = {b"tasks_app fires": FIRE} | '
+        'UNDOING = {b"tasks_app fires": FIRE} | '
         '{b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}',
-        '_RESETS = {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)} | '
+        'UNDOING = {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)} | '
         '{b"tasks_app fires": FIRE}',
         f"{ODD}a_deferred_trigger_still_sees_what_its_run_has_set[sync-False]",
     ),

@@ -37,17 +37,17 @@ Steps: TypeAlias = Generator[Any, Any, T]
 """What psycopg carries out, waiting for the server at each yield."""
 
 BEGIN_TEXT = b"BEGIN ISOLATION LEVEL READ COMMITTED"
-_BEGIN, _COMMIT = b"tasks_app begins", b"tasks_app COMMIT"
+_BEGIN, COMMIT = b"tasks_app begins", b"tasks_app COMMIT"
 _LOOKS, _FLUSHES = b"tasks_app looks", b"tasks_app flushes"
 _ENCODED, _SPEAKS = b"tasks_app asks for the encoding", b"tasks_app speaks UTF-8"
 _SHARES = b"tasks_app checks, does not flush"
-_RESETS = {b"tasks_app fires": FIRE} | {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}
+UNDOING = {b"tasks_app fires": FIRE} | {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}
 _OURS = {
-    **_RESETS,
+    **UNDOING,
     _ENCODED: SAME_ENCODING,
     _SPEAKS: b"SET LOCAL client_encoding TO 'UTF8'",
     _SHARES: UNFLUSHED + b", " + NO_TABLES.removeprefix(b"SELECT "),
-    _COMMIT: b"COMMIT",
+    COMMIT: b"COMMIT",
     _LOOKS: LOOK,
     _FLUSHES: FLUSH,
     _BEGIN: BEGIN_TEXT,
@@ -224,7 +224,7 @@ class EndsRuns:
             known.add(write.name)
         before = [_ENCODED] * (len(one.sent) > 1)
         if self.resets:
-            before += [*_RESETS, *[_SPEAKS] * (not self.keeps_statements)]
+            before += [*UNDOING, *[_SPEAKS] * (not self.keeps_statements)]
         before += [_SHARES] * shares
         for name in before:
             self._send_ours(name)
@@ -232,8 +232,8 @@ class EndsRuns:
             self.pgconn.send_query_prepared(one.last.name, one.last.values)
         else:
             self.pgconn.send_query_params(one.last.sql, one.last.values, param_types=one.last.types)
-        self._send_ours(_COMMIT)
-        return [*names, *before, one.last.name, _COMMIT]
+        self._send_ours(COMMIT)
+        return [*names, *before, one.last.name, COMMIT]
 
     def _send_ours(self, name: bytes) -> None:
         if self.keeps_statements:

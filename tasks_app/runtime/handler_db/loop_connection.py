@@ -169,7 +169,9 @@ class _InLoop(psycopg.Connection[Any]):
         await psycopg.AsyncConnection.cancel_safe(self, timeout=timeout)  # as theirs, in the loop
 
 
-class _LoopCursor(HandlerCursor):
+class LoopCursor(HandlerCursor):
+    """For async handlers."""
+
     async def _async_soft_close(self) -> None:
         """Do nothing: SQLAlchemy calls it before it hands rows on, for cursors that it adapts."""
 
@@ -210,11 +212,11 @@ def loop_engine(url: str, **options: Any) -> AsyncEngine:
     ours = make_url(url).set(drivername=f"postgresql+{_DIALECT}")
     # looked up late: programs of handlers may have instrumented it
     engine = sqlalchemy_asyncio.create_async_engine(ours, **options)
-    event.listen(engine.sync_engine, "do_connect", _connect)
+    event.listen(engine.sync_engine, "do_connect", connect)
     return engine
 
 
-def _connect(_dialect: Any, _entry: Any, arguments: Any, options: Any) -> LoopConnection:
+def connect(_dialect: Any, _entry: Any, arguments: Any, options: Any) -> LoopConnection:
     return await_(_connected(arguments, options))
 
 
@@ -223,6 +225,6 @@ async def _connected(arguments: Any, options: Any) -> LoopConnection:
     found = await psycopg.AsyncConnection.connect(*arguments, **options)
     made = LoopConnection(found.pgconn)
     made._adapters, made.prepare_threshold = found._adapters, found.prepare_threshold  # noqa: SLF001
-    made.cursor_factory = _LoopCursor
+    made.cursor_factory = LoopCursor
     found.pgconn = NOBODY
     return made

@@ -46,6 +46,8 @@ PUBLISHER = "tasks_app.broker.publish.hints"
 """The module that sends hints through Celery's broker."""
 NOTIFIER = "tasks_app.runtime.notify.publisher"
 """The one that sends them by NOTIFY."""
+UNHEARD = "tasks_app_unheard"
+"""Option of an engine whose commits are a test's: nobody else sees them."""
 _NOTES = "tasks_app hints"
 """Where a session keeps a list of hints for each of its open transactions."""
 
@@ -205,7 +207,9 @@ class Hints:
         """Return the session whose commit decides; None: no commit that we would hear of does."""
         if not isinstance(session, Session) or len(rows) > BULK:
             return None
-        return None if isinstance(session.get_bind(), Connection) else session
+        bind = session.get_bind()
+        unheard = isinstance(bind, Connection) or UNHEARD in bind.get_execution_options()
+        return None if unheard else session
 
     def _committed(self, session: Session) -> None:
         """A savepoint was released, or a transaction has committed. Raises nothing."""
