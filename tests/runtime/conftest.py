@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
+from tasks_app.runtime.hints.hints import HINTS, as_configured
 from tests.runtime.bench import Bench
 from tests.runtime.hints.ear import ear  # noqa: F401  a fixture
 from tests.runtime.refusing import Refusals, refusing
@@ -15,7 +16,8 @@ from tests.runtime.refusing import Refusals, refusing
 
 @pytest.fixture
 def bench(engine: Engine, database_url: str, tmp_path: Path) -> Iterator[Bench]:
-    """A workbench on the emptied database."""
+    """A workbench on the emptied database; hints of the test before reach nobody any more."""
+    HINTS.provide(HINTS.provide(as_configured))
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE IF NOT EXISTS effect (task_id bigint, note text)"))
         connection.execute(text("DELETE FROM effect"))
