@@ -39,9 +39,9 @@ class DelayLookahead:
     def look(
         self, connection: Connection, queues: Sequence[str], *, now: datetime | None = None
     ) -> float | None:
-        """Announce what comes; return in how many seconds to scan for what is not, or None.
+        """Announce what becomes due soon; return the seconds until the first that is not announced.
 
-        Nothing is announced of a queue that gets no hints just now.
+        Nothing is announced of a queue that gets no hints just now. None: all is announced.
         """
         near = upcoming(connection, queues, self._span, self.most, now=now)
         read_at = self._clock()  # after the database's answer: no hint is early
