@@ -53,18 +53,21 @@ def register(app: Celery, process: ProcessState | None = None) -> None:
     process = process or ProcessState(app)
     quiet = {"base": Carrier, "shared": False, "max_retries": 0, "send_events": False}
 
-    @app.task(name=EXECUTE, **quiet)
-    def execute(dispatch_id: Any = None, ids: Any = None, *rest: Any, **more: Any) -> None:
+    @app.task(name=EXECUTE, bind=True, **quiet)
+    def execute(
+        self: Task, wake: Any = None, ids: Any = None, *rest: Any, **more: Any
+    ) -> None:
         """Execute one message. A forged one can at most start tasks that are due anyway."""
-        if rest or more or not are_ids(dispatch_id, ids):
+        if rest or more or not are_ids(wake, ids):
             log.error("a message on our queue has no valid body and is dropped")
             return
         try:
             child = process.child()
             heed_signals(child)
-            child.execute(dispatch_id, ids)
+            queue = (self.request.delivery_info or {}).get("routing_key")
+            child.execute(ids, wake=wake is not None, queue=queue)
         except Exception as error:
-            log.error("message %s ended early; the scan comes back: %s", dispatch_id, brief(error))  # noqa: TRY400  no traceback: it may show payloads
+            log.error("a message ended early; the scan comes back: %s", brief(error))  # noqa: TRY400  no traceback: it may show payloads
 
     @app.task(name=SCAN, **quiet)
     def scan() -> None:

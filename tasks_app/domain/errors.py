@@ -176,15 +176,7 @@ class SchemaError(TasksError):
 
 
 class PublishError(TasksError):
-    """The broker did not take a message. The rows are safe; a later scan publishes them again.
-
-    Attributes:
-        certain: True: the message was not sent. False: nobody knows.
-    """
-
-    def __init__(self, message: str, *, certain: bool = False) -> None:
-        super().__init__(message)
-        self.certain = certain
+    """The broker did not take a message. The rows are safe; a later scan publishes them again."""
 
 
 class RefusedError(PublishError):
@@ -196,8 +188,7 @@ class NoQueueError(PublishError):
 
     def __init__(self, queue: str) -> None:
         super().__init__(
-            f"The broker has no queue {queue} now. A worker that serves it makes it again.",
-            certain=True,
+            f"The broker has no queue {queue} now. A worker that serves it makes it again."
         )
 
 

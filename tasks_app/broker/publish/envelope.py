@@ -19,6 +19,8 @@ from tasks_app.broker.config.defaults import EXECUTE
 from tasks_app.broker.guard.other_pools import HEADER
 
 PERSISTENT = 2
+WAKE = 1
+"""Stands where a hint has None: a child whose ids are gone looks for others in the queue."""
 _NAME, _BODY, _QUEUE = "<the name>", "<the body>", "<the queue>"
 """Placeholders in the text for Redis, which JSON does not escape."""
 
@@ -55,7 +57,7 @@ class Envelope:
         )
 
     def put(
-        self, channel: Any, queue: str, dispatch_id: int | None, ids: Sequence[int], **options: Any
+        self, channel: Any, queue: str, wake: int | None, ids: Sequence[int], **options: Any
     ) -> None:
         """Put one message into a queue; ``options`` are those of the channel's ``basic_publish``.
 
@@ -63,7 +65,7 @@ class Envelope:
         """
         name = str(uuid4())
         message = channel.prepare_message(
-            self._body(dispatch_id, ids),
+            self._body(wake, ids),
             content_type="application/json",
             content_encoding="utf-8",
             headers={**self._headers, "id": name, "root_id": name},
@@ -71,11 +73,11 @@ class Envelope:
         )
         channel.basic_publish(message, exchange="", routing_key=queue, **options)
 
-    def text(self, queue: str, dispatch_id: int | None, ids: Sequence[int]) -> str:
+    def text(self, queue: str, wake: int | None, ids: Sequence[int]) -> str:
         """Return the same message as kombu would push it into a list of Redis."""
-        body = base64.b64encode(self._body(dispatch_id, ids).encode()).decode()
+        body = base64.b64encode(self._body(wake, ids).encode()).decode()
         text = self._text.replace(_BODY, body).replace(_NAME, str(uuid4()))
         return text.replace(_QUEUE, json.dumps(queue)[1:-1])
 
-    def _body(self, dispatch_id: int | None, ids: Sequence[int]) -> str:
-        return f"[{json.dumps([dispatch_id, list(ids)])}, {self._rest}"
+    def _body(self, wake: int | None, ids: Sequence[int]) -> str:
+        return f"[{json.dumps([wake, list(ids)])}, {self._rest}"

@@ -13,7 +13,7 @@ from tasks_app.broker.publish.connection import depth_of
 from tasks_app.broker.publish.envelope import Envelope
 from tasks_app.broker.publish.sending import send
 from tasks_app.domain.errors import PublishError, RefusedError
-from tasks_app.pool.dispatch.ledger import Dispatch
+from tasks_app.runtime.publisher import Message
 
 PATIENCE_S = 2.0
 TRIES = 2
@@ -28,14 +28,14 @@ class CeleryPublisher:
         self._envelope = Envelope(app, own_name())
         self._connection: Any = None
 
-    def publish(self, messages: Sequence[Dispatch]) -> dict[int, PublishError]:
-        """Send messages together; return the errors by dispatch id. Raises nothing.
+    def publish(self, messages: Sequence[Message]) -> dict[int, PublishError]:
+        """Send messages together; return the errors by the place of each. Raises nothing.
 
         Queues are made by the workers that serve them, never here.
         """
-        left = {message.id: message for message in messages}
+        left = dict(enumerate(messages))
         wrong: dict[int, PublishError] = {}
-        certain = True
+        trouble: PublishError | None = None
         for _ in range(TRIES):
             try:
                 if self._connection is None:
@@ -43,13 +43,12 @@ class CeleryPublisher:
                 wrong |= send(self._connection, self._envelope, left)
             except Exception as error:
                 self.close()
-                certain = certain and _was_refused(error)
-                trouble = _away(error, certain=certain)
+                trouble = _away(error)
                 if isinstance(error, BlockedError):
                     break
             if not left:
-                return wrong
-        return wrong | dict.fromkeys(left, trouble)
+                break
+        return wrong if trouble is None else wrong | dict.fromkeys(left, trouble)
 
     def close(self) -> None:
         """Drop the connection at once: a late reply would be taken for that of the next message."""
@@ -57,17 +56,17 @@ class CeleryPublisher:
         if connection is not None:
             connection.collect()
 
-    def depth(self, queue: str) -> int | None:
-        """Return how many messages wait in the queue, 0 if it does not exist; None: unknown."""
+    def depths(self, queues: Sequence[str]) -> dict[str, int]:
+        """Return how many messages wait in each queue; 0 where the broker has no such queue.
+
+        Raises:
+            PublishError: the broker does not answer.
+        """
         try:
             with self._app.connection_or_acquire() as connection:
-                try:
-                    with connection.channel() as channel:
-                        return depth_of(connection, channel, queue)
-                except connection.channel_errors:
-                    return 0
-        except Exception:
-            return None
+                return {queue: _depth(connection, queue) for queue in queues}
+        except Exception as error:
+            raise _away(error) from error
 
     def probe(self) -> None:
         """Pass if the broker answers and takes messages.
@@ -82,10 +81,18 @@ class CeleryPublisher:
             connection.release()
         except Exception as error:
             connection.collect()
-            raise _away(error, certain=_was_refused(error)) from error
+            raise _away(error) from error
 
 
-def _away(error: Exception, *, certain: bool) -> PublishError:
+def _depth(connection: Any, queue: str) -> int:
+    try:
+        with connection.channel() as channel:
+            return depth_of(connection, channel, queue)
+    except connection.channel_errors:
+        return 0
+
+
+def _away(error: Exception) -> PublishError:
     if isinstance(error, BlockedError):
         return RefusedError(
             "The broker refuses messages: it has an alarm of memory or disk (connection.blocked). "
@@ -93,14 +100,8 @@ def _away(error: Exception, *, certain: bool) -> PublishError:
         )
     return PublishError(
         f"The broker did not take a message ({_reason(error)}). "
-        "The tasks are safe in the database; check that the broker runs.",
-        certain=certain,
+        "The tasks are safe in the database; check that the broker runs."
     )
-
-
-def _was_refused(error: BaseException) -> bool:
-    """Say whether nobody listened at all: then nothing was sent."""
-    return any(isinstance(each, ConnectionRefusedError) for each in _chain(error))
 
 
 def _reason(error: BaseException) -> str:

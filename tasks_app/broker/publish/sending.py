@@ -13,15 +13,15 @@ from typing import Any
 
 from tasks_app.broker.internals import ONE_CLIENT
 from tasks_app.broker.publish.blocked import heed_alarms
-from tasks_app.broker.publish.envelope import Envelope
+from tasks_app.broker.publish.envelope import WAKE, Envelope
 from tasks_app.domain.errors import NoQueueError, PublishError
-from tasks_app.pool.dispatch.ledger import Dispatch
+from tasks_app.runtime.publisher import Message
 
 CONFIRMED_WITHIN_S = 5.0
 
 
-def send(connection: Any, envelope: Envelope, left: dict[int, Dispatch]) -> dict[int, PublishError]:
-    """Send what is left; return what the broker refused, by dispatch id.
+def send(connection: Any, envelope: Envelope, left: dict[int, Message]) -> dict[int, PublishError]:
+    """Send what is left; return what the broker refused, by place.
 
     Raises:
         Exception: the connection's; the messages still in ``left`` may have been sent.
@@ -34,7 +34,7 @@ def send(connection: Any, envelope: Envelope, left: dict[int, Dispatch]) -> dict
 
 
 def _pipelined(
-    connection: Any, envelope: Envelope, left: dict[int, Dispatch]
+    connection: Any, envelope: Envelope, left: dict[int, Message]
 ) -> dict[int, PublishError]:
     """Redis: one pipeline, in which each command has its own reply."""
     channel = connection.default_channel
@@ -43,17 +43,16 @@ def _pipelined(
         channel.conn_or_acquire = lambda _client=None: nullcontext(pipeline)
         try:
             for message in left.values():
-                envelope.put(channel, message.queue, message.id, message.ids)
+                envelope.put(channel, message.queue, WAKE, message.ids)
         finally:
             channel.conn_or_acquire = own
         answers = pipeline.execute(raise_on_error=False)
     refused = {
-        message.id: PublishError(
+        place: PublishError(
             f"The broker refused a message ({type(answer).__name__}). "
-            "The tasks are safe in the database; check the broker's memory and rights.",
-            certain=True,
+            "The tasks are safe in the database; check the broker's memory and rights."
         )
-        for message, answer in zip(left.values(), answers, strict=True)
+        for place, answer in zip(left, answers, strict=True)
         if isinstance(answer, Exception)
     }
     left.clear()
@@ -61,21 +60,21 @@ def _pipelined(
 
 
 def _confirmed(
-    connection: Any, envelope: Envelope, left: dict[int, Dispatch]
+    connection: Any, envelope: Envelope, left: dict[int, Message]
 ) -> dict[int, PublishError]:
     """RabbitMQ: all on one channel, then the confirms; an unroutable message is returned first."""
     refused: dict[int, PublishError] = {}
     missing: set[str] = set()
-    waiting = dict(enumerate(left.values(), 1))  # a new channel counts from one
+    waiting = dict(enumerate(left, 1))  # a new channel counts from one
 
     def answered(tag: int, multiple: bool, *, taken: bool) -> None:  # noqa: FBT001  AMQP's
         for number in [n for n in waiting if n == tag or (multiple and n < tag)]:
-            message = waiting.pop(number)
-            del left[message.id]
-            if message.queue in missing:
-                refused[message.id] = NoQueueError(message.queue)
+            place = waiting.pop(number)
+            queue = left.pop(place).queue
+            if queue in missing:
+                refused[place] = NoQueueError(queue)
             elif not taken:
-                refused[message.id] = PublishError("The broker did not keep a message.")
+                refused[place] = PublishError("The broker did not keep a message.")
 
     heed_alarms(connection)
     channel = connection.channel()
@@ -85,7 +84,7 @@ def _confirmed(
     channel.confirm_select()
     channel.basic_publish = partial(type(channel).basic_publish, channel)  # without waiting
     for message in list(left.values()):
-        envelope.put(channel, message.queue, message.id, message.ids, mandatory=True)
+        envelope.put(channel, message.queue, WAKE, message.ids, mandatory=True)
     ends = time.monotonic() + CONFIRMED_WITHIN_S
     while waiting:
         channel.connection.drain_events(timeout=max(0.001, ends - time.monotonic()))
@@ -94,9 +93,9 @@ def _confirmed(
 
 
 def _one_by_one(
-    connection: Any, envelope: Envelope, left: dict[int, Dispatch]
+    connection: Any, envelope: Envelope, left: dict[int, Message]
 ) -> dict[int, PublishError]:
-    for message in list(left.values()):
-        envelope.put(connection.default_channel, message.queue, message.id, message.ids)
-        del left[message.id]
+    for place, message in list(left.items()):
+        envelope.put(connection.default_channel, message.queue, WAKE, message.ids)
+        del left[place]
     return {}

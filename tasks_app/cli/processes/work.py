@@ -68,12 +68,8 @@ def scan(*, json_: bool) -> None:
         done = leader.scan()
     finally:
         leader.database.dispose()
-    ids, again = count(done.published, "id"), count(done.republished, "message")
-    told = f"{ids} published, {again} published again"
-    if done.skipped:
-        told = "Somebody else is scanning just now."
-    names = ("skipped", "published", "republished")
-    output.answer(told, {name: getattr(done, name) for name in names}, json_=json_)
+    told = f"{count(done.published, 'id')} published"
+    output.answer(told, {"published": done.published}, json_=json_)
 
 
 def _queues(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,4 +1,7 @@
-"""The dispatcher: finds due rows, enters them in the ledger, COMMITs, and only then publishes."""
+"""The dispatcher: finds due rows, and publishes their ids as deep as the children can use them.
+
+Nothing is written down about a message. What it published lately it leaves out, from memory.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,18 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.errors import NoQueueError
+from tasks_app.domain.errors import NoQueueError, PublishError
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.pool.dispatch import ledger
-from tasks_app.pool.dispatch.ledger import Dispatch
 from tasks_app.pool.dispatch.scan import DueRows, due
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.dispatch.broker_loss import forgotten_queues
 from tasks_app.runtime.dispatch.delay_lookahead import DelayLookahead
 from tasks_app.runtime.dispatch.message_sizing import KnownRunTimes, grouped
-from tasks_app.runtime.dispatch.queue_room import QueueRoom, QueueRooms
+from tasks_app.runtime.dispatch.recently_published import RecentlyPublished
+from tasks_app.runtime.dispatch.served_queues import ServedQueue, served_queues
 from tasks_app.runtime.flow_control.admission import AdmissionControl, AdmissionVerdict
 from tasks_app.runtime.flow_control.fair_queues import Fairness
 from tasks_app.runtime.hooks import HOOKS, Notice
-from tasks_app.runtime.publisher import Publisher
+from tasks_app.runtime.publisher import Message, Publisher
 from tasks_app.runtime.scan.position import QueuePositions, ScanPosition
 from tasks_app.runtime.scan.result import ScanResult
 from tasks_app.runtime.scan.throttle import LONGEST_REST_S, Pace
@@ -34,14 +35,18 @@ log = quiet_logger(__name__)
 
 FRONT = Pace(0.1, 4, LONGEST_REST_S)
 """Where reading the front of the index takes this long, it may take a fifth of the time."""
+REACH = 4
+"""At most this many times more rows are read than the last messages held: a pass that finds slow
+tasks, one of which makes a message, need not read thousands."""
 
 
-class _Entered(NamedTuple):
-    """What a pass did in its transaction."""
+class _Found(NamedTuple):
+    """What a pass found in its transaction."""
 
-    fresh: list[Dispatch]
-    """The new rows of the ledger."""
-    crowded: list[QueueRoom]
+    messages: list[Message]
+    scan_at: dict[int, float]
+    """Of each id in them, as its row was read."""
+    crowded: set[str]
     """The queues that want more."""
     swept: list[Notice]
     verdicts: list[AdmissionVerdict]
@@ -64,65 +69,48 @@ class Dispatcher:
         self._clock = clock
         self.lookahead = DelayLookahead(settings, clock)
         self._probe_first = False
-        self._still = 0
         self._run_times = KnownRunTimes()
         self._positions = QueuePositions()
         self._front = ScanPosition(FRONT, clock)
         self._admission = AdmissionControl(database)
         self._fairness = Fairness()
-        self._rooms = QueueRooms(settings, self._fairness, clock)
+        self._published = RecentlyPublished(clock)
+        self._crowded: set[str] = set()
+        self._reach: dict[str, int] = {}
+        """How many ids the largest message of a queue held last, where its tasks are slow."""
 
     def run_once(self, *, fill_up: bool = False, now: datetime | None = None) -> ScanResult:
         """Scan all served queues and publish what is due.
 
-        With ``fill_up`` it only makes new messages: the last pass was a moment ago.
+        With ``fill_up`` it goes on where the last pass ended, a moment ago.
 
         Raises:
-            PublishError: the broker did not take a message. Nothing is lost: the ledger rows that
-                went nowhere are taken back, and the next pass asks the broker first. A message
-                that was perhaps sent keeps its row, or each doubt would add one to the broker.
+            PublishError: the broker did not take a message, or does not answer. Nothing is lost:
+                the next pass asks the broker first, and then publishes all that is due.
         """
         self.probe()
-        wait = self._settings.republish_after
-        forgotten = (
-            [] if fill_up else forgotten_queues(self._database, self._publisher, wait, now=now)
-        )
+        depths = self._depths()
         with self._database.begin() as connection:
-            if not ledger.scanner_lock(connection):
-                return ScanResult(skipped=True)
-            rooms = self._rooms.read(connection, now=now)
-            late = [] if fill_up else ledger.overdue(connection, list(rooms), wait, now=now)
-            served = [queue for queue in forgotten if queue in rooms]
-            if served:
-                late += ledger.overdue(connection, served, wait, lost=True, now=now)
+            served = served_queues(connection, self._settings, self._fairness, now=now)
+            room = {queue: self._room(found, depths.get(queue, 0)) for queue, found in served.items()}
             if not fill_up:
                 self._positions.forget()
             began = self._clock()
             within = None if now else self._front.within(began)
-            entered = self._enter(connection, rooms, within, now)
+            found = self._find(connection, served, room, within, now)
             if not fill_up:
-                self._front.was_read(began, within, left=len(entered.crowded))
-            hinted = [queue for queue, room in rooms.items() if not room.fair]
+                self._front.was_read(began, within, left=len(found.crowded))
+            hinted = [queue for queue, serves in served.items() if not serves.fair]
             next_due_s = None if fill_up else self.lookahead.look(connection, hinted, now=now)
-        HOOKS.tell(entered.swept)
-        self._admission.hold(entered.verdicts, now=now)
-        out = self._publish(entered.fresh, late)
-        published = sum(len(d.ids) for d in entered.fresh if d.id in out)
-        still, self._still = self._still, 0 if published else self._still + 1
-        halves = [
-            half for room in entered.crowded if (half := room.throughput.half_s()) is not None
-        ]
+        HOOKS.tell(found.swept)
+        self._admission.hold(found.verdicts, now=now)
+        self._crowded = found.crowded
         return ScanResult(
-            published=published,
-            republished=len(late),
-            more=bool(entered.crowded),
-            next_due_s=next_due_s,
-            half_s=min(halves, default=None),
-            still=still,
+            published=self._publish(found), more=bool(found.crowded), next_due_s=next_due_s
         )
 
     def doubt(self) -> None:
-        """Ask the broker before anything is entered for it: it refused somebody else's messages."""
+        """Ask the broker before anything is published: it refused somebody else's messages."""
         self._probe_first = True
 
     def probe(self) -> None:
@@ -135,48 +123,81 @@ class Dispatcher:
             self._publisher.probe()
             self._probe_first = False
 
-    def _enter(
+    def _depths(self) -> dict[str, int]:
+        """Ask how many messages wait, where there is something due; elsewhere none does."""
+        queues = self._crowded | self._published.queues
+        try:
+            return self._publisher.depths(sorted(queues)) if queues else {}
+        except PublishError:
+            self._fail()
+            raise
+
+    def _room(self, served: ServedQueue, depth: int) -> int:
+        """Return how many messages may go out; forget those that are no longer there."""
+        self._published.forget(served.queue, depth, served.threads)
+        return max(0, served.most_messages - depth)
+
+    def _find(
         self,
         connection: Connection,
-        rooms: dict[str, QueueRoom],
+        served: dict[str, ServedQueue],
+        room: dict[str, int],
         within: timedelta | None,
         now: datetime | None,
-    ) -> _Entered:
+    ) -> _Found:
         swept: list[Notice] = []
         verdicts: list[AdmissionVerdict] = []
-        free = {queue: room.free(self._settings) for queue, room in rooms.items()}
-        crowded = [room for queue, room in rooms.items() if free[queue] <= 0]
+        free = {queue: room[queue] * self._largest(found) for queue, found in served.items()}
+        crowded = {queue for queue, number in free.items() if not number}
         wanted = {
-            queue: number + (0 if self._positions.cover(queue) else len(rooms[queue].hidden))
+            queue: number
+            + (0 if self._positions.cover(queue) else self._published.number(queue))
             for queue, number in free.items()
-            if number > 0 and not rooms[queue].fair
+            if number and not served[queue].fair
         }
-        messages: list[tuple[str, list[int]]] = []
+        messages: list[Message] = []
+        scan_at: dict[int, float] = {}
         places = self._positions.places
         plain = due(connection, wanted, after=places, within=within, now=now) if wanted else []
-        for found in chain(plain, self._shared(connection, rooms, free, now)):
-            queue, room = found.queue, rooms[found.queue]
-            visible = [row for row in room.visible(found) if not self.lookahead.leaves(row[0])]
-            ready, told = tidy(connection, visible, found, room.names, self._settings, now=now)
+        for found in chain(plain, self._shared(connection, served, free, now)):
+            queue, serves = found.queue, served[found.queue]
+            ready, told = tidy(
+                connection, self._visible(found), found, serves.names, self._settings, now=now
+            )
             swept += told
             if found.gated:
                 verdict, ready = self._passing(connection, ready, found.gated, now)
                 verdicts.append(verdict)
             fits = ready[: free[queue]]
-            groups = self._grouped(connection, room, fits)
-            messages += [(queue, ids) for ids in groups]
+            groups = self._grouped(connection, fits, room[queue], serves.largest(self._settings))
+            messages += [Message(queue, ids) for ids in groups]
+            scan_at |= zip(found.ids, found.scan_at, strict=True)
             grouped_ids = sum(map(len, groups))
-            if room.fair:
+            if serves.fair:
                 self._fairness.went(queue, chain.from_iterable(groups))
             elif groups:
                 self._positions.move(found, groups[-1][-1])
-            room.throughput.slow = grouped_ids < len(fits)
+            if grouped_ids < len(fits):
+                self._reach[queue] = max(map(len, groups))
+            else:
+                self._reach.pop(queue, None)
             if grouped_ids < len(ready) or len(found.ids) == wanted.get(queue, free[queue]):
-                crowded.append(room)
-        fresh = ledger.add_all(connection, messages, self._settings.republish_after, now=now)
-        for queue, room in rooms.items():
-            room.throughput.sent([dispatch for dispatch in fresh if dispatch.queue == queue])
-        return _Entered(fresh, crowded, swept, verdicts)
+                crowded.add(queue)
+        return _Found(messages, scan_at, crowded, swept, verdicts)
+
+    def _largest(self, served: ServedQueue) -> int:
+        """Return for how many ids of each message rows are to be read."""
+        largest = served.largest(self._settings)
+        return min(largest, REACH * self._reach.get(served.queue, largest))
+
+    def _visible(self, found: DueRows) -> list[tuple[int, str]]:
+        """Return what is not under way, and not left to its hint."""
+        return [
+            (task_id, name)
+            for task_id, name, scan_at in found.rows()
+            if not self._published.hides(found.queue, task_id, scan_at)
+            and not self.lookahead.leaves(task_id)
+        ]
 
     def _passing(
         self,
@@ -194,44 +215,42 @@ class Dispatcher:
     def _shared(
         self,
         connection: Connection,
-        rooms: dict[str, QueueRoom],
+        served: dict[str, ServedQueue],
         free: dict[str, int],
         now: datetime | None,
     ) -> Iterator[DueRows]:
         """Yield what is due of fair queues, in the order of shares."""
-        for queue, room in rooms.items():
-            if room.fair and free[queue] > 0:
-                found = self._fairness.due(connection, queue, free[queue], room.hidden, now=now)
+        for queue, serves in served.items():
+            if serves.fair and free[queue]:
+                out = self._published.of(queue)
+                found = self._fairness.due(connection, queue, free[queue], out, now=now)
                 if found is not None:
                     yield found
 
     def _grouped(
-        self, connection: Connection, room: QueueRoom, ready: Sequence[tuple[int, str]]
+        self, connection: Connection, ready: Sequence[tuple[int, str]], messages: int, largest: int
     ) -> list[list[int]]:
         """Spread what is ready over the messages that there is room for."""
-        largest = self._settings.message_size
-        messages = room.messages(largest)
         size = min(max(1, -(-len(ready) // messages)), largest)
         run_times = self._run_times.of(connection, {name for _, name in ready})
         return grouped(ready, run_times, messages=messages, largest=size)
 
-    def _publish(self, fresh: Sequence[Dispatch], late: Sequence[Dispatch]) -> set[int]:
-        """Send; take back the new rows of messages that certainly went nowhere.
-
-        Returns the ids of the others.
-        """
-        out = {dispatch.id for dispatch in (*fresh, *late)}
-        if not out:
-            return out
-        wrong = self._publisher.publish([*fresh, *late])
-        out -= {id_ for id_, error in wrong.items() if error.certain}
-        nowhere = [dispatch.id for dispatch in fresh if dispatch.id not in out]
-        if nowhere:
-            with self._database.begin() as connection:
-                ledger.finish(connection, *nowhere)
+    def _publish(self, found: _Found) -> int:
+        """Send, and remember what the broker took; return how many ids that were."""
+        if not found.messages:
+            return 0
+        wrong = self._publisher.publish(found.messages)
+        out = [message for place, message in enumerate(found.messages) if place not in wrong]
+        self._published.remember(out, found.scan_at)
         for error in {str(error): error for error in wrong.values()}.values():
             if not isinstance(error, NoQueueError):  # that one is of this queue alone
-                self._probe_first = True
+                self._fail()
                 raise error
             log.info("%s", error)
-        return out
+        return sum(len(message.ids) for message in out)
+
+    def _fail(self) -> None:
+        """Ask the broker next, and then begin anew: nobody knows what it has."""
+        self._probe_first = True
+        self._published.forget_all()
+        self._positions.forget()

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.statistics.outcomes import CountedOutcome
-from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.runs.claim_sql import Claimer
 from tasks_app.runtime.db.errors import patience_s
 from tasks_app.runtime.execution.async_pool import AsyncPool
@@ -31,6 +31,8 @@ TURN_PATIENCE_S = 0.5
 """Between two looks whether a task that runs alone may start."""
 ROOM_PATIENCE_S = 0.02
 """How long single free places wait for more of them, so that claims are of groups."""
+LOOKS_EVERY_S = 1.0
+"""Where hints alone keep a child busy, it looks that often for what no message told of."""
 TOPS_UP_S, PAUSES_S = 30.0, 1.0
 """For how long a message may be topped up from the pool, and how long it gets to end then."""
 
@@ -64,7 +66,6 @@ class Executor:
         settings = parts.settings
         self._most = settings.claim_size
         self._scan_interval_s = settings.scan_interval.total_seconds()
-        self._database = parts.database
         self._inflight = parts.inflight
         self._slot = parts.slot
         self._shell = tools.shell
@@ -80,27 +81,50 @@ class Executor:
         self._one_at_a_time = settings.async_concurrency == 1 and parts.inflight.threads == 1
         self._async_lately = not claims.claimant.plain.names
         self._filled_at = 0.0
+        self._looks_at = 0.0
 
     def execute(
-        self, dispatch_id: int | None, ids: Sequence[int], queues: Sequence[str] = ()
+        self,
+        ids: Sequence[int],
+        queues: Sequence[str] = (),
+        *,
+        wake: bool = False,
+        queue: str | None = None,
     ) -> None:
         """Carry out one message: claim its ids in groups, run what was there to take.
 
         Returns when every outcome is written, so that the child may be recycled after it. While
         something of it still runs beside this thread, the pool's tasks of ``queues`` fill the gaps.
+        Hints take the place of ``wake``-ups in the broker: in a flood of them, a child looks by
+        itself what the message's own ``queue`` has.
         """
-        self._slot.message(dispatch_id or 0)
-        self._inflight.open_message(dispatch_id or 0)
+        self._slot.message(1)
+        self._inflight.open_message(1)
         self._threads.start()
         try:
             self._work_off(list(ids))
+            if queue is not None:
+                self._look_around(queue, wake=wake)
             self._stay(queues)
             self._runner.write_all(self._settler.flush_until_answered)
         finally:
-            if dispatch_id and not self._inflight.gave_back:
-                self._finish_message(dispatch_id)
             self._inflight.close_message()
             self._slot.message(0)
+
+    def _look_around(self, queue: str, *, wake: bool) -> None:
+        """Take from the queue what comes first, if only hints came for a while."""
+        now = time.monotonic()
+        looks = not wake and now >= self._looks_at
+        if wake or looks:
+            self._looks_at = now + LOOKS_EVERY_S
+        if looks and not self._inflight.over and not self._inflight.gave_back:
+            with suppress(SQLAlchemyError):  # the next scan finds them
+                self.top_up((queue,), lonely=not self._is_busy_beside)
+            self.run_waiting()
+
+    @property
+    def _is_busy_beside(self) -> bool:
+        return self.async_pool.busy or self._threads.busy
 
     def _work_off(self, ids: list[int]) -> None:
         while ids and not self._inflight.gave_back:
@@ -212,7 +236,7 @@ class Executor:
         """
         began = time.monotonic()
         nap_s, look_at = ROOM_PATIENCE_S, 0.0
-        while self.async_pool.busy or self._threads.busy:
+        while self._is_busy_beside:
             self._shell.stop_if_due()
             now = time.monotonic()
             pauses = (now - began) % (TOPS_UP_S + PAUSES_S) >= TOPS_UP_S
@@ -233,10 +257,3 @@ class Executor:
             self.async_pool.await_end(patience_s)
         else:
             self._threads.await_end(patience_s)
-
-    def _finish_message(self, dispatch_id: int) -> None:
-        try:
-            with self._database.single() as connection:
-                ledger.finish(connection, dispatch_id)
-        except SQLAlchemyError:
-            self._inflight.write_later(lambda connection: ledger.finish(connection, dispatch_id))

@@ -104,8 +104,7 @@ class Leader:
             trouble = self._publish()
         self._last = _awake_for(self._last, looked.next_s)
         self.duties.maintain()
-        if not self._last.skipped:
-            self.lead.done()
+        self.lead.done()
         self._give_up(trouble)
         return self._last
 
@@ -116,7 +115,7 @@ class Leader:
         except PublishError as error:
             self._last = ScanResult(published=1)
             return error
-        if self._refused and not self._last.skipped:
+        if self._refused:
             self.lead.taken()
             self._refused = False
             log.warning("the broker takes messages again")

@@ -18,9 +18,8 @@ from tasks_app.runtime.hooks import HOOKS, Notice
 if TYPE_CHECKING:
     from tasks_app.domain.errors import PublishError
     from tasks_app.domain.tasks.records import TaskRow
-    from tasks_app.pool.dispatch.ledger import Dispatch
     from tasks_app.runtime.handlers.middleware import Middleware
-    from tasks_app.runtime.publisher import Publisher
+    from tasks_app.runtime.publisher import Message, Publisher
 
 API = "opentelemetry.trace"
 """Without this module nobody has a span."""
@@ -86,16 +85,16 @@ class TracedPublisher:
     def __init__(self, publisher: Publisher, tracer: Tracer) -> None:
         self._publisher = publisher
         self._tracer = tracer
-        self.depth = publisher.depth
+        self.depths = publisher.depths
         self.probe = publisher.probe
 
-    def publish(self, messages: Sequence[Dispatch]) -> dict[int, PublishError]:
+    def publish(self, messages: Sequence[Message]) -> dict[int, PublishError]:
         began = time.time_ns()
         wrong = self._publisher.publish(messages)
         if self._tracer.is_on():
             with suppress(Exception):
-                for message in messages:
-                    error = wrong.get(message.id)
+                for place, message in enumerate(messages):
+                    error = wrong.get(place)
                     kind = None if error is None else type(error).__name__
                     self._tracer.dispatched(message.queue, len(message.ids), began, kind)
         return wrong

@@ -72,13 +72,20 @@ class Child:
         """Start the housekeeper. The first heartbeat makes this child known to the scan."""
         self.housekeeper.start()
 
-    def execute(self, dispatch_id: int | None, ids: Sequence[int]) -> None:
-        """Carry out one message, unless the worker's parent is gone."""
+    def execute(
+        self, ids: Sequence[int], *, wake: bool = False, queue: str | None = None
+    ) -> None:
+        """Carry out one message of a queue, unless the worker's parent is gone.
+
+        A queue that this child does not serve is none: the message may be forged.
+        """
         if self.identity.orphaned:
             return
         self.in_hand = True
         try:
-            self.executor.execute(dispatch_id, ids, self.identity.queues)
+            queues = self.identity.queues
+            own = queue if queue in queues else None
+            self.executor.execute(ids, queues, wake=wake, queue=own)
         finally:
             self.in_hand = False
         self.retire_if_unfit()
