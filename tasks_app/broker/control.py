@@ -129,7 +129,7 @@ def _child(view: SlotView) -> dict[str, Any]:
         "running": [run.task_id for run in view.running],
         "seconds": round(now - view.since, 1) if view.running else 0,
         "killed_in_seconds": round(view.kill_at - now, 1) if view.kill_at else None,
-        "messages": list(view.messages),
+        "messages": view.messages,
         "clerk_silent_seconds": round(now - view.beat, 1),
     }
 

@@ -54,9 +54,7 @@ def register(app: Celery, process: ProcessState | None = None) -> None:
     quiet = {"base": Carrier, "shared": False, "max_retries": 0, "send_events": False}
 
     @app.task(name=EXECUTE, bind=True, **quiet)
-    def execute(
-        self: Task, wake: Any = None, ids: Any = None, *rest: Any, **more: Any
-    ) -> None:
+    def execute(self: Task, wake: Any = None, ids: Any = None, *rest: Any, **more: Any) -> None:
         """Execute one message. A forged one can at most start tasks that are due anyway."""
         if rest or more or not are_ids(wake, ids):
             log.error("a message on our queue has no valid body and is dropped")

@@ -23,7 +23,6 @@ LOG_LINES = table("task_log")
 FINGERPRINT = table("task_fingerprint")
 ALERT = table("task_alert")
 ALERT_LOOK = table("task_alert_look")
-DISPATCH = table("task_dispatch")
 WORKER = table("task_worker")
 LEASE = table("task_lease")
 PAUSE = table("task_queue_pause")
@@ -80,7 +79,6 @@ TABLES = frozenset(
             TRANSITION,
             LOG_LINES,
             FINGERPRINT,
-            DISPATCH,
             WORKER,
             LEASE,
             PACE,
@@ -113,6 +111,7 @@ CARRIED = (
 EVERY_QUEUE = "*"
 """No queue has this name; as a pause it means all of them."""
 REFUSED, BECAUSE = "tasks_app: refused since", "tasks_app: refused because"
+DEPTHS = "tasks_app: messages"
 """Notes in the lease of the scan: since when the broker takes no messages, and why."""
 
 

@@ -18,9 +18,7 @@ from typing import Any
 
 from celery.apps.worker import Worker
 from celery.concurrency.solo import TaskPool as SoloPool
-from celery.worker import state
 
-from tasks_app.broker.config.defaults import EXECUTE
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
@@ -53,7 +51,7 @@ class PoolWorker(Worker):
     def wait_for_soft_shutdown(self) -> None:
         """Drain for the grace period, then let the children go; called in a signal handler."""
         slots = Scoreboard(slot_path())
-        begin_to_drain(slots)
+        slots.drain()
         solo = isinstance(self.pool, SoloPool)  # its task stands still beneath this handler
         grace = 0.0 if solo else float(self.app.conf.worker_soft_shutdown_timeout)
         self._wait(grace, lambda: slots.stage is Stage.DRAINS and _is_busy(slots))
@@ -82,22 +80,6 @@ def _is_busy(slots: Scoreboard) -> bool:
 def _has_graves(slots: Scoreboard) -> bool:
     """Say whether a dead child's tasks wait for a living one to give them back."""
     return {view.dead for view in slots.occupied()} == {True, False}
-
-
-def begin_to_drain(slots: Scoreboard) -> None:
-    """Tell the children to start nothing more, and which reserved messages they will not get.
-
-    A message that is reserved here goes back to the broker when the last task has ended. Its
-    ledger row would hide its tasks that long.
-    """
-    reserved = {
-        request.args[0]
-        for request in tuple(state.reserved_requests)
-        if request.name == EXECUTE and request not in state.active_requests and request.args
-    }
-    ids = {number for number in reserved if isinstance(number, int)}
-    slots.strand(sorted(ids.union(slots.stranded)))
-    slots.drain()
 
 
 def heed_signals(child: Child) -> None:

@@ -22,7 +22,7 @@ from tasks_app.broker.guard.redis_channel import drop_what_is_no_message
 from tasks_app.broker.internals import check_guard, said_at_start
 from tasks_app.broker.worker.processes import NODE_VARIABLE, QUEUES_VARIABLE, ProcessState
 from tasks_app.broker.worker.prompt_pool import Prompt
-from tasks_app.broker.worker.shutdown import begin_to_drain, slot_path
+from tasks_app.broker.worker.shutdown import slot_path
 from tasks_app.broker.worker.silent_consumer import Listening
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.safe_logging import quiet_logger
@@ -85,7 +85,7 @@ class Watch(bootsteps.StartStopStep):
 
     def close(self, _worker: Any) -> None:
         """Drain at every kind of stop, before the consumer forgets what it reserved."""
-        begin_to_drain(Scoreboard(slot_path()))
+        Scoreboard(slot_path()).drain()
 
 
 def connect_worker(app: Celery, settings: Settings, process: ProcessState) -> None:
@@ -132,7 +132,7 @@ def _connect_parent(app: Celery, settings: Settings, process: ProcessState) -> N
     def stop(how: str, **_: Any) -> None:
         """Tell the children at once; the worker's loop learns of it later."""
         slots = Scoreboard(slot_path())
-        begin_to_drain(slots)
+        slots.drain()
         if how == "Cold":
             slots.leave()
 

@@ -92,8 +92,6 @@ class Settings(EncryptionSettings, LargeValueSettings, AlertSettings):
     """How long a finished task may wait to be settled together with others."""
     park_for: ShortSpan = timedelta(seconds=15)
     """How long the scan leaves out a due row that no worker can run now."""
-    republish_after: Span = timedelta(seconds=30)
-    """When an unfinished message is published again; doubles up to ten minutes."""
     timeout: Span | None = None
     """A handler that runs one task for longer is stopped by an exception. None: only where the
     task, handler or queue has a timeout."""
@@ -145,8 +143,6 @@ class Settings(EncryptionSettings, LargeValueSettings, AlertSettings):
     """Off: no prepared statements, no startup options; for PgBouncer in transaction mode."""
     message_size: Annotated[int, Field(ge=1, le=500)] = 500
     """Most ids in one message. Beyond 500 nothing is gained, and giving tasks back gets costly."""
-    ledger_ids: Positive = 20_000
-    """Most published and unfinished ids per queue: as many as the scan can leave out cheaply."""
     claim_size: Annotated[int, Field(ge=1, le=500)] = 500
     """Most rows per claim. A child claims fewer of tasks that take longer: 0.2 s of work."""
     threads: Annotated[int, Field(ge=1, le=256)] = 1

@@ -11,30 +11,6 @@ from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.flow_control.waiting_reason import WORDS, WaitingKind
 
 
-def in_broker(facts: TaskFacts) -> Finding | None:
-    row, message = facts.due, facts.message
-    if row is None or message is None:
-        return None
-    again = when(message.publish_at, facts.now)
-    times = "once" if message.publishes == 1 else f"{message.publishes} times"
-    fact = (
-        f"It is in the broker or in a child's hands: message {message.id} with "
-        f"{count(message.tasks, 'task')} was made {when(message.created_at, facts.now)} and "
-        f"published {times}"
-    )
-    if message.publishes == 1:
-        wait = (
-            f"Nothing to do: a child takes it when it has room, or it is published again {again}."
-        )
-        return ok("in the broker", fact, wait)
-    return warn(
-        "in the broker",
-        fact,
-        f"Workers are slow to answer, or the broker loses messages: tasks-app doctor. "
-        f"It goes out again {again}.",
-    )
-
-
 def order(facts: TaskFacts) -> Finding | None:
     row, turn = facts.due, facts.turn
     if row is None or turn is None:
@@ -102,7 +78,7 @@ def hinted(facts: TaskFacts) -> Finding | None:
 
 def in_line(facts: TaskFacts) -> Finding | None:
     row = facts.ready
-    if row is None or facts.ahead is None or facts.message is not None or facts.refused_since:
+    if row is None or facts.ahead is None or facts.refused_since:
         return None
     if facts.deserted:
         return None
@@ -110,7 +86,7 @@ def in_line(facts: TaskFacts) -> Finding | None:
     if facts.ahead == 0:
         next_ = "a child takes it when it has room"  # without a scan: a child claims by itself
         if facts.run_by is not RunBy.WORK:
-            next_ = "the next scan finds it"
+            next_ = _next_step(facts)
         fact = f"It became due {since} and is first in its line: {next_}"
     else:
         most = facts.ahead > MOST_AHEAD
@@ -126,6 +102,14 @@ def in_line(facts: TaskFacts) -> Finding | None:
     return warn("in line", fact, advice)
 
 
+def _next_step(facts: TaskFacts) -> str:
+    messages = facts.scan.messages if facts.scan else 0
+    if not messages:
+        return "the next scan publishes it"
+    verb = "waits" if messages == 1 else "wait"
+    return f"{count(messages, 'message')} of its queue {verb} in the broker for a child with room"
+
+
 def alone(facts: TaskFacts) -> Finding | None:
     row = facts.ready
     if row is None or not (row.crashes or row.at_most_once):
@@ -136,4 +120,4 @@ def alone(facts: TaskFacts) -> Finding | None:
     return ok("alone", f"It is only claimed alone, because {why}", advice)
 
 
-RULES = (order, limit, in_broker, parked, hinted, in_line, alone)
+RULES = (order, limit, parked, hinted, in_line, alone)

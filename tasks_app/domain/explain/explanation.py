@@ -76,8 +76,8 @@ def _shown(facts: TaskFacts) -> dict[str, Any]:
         "scanned_by": scan.holder if scan else None,
         "unpublished_since": facts.refused_since,
     }
-    if facts.message is not None:
-        shown |= {"message": facts.message.id, "published_again_at": facts.message.publish_at}
+    if scan is not None and scan.messages:
+        shown |= {"messages": f"{scan.messages} of the queue in the broker, at the last scan"}
     if facts.ahead is not None:
         more = facts.ahead > MOST_AHEAD
         shown["ahead"] = f"more than {MOST_AHEAD:,}" if more else facts.ahead

@@ -11,7 +11,6 @@ from tasks_app.domain.explain.surroundings import (
     ConnectionLimit,
     Denial,
     LastAttempt,
-    LedgerMessage,
     ReportedProgress,
     Scan,
     Service,
@@ -98,7 +97,6 @@ class TaskFacts:
     """Its queue's settings, if it has any."""
     breaker: BreakerStanding | None = None
     """The breaker of its handler's dependency, unless it is closed."""
-    message: LedgerMessage | None = None
     service: Service = field(default_factory=Service)
     run_by: RunBy = RunBy.EITHER
     scan: Scan | None = None

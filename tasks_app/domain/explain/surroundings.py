@@ -60,18 +60,6 @@ class Denial:
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerMessage:
-    """The ledger's row of the message that has it."""
-
-    id: int
-    tasks: int
-    created_at: datetime
-    publishes: int
-    publish_at: datetime
-    """When it is published again, unless it is finished before."""
-
-
-@dataclass(frozen=True, slots=True)
 class Service:
     """The living children, from their heartbeats."""
 
@@ -104,6 +92,8 @@ class Scan:
     refused_because: str = ""
     held_until: datetime | None = None
     """How long the lead is held; None: it was given back."""
+    messages: int = 0
+    """How many messages of the task's queue it saw in the broker."""
 
 
 @dataclass(frozen=True, slots=True)

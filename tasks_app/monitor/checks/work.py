@@ -14,15 +14,15 @@ from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.tasks.error_text import clean
 from tasks_app.monitor.checks import due, runs
 from tasks_app.monitor.checks.database import Check
-from tasks_app.pool.dispatch import leader_lease, ledger
+from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.errors.groups import groups
 from tasks_app.pool.operations import diagnostics
 from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.api.tasks import LATE_SCANS, PATIENCE
 from tasks_app.runtime.encryption.older_texts import masked_errors
 
-RECENT = ledger.LONGEST_WAIT + timedelta(minutes=2)
-"""What another pool's worker refused comes again after at most so long, if both still share it."""
+RECENT = timedelta(minutes=12)
+"""Whoever shares a broker with another pool refuses one of its messages within that time."""
 MOST_NAMED, MOST_CAUSES, LONGEST_CAUSE = 3, 5, 120
 
 

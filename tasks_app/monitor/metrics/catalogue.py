@@ -56,14 +56,7 @@ ERRORS_LATELY = Metric(
     "tasks_app_errors_last_5m", "Of these, how many failed in the last five minutes.", _QUEUE
 )
 MESSAGES = Metric(
-    "tasks_app_dispatch_messages", "Messages that were published and are not finished.", _QUEUE
-)
-PUBLISHED = Metric("tasks_app_dispatch_tasks", "Tasks in these messages.", _QUEUE)
-PUBLISHED_AGAIN = Metric(
-    "tasks_app_dispatch_republished", "Of these messages, those published more than once.", _QUEUE
-)
-DISPATCH_LAG = Metric(
-    "tasks_app_dispatch_oldest_seconds", "Age of the oldest of these messages.", _QUEUE
+    "tasks_app_queue_messages", "Messages in the broker, as the leader last saw them.", _QUEUE
 )
 
 OUTCOMES = Metric(

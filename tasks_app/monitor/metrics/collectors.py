@@ -62,11 +62,6 @@ def running(connection: Connection, _settings: Settings) -> Samples:
 
 def dispatch(connection: Connection, _settings: Settings) -> Samples:
     """Say what is in the broker, who leads, and whether the broker takes messages."""
-    for each in backlog.published(connection):
-        yield Sample(m.MESSAGES, each.messages, (each.queue,))
-        yield Sample(m.PUBLISHED, each.tasks, (each.queue,))
-        yield Sample(m.PUBLISHED_AGAIN, each.again, (each.queue,))
-        yield Sample(m.DISPATCH_LAG, max(0.0, float(each.oldest)), (each.queue,))
     now = instant(connection)
     refused: datetime | None = None
     for name in (leader_lease.SCAN, leader_lease.MAINTAIN):
@@ -79,6 +74,8 @@ def dispatch(connection: Connection, _settings: Settings) -> Samples:
             yield Sample(m.DUTY_HELD, held, (name, word))
         if duty is not None and name == leader_lease.SCAN:
             refused = duty.refused_since
+            for queue, depth in duty.depths.items():
+                yield Sample(m.MESSAGES, depth, (queue,))
     yield Sample(m.REFUSED, max(0.0, (now - refused).total_seconds()) if refused else 0)
 
 

@@ -131,7 +131,6 @@ def sources_of(connection: Connection, task: Task, schedule: str | None) -> Sour
         trail.transitions(connection, task.id),
         read_lines(connection, task.id),
         find_among_newest(connection, task_id=task.id, most=MOST_LINES),
-        trail.sent(connection, task.id) if task.pool == Pool.PENDING else None,
         None if schedule is None else f"schedule {schedule}",
     )
 

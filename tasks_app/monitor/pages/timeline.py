@@ -41,7 +41,7 @@ class Moment:
 
     at: datetime
     what: str
-    """created, sent, claimed, succeeded, failed, snoozed, released, rescued, …; of people: the
+    """created, claimed, succeeded, failed, snoozed, released, rescued, …; of people: the
     action in the audit."""
     attempt: int | None = None
     by: str | None = None
@@ -72,7 +72,6 @@ class Sources:
     transitions: Sequence[Transition] = ()
     logs: Sequence[LogOfAttempt] = ()
     audit: Sequence[AuditLine] = ()
-    sent: tuple[int, datetime] | None = None
     creator: str | None = None
     """The schedule or group that made it."""
     ends: dict[tuple[int, str], Attempt] = field(init=False)
@@ -106,8 +105,6 @@ def timeline(of: Sources) -> tuple[Moment, ...]:
         claims.append(_claim(of.task.attempt, of.task.started_at, of.task.owner))
     moments += {claim.attempt: claim for claim in claims if claim is not None}.values()
     moments += [end for _, end in ends]
-    if of.sent is not None:
-        moments.append(Moment(of.sent[1], "sent", kind=f"message {of.sent[0]}"))
     moments += map(_done, of.acts)
     for line in of.audit:
         if not any(_is_same(line, act) for act in of.acts):

@@ -17,15 +17,13 @@ from tasks_app.pool.dispatch.set_aside import BARRED
 from tasks_app.pool.fragments.availability import runs
 from tasks_app.pool.fragments.parked import PARKED_BY_OLD_CODE
 from tasks_app.pool.fragments.queue_probe import HAS_GATE, WAITS
-from tasks_app.pool.tables import BREAKER, DISPATCH, GATE, NOW, PENDING, QUEUE, SCHEDULE
+from tasks_app.pool.tables import BREAKER, GATE, NOW, PENDING, QUEUE, SCHEDULE
 
 
 @dataclass(frozen=True, slots=True)
 class IdleCheck:
     """What one cheap read tells of a pool."""
 
-    out: bool
-    """A message is in the ledger."""
     expired: bool
     """A lease is over."""
     next_due: timedelta | None
@@ -48,13 +46,12 @@ class IdleCheck:
     def is_quiet(self, within: timedelta) -> bool:
         """Tell whether no queue has work for this long."""
         near = self.next_due is not None and self.next_due <= within
-        return not (self.out or self.expired or self.barred or near)
+        return not (self.expired or self.barred or near)
 
 
 _IDLE_CHECK = in_psycopgs_words(f"""
     WITH RECURSIVE {WAITS}
-    SELECT EXISTS (SELECT FROM {DISPATCH}) AS out,
-        EXISTS (SELECT FROM {PENDING} p
+    SELECT EXISTS (SELECT FROM {PENDING} p
                 WHERE p.state = '{State.RUNNING}' AND p.lease_until < {NOW}) AS expired,
         (SELECT min(waits.scan_at) - {NOW} FROM waits WHERE {runs("waits.queue")}) AS next_due,
         CAST(EXTRACT(EPOCH FROM (SELECT min(s.look_at) FROM {SCHEDULE} s WHERE s.enabled) - {NOW})

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.pool.connection.execute import ask, in_psycopgs_words
 from tasks_app.pool.connection.steps import Rows, Statement
-from tasks_app.pool.tables import BECAUSE, LEASE, NOW, REFUSED
+from tasks_app.pool.tables import BECAUSE, DEPTHS, LEASE, NOW, REFUSED
 
 SCAN, MAINTAIN = "scan", "maintain"
 STRANGERS = "tasks_app: strangers"
@@ -64,6 +64,12 @@ class Lease:
         why = self.notes.get(BECAUSE)
         return why if isinstance(why, str) else ""
 
+    @property
+    def depths(self) -> dict[str, int]:
+        """How many messages the leader last saw in the broker, by queue; only queues with some."""
+        depths = self.notes.get(DEPTHS)
+        return depths if isinstance(depths, dict) else {}
+
     def open_to(self, token: UUID, rank: int) -> bool:
         """Tell whether :func:`hold` would be granted now."""
         return self.free or self.token == token or self.rank < rank
@@ -91,7 +97,7 @@ _HOLD = in_psycopgs_words(f"""
 """)
 _RELEASE = text(f"UPDATE {LEASE} SET held_until = NULL WHERE name = :name AND token = :token")
 _DONE = in_psycopgs_words(f"""
-    UPDATE {LEASE} l SET done_at = {NOW}, held_until = CASE
+    UPDATE {LEASE} l SET done_at = {NOW}, notes = notes || CAST(:notes AS jsonb), held_until = CASE
         WHEN l.token = :token AND NOT {_FREE} THEN {NOW} + CAST(:ttl AS interval)
         ELSE l.held_until END
     WHERE l.name = :name RETURNING l.token = :token AND NOT {_FREE}
@@ -160,14 +166,17 @@ def done(
     name: str,
     token: UUID,
     ttl: timedelta,
+    depths: Mapping[str, int] | None = None,
     *,
     now: datetime | None = None,
 ) -> bool:
     """Write down that the duty was done just now, by any owner; True: this one holds the lease.
 
     It is renewed with that, so that a duty which is done often costs one write each time.
+    ``depths``: how many messages were in the broker, by queue; None: the duty does not know.
     """
-    values = {"name": name, "token": token, "ttl": ttl, "now": now}
+    notes = json.dumps({} if depths is None else {DEPTHS: depths})
+    values = {"name": name, "token": token, "ttl": ttl, "notes": notes, "now": now}
     return any(renewed for (renewed,) in ask(connection, Statement(_DONE, values)))
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.tables import DISPATCH, ERROR, NOW, PENDING
+from tasks_app.pool.tables import ERROR, NOW, PENDING
 
 MOST_COUNTED = 100_000
 """Tasks of one queue: about 15 ms in the scan's index."""
@@ -62,12 +62,6 @@ _FAILED = text(f"""
     FROM (SELECT queue, finished_at FROM {ERROR} ORDER BY finished_at DESC LIMIT :most) AS e
     GROUP BY queue
 """)
-_LEDGER = text(f"""
-    SELECT queue, count(*) AS messages, sum(cardinality(ids)) AS tasks,
-        count(*) FILTER (WHERE publishes > 1) AS again,
-        extract(epoch FROM {NOW} - min(created_at)) AS oldest
-    FROM {DISPATCH} GROUP BY queue
-""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +107,6 @@ class Failed:
     lately: int
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """Messages of a queue that nobody has finished yet."""
-
-    queue: str
-    messages: int
-    tasks: int
-    again: int
-    """Messages that were published more than once."""
-    oldest: float
-
-
 def waiting(connection: Connection, *, now: datetime | None = None) -> list[QueueBacklog]:
     values = {"now": now, "most": MOST_COUNTED, "first": MOST_LOOKED_AT}
     return [QueueBacklog(*row) for row in connection.execute(_WAITING, values)]
@@ -144,7 +126,3 @@ def failed(
 ) -> list[Failed]:
     values = {"now": now, "most": MOST_FAILED, "lately": lately}
     return [Failed(*row) for row in connection.execute(_FAILED, values)]
-
-
-def published(connection: Connection, *, now: datetime | None = None) -> list[Published]:
-    return [Published(*row) for row in connection.execute(_LEDGER, {"now": now})]

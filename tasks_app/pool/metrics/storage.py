@@ -12,7 +12,6 @@ from tasks_app.pool.tables import (
     AUDIT,
     BATCH_SKIP,
     COMPLETED,
-    DISPATCH,
     ERROR,
     GATE,
     GROUP_IDS,
@@ -28,7 +27,7 @@ from tasks_app.pool.tables import (
 GROWING = tuple(
     name.rpartition(".")[2]
     for name in (
-        *(PENDING, COMPLETED, ERROR, ATTEMPT, TRANSITION, LOG_LINES, DISPATCH, KEY, GATE),
+        *(PENDING, COMPLETED, ERROR, ATTEMPT, TRANSITION, LOG_LINES, KEY, GATE),
         *(AUDIT, PROGRESS, GROUP_IDS, PARTITION, BATCH_SKIP),
     )
 )

@@ -16,7 +16,6 @@ from tasks_app.pool.tables import (
     CALENDAR,
     CALLS,
     COMPLETED,
-    DISPATCH,
     ERROR,
     FIRE,
     GATE,
@@ -37,7 +36,7 @@ from tasks_app.pool.tables import (
 )
 
 WRITTEN = (
-    *(PENDING, COMPLETED, ERROR, ATTEMPT, DISPATCH, WORKER, LEASE, PAUSE, SCHEDULE, FIRE),
+    *(PENDING, COMPLETED, ERROR, ATTEMPT, WORKER, LEASE, PAUSE, SCHEDULE, FIRE),
     *(LOCK, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, LIMIT, GATE),
     *(QUEUE, WINDOW, CALENDAR, BREAKER, CALLS, HELD),
 )

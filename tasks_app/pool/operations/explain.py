@@ -13,7 +13,6 @@ from tasks_app.domain.explain.facts import StoredRow, TaskFacts
 from tasks_app.domain.explain.surroundings import (
     Denial,
     LastAttempt,
-    LedgerMessage,
     ReportedProgress,
     Scan,
     Service,
@@ -63,7 +62,6 @@ def read_facts(
         stop=_stop(around),
         denial=_denial(around),
         hold=last_hold(connection, task_id) if row.held else None,
-        message=_message(around),
         service=Service(
             *(around.children, around.knowing, around.busy),
             names=tuple(names.names) if names else (),
@@ -137,18 +135,15 @@ def _stop(around: Any) -> Stop | None:
     return Stop(around.stopped, around.since, around.reason, around.resume_at)
 
 
-def _message(around: Any) -> LedgerMessage | None:
-    if around.dispatch_id is None:
-        return None
-    sent = around.sent_at, around.publishes, around.publish_at
-    return LedgerMessage(around.dispatch_id, around.tasks, *sent)
-
-
 def _scan(around: Any) -> Scan | None:
     if around.holder is None:
         return None
     refused = around.refused_since, around.refused_because
-    return Scan(around.holder, around.done_at, *refused, held_until=around.held_until)
+    return Scan(
+        *(around.holder, around.done_at, *refused),
+        held_until=around.held_until,
+        messages=around.messages,
+    )
 
 
 def _progress(around: Any) -> ReportedProgress | None:

@@ -15,7 +15,7 @@ from tasks_app.pool.tables import (
     ALL,
     ATTEMPT,
     BECAUSE,
-    DISPATCH,
+    DEPTHS,
     ERROR,
     EVERY_QUEUE,
     LEASE,
@@ -46,13 +46,13 @@ _LIVES = f"w.seen_at > {NOW} - CAST(:lease AS interval)"
 AROUND = text(f"""
     SELECT a.attempt, a.event, a.kind, a.message, a.ended_at,
         z.queue AS stopped, z.since, z.reason, z.resume_at,
-        d.id AS dispatch_id, cardinality(d.ids) AS tasks, d.created_at AS sent_at, d.publishes,
-        d.publish_at, s.holder, s.done_at, s.held_until, w.*,
+        s.holder, s.done_at, s.held_until, w.*,
         (SELECT max(any_.seen_at) FROM {WORKER} any_) AS any_heard_at,
         (SELECT count(*) FROM {WORKER} w WHERE {_LIVES} AND {OF_WORK}) AS scanning,
         r.node, r.seen_at, r.said,
         CAST(s.notes ->> '{REFUSED}' AS timestamptz) AS refused_since,
         coalesce(s.notes ->> '{BECAUSE}', '') AS refused_because,
+        coalesce(CAST(s.notes -> '{DEPTHS}' ->> :queue AS int), 0) AS messages,
         l.resource, l.blocked_by, l.times, l.asked_at, l.ended_at AS denied_at, l.held
     FROM (SELECT) AS one
     LEFT JOIN LATERAL (
@@ -61,10 +61,6 @@ AROUND = text(f"""
     LEFT JOIN LATERAL (
         SELECT * FROM {PAUSE} z WHERE z.queue IN (:queue, '{EVERY_QUEUE}') AND {STOPS}
         ORDER BY z.queue = :queue LIMIT 1) AS z ON true
-    LEFT JOIN LATERAL (
-        SELECT * FROM {DISPATCH} d
-        WHERE CAST(:id AS bigint) = ANY(d.ids) AND d.created_at >= CAST(:scan_at AS timestamptz)
-        ORDER BY d.id DESC LIMIT 1) AS d ON true
     LEFT JOIN LATERAL (
         SELECT l.*, EXISTS (
             SELECT FROM {LOCKS} h WHERE h.resource = l.resource AND h.state = 'held') AS held

@@ -14,7 +14,7 @@ from tasks_app.pool import tables
 from tasks_app.pool.tables import COMPLETED, ERROR, GROUP, LOCK_FENCE, LOCK_HOLDER, PENDING, table
 
 _OWN = (
-    *(tables.DISPATCH, tables.SCHEDULE, tables.AUDIT, tables.GROUP, tables.PARTITION),
+    *(tables.SCHEDULE, tables.AUDIT, tables.GROUP, tables.PARTITION),
     *(tables.BATCH, tables.BATCH_SKIP, tables.ALERT, tables.TRANSITION, tables.TOTAL, LOCK_HOLDER),
 )
 GIVEN = {

@@ -1,4 +1,4 @@
-"""The trail of a task: its logged moves, and the message that carries it just now."""
+"""The trail of a task: its logged moves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from tasks_app.pool.tables import DISPATCH, TRANSITION
+from tasks_app.pool.tables import TRANSITION
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,8 @@ _READ = text(f"""
         AS newest
     ORDER BY at, from_state IS NOT NULL, id
 """)
-_SENT = text(f"SELECT id, created_at FROM {DISPATCH} WHERE :id = ANY(ids) ORDER BY id DESC LIMIT 1")
 
 
 def transitions(connection: Connection, task_id: int, most: int = 200) -> list[Transition]:
     """Return the newest lines of a task, oldest first."""
     return [Transition(*row) for row in connection.execute(_READ, {"id": task_id, "most": most})]
-
-
-def sent(connection: Connection, task_id: int) -> tuple[int, datetime] | None:
-    """Return the id of the message that holds the task, and when it was sent; None: none does."""
-    row = connection.execute(_SENT, {"id": task_id}).first()
-    return None if row is None else (row.id, row.created_at)

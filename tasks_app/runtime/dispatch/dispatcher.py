@@ -92,7 +92,7 @@ class Dispatcher:
         depths = self._depths()
         with self._database.begin() as connection:
             served = served_queues(connection, self._settings, self._fairness, now=now)
-            room = {queue: self._room(found, depths.get(queue, 0)) for queue, found in served.items()}
+            room = {queue: self._room(each, depths.get(queue, 0)) for queue, each in served.items()}
             if not fill_up:
                 self._positions.forget()
             began = self._clock()
@@ -106,7 +106,10 @@ class Dispatcher:
         self._admission.hold(found.verdicts, now=now)
         self._crowded = found.crowded
         return ScanResult(
-            published=self._publish(found), more=bool(found.crowded), next_due_s=next_due_s
+            published=self._publish(found),
+            more=bool(found.crowded),
+            next_due_s=next_due_s,
+            depths={queue: depth for queue, depth in depths.items() if depth},
         )
 
     def doubt(self) -> None:
@@ -150,8 +153,7 @@ class Dispatcher:
         free = {queue: room[queue] * self._largest(found) for queue, found in served.items()}
         crowded = {queue for queue, number in free.items() if not number}
         wanted = {
-            queue: number
-            + (0 if self._positions.cover(queue) else self._published.number(queue))
+            queue: number + (0 if self._positions.cover(queue) else self._published.number(queue))
             for queue, number in free.items()
             if number and not served[queue].fair
         }

@@ -98,8 +98,8 @@ class Executor:
         Hints take the place of ``wake``-ups in the broker: in a flood of them, a child looks by
         itself what the message's own ``queue`` has.
         """
-        self._slot.message(1)
-        self._inflight.open_message(1)
+        self._slot.message(in_hand=True)
+        self._inflight.open_message()
         self._threads.start()
         try:
             self._work_off(list(ids))
@@ -109,7 +109,7 @@ class Executor:
             self._runner.write_all(self._settler.flush_until_answered)
         finally:
             self._inflight.close_message()
-            self._slot.message(0)
+            self._slot.message(in_hand=False)
 
     def _look_around(self, queue: str, *, wake: bool) -> None:
         """Take from the queue what comes first, if only hints came for a while."""
@@ -138,7 +138,7 @@ class Executor:
             group, rest = ids[:size], ids[size:]
             claimed = self.fetcher.claim(group)
             if claimed is None:
-                # The scan publishes the rest again; else so fast a child would take all messages.
+                # The scan publishes the rest again. Else so fast a child would take all messages.
                 self._inflight.stopping.wait(patience_s() * self._inflight.threads)
                 break
             if not claimed:  # taken by others, done, unknown, or not due: this is usual

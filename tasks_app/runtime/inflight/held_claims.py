@@ -181,8 +181,8 @@ class HeldClaims:
                 del self._running[task.fence]
             return taken
 
-    def take_back(self, longer_than_s: float) -> list[int]:
-        """If all threads have been busy for that long, return what waits; give back their messages.
+    def take_back(self, longer_than_s: float) -> None:
+        """If all threads have been busy for that long, give back what waits behind them.
 
         Of a pool's threads only those with a message count; without messages all do.
         """
@@ -192,11 +192,13 @@ class HeldClaims:
             in_async_pool = sum(run.in_async_pool for run in slow)
             busy_threads = len(slow) - in_async_pool
             if busy_threads >= (len(self._messages) or self._threads) + self._extra:
-                return self._return_waiting()
+                self._return_waiting()
+                return
             if slow:
                 for task in self._waiting.take_turned_away():
                     self._returning[task.fence] = ReturnedClaim(task, LONE_WAIT)
-            return self._messages.give_back() if in_async_pool >= self._places else []
+            if in_async_pool >= self._places:
+                self._messages.give_back()
 
     def take_named_back(self, names: Collection[str]) -> None:
         """Return what waits for these handlers: what they depend on is down."""
@@ -205,19 +207,19 @@ class HeldClaims:
                 self._returning[task.fence] = ReturnedClaim(task, timedelta(0))
         self.wake.set()
 
-    def take_all_back(self) -> list[int]:
-        """Return all that waits, because the child stops; give back the messages in hand."""
+    def take_all_back(self) -> None:
+        """Give back all that waits, because the child stops."""
         with self._mutex:
             for settlement in self._refused.values():
                 if settlement.task is not None:
                     self._returning[settlement.fence] = ReturnedClaim(settlement.task, timedelta(0))
             self._refused.clear()
-            return self._return_waiting()
+            self._return_waiting()
 
-    def _return_waiting(self) -> list[int]:
+    def _return_waiting(self) -> None:
         for task in self._waiting.take_all():
             self._returning[task.fence] = ReturnedClaim(task, timedelta(0))
-        return self._messages.give_back()
+        self._messages.give_back()
 
     def idle_s(self) -> float:
         """Return for how long no message has been in any thread's hands; 0: one is."""

@@ -197,10 +197,10 @@ class InFlight(HeldClaims):
         if self._running.pop(fence, None) is not None and self._waiting:
             self.arrived.notify_all()
 
-    def open_message(self, dispatch_id: int) -> None:
-        """Start with a message in this thread; 0: a hint, which the ledger does not know."""
+    def open_message(self) -> None:
+        """Start with a message in this thread."""
         with self._mutex:
-            self._messages.open(dispatch_id)
+            self._messages.open()
 
     def close_message(self) -> None:
         with self._mutex:

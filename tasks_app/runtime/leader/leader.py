@@ -104,7 +104,7 @@ class Leader:
             trouble = self._publish()
         self._last = _awake_for(self._last, looked.next_s)
         self.duties.maintain()
-        self.lead.done()
+        self.lead.done(self._last.depths)
         self._give_up(trouble)
         return self._last
 

@@ -88,11 +88,11 @@ class Leadership:
         except SQLAlchemyError as error:
             log.info("the lease of %s was not given back: %s", self._name, type(error).__name__)
 
-    def done(self) -> None:
+    def done(self, depths: Mapping[str, int] | None = None) -> None:
         """Write down that the duty is done, and go on leading if we still do."""
         asked_at = time.monotonic()
         with self._database.single() as connection:
-            renewed = leader_lease.done(connection, self._name, self._token, self._ttl)
+            renewed = leader_lease.done(connection, self._name, self._token, self._ttl, depths)
         if renewed:
             self._renewed(asked_at)
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 AGAIN_S = 0.05
 """Shortest pause between two passes while one due instant follows the other."""
@@ -20,6 +20,9 @@ class ScanResult:
     """Rows were left over: scan again as soon as there is room."""
     next_due_s: float | None = None
     """In how many seconds the next row becomes due that no hint will announce."""
+
+    depths: dict[str, int] = field(default_factory=dict)
+    """How many messages were in the broker before, of queues with some."""
 
     @property
     def did_something(self) -> bool:

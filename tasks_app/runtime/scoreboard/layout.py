@@ -7,7 +7,6 @@ one list per child of its runs. The file is sparse: lists that were never writte
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tasks_app.domain.tasks.run import Run
@@ -16,22 +15,16 @@ from tasks_app.runtime.scoreboard.process_birth import born_at, is_zombie
 SLOTS = 256
 MOST_RUNS = 10_240
 """Runs that one child's list has room for; of more it tells how many."""
-MOST_MESSAGES = 64
-"""Messages that one child may have in hand at a time; of more it tells the first."""
-MOST_STRANDED = 256
-
-_HEAD = struct.Struct(f"=q d 160s d d q q q {MOST_MESSAGES}q")
+_HEAD = struct.Struct("=q d 160s d d q q q")
 _RUN = struct.Struct("=q q d d")
-_STRANDED = struct.Struct(f"={MOST_STRANDED}q")
-_HEAD_SIZE = 1024
+_HEAD_SIZE = 256
 _PIDS = struct.Struct("=" + f"q {_HEAD_SIZE - 8}x" * SLOTS)
 """Of all records at once: most are free, and the parent looks often."""
 _KILL = struct.Struct("=q d")
 _KILL_AT = _HEAD_SIZE - _KILL.size
 """In a head's unused end, which its child does not write."""
 NO_HEAD, NO_RUN = bytes(_HEAD_SIZE), bytes(_RUN.size)
-STAGE_AT, REPORTING_AT, STRANDED_AT = (SLOTS * _HEAD_SIZE + n for n in (0, 1, 8))
-TIDY_AT = STRANDED_AT + _STRANDED.size
+STAGE_AT, REPORTING_AT, TIDY_AT = (SLOTS * _HEAD_SIZE + n for n in (0, 1, 8))
 _TIDY = struct.Struct("=d")
 _RUNS_AT = SLOTS * _HEAD_SIZE + 4096
 FILE_SIZE = _RUNS_AT + SLOTS * MOST_RUNS * _RUN.size
@@ -45,15 +38,15 @@ class SlotView:
     pid: int
     born: float
     owner: str
-    messages: tuple[int, ...]
-    """The dispatch ids of the messages in hand; in a pool of threads there are several."""
+    messages: int
+    """How many are in hand; in a pool of threads there may be several."""
     since: float
     """When the first of ``running`` started; 0: nothing runs."""
     kill_at: float
     """When the parent shall kill the child; 0: never."""
     beat: float
     hungry: float
-    """When it was last seen idle while messages that nobody takes waited for it; 0: it was not."""
+    """When it was last seen idle while tasks were due that nobody took; 0: it was not."""
     running: tuple[Run, ...]
     untold: int = 0
     """How many more run than the list has room for."""
@@ -90,22 +83,10 @@ def head(  # noqa: PLR0913  a record
     hungry: float,
     places: int,
     untold: int,
-    messages: Sequence[int],
+    messages: int,
 ) -> bytes:
     """Return a head as it is written; ``places``: how many of the list were ever used."""
-    told = list(messages)[:MOST_MESSAGES]
-    return _HEAD.pack(
-        pid,
-        born,
-        owner.encode()[:160],
-        beat,
-        hungry,
-        places,
-        untold,
-        len(told),
-        *told,
-        *[0] * (MOST_MESSAGES - len(told)),
-    )
+    return _HEAD.pack(pid, born, owner.encode()[:160], beat, hungry, places, untold, messages)
 
 
 def a_run(run: Run, since: float, kill_at: float) -> bytes:
@@ -125,8 +106,9 @@ def occupied(memory: memoryview) -> list[int]:
 
 
 def read(memory: memoryview, index: int) -> SlotView | None:
-    values = _HEAD.unpack_from(memory, head_at(index))
-    pid, born, owner, beat, hungry, places, untold, in_hand = values[:8]
+    pid, born, owner, beat, hungry, places, untold, messages = _HEAD.unpack_from(
+        memory, head_at(index)
+    )
     if pid == 0:
         return None
     listed = memory[run_at(index, 0) : run_at(index, places)]
@@ -137,7 +119,7 @@ def read(memory: memoryview, index: int) -> SlotView | None:
         pid,
         born,
         owner.rstrip(b"\0").decode(),
-        values[8:][:in_hand],
+        messages,
         min((since for _, _, since, _ in runs if since), default=0.0),
         min((kill_at for *_, kill_at in runs if kill_at), default=0.0),
         beat,
@@ -156,12 +138,3 @@ def tidy_at(instant: float) -> bytes:
 def read_tidy_at(memory: memoryview) -> float:
     instant: float = _TIDY.unpack_from(memory, TIDY_AT)[0]
     return instant
-
-
-def stranded(numbers: Sequence[int]) -> bytes:
-    told = list(numbers)[:MOST_STRANDED]
-    return _STRANDED.pack(*told, *[0] * (MOST_STRANDED - len(told)))
-
-
-def read_stranded(memory: memoryview) -> tuple[int, ...]:
-    return tuple(number for number in _STRANDED.unpack_from(memory, STRANDED_AT) if number)

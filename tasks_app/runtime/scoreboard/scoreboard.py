@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -54,15 +54,6 @@ class Scoreboard:
     def leave(self) -> None:
         """Tell the children to let go of what they run, and to end."""
         self._map[layout.STAGE_AT] = Stage.LEAVES
-
-    @property
-    def stranded(self) -> tuple[int, ...]:
-        """Messages that reached the worker, and that none of its children will take any more."""
-        return layout.read_stranded(self._view)
-
-    def strand(self, dispatch_ids: Sequence[int]) -> None:
-        """Name stranded messages: a child's housekeeper finishes them, as the parent has no SQL."""
-        self.write(layout.STRANDED_AT, layout.stranded(dispatch_ids))
 
     @property
     def reporting(self) -> bool:

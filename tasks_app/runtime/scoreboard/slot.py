@@ -36,7 +36,7 @@ class Slot:
         self._index = index
         self._born = born
         self._pid = os.getpid()
-        self._messages: dict[int, int] = {}
+        self._messages = 0
         self._beat = time.monotonic()
         self._hungry = 0.0
         self._places: dict[Run, int] = {}
@@ -69,17 +69,10 @@ class Slot:
         others = (view for view in self._file.occupied() if view.index != self._index)
         return any((view.running or view.untold) and not view.dead for view in others)
 
-    @property
-    def stranded(self) -> tuple[int, ...]:
-        return self._file.stranded
-
-    def message(self, dispatch_id: int) -> None:
-        """Say which message is in this thread's hands; 0: none."""
+    def message(self, *, in_hand: bool) -> None:
+        """Say that a message comes into this thread's hands, or is over."""
         with self._lock:
-            if dispatch_id:
-                self._messages[threading.get_ident()] = dispatch_id
-            else:
-                self._messages.pop(threading.get_ident(), None)
+            self._messages += 1 if in_hand else -1
             self._write()
 
     def start(self, run: Run, hard_limit_s: float) -> None:
@@ -137,7 +130,7 @@ class Slot:
             self._write()
 
     def hunger(self, hungry: bool) -> None:  # noqa: FBT001  a state, not an option
-        """Show whether we are idle although messages wait that nobody takes."""
+        """Show whether we are idle although tasks are due that nobody takes."""
         with self._lock:
             self._hungry = time.monotonic() if hungry else 0.0
             self._write()
@@ -160,6 +153,6 @@ class Slot:
             hungry=self._hungry,
             places=self._places_used,
             untold=len(self._untold),
-            messages=list(self._messages.values()),
+            messages=self._messages,
         )
         self._file.write(layout.head_at(self._index), record)

@@ -72,9 +72,7 @@ class Child:
         """Start the housekeeper. The first heartbeat makes this child known to the scan."""
         self.housekeeper.start()
 
-    def execute(
-        self, ids: Sequence[int], *, wake: bool = False, queue: str | None = None
-    ) -> None:
+    def execute(self, ids: Sequence[int], *, wake: bool = False, queue: str | None = None) -> None:
         """Carry out one message of a queue, unless the worker's parent is gone.
 
         A queue that this child does not serve is none: the message may be forged.

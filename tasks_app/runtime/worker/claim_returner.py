@@ -8,7 +8,6 @@ from datetime import timedelta
 
 from tasks_app.domain.handlers.settlement import VANISHED
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.runs.release import release
 from tasks_app.pool.runs.rescue import FIRST_S, rescue_claims
 from tasks_app.pool.runs.settle import still_held
@@ -29,9 +28,7 @@ class ClaimReturner:
 
     def give_back(self) -> None:
         """Take back what waits behind slow tasks, and release what is on its way back."""
-        messages = self._inflight.take_back(self._give_back_after_s)
-        if messages:
-            self._inflight.write_later(lambda connection: ledger.finish(connection, *messages))
+        self._inflight.take_back(self._give_back_after_s)
         self.release()
 
     def release(self) -> None:

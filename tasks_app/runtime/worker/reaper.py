@@ -25,7 +25,6 @@ from tasks_app.domain.handlers.settlement import (
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Run, Settlement
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.claim import claims_of
 from tasks_app.pool.runs.release import release
@@ -128,11 +127,8 @@ class Reaper:
         with self._database.begin() as connection:
             if any(c.task_id not in found.refused for c in claims_of(connection, view.owner)):
                 return False
-            messages = ledger.take_back(connection, view.messages)
             heartbeats.leave(connection, view.owner)
         self._admission.gone([task.task_id for task in claims])
-        for queue, ids in messages.items():
-            HINTS.offer(queue, ids)
         missed = self._missed(view, found)
         if missed is None:
             return False

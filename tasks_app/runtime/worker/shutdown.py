@@ -19,7 +19,6 @@ from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.runs.rescue import rescue_claims
 from tasks_app.pool.runs.settle import settle_each
 from tasks_app.runtime.execution.notices import tell_returned, tell_settled
@@ -57,11 +56,10 @@ class Shutdown:
         self.end_process: Callable[[int], object] = os._exit
         self.sleep: Callable[[float], object] = time.sleep
         self._drains_since: float | None = None
-        self._finished: set[int] = set()
         self._rng = Random()  # noqa: S311  jitter, not a secret
 
     def drain(self) -> None:
-        """Once the worker stops, give back what has not started, and the rest of all messages.
+        """Once the worker stops, give back what has not started.
 
         A child that was asked alone ends by itself.
         """
@@ -71,10 +69,7 @@ class Shutdown:
             return
         if self._drains_since is None:
             self._drains_since = time.monotonic()
-        messages = {*self._inflight.take_all_back(), *self._slot.stranded} - self._finished
-        if messages:
-            self._finished |= messages
-            self._inflight.write_later(lambda connection: ledger.finish(connection, *messages))
+        self._inflight.take_all_back()
 
     @property
     def due(self) -> bool:

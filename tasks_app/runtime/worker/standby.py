@@ -16,7 +16,9 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import PublishError
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
-from tasks_app.pool.dispatch import ledger
+from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.dispatch import leader_lease
+from tasks_app.pool.dispatch.scan import due
 from tasks_app.runtime.db.errors import patience_s
 from tasks_app.runtime.leader.leader import Leader
 from tasks_app.runtime.worker.child import Child
@@ -24,6 +26,8 @@ from tasks_app.runtime.worker.child import Child
 log = quiet_logger(__name__)
 
 JOIN_S = 1.0
+FRONT = 10
+"""Tasks at the front of each queue that are looked at for one that nobody takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,8 @@ class StandbyTiming:
     """So that children that start together do not ask together."""
     longest_nap_s: float = 5.0
     """While another process leads."""
+    hungry_after: timedelta = timedelta(seconds=45)
+    """A task that is due for so long should have reached an idle child."""
     hunger_every_s: float = 6.0
     """Two of these, and a pause, before what the slot shows is stale."""
     stand_back_s: float = 5.0
@@ -53,7 +59,6 @@ class Standby:
     ) -> None:
         self._timing = timing
         self._interval_s = settings.scan_interval.total_seconds()
-        self._patience = patience(settings)
         self._leader = leader
         self._child = child
         self._leads = False
@@ -111,20 +116,26 @@ class Standby:
         return self._leads
 
     def _feel_hunger(self) -> None:
-        """Show in the slot whether this child is idle while messages wait that nobody takes."""
+        """Show in the slot whether this child is idle while tasks are due that nobody takes."""
         if time.monotonic() < self._hunger_at:
             return
         self._hunger_at = time.monotonic() + self._timing.hunger_every_s
-        hungry = False
-        if self._child.inflight.idle_s() > self._patience.total_seconds():
-            identity = self._child.identity
-            with self._child.database.begin() as connection:
-                hungry = ledger.untaken(
-                    connection, identity.queues, identity.handlers, self._patience
-                )
+        idle_s = self._child.inflight.idle_s()
+        hungry = idle_s > self._timing.hungry_after.total_seconds() and self._is_passed_over()
         self._child.slot.hunger(hungry)
 
-
-def patience(settings: Settings) -> timedelta:
-    """Return when a message that was published twice should have reached an idle child."""
-    return settings.republish_after * 1.5
+    def _is_passed_over(self) -> bool:
+        """Whether a task that this child could run is due for long, although somebody scans."""
+        identity, wait = self._child.identity, self._timing.hungry_after
+        with self._child.database.begin() as connection:
+            scan = leader_lease.read(connection, leader_lease.SCAN)
+            if scan is None or scan.refused_since or scan.idle is None or scan.idle > wait:
+                return False
+            fronts = dict.fromkeys(identity.queues, FRONT)
+            found = due(connection, fronts, now=instant(connection) - wait)
+        known = frozenset(identity.handlers)
+        return any(
+            name in known and task_id not in rows.barred | rows.gated | rows.held
+            for rows in found
+            for task_id, name, _ in rows.rows()
+        )
