@@ -52,7 +52,7 @@ settings.load_profile("tasks_app")
 
 TABLES = (
     "task_pending, task_completed, task_error, task_attempt, task_fingerprint, task_alert,"
-    " task_transition, task_log, task_alert_look, task_dispatch, task_worker,"
+    " task_transition, task_log, task_alert_look, task_worker,"
     " task_lease, task_queue_pause, task_pace, task_schedule, task_schedule_fire, task_key,"
     " task_lock, task_lock_holder, task_lock_part, task_lock_wait, task_audit, task_limit,"
     " task_gate,"

@@ -139,10 +139,10 @@ class Bench:
         self.drain()
         return task_id
 
-    def execute(self, ids: Iterable[int], dispatch_id: int | None = None, **options: Any) -> None:
+    def execute(self, ids: Iterable[int], **options: Any) -> None:
         """Carry out one message in this thread, and stop in order."""
         child = self.child(**options)
-        child.execute(dispatch_id, list(ids))
+        child.execute(list(ids))
         child.stop()
 
     def beside(self, function: Callable[..., object], *arguments: Any) -> threading.Thread:
@@ -198,10 +198,6 @@ class Bench:
     def effects(self, task_id: int) -> int:
         """Count what the task's handlers committed."""
         return self.sql("SELECT count(*) FROM effect WHERE task_id = :id", id=task_id)
-
-    def dispatches(self) -> int:
-        """Count the ledger's rows."""
-        return self.sql("SELECT count(*) FROM task_dispatch")
 
 
 def effect(ctx: Any, note: str = "") -> None:

@@ -105,12 +105,11 @@ class Labour:
         self.worker = self.bench.beside(work.run)
 
     def _consume(self) -> None:
-        self.child.execute(None, [self.dawdler, *self.behind])  # together, whatever beat publishes
+        self.child.execute([self.dawdler, *self.behind])  # together, whatever beat publishes
         while not self._over.is_set():
             self.child.renewer.renew_soon()
             if self.memory.messages:
-                _, dispatch_id, ids = self.memory.messages.pop(0)
-                self.child.execute(dispatch_id, ids)
+                self.child.execute(self.memory.messages.pop(0).ids, wake=True)
             self._over.wait(0.005)
 
     def over(self, timeout_s: float = 60) -> bool:

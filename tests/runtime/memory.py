@@ -5,47 +5,57 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tasks_app.domain.errors import NoQueueError, PublishError
-from tasks_app.pool.dispatch.ledger import Dispatch
+from tasks_app.runtime.publisher import Message
 
 
 class Memory:
     """A broker that remembers, and refuses when told to."""
 
     def __init__(self) -> None:
-        self.messages: list[tuple[str, int, tuple[int, ...]]] = []
+        self.messages: list[Message] = []
+        """What waits in it."""
         self.refuse_after: int | None = None
-        self.certain = True
         self.error = PublishError
         self.missing: set[str] = set()
         self.probes = 0
         self.asked: list[str] = []
-        self.depths: dict[str, int | None] = {}
+        self.silent = False
+        """It does not tell how many messages wait."""
 
-    def publish(self, messages: Sequence[Dispatch]) -> dict[int, PublishError]:
+    def publish(self, messages: Sequence[Message]) -> dict[int, PublishError]:
         wrong: dict[int, PublishError] = {}
-        for message in messages:
+        for place, message in enumerate(messages):
             if self.refuse_after is not None and len(self.messages) >= self.refuse_after:
-                wrong[message.id] = self.error("away", certain=self.certain)
+                wrong[place] = self.error("away")
             elif message.queue in self.missing:
-                wrong[message.id] = NoQueueError(message.queue)
+                wrong[place] = NoQueueError(message.queue)
             else:
-                self.messages.append((message.queue, message.id, message.ids))
+                self.messages.append(message)
         return wrong
 
-    def depth(self, queue: str) -> int | None:
-        self.asked.append(queue)
-        return self.depths.get(queue, 1)
+    def depths(self, queues: Sequence[str]) -> dict[str, int]:
+        self.asked += queues
+        if self.silent:
+            raise self.error("away")
+        return {queue: sum(m.queue == queue for m in self.messages) for queue in queues}
 
     def probe(self) -> None:
         self.probes += 1
-        if self.refuse_after is not None:
-            raise self.error("away", certain=True)
+        if self.refuse_after is not None or self.silent:
+            raise self.error("away")
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many ids each message has."""
+        return [len(message.ids) for message in self.messages]
 
     def ids(self, queue: str | None = None) -> list[int]:
-        """All ids that were sent, in order."""
-        return [i for q, _, ids in self.messages if queue in (None, q) for i in ids]
+        """All ids that wait, in order."""
+        return [
+            i for message in self.messages if queue in (None, message.queue) for i in message.ids
+        ]
 
     def take(self) -> list[int]:
-        """Return what was sent so far and forget it."""
+        """Return what waits, and forget it."""
         ids, self.messages = self.ids(), []
         return ids

@@ -21,7 +21,7 @@ class Mortal:
         owner: str,
         running: Sequence[Run] = (),
         *,
-        dispatch_id: int = 0,
+        messages: int = 0,
         hard_limit_s: float = 3600.0,
     ) -> None:
         told, tell = os.pipe()
@@ -31,7 +31,8 @@ class Mortal:
         if self.pid == 0:
             try:
                 slot = slots.take(owner)
-                slot.message(dispatch_id)
+                for _ in range(messages):
+                    slot.message(in_hand=True)
                 for run in running:
                     slot.start(run, hard_limit_s)
                 os.write(tell, b"!")

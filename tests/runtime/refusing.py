@@ -33,8 +33,6 @@ STATEMENTS = {
     "renew": r"UPDATE task_pending p SET lease_until",
     "release": r"AS interval\) AS back_at, p\.failures",
     "rescue": r"p\.lease_until < ",
-    "enter": r"INSERT INTO task_dispatch",
-    "finish": r"DELETE FROM task_dispatch",
     "scan": r"AS priorities",
     "hold": r"INSERT INTO task_lease",
     "sweep": r"'expired' END AS kind",

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 import pytest
 from celery import Celery
+from tasks_app.pool.dispatch.ledger import Dispatch
 
 from tasks_app.broker.config.defaults import celery_defaults
 from tasks_app.broker.publish.publisher import CeleryPublisher
 from tasks_app.broker.tasks import register
 from tasks_app.embedded.servers.valkey import Valkey
-from tasks_app.pool.dispatch.ledger import Dispatch
 from torture.brokers import Broker, ValkeyBroker
 from torture.rabbit_broker import RabbitBroker
 from torture.rabbit_node import Node, rabbitmq_program

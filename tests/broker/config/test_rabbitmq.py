@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 import pytest
 from celery import Celery
 from kombu import Connection, Exchange, Queue
+from tasks_app.pool.dispatch.ledger import Dispatch
 
 from tasks_app.broker.config.defaults import CONTROL_QUEUE, celery_defaults
 from tasks_app.broker.publish.publisher import CeleryPublisher
 from tasks_app.broker.tasks import register
 from tasks_app.domain.errors import NoQueueError
-from tasks_app.pool.dispatch.ledger import Dispatch
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.broker.life import STATES, begin_life, effects_of

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection, Engine
+from tasks_app.pool.dispatch.ledger import add
 
 from tasks_app import Settings
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
@@ -19,7 +20,6 @@ from tasks_app.domain.tasks.states import Event
 from tasks_app.monitor.metrics.catalogue import METRICS
 from tasks_app.monitor.metrics.reader import MetricsReader
 from tasks_app.pool.dispatch import leader_lease
-from tasks_app.pool.dispatch.ledger import add
 from tasks_app.pool.dispatch.set_aside import park
 from tasks_app.pool.flow_control import breaker, pause, queue_settings
 from tasks_app.pool.flow_control.limits import set_limit

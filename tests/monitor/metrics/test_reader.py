@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DBAPIError
+from tasks_app.pool.dispatch.ledger import add
 
 from tasks_app import Settings
 from tasks_app.domain.flow_control.limits import GateKind, Limit
@@ -24,7 +25,6 @@ from tasks_app.monitor.metrics.exposition import MOST_QUEUES, Sample, render
 from tasks_app.monitor.metrics.reader import MetricsReader
 from tasks_app.pool.connection.read_only import looking
 from tasks_app.pool.dispatch import leader_lease
-from tasks_app.pool.dispatch.ledger import add
 from tasks_app.pool.dispatch.set_aside import park
 from tasks_app.pool.flow_control import pause
 from tasks_app.pool.flow_control.limits import set_limit

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch.dispatcher import Dispatcher
+from tasks_app.runtime.dispatch.recently_published import IN_HAND_S
+from tests.clock import Clock
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
 
@@ -21,15 +22,18 @@ class Scene:
         self,
         bench: Bench,
         memory: Memory,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
         **settings: Any,
     ) -> None:
+        self.clock = Clock()
         self.bench = bench
         self.memory = memory
         self.database = Database(bench.url)
         bench.at_end(self.database.dispose)
         self.settings = bench.settings(**settings)
-        self.dispatcher = Dispatcher(self.settings, self.database, memory, clock=clock)
+        self.dispatcher = Dispatcher(
+            self.settings, self.database, memory, clock=clock or self.clock
+        )
 
     def worker(
         self,
@@ -46,6 +50,7 @@ class Scene:
                     handlers=names or ("t",), threads=threads, now=now,
                 )  # fmt: skip
 
-    def finish(self) -> None:
-        """All messages are worked off."""
-        self.bench.sql("DELETE FROM task_dispatch")
+    def finish(self) -> list[int]:
+        """Let all messages be over; return what they held."""
+        self.clock.now += IN_HAND_S
+        return self.memory.take()

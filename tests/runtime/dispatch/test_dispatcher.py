@@ -1,20 +1,18 @@
-"""The dispatcher: what goes out, what stays hidden, and what happens when nothing goes out."""
+"""The dispatcher: what goes out, what is left out, and what happens when nothing goes out."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 
 import pytest
 
 from tasks_app import NewTask, create_tasks
 from tasks_app.domain.errors import PublishError
-from tasks_app.pool.dispatch import ledger, run_times
-from tasks_app.pool.dispatch.ledger import Dispatch
+from tasks_app.pool.dispatch import run_times
+from tasks_app.runtime.dispatch import served_queues
 from tasks_app.runtime.dispatch.dispatcher import FRONT
-from tasks_app.runtime.dispatch.queue_room import SPARE_MESSAGES
+from tasks_app.runtime.dispatch.recently_published import IN_HAND_S, KEPT_S
+from tasks_app.runtime.dispatch.served_queues import SPARE_MESSAGES
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.scan.result import ScanResult
 from tests.clock import Clock
@@ -27,10 +25,6 @@ CLAIM = """
     UPDATE task_pending SET state = 'RUNNING', attempt = 1, owner = 'w', started_at = now(),
         lease_token = gen_random_uuid(), lease_until = now() + interval '1 hour',
         max_attempts = 3, at_most_once = false
-"""
-PUT_OFF = """
-    UPDATE task_pending
-    SET due_at = now() + interval '1 day', scan_at = now() + interval '1 day'
 """
 
 
@@ -51,7 +45,7 @@ def test_due_tasks_go_out_by_priority_then_age(scene: Scene) -> None:
     scanned = scene.dispatcher.run_once()
 
     assert scene.memory.ids() == [ids[2], ids[0], ids[3], ids[1]]
-    assert (scanned.published, scanned.more, scanned.skipped) == (4, False, False)
+    assert (scanned.published, scanned.more) == (4, False)
 
 
 def test_nothing_goes_out_for_a_queue_that_no_live_worker_serves(scene: Scene) -> None:
@@ -61,7 +55,7 @@ def test_nothing_goes_out_for_a_queue_that_no_live_worker_serves(scene: Scene) -
 
     scene.dispatcher.run_once()
 
-    assert (scene.memory.messages, scene.bench.dispatches()) == ([], 0)
+    assert scene.memory.messages == []
 
 
 @pytest.mark.parametrize("queue", ["default", "*"])
@@ -73,14 +67,11 @@ def test_nothing_goes_out_for_a_paused_queue_not_even_again(
     scene.dispatcher.run_once()
     second = scene.bench.create()
     scene.bench.sql("INSERT INTO task_queue_pause VALUES (:queue)", queue=queue)
-    memory.take()
-
-    scene.bench.sql("UPDATE task_dispatch SET publish_at = statement_timestamp()")
+    scene.finish()
 
     scene.dispatcher.run_once()
     assert memory.ids() == []
 
-    scene.finish()
     scene.bench.sql("DELETE FROM task_queue_pause")
     scene.dispatcher.run_once()
     assert memory.ids() == [first, second]
@@ -113,23 +104,6 @@ def test_what_is_out_is_not_sent_again(scene: Scene) -> None:
     assert scene.memory.ids() == [first, second]
 
 
-def test_the_ledger_row_is_committed_before_its_message_goes_out(scene: Scene) -> None:
-    scene.worker()
-    scene.bench.create()
-    rows: list[int] = []
-    publish = scene.memory.publish
-
-    def look(messages: Sequence[Dispatch]) -> dict[int, PublishError]:
-        rows.append(scene.bench.dispatches())
-        return publish(messages)
-
-    scene.memory.publish = look  # type: ignore[method-assign]
-
-    scene.dispatcher.run_once()
-
-    assert rows == [1]
-
-
 @pytest.mark.parametrize(("children", "threads"), [(1, 1), (3, 1), (1, 4)])
 def test_the_room_is_two_messages_per_child_or_thread_and_some_to_spare(
     bench: Bench, memory: Memory, children: int, threads: int
@@ -142,39 +116,72 @@ def test_the_room_is_two_messages_per_child_or_thread_and_some_to_spare(
     scanned = scene.dispatcher.run_once()
     again = scene.dispatcher.run_once()
 
-    assert [len(ids) for _, _, ids in memory.messages] == [2] * room
+    assert memory.sizes == [2] * room
     assert memory.ids() == ids[: 2 * room]
     assert (scanned.more, again.more, again.published) == (True, True, 0)
 
 
-def test_the_ledger_holds_at_most_so_many_ids_per_queue(bench: Bench, memory: Memory) -> None:
-    scene = Scene(bench, memory, ledger_ids=7)
+def test_the_broker_gets_at_most_so_many_ids_of_a_queue(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served_queues, "MOST_AHEAD", 12)
     scene.worker()
     for _ in range(20):
-        bench.create()
+        scene.bench.create()
 
     scene.dispatcher.run_once()
     scene.dispatcher.run_once()
 
-    assert len(memory.ids()) == 7
+    assert scene.memory.sizes == [2] * 6
 
 
-def test_a_finished_message_makes_room_and_shows_what_it_did_not_do(scene: Scene) -> None:
+def test_what_a_message_held_goes_out_again_when_it_should_be_over(scene: Scene) -> None:
+    """A child has a moment for it; nobody asks whether it ended, was lost, or its child died."""
     scene.worker()
     task_id = scene.bench.create()
     scene.dispatcher.run_once()
     scene.memory.take()
 
-    scene.finish()
+    scene.dispatcher.run_once()
+    at_once = scene.memory.take()
+    scene.clock.now += IN_HAND_S
     scene.dispatcher.run_once()
 
-    assert scene.memory.ids() == [task_id]
+    assert (at_once, scene.memory.ids()) == ([], [task_id])
 
 
-def test_a_retried_task_is_visible_although_its_message_is_still_in_the_ledger(
+def test_what_waits_in_the_broker_is_left_alone_for_longer(scene: Scene) -> None:
+    scene.worker()
+    scene.bench.create()
+    scene.dispatcher.run_once()
+
+    scene.clock.now += KEPT_S - 1
+    scene.dispatcher.run_once()
+    waiting = len(scene.memory.messages)
+    scene.clock.now += 1
+    scene.dispatcher.run_once()
+
+    assert (waiting, len(scene.memory.messages)) == (1, 2)
+
+
+def test_what_left_the_queue_first_is_forgotten_first(bench: Bench, memory: Memory) -> None:
+    """Of five messages two are left, and a child has one: so the first two are over."""
+    scene = Scene(bench, memory, message_size=1)
+    scene.worker()
+    ids = [bench.create() for _ in range(5)]
+    scene.dispatcher.run_once()
+    del memory.messages[:3]
+    scene.clock.now += IN_HAND_S
+
+    scene.dispatcher.run_once()
+
+    assert memory.ids() == [*ids[3:], *ids[:2]]
+
+
+def test_a_task_that_came_back_goes_out_although_it_was_published_a_moment_ago(
     scene: Scene,
 ) -> None:
-    """The ledger hides an id only while its scan_at is not after the message was made (H11)."""
+    """An id is left out only while its row's scan_at is the same."""
     scene.worker()
     retried, waiting = scene.bench.create(), scene.bench.create()
     scene.dispatcher.run_once()
@@ -229,10 +236,11 @@ def test_where_the_front_is_slow_to_read_some_passes_look_for_new_rows_only(
     new = bench.create()
 
     scene.dispatcher.run_once()
-    assert memory.ids() == [new]
+    assert memory.take() == [new]
+    bench.sql(f"{CLAIM} WHERE id = :id", id=new)
     clock.now += FRONT.longest_rest_s
     scene.dispatcher.run_once()
-    assert memory.ids() == [new, late]
+    assert memory.ids() == [late]
 
 
 class TestWhatMustNotRun:
@@ -281,7 +289,7 @@ class TestWhatMustNotRun:
 
 
 class TestABrokerThatIsAway:
-    def test_ledger_rows_are_taken_back_and_the_broker_is_asked_first(self, scene: Scene) -> None:
+    def test_it_is_asked_first_and_then_gets_all_that_is_due(self, scene: Scene) -> None:
         scene.worker()
         task_id = scene.bench.create()
         scene.memory.refuse_after = 0
@@ -290,14 +298,13 @@ class TestABrokerThatIsAway:
             with pytest.raises(PublishError):
                 scene.dispatcher.run_once()
 
-        assert (scene.bench.dispatches(), scene.memory.probes) == (0, 1)
+        assert scene.memory.probes == 1
         scene.memory.refuse_after = None
         scene.dispatcher.run_once()
         assert (scene.memory.ids(), scene.memory.probes) == ([task_id], 2)
 
-    def test_what_went_out_before_the_failure_stays_in_the_ledger(
-        self, bench: Bench, memory: Memory
-    ) -> None:
+    def test_after_a_failure_all_goes_out_again(self, bench: Bench, memory: Memory) -> None:
+        """Nobody knows what a broker has that failed; a copy claims nothing."""
         scene = Scene(bench, memory, message_size=1)
         scene.worker()
         ids = [bench.create() for _ in range(4)]
@@ -305,24 +312,32 @@ class TestABrokerThatIsAway:
 
         with pytest.raises(PublishError):
             scene.dispatcher.run_once()
-        memory.refuse_after = None
-        scene.dispatcher.run_once()
+        taken, memory.refuse_after = memory.take(), None
+        scene.dispatcher.run_once(fill_up=True)
 
-        assert memory.ids() == ids
+        assert (taken, memory.ids()) == (ids[:2], ids)
 
-    def test_messages_that_were_perhaps_sent_keep_their_rows(
-        self, bench: Bench, memory: Memory
-    ) -> None:
-        scene = Scene(bench, memory, message_size=1)
+    def test_one_that_does_not_say_how_many_wait_gets_nothing(self, scene: Scene) -> None:
         scene.worker()
-        ids = [bench.create() for _ in range(3)]
-        memory.refuse_after, memory.certain = 1, False
+        scene.bench.create()
+        scene.dispatcher.run_once()
+        scene.memory.silent = True
 
-        with pytest.raises(PublishError):
+        for _ in range(2):
+            with pytest.raises(PublishError):
+                scene.dispatcher.run_once()
+
+        assert (len(scene.memory.messages), scene.memory.probes) == (1, 1)
+
+    def test_it_is_asked_only_about_queues_that_had_something(self, scene: Scene) -> None:
+        scene.worker(queue="a")
+        scene.worker(queue="b")
+        scene.bench.create(queue="a")
+
+        for _ in range(3):
             scene.dispatcher.run_once()
 
-        kept = bench.sql("SELECT array_agg(ids[1] ORDER BY id) FROM task_dispatch")
-        assert kept == ids
+        assert scene.memory.asked == ["a", "a"]
 
     def test_a_queue_that_the_broker_does_not_know_holds_up_no_other(
         self, bench: Bench, memory: Memory
@@ -343,146 +358,16 @@ class TestABrokerThatIsAway:
         assert scanned.published == 1
 
 
-class TestOverdue:
-    def test_a_message_goes_out_again_under_its_id_and_waits_twice_as_long(
-        self, scene: Scene
-    ) -> None:
-        scene.worker()
-        task_id = scene.bench.create()
-        scene.dispatcher.run_once()
-        ((_, dispatch_id, _),) = scene.memory.messages
-        scene.memory.take()
-        start = scene.bench.sql("SELECT publish_at FROM task_dispatch") - timedelta(seconds=30)
+def test_a_second_dispatcher_publishes_what_the_first_one_did(bench: Bench, memory: Memory) -> None:
+    """It does harm to nobody: the copies claim nothing."""
+    first, second = Scene(bench, memory), Scene(bench, memory)
+    first.worker()
+    ids = [bench.create() for _ in range(3)]
 
-        sent = []
-        for seconds in (29, 31, 60, 90, 92, 210, 213):
-            now = start + timedelta(seconds=seconds)
-            scene.worker(now=now)
-            scene.dispatcher.run_once(now=now)
-            sent += [(seconds, d, ids) for _, d, ids in scene.memory.messages]
-            scene.memory.take()
+    first.dispatcher.run_once()
+    second.dispatcher.run_once()
 
-        assert sent == [(s, dispatch_id, (task_id,)) for s in (31, 92, 213)]
-        assert scene.bench.dispatches() == 1
-
-    def test_nothing_is_sent_again_while_no_worker_lives(self, scene: Scene) -> None:
-        scene.worker()
-        scene.bench.create()
-        scene.dispatcher.run_once()
-        scene.memory.take()
-        weekend = datetime.now(UTC) + timedelta(days=2)
-
-        scanned = scene.dispatcher.run_once(now=weekend)
-
-        assert (scanned.republished, scene.memory.messages) == (0, [])
-
-
-class TestABrokerThatForgot:
-    """Its queue is empty, yet nobody has begun with what was sent."""
-
-    @pytest.fixture
-    def start(self, scene: Scene) -> datetime:
-        """When one message went out, and was lost."""
-        scene.worker()
-        scene.bench.create()
-        scene.dispatcher.run_once()
-        scene.memory.take()
-        return scene.bench.sql("SELECT created_at FROM task_dispatch")
-
-    @staticmethod
-    def sent(scene: Scene, start: datetime, *instants: float) -> list[float]:
-        """Scan so many seconds after the start; return when something was sent."""
-        sent = []
-        for seconds in instants:
-            now = start + timedelta(seconds=seconds)
-            scene.worker(now=now)
-            scene.dispatcher.run_once(now=now)
-            sent += [seconds] * len(scene.memory.take())
-        return sent
-
-    def test_the_message_goes_out_again_after_a_tenth_of_the_time_and_its_doubles(
-        self, scene: Scene, start: datetime
-    ) -> None:
-        scene.memory.depths["default"] = 0
-
-        sent = self.sent(scene, start, 2.9, 3.1, 8.9, 9.2, 21.1, 21.3)
-
-        assert sent == [3.1, 9.2, 21.3]
-        assert scene.bench.dispatches() == 1
-
-    @pytest.mark.parametrize("depth", [1, None])
-    def test_it_waits_where_the_queue_is_not_empty_or_nobody_knows(
-        self, scene: Scene, start: datetime, depth: int | None
-    ) -> None:
-        scene.memory.depths["default"] = depth
-
-        assert self.sent(scene, start, 3.1, 29.9, 30.1) == [30.1]
-        assert scene.memory.asked == ["default"] * 3
-
-    @pytest.mark.parametrize("change", [CLAIM, PUT_OFF, "DELETE FROM task_pending"])
-    def test_a_message_that_somebody_has_begun_with_is_in_good_hands(
-        self, scene: Scene, start: datetime, change: str
-    ) -> None:
-        scene.memory.depths["default"] = 0
-        scene.bench.sql(change)
-
-        assert self.sent(scene, start, 3.1, 29.9) == []
-        assert scene.memory.asked == []
-
-    def test_a_broker_that_is_away_is_asked_once_in_a_pass(
-        self, bench: Bench, memory: Memory
-    ) -> None:
-        scene = Scene(bench, memory)
-        for queue in ("a", "b"):
-            scene.worker(queue=queue)
-            bench.create(queue=queue)
-        scene.dispatcher.run_once()
-        memory.depths = {"a": None, "b": 0}
-
-        scene.dispatcher.run_once(now=datetime.now(UTC) + timedelta(seconds=5))
-
-        assert memory.asked == ["a"]
-
-    def test_a_message_that_is_worked_off_while_the_broker_is_asked_stays_away(
-        self, scene: Scene, start: datetime
-    ) -> None:
-        """Interleaving: it stalls; a child takes it; the broker says 0; the scan goes on."""
-
-        def take(_queue: str) -> int:
-            scene.bench.sql("DELETE FROM task_pending")
-            return 0
-
-        scene.memory.depth = take  # type: ignore[method-assign]
-
-        assert self.sent(scene, start, 3.1) == []
-
-
-class TestTwoDispatchers:
-    def test_one_id_goes_out_once(self, bench: Bench, memory: Memory) -> None:
-        scenes = [Scene(bench, memory, message_size=5) for _ in range(4)]
-        scenes[0].worker(children=20)
-        ids = [bench.create() for _ in range(100)]
-        together = threading.Barrier(4)
-
-        def scan(scene: Scene) -> None:
-            for _ in range(5):
-                together.wait(10)
-                scene.dispatcher.run_once()
-
-        for thread in [bench.beside(scan, scene) for scene in scenes]:
-            thread.join(20)
-
-        assert sorted(memory.ids()) == ids
-
-    def test_who_comes_second_steps_back(self, scene: Scene) -> None:
-        scene.worker()
-        scene.bench.create()
-        with scene.bench.engine.begin() as connection:
-            assert ledger.scanner_lock(connection)
-
-            assert scene.dispatcher.run_once().skipped
-
-        assert not scene.dispatcher.run_once().skipped
+    assert memory.ids() == [*ids, *ids]
 
 
 class TestTheSizeOfMessages:
@@ -498,7 +383,7 @@ class TestTheSizeOfMessages:
         scene.dispatcher.run_once()
 
         assert scene.memory.ids() == ids[: len(scene.memory.ids())]
-        return [len(ids) for _, _, ids in scene.memory.messages]
+        return scene.memory.sizes
 
     def test_fast_tasks_go_together_spread_over_the_children(self, scene: Scene) -> None:
         assert self.sizes(scene, *["fast"] * 60, fast=0.001) == [10] * 6
@@ -511,8 +396,8 @@ class TestTheSizeOfMessages:
         scene = Scene(bench, memory)
         scene.worker("fast", "slow", children=20)
         names = [*["fast"] * 50, "slow", *["fast"] * 50]
-        assert 50 not in self.sizes(scene, *names, fast=0.001, slow=3.0)
-        assert (bench.sql("SELECT min(cardinality(ids)) FROM task_dispatch")) == 1
+        sizes = self.sizes(scene, *names, fast=0.001, slow=3.0)
+        assert (min(sizes), 50 in sizes) == (1, False)
 
     def test_middling_ones_fill_four_tenths_of_a_second(self, scene: Scene) -> None:
         assert self.sizes(scene, *["m"] * 60, m=0.05) == [8] * 6
@@ -525,45 +410,19 @@ class TestTheSizeOfMessages:
         self.sizes(scene, *["t"] * 300)
         with scene.bench.engine.begin() as connection:
             run_times.learn(connection, {"t": 0.001})
-        scene.memory.take()
         scene.finish()
 
         scene.dispatcher.run_once()
 
-        assert max(len(ids) for _, _, ids in scene.memory.messages) > 10
-
-
-def test_fast_tasks_are_published_as_far_ahead_as_they_are_worked_off(
-    bench: Bench, memory: Memory
-) -> None:
-    """Six messages of ten are gone within a tenth of a second: so 24 and more in the next 0.4 s.
-
-    But while nothing is out, twice as many as before at once and not more.
-    """
-    clock = SimpleNamespace(now=100.0)
-    scene = Scene(bench, memory, lambda: clock.now, message_size=10, ledger_ids=10_000)
-    scene.worker("t")
-    with bench.engine.begin() as connection:
-        run_times.learn(connection, {"t": 0.001})
-        create_tasks(connection, [NewTask("t")] * 5000)
-    passes = []
-    for _ in range(4):
-        scanned = scene.dispatcher.run_once()
-        passes.append((len(memory.messages), scanned.again_in(1.0)))
-        memory.take()
-        scene.finish()
-        clock.now += 0.1
-
-    assert passes == [(6, 0.05), (12, 0.05), (24, 0.05), (48, 0.05)]
+        assert max(scene.memory.sizes) > 10
 
 
 def test_the_next_pass_comes_soon_while_work_moves_and_later_without_room() -> None:
     moving, done = ScanResult(published=9, more=True), ScanResult(published=9)
-    full = [ScanResult(more=True, still=passes) for passes in range(7)]
+    full = ScanResult(more=True)
 
-    assert [scanned.again_in(1.0) for scanned in (moving, done)] == [0.05, 1.0]
-    assert [scanned.again_in(1.0) for scanned in full] == [*[0.05] * 4, 0.1, 0.2, 0.25]
-    assert moving.again_in(0.01) == 0.01
+    assert [scanned.again_in(1.0) for scanned in (moving, done, full)] == [0.1, 1.0, 0.25]
+    assert moving.again_in(0.01) == 0.0025
 
 
 def test_what_there_was_no_room_for_is_not_forgotten_until_the_next_interval(
@@ -575,14 +434,12 @@ def test_what_there_was_no_room_for_is_not_forgotten_until_the_next_interval(
         run_times.learn(connection, {"t": 0.0001})
         create_tasks(connection, [NewTask("t")] * 5_000)
     first = scene.dispatcher.run_once()
-    scene.bench.sql(f"{CLAIM} WHERE id IN (SELECT unnest(ids) FROM task_dispatch)")
-    scene.bench.sql("DELETE FROM task_dispatch WHERE id = (SELECT min(id) FROM task_dispatch)")
+    scene.bench.sql(f"{CLAIM} WHERE id = ANY(:ids)", ids=scene.memory.ids())
+    del scene.memory.messages[0]
 
     second = scene.dispatcher.run_once()
 
-    assert first.published == 3_000
-    assert second.published >= 500  # the more, the faster a message seemed to be worked off
-    assert second.more
+    assert (first.published, second.published, second.more) == (3_000, 500, True)
 
 
 def test_a_pass_in_between_goes_on_where_the_last_one_ended(scene: Scene) -> None:
@@ -613,13 +470,14 @@ def test_a_pass_in_between_leaves_nothing_behind_that_there_was_no_room_for(
     scene.worker("t")
     ids = [scene.bench.create() for _ in range(80)]
 
+    sent: list[int] = []
     rounds = 0
-    while len(scene.memory.ids()) < len(ids) and rounds < 60:
+    while len(sent) < len(ids) and rounds < 60:
         scene.dispatcher.run_once(fill_up=True)
-        scene.finish()
+        sent += scene.finish()
         rounds += 1
 
-    assert scene.memory.ids() == ids
+    assert sent == ids
     assert rounds > 1  # not all of them fitted into the first pass
 
 

@@ -9,14 +9,13 @@ from uuid import uuid4
 from sqlalchemy import Engine
 
 from tasks_app import NewTask, create_tasks
-from tasks_app.pool.dispatch import ledger
-from tasks_app.pool.dispatch.ledger import Dispatch
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.settle import settle_group
 from tasks_app.runtime.api.limits import share_queue
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch.dispatcher import Dispatcher
+from tasks_app.runtime.publisher import Message
 from tests.factory import claimer, ending
 from tests.runtime.bench import Bench
 
@@ -32,19 +31,19 @@ class Line:
         self._database = Database(bench.url)
         settings = bench.settings()
         self._dispatcher = Dispatcher(settings, self._database, self)
-        self._messages: list[Dispatch] = []
+        self._messages: list[Message] = []
         self.longest = 0
         self.ran: list[int] = []
 
-    def publish(self, dispatches: Sequence[Dispatch]) -> dict:
-        self._messages += dispatches
+    def publish(self, messages: Sequence[Message]) -> dict:
+        self._messages += messages
         return {}
 
     def probe(self) -> None:
         pass
 
-    def depth(self, queue: str) -> int | None:
-        return sum(each.queue == queue for each in self._messages)
+    def depths(self, queues: Sequence[str]) -> dict[str, int]:
+        return {queue: sum(each.queue == queue for each in self._messages) for queue in queues}
 
     def turn(self) -> list[int]:
         """One pass of the scan, and one message of the worker; return what ran."""
@@ -58,7 +57,6 @@ class Line:
         with self._engine.begin() as connection:
             taken = claim(connection, message.ids, claimer(), uuid4())
             settle_group(connection, [ending(task) for task in taken])
-            ledger.finish(connection, message.id)
         time.sleep(self._task_s * len(taken))
         ran = [task.task_id for task in taken]
         self.ran += ran
