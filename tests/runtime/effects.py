@@ -56,7 +56,7 @@ def test_effects_roll_back_when_the_lease_was_lost_meanwhile(bench: Bench) -> No
 
     task_id = bench.create()
     first = bench.child(start=False)
-    running = bench.beside(first.execute, None, [task_id])
+    running = bench.beside(first.execute, [task_id])
     assert started.wait(10)
     with bench.engine.begin() as connection:
         future = datetime.now(UTC) + timedelta(hours=1)

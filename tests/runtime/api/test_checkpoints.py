@@ -318,7 +318,7 @@ def test_a_run_is_told_that_its_worker_stops(bench: Bench) -> None:
         bench.runs.append((before, ctx.stopping))
 
     child = bench.child()
-    child.execute(None, [bench.create()])
+    child.execute([bench.create()])
 
     assert bench.runs == [(False, True)]
 

@@ -246,7 +246,6 @@ class Odd:
         finally:
             leader.lead.release()
             database.dispose()
-        bench.sql("DELETE FROM task_dispatch")
         bench.execute([task_id], prepare=prepare)
         assert bench.state(task_id) == "SUCCEEDED"
 

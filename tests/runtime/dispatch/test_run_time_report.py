@@ -121,6 +121,6 @@ def test_a_child_tells_what_it_ran(bench: Bench) -> None:
     bench.succeeding()
     child = bench.child()
 
-    child.execute(None, [bench.create() for _ in range(FEW)])
+    child.execute([bench.create() for _ in range(FEW)])
 
     assert until(lambda: bench.sql("SELECT run_s FROM task_pace WHERE name = 't'"), 5) is not None

@@ -105,7 +105,7 @@ class Trial:
         )
         if self._setting.circumstance != "slow":
             warm(child)
-        child.execute(None, sorted(self._tasks))
+        child.execute(sorted(self._tasks))
         until(lambda: child.inflight.empty)
         child.stop()
 

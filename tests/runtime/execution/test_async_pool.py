@@ -62,7 +62,7 @@ def test_a_run_is_owned_from_its_first_moment_on(
     child.executor.async_pool._tasks = Watched(child.inflight.leave_unowned)
     task_id = bench.create()
 
-    child.execute(None, [task_id])
+    child.execute([task_id])
 
     assert bench.state(task_id) == "SUCCEEDED"
     assert "nothing has ended its run" not in caplog.text
@@ -128,7 +128,7 @@ def test_the_thread_of_the_message_sleeps_while_there_is_room(bench: Bench) -> N
     ids = [bench.create() for _ in range(3)]
     began, began_at = time.thread_time(), time.monotonic()
 
-    child.execute(None, ids)
+    child.execute(ids)
 
     used_s, lasted_s = time.thread_time() - began, time.monotonic() - began_at
     assert lasted_s >= 1
@@ -239,7 +239,7 @@ def test_middleware_surrounds_each_run_while_the_others_go_on(bench: Bench) -> N
     )
     child.start()
 
-    child.execute(None, ids)
+    child.execute(ids)
     child.stop()
 
     assert sorted(seen) == [(task_id, task_id, task_id) for task_id in ids]
@@ -396,7 +396,7 @@ class TestStopping:
 
         ids = [bench.create() for _ in range(5)]
         child = bench.child(async_concurrency=2)
-        thread = bench.beside(child.execute, None, ids)
+        thread = bench.beside(child.execute, ids)
         until(lambda: len(bench.runs) == 2)
 
         bench.slots.drain()
@@ -443,7 +443,7 @@ def test_the_rest_of_a_message_goes_back_when_all_places_are_taken_for_long(benc
 
     ids = [bench.create() for _ in range(5)]
     child = bench.child(async_concurrency=2, give_back_after=0.05)
-    thread = bench.beside(child.execute, None, ids)
+    thread = bench.beside(child.execute, ids)
     until(lambda: len(bench.runs) == 2)
 
     until(lambda: len(child.inflight._messages._gave_back) == 1)
@@ -475,7 +475,7 @@ def test_of_a_child_that_was_killed_all_that_ran_was_on_board_and_nobody_is_char
     def work() -> None:
         child = Child(settings, bench.registry, bench.slots, queues=(QUEUE,))
         child.start()
-        child.execute(None, [bench.sql("SELECT min(id) FROM task_pending")])
+        child.execute([bench.sql("SELECT min(id) FROM task_pending")])
 
     with forked(work) as process:
         until(lambda: sum(len(view.running) for view in bench.slots.occupied()) == number, 30)
@@ -502,7 +502,7 @@ def test_a_busy_async_pool_leaves_to_others_what_would_have_to_run_alone(bench: 
     bench.succeeding("once", at_most_once=True)
     first = bench.create("slow")
     child = bench.child(scan_interval=0.05)
-    running = bench.beside(child.execute, None, [first])
+    running = bench.beside(child.execute, [first])
     until(lambda: bench.state(first) == "RUNNING")
     once = bench.create("once")
     for _ in range(3):  # rounds in which it could have been claimed
@@ -604,7 +604,7 @@ class TestCancellations:
         while steps.cancelled:
             task_id = bench.create()
             steps.begin()
-            child.execute(None, [task_id])
+            child.execute([task_id])
             until(lambda: child.inflight.empty)
             task = bench.task(task_id)
             seen.append((task.state.value, bench.effects(task_id), task.failures))

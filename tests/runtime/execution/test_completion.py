@@ -214,7 +214,7 @@ def test_locks_that_a_run_in_a_row_left_are_given_back(bench: Bench) -> None:
         write(ctx)
 
     child = warm(bench.child())
-    child.execute(None, ids := [bench.create() for _ in range(3)])
+    child.execute(ids := [bench.create() for _ in range(3)])
 
     until(lambda: bench.sql("SELECT count(*) FROM task_locks") == 0)
     assert bench.states(ids) == ["SUCCEEDED"] * 3

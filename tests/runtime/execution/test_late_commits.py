@@ -83,7 +83,7 @@ def test_an_outcome_that_is_refused_holds_up_none(bench: Bench, counted: list[in
     bad = bench.create("fails")
     good = [bench.create("t"), bench.create("waits"), bench.create("waits"), bench.create("t")]
     child = warm(warm(bench.child(give_back_after=60)), "waits")
-    threading.Thread(target=child.execute, args=(None, [bad, *good])).start()
+    threading.Thread(target=child.execute, args=([bad, *good])).start()
 
     until(lambda: set(counted) >= {good[0], good[3]})
     assert bench.states(good) == ["SUCCEEDED"] * 4
@@ -117,7 +117,7 @@ class TestTheDeadline:
         child = warm(bench.child(give_back_after=60, lease="3s"))  # a sixth of it a round trip
         with bench.engine.connect() as holder:
             holder.execute(text("UPDATE effect SET note = 'mine' WHERE task_id = 0"))
-            threading.Thread(target=child.execute, args=(None, ids)).start()
+            threading.Thread(target=child.execute, args=(ids)).start()
             until(lambda: set(counted) == {ids[0], ids[2]}, 20)
             assert bench.states(ids) == ["SUCCEEDED", "RUNNING", "SUCCEEDED"]
             holder.commit()
@@ -207,7 +207,7 @@ class TestACommitWithoutAnAnswer:
 
             task_id = bench.create()
             child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
-            child.execute(None, [task_id])
+            child.execute([task_id])
             until(lambda: child.inflight.empty)
             child.stop()
             assert proxy.lost == 1

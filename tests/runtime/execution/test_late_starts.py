@@ -99,7 +99,7 @@ def test_a_claim_counts_from_when_it_was_sent(bench: Bench) -> None:
     HOOKS.subscribe(stop)
     bench.at_end(lambda: HOOKS.unsubscribe(stop))
 
-    child.execute(None, [task_id])
+    child.execute([task_id])
 
     assert bench.runs == []
     assert (bench.task(task_id).error or "").startswith("outcome unknown: The worker vanished")

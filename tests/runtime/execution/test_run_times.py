@@ -75,11 +75,11 @@ def test_a_child_leaves_to_others_what_would_wait_behind_an_unknown_task(bench: 
     bench.succeeding("fast")
     first, second = bench.create("slow"), bench.create("fast")
     child = bench.child(together=False, give_back_after=60)
-    running = bench.beside(child.execute, None, [first, second])
+    running = bench.beside(child.execute, [first, second])
     assert started.wait(10)
 
     assert bench.states([first, second]) == ["RUNNING", "PENDING"]
-    bench.child().execute(None, [second])
+    bench.child().execute([second])
 
     assert bench.state(second) == "SUCCEEDED"
     go_on.set()
@@ -97,7 +97,7 @@ def test_a_child_claims_more_at_a_time_as_it_learns(bench: Bench) -> None:
         sizes.append(bench.sql(ahead, id=ctx.task_id))
 
     ids = [bench.create() for _ in range(21)]
-    bench.child(together=False, flush_after=60).execute(None, ids)
+    bench.child(together=False, flush_after=60).execute(ids)
 
     assert sizes[0] == 1
     assert sizes[1] == GROWTH
@@ -107,7 +107,7 @@ def test_a_child_claims_more_at_a_time_as_it_learns(bench: Bench) -> None:
 def test_of_a_message_that_comes_twice_no_id_is_claimed_alone(bench: Bench) -> None:
     bench.succeeding()
     ids = [bench.create() for _ in range(100)]
-    bench.child().execute(None, ids)
+    bench.child().execute(ids)
     child, statements = bench.child(together=False, start=False), []  # no preparation
     event.listen(
         child.database.engine,
@@ -115,7 +115,7 @@ def test_of_a_message_that_comes_twice_no_id_is_claimed_alone(bench: Bench) -> N
         lambda _connection, _cursor, statement, *_: statements.append(statement),
     )
 
-    child.execute(None, ids)
+    child.execute(ids)
 
     about_these = [s for s in statements if "p.id = ANY" in s]
     assert (
@@ -165,11 +165,11 @@ def test_a_child_wakes_its_housekeeper_for_a_name_that_it_knows_now(bench: Bench
         ctx.connection.execute(text("SELECT 1"))
 
     child = bench.child(start=False)
-    child.execute(None, [bench.create("connects")])  # or the first of the others would be slow
+    child.execute([bench.create("connects")])  # or the first of the others would be slow
     child.inflight.wake.clear()
-    child.execute(None, [bench.create() for _ in range(FEW - 1)])
+    child.execute([bench.create() for _ in range(FEW - 1)])
     assert not child.inflight.wake.is_set()
 
-    child.execute(None, [bench.create()])
+    child.execute([bench.create()])
 
     assert child.inflight.wake.is_set()

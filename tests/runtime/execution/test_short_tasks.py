@@ -71,7 +71,7 @@ def test_what_must_run_alone_ends_a_row_and_runs_all_the_same(bench: Bench) -> N
     bench.sql("UPDATE task_pending SET crashes = 1, attempt = 1 WHERE id = :id", id=ids[1])
     child = warm(bench.child())
 
-    child.execute(None, ids)
+    child.execute(ids)
 
     assert bench.states(ids) == ["SUCCEEDED"] * 4
     assert bench.runs == [1, 1, 1, 1]
@@ -130,6 +130,6 @@ def test_a_task_that_turns_out_slow_goes_the_long_way_from_then_on(bench: Bench)
     ids = [bench.create() for _ in range(3)]
     child = warm(bench.child(start=False))  # no housekeeper, whose renewal may lock a row
 
-    child.execute(None, ids)
+    child.execute(ids)
 
     assert bench.runs == [0, 1, 2]

@@ -90,7 +90,7 @@ def test_a_message_ends_when_the_last_of_its_threads_has(bench: Bench) -> None:
 
     ids = [bench.create(payload={"slow": n < 2}) for n in range(6)]
     child = bench.child(extra_threads=1)
-    carrier = bench.beside(child.execute, None, ids)
+    carrier = bench.beside(child.execute, ids)
     until(lambda: bench.states(ids[2:]) == ["SUCCEEDED"] * 4)
 
     carrier.join(0.2)
@@ -115,7 +115,7 @@ def test_what_waits_behind_slow_ones_goes_back_when_all_threads_are_busy(bench: 
     for _ in range(40):
         child.run_times.learn("t", 0.0)  # so that it claims all of them
         child.run_times.next_group(500)
-    thread = bench.beside(child.execute, None, ids)
+    thread = bench.beside(child.execute, ids)
     until(lambda: len(bench.runs) == 2)
 
     until(lambda: bench.states(ids).count("PENDING") == 4)
@@ -135,7 +135,7 @@ def test_nothing_more_starts_in_any_thread_when_the_worker_drains(bench: Bench) 
 
     ids = [bench.create() for _ in range(6)]
     child = bench.child(extra_threads=1)
-    thread = bench.beside(child.execute, None, ids)
+    thread = bench.beside(child.execute, ids)
     until(lambda: len(bench.runs) == 2)
 
     bench.slots.drain()
@@ -163,7 +163,7 @@ def carried(child: Child, lane: str, task_id: int) -> None:
         child.executor.fetcher.claim([task_id])
     else:
         with suppress(MemoryError):
-            child.execute(None, [task_id])
+            child.execute([task_id])
     until(lambda: child.inflight.empty)
 
 

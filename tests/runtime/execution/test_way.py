@@ -41,7 +41,7 @@ def test_a_task_that_does_nothing_passes_few_rooms_until_it_is_settled(
     monkeypatch.setattr(HOOKS, "_followers", ())
     bench.handler()(lambda ctx: None)
     child = warm(bench.child())
-    child.execute(None, [bench.create()])  # what is made once is made
+    child.execute([bench.create()])  # what is made once is made
     entered: set[str] = set()
 
     def note(frame: FrameType, kind: str, _arg: Any) -> None:
@@ -54,7 +54,7 @@ def test_a_task_that_does_nothing_passes_few_rooms_until_it_is_settled(
     ids = [bench.create()]
     sys.setprofile(note)
     try:
-        child.executor.execute(None, ids)
+        child.executor.execute(ids)
     finally:
         sys.setprofile(None)
 

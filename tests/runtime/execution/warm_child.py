@@ -25,7 +25,7 @@ def known_as_writes(*queries: str) -> None:
 
 def carry_out(bench: Bench, ids: list[int], **options: Any) -> None:
     child = warm(bench.child(**options))
-    child.execute(None, ids)
+    child.execute(ids)
     until(lambda: child.inflight.empty)
     child.stop()
 

@@ -71,14 +71,14 @@ def test_a_message_runs_the_first_of_a_key_and_holds_the_others_visibly(bench: B
     slow = bench.create("slow", order_key="k")
     child = bench.child()
 
-    child.execute(None, [ids[2], ids[1], ids[0], slow])
+    child.execute([ids[2], ids[1], ids[0], slow])
     until(lambda: bench.task(ids[1]).parked is None, what="the wake")
 
     assert bench.runs == ids[: len(bench.runs)]
     assert bench.task(slow).parked == "order k"
-    child.execute(None, ids)
+    child.execute(ids)
     until(lambda: bench.task(ids[2]).parked is None)
-    child.execute(None, ids)
+    child.execute(ids)
     assert bench.runs == ids
     assert not hall.entered
 
@@ -201,7 +201,7 @@ def test_a_child_that_never_said_that_there_is_room_is_made_up_for_by_a_look(
     bench.succeeding()
     first, second = bench.create(order_key="k"), bench.create(order_key="k")
     child = bench.child(start=False)
-    child.execute(None, [first, second])
+    child.execute([first, second])
     assert bench.states([first, second]) == ["SUCCEEDED", "PENDING"]
     assert bench.task(second).parked == "order k"
 

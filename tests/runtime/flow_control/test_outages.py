@@ -297,7 +297,7 @@ class TestBreakers:
         ids = [bench.create("pay") for _ in range(10)]
         child = bench.child(give_back_after=60)
         bring_in_breakers(child.database, bench.registry)
-        child.execute(None, ids)
+        child.execute(ids)
 
         assert len(bench.runs) <= 2
         until(lambda: bench.states(ids) == ["PENDING"] * 10)

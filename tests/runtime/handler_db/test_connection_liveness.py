@@ -64,7 +64,7 @@ def write_through(bench: Bench, through: str) -> None:
 def carry_out(child: Child, bench: Bench, name: str) -> int:
     """Let the child run one new task, and wait for its end."""
     task_id = bench.create(name)
-    child.execute(None, [task_id])
+    child.execute([task_id])
     until(lambda: child.inflight.empty)
     return task_id
 
@@ -186,7 +186,7 @@ def test_a_payload_that_could_not_be_fetched_is_no_run(bench: Bench) -> None:
             killed.set()
             kill(bench, connection.connection.driver_connection.info.backend_pid)
 
-    child.execute(None, [task_id])
+    child.execute([task_id])
     until(lambda: child.inflight.empty)
 
     task = bench.task(task_id)
@@ -210,7 +210,7 @@ def test_who_loses_its_connection_when_idle_ones_die_is_not_suspected(
     child = bench.child(start=False)
     child.housekeeper.round()  # so that it has a connection, which is idle then
     task_id = bench.create()
-    child.execute(None, [task_id])
+    child.execute([task_id])
     child.housekeeper.round()
 
     task = bench.task(task_id)
@@ -232,7 +232,7 @@ def test_who_gets_no_connection_is_not_suspected_of_its_end(
     monkeypatch.setattr(HandlerConnection, "connect", refuse)
     child = bench.child(start=False)
     task_id = bench.create()
-    child.execute(None, [task_id])
+    child.execute([task_id])
     child.housekeeper.last_round()
 
     task = bench.task(task_id)

@@ -292,7 +292,7 @@ def test_what_a_run_sets_or_leaves_the_next_does_not_meet(
         child.run_times.learn("t", 0.0001)
     ids = [bench.create(payload={"n": n}) for n in range(4)]
 
-    child.execute(None, ids)
+    child.execute(ids)
 
     until(lambda: child.inflight.empty)
     assert set(seen.values()) == {seen[0]}
@@ -406,7 +406,7 @@ def test_a_run_with_a_snapshot_outlives_renewals(
     child.inflight.held = lambda: (renewals.append(1), held())[1]  # type: ignore[method-assign]
     task_id = bench.create()
 
-    child.execute(None, [task_id])
+    child.execute([task_id])
 
     assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
 
@@ -695,7 +695,7 @@ def test_who_keeps_a_dead_connection_keeps_no_other(bench: Bench) -> None:
         kept.append(driver(ctx) if not kept else weakref.ref(driver(ctx)))
 
     child = warm(bench.child())
-    child.execute(None, [bench.create() for _ in range(6)])
+    child.execute([bench.create() for _ in range(6)])
 
     assert [of_run() for of_run in kept[1:]] == [None] * 5
 

@@ -64,7 +64,7 @@ def test_a_session_has_its_engine_and_works_on_its_threads_connection(bench: Ben
     child = bench.child()
     ids = [bench.create() for _ in range(3)]
 
-    child.execute(None, ids)
+    child.execute(ids)
 
     assert bench.runs == [1, 1, 1]
     assert [bench.effects(i) for i in ids] == [1, 1, 1]

@@ -207,7 +207,7 @@ def test_a_worker_that_stops_gets_it_back_uncharged_at_the_end_of_a_page(
 
     child = bench.child()
     task_id = bench.create()
-    child.execute(None, [task_id])
+    child.execute([task_id])
     child.stop()
     between = bench.task(task_id)
     half = sum(seen(bench))

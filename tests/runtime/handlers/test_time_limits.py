@@ -324,7 +324,7 @@ class TestTheAlarmItself:
         ids = [bench.create(timeout="1s", hard_timeout="1m") for _ in range(3)]
         child = bench.child()
 
-        bench.beside(child.execute, None, ids).join(10)
+        bench.beside(child.execute, ids).join(10)
 
         said = [m for m in caplog.messages if "of its own" in m]
         assert bench.states(ids) == ["SUCCEEDED"] * 3

@@ -30,7 +30,7 @@ def test_a_task_that_nothing_stands_before_is_claimed_by_one_short_statement(
     child = bench.child()
 
     with watched(child.database.engine, SHORT) as claims:
-        child.executor.execute(None, [bench.create()])
+        child.executor.execute([bench.create()])
 
     assert len(bench.runs) == 1
     assert ways(claims) == [SHORT]
@@ -47,13 +47,13 @@ def test_while_something_stands_somewhere_the_short_way_is_tried_now_and_then(
 
     with watched(child.database.engine, SHORT) as claims:
         for _ in range(2):
-            executor.execute(None, [bench.create()])
+            executor.execute([bench.create()])
     assert ways(claims) == [SHORT, LONG, LONG]
 
     limit(bench, there=False)
     executor.fetcher.hindered_until = 0.0
     with watched(child.database.engine, SHORT) as claims:
         for _ in range(2):
-            executor.execute(None, [bench.create()])
+            executor.execute([bench.create()])
 
     assert ways(claims) == [SHORT, SHORT]

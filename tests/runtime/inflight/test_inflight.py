@@ -50,7 +50,8 @@ def test_nothing_is_taken_back_while_nothing_runs_long() -> None:
     inflight.receive([task(1), task(2)])
     inflight.start_next()
 
-    assert inflight.take_back(3600.0) == []
+    inflight.take_back(3600.0)
+
     assert inflight.returning() == []
     assert inflight.start_next() is not None
 
@@ -72,26 +73,27 @@ def test_a_free_thread_keeps_what_waits_here() -> None:
 def test_a_thread_without_a_message_takes_nothing_from_the_inflight() -> None:
     """A pool of eight threads with one message: when its task is slow, nobody else comes."""
     inflight = InFlight(threads=8)
-    inflight.open_message(7)
+    inflight.open_message()
     inflight.receive([task(1), task(2)])
     inflight.start_next()
 
-    messages = inflight.take_back(0.0)
+    inflight.take_back(0.0)
 
-    assert messages == [7]
+    assert inflight.gave_back
     assert [fence.task_id for fence in fences_on_the_way_back(inflight)] == [2]
 
 
 def test_a_quick_neighbour_with_a_message_keeps_what_waits_here() -> None:
     inflight = InFlight(threads=8)
-    inflight.open_message(7)
-    neighbour = threading.Thread(target=inflight.open_message, args=(8,))
+    inflight.open_message()
+    neighbour = threading.Thread(target=inflight.open_message)
     neighbour.start()
     neighbour.join()
     inflight.receive([task(1), task(2)])
     inflight.start_next()
 
-    assert inflight.take_back(0.0) == []
+    inflight.take_back(0.0)
+
     assert fences_on_the_way_back(inflight) == []
 
 
@@ -121,29 +123,18 @@ def test_every_task_is_either_started_or_taken_back_never_both() -> None:
         assert sorted(started + taken) == list(range(1, 20))
 
 
-def test_the_message_of_a_thread_is_given_back_once() -> None:
+def test_the_rest_of_a_message_is_given_back_and_the_next_one_is_not() -> None:
     inflight = InFlight()
-    inflight.open_message(7)
+    inflight.open_message()
     inflight.receive([task(1)])
     inflight.start_next()
 
-    first, second = inflight.take_back(0.0), inflight.take_back(0.0)
+    inflight.take_back(0.0)
 
-    assert (first, second) == ([7], [])
     assert inflight.gave_back
     inflight.close_message()
-    inflight.open_message(8)
+    inflight.open_message()
     assert not inflight.gave_back
-
-
-def test_a_hint_has_no_ledger_row_to_give_back() -> None:
-    inflight = InFlight()
-    inflight.open_message(0)
-    inflight.receive([task(1)])
-    inflight.start_next()
-
-    assert inflight.take_back(0.0) == []
-    assert inflight.gave_back
 
 
 def test_nothing_starts_after_the_stop() -> None:
@@ -185,15 +176,15 @@ def test_a_run_that_is_being_committed_is_let_go_only_when_told_so() -> None:
     assert not inflight.begin_commit(first.fence)
 
 
-def test_all_that_is_taken_back_names_its_messages_once() -> None:
+def test_all_is_taken_back_with_the_rest_of_the_message() -> None:
     inflight = InFlight()
-    inflight.open_message(7)
+    inflight.open_message()
     inflight.receive([task(1), task(2)])
     inflight.start_next()
 
     assert inflight.busy
-    assert inflight.take_all_back() == [7]
-    assert inflight.take_all_back() == []
+    inflight.take_all_back()
+
     assert inflight.gave_back
     assert [item.fence.task_id for item in inflight.returning()] == [2]
 
@@ -293,16 +284,18 @@ class TestTheAsyncPool:
 
     def test_takes_no_thread_so_nothing_goes_back(self) -> None:
         inflight = InFlight(places=2, for_async_pool=anything)
-        inflight.open_message(7)
+        inflight.open_message()
         inflight.receive([task(1)])
         inflight.start_async_pool(1)
         inflight.receive([task(2)])
 
-        one = inflight.take_back(0.0)
+        inflight.take_back(0.0)
+        one = inflight.gave_back
         inflight.start_async_pool(1)
-        both = inflight.take_back(0.0)
+        inflight.take_back(0.0)
 
-        assert (one, both) == ([], [7])  # all places are taken: the rest of the message is others'
+        # All places are taken: the rest of the message is others'.
+        assert (one, inflight.gave_back) == (False, True)
         assert inflight.returning() == []
 
     def test_what_runs_alone_is_turned_away_thrice_and_then_waits_for_its_turn(self) -> None:

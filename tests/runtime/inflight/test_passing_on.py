@@ -78,7 +78,7 @@ def test_what_comes_back_again_and_again_is_left_to_the_scan(
     child = bench.child()
 
     for _ in range(len(WAITS_S) + 2):
-        child.execute(None, [theirs])
+        child.execute([theirs])
 
     until(lambda: told(ear) == [theirs] * len(WAITS_S))
 

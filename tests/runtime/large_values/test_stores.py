@@ -131,7 +131,7 @@ def test_a_task_whose_store_does_not_answer_is_given_back_uncharged(
     child = bench.child(**outside)
     for attempt in (1, 2):
         bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
-        child.execute(None, [task_id])
+        child.execute([task_id])
         until(lambda: bench.task(task_id).state == "PENDING")
         assert bench.task(task_id).attempt == attempt  # both tries met the store
     assert bench.task(task_id).failures == 0
@@ -140,7 +140,7 @@ def test_a_task_whose_store_does_not_answer_is_given_back_uncharged(
 
     away.rename(folder)
     bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
-    child.execute(None, [task_id])
+    child.execute([task_id])
     until(lambda: bench.runs == [BIG])
 
 
@@ -161,7 +161,7 @@ def test_a_worker_without_the_store_says_what_to_set(
 ) -> None:
     echo(bench)
     task_id = bench.create(payload=BIG)
-    bench.child(large_values="").execute(None, [task_id])
+    bench.child(large_values="").execute([task_id])
     until(lambda: bench.task(task_id).state == "PENDING")
     assert "Set TASKS_APP_LARGE_VALUES" in caplog.text
 

@@ -516,7 +516,7 @@ class TestHandlers:
 
         leases = "SELECT max(lease_until) FROM task_lock_holder"
         child = bench.child(lease=1.5)
-        bench.beside(child.execute, None, [bench.create()])
+        bench.beside(child.execute, [bench.create()])
         first = until(lambda: bench.sql(leases))
         until(lambda: bench.sql(leases) > first)
 
@@ -529,7 +529,7 @@ class TestHandlers:
             with ctx.locks(exclusive="a"):
                 ended.wait(20)
 
-        bench.beside(bench.child().execute, None, [bench.create()])
+        bench.beside(bench.child().execute, [bench.create()])
         until(lambda: held(bench.engine))
         with bench.engine.begin() as connection:
             connection.execute(

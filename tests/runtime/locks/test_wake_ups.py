@@ -132,7 +132,7 @@ def test_the_end_of_a_run_wakes_after_its_commit(bench: Bench, listening: Callab
 
     child = bench.child()
     task_id = bench.create()
-    bench.beside(child.execute, None, [task_id])
+    bench.beside(child.execute, [task_id])
     assert held.wait(10)
     waiter = Waiter(bench, exclusive="a")
     listening()

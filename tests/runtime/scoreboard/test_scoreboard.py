@@ -14,7 +14,7 @@ import pytest
 
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.tasks.run import Run
-from tasks_app.runtime.scoreboard.layout import MOST_RUNS, MOST_STRANDED, SLOTS
+from tasks_app.runtime.scoreboard.layout import MOST_RUNS, SLOTS
 from tasks_app.runtime.scoreboard.location import new_slot_path
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 from tasks_app.runtime.scoreboard.slot import Stage
@@ -46,44 +46,44 @@ def stranger(slots: Scoreboard) -> Iterator[Stranger]:
 
 def test_a_record_can_be_read_by_whoever_maps_the_file(slots: Scoreboard) -> None:
     slot = slots.take("me")
-    slot.message(7)
+    slot.message(in_hand=True)
     slot.start(Run(42, 3), 60)
 
     (view,) = Scoreboard(slots.path).occupied()
 
-    assert (view.owner, view.messages, view.running) == ("me", (7,), (Run(42, 3),))
+    assert (view.owner, view.messages, view.running) == ("me", 1, (Run(42, 3),))
     assert view.kill_at - view.since == pytest.approx(60)
     assert not view.dead
 
 
 def test_a_finished_run_and_an_empty_hand_leave_the_record(slots: Scoreboard) -> None:
     slot = slots.take("me")
-    slot.message(7)
+    slot.message(in_hand=True)
     slot.start(Run(1, 1), 60)
     slot.start(Run(2, 1), 30)
 
     slot.finish(Run(1, 1))
     (one,) = slots.occupied()
     slot.finish(Run(2, 1))
-    slot.message(0)
+    slot.message(in_hand=False)
     (none,) = slots.occupied()
 
     assert one.running == (Run(2, 1),)
-    assert (none.running, none.since, none.kill_at, none.messages) == ((), 0, 0, ())
+    assert (none.running, none.since, none.kill_at, none.messages) == ((), 0, 0, 0)
 
 
 def test_each_thread_has_a_message_of_its_own_in_hand(slots: Scoreboard) -> None:
     slot = slots.take("me")
-    slot.message(7)
-    other = threading.Thread(target=slot.message, args=(8,))
+    slot.message(in_hand=True)
+    other = threading.Thread(target=slot.message, kwargs={"in_hand": True})
     other.start()
     other.join()
     (both,) = slots.occupied()
 
-    slot.message(0)
+    slot.message(in_hand=False)
 
     (one,) = slots.occupied()
-    assert (both.messages, one.messages) == ((7, 8), (8,))
+    assert (both.messages, one.messages) == (2, 1)
 
 
 def test_a_record_tells_of_each_of_thousands_and_how_many_more_there_are(
@@ -155,12 +155,6 @@ def test_the_stage_only_rises_and_everybody_sees_it(slots: Scoreboard) -> None:
         seen.append(other.stage)
 
     assert seen == [Stage.RUNS, Stage.DRAINS, Stage.LEAVES, Stage.LEAVES]
-
-
-def test_stranded_messages_are_bounded(slots: Scoreboard) -> None:
-    slots.strand(range(1, 1000))
-
-    assert Scoreboard(slots.path).stranded == tuple(range(1, MOST_STRANDED + 1))
 
 
 def test_a_slot_that_was_left_is_given_out_again(slots: Scoreboard) -> None:

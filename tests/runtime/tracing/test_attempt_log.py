@@ -316,7 +316,7 @@ def test_a_running_worker_tells_by_itself(
     bench.succeeding()
     child = bench.child()
 
-    child.execute(None, [bench.create()])
+    child.execute([bench.create()])
     clock.now += 30
 
     until(lambda: any("ran 1 task in " in line for line in said(caplog, logging.INFO)))

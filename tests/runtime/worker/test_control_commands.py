@@ -82,7 +82,7 @@ def test_a_running_task_of_a_sibling_is_told_within_seconds(bench: Bench, mailbo
 
     task_id = bench.create()
     runs, other = bench.child(lease=3600), bench.child(lease=3600)
-    running = bench.beside(runs.execute, None, [task_id])
+    running = bench.beside(runs.execute, [task_id])
     begun.wait(10)
 
     mailbox.leave(ControlCommand(Do.CANCEL, ids=(task_id,)))

@@ -37,7 +37,7 @@ def killed_at_a_limit(bench: Bench, past: list[ClaimedTask], others: list[Claime
             hungry=0.0,
             places=len(runs),
             untold=0,
-            messages=[],
+            messages=0,
         ),
     )
     (view,) = bench.slots.occupied()

@@ -16,12 +16,10 @@ from sqlalchemy.engine import make_url
 from tasks_app import cancel_task
 from tasks_app.domain.handlers.settlement import succeeded
 from tasks_app.embedded.servers.postgres import Postgres
-from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.schema import migrate
 from tasks_app.runtime.worker.claim_returner import ClaimReturner
 from tasks_app.runtime.worker.housekeeper import Housekeeper
 from tasks_app.runtime.worker.reaper import Reaper
-from tests.factory import LEASE
 from tests.runtime.bench import Bench
 from tests.runtime.refusing import Refusals
 from tests.tiers import starts_processes
@@ -47,7 +45,7 @@ class Slow:
 
 def running_elsewhere(bench: Bench, ids: list[int], **options: Any) -> threading.Thread:
     child = bench.child(**options)
-    return bench.beside(child.execute, None, ids)
+    return bench.beside(child.execute, ids)
 
 
 def test_a_task_may_run_longer_than_its_lease(bench: Bench) -> None:
@@ -70,16 +68,13 @@ def test_what_waits_behind_a_slow_task_goes_back_and_others_run_it(bench: Bench)
     bench.succeeding("fast")
     first = bench.create("slow")
     rest = [bench.create("fast") for _ in range(9)]
-    with bench.engine.begin() as connection:
-        message = ledger.add(connection, "default", [first, *rest], LEASE)
     child = bench.child(give_back_after=0.1)
-    thread = bench.beside(child.execute, message.id, [first, *rest])
+    thread = bench.beside(child.execute, [first, *rest])
     assert slow.started.wait(10)
 
     until(lambda: bench.states(rest) == ["PENDING"] * 9)
-    until(lambda: bench.dispatches() == 0)
     other = bench.child()
-    other.execute(None, rest)
+    other.execute(rest)
 
     assert bench.states(rest) == ["SUCCEEDED"] * 9
     assert [(bench.task(i).failures, bench.task(i).crashes) for i in rest] == [(0, 0)] * 9
@@ -152,7 +147,7 @@ def test_one_locked_member_of_a_group_does_not_delay_the_others(bench: Bench) ->
     child = bench.child()
     with bench.engine.begin() as user:
         began = time.monotonic()
-        child.execute(None, ids)
+        child.execute(ids)
         took = time.monotonic() - began
 
         others = [i for i in ids if i != ids[1]]
@@ -228,7 +223,7 @@ def test_it_looks_four_times_a_second_while_there_is_work_and_once_without(bench
     housekeeper = child.housekeeper
     until(lambda: child.renewer.due_at)
     idle = housekeeper.next_nap_s()
-    bench.beside(child.execute, None, [bench.create("slow")])
+    bench.beside(child.execute, [bench.create("slow")])
     assert slow.started.wait(10)
 
     assert (idle, housekeeper.next_nap_s() <= 0.25) == (1.0, True)
@@ -275,7 +270,7 @@ def test_a_child_that_stops_waits_a_little_for_a_row_that_somebody_holds(bench: 
 
     task_id = bench.create()
     child = bench.child()
-    child.execute(None, [task_id])
+    child.execute([task_id])
 
     stopping = bench.beside(child.stop)
     until(lambda: not child.housekeeper.alive)
@@ -295,7 +290,7 @@ def test_a_stopped_child_gives_back_what_it_had_not_started(bench: Bench) -> Non
     ids = [bench.create() for _ in range(5)]
     child = bench.child()
 
-    child.execute(None, ids)
+    child.execute(ids)
     child.stop()
 
     assert bench.states(ids) == ["SUCCEEDED"] + ["PENDING"] * 4
@@ -312,7 +307,7 @@ def test_a_claim_whose_reply_is_lost_is_given_back_uncharged(bench: Bench) -> No
         child = bench.child(url=proxied, start=False)
         proxy.lose_reply_to(b"UPDATE task_pending p\n    SET state = 'RUNNING'")
 
-        child.execute(None, [task_id])
+        child.execute([task_id])
         child.start()
         until(lambda: child.inflight.empty)
         child.stop()
@@ -343,14 +338,12 @@ def own_database(bench: Bench, tmp_path: Path) -> Iterator[Postgres]:
 def test_an_outage_of_the_database_delays_outcomes_and_loses_none(
     bench: Bench, own_database: Postgres
 ) -> None:
-    """Its outcome, the give-back of its neighbours and the ledger row all wait for the database."""
+    """Its outcome and the give-back of its neighbours wait for the database."""
     slow = Slow(bench)
     bench.succeeding("fast")
     first, rest = bench.create("slow"), [bench.create("fast") for _ in range(3)]
-    with bench.engine.begin() as connection:
-        message = ledger.add(connection, "default", [first, *rest], LEASE)
     child = bench.child(give_back_after=0.5)
-    thread = bench.beside(child.execute, message.id, [first, *rest])
+    thread = bench.beside(child.execute, [first, *rest])
     assert slow.started.wait(10)
 
     own_database.kill()
@@ -361,7 +354,6 @@ def test_an_outage_of_the_database_delays_outcomes_and_loses_none(
     thread.join(20)
 
     until(lambda: bench.states(rest) == ["PENDING"] * 3)
-    until(lambda: bench.dispatches() == 0)
     assert bench.state(first) == "SUCCEEDED"
     assert [bench.task(i).crashes for i in rest] == [0, 0, 0]
 
@@ -412,7 +404,7 @@ def test_a_child_asks_a_database_that_is_away_at_most_twice_a_second(bench: Benc
     url = make_url(bench.url)
     with FaultProxy((url.host or "", url.port or 0)) as proxy:
         child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
-        thread = bench.beside(child.execute, None, [task_id])
+        thread = bench.beside(child.execute, [task_id])
         until(lambda: proxy.refused)
         began, before = time.monotonic(), proxy.refused
 
@@ -481,7 +473,7 @@ def test_an_error_of_ours_at_a_settle_leaves_nothing_behind(bench: Bench) -> Non
     child.settler.flush = flush  # type: ignore[method-assign]
     ids = [bench.create() for _ in range(5)]
 
-    child.execute(None, ids)
+    child.execute(ids)
 
     until(lambda: child.inflight.empty, 30)
     assert set(bench.states(ids)) == {"SUCCEEDED"}

@@ -13,7 +13,6 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from tasks_app.domain.tasks.run import ClaimedTask, Run
-from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.claim import claim, claims_of
 from tasks_app.pool.runs.release import release
@@ -22,7 +21,7 @@ from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
 from tasks_app.runtime.scoreboard.layout import MOST_RUNS, SlotView
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 from tasks_app.runtime.worker.reaper import Reaper
-from tests.factory import LEASE, claimer, ending, succeed
+from tests.factory import claimer, ending, succeed
 from tests.runtime.bench import Bench
 from tests.runtime.hints.ear import Ear, told
 from tests.runtime.mortal import Mortal
@@ -44,13 +43,12 @@ def dead(bench: Bench) -> Dead:
         running: int = 1,
         others: int = 0,
         owner: str = "dead",
-        dispatch_id: int = 0,
         **more: Any,
     ) -> None:
         with bench.engine.begin() as connection:
             tasks = claim(connection, ids, claimer(owner=owner, **more), uuid4())
         runs = [*(Run(-n, 1) for n in range(1, 1 + others)), *(t.run for t in tasks[:running])]
-        Mortal(bench.slots, owner, runs, dispatch_id=dispatch_id).kill()
+        Mortal(bench.slots, owner, runs).kill()
         assert bench.states(ids) == ["RUNNING"] * len(ids)
 
     return die
@@ -73,9 +71,8 @@ def test_only_the_task_that_ran_is_charged(bench: Bench, dead: Dead) -> None:
     bench.succeeding(retry="1h,1h")
     ids = [bench.create() for _ in range(10)]
     with bench.engine.begin() as connection:
-        message = ledger.add(connection, "default", ids, LEASE)
         heartbeats.beat(connection, owner="dead", node="n", queues=["default"], handlers=["t"])
-    dead(ids, running=1, dispatch_id=message.id)
+    dead(ids, running=1)
 
     reaper(bench).look()
 
@@ -83,7 +80,6 @@ def test_only_the_task_that_ran_is_charged(bench: Bench, dead: Dead) -> None:
     (attempt,) = bench.attempts(ids[0])
     assert (attempt.kind, attempt.event) == ("process died", "retry")
     assert [bench.attempts(i) for i in ids[1:]] == [[]] * 9
-    assert bench.dispatches() == 0
     assert bench.sql("SELECT count(*) FROM task_worker") == 0
     assert bench.slots.occupied() == []
 
@@ -113,16 +109,14 @@ def test_a_second_thread_may_reap_the_same_child_meanwhile(bench: Bench, dead: D
 def test_what_goes_back_is_hinted_at_before_the_next_scan(
     bench: Bench, dead: Dead, ear: Ear
 ) -> None:
-    """The one that ran, its neighbours, and those of the message that were not claimed."""
+    """The one that ran, and its neighbours. What was not claimed is due: the scan finds it."""
     bench.succeeding(retry="0s,0s")
-    claimed, rest = [bench.create() for _ in range(3)], [bench.create() for _ in range(3)]
-    with bench.engine.begin() as connection:
-        message = ledger.add(connection, "default", [*claimed, *rest], LEASE)
-    dead(claimed, running=1, dispatch_id=message.id)
+    claimed = [bench.create() for _ in range(3)]
+    dead(claimed, running=1)
 
     reaper(bench).look()
 
-    assert set(told(ear)) == {*claimed, *rest}
+    assert set(told(ear)) == {*claimed}
 
 
 def test_the_charge_counts_towards_max_attempts(bench: Bench, dead: Dead) -> None:

@@ -11,9 +11,7 @@ import pytest
 from sqlalchemy import Connection, event, text
 from sqlalchemy.engine import make_url
 
-from tasks_app.pool.dispatch import ledger
 from tasks_app.runtime.worker.child import Child
-from tests.factory import LEASE
 from tests.runtime.bench import Bench, effect
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
@@ -51,10 +49,10 @@ def ended(bench: Bench) -> threading.Event:
     return ended
 
 
-def running(bench: Bench, ids: list[int], dispatch_id: int | None = None, **options: Any) -> tuple:
+def running(bench: Bench, ids: list[int], **options: Any) -> tuple:
     """A child that carries out a message in a thread."""
     child = bench.child(**options)
-    return child, bench.beside(child.execute, dispatch_id, ids)
+    return child, bench.beside(child.execute, ids)
 
 
 @pytest.mark.test_all
@@ -68,7 +66,7 @@ def test_what_has_not_started_goes_back_uncharged_when_the_parent_drains(bench: 
 
     ids = [bench.create() for _ in range(25)]
 
-    bench.execute(ids, dispatch_id=None)
+    bench.execute(ids)
 
     assert len(started) == 1
     assert sorted(bench.states(ids)) == ["PENDING"] * 24 + ["SUCCEEDED"]
@@ -76,21 +74,15 @@ def test_what_has_not_started_goes_back_uncharged_when_the_parent_drains(bench: 
 
 
 @pytest.mark.test_all
-def test_claims_messages_and_queues_go_back_while_a_task_still_runs(bench: Bench) -> None:
+def test_claims_and_queues_go_back_while_a_task_still_runs(bench: Bench) -> None:
     held = Held(bench)
     first, rest = bench.create("held"), [bench.create("held") for _ in range(14)]
-    with bench.engine.begin() as connection:
-        message = ledger.add(connection, "default", [first, *rest], LEASE)
-        stranded = ledger.add(connection, "default", [999], LEASE)
-        others = ledger.add(connection, "default", [998], LEASE)
-    _, thread = running(bench, [first, *rest], message.id)
+    _, thread = running(bench, [first, *rest])
     assert held.started.wait(10)
 
-    bench.slots.strand([stranded.id])
     bench.slots.drain()
 
     until(lambda: bench.states(rest) == ["PENDING"] * 14)
-    until(lambda: bench.sql("SELECT array_agg(id) FROM task_dispatch") == [others.id])
     until(lambda: bench.sql("SELECT queues FROM task_worker") == [])
     assert bench.state(first) == "RUNNING"
     held.go_on.set()
@@ -170,7 +162,7 @@ def test_finished_outcomes_are_written_before_the_end(bench: Bench, ended: threa
     quick, slow = bench.create("quick"), bench.create("held")
     child = bench.child(flush_after=60)
     child.run_times.learn("held", 0.0)  # so that nobody flushes before it
-    bench.beside(child.execute, None, [quick, slow])
+    bench.beside(child.execute, [quick, slow])
     assert held.started.wait(10)
     assert bench.state(quick) == "RUNNING"
 
@@ -317,9 +309,7 @@ def test_the_neighbours_of_a_task_whose_child_was_asked_alone_go_back_uncharged(
     held = Held(bench)
     bench.succeeding("next")
     ids = [bench.create("held"), *(bench.create("next") for _ in range(15))]
-    with bench.engine.begin() as connection:
-        message = ledger.add(connection, "default", ids, LEASE)
-    child, _ = running(bench, ids, message.id, give_back_after="1h")
+    child, _ = running(bench, ids, give_back_after="1h")
     assert held.started.wait(10)
 
     ask(child)
@@ -327,7 +317,6 @@ def test_the_neighbours_of_a_task_whose_child_was_asked_alone_go_back_uncharged(
     assert ended.wait(10)
     assert bench.states(ids) == ["PENDING"] * 16
     assert [bench.task(task_id).crashes for task_id in ids] == [1] + [0] * 15
-    assert bench.dispatches() == 0
 
 
 @pytest.mark.test_all

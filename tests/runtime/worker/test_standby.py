@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from tasks_app import NewTask, create_tasks
+from tasks_app.domain.errors import RefusedError
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.leader_lease import SCAN, Rank
 from tasks_app.runtime.leader.leader import Leader
@@ -26,7 +27,12 @@ HOLDER = "SELECT holder FROM task_lease WHERE name = 'scan' AND held_until > now
 QUIET = "SELECT now() - done_at > interval '0.5s' FROM task_lease WHERE name = 'scan'"
 
 
-HURRIED = StandbyTiming(look_every_s=0.05, first_look_within_s=0.05, hunger_every_s=0.05)
+HURRIED = StandbyTiming(
+    look_every_s=0.05,
+    first_look_within_s=0.05,
+    hungry_after=timedelta(seconds=0.3),
+    hunger_every_s=0.05,
+)
 
 
 @pytest.fixture
@@ -141,23 +147,22 @@ def test_it_asks_again_when_the_leaders_lease_could_be_over(bench: Bench, appoin
     assert len(looks) <= 6  # not one for each twentieth of a second
 
 
-def test_it_says_that_it_starves_when_a_message_was_published_twice_and_nobody_came(
+def test_it_says_that_it_starves_when_a_task_is_due_for_long_and_nobody_came(
     bench: Bench, appoint
 ) -> None:
-    child, _ = appoint(republish_after=0.2)
+    child, _ = appoint()
     task = bench.create()
 
     until(lambda: starving(bench.slots))
 
-    child.execute(None, [task])
+    child.execute([task])
     until(lambda: not starving(bench.slots))
 
 
 def test_it_does_not_starve_while_another_worker_runs_what_it_was_not_given(
     bench: Bench, appoint
 ) -> None:
-    """The message is old and was published again, but its task is in somebody's hands."""
-    appoint(republish_after=0.2)
+    appoint()
     task = bench.create()
     until(lambda: starving(bench.slots))
     bench.sql(
@@ -168,3 +173,19 @@ def test_it_does_not_starve_while_another_worker_runs_what_it_was_not_given(
     )
 
     until(lambda: not starving(bench.slots))
+
+
+@pytest.mark.parametrize("change", ["refused", "unknown", "held back"])
+def test_it_does_not_starve_for_what_no_message_could_bring(
+    bench: Bench, appoint, change: str
+) -> None:
+    child, memory = appoint()
+    if change == "refused":
+        memory.error, memory.refuse_after = RefusedError, 0
+    task = bench.create("unknown" if change == "unknown" else "t", order_key="k")
+    if change == "held back":
+        bench.sql("UPDATE task_pending SET parked_kind = 'order' WHERE id = :id", id=task)
+    since = "SELECT now() - due_at > interval '0.4s' FROM task_pending"
+    until(lambda: bench.sql(since) and child.inflight.idle_s() > 0.4)
+
+    assert not starving(bench.slots)
