@@ -21,7 +21,7 @@ from tests.broker.side_by_side import backend, sample  # noqa: F401  fixtures
 from tests.tiers import starts_processes
 from tests.waiting import until
 
-POOLS = "task_pending, task_completed, task_error, task_attempt, task_dispatch, effect"
+POOLS = "task_pending, task_completed, task_error, task_attempt, effect"
 _numbers = itertools.count(1)
 
 
@@ -47,7 +47,6 @@ class House:
             "TASKS_APP_BROKER_URL": self.broker.url_of(self.number % 16),
             "TASKS_APP_IMPORTS": "house_handlers",
             "TASKS_APP_LEASE": "3s",
-            "TASKS_APP_REPUBLISH_AFTER": "2s",
             "TASKS_APP_GIVE_BACK_AFTER": "500ms",
             "TASKS_APP_RUN_DIR": str(self.run_folder),
             **more,

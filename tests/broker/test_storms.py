@@ -40,7 +40,7 @@ def test_two_beats_let_every_task_run_once(house: House) -> None:
 
 def test_a_broker_that_forgets_everything_loses_nothing(house: House) -> None:
     ids = house.create("ok", NUMBER)
-    until(lambda: house.sql("SELECT count(*) FROM task_dispatch"))
+    until(lambda: house.sql(OVER))
 
     for _ in range(5):
         flush(house)

@@ -16,17 +16,17 @@ LARGEST = 2**63 - 1
 
 
 @pytest.fixture
-def carried_out() -> list[tuple[Any, Any]]:
+def carried_out() -> list[Any]:
     """What reached the child."""
     return []
 
 
 @pytest.fixture
-def execute(carried_out: list[tuple[Any, Any]]) -> Any:
-    return registered(lambda dispatch_id, ids: carried_out.append((dispatch_id, ids)))
+def execute(carried_out: list[Any]) -> Any:
+    return registered(lambda ids, *, wake, queue: carried_out.append((wake, queue, ids)))
 
 
-def registered(execute: Callable[[Any, Any], None]) -> Any:
+def registered(execute: Callable[..., None]) -> Any:
     app = Celery("tasks_app.test", set_as_current=False)
     register(app, SimpleNamespace(child=lambda: SimpleNamespace(execute=execute)))
     return app.tasks[EXECUTE]
@@ -38,7 +38,8 @@ def registered(execute: Callable[[Any, Any], None]) -> Any:
 def test_ids_reach_the_child(execute: Any, carried_out: list[Any], body: Any) -> None:
     execute(*body)
 
-    assert carried_out == [body]
+    wake, ids = body
+    assert carried_out == [(wake is not None, None, ids)]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_anything_else_does_not(execute: Any, carried_out: list[Any], body: Any)
 
 
 def test_nor_does_a_body_with_more_names(execute: Any, carried_out: list[Any]) -> None:
-    execute(dispatch_id=None, ids=[1], os="system")
+    execute(wake=None, ids=[1], os="system")
 
     assert carried_out == []
 
@@ -67,11 +68,11 @@ def test_what_breaks_while_a_message_is_carried_out_is_said_and_goes_no_further(
 ) -> None:
     """A MemoryError that reached Celery would end the worker."""
 
-    def break_off(*_: Any) -> None:
+    def break_off(*_: Any, **__: Any) -> None:
         raise MemoryError("secret\npayload")
 
     registered(break_off)(5, [1])
 
     assert [record.getMessage() for record in caplog.records] == [
-        "message 5 ended early; the scan comes back: MemoryError: secret"
+        "a message ended early; the scan comes back: MemoryError: secret"
     ]

@@ -34,7 +34,6 @@ def test_tasks_go_through(house: House) -> None:
 
     assert states == {"SUCCEEDED": 20}
     assert house.effects() == (20, 20)
-    until(lambda: house.sql("SELECT count(*) FROM task_dispatch") == 0)
 
 
 def test_tasks_in_sql_go_through(house: House) -> None:

@@ -11,7 +11,6 @@ from tests.waiting import until
 PER_SECOND = 50
 SPANS = {
     "TASKS_APP_LEASE": "30s",
-    "TASKS_APP_REPUBLISH_AFTER": "5s",
     "TASKS_APP_GIVE_BACK_AFTER": "1s",
 }
 DONE = "SELECT count(*) FROM task_completed"

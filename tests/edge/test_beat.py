@@ -11,10 +11,7 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from sqlalchemy import Engine
 
-from tasks_app.pool.dispatch import ledger
-from tasks_app.runtime.db.database import Database
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.broker.scans import Scans
@@ -124,16 +121,13 @@ def test_beat_comes_back_and_leads_at_once(house: House) -> None:
     assert house.sql("SELECT held_since FROM task_lease WHERE name = 'scan'") == since
 
 
-def test_many_beats_make_no_task_run_twice(house: House, redis: Redis) -> None:
-    """Two beats, and one within a worker; every message that was made was sent once."""
-    calm = {"TASKS_APP_LEASE": "30s", "TASKS_APP_REPUBLISH_AFTER": "5m"}
+def test_many_beats_make_no_task_run_twice(house: House) -> None:
+    """Two beats, and one within a worker: one leads at a time."""
+    calm = {"TASKS_APP_LEASE": "30s"}
     house.beat(**calm)
     house.beat(**calm)
     for worker in (house.worker("-B", **calm), house.worker(**calm)):
         worker.says(" ready.")  # until then workers greet each other over the broker
-    sent = lambda: redis.info("commandstats").get("cmdstat_lpush", {"calls": 0})["calls"]  # noqa: E731
-    made = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM task_dispatch_id_seq"
-    before, first = sent(), house.sql(made)
     ids: list[int] = []
     ends = time.monotonic() + LOAD_S
     while time.monotonic() < ends:
@@ -144,13 +138,9 @@ def test_many_beats_make_no_task_run_twice(house: House, redis: Redis) -> None:
         time.sleep(0.25)  # the pace of the load
 
     states = house.over(ids, 120)
-    messages, published = house.sql(made) - first, sent() - before
-    print(f"\n{len(ids)} tasks, {messages} messages made, {published} published")
-
     assert states == {"SUCCEEDED": len(ids)}
     assert house.effects() == (len(ids), len(ids))
     assert house.sql("SELECT sum(failures + crashes) FROM task_completed") == 0
-    assert published == messages
 
 
 def test_a_leader_that_sleeps_fires_nothing_when_it_wakes(
@@ -196,25 +186,6 @@ def again(house: House) -> bool:
         return bool(house.sql("SELECT true"))
     except Exception:
         return False
-
-
-def test_a_scanner_that_stops_in_its_transaction_loses_its_lock(
-    engine: Engine, database_url: str
-) -> None:
-    """A beat that is stopped, or whose machine is gone, between two of its statements."""
-    frozen = Database(database_url)
-    held = frozen.engine.connect()
-    held.begin()
-    assert ledger.scanner_lock(held)
-
-    def scans() -> bool:
-        with engine.begin() as connection:
-            return ledger.scanner_lock(connection)
-
-    assert not scans()
-    until(scans, 8)
-    held.invalidate()
-    frozen.dispose()
 
 
 def test_a_broker_connection_that_passes_nothing_on_is_noticed(house: House) -> None:

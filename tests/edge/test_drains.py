@@ -28,7 +28,6 @@ GRACE_S = 20.0
 LATE_S = 2.0
 CALM = {  # a machine under load is slow: nobody shall be rescued, nothing published twice
     "TASKS_APP_LEASE": "30s",
-    "TASKS_APP_REPUBLISH_AFTER": "60s",
     "TASKS_APP_GIVE_BACK_AFTER": "1s",
     "TASKS_APP_IMPORTS": "house_handlers,stop_handlers",
 }

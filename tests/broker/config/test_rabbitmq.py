@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 from celery import Celery
 from kombu import Connection, Exchange, Queue
-from tasks_app.pool.dispatch.ledger import Dispatch
 
 from tasks_app.broker.config.defaults import CONTROL_QUEUE, celery_defaults
 from tasks_app.broker.publish.publisher import CeleryPublisher
@@ -19,6 +16,7 @@ from tasks_app.domain.errors import NoQueueError
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.broker.life import STATES, begin_life, effects_of
+from tests.broker.publish.messages import message
 
 pytestmark = [
     pytest.mark.test_all,
@@ -80,10 +78,9 @@ def test_our_queues_are_quorum_queues_and_none_are_there_for_delays(connection: 
 def test_a_message_for_a_queue_that_is_not_there_is_not_taken_for_sent(app: Celery) -> None:
     publisher = CeleryPublisher(app)
 
-    there = Dispatch(2**62, "default", (2**62,), datetime.now(UTC))
-    missing = Dispatch(1, "nobody_made_it", (2**62,), datetime.now(UTC))
+    there, missing = message(2**62, "default"), message(2**62, "nobody_made_it")
     for _ in range(3):  # an answer that comes late must not confirm the next message
-        wrong = publisher.publish([there, missing, replace(there, id=2**62 + 1)])
+        wrong = publisher.publish([there, missing, there])
         assert list(wrong) == [1]
         assert isinstance(wrong[1], NoQueueError)
         assert "no queue nobody_made_it now" in str(wrong[1])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
-from tasks_app.pool.dispatch.ledger import Dispatch
+from tasks_app.runtime.publisher import Message
 
 
-def message(number: int, queue: str = "counted", ids: tuple[int, ...] = ()) -> Dispatch:
-    return Dispatch(number, queue, ids or (number,), datetime.now(UTC))
+def message(number: int, queue: str = "counted", ids: tuple[int, ...] = ()) -> Message:
+    return Message(queue, ids or (number,))

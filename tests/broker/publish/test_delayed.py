@@ -1,6 +1,6 @@
 """Delayed tasks with real workers: the leader's hints start them, and a hint that is lost no task.
 
-The scan comes every other second. What is in no ledger was started by a hint.
+The scan comes every other second. What starts within a moment was started by a hint.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ pytestmark = [
     pytest.mark.timeout(120, method="thread"),
     pytest.mark.parametrize("house", ["broker", "rabbitmq"], indirect=True, scope="module"),
 ]
-MESSAGES = "SELECT last_value FROM task_dispatch_id_seq"
 LATENESS = text(
-    "SELECT min(EXTRACT(EPOCH FROM started_at - due_at))::float FROM task_completed"
-    " WHERE id = ANY(:ids)"
+    "SELECT EXTRACT(EPOCH FROM started_at - due_at)::float FROM task_completed"
+    " WHERE id = ANY(:ids) ORDER BY 1"
 )
 
 
@@ -28,19 +27,20 @@ def _workers(house: House) -> None:
     house.worker()
 
 
-def none_was_early(house: House, ids: list[int]) -> bool:
+def lateness(house: House, ids: list[int]) -> list[float]:
+    """Return how late each task started, in seconds, the first one first."""
     with house.engine.connect() as connection:
-        return connection.execute(LATENESS, {"ids": ids}).scalar_one() >= 0
+        return list(connection.execute(LATENESS, {"ids": ids}).scalars())
 
 
 def test_delayed_tasks_are_hinted_at_when_they_are_due(house: House) -> None:
-    before = house.sql(MESSAGES)
     ids = [i for n in range(30) for i in house.create("plain", delay=3.0 + n / 15)]
 
     assert house.over(ids) == {"SUCCEEDED": 30}
 
-    assert none_was_early(house, ids)
-    assert house.sql(MESSAGES) - before < 10
+    late = lateness(house, ids)
+    assert late[0] >= 0
+    assert late[len(late) // 2] < 0.5  # by the scan alone it would be a second
 
 
 def test_what_was_cancelled_or_put_off_does_not_run_then(house: House) -> None:
@@ -54,4 +54,4 @@ def test_what_was_cancelled_or_put_off_does_not_run_then(house: House) -> None:
 
     assert house.over([later]) == {"SUCCEEDED": 1}
     assert house.task(later).attempt == 1
-    assert none_was_early(house, [later])
+    assert lateness(house, [later])[0] >= 0

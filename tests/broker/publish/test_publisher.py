@@ -12,6 +12,7 @@ from celery import Celery
 from kombu import Queue
 
 from tasks_app.broker.config.defaults import EXECUTE, celery_defaults
+from tasks_app.broker.publish.envelope import WAKE
 from tasks_app.broker.publish.publisher import CeleryPublisher
 from tasks_app.broker.tasks import register
 from tasks_app.domain.errors import PublishError
@@ -40,7 +41,7 @@ def an_app(url: str) -> Celery:
 
 def test_it_tells_how_many_messages_wait(app: Celery) -> None:
     publisher = CeleryPublisher(app)
-    unknown = publisher.depth("counted")
+    unknown = publisher.depths(["counted"])
     with app.connection_for_write() as connection:
         arguments = {"x-queue-type": "quorum"}
         queue = Queue("counted", queue_arguments=arguments)(connection.default_channel)
@@ -48,9 +49,10 @@ def test_it_tells_how_many_messages_wait(app: Celery) -> None:
         for number in (1, 2):
             assert publisher.publish([message(number)]) == {}
 
-        assert (unknown, publisher.depth("counted")) == (0, 2)
+        assert unknown == {"counted": 0}
+        assert publisher.depths(["nobody's", "counted"]) == {"nobody's": 0, "counted": 2}
         queue.purge()
-        assert publisher.depth("counted") == 0
+        assert publisher.depths(["counted"]) == {"counted": 0}
     publisher.close()
 
 
@@ -58,9 +60,9 @@ def test_a_broker_that_is_away_is_not_taken_for_an_empty_one(house: House) -> No
     kind = house.broker.url_of(11).partition("://")[0]
     publisher = CeleryPublisher(an_app(f"{kind}://guest:guest@127.0.0.1:1//"))
 
-    assert publisher.depth("counted") is None
-    wrong = publisher.publish([message(1), message(2)])
-    assert [(id_, error.certain) for id_, error in wrong.items()] == [(1, True), (2, True)]
+    with pytest.raises(PublishError):
+        publisher.depths(["counted"])
+    assert list(publisher.publish([message(1), message(2)])) == [0, 1]
     with pytest.raises(PublishError):
         publisher.probe()
 
@@ -101,7 +103,7 @@ class TestManyAtOnce:
         assert publisher.publish(sent) == {}
 
         got = [queue.get(no_ack=True) for _ in sent]
-        assert [g.payload[0] for g in got] == [[m.id, list(m.ids)] for m in sent]
+        assert [g.payload[0] for g in got] == [[WAKE, list(m.ids)] for m in sent]
         assert {g.headers["task"] for g in got} == {EXECUTE}
         assert len({g.headers["id"] for g in got}) == 30
         assert queue.get() is None
@@ -114,9 +116,9 @@ class TestManyAtOnce:
 
         assert publisher.publish([message(2, "many"), message(3, "many")]) == {}
 
-        assert [queue.get(no_ack=True).payload[0][0] for _ in range(3)] == [1, 2, 3]
+        assert [queue.get(no_ack=True).payload[0][1] for _ in range(3)] == [[1], [2], [3]]
 
-    def test_what_was_perhaps_sent_is_not_called_certain(
+    def test_what_was_perhaps_sent_is_not_taken_for_sent(
         self, publisher: CeleryPublisher, queue: Queue, road: FaultProxy
     ) -> None:
         """The broker has them, its reply is lost, and then nobody listens any more."""
@@ -126,11 +128,9 @@ class TestManyAtOnce:
 
         wrong = publisher.publish([message(2, "many"), message(3, "many")])
 
-        assert {id_: error.certain for id_, error in wrong.items()} == {2: False, 3: False}
-        assert queue.get(no_ack=True).payload[0][0] == 1
-        assert queue.get(no_ack=True).payload[0][0] == 2
-        wrong = publisher.publish([message(4, "many")])
-        assert wrong[4].certain
+        assert list(wrong) == [0, 1]
+        assert queue.get(no_ack=True).payload[0][1] == [1]
+        assert queue.get(no_ack=True).payload[0][1] == [2]
 
     @pytest.mark.test_all
     def test_a_broker_that_swallows_everything_is_given_up_in_time(
@@ -144,7 +144,6 @@ class TestManyAtOnce:
 
         road.let_through()
         assert len(wrong) == 18
-        assert not any(error.certain for error in wrong.values())
         assert time.monotonic() - began < 20
 
 
