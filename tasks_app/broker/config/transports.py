@@ -25,7 +25,7 @@ _REDIS: dict[str, Any] = {
         # Several apps may share one Redis.
         "global_keyprefix": "tasks_app:",
         # A list of unacknowledged messages in Redis costs two transactions per message, and
-        # returns a lost one after an hour. Our ledger does it in seconds.
+        # returns a lost one after an hour. Our scan does it in seconds.
         "ack_emulation": False,
         # The scan orders by priority, so a worker waits for one list per queue, not for four.
         "priority_steps": [0],

@@ -26,10 +26,10 @@ def _are_arguments(task: str, args: list[Any]) -> bool:
     return not args if task != EXECUTE else len(args) == 2 and are_ids(*args)  # noqa: PLR2004
 
 
-def are_ids(dispatch_id: Any, ids: Any) -> bool:
-    """Say whether these are the id of a ledger row, or None, and 1 to 500 ids of tasks."""
+def are_ids(wake: Any, ids: Any) -> bool:
+    """Say whether these are a positive number, or None for a hint, and 1 to 500 ids of tasks."""
     return (
-        (dispatch_id is None or _is_id(dispatch_id))
+        (wake is None or _is_id(wake))
         and isinstance(ids, list)
         and 1 <= len(ids) <= MOST_IDS
         and all(map(_is_id, ids))

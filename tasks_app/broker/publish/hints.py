@@ -49,7 +49,7 @@ class CeleryHints:
         self._kept: HintSocket | None = None
 
     def publish(self, queue: str, ids: Sequence[int]) -> None:
-        """Send one message without a row in the ledger."""
+        """Send one hint."""
         self.broker.do(lambda channel: self._put(channel, queue, ids))
 
     def start(self, queue: str, ids: Sequence[int]) -> bool:

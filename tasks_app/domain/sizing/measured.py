@@ -9,7 +9,7 @@ from tasks_app.domain.sizing.costs import TaskCost
 GROUP = 500
 """Tasks that a child claims at once, if their handlers take no time."""
 GROUP_TRIPS, GROUP_FLUSHES = 10, 3
-"""Of such a group: claim, settle, what the ledger needs; measured (docs/scaling.md)."""
+"""Of such a group: claim and settle; measured (docs/scaling.md)."""
 INSERT_TRIPS, INSERT_FLUSHES = 2.0, 0.03
 """Of a task with one write: its statement, the settle with its COMMIT, its share of a claim and of
 the end of a message. Runs in a row do not wait for the disk."""

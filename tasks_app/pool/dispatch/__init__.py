@@ -1,1 +1,1 @@
-"""From due rows to published ids: scans, the ledger of what was published."""
+"""From due rows to published ids: scans, leases, what is looked at."""

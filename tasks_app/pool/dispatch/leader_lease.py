@@ -1,7 +1,7 @@
 """Leases of duties: which process scans or maintains, until when; by the database's clock.
 
-Leadership is an economy. Two leaders at once do double work and no harm: the scan has its own lock,
-and a task is claimed once. So a lease may be short, and nobody waits for one.
+Leadership is an economy. Two leaders at once do double work and no harm, for a task is claimed
+once. So a lease may be short, and nobody waits for one.
 """
 
 from __future__ import annotations

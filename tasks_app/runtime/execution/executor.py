@@ -95,8 +95,8 @@ class Executor:
 
         Returns when every outcome is written, so that the child may be recycled after it. While
         something of it still runs beside this thread, the pool's tasks of ``queues`` fill the gaps.
-        Hints take the place of ``wake``-ups in the broker: in a flood of them, a child looks by
-        itself what the message's own ``queue`` has.
+        A ``wake`` comes from the scan, a hint from a producer. A flood of hints leaves the scan no
+        room in the broker; then a child looks by itself what the message's ``queue`` has.
         """
         self._slot.message(in_hand=True)
         self._inflight.open_message()

@@ -1,0 +1,39 @@
+"""A child that gets nothing but hints: it looks by itself for what no message told of."""
+
+from __future__ import annotations
+
+import pytest
+
+from tasks_app.runtime.execution import executor
+from tests.runtime.bench import Bench
+
+
+def test_it_takes_what_comes_first_now_and_then(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "LOOKS_EVERY_S", 3600.0)
+    bench.succeeding()
+    child = bench.child(claim_size=1)
+    by_sql = [bench.create(priority=0) for _ in range(3)]
+    hinted = [bench.create() for _ in range(3)]
+
+    for task_id in hinted:
+        child.execute([task_id], queue="default")
+
+    assert set(bench.states(hinted)) == {"SUCCEEDED"}
+    assert bench.states(by_sql) == ["SUCCEEDED", "PENDING", "PENDING"]
+
+
+@pytest.mark.parametrize(
+    ("wake", "queue"), [(True, "default"), (False, "theirs"), (False, None)],
+    ids=["the scan has room", "a forged queue", "an unknown queue"],
+)  # fmt: skip
+def test_it_does_not(bench: Bench, wake: bool, queue: str | None) -> None:  # noqa: FBT001
+    bench.succeeding()
+    child = bench.child()
+    by_sql, told = bench.create(), bench.create()
+    theirs = bench.create(queue="theirs")
+
+    child.execute([told], wake=wake, queue=queue)
+
+    assert bench.states([told, by_sql, theirs]) == ["SUCCEEDED", "PENDING", "PENDING"]
