@@ -28,7 +28,7 @@ def test_it_takes_what_comes_first_now_and_then(
     ("wake", "queue"), [(True, "default"), (False, "theirs"), (False, None)],
     ids=["the scan has room", "a forged queue", "an unknown queue"],
 )  # fmt: skip
-def test_it_does_not(bench: Bench, wake: bool, queue: str | None) -> None:  # noqa: FBT001
+def test_it_does_not(bench: Bench, wake: bool, queue: str | None) -> None:
     bench.succeeding()
     child = bench.child()
     by_sql, told = bench.create(), bench.create()
