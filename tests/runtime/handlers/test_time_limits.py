@@ -163,7 +163,7 @@ class TestSync:
         """The commit takes far longer than the limit: a lock on the row holds it up."""
         locked = threading.Event()
 
-        @bench.handler(timeout="200ms")
+        @bench.handler(timeout="1s")
         def h(ctx: Any) -> str:
             effect(ctx)
             bench.beside(hold)
@@ -174,7 +174,7 @@ class TestSync:
             with bench.engine.begin() as user:
                 user.execute(text("SELECT FROM task_pending FOR UPDATE"))
                 locked.set()
-                user.execute(text("SELECT pg_sleep(0.6)"))
+                user.execute(text("SELECT pg_sleep(1.4)"))
 
         task_id = bench.create()
 
