@@ -163,7 +163,7 @@ class TestSync:
         """The commit takes far longer than the limit: a lock on the row holds it up."""
         locked = threading.Event()
 
-        @bench.handler(timeout="200ms")
+        @bench.handler(timeout="1s")
         def h(ctx: Any) -> str:
             effect(ctx)
             bench.beside(hold)
@@ -174,7 +174,7 @@ class TestSync:
             with bench.engine.begin() as user:
                 user.execute(text("SELECT FROM task_pending FOR UPDATE"))
                 locked.set()
-                user.execute(text("SELECT pg_sleep(0.6)"))
+                user.execute(text("SELECT pg_sleep(1.4)"))
 
         task_id = bench.create()
 
@@ -190,7 +190,8 @@ class TestSync:
             with suppress(TimeoutError, asyncio.CancelledError):
                 ctx.session.execute(text("SELECT pg_sleep(20)"))
 
-        bench.handler(timeout="50ms", max_attempts=1)(twin(h, is_async=is_async))
+        # Longer than the way to the statement: who swallows a limit before it has succeeded.
+        bench.handler(timeout="1s", max_attempts=1)(twin(h, is_async=is_async))
         task_id = bench.create()
 
         bench.execute([task_id])

@@ -19,9 +19,9 @@ from sqlalchemy.orm import Session
 
 from tasks_app import locks
 from tasks_app.domain.coordination.locks import Ask, parts_of
-from tasks_app.runtime.locks import acquire, renewer
+from tasks_app.runtime.locks import acquire, client, renewer
 from tasks_app.runtime.locks.client import Transactions
-from tasks_app.runtime.locks.renewer import BACKGROUND
+from tasks_app.runtime.locks.renewer import Renewals
 from tests.runtime.bench import Bench, effect
 from tests.statements import once_after
 from tests.waiting import until
@@ -34,6 +34,14 @@ def held(engine: Engine, state: str = "held") -> list[tuple]:
             {"state": state},
         )
         return [tuple(row) for row in rows]
+
+
+@pytest.fixture
+def renewals(monkeypatch: pytest.MonkeyPatch) -> Renewals:
+    """Renew by the test's own steps: no thread does it beside them."""
+    own = Renewals()
+    monkeypatch.setattr(client, "BACKGROUND", own)
+    return own
 
 
 def take_over(engine: Engine) -> None:
@@ -206,28 +214,30 @@ class TestOnline:
         assert lock.ended
         assert held(bench.engine) == []
 
-    def test_what_was_to_be_released_and_was_not_is_renewed_again(self, bench: Bench) -> None:
+    def test_what_was_to_be_released_and_was_not_is_renewed_again(
+        self, bench: Bench, renewals: Renewals
+    ) -> None:
         left = "SELECT lease_until - now() > interval '250s' FROM task_lock_holder"
         with locks.hold(bench.engine, exclusive="a", lease="300s") as lock:
             with Session(bench.engine) as session:
                 lock.release(session)
                 lock.renew_at = 0.0
-                BACKGROUND.renew_locks()
+                renewals.renew_locks()
                 session.rollback()
             bench.sql("UPDATE task_lock_holder SET lease_until = now() + interval '9s'")
             lock.renew_at = 0.0
-            BACKGROUND.renew_locks()
+            renewals.renew_locks()
 
             assert (bench.sql(left), lock.lost) == (True, False)
 
     def test_a_renewal_does_not_take_what_was_released_by_a_commit_for_lost(
-        self, bench: Bench, caplog: pytest.LogCaptureFixture
+        self, bench: Bench, renewals: Renewals, caplog: pytest.LogCaptureFixture
     ) -> None:
         with locks.hold(bench.engine, exclusive="a") as lock:
             with Session(bench.engine) as session, session.begin():
                 lock.release(session)
             lock.renew_at = 0.0
-            BACKGROUND.renew_locks()
+            renewals.renew_locks()
             assert (lock.ended, lock.lost) == (True, False)
 
         assert "lost" not in caplog.text
