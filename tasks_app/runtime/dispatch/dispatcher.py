@@ -93,6 +93,8 @@ class Dispatcher:
         with self._database.begin() as connection:
             served = served_queues(connection, self._settings, self._fairness, now=now)
             room = {queue: self._room(each, depths.get(queue, 0)) for queue, each in served.items()}
+            for queue in self._published.queues - served.keys():
+                self._published.forget(queue, 0, 0)
             if not fill_up:
                 self._positions.forget()
             began = self._clock()

@@ -336,8 +336,13 @@ class TestABrokerThatIsAway:
 
         for _ in range(3):
             scene.dispatcher.run_once()
+        asked = list(scene.memory.asked)
+        scene.bench.sql("DELETE FROM task_worker")
+        scene.clock.now += IN_HAND_S
+        for _ in range(3):
+            scene.dispatcher.run_once()
 
-        assert scene.memory.asked == ["a", "a"]
+        assert (asked, scene.memory.asked) == (["a", "a"], ["a", "a", "a"])
 
     def test_a_queue_that_the_broker_does_not_know_holds_up_no_other(
         self, bench: Bench, memory: Memory

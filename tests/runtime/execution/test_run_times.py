@@ -166,11 +166,7 @@ def test_a_child_wakes_its_housekeeper_for_a_name_that_it_knows_now(bench: Bench
 
     bench.tuning["run_times.fast_s"] = 3600.0  # a slow run would be news at once
     child = bench.child(start=False)
-<<<<<<< HEAD
-    child.execute([bench.create("connects")])  # or the first of the others would be slow
-=======
     child.execute([bench.create("connects")])
->>>>>>> main
     child.inflight.wake.clear()
     child.execute([bench.create() for _ in range(FEW - 1)])
     assert not child.inflight.wake.is_set()
