@@ -1,4 +1,8 @@
-"""The dispatch model: rows, ledger, scanners, a lossy and repeating broker, children."""
+"""The dispatch model: rows, scanners that forget, a lossy and repeating broker, children.
+
+That hints, or another queue, do not starve a task is no dead end, and so no question for this
+model: edge tests ask it.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,12 @@ from verification.dispatch_world import (
 from verification.explorer import Step
 from verification.receiving import (
     broker_steps,
-    reaping_and_rescue_steps,
     receiving_steps,
-    worker_and_time_steps,
+    rescue_steps,
+    time_steps,
+    worker_steps,
 )
-from verification.scanning import scanner_steps
+from verification.scanning import listed, scanner_steps
 
 NEED_NOT_END = frozenset({"long", "unknown", "early"})
 """Kinds that nobody may have to wait for."""
@@ -43,9 +48,8 @@ class DispatchModel:
             yield from scanner_steps(setup, world, number)
         for number in range(setup.children):
             yield from receiving_steps(setup, world, number)
-        yield from reaping_and_rescue_steps(setup, world)
-        yield from broker_steps(setup, world)
-        yield from worker_and_time_steps(setup, world)
+        for steps in (rescue_steps, broker_steps, worker_steps, time_steps):
+            yield from steps(setup, world)
 
     def broken_promise(self, before: DispatchWorld, step: Step[DispatchWorld]) -> str | None:
         """P2, and that the broker never fills up."""
@@ -53,8 +57,16 @@ class DispatchModel:
         for number, (old, new) in enumerate(zip(before.tasks, after.tasks, strict=True)):
             if old.state == "done" and new.state != "done":
                 return f"P2: T{number} was done and is {new.state}"
+        running = [c.running for c in after.children if c and c.running is not None]
+        if len(running) != len(set(running)):
+            return "P2: two children run one task"
         if len(after.broker) > self._setup.most_messages:
             return f"H12: the broker holds {len(after.broker)} messages"
+        if not before.workers_live and any(
+            new.seen and not old.seen
+            for old, new in zip(before.scanners, after.scanners, strict=True)
+        ):
+            return "H12: a message is made for nobody"
         return None
 
     def finished(self, world: DispatchWorld) -> bool:
@@ -64,10 +76,14 @@ class DispatchModel:
         )
 
     def picture(self, world: DispatchWorld) -> str:
-        rows = "; ".join(f"T{n} {words(task)}" for n, task in enumerate(world.tasks))
-        ledger = ", ".join(f"#{row.dispatch} {row.ids}" for row in world.ledger) or "empty"
-        broker = ", ".join(f"#{m.dispatch} {m.ids}" for m in world.broker) or "empty"
-        return f"{rows}; ledger {ledger}; broker {broker}"
+        rows = [f"T{n} {words(task)}" for n, task in enumerate(world.tasks)]
+        broker = ", ".join(f"{'hint ' * m.is_hint}{m.ids}" for m in world.broker) or "empty"
+        memories = [
+            f"s{n} remembers {listed(scanner.remembered)}"
+            for n, scanner in enumerate(world.scanners)
+            if scanner.remembered
+        ]
+        return "; ".join((*rows, f"broker {broker}", *memories))
 
 
 def words(task: Task) -> str:
