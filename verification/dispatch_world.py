@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from verification.explorer import Step, fault
 from verification.rules import DispatchRules
 
 TaskState = Literal["uncommitted", "pending", "running", "done"]
@@ -110,33 +112,15 @@ class DispatchSetup:
         return self.room + sum(self.faults.get(name, 0) for name in unasked)
 
 
-def first_dispatch_world(setup: DispatchSetup) -> DispatchWorld:
-    return DispatchWorld(
-        tasks=tuple(
-            Task(
-                "uncommitted" if kind == "commits late" else "pending",
-                left_to_hint=kind == "hinted",
-            )
-            for kind in setup.kinds
-        ),
-        broker=(),
-        scanners=(Scanner(),) * setup.scanners,
-        leader=None,
-        children=(None,) * setup.children,
-        workers_live=True,
-        broker_is_up=True,
-        deaf=False,
-        faults_left=tuple(setup.faults.values()),
-    )
+Steps = Iterator[Step[DispatchWorld]]
 
 
-def spend_one(setup: DispatchSetup, world: DispatchWorld, fault: str) -> DispatchWorld | None:
-    """Use up one fault of a kind; None if this configuration has none left."""
-    left = dict(zip(setup.faults, world.faults_left, strict=True))
-    if not left.get(fault):
-        return None
-    left[fault] -= 1
-    return world._replace(faults_left=tuple(left.values()))
+def rationed(setup: DispatchSetup, name: str, what: str, after: DispatchWorld) -> Steps:
+    """Yield the fault, if this configuration has one of its kind left."""
+    left = dict(zip(setup.faults, after.faults_left, strict=True))
+    if left.get(name):
+        left[name] -= 1
+        yield fault(what, after._replace(faults_left=tuple(left.values())))
 
 
 def with_task(world: DispatchWorld, number: int, task: Task) -> DispatchWorld:
@@ -168,26 +152,33 @@ def without_message(world: DispatchWorld, message: Message) -> DispatchWorld:
 
 def moved(setup: DispatchSetup, world: DispatchWorld, task: int, row: Task) -> DispatchWorld:
     """The row gets another scan_at: whoever remembers the old one does not mean it."""
-    world = with_task(world, task, row)
-    for number, scanner in enumerate(world.scanners):
-        scanner = scanner._replace(old=without(scanner.old, task))
-        if setup.rules.memory_knows_scan_at:
-            scanner = scanner._replace(remembered=without(scanner.remembered, task))
-        world = with_scanner(world, number, scanner)
-    return world
-
-
-def without(ids: tuple[int, ...], task: int) -> tuple[int, ...]:
-    return tuple(other for other in ids if other != task)
-
-
-def tidy(world: DispatchWorld) -> DispatchWorld:
-    """Make equal worlds look equal: the broker has no order, what is done is not read again."""
-    done = {number for number, task in enumerate(world.tasks) if task.state == "done"}
-    return world._replace(
-        broker=tuple(sorted(world.broker)),
-        scanners=tuple(
-            scanner._replace(remembered=tuple(sorted({*scanner.remembered} - done)))
-            for scanner in world.scanners
-        ),
+    knows = setup.rules.memory_knows_scan_at
+    scanners = tuple(
+        scanner._replace(
+            old=without(scanner.old, task),
+            remembered=without(scanner.remembered, task) if knows else scanner.remembered,
+        )
+        for scanner in world.scanners
     )
+    return with_task(world._replace(scanners=scanners), task, row)
+
+
+def without(ids: tuple[int, ...], *gone: int) -> tuple[int, ...]:
+    return tuple(task for task in ids if task not in gone)
+
+
+def tidy(setup: DispatchSetup, world: DispatchWorld) -> DispatchWorld:
+    """Make equal worlds look equal: the broker has no order, and memory of some ids is idle.
+
+    What is done is not read again, and what runs comes back, if ever, with another scan_at.
+    """
+    idle = {"done", "running"} if setup.rules.memory_knows_scan_at else {"done"}
+    gone = [number for number, task in enumerate(world.tasks) if task.state in idle]
+    scanners = tuple(
+        scanner._replace(
+            old=without(scanner.old, *gone),
+            remembered=tuple(sorted(without(scanner.remembered, *gone))),
+        )
+        for scanner in world.scanners
+    )
+    return world._replace(broker=tuple(sorted(world.broker)), scanners=scanners)

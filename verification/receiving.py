@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from verification.dispatch_world import (
     DispatchSetup,
     DispatchWorld,
     Hands,
     Message,
+    Steps,
     moved,
-    spend_one,
+    rationed,
     with_hands,
     with_message,
     with_task,
@@ -18,7 +17,6 @@ from verification.dispatch_world import (
 )
 from verification.explorer import Step, fault, progress
 
-Steps = Iterator[Step[DispatchWorld]]
 NOTHING = Hands(())
 
 
@@ -35,9 +33,8 @@ def receiving_steps(setup: DispatchSetup, world: DispatchWorld, number: int) -> 
         yield claims(setup, world, number, hands.left[0], rest)
     else:
         yield from looks_by_itself(setup, world, number)
-    poorer = spend_one(setup, world, "child crash")
-    if poorer is not None:
-        yield fault(f"c{number} is killed", with_hands(poorer, number, NOTHING))
+    dead = with_hands(world, number, NOTHING)
+    yield from rationed(setup, "child crash", f"c{number} is killed", dead)
 
 
 def takes_a_message(world: DispatchWorld, number: int) -> Steps:
@@ -106,36 +103,32 @@ def broker_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
     for message in sorted(set(world.broker)):
         if not setup.memory_lasts:
             yield fault(f"the broker loses {message.ids}", without_message(world, message))
-        poorer = spend_one(setup, world, "duplicate")
-        if poorer is not None:
-            yield fault(f"the broker repeats {message.ids}", with_message(poorer, message))
-    poorer = spend_one(setup, world, "hint")
-    if poorer is not None:
-        for number, task in enumerate(world.tasks):
-            if task.state != "uncommitted":
-                hint = Message((number,), is_hint=True)
-                yield fault(f"a hint for T{number} is published", with_message(poorer, hint))
-    poorer = spend_one(setup, world, "broker down")
-    if poorer is not None and world.broker_is_up:
-        down = poorer._replace(broker=(), broker_is_up=False)
-        yield fault("the broker dies and forgets everything", down)
-    if not world.broker_is_up:
+        twice = with_message(world, message)
+        yield from rationed(setup, "duplicate", f"the broker repeats {message.ids}", twice)
+    for number, task in enumerate(world.tasks):
+        if task.state != "uncommitted":
+            hinted = with_message(world, Message((number,), is_hint=True))
+            yield from rationed(setup, "hint", f"a hint for T{number} is published", hinted)
+    if world.broker_is_up:
+        what = "the broker dies and forgets everything"
+        down = world._replace(broker=(), broker_is_up=False)
+        yield from rationed(setup, "broker down", what, down)
+    else:
         yield progress("the broker is up again", world._replace(broker_is_up=True))
 
 
 def worker_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
     """Workers leave and come back; deaf ones see messages that nobody takes, and reconnect."""
-    poorer = spend_one(setup, world, "workers leave")
-    if poorer is not None and world.workers_live:
-        nobody = (None,) * len(world.children)
-        gone = poorer._replace(children=nobody, workers_live=False, deaf=False)
-        yield fault("all workers vanish", gone)
     if not world.workers_live:
         yield progress("workers come back", world._replace(workers_live=True))
-    poorer = spend_one(setup, world, "workers go deaf")
-    if poorer is not None and world.workers_live and not world.deaf:
-        yield fault("the workers hear nothing from the broker", poorer._replace(deaf=True))
-    if world.deaf and world.broker and setup.rules.deaf_consumers_are_restarted:
+        return
+    nobody = (None,) * len(world.children)
+    gone = world._replace(children=nobody, workers_live=False, deaf=False)
+    yield from rationed(setup, "workers leave", "all workers vanish", gone)
+    if not world.deaf:
+        what = "the workers hear nothing from the broker"
+        yield from rationed(setup, "workers go deaf", what, world._replace(deaf=True))
+    elif world.broker and setup.rules.deaf_consumers_are_restarted:
         yield progress("the workers restart their consumers", world._replace(deaf=False))
 
 

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from verification.dispatch_world import (
     DispatchSetup,
     DispatchWorld,
     Message,
     Scanner,
+    Steps,
     moved,
-    spend_one,
+    rationed,
     with_message,
     with_scanner,
     without,
 )
-from verification.explorer import Step, fault, progress
-
-Steps = Iterator[Step[DispatchWorld]]
+from verification.explorer import progress
 
 
 def scanner_steps(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
     scanner = world.scanners[number]
     can_reach = world.broker_is_up and scanner.reaches_the_broker
     if scanner.seen:
-        yield publishes(setup, world, number) if can_reach else cannot_publish(setup, world, number)
-        if can_reach:
-            yield from publishes_in_doubt(setup, world, number)
+        yield from publishes(setup, world, number, can_reach=can_reach)
     elif world.leader is None and (can_reach or not scanner.must_probe):
         yield progress(f"s{number} takes the lead", world._replace(leader=number))
     elif world.leader == number and may_publish(setup, world):
@@ -90,27 +85,19 @@ def what_is_old(world: DispatchWorld) -> tuple[int, ...]:
     return tuple(task for task, row in tasks if row._replace(state="pending").is_due)
 
 
-def publishes(setup: DispatchSetup, world: DispatchWorld, number: int) -> Step[DispatchWorld]:
+def publishes(setup: DispatchSetup, world: DispatchWorld, number: int, *, can_reach: bool) -> Steps:
+    """The message goes out; or it cannot; or there is no answer, and it is in the broker or not."""
     scanner = world.scanners[number]
-    at_ease = scanner._replace(seen=(), must_probe=False)
-    sent = with_message(with_scanner(world, number, at_ease), Message(scanner.seen))
-    return progress(f"s{number} publishes {listed(scanner.seen)}", sent)
-
-
-def cannot_publish(setup: DispatchSetup, world: DispatchWorld, number: int) -> Step[DispatchWorld]:
-    what = f"s{number} cannot publish {listed(world.scanners[number].seen)}"
-    return progress(what, gives_up(setup, world, number))
-
-
-def publishes_in_doubt(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
-    """No answer: the message may be in the broker or not."""
-    poorer = spend_one(setup, world, "publish in doubt")
-    if poorer is not None:
-        seen = world.scanners[number].seen
-        after = gives_up(setup, poorer, number)
-        what = f"s{number} publishes {listed(seen)} and gets no answer"
-        yield fault(f"{what} (it arrived)", with_message(after, Message(seen)))
-        yield fault(f"{what} (it did not)", after)
+    message, refused = Message(scanner.seen), gives_up(setup, world, number)
+    what = f"publishes {listed(scanner.seen)}"
+    if not can_reach:
+        yield progress(f"s{number} cannot publish {listed(scanner.seen)}", refused)
+        return
+    at_ease = with_scanner(world, number, scanner._replace(seen=(), must_probe=False))
+    yield progress(f"s{number} {what}", with_message(at_ease, message))
+    what, doubt = f"s{number} {what} and gets no answer", "publish in doubt"
+    yield from rationed(setup, doubt, f"{what} (it arrived)", with_message(refused, message))
+    yield from rationed(setup, doubt, f"{what} (it did not)", refused)
 
 
 def gives_up(setup: DispatchSetup, world: DispatchWorld, number: int) -> DispatchWorld:
@@ -137,20 +124,19 @@ def forgets(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
 
 def scanner_faults(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
     """A scanner dies with all that it remembers, loses its lead, or is cut off."""
-    scanner = world.scanners[number]
-    leads = world.leader == number
-    poorer = spend_one(setup, world, "scanner crash")
-    if poorer is not None and (leads or scanner.seen):
+    scanner, leads = world.scanners[number], world.leader == number
+    leaderless = world._replace(leader=None) if leads else world
+    if leads or scanner.seen:
         fresh = Scanner(reaches_the_broker=scanner.reaches_the_broker)
-        dead = poorer._replace(leader=None) if leads else poorer
-        yield fault(f"s{number} dies, and its memory with it", with_scanner(dead, number, fresh))
-    poorer = spend_one(setup, world, "leadership lapses")
-    if poorer is not None and leads:
-        yield fault(f"s{number} loses the lead unawares", poorer._replace(leader=None))
-    poorer = spend_one(setup, world, "cut off")
-    if poorer is not None and scanner.reaches_the_broker:
-        lonely = with_scanner(poorer, number, scanner._replace(reaches_the_broker=False))
-        yield fault(f"s{number} is cut off from the broker, for good", lonely)
+        dead = with_scanner(leaderless, number, fresh)
+        yield from rationed(setup, "scanner crash", f"s{number} dies with its memory", dead)
+    if leads:
+        what = f"s{number} loses the lead unawares"
+        yield from rationed(setup, "leadership lapses", what, leaderless)
+    if scanner.reaches_the_broker:
+        what = f"s{number} is cut off from the broker, for good"
+        lonely = scanner._replace(reaches_the_broker=False)
+        yield from rationed(setup, "cut off", what, with_scanner(world, number, lonely))
 
 
 def listed(ids: tuple[int, ...]) -> str:
