@@ -19,7 +19,7 @@ from verification.scanning import listed, scanner_steps
 
 NEED_NOT_END = frozenset({"long", "unknown", "early"})
 """Kinds that nobody may have to wait for."""
-FIRST = {"commits late": Task("uncommitted"), "hinted": Task(left_to_hint=True)}
+FIRST = {"commits late": Task("uncommitted"), "hinted": Task(put_off="left to its hint")}
 """How the rows of some kinds begin; the others are due."""
 
 
@@ -81,7 +81,10 @@ class DispatchModel:
         )
 
     def picture(self, world: DispatchWorld) -> str:
-        rows = [f"T{n} {words(task)}" for n, task in enumerate(world.tasks)]
+        rows = [
+            f"T{n} {task.state}{task.put_off and f', {task.put_off}'}"
+            for n, task in enumerate(world.tasks)
+        ]
         broker = ", ".join(f"{'hint ' * m.is_hint}{m.ids}" for m in world.broker) or "empty"
         memories = [
             f"s{n} remembers {listed(scanner.remembered)}"
@@ -89,9 +92,3 @@ class DispatchModel:
             if scanner.remembered
         ]
         return "; ".join((*rows, f"broker {broker}", *memories))
-
-
-def words(task: Task) -> str:
-    if task.waiting:
-        return f"{task.state}, not due"
-    return f"{task.state}, parked" if task.parked else task.state

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from verification.explorer import Step, fault
 from verification.rules import DispatchRules
 
+T = TypeVar("T")
+
 TaskState = Literal["uncommitted", "pending", "running", "done"]
+PutOff = Literal["", "not due", "parked", "left to its hint"]
 TaskKind = Literal[
     "plain",
     "commits late",  # its producer's transaction is still open
@@ -26,16 +29,13 @@ class Task(NamedTuple):
 
     state: TaskState = "pending"
     raised: bool = False
-    waiting: bool = False
-    """It has raised and waits for its next attempt: due_at is not now."""
-    parked: bool = False
-    left_to_hint: bool = False
-    """scan_at is HINT_WAIT after due_at."""
+    put_off: PutOff = ""
+    """Why scan_at has not come."""
 
     @property
     def is_due(self) -> bool:
-        """Whether scan_at has come."""
-        return self.state == "pending" and not (self.waiting or self.parked or self.left_to_hint)
+        """Whether a scan may find it."""
+        return self.state == "pending" and not self.put_off
 
 
 class Message(NamedTuple):
@@ -123,22 +123,22 @@ def rationed(setup: DispatchSetup, name: str, what: str, after: DispatchWorld) -
         yield fault(what, after._replace(faults_left=tuple(left.values())))
 
 
+def at(items: tuple[T, ...], place: int, item: T) -> tuple[T, ...]:
+    return (*items[:place], item, *items[place + 1 :])
+
+
 def with_task(world: DispatchWorld, number: int, task: Task) -> DispatchWorld:
-    tasks = world.tasks
-    return world._replace(tasks=(*tasks[:number], task, *tasks[number + 1 :]))
+    return world._replace(tasks=at(world.tasks, number, task))
 
 
 def with_scanner(world: DispatchWorld, number: int, scanner: Scanner) -> DispatchWorld:
-    scanners = world.scanners
-    return world._replace(scanners=(*scanners[:number], scanner, *scanners[number + 1 :]))
+    return world._replace(scanners=at(world.scanners, number, scanner))
 
 
 def with_hands(world: DispatchWorld, number: int, hands: Hands) -> DispatchWorld:
     """A message ends when nothing of it is left."""
     is_over = not hands.left and hands.running is None and not hands.looks
-    children = world.children
-    new = None if is_over else hands
-    return world._replace(children=(*children[:number], new, *children[number + 1 :]))
+    return world._replace(children=at(world.children, number, None if is_over else hands))
 
 
 def with_message(world: DispatchWorld, message: Message) -> DispatchWorld:

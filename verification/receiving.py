@@ -18,6 +18,7 @@ from verification.dispatch_world import (
 from verification.explorer import Step, fault, progress
 
 NOTHING = Hands(())
+CANNOT_RUN = ("unknown", "early")
 
 
 def receiving_steps(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
@@ -50,23 +51,20 @@ def claims(
 ) -> Step[DispatchWorld]:
     """Compare-and-set; an id that cannot be claimed is dropped."""
     row, kind = world.tasks[task], setup.kinds[task]
-    is_not_due = row.waiting or (kind == "early" and row.state == "pending")
-    if kind == "unknown" or is_not_due:
-        why = "which it does not know" if kind == "unknown" else "which is not due"
-    elif row.state == "pending" or not setup.rules.claims_compare_and_set:
-        claimed = with_task(world, task, row._replace(state="running", left_to_hint=False))
-        after = with_hands(claimed, number, rest._replace(running=task))
-        return progress(f"c{number} claims T{task}", after)
-    else:
-        why = f"which is {row.state}"
-    return progress(f"c{number} drops T{task}, {why}", with_hands(world, number, rest))
+    cannot = kind in CANNOT_RUN or row.put_off == "not due"
+    if cannot or (row.state != "pending" and setup.rules.claims_compare_and_set):
+        why = "cannot run" if cannot else f"is {row.state}"
+        return progress(f"c{number} drops T{task}, which {why}", with_hands(world, number, rest))
+    claimed = with_task(world, task, row._replace(state="running", put_off=""))
+    after = with_hands(claimed, number, rest._replace(running=task))
+    return progress(f"c{number} claims T{task}", after)
 
 
 def looks_by_itself(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
     """Only hints came lately: it may take what is first in the queue, or it looks no further."""
     yield progress(f"c{number} looks no further", with_hands(world, number, NOTHING))
     for task, row in enumerate(world.tasks):
-        if row.is_due and setup.kinds[task] not in ("unknown", "early"):
+        if row.is_due and setup.kinds[task] not in CANNOT_RUN:
             yield claims(setup, world, number, task, NOTHING)
             return
 
@@ -78,7 +76,7 @@ def goes_on(
     row, kind = world.tasks[task], setup.kinds[task]
     free = with_hands(world, number, hands._replace(running=None))
     if kind == "raises once" and not row.raised:
-        raised = row._replace(state="pending", raised=True, waiting=True)
+        raised = row._replace(state="pending", raised=True, put_off="not due")
         yield progress(f"T{task} raises and is to be retried", moved(setup, free, task, raised))
     else:
         end = with_task(free, task, row._replace(state="done"))
@@ -133,17 +131,13 @@ def worker_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
 
 
 def time_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
-    """Producers commit, what was put off becomes due."""
+    """Producers commit, and scan_at comes."""
+    rules = setup.rules
     for number, task in enumerate(world.tasks):
         if task.state == "uncommitted":
             committed = with_task(world, number, task._replace(state="pending"))
             yield progress(f"the producer of T{number} commits", committed)
-        if task.waiting:
-            due = with_task(world, number, task._replace(waiting=False))
-            yield progress(f"T{number} is due again", due)
-        if task.left_to_hint and setup.rules.rows_wait_for_hints_a_moment:
-            seen = with_task(world, number, task._replace(left_to_hint=False))
-            yield progress(f"T{number} has waited long enough for its hint", seen)
-        if task.parked:
-            again = with_task(world, number, task._replace(parked=False))
-            yield progress(f"T{number} has been parked long enough", again)
+        for_ever = task.put_off == "left to its hint" and not rules.rows_wait_for_hints_a_moment
+        if task.put_off and not for_ever:
+            due = with_task(world, number, task._replace(put_off=""))
+            yield progress(f"T{number} was {task.put_off} for long enough", due)

@@ -64,7 +64,7 @@ def finds(
     visible = [task for task in read if task not in scanner.remembered]
     unknown = [task for task in visible if setup.kinds[task] == "unknown"]
     if unknown and setup.rules.what_cannot_run_is_parked:
-        parked = world.tasks[unknown[0]]._replace(parked=True)
+        parked = world.tasks[unknown[0]]._replace(put_off="parked")
         after = moved(setup, world, unknown[0], parked)
         yield progress(f"s{number} parks T{unknown[0]}, which nobody knows", after)
         return
@@ -82,7 +82,7 @@ def finds(
 def what_is_old(world: DispatchWorld) -> tuple[int, ...]:
     """After a pass that left nothing: all whose scan_at has come, also if they commit late."""
     tasks = enumerate(world.tasks)
-    return tuple(task for task, row in tasks if row._replace(state="pending").is_due)
+    return tuple(task for task, row in tasks if not row.put_off)
 
 
 def publishes(setup: DispatchSetup, world: DispatchWorld, number: int, *, can_reach: bool) -> Steps:
