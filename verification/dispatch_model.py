@@ -8,13 +8,7 @@ from __future__ import annotations
 
 from verification.dispatch_world import DispatchSetup, DispatchWorld, Scanner, Steps, Task, tidy
 from verification.explorer import Step
-from verification.receiving import (
-    broker_steps,
-    receiving_steps,
-    rescue_steps,
-    time_steps,
-    worker_steps,
-)
+from verification.receiving import broker_steps, receiving_steps, time_steps, worker_steps
 from verification.scanning import listed, scanner_steps
 
 NEED_NOT_END = frozenset({"long", "unknown", "early"})
@@ -33,13 +27,8 @@ class DispatchModel:
         setup = self._setup
         return DispatchWorld(
             tasks=tuple(FIRST.get(kind, Task()) for kind in setup.kinds),
-            broker=(),
             scanners=(Scanner(),) * setup.scanners,
-            leader=None,
             children=(None,) * setup.children,
-            workers_live=True,
-            broker_is_up=True,
-            deaf=False,
             faults_left=tuple(setup.faults.values()),
         )
 
@@ -53,7 +42,7 @@ class DispatchModel:
             yield from scanner_steps(setup, world, number)
         for number in range(setup.children):
             yield from receiving_steps(setup, world, number)
-        for steps in (rescue_steps, broker_steps, worker_steps, time_steps):
+        for steps in (broker_steps, worker_steps, time_steps):
             yield from steps(setup, world)
 
     def broken_promise(self, before: DispatchWorld, step: Step[DispatchWorld]) -> str | None:

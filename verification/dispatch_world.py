@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from verification.explorer import Step, fault
 from verification.rules import DispatchRules
@@ -74,15 +74,15 @@ class DispatchWorld(NamedTuple):
     """The whole state of the dispatch model."""
 
     tasks: tuple[Task, ...]
-    broker: tuple[Message, ...]
     scanners: tuple[Scanner, ...]
-    leader: int | None
     children: tuple[Hands | None, ...]
-    workers_live: bool
-    broker_is_up: bool
-    deaf: bool
-    """The workers' consumers hear nothing from the broker."""
     faults_left: tuple[int, ...]
+    broker: tuple[Message, ...] = ()
+    leader: int | None = None
+    workers_live: bool = True
+    broker_is_up: bool = True
+    deaf: bool = False
+    """The workers' consumers hear nothing from the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +127,13 @@ def at(items: tuple[T, ...], place: int, item: T) -> tuple[T, ...]:
     return (*items[:place], item, *items[place + 1 :])
 
 
-def with_task(world: DispatchWorld, number: int, task: Task) -> DispatchWorld:
+def with_task(world: DispatchWorld, number: int, **changes: Any) -> DispatchWorld:
+    task = world.tasks[number]._replace(**changes)
     return world._replace(tasks=at(world.tasks, number, task))
 
 
-def with_scanner(world: DispatchWorld, number: int, scanner: Scanner) -> DispatchWorld:
+def with_scanner(world: DispatchWorld, number: int, **changes: Any) -> DispatchWorld:
+    scanner = world.scanners[number]._replace(**changes)
     return world._replace(scanners=at(world.scanners, number, scanner))
 
 
@@ -150,34 +152,22 @@ def without_message(world: DispatchWorld, message: Message) -> DispatchWorld:
     return world._replace(broker=(*world.broker[:place], *world.broker[place + 1 :]))
 
 
-def moved(setup: DispatchSetup, world: DispatchWorld, task: int, row: Task) -> DispatchWorld:
-    """The row gets another scan_at: whoever remembers the old one does not mean it."""
-    knows = setup.rules.memory_knows_scan_at
-    scanners = tuple(
-        scanner._replace(
-            old=without(scanner.old, task),
-            remembered=without(scanner.remembered, task) if knows else scanner.remembered,
-        )
-        for scanner in world.scanners
-    )
-    return with_task(world._replace(scanners=scanners), task, row)
-
-
-def without(ids: tuple[int, ...], *gone: int) -> tuple[int, ...]:
-    return tuple(task for task in ids if task not in gone)
-
-
 def tidy(setup: DispatchSetup, world: DispatchWorld) -> DispatchWorld:
-    """Make equal worlds look equal: the broker has no order, and memory of some ids is idle.
+    """Make equal worlds look equal: the broker has no order, and some ids matter no more.
 
-    What is done is not read again, and what runs comes back, if ever, with another scan_at.
+    What is done is not read again. What runs or is put off comes back with another scan_at, and
+    whoever remembers the old one does not mean it.
     """
-    idle = {"done", "running"} if setup.rules.memory_knows_scan_at else {"done"}
-    gone = [number for number, task in enumerate(world.tasks) if task.state in idle]
+    moves = setup.rules.memory_knows_scan_at
+    gone = {
+        number
+        for number, task in enumerate(world.tasks)
+        if task.state == "done" or (moves and (task.state == "running" or task.put_off))
+    }
     scanners = tuple(
         scanner._replace(
-            old=without(scanner.old, *gone),
-            remembered=tuple(sorted(without(scanner.remembered, *gone))),
+            old=tuple(task for task in scanner.old if task not in gone),
+            remembered=tuple(sorted({*scanner.remembered} - gone)),
         )
         for scanner in world.scanners
     )

@@ -8,7 +8,6 @@ from verification.dispatch_world import (
     Hands,
     Message,
     Steps,
-    moved,
     rationed,
     with_hands,
     with_message,
@@ -55,7 +54,7 @@ def claims(
     if cannot or (row.state != "pending" and setup.rules.claims_compare_and_set):
         why = "cannot run" if cannot else f"is {row.state}"
         return progress(f"c{number} drops T{task}, which {why}", with_hands(world, number, rest))
-    claimed = with_task(world, task, row._replace(state="running", put_off=""))
+    claimed = with_task(world, task, state="running", put_off="")
     after = with_hands(claimed, number, rest._replace(running=task))
     return progress(f"c{number} claims T{task}", after)
 
@@ -76,24 +75,15 @@ def goes_on(
     row, kind = world.tasks[task], setup.kinds[task]
     free = with_hands(world, number, hands._replace(running=None))
     if kind == "raises once" and not row.raised:
-        raised = row._replace(state="pending", raised=True, put_off="not due")
-        yield progress(f"T{task} raises and is to be retried", moved(setup, free, task, raised))
+        raised = with_task(free, task, state="pending", raised=True, put_off="not due")
+        yield progress(f"T{task} raises and is to be retried", raised)
     else:
-        end = with_task(free, task, row._replace(state="done"))
+        end = with_task(free, task, state="done")
         what = f"T{task} is done"
         yield fault(f"{what}, hours later", end) if kind == "long" else progress(what, end)
     if hands.left and not setup.memory_lasts:
         after = with_hands(world, number, hands._replace(left=()))
         yield progress(f"c{number} gives back {hands.left}", after)
-
-
-def rescue_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
-    """What a dead child ran comes back: by a sibling that reaps it, or by its lease."""
-    held = {hands.running for hands in world.children if hands is not None}
-    for task, row in enumerate(world.tasks):
-        if row.state == "running" and task not in held:
-            after = moved(setup, world, task, row._replace(state="pending"))
-            yield progress(f"T{task} is rescued", after)
 
 
 def broker_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
@@ -131,13 +121,16 @@ def worker_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
 
 
 def time_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
-    """Producers commit, and scan_at comes."""
+    """Producers commit, scan_at comes, and what a dead child ran is reaped, or its lease lapses."""
     rules = setup.rules
+    held = {hands.running for hands in world.children if hands is not None}
     for number, task in enumerate(world.tasks):
         if task.state == "uncommitted":
-            committed = with_task(world, number, task._replace(state="pending"))
+            committed = with_task(world, number, state="pending")
             yield progress(f"the producer of T{number} commits", committed)
         for_ever = task.put_off == "left to its hint" and not rules.rows_wait_for_hints_a_moment
         if task.put_off and not for_ever:
-            due = with_task(world, number, task._replace(put_off=""))
+            due = with_task(world, number, put_off="")
             yield progress(f"T{number} was {task.put_off} for long enough", due)
+        if task.state == "running" and number not in held:
+            yield progress(f"T{number} is rescued", with_task(world, number, state="pending"))

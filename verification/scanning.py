@@ -8,11 +8,10 @@ from verification.dispatch_world import (
     Message,
     Scanner,
     Steps,
-    moved,
     rationed,
     with_message,
     with_scanner,
-    without,
+    with_task,
 )
 from verification.explorer import progress
 
@@ -64,25 +63,19 @@ def finds(
     visible = [task for task in read if task not in scanner.remembered]
     unknown = [task for task in visible if setup.kinds[task] == "unknown"]
     if unknown and setup.rules.what_cannot_run_is_parked:
-        parked = world.tasks[unknown[0]]._replace(put_off="parked")
-        after = moved(setup, world, unknown[0], parked)
+        after = with_task(world, unknown[0], put_off="parked")
         yield progress(f"s{number} parks T{unknown[0]}, which nobody knows", after)
         return
     ready = [task for task in visible if task not in unknown]
     ids = tuple(ready[: setup.ids_per_message])
-    busy = scanner._replace(seen=ids, remembered=scanner.remembered + ids)
+    after = with_scanner(world, number, seen=ids, remembered=scanner.remembered + ids)
     if setup.passes_in_between and ids:
-        busy = busy._replace(bookmark=ids[-1])
-    if setup.passes_near_the_end and len(ids) == len(ready) and read == rows:
-        busy = busy._replace(old=what_is_old(world))
-    if busy != scanner:
-        yield progress(f"s{number} {how} {listed(ids)} due", with_scanner(world, number, busy))
-
-
-def what_is_old(world: DispatchWorld) -> tuple[int, ...]:
-    """After a pass that left nothing: all whose scan_at has come, also if they commit late."""
-    tasks = enumerate(world.tasks)
-    return tuple(task for task, row in tasks if not row.put_off)
+        after = with_scanner(after, number, bookmark=ids[-1])
+    if setup.passes_near_the_end and len(ids) == len(ready) and read == rows:  # it left nothing
+        old = tuple(task for task, row in enumerate(world.tasks) if not row.put_off)
+        after = with_scanner(after, number, old=old)  # also what commits late
+    if after != world:
+        yield progress(f"s{number} {how} {listed(ids)} due", after)
 
 
 def publishes(setup: DispatchSetup, world: DispatchWorld, number: int, *, can_reach: bool) -> Steps:
@@ -93,7 +86,7 @@ def publishes(setup: DispatchSetup, world: DispatchWorld, number: int, *, can_re
     if not can_reach:
         yield progress(f"s{number} cannot publish {listed(scanner.seen)}", refused)
         return
-    at_ease = with_scanner(world, number, scanner._replace(seen=(), must_probe=False))
+    at_ease = with_scanner(world, number, seen=(), must_probe=False)
     yield progress(f"s{number} {what}", with_message(at_ease, message))
     what, doubt = f"s{number} {what} and gets no answer", "publish in doubt"
     yield from rationed(setup, doubt, f"{what} (it arrived)", with_message(refused, message))
@@ -102,13 +95,12 @@ def publishes(setup: DispatchSetup, world: DispatchWorld, number: int, *, can_re
 
 def gives_up(setup: DispatchSetup, world: DispatchWorld, number: int) -> DispatchWorld:
     """It forgets everything, for nobody knows what the broker has; and another may lead (H13)."""
-    scanner, rules = world.scanners[number], setup.rules
-    warned = scanner._replace(seen=(), must_probe=True, bookmark=-1)
-    if rules.refused_is_forgotten:
-        warned = warned._replace(remembered=())
-    if world.leader == number and rules.leader_that_cannot_publish_resigns:
-        world = world._replace(leader=None)
-    return with_scanner(world, number, warned)
+    after = with_scanner(world, number, seen=(), must_probe=True, bookmark=-1)
+    if setup.rules.refused_is_forgotten:
+        after = with_scanner(after, number, remembered=())
+    if world.leader == number and setup.rules.leader_that_cannot_publish_resigns:
+        after = after._replace(leader=None)
+    return after
 
 
 def forgets(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
@@ -118,8 +110,9 @@ def forgets(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
         return
     for task in scanner.remembered:
         if task not in scanner.seen:
-            fresh = scanner._replace(remembered=without(scanner.remembered, task))
-            yield progress(f"s{number} forgets T{task}", with_scanner(world, number, fresh))
+            rest = tuple(other for other in scanner.remembered if other != task)
+            fresh = with_scanner(world, number, remembered=rest)
+            yield progress(f"s{number} forgets T{task}", fresh)
 
 
 def scanner_faults(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
@@ -128,15 +121,15 @@ def scanner_faults(setup: DispatchSetup, world: DispatchWorld, number: int) -> S
     leaderless = world._replace(leader=None) if leads else world
     if leads or scanner.seen:
         fresh = Scanner(reaches_the_broker=scanner.reaches_the_broker)
-        dead = with_scanner(leaderless, number, fresh)
+        dead = with_scanner(leaderless, number, **fresh._asdict())
         yield from rationed(setup, "scanner crash", f"s{number} dies with its memory", dead)
     if leads:
         what = f"s{number} loses the lead unawares"
         yield from rationed(setup, "leadership lapses", what, leaderless)
     if scanner.reaches_the_broker:
         what = f"s{number} is cut off from the broker, for good"
-        lonely = scanner._replace(reaches_the_broker=False)
-        yield from rationed(setup, "cut off", what, with_scanner(world, number, lonely))
+        lonely = with_scanner(world, number, reaches_the_broker=False)
+        yield from rationed(setup, "cut off", what, lonely)
 
 
 def listed(ids: tuple[int, ...]) -> str:
