@@ -55,7 +55,7 @@ DISPATCHES = (
         "P2: stuck", "gets no answer (it did not)"),
     mutant("the leader remembers ids whose scan_at has moved", "H11",
         RETRY, "memory_knows_scan_at",
-        "P2: stuck", "publishes T0", "T0 raises", "T0 was not due"),
+        "P2: stuck", "publishes T0", "T0 raises", "T0 is due again"),
     mutant("a claim without compare-and-set", "P2",
         TWICE, "claims_compare_and_set",
         "P2: T0 was done and is running", "claims T0", "is done", "claims T0"),

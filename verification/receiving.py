@@ -131,6 +131,6 @@ def time_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
         for_ever = task.put_off == "left to its hint" and not rules.rows_wait_for_hints_a_moment
         if task.put_off and not for_ever:
             due = with_task(world, number, put_off="")
-            yield progress(f"T{number} was {task.put_off} for long enough", due)
+            yield progress(f"T{number} is due again", due)
         if task.state == "running" and number not in held:
             yield progress(f"T{number} is rescued", with_task(world, number, state="pending"))
