@@ -21,6 +21,11 @@ DISPATCHES = (
         replace(TWO_CHILDREN, room=2, faults={"duplicate": 1, "child crash": 1}),
     ),
     Configuration(
+        "publishes without an answer",
+        replace(LATE, faults={"publish in doubt": 2}),
+        quick=True,
+    ),
+    Configuration(
         "the broker dies empty; hint and repetition",
         replace(LATE, scanners=1, room=2, faults={"hint": 1, "duplicate": 1, "broker down": 1}),
     ),
