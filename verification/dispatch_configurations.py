@@ -1,87 +1,43 @@
-"""What must hold of scan, ledger and broker: tasks, scanners, faults."""
+"""What must hold of scan, memory and broker: tasks, scanners, faults."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from verification.dispatch_world import DispatchSetup
 from verification.trial import Configuration
 
+LATE = DispatchSetup(("commits late", "raises once"), scanners=2, ids_per_message=1)
+TWO_CHILDREN = DispatchSetup(("raises once", "plain"), children=2)
+
 DISPATCHES = (
     Configuration(
         "two scanners, one dies; a late commit",
-        DispatchSetup(
-            ("commits late", "raises once"),
-            scanners=2,
-            ledger_room=2,
-            ids_per_message=1,
-            faults={"scanner crash": 1, "leadership lapses": 1},
-        ),
+        replace(LATE, room=2, faults={"scanner crash": 1, "leadership lapses": 1}),
         quick=True,
     ),
     Configuration(
         "repeated messages, child crash",
-        DispatchSetup(
-            ("raises once", "plain"),
-            children=2,
-            ledger_room=2,
-            faults={"duplicate": 1, "child crash": 1},
-        ),
-        quick=True,
-    ),
-    Configuration(
-        "an impatient ledger, a hint, child crash",
-        DispatchSetup(
-            ("raises once", "plain"),
-            children=2,
-            faults={"child crash": 1, "hint": 1, "impatience": 1},
-        ),
-    ),
-    Configuration(
-        "two impatient copies, two children",
-        DispatchSetup(
-            ("raises once", "plain"),
-            children=2,
-            ledger_room=2,
-            ids_per_message=1,
-            faults={"impatience": 2},
-        ),
+        replace(TWO_CHILDREN, room=2, faults={"duplicate": 1, "child crash": 1}),
     ),
     Configuration(
         "publishes without an answer",
-        DispatchSetup(
-            ("commits late", "raises once"),
-            scanners=2,
-            faults={"publish in doubt": 2},
-        ),
+        replace(LATE, faults={"publish in doubt": 2}),
         quick=True,
     ),
     Configuration(
         "the broker dies empty; hint and repetition",
-        DispatchSetup(
-            ("commits late", "raises once"),
-            children=2,
-            ledger_room=2,
-            faults={"hint": 1, "duplicate": 1, "broker down": 1},
-        ),
+        replace(LATE, scanners=1, room=2, faults={"hint": 1, "duplicate": 1, "broker down": 1}),
     ),
     Configuration(
         "a weekend without workers",
         DispatchSetup(
             ("plain", "plain", "plain"),
-            children=2,
+            room=2,
             ids_per_message=1,
-            ledger_room=2,
             faults={"workers leave": 1, "scanner crash": 1},
         ),
         quick=True,
-    ),
-    Configuration(
-        "workers leave, the broker dies, messages repeat",
-        DispatchSetup(
-            ("commits late", "raises once"),
-            scanners=2,
-            children=2,
-            faults={"workers leave": 1, "broker down": 1, "duplicate": 1},
-        ),
     ),
     Configuration(
         "unknown and early tasks at the head",
@@ -89,82 +45,44 @@ DISPATCHES = (
         quick=True,
     ),
     Configuration(
-        "no waiting: a long task, retries, child crash",
-        DispatchSetup(
-            ("raises once", "long", "plain"),
-            children=2,
-            ledger_room=2,
-            ids_per_message=3,
-            faults={"child crash": 1, "hint": 1},
-            ledger_clock_runs=False,
-        ),
-    ),
-    Configuration(
-        "no waiting: a scanner is cut off from the broker",
-        DispatchSetup(
-            ("plain", "raises once"),
-            scanners=2,
-            faults={"cut off": 1, "leadership lapses": 1},
-            ledger_clock_runs=False,
-        ),
+        "a long task, and what is given back behind it; child crash",
+        replace(TWO_CHILDREN, kinds=("long", "raises once"), faults={"child crash": 1}),
         quick=True,
     ),
     Configuration(
-        "rows left to their hints, which come, twice or not at all",
-        DispatchSetup(
-            ("hinted", "hinted", "raises once"), children=2, faults={"hint": 1, "duplicate": 1}
+        "no waiting: a scanner is cut off, a publish is in doubt",
+        replace(
+            LATE,
+            ids_per_message=2,
+            faults={"cut off": 1, "publish in doubt": 1, "leadership lapses": 1},
+            memory_lasts=True,
         ),
+        quick=True,
     ),
     Configuration(
         "a hint is lost, a child dies",
-        DispatchSetup(("hinted", "plain"), children=2, faults={"hint": 1, "child crash": 1}),
-        quick=True,
+        replace(TWO_CHILDREN, kinds=("hinted", "plain"), faults={"hint": 1, "child crash": 1}),
     ),
     Configuration(
         "the workers go deaf",
-        DispatchSetup(
-            ("plain", "raises once"),
-            children=2,
-            faults={"workers go deaf": 2, "impatience": 1, "child crash": 1},
-        ),
+        replace(TWO_CHILDREN, faults={"workers go deaf": 2, "child crash": 1}),
     ),
     Configuration(
         "passes in between go on at the bookmark; a late commit",
-        DispatchSetup(
-            ("commits late", "raises once", "plain"),
-            scanners=2,
-            ledger_room=2,
-            ids_per_message=1,
-            passes_in_between=True,
-            faults={"leadership lapses": 1},
-        ),
-    ),
-    Configuration(
-        "passes in between, one scanner, a late commit",
-        DispatchSetup(
-            ("commits late", "plain", "raises once"), ids_per_message=1, passes_in_between=True
-        ),
-        quick=True,
+        replace(LATE, room=2, passes_in_between=True, faults={"leadership lapses": 1}),
     ),
     Configuration(
         "passes near the end, a late commit, a crash",
         DispatchSetup(
             ("commits late", "plain", "raises once"),
-            children=2,
             ids_per_message=1,
             passes_near_the_end=True,
-            faults={"child crash": 1, "impatience": 1},
+            faults={"child crash": 1},
         ),
         quick=True,
     ),
     Configuration(
         "passes near the end of two scanners, a late commit",
-        DispatchSetup(
-            ("commits late", "raises once", "plain"),
-            scanners=2,
-            ledger_room=2,
-            passes_near_the_end=True,
-            faults={"leadership lapses": 1},
-        ),
+        replace(LATE, room=2, passes_near_the_end=True, faults={"leadership lapses": 1}),
     ),
 )

@@ -1,13 +1,18 @@
-"""Everything there is in the dispatch model: rows, ledger, broker, scanners, children."""
+"""Everything there is in the dispatch model: rows, broker, scanners and their memory, children."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
+from verification.explorer import Step, fault
 from verification.rules import DispatchRules
 
+T = TypeVar("T")
+
 TaskState = Literal["uncommitted", "pending", "running", "done"]
+PutOff = Literal["", "not due", "parked", "left to its hint"]
 TaskKind = Literal[
     "plain",
     "commits late",  # its producer's transaction is still open
@@ -18,50 +23,38 @@ TaskKind = Literal[
     "hinted",  # the scan leaves it to its hint for a moment
 ]
 
-NO_LEDGER_ROW = 0
-"""The dispatch id of a hint, and of any message whose ledger row is gone."""
-
 
 class Task(NamedTuple):
-    """One row, as far as scan and ledger read it."""
+    """One row, as far as scan and claim read it."""
 
     state: TaskState = "pending"
     raised: bool = False
-    waiting: bool = False
-    """It has raised and waits for its next attempt: due_at is not now."""
-    parked: bool = False
-    left_to_hint: bool = False
-    """scan_at is HINT_WAIT after due_at."""
-    marked: bool = False
-    """Only a mutant marks what it has published."""
+    put_off: PutOff = ""
+    """Why scan_at has not come."""
 
-
-class LedgerRow(NamedTuple):
-    """One dispatch: a message that should be in the broker or held by a child."""
-
-    dispatch: int
-    ids: tuple[int, ...]
-    hides: tuple[int, ...]
-    """The ids that have not been rescheduled since: scan_at <= ledger.created_at."""
+    @property
+    def is_due(self) -> bool:
+        """Whether a scan may find it."""
+        return self.state == "pending" and not self.put_off
 
 
 class Message(NamedTuple):
-    """A message in the broker."""
+    """A message in the broker: ids, and nothing else."""
 
-    dispatch: int
     ids: tuple[int, ...]
+    is_hint: bool = False
+    """From a producer, past the scan; its child then looks by itself at the front."""
 
 
 class Scanner(NamedTuple):
     """One process that may lead the scan."""
 
     seen: tuple[int, ...] = ()
-    """What its scan has read, and it has not yet written into the ledger."""
-    unpublished: Message | None = None
+    """What its pass has read, and it has not yet published."""
+    remembered: tuple[int, ...] = ()
+    """What it published lately, each with the scan_at of its row: it leaves these out."""
     reaches_the_broker: bool = True
     must_probe: bool = False
-    watermark: int = -1
-    """Only a mutant remembers how far it got."""
     bookmark: int = -1
     """How far the last pass got; the passes in between go on from here."""
     old: tuple[int, ...] = ()
@@ -69,28 +62,27 @@ class Scanner(NamedTuple):
 
 
 class Hands(NamedTuple):
-    """A child that works on a message. Also its slot, once it is dead."""
+    """A child that works on a message."""
 
-    dispatch: int
     left: tuple[int, ...]
     running: int | None = None
+    looks: bool = False
+    """Only hints came for a while: at the end it looks by itself what the queue has."""
 
 
 class DispatchWorld(NamedTuple):
     """The whole state of the dispatch model."""
 
     tasks: tuple[Task, ...]
-    ledger: tuple[LedgerRow, ...]
-    broker: tuple[Message, ...]
     scanners: tuple[Scanner, ...]
-    leader: int | None
     children: tuple[Hands | None, ...]
-    graves: tuple[Hands, ...]
-    workers_live: bool
-    broker_is_up: bool
-    deaf: bool
-    """The workers' consumers hear nothing from the broker."""
     faults_left: tuple[int, ...]
+    broker: tuple[Message, ...] = ()
+    leader: int | None = None
+    workers_live: bool = True
+    broker_is_up: bool = True
+    deaf: bool = False
+    """The workers' consumers hear nothing from the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +92,8 @@ class DispatchSetup:
     kinds: tuple[TaskKind, ...]
     scanners: int = 1
     children: int = 1
-    ledger_room: int = 1
+    room: int = 1
+    """Messages that a pass lets wait in the broker."""
     ids_per_message: int = 2
     faults: dict[str, int] = field(default_factory=dict)
     rules: DispatchRules = field(default_factory=DispatchRules)
@@ -108,113 +101,74 @@ class DispatchSetup:
     """There are passes that only fill up: they begin at the bookmark."""
     passes_near_the_end: bool = False
     """Whole passes rest; those in between read what became due since one left nothing."""
-    ledger_clock_runs: bool = True
-    """If not, nobody may have to wait until a ledger row is overdue (and the broker, for once,
-    loses nothing, for only this clock heals that)."""
-
-    @property
-    def fault_names(self) -> tuple[str, ...]:
-        """In the order of `DispatchWorld.faults_left`."""
-        return tuple(self.faults)
+    memory_lasts: bool = False
+    """Nothing is forgotten in time: nobody may have to wait for that. For once the broker loses
+    nothing and children give nothing back, for only time heals that."""
 
     @property
     def most_messages(self) -> int:
-        """Messages that the broker may hold: the ledger's capacity, and what faults add."""
-        extra = sum(self.faults.get(name, 0) for name in ("duplicate", "hint", "impatience"))
-        extra += self.faults.get("leadership lapses", 0) + self.faults.get("scanner crash", 0)
-        return self.ledger_room + extra
+        """Messages that the broker may hold: the room, and what others put there unasked."""
+        unasked = ("duplicate", "hint", "leadership lapses")
+        return self.room + sum(self.faults.get(name, 0) for name in unasked)
 
 
-def first_dispatch_world(setup: DispatchSetup) -> DispatchWorld:
-    return DispatchWorld(
-        tasks=tuple(
-            Task(
-                "uncommitted" if kind == "commits late" else "pending",
-                left_to_hint=kind == "hinted",
-            )
-            for kind in setup.kinds
-        ),
-        ledger=(),
-        broker=(),
-        scanners=(Scanner(),) * setup.scanners,
-        leader=None,
-        children=(None,) * setup.children,
-        graves=(),
-        workers_live=True,
-        broker_is_up=True,
-        deaf=False,
-        faults_left=tuple(setup.faults.values()),
+Steps = Iterator[Step[DispatchWorld]]
+
+
+def rationed(setup: DispatchSetup, name: str, what: str, after: DispatchWorld) -> Steps:
+    """Yield the fault, if this configuration has one of its kind left."""
+    left = dict(zip(setup.faults, after.faults_left, strict=True))
+    if left.get(name):
+        left[name] -= 1
+        yield fault(what, after._replace(faults_left=tuple(left.values())))
+
+
+def at(items: tuple[T, ...], place: int, item: T) -> tuple[T, ...]:
+    return (*items[:place], item, *items[place + 1 :])
+
+
+def with_task(world: DispatchWorld, number: int, **changes: Any) -> DispatchWorld:
+    task = world.tasks[number]._replace(**changes)
+    return world._replace(tasks=at(world.tasks, number, task))
+
+
+def with_scanner(world: DispatchWorld, number: int, **changes: Any) -> DispatchWorld:
+    scanner = world.scanners[number]._replace(**changes)
+    return world._replace(scanners=at(world.scanners, number, scanner))
+
+
+def with_hands(world: DispatchWorld, number: int, hands: Hands) -> DispatchWorld:
+    """A message ends when nothing of it is left."""
+    is_over = not hands.left and hands.running is None and not hands.looks
+    return world._replace(children=at(world.children, number, None if is_over else hands))
+
+
+def with_message(world: DispatchWorld, message: Message) -> DispatchWorld:
+    return world._replace(broker=(*world.broker, message))
+
+
+def without_message(world: DispatchWorld, message: Message) -> DispatchWorld:
+    place = world.broker.index(message)
+    return world._replace(broker=(*world.broker[:place], *world.broker[place + 1 :]))
+
+
+def tidy(setup: DispatchSetup, world: DispatchWorld) -> DispatchWorld:
+    """Make equal worlds look equal: the broker has no order, and some ids matter no more.
+
+    What is done is not read again. What runs or is put off comes back with another scan_at, and
+    whoever remembers the old one does not mean it.
+    """
+    moves = setup.rules.memory_knows_scan_at
+    gone = {
+        number
+        for number, task in enumerate(world.tasks)
+        if task.state == "done" or (moves and (task.state == "running" or task.put_off))
+    }
+    scanners = tuple(
+        scanner._replace(
+            old=tuple(task for task in scanner.old if task not in gone),
+            remembered=tuple(sorted({*scanner.remembered} - gone)),
+        )
+        for scanner in world.scanners
     )
-
-
-def spend_one(setup: DispatchSetup, world: DispatchWorld, fault: str) -> DispatchWorld | None:
-    """Use up one fault of a kind; None if this configuration has none left."""
-    if fault not in setup.faults:
-        return None
-    index = setup.fault_names.index(fault)
-    left = world.faults_left
-    if left[index] == 0:
-        return None
-    return world._replace(faults_left=(*left[:index], left[index] - 1, *left[index + 1 :]))
-
-
-def with_task(world: DispatchWorld, number: int, task: Task) -> DispatchWorld:
-    tasks = world.tasks
-    return world._replace(tasks=(*tasks[:number], task, *tasks[number + 1 :]))
-
-
-def with_scanner(world: DispatchWorld, number: int, scanner: Scanner) -> DispatchWorld:
-    scanners = world.scanners
-    return world._replace(scanners=(*scanners[:number], scanner, *scanners[number + 1 :]))
-
-
-def with_hands(world: DispatchWorld, number: int, hands: Hands | None) -> DispatchWorld:
-    children = world.children
-    return world._replace(children=(*children[:number], hands, *children[number + 1 :]))
-
-
-def without_ledger_row(world: DispatchWorld, dispatch: int) -> DispatchWorld:
-    """The same world, one room in the ledger freed."""
-    return world._replace(ledger=tuple(row for row in world.ledger if row.dispatch != dispatch))
-
-
-def rescheduled(setup: DispatchSetup, world: DispatchWorld, task: int) -> DispatchWorld:
-    """RUNNING -> PENDING: scan_at is now, so no older ledger row hides it (H11)."""
-    world = with_task(world, task, world.tasks[task]._replace(state="pending"))
-    for number, scanner in enumerate(world.scanners):
-        if task in scanner.old:
-            old = tuple(other for other in scanner.old if other != task)
-            world = with_scanner(world, number, scanner._replace(old=old))
-    if not setup.rules.ledger_hides_only_what_it_saw:
-        return world
-    return world._replace(ledger=tuple(hides_no_more(row, task) for row in world.ledger))
-
-
-def hides_no_more(row: LedgerRow, task: int) -> LedgerRow:
-    """The task's scan_at is now later than the row's created_at."""
-    return row._replace(hides=tuple(other for other in row.hides if other != task))
-
-
-def tidy(world: DispatchWorld) -> DispatchWorld:
-    """Make equal worlds look equal: number the ledger anew, forget ids that it has lost."""
-    ledger = sorted(world.ledger, key=lambda row: (row.ids, row.hides, row.dispatch))
-    new_name = {row.dispatch: place for place, row in enumerate(ledger, start=1)}
-
-    def renamed(message: Message) -> Message:
-        return Message(new_name.get(message.dispatch, NO_LEDGER_ROW), message.ids)
-
-    def renamed_hands(hands: Hands) -> Hands:
-        return hands._replace(dispatch=new_name.get(hands.dispatch, NO_LEDGER_ROW))
-
-    return world._replace(
-        ledger=tuple(row._replace(dispatch=new_name[row.dispatch]) for row in ledger),
-        broker=tuple(sorted(renamed(message) for message in world.broker)),
-        scanners=tuple(
-            scanner
-            if scanner.unpublished is None
-            else scanner._replace(unpublished=renamed(scanner.unpublished))
-            for scanner in world.scanners
-        ),
-        children=tuple(None if c is None else renamed_hands(c) for c in world.children),
-        graves=tuple(renamed_hands(grave) for grave in world.graves),
-    )
+    return world._replace(broker=tuple(sorted(world.broker)), scanners=scanners)

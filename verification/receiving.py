@@ -1,24 +1,23 @@
-"""The other side of the broker: children take messages, work on them, die; reapings, rescue."""
+"""The other side of the broker: children take messages, claim, run, die; workers leave."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from verification.dispatch_world import (
-    NO_LEDGER_ROW,
     DispatchSetup,
     DispatchWorld,
     Hands,
     Message,
-    rescheduled,
-    spend_one,
+    Steps,
+    rationed,
     with_hands,
+    with_message,
     with_task,
-    without_ledger_row,
+    without_message,
 )
 from verification.explorer import Step, fault, progress
 
-Steps = Iterator[Step[DispatchWorld]]
+NOTHING = Hands(())
+CANNOT_RUN = ("unknown", "early")
 
 
 def receiving_steps(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
@@ -30,46 +29,43 @@ def receiving_steps(setup: DispatchSetup, world: DispatchWorld, number: int) -> 
     if hands.running is not None:
         yield from goes_on(setup, world, number, hands, hands.running)
     elif hands.left:
-        yield claims_next(setup, world, number, hands)
+        rest = hands._replace(left=hands.left[1:])
+        yield claims(setup, world, number, hands.left[0], rest)
     else:
-        after = with_hands(world, number, None)
-        if setup.rules.finished_messages_leave_the_ledger:
-            after = without_ledger_row(after, hands.dispatch)
-        yield progress(f"c{number} has finished its message", after)
-    poorer = spend_one(setup, world, "child crash")
-    if poorer is not None:
-        dead = with_hands(poorer, number, None)._replace(graves=(*poorer.graves, hands))
-        yield fault(f"c{number} is killed", dead)
+        yield from looks_by_itself(setup, world, number)
+    dead = with_hands(world, number, NOTHING)
+    yield from rationed(setup, "child crash", f"c{number} is killed", dead)
 
 
 def takes_a_message(world: DispatchWorld, number: int) -> Steps:
     """The broker guarantees no order."""
-    for place, message in enumerate(world.broker):
-        rest = (*world.broker[:place], *world.broker[place + 1 :])
-        hands = Hands(message.dispatch, message.ids)
-        what = f"c{number} takes the message {message.ids}"
-        yield progress(what, with_hands(world._replace(broker=rest), number, hands))
+    for message in sorted(set(world.broker)):
+        hands = Hands(message.ids, looks=message.is_hint)
+        after = with_hands(without_message(world, message), number, hands)
+        yield progress(f"c{number} takes the message {message.ids}", after)
 
 
-def claims_next(
-    setup: DispatchSetup, world: DispatchWorld, number: int, hands: Hands
+def claims(
+    setup: DispatchSetup, world: DispatchWorld, number: int, task: int, rest: Hands
 ) -> Step[DispatchWorld]:
-    """Compare-and-set; an id that cannot be claimed is dropped, one that cannot run is parked."""
-    task, rest = hands.left[0], hands._replace(left=hands.left[1:])
+    """Compare-and-set; an id that cannot be claimed is dropped."""
     row, kind = world.tasks[task], setup.kinds[task]
-    if kind == "unknown" and row.state == "pending":
-        if setup.rules.what_cannot_run_is_parked:
-            world = with_task(world, task, row._replace(parked=True))
-        what = f"c{number} does not know T{task}"
-    elif row.waiting or (kind == "early" and row.state == "pending"):
-        what = f"c{number} drops T{task}, which is not due"
-    elif row.state == "pending" or not setup.rules.claims_compare_and_set:
-        world = with_task(world, task, row._replace(state="running", left_to_hint=False))
-        rest = rest._replace(running=task)
-        what = f"c{number} claims T{task}"
-    else:
-        what = f"c{number} drops T{task}, which is {row.state}"
-    return progress(what, with_hands(world, number, rest))
+    cannot = kind in CANNOT_RUN or row.put_off == "not due"
+    if cannot or (row.state != "pending" and setup.rules.claims_compare_and_set):
+        why = "cannot run" if cannot else f"is {row.state}"
+        return progress(f"c{number} drops T{task}, which {why}", with_hands(world, number, rest))
+    claimed = with_task(world, task, state="running", put_off="")
+    after = with_hands(claimed, number, rest._replace(running=task))
+    return progress(f"c{number} claims T{task}", after)
+
+
+def looks_by_itself(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
+    """Only hints came lately: it may take what is first in the queue, or it looks no further."""
+    yield progress(f"c{number} looks no further", with_hands(world, number, NOTHING))
+    for task, row in enumerate(world.tasks):
+        if row.is_due and setup.kinds[task] not in CANNOT_RUN:
+            yield claims(setup, world, number, task, NOTHING)
+            return
 
 
 def goes_on(
@@ -77,99 +73,64 @@ def goes_on(
 ) -> Steps:
     """The running task ends, or raises and is retried; meanwhile the rest is given back."""
     row, kind = world.tasks[task], setup.kinds[task]
-    free = hands._replace(running=None)
-    if row.state != "running":
-        stale = f"c{number} finds that it has lost T{task}"
-        yield progress(stale, with_hands(world, number, free))
-    elif kind == "raises once" and not row.raised:
-        raised = with_task(world, task, row._replace(raised=True, waiting=True))
-        after = rescheduled(setup, with_hands(raised, number, free), task)
-        yield progress(f"T{task} raises and is to be retried", after)
+    free = with_hands(world, number, hands._replace(running=None))
+    if kind == "raises once" and not row.raised:
+        raised = with_task(free, task, state="pending", raised=True, put_off="not due")
+        yield progress(f"T{task} raises and is to be retried", raised)
     else:
-        done = with_task(world, task, row._replace(state="done"))
-        end = with_hands(done, number, free)
+        end = with_task(free, task, state="done")
         what = f"T{task} is done"
         yield fault(f"{what}, hours later", end) if kind == "long" else progress(what, end)
-    if hands.left:
+    if hands.left and not setup.memory_lasts:
         after = with_hands(world, number, hands._replace(left=()))
-        if setup.rules.giving_back_clears_the_ledger:
-            after = without_ledger_row(after, hands.dispatch)
         yield progress(f"c{number} gives back {hands.left}", after)
 
 
-def reaping_and_rescue_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
-    """Siblings reap the dead; what nobody holds and nobody reaps, the lease returns."""
-    for place, grave in enumerate(world.graves):
-        after = world._replace(graves=(*world.graves[:place], *world.graves[place + 1 :]))
-        if setup.rules.reaper_clears_the_ledger:
-            after = without_ledger_row(after, grave.dispatch)
-        if grave.running is not None and world.tasks[grave.running].state == "running":
-            after = rescheduled(setup, after, grave.running)
-        yield progress("a sibling reaps the dead child", after)
-    held = {hands.running for hands in (*world.children, *world.graves) if hands is not None}
-    for number, task in enumerate(world.tasks):
-        if task.state == "running" and number not in held:
-            yield progress(f"T{number} is rescued", rescheduled(setup, world, number))
-
-
 def broker_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
-    """The broker loses, repeats and invents messages; it goes away and comes back empty."""
-    for place, message in enumerate(world.broker):
-        rest = (*world.broker[:place], *world.broker[place + 1 :])
-        if setup.ledger_clock_runs:
-            yield fault(f"the broker loses {message.ids}", world._replace(broker=rest))
-        poorer = spend_one(setup, world, "duplicate")
-        if poorer is not None:
-            twice = poorer._replace(broker=(*world.broker, message))
-            yield fault(f"the broker repeats {message.ids}", twice)
-    poorer = spend_one(setup, world, "hint")
-    if poorer is not None:
-        for number, task in enumerate(world.tasks):
-            if task.state != "uncommitted":
-                hint = Message(NO_LEDGER_ROW, (number,))
-                hinted = poorer._replace(broker=(*world.broker, hint))
-                yield fault(f"a hint for T{number} is published", hinted)
-    poorer = spend_one(setup, world, "broker down")
-    if poorer is not None and world.broker_is_up:
-        down = poorer._replace(broker=(), broker_is_up=False)
-        yield fault("the broker dies and forgets everything", down)
-    if not world.broker_is_up:
+    """The broker loses and repeats messages, and gets hints; it dies and comes back empty."""
+    for message in sorted(set(world.broker)):
+        if not setup.memory_lasts:
+            yield fault(f"the broker loses {message.ids}", without_message(world, message))
+        twice = with_message(world, message)
+        yield from rationed(setup, "duplicate", f"the broker repeats {message.ids}", twice)
+    for number, task in enumerate(world.tasks):
+        if task.state != "uncommitted":
+            hinted = with_message(world, Message((number,), is_hint=True))
+            yield from rationed(setup, "hint", f"a hint for T{number} is published", hinted)
+    if world.broker_is_up:
+        what = "the broker dies and forgets everything"
+        down = world._replace(broker=(), broker_is_up=False)
+        yield from rationed(setup, "broker down", what, down)
+    else:
         yield progress("the broker is up again", world._replace(broker_is_up=True))
 
 
-def worker_and_time_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
-    """Workers leave and come back, producers commit, parked rows are scanned again."""
-    poorer = spend_one(setup, world, "workers leave")
-    if poorer is not None and world.workers_live:
-        nobody = (None,) * len(world.children)
-        gone = poorer._replace(children=nobody, graves=(), workers_live=False, deaf=False)
-        yield fault("all workers vanish", gone)
+def worker_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
+    """Workers leave and come back; deaf ones see messages that nobody takes, and reconnect."""
     if not world.workers_live:
         yield progress("workers come back", world._replace(workers_live=True))
-    yield from deafness_steps(setup, world)
+        return
+    nobody = (None,) * len(world.children)
+    gone = world._replace(children=nobody, workers_live=False, deaf=False)
+    yield from rationed(setup, "workers leave", "all workers vanish", gone)
+    if not world.deaf:
+        what = "the workers hear nothing from the broker"
+        yield from rationed(setup, "workers go deaf", what, world._replace(deaf=True))
+    elif world.broker and setup.rules.deaf_consumers_are_restarted:
+        yield progress("the workers restart their consumers", world._replace(deaf=False))
+
+
+def time_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
+    """Producers commit, scan_at comes, and what a dead child ran is reaped, or its lease lapses."""
+    rules = setup.rules
+    held = {hands.running for hands in world.children if hands is not None}
     for number, task in enumerate(world.tasks):
         if task.state == "uncommitted":
-            committed = with_task(world, number, task._replace(state="pending"))
+            committed = with_task(world, number, state="pending")
             yield progress(f"the producer of T{number} commits", committed)
-        if task.waiting:
-            due = with_task(world, number, task._replace(waiting=False))
+        for_ever = task.put_off == "left to its hint" and not rules.rows_wait_for_hints_a_moment
+        if task.put_off and not for_ever:
+            due = with_task(world, number, put_off="")
             yield progress(f"T{number} is due again", due)
-        if (
-            task.left_to_hint
-            and task.state == "pending"
-            and setup.rules.rows_wait_for_hints_a_moment
-        ):
-            seen = with_task(world, number, task._replace(left_to_hint=False))
-            yield progress(f"T{number} has waited long enough for its hint", seen)
-        if task.parked:
-            again = with_task(world, number, task._replace(parked=False))
-            yield progress(f"T{number} has been parked long enough", again)
-
-
-def deafness_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
-    """Consumers get nothing; an idle child sees messages that nobody takes, and reports it."""
-    poorer = spend_one(setup, world, "workers go deaf")
-    if poorer is not None and world.workers_live and not world.deaf:
-        yield fault("the workers hear nothing from the broker", poorer._replace(deaf=True))
-    if world.deaf and world.ledger and setup.rules.deaf_consumers_are_restarted:
-        yield progress("the workers restart their consumers", world._replace(deaf=False))
+        if task.state == "running" and number not in held:
+            yield progress(f"T{number} is rescued", with_task(world, number, state="pending"))

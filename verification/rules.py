@@ -118,44 +118,35 @@ class RunRules:
 
 @dataclass(frozen=True, slots=True)
 class DispatchRules:
-    """Rules of scanners, ledger and children on the way through the broker."""
+    """Rules of scanners, their memory, and children on the way through the broker."""
 
     # --- scan
-    no_published_mark: bool = True
-    """There is no "published" state to get stuck in."""
-    every_pass_is_full: bool = True
+    whole_passes_begin_at_the_front: bool = True
     """No watermark: rows that commit late are found."""
     whole_passes_come_again: bool = True
     """However slow they are: those near the end do not see what commits late."""
-    ledger_hides_only_what_it_saw: bool = True
-    """H11: hide only while scan_at <= ledger.created_at."""
-    ledger_is_bounded: bool = True
-    """A backlog of ten million rows does not fill the broker."""
     what_cannot_run_is_parked: bool = True
     """Unknown handlers do not stand at the head of the index."""
-    scan_at_is_never_before_due_at: bool = True
-    """H14: CHECK (scan_at >= due_at)."""
 
     # --- publish
-    overdue_messages_are_published_again: bool = True
-    """The broker may lose any message."""
+    depth_is_asked: bool = True
+    """A backlog of ten million rows does not fill the broker."""
     nothing_without_a_live_worker: bool = True
-    """H12: a weekend without workers does not fill the broker."""
-    unpublished_rows_are_taken_back: bool = True
-    """H13: a scanner that cannot publish frees the room."""
-    doubtful_messages_keep_their_rows: bool = True
-    """H12: a publish without an answer may have arrived: its row is not taken back."""
+    """H12: a weekend without workers leaves nothing in the broker."""
     leader_that_cannot_publish_resigns: bool = True
     """H13: and lets another one try."""
+
+    # --- remember
+    memory_fades: bool = True
+    """The broker may lose any message, and tells nobody."""
+    refused_is_forgotten: bool = True
+    """What the broker did not take is published again at once."""
+    memory_knows_scan_at: bool = True
+    """H11: a task that came back has another one, and is published again at once."""
 
     # --- receive
     claims_compare_and_set: bool = True
     """P2: a message that comes twice does no harm."""
-    finished_messages_leave_the_ledger: bool = True
-    reaper_clears_the_ledger: bool = True
-    """A dead child's message does not keep its room."""
-    giving_back_clears_the_ledger: bool = True
-    """What a child gives back is visible to the next scan at once."""
     deaf_consumers_are_restarted: bool = True
     """A worker that lives and hears nothing from the broker."""
 
