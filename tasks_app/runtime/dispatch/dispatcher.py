@@ -75,7 +75,8 @@ class Dispatcher:
         self._admission = AdmissionControl(database)
         self._fairness = Fairness()
         self._published = RecentlyPublished(clock)
-        self._crowded: set[str] = set()
+        self._empty: set[str] = set()
+        """Queues that had no message in the broker, and for which none was published since."""
         self._reach: dict[str, int] = {}
         """How many ids the largest message of a queue held last, where its tasks are slow."""
 
@@ -89,12 +90,11 @@ class Dispatcher:
                 the next pass asks the broker first, and then publishes all that is due.
         """
         self.probe()
-        depths = self._depths()
         with self._database.begin() as connection:
             served = served_queues(connection, self._settings, self._fairness, now=now)
-            room = {queue: self._room(each, depths.get(queue, 0)) for queue, each in served.items()}
-            for queue in self._published.queues - served.keys():
-                self._published.forget(queue, 0, 0)
+        depths = self._depths(served)
+        room = {queue: self._room(each, depths.get(queue, 0)) for queue, each in served.items()}
+        with self._database.begin() as connection:
             if not fill_up:
                 self._positions.forget()
             began = self._clock()
@@ -106,7 +106,6 @@ class Dispatcher:
             next_due_s = None if fill_up else self.lookahead.look(connection, hinted, now=now)
         HOOKS.tell(found.swept)
         self._admission.hold(found.verdicts, now=now)
-        self._crowded = found.crowded
         return ScanResult(
             published=self._publish(found),
             more=bool(found.crowded),
@@ -128,14 +127,18 @@ class Dispatcher:
             self._publisher.probe()
             self._probe_first = False
 
-    def _depths(self) -> dict[str, int]:
-        """Ask how many messages wait, where there is something due; elsewhere none does."""
-        queues = self._crowded | self._published.queues
+    def _depths(self, served: dict[str, ServedQueue]) -> dict[str, int]:
+        """Ask how many messages wait, outside of any transaction; forget what is over."""
+        for queue in self._published.queues - served.keys():
+            self._published.forget(queue, 0, 0)
+        asked = sorted(served.keys() - self._empty)
         try:
-            return self._publisher.depths(sorted(queues)) if queues else {}
+            depths = self._publisher.depths(asked) if asked else {}
         except PublishError:
             self._fail()
             raise
+        self._empty |= {queue for queue, depth in depths.items() if not depth}
+        return depths
 
     def _room(self, served: ServedQueue, depth: int) -> int:
         """Return how many messages may go out; forget those that are no longer there."""
@@ -246,6 +249,7 @@ class Dispatcher:
         wrong = self._publisher.publish(found.messages)
         out = [message for place, message in enumerate(found.messages) if place not in wrong]
         self._published.remember(out, found.scan_at)
+        self._empty -= {message.queue for message in found.messages}
         for error in {str(error): error for error in wrong.values()}.values():
             if not isinstance(error, NoQueueError):  # that one is of this queue alone
                 self._fail()
@@ -256,5 +260,6 @@ class Dispatcher:
     def _fail(self) -> None:
         """Ask the broker next, and then begin anew: nobody knows what it has."""
         self._probe_first = True
+        self._empty.clear()
         self._published.forget_all()
         self._positions.forget()

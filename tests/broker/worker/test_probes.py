@@ -72,12 +72,12 @@ def test_a_beat_whose_scan_fails_is_not_healthy_until_it_works(
 ) -> None:
     until(lambda: healthy("beat"), 30)
 
-    house.sql("ALTER TABLE task_pace RENAME TO task_pace_away")
+    house.sql("ALTER TABLE task_queue_pause RENAME TO task_queue_pause_away")
     try:
         until(lambda: not healthy("beat"), 30)
         word = judge("beat")[1]
     finally:
-        house.sql("ALTER TABLE task_pace_away RENAME TO task_pace")
+        house.sql("ALTER TABLE task_queue_pause_away RENAME TO task_queue_pause")
 
     until(lambda: healthy("beat"), 30)
     assert "fails (ProgrammingError)" in word

@@ -14,6 +14,7 @@ from tasks_app.runtime.dispatch.dispatcher import FRONT
 from tasks_app.runtime.dispatch.recently_published import IN_HAND_S, KEPT_S
 from tasks_app.runtime.dispatch.served_queues import SPARE_MESSAGES
 from tasks_app.runtime.hooks import HOOKS, Notice
+from tasks_app.runtime.publisher import Message
 from tasks_app.runtime.scan.result import ScanResult
 from tests.clock import Clock
 from tests.runtime.bench import Bench
@@ -329,20 +330,28 @@ class TestABrokerThatIsAway:
 
         assert (len(scene.memory.messages), scene.memory.probes) == (1, 1)
 
-    def test_it_is_asked_only_about_queues_that_had_something(self, scene: Scene) -> None:
+    def test_it_is_asked_until_it_has_nothing_of_a_queue(self, scene: Scene) -> None:
         scene.worker(queue="a")
         scene.worker(queue="b")
         scene.bench.create(queue="a")
 
-        for _ in range(3):
+        for _ in range(2):
             scene.dispatcher.run_once()
-        asked = list(scene.memory.asked)
-        scene.bench.sql("DELETE FROM task_worker")
-        scene.clock.now += IN_HAND_S
+        full = list(scene.memory.asked)
+        scene.memory.take()
         for _ in range(3):
             scene.dispatcher.run_once()
 
-        assert (asked, scene.memory.asked) == (["a", "a"], ["a", "a", "a"])
+        assert (full, scene.memory.asked[len(full) :]) == (["a", "b", "a"], ["a"])
+
+    def test_what_it_already_has_leaves_no_room_for_a_new_leader(self, scene: Scene) -> None:
+        scene.worker()
+        scene.bench.create()
+        scene.memory.publish([Message("default", [1])] * (2 + SPARE_MESSAGES))
+
+        scanned = scene.dispatcher.run_once()
+
+        assert (scanned.published, scanned.more) == (0, True)
 
     def test_a_queue_that_the_broker_does_not_know_holds_up_no_other(
         self, bench: Bench, memory: Memory
