@@ -138,16 +138,6 @@ def test_who_created_and_who_cancelled(engine: Engine, browser: Browser) -> None
     assert "cancelled" in [m["what"] for m in told]
 
 
-def test_what_runs_now_and_what_the_broker_holds(engine: Engine, browser: Browser) -> None:
-    task_id = waiting_task(engine)
-    with engine.begin() as connection:
-        connection.execute(
-            text("INSERT INTO task_dispatch (queue, ids, publish_at) VALUES ('q', :ids, now())"),
-            {"ids": [task_id]},
-        )
-    assert words(browser, task_id) == ["created", "sent"]
-
-
 def test_a_failure_for_good_is_told_once(engine: Engine, browser: Browser) -> None:
     task_id = failed_task(engine)
     told = moments(browser, task_id)

@@ -20,7 +20,6 @@ from tasks_app.domain.creation.new_task import NewTask, validate
 from tasks_app.embedded import temporary
 from tasks_app.pool.connection.execute import ask as send
 from tasks_app.pool.connection.steps import Statement
-from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.flow_control import capacity, wake
 from tasks_app.pool.runs import settle
@@ -101,18 +100,6 @@ HOT = (
         lambda c: due(c, {"q0": 200}),
     ),
     Hot(
-        "enter messages",
-        "tasks_app/pool/dispatch/ledger.py",
-        "Its COMMIT comes before the message.",
-        lambda c: ledger.add(c, "q0", list(runs.DUE[:NUMBER]), timedelta(seconds=30)),
-    ),
-    Hot(
-        "forget messages",
-        "tasks_app/pool/dispatch/ledger.py",
-        "Its COMMIT does not wait for the disk: a message that comes back finds nothing to claim.",
-        lambda c: ledger.finish(c, 1, 2),
-    ),
-    Hot(
         "claim, unhindered",
         "tasks_app/pool/runs/claim.py",
         "The short way: where no queue, name or task is an exception.",
@@ -185,7 +172,7 @@ VERBS = {hot.title: (lambda c, _, hot=hot: hot.verb(c), NUMBER) for hot in HOT}
 _HEAD = """# The SQL of the hot path
 
 Written by `make docs` from what the code sends; edit that, not this. Under each statement stands
-how it must reach the pools and the ledger: the nodes of its plan with their index or table, taken
+how it must reach the pools: the nodes of its plan with their index or table, taken
 with EXPLAIN from a pool of {rows:,} rows. `tests/docs/test_sql.py` keeps both true.
 
 `NOW` is `coalesce(CAST(:now AS timestamptz), statement_timestamp())`; only tests give `:now`.

@@ -43,8 +43,6 @@ INSERT INTO task_completed (id, name, state)
     SELECT n, 'n1', 'SUCCEEDED' FROM generate_series(100001, 108000) AS n;
 INSERT INTO task_error (id, name, state)
     SELECT n, 'n1', 'FAILED' FROM generate_series(200001, 208000) AS n;
-INSERT INTO task_dispatch (queue, ids, publish_at)
-    SELECT 'q0', '{{1}}', now() FROM generate_series(1, 20);
 """
 
 

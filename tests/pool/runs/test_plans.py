@@ -12,7 +12,6 @@ from uuid import uuid4
 import pytest
 
 from tasks_app.domain.tasks.run import Fence
-from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.dispatch.elsewhere import of_others
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.dispatch.set_aside import park, sweep
@@ -94,7 +93,6 @@ VERBS: dict[str, tuple[Verb, int]] = {
     "due_work": (lambda c, _: due_work(c), len(DUE)),
     "find": (lambda c, n: find(c, state="FAILED", most=n), 50),
     "idle queues": (lambda c, n: due(c, {f"idle{i}": 500 for i in range(n)}), 100),
-    "ledger": (lambda c, _: ledger.read(c), 20),
 }
 
 

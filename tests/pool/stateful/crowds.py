@@ -19,7 +19,6 @@ from tasks_app.domain.flow_control.circuit_breaker import Breaker
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.domain.queues.time_window import parse_window
 from tasks_app.domain.tasks.run import ClaimedTask
-from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.flow_control import breaker, queue_settings
 from tasks_app.pool.flow_control.limits import set_limit
 from tasks_app.pool.runs import heartbeats
@@ -45,7 +44,7 @@ LOST_WORD = timedelta(seconds=32)
 CLEAN = "; ".join(
     f"DELETE FROM task_{table}"
     for table in (
-        *("pending", "completed", "error", "attempt", "queue_pause", "gate", "limit", "dispatch"),
+        *("pending", "completed", "error", "attempt", "queue_pause", "gate", "limit"),
         *("breaker_held", "breaker", "queue_window", "queue", "worker", "pace"),
     )
 )
