@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from tasks_app import (
@@ -25,7 +25,7 @@ from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 from tasks_app.runtime.worker.assembly import run_work
 from tests.dashboard.browser import Browser, text_of
-from tests.dashboard.test_pages import failed_task, waiting_task
+from tests.dashboard.test_pages import failed_task
 
 EVIL = "<script>alert(1)</script>"
 Work = Callable[..., None]
