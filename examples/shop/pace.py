@@ -28,7 +28,6 @@ WORST_MOMENT_S = 2.0
 WORKER_PACE = {
     "TASKS_APP_LEASE": "4s",
     "TASKS_APP_SCAN_INTERVAL": "250ms",
-    "TASKS_APP_REPUBLISH_AFTER": "5s",
 }
-"""The defaults are 30 s, 1 s and 30 s."""
+"""The defaults are 30 s and 1 s."""
 SHORTENED = "leases 4 s (usually 30 s), scans 250 ms (1 s), retries 0.5-4 s (minutes to hours)"
