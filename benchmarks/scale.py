@@ -22,7 +22,6 @@ from tasks_app.domain.creation.new_task import NewTask, validate
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.embedded import temporary
-from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.dispatch.upcoming import upcoming
 from tasks_app.pool.operations import diagnostics
@@ -119,7 +118,6 @@ def measure(connection: Connection) -> dict[str, float]:
             lambda: rescue_expired(connection, lease=LEASE, max_crashes=5),
             10,
         ),
-        "ledger": (lambda: ledger.read(connection), 10),
         "get one task": (lambda: browse.get(connection, 1_000_000_007), 10),
         "list, newest 50": (lambda: browse.find(connection, most=50), 5),
         "list, newest 50 FAILED": (lambda: browse.find(connection, state="FAILED"), 5),

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from torture.world import World
 
-CLAIM, SETTLE, ENTER = b"lease_token = ", b"WITH held AS", b"task_dispatch (queue"
+CLAIM, SETTLE = b"lease_token = ", b"WITH held AS"
 """Words of the statements whose request or reply is lost."""
 BACKENDS = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
 
@@ -35,11 +35,6 @@ def lose_commit(world: World) -> None:
 def lose_commit_request(world: World) -> None:
     """A COMMIT never arrives (F24)."""
     world.database.lose_request(b"COMMIT")
-
-
-def lose_ledger(world: World) -> None:
-    """A scan's ledger rows are written, and the scanner never hears of it (F24)."""
-    world.database.lose_reply_to(ENTER)
 
 
 def cut_database(world: World) -> None:

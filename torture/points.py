@@ -11,10 +11,10 @@ from importlib import import_module
 from typing import Any
 
 AFTER = {
-    *("create.inserted", "create.committed", "hint.sent", "dispatch.entered", "dispatch.published"),
+    *("create.inserted", "create.committed", "hint.sent", "dispatch.found", "dispatch.published"),
     *("claim.committed", "handler.returned", "settle.committed"),
     *("end.sent", "effect.committed", "renew.committed", "beat.committed", "release.committed"),
-    *("finish.committed", "reap.committed", "rescue.committed", "sweep.done", "lead.taken"),
+    *("message.ended", "reap.committed", "rescue.committed", "sweep.done", "lead.taken"),
     "late.committed",
     *("fire.entered", "fire.committed", "chunk.told", "chunk.committed", "step.entered"),
 }
@@ -25,7 +25,7 @@ PLACES: dict[str, str] = {
     "create.committed": "tasks_app.runtime.hints.hints:Hints._committed",
     "hint.before": "tasks_app.runtime.hints.channel:HintChannel.start",
     "hint.sent": "tasks_app.runtime.hints.channel:HintChannel._was_sent",
-    "dispatch.entered": "tasks_app.runtime.dispatch.dispatcher:ledger.add_all",
+    "dispatch.found": "tasks_app.runtime.dispatch.dispatcher:Dispatcher._find",
     "dispatch.before": "tasks_app.runtime.dispatch.dispatcher:Dispatcher._publish",
     "dispatch.published": "tasks_app.runtime.dispatch.dispatcher:Dispatcher._publish",
     "lead.taken": "tasks_app.runtime.leader.leadership:Leadership._ask",
@@ -46,8 +46,7 @@ PLACES: dict[str, str] = {
     "beat.committed": "tasks_app.runtime.worker.lease_renewer:heartbeats.beat",
     "release.before": "tasks_app.runtime.worker.claim_returner:release",
     "release.committed": "tasks_app.runtime.worker.claim_returner:ClaimReturner.release",
-    "finish.before": "tasks_app.runtime.execution.executor:ledger.finish",
-    "finish.committed": "tasks_app.runtime.execution.executor:Executor._finish_message",
+    "message.ended": "tasks_app.runtime.inflight.inflight:InFlight.close_message",
     "reap.before": "tasks_app.runtime.worker.reaper:claims_of",
     "reap.committed": "tasks_app.runtime.worker.reaper:Reaper.look",
     "rescue.before": "tasks_app.runtime.leader.rescuer:rescue_expired",

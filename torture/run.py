@@ -197,7 +197,6 @@ def _world(plan: Plan, folder: Path, servers: Servers, engine: Engine) -> Iterat
             "TASKS_APP_BROKER_URL": _through(broker, broker_line),
             "TASKS_APP_IMPORTS": "torture.handlers,torture.jobs",
             "TASKS_APP_LEASE": f"{plan.lease_s}s",
-            "TASKS_APP_REPUBLISH_AFTER": f"{plan.lease_s}s",
             **servers.settings,
             "TORTURE_FAILPOINTS": plan.failpoints,
             "TORTURE_SEED": str(plan.seed),

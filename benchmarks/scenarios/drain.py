@@ -1,8 +1,7 @@
 """Tasks lie in wait; the workers start. How long from the first handler's start to the end?
 
 The end is when the last handler has ended *and* no unfinished row is left. The first fetch of
-every system is free that way; ours is also counted from its first scan (``rate_from_scan``), or
-from its first claim where nothing scans.
+every system is free that way; ours is also counted from its first claim (``rate_from_scan``).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 import psycopg
 
 from benchmarks.audit import audit
-from benchmarks.marks import Marks, now
+from benchmarks.marks import now
 from benchmarks.processes import wait_for
 from benchmarks.stage import Run, Stage
 from benchmarks.systems.system import System
@@ -52,7 +51,7 @@ def drain_run(run: Run, handler: str, flush_at: float | None = None) -> dict[str
     run.servers.settle_down(run.database)
     marks, work, sent = run.marks, run.database_work(), run.servers.messages()
     run.start()
-    scanned = _first_scan(run, marks)
+    wait_for(lambda: marks.count() > 0, PATIENCE_S, run.services)
     before, flushed = run.cpu_seconds(), None
     if flush_at is not None:
         wait_for(lambda: marks.count() >= run.n * flush_at, PATIENCE_S, run.services)
@@ -82,29 +81,11 @@ def drain_run(run: Run, handler: str, flush_at: float | None = None) -> dict[str
     }
     if flushed is not None:
         result["after_flush_s"] = (ended - flushed) / 1e9
-    if scanned is None and run.system.first_claim is not None:
-        scanned = run.ask(run.system.first_claim)[0][0]
-    if scanned is not None:
+    claimed = run.ask(run.system.first_claim)[0][0] if run.system.first_claim else None
+    if claimed is not None:
         offset = time.time_ns() - now()
-        result["rate_from_scan"] = run.n / (ended - float(scanned) * 1e9 + offset) * 1e9
+        result["rate_from_scan"] = run.n / (ended - float(claimed) * 1e9 + offset) * 1e9
     return result
-
-
-def _first_scan(run: Run, marks: Marks) -> float | None:
-    """Wait for the first mark; return when the first scan found something, where scans are."""
-    query = (run.system.first_scan or "SELECT NULL").encode()
-    seen: list[float] = []
-    with psycopg.connect(run.servers.url(run.database), autocommit=True) as connection:
-
-        def begun() -> bool:
-            row = (
-                None if seen or not run.system.first_scan else connection.execute(query).fetchone()
-            )
-            seen.extend(value for value in row or () if value is not None)
-            return marks.count() > 0
-
-        wait_for(begun, PATIENCE_S, run.services)
-    return seen[0] if seen else None
 
 
 def _nothing_unfinished(run: Run) -> int:

@@ -73,9 +73,6 @@ def _ours(
         " WHERE attempt = 1 AND id > {after} GROUP BY 1"
         " UNION ALL SELECT state, count(*), count(DISTINCT id) FROM task_error GROUP BY 1",
         keeps_rows=keeps_rows,
-        first_scan=None
-        if services is WORK
-        else "SELECT extract(epoch FROM min(created_at)) FROM task_dispatch",
         first_claim="SELECT extract(epoch FROM min(started_at)) FROM task_completed"
         " WHERE id > {after}",
         fills=FILLS,

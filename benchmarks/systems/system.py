@@ -28,10 +28,8 @@ class System:
     """SQL: how many tasks lie in which pool, as rows of (pool, rows, distinct tasks)."""
     keeps_rows: bool = True
     """False: a task that succeeded leaves none, so ``finished`` finds none."""
-    first_scan: str | None = None
-    """SQL, asked while it starts: when a scan first found something, as seconds since 1970."""
     first_claim: str | None = None
-    """SQL, asked at the end: when the first task was claimed."""
+    """SQL, asked at the end: when the first task was claimed, as seconds since 1970."""
     fills: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """SQL that makes ``{rows}`` rows of an old and busy system: ``finished``, ``future``."""
     variables: Mapping[str, str] = field(default_factory=dict)

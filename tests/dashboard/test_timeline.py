@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from tasks_app import (
@@ -25,7 +25,7 @@ from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 from tasks_app.runtime.worker.assembly import run_work
 from tests.dashboard.browser import Browser, text_of
-from tests.dashboard.test_pages import failed_task, waiting_task
+from tests.dashboard.test_pages import failed_task
 
 EVIL = "<script>alert(1)</script>"
 Work = Callable[..., None]
@@ -136,16 +136,6 @@ def test_who_created_and_who_cancelled(engine: Engine, browser: Browser) -> None
         ("cancel", "ann"),
     ]
     assert "cancelled" in [m["what"] for m in told]
-
-
-def test_what_runs_now_and_what_the_broker_holds(engine: Engine, browser: Browser) -> None:
-    task_id = waiting_task(engine)
-    with engine.begin() as connection:
-        connection.execute(
-            text("INSERT INTO task_dispatch (queue, ids, publish_at) VALUES ('q', :ids, now())"),
-            {"ids": [task_id]},
-        )
-    assert words(browser, task_id) == ["created", "sent"]
 
 
 def test_a_failure_for_good_is_told_once(engine: Engine, browser: Browser) -> None:

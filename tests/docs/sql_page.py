@@ -172,8 +172,8 @@ VERBS = {hot.title: (lambda c, _, hot=hot: hot.verb(c), NUMBER) for hot in HOT}
 _HEAD = """# The SQL of the hot path
 
 Written by `make docs` from what the code sends; edit that, not this. Under each statement stands
-how it must reach the pools: the nodes of its plan with their index or table, taken with EXPLAIN
-from a pool of {rows:,} rows. `tests/docs/test_sql.py` keeps both true.
+how it must reach the pools: the nodes of its plan with their index or table, taken
+with EXPLAIN from a pool of {rows:,} rows. `tests/docs/test_sql.py` keeps both true.
 
 `NOW` is `coalesce(CAST(:now AS timestamptz), statement_timestamp())`; only tests give `:now`.
 """

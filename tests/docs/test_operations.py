@@ -20,7 +20,7 @@ from tasks_app import (
 )
 from tasks_app.domain.config.alert_rules import EXAMPLES
 from tasks_app.domain.config.settings import Settings
-from tasks_app.pool.dispatch import leader_lease
+from tasks_app.pool.dispatch import leader_lease, scan
 from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tasks_app.pool.retention import partitions
 from tasks_app.pool.runs import heartbeats
@@ -102,6 +102,7 @@ def test_the_privileges_are_enough_and_no_more_than_needed(connection: Connectio
     connection.exec_driver_sql("SELECT task_create('t')")
     connection.exec_driver_sql("SET LOCAL ROLE worker")
     heartbeats.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
+    scan.due(connection, {"default": 1})
     partitions.has_strays(connection)
     token = uuid4()
     leader_lease.hold(connection, "scan", holder="h", token=token, rank=1, ttl=timedelta(seconds=1))

@@ -80,9 +80,9 @@ class Forger:
         """The next one."""
         return self._dice.choice(self._kinds)()
 
-    def honest(self, ids: Sequence[Any], dispatch_id: Any = None) -> bytes:
+    def honest(self, ids: Sequence[Any], wake: Any = None) -> bytes:
         """A message as our own publisher writes it."""
-        return _dumped(self._envelope([[dispatch_id, list(ids)], {}, _embed()]))
+        return _dumped(self._envelope([[wake, list(ids)], {}, _embed()]))
 
     def _envelope(self, body: Any) -> dict[str, Any]:
         name = str(UUID(int=self._dice.getrandbits(128)))
@@ -237,14 +237,14 @@ class Forger:
             [[], {}], [[], {}, {}, {}], [{}, [], {}], [[None, [1]], {"os": "system"}, {}],
             [[None, [1]], [], _embed()], [[None, [1]], {}, []], [[None, [1]], {}, 7],
             [[None, self._some_ids(), "more"], {}, _embed()], [[None], {}, _embed()],
-            [[], {"dispatch_id": None, "ids": self._some_ids()}, _embed()],
+            [[], {"wake": None, "ids": self._some_ids()}, _embed()],
         )  # fmt: skip
         return _dumped(self._envelope(self._dice.choice(bodies)))
 
     def _odd_ids(self) -> bytes:
         ids: list[Any] = [*self._some_ids(), *self._dice.choices(ODD, k=self._dice.randint(0, 2))]
-        dispatch_id = self._dice.choice((None, *ODD, *self._some_ids()))
-        return self.honest(ids * self._dice.choice((1, 1, 200)), dispatch_id)
+        wake = self._dice.choice((None, *ODD, *self._some_ids()))
+        return self.honest(ids * self._dice.choice((1, 1, 200)), wake)
 
     def _bare_ids(self) -> bytes:
         """Right in all but the ids: tasks that are not due, over, or nowhere."""

@@ -27,7 +27,7 @@ class Plan:
     """Pages that it looked at."""
     indexes: frozenset[str]
     nodes: tuple[str, ...]
-    """Each way in which it reads or writes a pool or the ledger, with the index or the table."""
+    """Each way in which it reads or writes a pool, with the index or the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +108,9 @@ def _steps(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _node(step: dict[str, Any]) -> str | None:
-    """Of tables that hold a row for a task or a message; others have a few rows, or none."""
+    """Of tables that hold a row for each task; others have a few rows, or none."""
     table = step.get("Relation Name", step.get("Index Name", ""))
-    if not table.startswith((*POOLS, "task_dispatch")):
+    if not table.startswith(POOLS):
         return None
     how = step["Operation"] if step["Node Type"] == "ModifyTable" else step["Node Type"]
     return f"{how} {step.get('Index Name', table)}"

@@ -15,9 +15,7 @@ SERVERS_OWN = 50 + 0.2 * ROWS
 """Dead rows at which a server vacuums by default."""
 
 
-@pytest.mark.parametrize(
-    "name", ["task_pending", "task_dispatch", "task_progress", "task_lock", "task_batch"]
-)
+@pytest.mark.parametrize("name", ["task_pending", "task_progress", "task_lock", "task_batch"])
 def test_dead_rows_are_cleared_away_early_and_updates_have_room(
     connection: Connection, name: str
 ) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 
 import pytest
 from celery import Celery
-from tasks_app.pool.dispatch.ledger import Dispatch
 
 from tasks_app.broker.config.defaults import celery_defaults
 from tasks_app.broker.publish.publisher import CeleryPublisher
 from tasks_app.broker.tasks import register
 from tasks_app.embedded.servers.valkey import Valkey
+from tasks_app.runtime.publisher import Message
 from torture.brokers import Broker, ValkeyBroker
 from torture.rabbit_broker import RabbitBroker
 from torture.rabbit_node import Node, rabbitmq_program
@@ -59,8 +58,7 @@ def publish(tortured: Broker) -> Iterator[Callable[[], None]]:
     def send() -> None:
         with app.connection_for_write() as connection:
             app.amqp.queues["default"].bind(connection.default_channel).declare()
-        now = datetime.now(UTC)
-        messages = [Dispatch(n, "default", (n,), now) for n in range(1, MESSAGES + 1)]
+        messages = [Message("default", (n,)) for n in range(1, MESSAGES + 1)]
         assert publisher.publish(messages) == {}
 
     yield send

@@ -76,8 +76,8 @@ BROKER = (
         f"{LEADER}who_leads_stays_when_nobodys_messages_are_taken",
     ),
     mutant(
-        "who leads next enters before it asks",
-        "Nothing is entered in the ledger for a broker that refused the last leader.",
+        "who leads next publishes before it asks",
+        "A broker that refused the last leader is asked before anything is published.",
         "tasks_app/runtime/leader/leader.py",
         "                self._dispatcher.doubt()\n",
         "                pass\n",

@@ -202,8 +202,8 @@ OPERATORS = (
         "explain: a line that nobody leaves",
         "While messages do not go out nobody hears that the next scan finds his task.",
         "tasks_app/domain/explain/due.py",
-        "facts.message is not None or facts.refused_since:",
-        "facts.message is not None:",
+        "facts.ahead is None or facts.refused_since:",
+        "facts.ahead is None:",
         f"{EXPLAIN}TestWaiting::test_messages_that_do_not_go_out",
     ),
     mutant(

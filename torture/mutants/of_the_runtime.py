@@ -5,6 +5,7 @@ from __future__ import annotations
 from torture.mutants.change import Change, mutant
 
 DISPATCHER = "tasks_app/runtime/dispatch/dispatcher.py"
+PUBLISHED = "tasks_app/runtime/dispatch/recently_published.py"
 RUNNER = "tasks_app/runtime/execution/runner.py"
 RETURNER = "tasks_app/runtime/worker/claim_returner.py"
 SHELL = "tasks_app/runtime/execution/run_shell.py"
@@ -83,23 +84,37 @@ RUNTIME = (
         "tests/runtime/inflight/test_passing_on.py::test_what_only_others_know_is_passed_on_and_ours_is_run",
     ),
     mutant(
-        "publish before the ledger's commit",
-        "A message goes out when its ledger row is committed, not before.",
-        DISPATCHER,
-        "        HOOKS.tell(entered.swept)\n"
-        "        self._admission.hold(entered.verdicts, now=now)\n"
-        "        out = self._publish(entered.fresh, late)\n",
-        "            out = self._publish(entered.fresh, late)\n        HOOKS.tell(entered.swept)\n"
-        "        self._admission.hold(entered.verdicts, now=now)\n",
-        f"{SCAN}test_the_ledger_row_is_committed_before_its_message_goes_out",
+        "remembers for ever",
+        "The broker may lose any message: what should be over is published again.",
+        PUBLISHED,
+        "            if now - at < (KEPT_S if len(messages) <= out else IN_HAND_S):\n",
+        "            if True:\n",
+        f"{SCAN}test_what_a_message_held_goes_out_again_when_it_should_be_over",
+        f"{SCAN}test_what_waits_in_the_broker_is_left_alone_for_longer",
     ),
     mutant(
-        "a ledger row hides what came back",
+        "remembers what the broker refused",
+        "Only what the broker took is left out of the next pass.",
+        DISPATCHER,
+        "enumerate(found.messages) if place not in wrong]",
+        "enumerate(found.messages)]",
+        f"{SCAN}TestABrokerThatIsAway::test_a_queue_that_the_broker_does_not_know_holds_up_no_other",
+    ),
+    mutant(
+        "remembers a task that came back",
         "A row that was rescheduled after its message was made is visible.",
-        "tasks_app/runtime/dispatch/queue_room.py",
-        "if scan_at > sent_at(i, 0.0)]",
-        "if sent_at(i) is None]",
-        f"{SCAN}test_a_retried_task_is_visible_although_its_message_is_still_in_the_ledger",
+        PUBLISHED,
+        "return known is not None and known[1] == scan_at",
+        "return known is not None",
+        f"{SCAN}test_a_task_that_came_back_goes_out_although_it_was_published_a_moment_ago",
+    ),
+    mutant(
+        "does not ask the depth",
+        "No more messages wait in the broker than the children can use.",
+        DISPATCHER,
+        "return self._publisher.depths(sorted(queues)) if queues else {}",
+        "return {}",
+        f"{SCAN}test_the_room_is_two_messages_per_child_or_thread_and_some_to_spare",
     ),
     mutant(
         "a watermark",
@@ -116,30 +131,6 @@ RUNTIME = (
         "self._positions.move(found, groups[-1][-1])",
         "self._positions.move(found, found.ids[-1])",
         f"{SCAN}test_a_pass_in_between_leaves_nothing_behind_that_there_was_no_room_for",
-    ),
-    mutant(
-        "no message goes out again",
-        "The broker may lose any message.",
-        DISPATCHER,
-        "late = [] if fill_up else ledger.overdue(connection, list(rooms), wait, now=now)",
-        "late: list[Dispatch] = []",
-        f"{SCAN}TestOverdue::test_a_message_goes_out_again_under_its_id_and_waits_twice_as_long",
-    ),
-    mutant(
-        "a doubtful message loses its ledger row",
-        "What was perhaps sent counts as sent, or each doubt adds a copy to the broker.",
-        DISPATCHER,
-        "for id_, error in wrong.items() if error.certain}",
-        "for id_, error in wrong.items()}",
-        f"{SCAN}TestABrokerThatIsAway::test_messages_that_were_perhaps_sent_keep_their_rows",
-    ),
-    mutant(
-        "messages for a queue that nobody serves",
-        "A weekend without workers does not fill the broker.",
-        "tasks_app/pool/dispatch/ledger.py",
-        "        WHERE {which} AND d.queue = ANY(CAST(:queues AS text[]))\n",
-        "        WHERE {which}\n",
-        "tests/pool/dispatch/test_ledger.py::test_nothing_is_published_again_for_a_queue_that_nobody_serves",
     ),
     mutant(
         "passes over the pool never come back to its front",

@@ -173,7 +173,7 @@ def test_missing_privileges_are_named_until_they_are_granted(
     (blind,) = database.transactions(connection, settings)
 
     assert said([before])[0].startswith("fail privileges: worker lacks SELECT on task_pending")
-    assert "and 85 more" in before.fact
+    assert "and 81 more" in before.fact
     assert "need the owner of the tables" in after.fact
     assert "hidden from this role" in blind.fact
 

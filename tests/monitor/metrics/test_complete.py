@@ -9,7 +9,6 @@ from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection, Engine
-from tasks_app.pool.dispatch.ledger import add
 
 from tasks_app import Settings
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
@@ -45,8 +44,7 @@ def everything(connection: Connection) -> None:
     for name in (leader_lease.SCAN, leader_lease.MAINTAIN):
         token, rank = uuid4(), leader_lease.Rank.BEAT
         leader_lease.hold(connection, name, holder="b", token=token, rank=rank, ttl=MINUTE)
-        leader_lease.done(connection, name, token, MINUTE)
-    add(connection, "mail", [1, 2, 3], timedelta(seconds=30))
+        leader_lease.done(connection, name, token, MINUTE, {"mail": 3})
     pause.pause(connection, "mail", "")
     queue_settings.change(connection, "night", check_options({"windows": ["22:00-06:00"]}))
     breaker.synchronise(connection, {Breaker("bank"): ["t"]}, ["t"])

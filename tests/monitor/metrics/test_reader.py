@@ -13,7 +13,6 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DBAPIError
-from tasks_app.pool.dispatch.ledger import add
 
 from tasks_app import Settings
 from tasks_app.domain.flow_control.limits import GateKind, Limit
@@ -107,8 +106,7 @@ def test_who_works_leads_and_publishes(engine: Engine, reader: MetricsReader) ->
         leader_lease.hold(
             connection, leader_lease.SCAN, holder="b", token=token, rank=rank, ttl=ttl
         )
-        leader_lease.done(connection, leader_lease.SCAN, token, ttl)
-        add(connection, "mail", [1, 2, 3], timedelta(seconds=30))
+        leader_lease.done(connection, leader_lease.SCAN, token, ttl, {"mail": 3})
 
     found = values(reader.read())
 
@@ -118,7 +116,7 @@ def test_who_works_leads_and_publishes(engine: Engine, reader: MetricsReader) ->
     assert found['tasks_app_duty_held{duty="scan",rank="beat"}'] == 1
     assert found['tasks_app_duty_held{duty="scan",rank="standby"}'] == 0
     assert found['tasks_app_duty_age_seconds{duty="scan"}'] < 60
-    assert found['tasks_app_dispatch_tasks{queue="mail"}'] == 3
+    assert found['tasks_app_queue_messages{queue="mail"}'] == 3
 
 
 def test_pauses_and_limits_in_use(engine: Engine, reader: MetricsReader) -> None:

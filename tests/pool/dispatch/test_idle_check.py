@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import Connection
-from tasks_app.pool.dispatch.ledger import add
 
 from tasks_app.pool.dispatch.idle_check import IdleCheck, check_idle
 from tests.factory import LEASE, claimed_task, pending_task
@@ -18,7 +17,7 @@ SOON = timedelta(seconds=10)
 def test_an_empty_pool_is_quiet(connection: Connection) -> None:
     seen = check_idle(connection, now=NOON)
 
-    assert seen == IdleCheck(out=False, expired=False, next_due=None)
+    assert seen == IdleCheck(expired=False, next_due=None)
     assert seen.is_quiet(SOON)
 
 
@@ -40,12 +39,6 @@ def test_the_first_row_of_any_queue_and_priority_counts(
     assert (seen.next_due, seen.is_quiet(SOON)) == (timedelta(seconds=9), False)
     assert seen.is_quiet(timedelta(seconds=8))
     assert check_idle(connection, now=NOON + SOON).next_due == timedelta(seconds=-1)
-
-
-def test_a_message_that_is_out_is_no_quiet(connection: Connection) -> None:
-    add(connection, "q", [1], LEASE, now=NOON)
-
-    assert check_idle(connection, now=NOON) == IdleCheck(out=True, expired=False, next_due=None)
 
 
 def test_a_running_task_is_quiet_until_its_lease_is_over(connection: Connection) -> None:

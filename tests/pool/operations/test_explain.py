@@ -23,7 +23,7 @@ from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.domain.queues.time_window import parse_window
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.dispatch import leader_lease, ledger, set_aside
+from tasks_app.pool.dispatch import leader_lease, set_aside
 from tasks_app.pool.flow_control import limits, load_gate, pause, queue_settings
 from tasks_app.pool.locks.acquire import acquire, open_up
 from tasks_app.pool.locks.renew import release
@@ -59,12 +59,12 @@ def a_child(connection: Connection, owner: str = "w1", now: datetime = NOON, **g
     heartbeats.beat(connection, owner=owner, now=now, **known)
 
 
-def a_scan(connection: Connection, now: datetime = NOON) -> None:
+def a_scan(connection: Connection, now: datetime = NOON, **depths: int) -> None:
     token = uuid4()
     leader_lease.hold(
         connection, "scan", holder="beat h:1", token=token, rank=2, ttl=LEASE, now=now
     )
-    leader_lease.done(connection, "scan", token, LEASE, now=now)
+    leader_lease.done(connection, "scan", token, LEASE, depths, now=now)
 
 
 @pytest.fixture
@@ -540,38 +540,6 @@ class TestWaiting:
 class TestDue:
     """Due tasks whose turn has not come."""
 
-    def test_in_the_broker(self, healthy: Connection) -> None:
-        task_id, other = waits(healthy), waits(healthy)
-        ledger.add(healthy, "default", [other, task_id], LEASE, now=NOON)
-
-        said = ask(healthy, task_id, NOON + timedelta(seconds=10))
-
-        assert [f.subject for f in said.findings] == ["in the broker"]
-        assert said.findings[0].fact.endswith(
-            " with 2 tasks was made 10 s ago (2040-01-01 12:00:00Z) and published once"
-        )
-        assert "published again in 20 s" in said.findings[0].advice
-        assert said.findings[0].level is Level.OK
-
-    def test_in_the_broker_for_the_second_time(self, healthy: Connection) -> None:
-        task_id = waits(healthy)
-        ledger.add(healthy, "default", [task_id], LEASE, now=NOON - MINUTE)
-        healthy.execute(text("UPDATE task_pending SET scan_at = due_at"))
-        waited = waits(healthy, HOUR)
-        ledger.add(healthy, "default", [waited], LEASE, now=NOON - MINUTE)
-        ledger.overdue(healthy, ["default"], LEASE, now=NOON)
-
-        said = answer(healthy, waited)
-
-        assert said.level is Level.WARN
-        assert "published 2 times" in said.fact
-
-    def test_a_message_from_before_its_last_retry_is_none_of_it(self, healthy: Connection) -> None:
-        task_id = waits(healthy)
-        ledger.add(healthy, "default", [task_id], LEASE, now=NOON - HOUR)
-
-        assert subjects(healthy, task_id) == ["in line"]
-
     def test_parked(self, healthy: Connection) -> None:
         task_id = waits(healthy, MINUTE)
         set_aside.park(healthy, [task_id], unknown("new.name"), LEASE, now=NOON)
@@ -624,12 +592,38 @@ class TestDue:
         assert "Start more workers" in said.advice
 
     def test_first_in_line(self, healthy: Connection) -> None:
-        task_id = waits(healthy)
+        said = ask(healthy, waits(healthy))
 
-        assert answer(healthy, task_id).fact == (
+        assert [f.subject for f in said.findings] == ["in line"]
+        assert said.findings[0].fact == (
             "It became due just now (2040-01-01 12:00:00Z) and is first in its line:"
-            " the next scan finds it"
+            " the next scan publishes it"
         )
+        assert said.findings[0].level is Level.OK
+        assert "messages" not in said.facts
+
+    @pytest.mark.parametrize(("number", "words"), [(1, "1 message"), (2, "2 messages")])
+    def test_first_in_line_while_messages_wait_in_the_broker(
+        self, healthy: Connection, number: int, words: str
+    ) -> None:
+        a_scan(healthy, default=number, mail=7)
+
+        said = ask(healthy, waits(healthy))
+
+        verb = "waits" if number == 1 else "wait"
+        assert [f.subject for f in said.findings] == ["in line"]
+        assert said.findings[0].fact.endswith(
+            f": {words} of its queue {verb} in the broker for a child with room"
+        )
+        assert said.facts["messages"] == f"{number} of the queue in the broker, at the last scan"
+
+    def test_messages_of_other_queues_are_none_of_it(self, healthy: Connection) -> None:
+        a_scan(healthy, mail=7)
+
+        said = ask(healthy, waits(healthy))
+
+        assert said.findings[0].fact.endswith("the next scan publishes it")
+        assert "messages" not in said.facts
 
     def test_who_cannot_run_is_not_told_of_the_line(self, connection: Connection) -> None:
         a_scan(connection)

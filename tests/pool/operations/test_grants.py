@@ -34,7 +34,7 @@ from tasks_app.domain.tasks.states import Event, Pool
 from tasks_app.pool.batch import partition_progress
 from tasks_app.pool.batch import partitions as store
 from tasks_app.pool.batch.sources import marks
-from tasks_app.pool.dispatch import leader_lease, ledger, scan
+from tasks_app.pool.dispatch import leader_lease, scan
 from tasks_app.pool.flow_control import pause
 from tasks_app.pool.locks.acquire import acquire, open_up
 from tasks_app.pool.locks.renew import guard, release, renew
@@ -99,7 +99,6 @@ def run(connection: Connection, rows: Rows) -> None:
     check_schema(connection)
     heartbeats.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
     scan.due(connection, {"default": 10})
-    ledger.add(connection, "default", [rows.waiting], timedelta(seconds=1))
     task = claimed_task(connection, rows.waiting)
     keep(connection, LARGE, task.task_id, RESULT)
     settle.settle_group(connection, [ending(task)])
@@ -204,7 +203,6 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
     "clear the audit": lambda c, _: c.execute(text("DELETE FROM task_audit")),
     "edit": lambda c, rows: edit(c, Pool.ERROR, rows.failed, "{}"),
     "forge a lease": lambda c, _: c.execute(text("DELETE FROM task_lease")),
-    "forge a ledger": lambda c, _: c.execute(text("DELETE FROM task_dispatch")),
     "clear history": lambda c, _: c.execute(text("DELETE FROM task_attempt")),
     "change a payload": lambda c, _: c.execute(text("UPDATE task_pending SET payload = '{}'")),
     "empty a pool": lambda c, _: c.execute(text("TRUNCATE task_error")),
@@ -234,7 +232,7 @@ MAY = {
         *("prune keys", "split a batch", "look at partitions"),
         *("run", "look", "read results", "cancel", "requeue", "pause"),
         *("schedule", "look at schedules", "note", "read the audit", "edit"),
-        *("forge a lease", "forge a ledger", "clear history", "change a payload"),
+        *("forge a lease", "clear history", "change a payload"),
     },
     RoleKind.READER: {
         *READ,

@@ -19,7 +19,6 @@ from tasks_app.domain.flow_control.circuit_breaker import Breaker
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.domain.queues.time_window import parse_window
 from tasks_app.domain.tasks.run import ClaimedTask
-from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.flow_control import breaker, queue_settings
 from tasks_app.pool.flow_control.limits import set_limit
 from tasks_app.pool.runs import heartbeats
@@ -45,7 +44,7 @@ LOST_WORD = timedelta(seconds=32)
 CLEAN = "; ".join(
     f"DELETE FROM task_{table}"
     for table in (
-        *("pending", "completed", "error", "attempt", "queue_pause", "gate", "limit", "dispatch"),
+        *("pending", "completed", "error", "attempt", "queue_pause", "gate", "limit"),
         *("breaker_held", "breaker", "queue_window", "queue", "worker", "pace"),
     )
 )
@@ -80,7 +79,7 @@ class Crowds(RuleBasedStateMachine):
         settings = Settings(database_url="postgresql://nobody@nowhere/none")
         self.broker = Memory()
         self.leader, self.child = AdmissionControl(self.database), AdmissionControl(self.database)
-        self.dispatcher = Dispatcher(settings, self.database, self.broker)
+        self.dispatcher = Dispatcher(settings, self.database, self.broker, clock=self.clock)
         self.rescuer, self.sweeper = Rescuer(settings, self.database), Sweeper(self.database)
         with self.database.begin() as connection:
             connection.exec_driver_sql(CLEAN)
@@ -89,6 +88,10 @@ class Crowds(RuleBasedStateMachine):
             breaker.synchronise(connection, {Breaker("bank"): ["pay"]}, list(NAMES))
             window = parse_window(f"{OPENS:%H:%M}-{CLOSES:%H:%M}")
             queue_settings.change(connection, "hours", {"windows": (window,)})
+
+    def clock(self) -> float:
+        """Tell the time to who remembers something for a while."""
+        return (self.now - BEGIN).total_seconds()
 
     def a_second_passes(self) -> None:
         """Everybody has a turn."""
@@ -104,10 +107,8 @@ class Crowds(RuleBasedStateMachine):
         self.sweeper.run_once(now=now)
         self.dispatcher.run_once(now=now)
         messages, self.broker.messages = self.broker.messages, []
-        for _, dispatch_id, ids in messages:
-            self.carry_out(list(ids))
-            with self.database.begin() as connection:
-                ledger.finish(connection, dispatch_id)
+        for message in messages:
+            self.carry_out(list(message.ids))
 
     def carry_out(self, ids: list[int]) -> None:
         """Begin what is there to take; what runs alone has its turn later, as in a child."""
