@@ -111,8 +111,9 @@ CARRIED = (
 EVERY_QUEUE = "*"
 """No queue has this name; as a pause it means all of them."""
 REFUSED, BECAUSE = "tasks_app: refused since", "tasks_app: refused because"
-DEPTHS = "tasks_app: messages"
 """Notes in the lease of the scan: since when the broker takes no messages, and why."""
+DEPTHS = "tasks_app: messages"
+"""Another: how many messages the leader last saw in the broker, by queue."""
 
 
 READY = f"""p.enabled AND p.due_at <= {NOW}

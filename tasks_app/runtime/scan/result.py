@@ -20,7 +20,6 @@ class ScanResult:
     """Rows were left over: scan again as soon as there is room."""
     next_due_s: float | None = None
     """In how many seconds the next row becomes due that no hint will announce."""
-
     depths: dict[str, int] = field(default_factory=dict)
     """How many messages were in the broker before, of queues with some."""
 
