@@ -112,8 +112,8 @@ RUNTIME = (
         "does not ask the depth",
         "No more messages wait in the broker than the children can use.",
         DISPATCHER,
-        "return self._publisher.depths(sorted(queues)) if queues else {}",
-        "return {}",
+        "depths = self._publisher.depths(asked) if asked else {}",
+        "depths: dict[str, int] = {}",
         f"{SCAN}test_the_room_is_two_messages_per_child_or_thread_and_some_to_spare",
     ),
     mutant(

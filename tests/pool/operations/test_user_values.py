@@ -25,7 +25,6 @@ breaker_count,breaker_held  dependency
 calendar         name
 count,total      name queue
 count_part       slot name queue
-dispatch         queue
 fingerprint      fingerprint
 group            outcome
 key              name scope
