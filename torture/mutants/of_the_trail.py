@@ -52,9 +52,9 @@ TRAIL = (
     mutant(
         "sub-status: pools",
         "What was said goes with the task through pools and retries.",
-        "tasks_app/pool/tables.py",
-        '*("sub_status", "more_limit_keys"),',
-        '*("more_limit_keys",),',
+        "tasks_app/pool/runs/settle.py",
+        "nullif(coalesce(f.said, p.sub_status), '') AS sub_status",
+        "nullif(f.said, '') AS sub_status",
         f"{SAID}test_it_stays_through_retries_pools_and_a_requeue_until_another_is_said",
     ),
     mutant(
