@@ -15,7 +15,7 @@ from tasks_app.pool.dispatch.run_times import paces
 
 MESSAGE_S = 0.4
 """How much of a child's time a message likely takes; between two the child waits milliseconds."""
-UNKNOWN_S = MESSAGE_S / 10
+UNKNOWN_S = MESSAGE_S / 2
 """For names of which nobody has run a task yet: a few go out, and then it is known."""
 
 

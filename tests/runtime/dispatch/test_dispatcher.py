@@ -417,7 +417,7 @@ class TestTheSizeOfMessages:
         assert self.sizes(scene, *["m"] * 60, m=0.05) == [8] * 6
 
     def test_unknown_ones_go_a_few_at_a_time(self, scene: Scene) -> None:
-        assert self.sizes(scene, *["new"] * 90) == [10] * 6
+        assert self.sizes(scene, *["new"] * 90) == [2] * 6
 
     @pytest.mark.test_all
     def test_what_was_learned_meanwhile_counts(self, scene: Scene) -> None:
