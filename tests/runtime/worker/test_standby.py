@@ -99,9 +99,9 @@ def test_its_first_look_comes_when_the_scan_can_see_its_child(
 def test_two_standbys_scan_one_at_a_time(bench: Bench, appoint) -> None:
     memories = [appoint()[1] for _ in range(2)]
     with bench.engine.begin() as connection:
-        tasks = create_tasks(connection, [NewTask("t")] * 20)
+        tasks = create_tasks(connection, [NewTask("t")] * 10)
 
-    until(lambda: len(memories[0].ids() + memories[1].ids()) == 20)
+    until(lambda: len(memories[0].ids() + memories[1].ids()) == 10)
 
     assert sorted(memories[0].ids() + memories[1].ids()) == sorted(tasks)
     assert [] in (memories[0].ids(), memories[1].ids())
