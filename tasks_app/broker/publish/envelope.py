@@ -20,7 +20,7 @@ from tasks_app.broker.guard.other_pools import HEADER
 
 PERSISTENT = 2
 WAKE = 1
-"""Stands where a hint has None: a child whose ids are gone looks for others in the queue."""
+"""The scan's messages have it where a hint has None."""
 _NAME, _BODY, _QUEUE = "<the name>", "<the body>", "<the queue>"
 """Placeholders in the text for Redis, which JSON does not escape."""
 

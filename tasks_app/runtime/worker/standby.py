@@ -26,8 +26,6 @@ from tasks_app.runtime.worker.child import Child
 log = quiet_logger(__name__)
 
 JOIN_S = 1.0
-SCANNED = timedelta(seconds=15)
-"""A scan that is longer ago is none: then nobody has published the task."""
 FRONT = 10
 """Tasks at the front of each queue that are looked at for one that nobody takes."""
 
@@ -42,7 +40,7 @@ class StandbyTiming:
     longest_nap_s: float = 5.0
     """While another process leads."""
     hungry_after: timedelta = timedelta(seconds=45)
-    """A task that is due for so long should have reached an idle child."""
+    """A task that is due for so long, or for four scans, should have reached an idle child."""
     hunger_every_s: float = 6.0
     """Two of these, and a pause, before what the slot shows is stale."""
     stand_back_s: float = 5.0
@@ -61,6 +59,7 @@ class Standby:
     ) -> None:
         self._timing = timing
         self._interval_s = settings.scan_interval.total_seconds()
+        self._hungry_after = max(timing.hungry_after, 4 * settings.scan_interval)
         self._leader = leader
         self._child = child
         self._leads = False
@@ -123,15 +122,15 @@ class Standby:
             return
         self._hunger_at = time.monotonic() + self._timing.hunger_every_s
         idle_s = self._child.inflight.idle_s()
-        hungry = idle_s > self._timing.hungry_after.total_seconds() and self._is_passed_over()
+        hungry = idle_s > self._hungry_after.total_seconds() and self._is_passed_over()
         self._child.slot.hunger(hungry)
 
     def _is_passed_over(self) -> bool:
         """Whether a task that this child could run is due for long, although somebody scans."""
-        identity, wait = self._child.identity, self._timing.hungry_after
+        identity, wait = self._child.identity, self._hungry_after
         with self._child.database.begin() as connection:
             scan = leader_lease.read(connection, leader_lease.SCAN)
-            if scan is None or scan.refused_since or scan.idle is None or scan.idle > SCANNED:
+            if scan is None or scan.refused_since or scan.idle is None or scan.idle > wait / 2:
                 return False
             fronts = dict.fromkeys(identity.queues, FRONT)
             found = due(connection, fronts, now=instant(connection) - wait)

@@ -150,7 +150,7 @@ def test_it_asks_again_when_the_leaders_lease_could_be_over(bench: Bench, appoin
 def test_it_says_that_it_starves_when_a_task_is_due_for_long_and_nobody_came(
     bench: Bench, appoint
 ) -> None:
-    child, _ = appoint()
+    child, _ = appoint(scan_interval=0.05)
     task = bench.create()
 
     until(lambda: starving(bench.slots))
@@ -162,7 +162,7 @@ def test_it_says_that_it_starves_when_a_task_is_due_for_long_and_nobody_came(
 def test_it_does_not_starve_while_another_worker_runs_what_it_was_not_given(
     bench: Bench, appoint
 ) -> None:
-    appoint()
+    appoint(scan_interval=0.05)
     task = bench.create()
     until(lambda: starving(bench.slots))
     bench.sql(
@@ -179,7 +179,7 @@ def test_it_does_not_starve_while_another_worker_runs_what_it_was_not_given(
 def test_it_does_not_starve_for_what_no_message_could_bring(
     bench: Bench, appoint, change: str
 ) -> None:
-    child, memory = appoint()
+    child, memory = appoint(scan_interval=0.05)
     if change == "refused":
         memory.error, memory.refuse_after = RefusedError, 0
     task = bench.create("unknown" if change == "unknown" else "t", order_key="k")
