@@ -62,11 +62,16 @@ class CeleryPublisher:
         Raises:
             PublishError: the broker does not answer.
         """
-        try:
-            with self._app.connection_or_acquire() as connection:
-                return {queue: _depth(connection, queue) for queue in queues}
-        except Exception as error:
-            raise _away(error) from error
+        trouble = PublishError("The broker was not asked.")
+        for _ in range(TRIES):
+            try:
+                if self._connection is None:
+                    self._connection = self._app.connection_for_write()
+                return {queue: _depth(self._connection, queue) for queue in queues}
+            except Exception as error:
+                self.close()
+                trouble = _away(error)
+        raise trouble
 
     def probe(self) -> None:
         """Pass if the broker answers and takes messages.
@@ -85,6 +90,9 @@ class CeleryPublisher:
 
 
 def _depth(connection: Any, queue: str) -> int:
+    """Return how many messages wait; on RabbitMQ a queue that is missing costs the channel."""
+    if connection.transport.driver_type != "amqp":
+        return depth_of(connection, connection.default_channel, queue)
     try:
         with connection.channel() as channel:
             return depth_of(connection, channel, queue)

@@ -118,6 +118,15 @@ class TestManyAtOnce:
 
         assert [queue.get(no_ack=True).payload[0][1] for _ in range(3)] == [[1], [2], [3]]
 
+    def test_the_depth_is_asked_on_the_same_connection(
+        self, publisher: CeleryPublisher, queue: Queue, road: FaultProxy
+    ) -> None:
+        """A leader asks ten times a second; to connect each time took 7 ms."""
+        publisher.publish([message(1, "many")])
+        road.stop_listening()
+
+        assert [publisher.depths(["many"]) for _ in range(3)] == [{"many": 1}] * 3
+
     def test_what_was_perhaps_sent_is_not_taken_for_sent(
         self, publisher: CeleryPublisher, queue: Queue, road: FaultProxy
     ) -> None:
