@@ -67,14 +67,14 @@ def test_without_beat_a_worker_scans_and_maintains(house: House, worker: CeleryP
 
 
 def test_a_consumer_that_hears_nothing_is_restarted(house: House, worker: CeleryProcess) -> None:
-    """Alive, connected, its children idle, and messages wait."""
+    """Alive, connected, its children idle, and messages wait: it takes three quarters of a minute."""
     assert house.sql(HOLDER) == "standby"
     with Celery(broker=house.environment()["TASKS_APP_BROKER_URL"]) as app:
         app.conf.broker_transport_options = {"global_keyprefix": "tasks_app:"}
         assert app.control.broadcast("deafen", reply=True, timeout=10, limit=1)
     ids = house.create("ok", 5)
 
-    states = house.over(ids, 20)
+    states = house.over(ids, 100)
 
     assert states == {"SUCCEEDED": 5}
     assert "restarting the consumer" in worker.log()
