@@ -67,7 +67,7 @@ def test_without_beat_a_worker_scans_and_maintains(house: House, worker: CeleryP
 
 
 def test_a_consumer_that_hears_nothing_is_restarted(house: House, worker: CeleryProcess) -> None:
-    """Alive, connected, its children idle, and messages wait: it takes three quarters of a minute."""
+    """Alive, connected, its children idle, and tasks are due: it takes 45 seconds."""
     assert house.sql(HOLDER) == "standby"
     with Celery(broker=house.environment()["TASKS_APP_BROKER_URL"]) as app:
         app.conf.broker_transport_options = {"global_keyprefix": "tasks_app:"}
