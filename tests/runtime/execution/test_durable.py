@@ -92,7 +92,7 @@ def burst(bench: Bench, server: Postgres, reader: Reader, until_seen: int) -> li
     with bench.engine.begin() as connection:
         ids = sorted(create_tasks(connection, [NewTask(WAYS[n % 3]) for n in range(TASKS)]))
     child, before = bench.child(), len(reader.seen)
-    thread = threading.Thread(target=child.execute, args=(ids))
+    thread = threading.Thread(target=child.execute, args=(ids,))
     thread.start()
     until(lambda: len(reader.seen) - before >= until_seen, 60)
     server.kill()

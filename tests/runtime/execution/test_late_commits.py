@@ -117,7 +117,7 @@ class TestTheDeadline:
         child = warm(bench.child(give_back_after=60, lease="3s"))  # a sixth of it a round trip
         with bench.engine.connect() as holder:
             holder.execute(text("UPDATE effect SET note = 'mine' WHERE task_id = 0"))
-            threading.Thread(target=child.execute, args=(ids)).start()
+            threading.Thread(target=child.execute, args=(ids,)).start()
             until(lambda: set(counted) == {ids[0], ids[2]}, 20)
             assert bench.states(ids) == ["SUCCEEDED", "RUNNING", "SUCCEEDED"]
             holder.commit()
