@@ -83,7 +83,7 @@ def test_an_outcome_that_is_refused_holds_up_none(bench: Bench, counted: list[in
     bad = bench.create("fails")
     good = [bench.create("t"), bench.create("waits"), bench.create("waits"), bench.create("t")]
     child = warm(warm(bench.child(give_back_after=60)), "waits")
-    threading.Thread(target=child.execute, args=([bad, *good])).start()
+    threading.Thread(target=child.execute, args=([bad, *good],)).start()
 
     until(lambda: set(counted) >= {good[0], good[3]})
     assert bench.states(good) == ["SUCCEEDED"] * 4
