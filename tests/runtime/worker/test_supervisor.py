@@ -106,11 +106,18 @@ def test_poison_runs_max_attempts_times_and_its_neighbours_are_not_charged(bench
     assert [bench.effects(t.id) for t in neighbours] == [1] * 40
 
 
+HAS_BEGUN = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND state = 'idle in transaction' AND query ~ 'INTO effect'
+"""
+"""The handler's transaction: a task that is only claimed would be given back."""
+
+
 def test_sigterm_ends_parent_and_child_after_the_running_task(bench: Bench) -> None:
-    task_id = bench.create("slow", {"seconds": 0.5})
+    task_id = bench.create("slow", {"seconds": 2.0})
     rest = [bench.create("ok", delay="1h")]
     parent = work(bench)
-    until(lambda: bench.state(task_id) == "RUNNING", 30)
+    until(lambda: bench.sql(HAS_BEGUN), 30)
 
     parent.send_signal(signal.SIGTERM)
 
