@@ -61,7 +61,7 @@ DISPATCHES = (
     ),
     Configuration(
         "a hint is lost, a child dies",
-        replace(TWO_CHILDREN, kinds=("hinted", "plain"), faults={"hint": 1, "child crash": 1}),
+        replace(TWO_CHILDREN, kinds=("plain", "plain"), faults={"hint": 1, "child crash": 1}),
     ),
     Configuration(
         "the workers go deaf",

@@ -13,8 +13,6 @@ from verification.scanning import listed, scanner_steps
 
 NEED_NOT_END = frozenset({"long", "unknown", "early"})
 """Kinds that nobody may have to wait for."""
-FIRST = {"commits late": Task("uncommitted"), "hinted": Task(put_off="left to its hint")}
-"""How the rows of some kinds begin; the others are due."""
 
 
 class DispatchModel:
@@ -26,7 +24,9 @@ class DispatchModel:
     def initial(self) -> DispatchWorld:
         setup = self._setup
         return DispatchWorld(
-            tasks=tuple(FIRST.get(kind, Task()) for kind in setup.kinds),
+            tasks=tuple(
+                Task("uncommitted" if kind == "commits late" else "pending") for kind in setup.kinds
+            ),
             scanners=(Scanner(),) * setup.scanners,
             children=(None,) * setup.children,
             faults_left=tuple(setup.faults.values()),

@@ -12,7 +12,7 @@ from verification.rules import DispatchRules
 T = TypeVar("T")
 
 TaskState = Literal["uncommitted", "pending", "running", "done"]
-PutOff = Literal["", "not due", "parked", "left to its hint"]
+PutOff = Literal["", "not due", "parked"]
 TaskKind = Literal[
     "plain",
     "commits late",  # its producer's transaction is still open
@@ -20,7 +20,6 @@ TaskKind = Literal[
     "long",  # runs for hours: nobody may have to wait for its end
     "unknown",  # no worker has its handler
     "early",  # written by hand with scan_at before due_at
-    "hinted",  # the scan leaves it to its hint for a moment
 ]
 
 

@@ -18,7 +18,6 @@ DEAF = replace(TWO, faults={"workers go deaf": 1})
 RETRY = DispatchSetup(("raises once",), memory_lasts=True)
 DOUBT = replace(RETRY, faults={"publish in doubt": 1})
 CUT_OFF = replace(RETRY, scanners=2, faults={"cut off": 1})
-HINTED = DispatchSetup(("hinted",), faults={"hint": 1})
 
 
 def mutant(
@@ -62,7 +61,4 @@ DISPATCHES = (
     mutant("a deaf worker is left alone", "P2",
         DEAF, "deaf_consumers_are_restarted",
         "P2: stuck", "hear nothing"),
-    mutant("rows wait for their hints for ever", "P2",
-        HINTED, "rows_wait_for_hints_a_moment",
-        "P2: stuck"),
 )

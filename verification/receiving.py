@@ -120,16 +120,14 @@ def worker_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
         yield progress("the workers restart their consumers", world._replace(deaf=False))
 
 
-def time_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
+def time_steps(_setup: DispatchSetup, world: DispatchWorld) -> Steps:
     """Producers commit, scan_at comes, and what a dead child ran is reaped, or its lease lapses."""
-    rules = setup.rules
     held = {hands.running for hands in world.children if hands is not None}
     for number, task in enumerate(world.tasks):
         if task.state == "uncommitted":
             committed = with_task(world, number, state="pending")
             yield progress(f"the producer of T{number} commits", committed)
-        for_ever = task.put_off == "left to its hint" and not rules.rows_wait_for_hints_a_moment
-        if task.put_off and not for_ever:
+        if task.put_off:
             due = with_task(world, number, put_off="")
             yield progress(f"T{number} is due again", due)
         if task.state == "running" and number not in held:

@@ -150,10 +150,6 @@ class DispatchRules:
     deaf_consumers_are_restarted: bool = True
     """A worker that lives and hears nothing from the broker."""
 
-    # --- hints
-    rows_wait_for_hints_a_moment: bool = True
-    """HINT_WAIT: the scan leaves a row to its hint, but a hint may be lost."""
-
 
 @dataclass(frozen=True, slots=True)
 class GateRules:

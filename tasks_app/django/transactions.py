@@ -37,6 +37,7 @@ from tasks_app.runtime.handler_db.ends import OutcomeRefusedError, RunEnd, end_o
 from tasks_app.runtime.handler_db.handler_driver import UNFINISHED, UnusableConnectionError
 from tasks_app.runtime.handler_db.late_writes import Write, write_of
 from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints.new_tasks import of_called
 
 log = quiet_logger(__name__)
 
@@ -188,7 +189,7 @@ class DjangoTransaction:
         except (DjangoError, psycopg.Error) as error:
             raise of_commit(judged(error)) from error
         self._commit(db)
-        HINTS.called(ending.called)
+        HINTS.offer(of_called(ending.called))
         run_hooks(hooks)
         return State.SUCCEEDED
 

@@ -103,8 +103,8 @@ BROKER = (
         "hints at a pool under another's name",
         "A producer of two pools hints at the one whose name it says.",
         "tasks_app/runtime/hints/hints.py",
-        "return hinting if name in (None, self.pool) else None",
-        "return hinting",
+        "return name in (None, self.pool)",
+        "return True",
         f"{POOLS}test_a_producer_asks_once_and_hints_at_one_pool_only",
     ),
     mutant(

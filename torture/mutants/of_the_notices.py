@@ -10,14 +10,6 @@ TRIGGER = "tests/pool/operations/test_notify_trigger.py::"
 
 NOTICES = (
     mutant(
-        "notices: left to a notice",
-        "The scan finds a task at once, whether or not a notice is heard.",
-        "tasks_app/runtime/hints/hints.py",
-        "if sender is None or self._by_notify or self",
-        "if sender is None or self",
-        f"{LISTENER}TestProducers::test_the_scan_need_not_wait_for_a_notice",
-    ),
-    mutant(
         "notices: before the first one",
         "Who begins to listen looks once for what he has not heard.",
         "tasks_app/runtime/notify/listener.py",

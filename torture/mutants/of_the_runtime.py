@@ -237,19 +237,19 @@ RUNTIME = (
         "hints before the commit",
         "A hint tells of what is committed.",
         "tasks_app/runtime/hints/hints.py",
-        "        transaction = hinting.get_nested_transaction() or",
-        "        self.offer(rows[0].terms.queue, ids)\n"
-        "        transaction = hinting.get_nested_transaction() or",
+        "        transaction = session.get_nested_transaction() or",
+        "        self.offer(of_new(rows, ids))\n"
+        "        transaction = session.get_nested_transaction() or",
         "tests/runtime/hints/test_hints.py::TestWhatIsTold::test_a_committed_task_and_not_before",
         "tests/runtime/hints/test_hints.py::TestWhatIsTold::test_nothing_of_a_rollback",
     ),
     mutant(
-        "rows wait for hints that do not come",
-        "A row is left to its hint only while hints work.",
-        "tasks_app/runtime/hints/sender.py",
-        "return self._channel.works and self.takes(queue)",
-        "return True",
-        "tests/runtime/hints/test_hints.py::TestTheScanMeanwhile::test_it_does_not_when_hints_fail",
+        "rows wait for hints",
+        "The scan finds a task at once, whether or not a hint or a notice is heard.",
+        "tasks_app/pool/tasks/create.py",
+        '"scan_at": due}',
+        """"scan_at": f"{due} + interval '3 s'"}""",
+        "tests/runtime/hints/test_hints.py::test_the_scan_need_not_wait_for_a_hint",
     ),
     mutant(
         "delayed tasks are announced by each pass",

@@ -13,18 +13,15 @@ from tasks_app.broker.publish.blocked import heed_alarms
 
 T = TypeVar("T")
 
+NO_SUCH_QUEUE = 404
+"""AMQP's reply code."""
+
 
 class BrokerConnection:
     """A connection and its channel, replaced when they have died."""
 
-    def __init__(self, app: Celery, *, hasty: bool = False, **options: Any) -> None:
-        """``options`` take precedence over the app's ``broker_transport_options``.
-
-        With ``hasty`` a broker that did not answer in time is not asked again.
-        """
+    def __init__(self, app: Celery) -> None:
         self.app = app
-        self._hasty = hasty
-        self._options = options
         self.connection: Any = None
         self.channel: Any = None
 
@@ -37,12 +34,10 @@ class BrokerConnection:
         if self.connection is not None:
             try:
                 return act(self.channel)
-            except Exception as error:
+            except Exception:
                 self.drop()
-                if self._hasty and "Timeout" in type(error).__name__:  # each driver has its own
-                    raise
         try:
-            self.connection = self.app.connection_for_write(transport_options=self._options)
+            self.connection = self.app.connection_for_write()
             self.channel = _one_client(self.connection.default_channel)
             heed_alarms(self.connection)
             return act(self.channel)
@@ -50,14 +45,38 @@ class BrokerConnection:
             self.drop()
             raise
 
+    def depth(self, queue: str) -> int | None:
+        """Return how many messages wait; None: no worker has made the queue yet. It declares none.
+
+        Raises:
+            Exception: the broker does not answer.
+        """
+        return self.do(lambda _channel: self._depth(queue))
+
     def drop(self) -> None:
-        """Drop the connection without a goodbye: the broker may not answer it."""
+        """Drop the connection without a goodbye: the broker may not answer it.
+
+        A late reply would be taken for that of the next message.
+        """
         connection, channel = self.connection, self.channel
         self.connection = self.channel = None
         if hasattr(getattr(channel, "connection", None), "collect"):  # AMQP would say goodbye
             channel.connection.collect()
         if connection is not None:
             connection.collect()
+
+    def _depth(self, queue: str) -> int | None:
+        # Redis declares nothing in any case; and a passive declare looks there for an empty list,
+        # without our key prefix.
+        if self.connection.transport.driver_type != "amqp":
+            return int(self.channel.queue_declare(queue).message_count)
+        try:
+            with self.connection.channel() as channel:  # a queue that is missing costs its channel
+                return int(channel.queue_declare(queue, passive=True).message_count)
+        except self.connection.channel_errors as error:
+            if error.reply_code != NO_SUCH_QUEUE:
+                raise
+            return None
 
 
 def _one_client(channel: Any) -> Any:
@@ -68,15 +87,3 @@ def _one_client(channel: Any) -> Any:
     if hasattr(channel, "conn_or_acquire") and ONE_CLIENT.works:
         channel.conn_or_acquire = lambda client=None: nullcontext(client or channel.client)
     return channel
-
-
-def depth_of(connection: Any, channel: Any, queue: str) -> int:
-    """Return how many messages wait, without declaring the queue.
-
-    Raises:
-        amqp.exceptions.ChannelError: RabbitMQ has no such queue, and closed the channel.
-    """
-    # Redis declares nothing in any case; and a passive declare looks there for an empty list,
-    # without our key prefix.
-    on_rabbitmq = connection.transport.driver_type == "amqp"
-    return int(channel.queue_declare(queue, passive=on_rabbitmq).message_count)

@@ -10,17 +10,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from celery import Celery
-from kombu.exceptions import ChannelError
 
 from tasks_app.broker.config.configuration import configuration
 from tasks_app.broker.guard.other_pools import own_name
 from tasks_app.broker.internals import KEPT_SOCKET
-from tasks_app.broker.publish.connection import BrokerConnection, depth_of
+from tasks_app.broker.publish.connection import BrokerConnection
 from tasks_app.broker.publish.envelope import Envelope
 from tasks_app.domain.config.settings import Settings
 from tasks_app.runtime.hints.hints import HINTS
-
-NO_SUCH_QUEUE = "404"
 
 
 class HintSocket(NamedTuple):
@@ -69,7 +66,8 @@ class CeleryHints:
 
     def depth(self, queue: str) -> int | None:
         """Return how many messages wait in the queue; None: no worker has made it yet."""
-        return self.broker.do(lambda channel: self._depth(channel, queue))
+        self._give_back()
+        return self.broker.depth(queue)
 
     def _put(self, channel: Any, queue: str, ids: Sequence[int]) -> None:
         if self.broker.connection.transport.driver_type == "redis" and KEPT_SOCKET.works:
@@ -97,13 +95,3 @@ class CeleryHints:
         if self._kept is not None:
             kept, self._kept = self._kept, None
             kept.pool.release(kept.socket)
-
-    def _depth(self, channel: Any, queue: str) -> int | None:
-        self._give_back()
-        try:
-            return depth_of(self.broker.connection, channel, queue)
-        except ChannelError as error:
-            if str(error.reply_code) != NO_SUCH_QUEUE:
-                raise
-            self.broker.drop()  # RabbitMQ closes the channel with its reply
-            return None

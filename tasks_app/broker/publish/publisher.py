@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from celery import Celery
 
 from tasks_app.broker.guard.other_pools import own_name
 from tasks_app.broker.publish.blocked import BlockedError, try_to_send
-from tasks_app.broker.publish.connection import depth_of
+from tasks_app.broker.publish.connection import BrokerConnection
 from tasks_app.broker.publish.envelope import Envelope
 from tasks_app.broker.publish.sending import send
 from tasks_app.domain.errors import PublishError, RefusedError
 from tasks_app.runtime.publisher import Message
 
 PATIENCE_S = 2.0
-TRIES = 2
-"""An idle connection may have died; the second one is fresh."""
 
 
 class CeleryPublisher:
@@ -26,7 +23,7 @@ class CeleryPublisher:
     def __init__(self, app: Celery) -> None:
         self._app = app
         self._envelope = Envelope(app, own_name())
-        self._connection: Any = None
+        self._broker = BrokerConnection(app)
 
     def publish(self, messages: Sequence[Message]) -> dict[int, PublishError]:
         """Send messages together; return the errors by the place of each. Raises nothing.
@@ -34,27 +31,16 @@ class CeleryPublisher:
         Queues are made by the workers that serve them, never here.
         """
         left = dict(enumerate(messages))
-        wrong: dict[int, PublishError] = {}
-        trouble: PublishError | None = None
-        for _ in range(TRIES):
-            try:
-                if self._connection is None:
-                    self._connection = self._app.connection_for_write()
-                wrong |= send(self._connection, self._envelope, left)
-            except Exception as error:
-                self.close()
-                trouble = _away(error)
-                if isinstance(error, BlockedError):
-                    break
-            if not left:
-                break
-        return wrong if trouble is None else wrong | dict.fromkeys(left, trouble)
+        try:
+            return self._broker.do(
+                lambda _channel: send(self._broker.connection, self._envelope, left)
+            )
+        except Exception as error:
+            return dict.fromkeys(left, _away(error))
 
     def close(self) -> None:
-        """Drop the connection at once: a late reply would be taken for that of the next message."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.collect()
+        """Drop the connection at once."""
+        self._broker.drop()
 
     def depths(self, queues: Sequence[str]) -> dict[str, int]:
         """Return how many messages wait in each queue; 0 where the broker has no such queue.
@@ -62,16 +48,10 @@ class CeleryPublisher:
         Raises:
             PublishError: the broker does not answer.
         """
-        trouble = PublishError("The broker was not asked.")
-        for _ in range(TRIES):
-            try:
-                if self._connection is None:
-                    self._connection = self._app.connection_for_write()
-                return {queue: _depth(self._connection, queue) for queue in queues}
-            except Exception as error:
-                self.close()
-                trouble = _away(error)
-        raise trouble
+        try:
+            return {queue: self._broker.depth(queue) or 0 for queue in queues}
+        except Exception as error:
+            raise _away(error) from error
 
     def probe(self) -> None:
         """Pass if the broker answers and takes messages.
@@ -87,17 +67,6 @@ class CeleryPublisher:
         except Exception as error:
             connection.collect()
             raise _away(error) from error
-
-
-def _depth(connection: Any, queue: str) -> int:
-    """Return how many messages wait; on RabbitMQ a queue that is missing costs the channel."""
-    if connection.transport.driver_type != "amqp":
-        return depth_of(connection, connection.default_channel, queue)
-    try:
-        with connection.channel() as channel:
-            return depth_of(connection, channel, queue)
-    except connection.channel_errors:
-        return 0
 
 
 def _away(error: Exception) -> PublishError:

@@ -62,20 +62,6 @@ def parked(facts: TaskFacts) -> Finding | None:
     return warn("parked", fact, advice)
 
 
-def hinted(facts: TaskFacts) -> Finding | None:
-    """Its producer sent a hint, and the scan leaves it out meanwhile."""
-    row = facts.ready
-    if row is None or row.parked is not None or row.scan_at is None or facts.refused_since:
-        return None
-    if facts.deserted:
-        return None
-    if row.scan_at <= max(row.due_at, facts.now):
-        return None
-    at = when(row.scan_at, facts.now)
-    fact = f"Its producer sent a hint at the commit; should that be lost, the scan looks {at}"
-    return ok("hinted", fact, "Nothing to do.")
-
-
 def in_line(facts: TaskFacts) -> Finding | None:
     row = facts.ready
     if row is None or facts.ahead is None or facts.refused_since:
@@ -120,4 +106,4 @@ def alone(facts: TaskFacts) -> Finding | None:
     return ok("alone", f"It is only claimed alone, because {why}", advice)
 
 
-RULES = (order, limit, parked, hinted, in_line, alone)
+RULES = (order, limit, parked, in_line, alone)

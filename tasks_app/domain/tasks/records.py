@@ -13,10 +13,6 @@ from tasks_app.domain.tasks.unique_key import CreateOutcome
 if TYPE_CHECKING:
     from tasks_app.domain.tasks.unique_key import KeyRule
 
-HINT_WAIT = timedelta(seconds=3)
-"""How long the scan leaves a new row to its hint. Long enough for a worker that is busy for a
-moment, short enough that nobody notices a lost hint."""
-
 
 class TaskId(int):
     """A task's id that also says whether this call created the task.
@@ -53,8 +49,6 @@ class RowTemplate(NamedTuple):
     expires_at: datetime | None
     timeout_ms: int | None
     hard_timeout_ms: int | None
-    hint_wait: timedelta = timedelta(0)
-    """How long the scan leaves the row out, because a hint is on its way."""
     schedule_id: int | None = None
     """The schedule that made it."""
     batch_id: int | None = None

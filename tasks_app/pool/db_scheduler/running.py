@@ -15,7 +15,6 @@ from sqlalchemy import Connection
 from tasks_app.domain.config.retention import HistoryLevel, parse_histories
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.statistics.outcomes import CountedOutcome, outcome_of
-from tasks_app.domain.tasks.records import HINT_WAIT
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.domain.text_array import text_array
 from tasks_app.pool.connection.planner import IN_FUNCTION
@@ -57,7 +56,6 @@ def running(
         "owner": "'database ' || pg_backend_pid()",
         "most": "1",
         "lease": literal(settings.lease),
-        "hint_wait": literal(HINT_WAIT),
         "lonely": "true",
         "within": "NULL",
         "after_at": "'{}'",

@@ -22,8 +22,8 @@ class Upcoming(NamedTuple):
     """From the statement on, by the database's clock."""
 
 
-# A few rows of the index per queue and priority. One that is parked, or left to its hint, has been
-# due for a while. To look behind such rows would read all of them, however many there are.
+# A few rows of the index per queue and priority. One that is parked has been due for a while. To
+# look behind such rows would read all of them, however many there are.
 _FROM = f"{NOW} - CAST(:since AS interval)"
 _UPCOMING = text(f"""
     SELECT p.id, q.queue, CAST(EXTRACT(EPOCH FROM p.scan_at - {NOW}) AS float) AS due_in_s

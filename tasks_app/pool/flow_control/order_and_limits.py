@@ -11,7 +11,6 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.admission import Waiting
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit, Limits
-from tasks_app.domain.tasks.records import HINT_WAIT
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.availability import is_free, runs
 from tasks_app.pool.fragments.fences import array
@@ -48,8 +47,7 @@ _IN_FRONT = text(f"""
     CROSS JOIN LATERAL (
         SELECT p.id, p.name, p.queue, p.order_key, p.limit_key FROM {PENDING} p
         WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
-          AND p.scan_at <= {NOW} + CAST(:hint_wait AS interval)
-          AND (p.scan_at <= {NOW} OR p.parked IS NULL)
+          AND p.scan_at <= {NOW}
         ORDER BY p.scan_at, p.id LIMIT {FRONT}) AS p
     WHERE NOT ({UNGATED}) AND p.name = ANY(CAST(:names AS text[]))
 """)
@@ -112,7 +110,7 @@ def in_front(
     now: datetime | None = None,
 ) -> list[int]:
     """Return ids of due gated tasks, for a child that receives no messages. Only a read."""
-    values = {"queues": list(queues), "names": list(names), "hint_wait": HINT_WAIT, "now": now}
+    values = {"queues": list(queues), "names": list(names), "now": now}
     return list(connection.execute(_IN_FRONT, values).scalars())
 
 

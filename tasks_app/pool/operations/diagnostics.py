@@ -93,7 +93,7 @@ QUEUES = f"""
     SELECT queue FROM q WHERE queue IS NOT NULL
 """
 """One probe for each: what is not due yet, millions perhaps, is not read to find what is."""
-# A row stands aside, parked or left to its hint, for 30 s at most.
+# A row is parked for 30 s at most.
 _DUE = text(f"""
     SELECT queue, name, count(*) AS number, {NOW} - min(due_at) AS waits
     FROM (

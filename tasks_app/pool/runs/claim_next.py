@@ -10,7 +10,6 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.large_values.reference import MARK
-from tasks_app.domain.tasks.records import HINT_WAIT
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.fragments.availability import is_free, runs
@@ -46,9 +45,8 @@ def claims(*, logs: bool, more: str = "true") -> str:
         CROSS JOIN LATERAL (
             SELECT {CANDIDATE} FROM {PENDING} p
             WHERE p.queue = q.queue AND p.priority = r.priority
-              AND p.scan_at <= {NOW} + CAST(:hint_wait AS interval)
+              AND p.scan_at <= {NOW}
               AND {BEHIND}
-              AND (p.scan_at <= {NOW} OR p.parked IS NULL)
               AND {admits(Event.CLAIM)} AND {KNOWN} AND {READY} AND {is_free()} AND {UNGATED}
               AND {more}
               AND (CAST(:lonely AS boolean) OR NOT {ALONE})
@@ -87,7 +85,6 @@ def claim_next(  # noqa: PLR0913  who, what and how much of it, by keyword
 ) -> list[ClaimedTask]:
     """Take up to ``most`` due tasks straight from the pool, in order of priority.
 
-    Among them are those that the scan leaves to their hint: a caller of this hears no hints.
     Without ``lonely`` none that has to run alone. What is due for longer than ``within`` is not
     read. It begins behind ``places``, and moves them behind what it took.
     """
@@ -99,7 +96,6 @@ def claim_next(  # noqa: PLR0913  who, what and how much of it, by keyword
             "most": most,
             "lonely": lonely,
             "within": within,
-            "hint_wait": HINT_WAIT,
             "now": now,
             **place_values(queues, places),
         },

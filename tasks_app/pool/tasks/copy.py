@@ -46,7 +46,7 @@ def copy_of(
 def _instants(terms: RowTemplate, instant: datetime) -> tuple[datetime, ...]:
     """Return when the row was made, is due and is scanned: a day has 24 hours in any zone."""
     due = (terms.run_at or instant).astimezone(UTC) + terms.delay
-    return instant, due, due + terms.hint_wait
+    return instant, due, due
 
 
 def _pieces(

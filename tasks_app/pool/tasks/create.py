@@ -137,7 +137,6 @@ def _statement(
         "now": now,
         "run_at": terms.run_at,
         "delay": terms.delay.total_seconds(),
-        "hint_wait": terms.hint_wait.total_seconds(),
     }
 
 
@@ -147,10 +146,7 @@ def _moments(terms: RowTemplate, now: datetime | None) -> dict[str, str]:
     due = "CAST(%(run_at)s AS timestamptz)" if terms.run_at else instant
     if terms.delay:
         due += " + make_interval(secs => CAST(%(delay)s AS double precision))"
-    scan = due
-    if terms.hint_wait:
-        scan += " + make_interval(secs => CAST(%(hint_wait)s AS double precision))"
-    columns = {"created_at": instant, "due_at": due, "scan_at": scan}
+    columns = {"created_at": instant, "due_at": due, "scan_at": due}
     return {name: sql for name, sql in columns.items() if sql != "statement_timestamp()"}
 
 

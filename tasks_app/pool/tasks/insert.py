@@ -92,7 +92,6 @@ SHARED = {
     "expires_at": "timestamptz",
     "timeout_ms": "integer",
     "hard_timeout_ms": "integer",
-    "hint_wait": "double precision",
     "schedule_id": "bigint",
     "batch_id": "bigint",
     "order_skips": "boolean",
@@ -118,7 +117,7 @@ def inserted(source: str, unique_key: str) -> str:
         more_limit_keys, created_at)
     SELECT n.id, k.name, k.queue, k.priority, n.biz_key, {unique_key}, n.order_key, n.limit_key,
         CAST(n.payload AS jsonb), CAST(k.headers AS jsonb), k.enabled, k.retry_level,
-        k.max_attempts, k.retry, d.due_at, d.due_at + make_interval(secs => k.hint_wait),
+        k.max_attempts, k.retry, d.due_at, d.due_at,
         k.expires_at, k.timeout_ms, k.hard_timeout_ms, k.schedule_id, k.batch_id, k.order_skips,
         k.fair_key, CAST(k.more_limit_keys AS text[]), {INSTANT}
     FROM {source}
@@ -151,8 +150,7 @@ def values_of(
     values: dict[str, Any] = {
         f"k_{name}": [getattr(terms, name) for terms in kinds] for name in SHARED if name != "kind"
     }
-    for span in ("k_delay", "k_hint_wait"):
-        values[span] = [wait.total_seconds() for wait in values[span]]
+    values["k_delay"] = [delay.total_seconds() for delay in values["k_delay"]]
     return {
         **values,
         "k_kind": list(kinds.values()),

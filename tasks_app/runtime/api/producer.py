@@ -37,6 +37,7 @@ from tasks_app.runtime.encryption.values import sealed_rows
 from tasks_app.runtime.gc_pause import uncollected
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints.new_tasks import of_new
 from tasks_app.runtime.large_values.values import large_values
 from tasks_app.runtime.payload_limit import creation_limit, payload_limit
 
@@ -114,7 +115,7 @@ def create_task(
         after_commit = commit_of_django(session)
         with caller.transaction() if caller.autocommit and has_large((row,)) else nullcontext():
             task_id = create_one(caller, row)
-        after_commit(lambda: HINTS.created([row], [task_id]))
+        after_commit(lambda: HINTS.offer(of_new([row], [task_id])))
         return task_id
     return create_rows(caller, [row])[0]
 
@@ -138,7 +139,7 @@ def create_tasks(session: Sync | Raw, tasks: Sequence[NewTask]) -> list[TaskId]:
             after_commit = commit_of_django(session)
             with caller.transaction() if caller.autocommit else nullcontext():
                 ids = create_many(caller, rows)
-            after_commit(lambda: HINTS.created(rows, ids))
+            after_commit(lambda: HINTS.offer(of_new(rows, ids)))
             return ids
         return create_rows(caller, rows)
 
@@ -199,11 +200,10 @@ async def acreate_tasks(session: Async | AsyncRaw, tasks: Sequence[NewTask]) -> 
     return await _acreate(session, rows)
 
 
-def create_rows(session: Sync, admitted: Sequence[TaskRow]) -> list[TaskId]:
+def create_rows(session: Sync, rows: Sequence[TaskRow]) -> list[TaskId]:
     """Insert checked rows, and hint at them when the session commits."""
     session = unwrapped(session)
     connection = writing_connection_of(session)
-    rows = HINTS.expected(session, admitted)
     ids = [create_one(connection, rows[0])] if len(rows) == 1 else create_many(connection, rows)
     HINTS.note(session, rows, ids)
     return ids

@@ -36,6 +36,7 @@ from tasks_app.runtime.handler_db.handler_statements import ENDED
 from tasks_app.runtime.handler_db.late_writes import Write, write_of
 from tasks_app.runtime.handler_db.lending import driver_of
 from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints.new_tasks import of_called
 
 
 class RunTransaction:
@@ -153,7 +154,7 @@ class RunTransaction:
             self._commit(connection, permit)
         except OutcomeRefusedError:
             return None
-        HINTS.called(permit.called)
+        HINTS.offer(of_called(permit.called))
         return State.SUCCEEDED
 
     def _flushed(self) -> Connection:

@@ -1,7 +1,7 @@
 """Delay look-ahead: the leader's own hints announce what becomes due before the next passes.
 
 It remembers in its memory what it announced, and only to save work: hints may be lost, and the scan
-finds each task half a second after its instant.
+finds each task when it is due.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from sqlalchemy import Connection
 from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.dispatch.upcoming import Upcoming, upcoming
 from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints.sender import Hint
 
 AHEAD = timedelta(seconds=0.5)
 """Beyond the scan's interval: a pass that is late leaves no gap."""
 MOST = 1_000
 """Hints per pass, the nearest first; the scan finds the rest."""
-LEFT_S = 0.5
-"""How long after its instant the scan leaves a task to its hint."""
 SAME_S = 0.05
 """Two estimates of one instant differ by less: each is late by its own way from the database."""
 
@@ -45,8 +44,8 @@ class DelayLookahead:
         """
         near = upcoming(connection, queues, self._span, self.most, now=now)
         read_at = self._clock()  # after the database's answer: no hint is early
-        ends = read_at - LEFT_S
-        self._announced = {i: due_at for i, due_at in self._announced.items() if due_at > ends}
+        over = read_at - SAME_S
+        self._announced = {i: due_at for i, due_at in self._announced.items() if due_at > over}
         hinted = {queue for queue in {task.queue for task in near} if HINTS.takes(queue)}
         for task in near:
             if task.queue in hinted:
@@ -58,8 +57,4 @@ class DelayLookahead:
         known = self._announced.get(task.id)
         if known is None or abs(known - due_at) > SAME_S:
             self._announced[task.id] = due_at
-            HINTS.offer(task.queue, [task.id], task.due_in_s)
-
-    def leaves(self, task_id: int) -> bool:
-        """Whether a due task is left to its hint for a moment."""
-        return self._announced.get(task_id, 0.0) > self._clock() - LEFT_S
+            HINTS.offer([Hint(task.queue, task.id, time.monotonic() + task.due_in_s)])

@@ -198,12 +198,11 @@ class Dispatcher:
         return min(largest, REACH * self._reach.get(served.queue, largest))
 
     def _visible(self, found: DueRows) -> list[tuple[int, str]]:
-        """Return what is not under way, and not left to its hint."""
+        """Return what is not under way."""
         return [
             (task_id, name)
             for task_id, name, scan_at in found.rows()
             if not self._published.hides(found.queue, task_id, scan_at)
-            and not self.lookahead.leaves(task_id)
         ]
 
     def _passing(

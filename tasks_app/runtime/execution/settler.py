@@ -35,6 +35,7 @@ from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.late_writes import PROVEN, Write
 from tasks_app.runtime.handler_db.lending import driver_of
 from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints.new_tasks import of_called, of_returned
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.inflight.inflight import InFlight
 
@@ -171,8 +172,8 @@ class Settler:
                     return
                 time.sleep(patience_s())
             else:
-                HINTS.called(called)
-                HINTS.again([left] if state is State.PENDING else [])
+                HINTS.offer(of_called(called))
+                HINTS.offer(of_returned([left] if state is State.PENDING else []))
                 if state is not None:
                     tell_settled([left], {left.fence.task_id: state})
                 return
@@ -226,8 +227,7 @@ class Settler:
             else:  # after its lease the rescuer takes it
                 self._inflight.drop(settlements[0].fence)
             return
-        HINTS.called(called)
-        HINTS.again(settlements)
+        HINTS.offer([*of_called(called), *of_returned(settlements)])
         self._answered([s for s in settlements if s.fence.task_id not in held], done)
 
     def _in_its_place(self, refused: Settlement, error: DBAPIError) -> Settlement | None:
@@ -319,7 +319,7 @@ class Settler:
             return None if driver.closed else [broken, *behind]
         finally:
             give_back(connection.close, connection.invalidate)
-        HINTS.called(called)
+        HINTS.offer(of_called(called))
         return ended
 
     def _heed(

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import groupby
+from itertools import starmap
 from typing import NamedTuple
 from uuid import UUID
 
@@ -31,6 +31,7 @@ from tasks_app.pool.runs.claim import claim, claim_clear
 from tasks_app.pool.runs.claim_sql import Claimer
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints.sender import Hint
 
 MOST_LOOKED_AT = 500
 """Gates that one look locks together."""
@@ -215,8 +216,7 @@ class AdmissionControl:
             if not is_of_one_row(error):
                 raise
             woken = self._woken(gates, ended, now, careful=True)
-        for queue, those in groupby(sorted(woken), key=lambda each: each[0]):
-            HINTS.offer(queue, [task_id for _, task_id in those])
+        HINTS.offer(starmap(Hint, woken))
         return len(woken)
 
     def _woken(

@@ -14,7 +14,6 @@ import concurrent.futures.thread  # noqa: F401  Celery brings it, too late for a
 import importlib
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,13 +22,11 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction
 
-from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.records import TaskId, TaskRow
-from tasks_app.domain.tasks.run import Settlement
 from tasks_app.pool.pool_name import pool_name
 from tasks_app.runtime.hints.channel import HintCounts
-from tasks_app.runtime.hints.new_tasks import hinted, is_due, of_called, of_new, of_returned
+from tasks_app.runtime.hints.new_tasks import of_new
 from tasks_app.runtime.hints.sender import Hint, HintSender
 from tasks_app.runtime.publisher import HintPublisher
 
@@ -40,8 +37,6 @@ log = quiet_logger(__name__)
 
 Connect: TypeAlias = "Callable[[Settings], HintPublisher]"
 
-BULK = 1_000
-"""Calls that create more tasks than this are left to the scan: nobody waits for the first task."""
 PUBLISHER = "tasks_app.broker.publish.hints"
 """The module that sends hints through Celery's broker."""
 NOTIFIER = "tasks_app.runtime.notify.publisher"
@@ -92,55 +87,20 @@ class Hints:
     def counts(self) -> HintCounts:
         return replace(self._sender.counts) if self._sender else HintCounts()
 
-    def expected(self, session: object, rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
-        """Return the rows to insert: the scan leaves those alone that a hint will announce.
-
-        A task that may expire meanwhile is not left to a hint. By NOTIFY none is: who is woken
-        looks for what is there to be scanned.
-        """
-        sender = self._current()
-        if sender is None or self._by_notify or self._hinting_here(session, rows) is None:
-            return rows
-        return [
-            row._replace(terms=hinted(row.terms))
-            if is_due(row.terms)
-            and row.terms.expires_at is None
-            and sender.reliable(row.terms.queue)
-            else row
-            for row in rows
-        ]
-
     def note(self, session: object, rows: Sequence[TaskRow], ids: Sequence[TaskId]) -> None:
         """Remember what was created, to be hinted at when the session commits."""
-        if self._current() is None or (hinting := self._hinting_here(session, rows)) is None:
+        if self._current() is None or not isinstance(session, Session):
             return
-        transaction = hinting.get_nested_transaction() or hinting.get_transaction()
-        if transaction is not None:
-            noted = hinting.info.setdefault(_NOTES, {}).setdefault(transaction, [])
-            noted.extend(of_new(rows, ids))
+        transaction = session.get_nested_transaction() or session.get_transaction()
+        hints = of_new(rows, ids)
+        if hints and transaction is not None and self._hears(session):
+            session.info.setdefault(_NOTES, {}).setdefault(transaction, []).extend(hints)
 
-    def created(self, rows: Sequence[TaskRow], ids: Sequence[TaskId]) -> None:
-        """Hint at tasks whose transaction has just committed, as somebody else has learned."""
-        if len(rows) <= BULK and (sender := self._current()) is not None:
-            sender.offer(of_new(rows, ids))
-
-    def again(self, settlements: Iterable[Settlement]) -> None:
-        """Hint at tasks that this child has just returned to the pool for a short wait."""
-        hints = of_returned(settlements)
-        if hints and (sender := self._current()) is not None:
-            sender.offer(hints)
-
-    def called(self, callbacks: Sequence[Called]) -> None:
-        """Hint at callbacks that were inserted by outcomes which this child has just committed."""
-        if callbacks and (sender := self._current()) is not None:
-            sender.offer(of_called(callbacks))
-
-    def offer(self, queue: str, ids: Iterable[int], wait_s: float = 0.0) -> None:
-        """Hint at committed tasks of no session of ours, after so many seconds."""
-        sender = self._current()
-        if sender is not None:
-            at = time.monotonic() + wait_s if wait_s else 0.0
-            sender.offer(Hint(queue, int(task_id), at) for task_id in ids)
+    def offer(self, hints: Iterable[Hint]) -> None:
+        """Hint at committed tasks; returns at once, and raises nothing."""
+        given = list(hints)
+        if given and (sender := self._current()) is not None:
+            sender.offer(given)
 
     def takes(self, queue: str) -> bool:
         """Whether a hint for the queue would be sent, and not dropped, just now."""
@@ -160,7 +120,6 @@ class Hints:
 
     def _forget(self) -> None:
         self._sender: HintSender | None = None
-        self._by_notify = False
         self._decided = False
         self._deciding = threading.Lock()
 
@@ -177,39 +136,30 @@ class Hints:
         from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  slow to import
 
         connect, settings = self._connect, load_settings()
-        self._by_notify = settings.broker_url is None
-        if not settings.hints or (self._by_notify and settings.database_url is None):
+        whom, url = "broker", settings.broker_url
+        if url is None:
+            whom, url = "database", settings.database_url
+        if not settings.hints or url is None:
             return None
         if not event.contains(Session, "after_commit", self._committed):
             event.listen(Session, "after_commit", self._committed)
             event.listen(Session, "after_transaction_end", self._ended)
             atexit.register(self.flush)
-        whom = "database" if self._by_notify else "broker"
         return HintSender(lambda: connect(settings), whom)
 
-    def _hinting_here(self, session: object, rows: Sequence[TaskRow]) -> Session | None:
-        """Return the session whose commit is to be heard, if it is of the pool that is hinted at.
+    def _hears(self, session: Session) -> bool:
+        """Whether its commit is heard here, and its pool is the one that is hinted at.
 
         Each engine is asked for its pool once, with its first task.
         """
-        hinting = self._hinting(session, rows)
-        if hinting is None:
-            return None
-        engine = hinting.get_bind()
+        engine = session.get_bind()
+        if isinstance(engine, Connection) or UNHEARD in engine.get_execution_options():
+            return False
         if engine not in self._names:
-            self._names[engine] = pool_name(hinting.connection())
+            self._names[engine] = pool_name(session.connection())
         name = self._names[engine]
         self.pool = self.pool or name
-        return hinting if name in (None, self.pool) else None
-
-    @staticmethod
-    def _hinting(session: object, rows: Sequence[TaskRow]) -> Session | None:
-        """Return the session whose commit decides; None: no commit that we would hear of does."""
-        if not isinstance(session, Session) or len(rows) > BULK:
-            return None
-        bind = session.get_bind()
-        unheard = isinstance(bind, Connection) or UNHEARD in bind.get_execution_options()
-        return None if unheard else session
+        return name in (None, self.pool)
 
     def _committed(self, session: Session) -> None:
         """A savepoint was released, or a transaction has committed. Raises nothing."""
@@ -246,4 +196,4 @@ def hint_tasks(ids: Iterable[int], *, queue: str = "default") -> None:
     ...     task_id = create_task(connection, send_mail, {"to": "a@example.org"})
     >>> hint_tasks([task_id])
     """
-    HINTS.offer(queue, ids)
+    HINTS.offer(Hint(queue, int(task_id)) for task_id in ids)

@@ -1,22 +1,26 @@
-"""Which new tasks are hinted at, and when."""
+"""Which tasks are hinted at, and when."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from functools import lru_cache
 
 from tasks_app.domain.coordination.groups import Called
-from tasks_app.domain.tasks.records import HINT_WAIT, RowTemplate, TaskId, TaskRow
+from tasks_app.domain.tasks.records import RowTemplate, TaskId, TaskRow
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.runtime.hints.sender import Hint
 
 NEAR = timedelta(seconds=1.5)
 """The scan finds in time what becomes due later than this: it is more than its usual interval."""
+BULK = 1_000
+"""Calls that create more tasks than this are left to the scan: nobody waits for the first task."""
 
 
 def of_new(rows: Sequence[TaskRow], ids: Sequence[TaskId]) -> list[Hint]:
+    """Of tasks that one call has created, those that are due soon."""
+    if len(rows) > BULK:
+        return []
     now = time.monotonic()  # later than the database inserted them: no hint is early
     return [
         Hint(row.terms.queue, int(task_id), now + row.terms.delay.total_seconds())
@@ -45,11 +49,6 @@ def of_called(callbacks: Iterable[Called]) -> list[Hint]:
     ]
 
 
-@lru_cache(1024)
-def hinted(terms: RowTemplate) -> RowTemplate:
-    return terms._replace(hint_wait=HINT_WAIT)
-
-
 def is_near(terms: RowTemplate) -> bool:
     """Whether the task may become due before a scan finds it.
 
@@ -57,8 +56,3 @@ def is_near(terms: RowTemplate) -> bool:
     """
     near = terms.run_at is None and terms.delay <= NEAR
     return near and terms.enabled and terms.fair_key is None
-
-
-def is_due(terms: RowTemplate) -> bool:
-    """Whether the task is due as soon as it is inserted."""
-    return not terms.delay and is_near(terms)

@@ -53,10 +53,6 @@ class HintSender:
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def reliable(self, queue: str) -> bool:
-        """Whether a hint for the queue will most likely go out: the last one did."""
-        return self._channel.works and self.takes(queue)
-
     def takes(self, queue: str) -> bool:
         """Whether a hint for the queue would not be dropped at once."""
         return not self._channel.silent(queue) and len(self._waiting) < MOST_WAITING

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from itertools import groupby
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.pool.dispatch.elsewhere import known_elsewhere, of_others
 from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints.sender import Hint
 from tasks_app.runtime.inflight.parts import ChildParts
 
 REMEMBERED_S = 5.0
@@ -63,11 +63,11 @@ class PassingOn:
     def _pass_on(self, found: Sequence[tuple[str, int]]) -> None:
         if len(self._times) >= MOST_REMEMBERED:
             self._times.clear()
-        again: list[tuple[str, int, int]] = []
+        now = time.monotonic()
+        again: list[Hint] = []
         for queue, task_id in found:
             times = self._times.get(task_id, 0)
             self._times[task_id] = times + 1
             if times < len(WAITS_S):
-                again.append((queue, times, task_id))
-        for (queue, times), those in groupby(sorted(again), key=lambda each: each[:2]):
-            HINTS.offer(queue, [task_id for *_, task_id in those], WAITS_S[times])
+                again.append(Hint(queue, task_id, now + WAITS_S[times]))
+        HINTS.offer(again)

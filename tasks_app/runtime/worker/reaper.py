@@ -37,6 +37,8 @@ from tasks_app.runtime.execution.notices import tell_returned, tell_settled
 from tasks_app.runtime.flow_control.admission import AdmissionControl
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints.new_tasks import of_returned
+from tasks_app.runtime.hints.sender import Hint
 from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_outline
 from tasks_app.runtime.scoreboard.layout import SlotView
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
@@ -221,7 +223,7 @@ class Reaper:
         except SQLAlchemyError:
             found.unsure.update(task.task_id for task in charged)
             raise
-        HINTS.again(s for s in settlements if s.fence.task_id in moved)
+        HINTS.offer(of_returned(s for s in settlements if s.fence.task_id in moved))
         tell_settled(settlements, moved)
         found.told.update(moved)
 
@@ -253,6 +255,4 @@ class Reaper:
 
 def _hint(tasks: list[ClaimedTask], moved: dict[int, State]) -> None:
     """The next scan is up to a second away; somebody may start them at once."""
-    for task in tasks:
-        if task.task_id in moved:
-            HINTS.offer(task.queue, [task.task_id])
+    HINTS.offer(Hint(task.queue, task.task_id) for task in tasks if task.task_id in moved)

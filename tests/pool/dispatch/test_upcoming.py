@@ -9,8 +9,7 @@ from sqlalchemy import Connection
 
 from tasks_app.pool.dispatch.set_aside import park
 from tasks_app.pool.dispatch.upcoming import upcoming
-from tasks_app.pool.tasks.create import create_many
-from tests.factory import a_row, claimed_task, on_terms, pending_task, unknown
+from tests.factory import claimed_task, pending_task, unknown
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -52,13 +51,6 @@ def test_nobody_wakes_up_for_a_parked_row(connection: Connection) -> None:
     park(connection, [task_id], unknown("nobody knows it"), 0.5 * SECOND, now=NOON)
 
     assert soon(connection) is None
-
-
-def test_what_is_due_and_left_to_its_hint_is_not_upcoming(connection: Connection) -> None:
-    row = on_terms(a_row(), hint_wait=SECOND / 2)
-    create_many(connection, [row, on_terms(a_row(), delay=SECOND / 4)], now=NOON)
-
-    assert [task.due_in_s for task in upcoming(connection, QUEUES, SECOND, now=NOON)] == [0.25]
 
 
 def test_the_nearest_come_first_whatever_their_queue_and_priority(connection: Connection) -> None:

@@ -125,7 +125,7 @@ def test_the_rows_of_a_paused_queue_are_not_even_looked_at(
     pending_task(connection, queue="mail", now=NOON)
     pause(connection, stopped)
     values = {**claims.values_of(claimer(), uuid4()), "queues": ["mail"], "most": 10}
-    values |= {"hint_wait": timedelta(0), "lonely": True, "within": None, "now": LATER}
+    values |= {"lonely": True, "within": None, "now": LATER}
     values |= place_values(["mail"], None)
     statement = f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {claims._NEXT.text}"
 

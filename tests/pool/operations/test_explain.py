@@ -550,13 +550,6 @@ class TestDue:
             " it is looked at again in 30 s (2040-01-01 12:00:30Z)"
         )
 
-    def test_hinted(self, healthy: Connection) -> None:
-        task_id = waits(healthy)
-        healthy.execute(text("UPDATE task_pending SET scan_at = due_at + interval '3 s'"))
-
-        assert subjects(healthy, task_id) == ["hinted"]
-        assert "the scan looks in 3 s" in answer(healthy, task_id).fact
-
     def test_in_line_behind_others(self, healthy: Connection) -> None:
         before = [
             waits(healthy, MINUTE),
@@ -888,12 +881,6 @@ def set_aside_before(connection: Connection) -> int:
     return task_id
 
 
-def hinted(connection: Connection) -> int:
-    task_id = waits(connection)
-    connection.execute(text("UPDATE task_pending SET scan_at = due_at + interval '3 s'"))
-    return task_id
-
-
 def refused_long_ago(connection: Connection) -> int:
     """What was noted when Celery ran here tells nothing of tasks that need no broker."""
     leader_lease.refused(connection, "scan", "It is away", now=NOON - HOUR)
@@ -927,7 +914,6 @@ SITUATIONS: dict[str, tuple[Callable[[Connection], int], str]] = {
     "order key": (behind_another, "order"),
     "limit": (limited, "limit"),
     "set aside": (set_aside_before, "parked"),
-    "hinted": (hinted, "hinted"),
     "first in line": (waits, "in line"),
     "late in line": (lambda c: waits(c, HOUR), "in line"),
     "alone": (lambda c: waits(c, at_most_once=True), "in line"),

@@ -67,7 +67,7 @@ def test_nothing_is_told_of_a_rollback_nor_of_what_nobody_can_run_now(
         connection.execute(
             text(
                 "INSERT INTO task_pending (name, queue, due_at, scan_at)"
-                " VALUES ('t', 'hinted', now(), now() + CAST(:wait AS interval))"
+                " VALUES ('t', 'parked', now(), now() + CAST(:wait AS interval))"
             ),
             {"wait": timedelta(seconds=3)},
         )

@@ -9,14 +9,11 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine
 
-from tasks_app.domain.creation.new_task import NewTask, validate
-from tasks_app.domain.tasks.records import HINT_WAIT, TaskRow
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.dispatch.set_aside import park
 from tasks_app.pool.fragments.scan_position import Place
 from tasks_app.pool.runs.claim_next import claim_next
-from tasks_app.pool.tasks.create import create_one
-from tests.factory import claimer, on_terms, pending_task, row_of, unknown
+from tests.factory import claimer, pending_task, row_of, unknown
 from tests.pool.interleave import two
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -26,10 +23,6 @@ LATER = NOON + timedelta(hours=1)
 def next_ids(connection: Connection, most: int = 10, queues=("default",), who=None, now=LATER):
     tasks = claim_next(connection, queues, most, who or claimer(), uuid4(), now=now)
     return [task.task_id for task in tasks]
-
-
-def hinted_row() -> TaskRow:
-    return on_terms(validate(NewTask("t"), None, 65536), hint_wait=HINT_WAIT)
 
 
 def test_tasks_come_by_priority_then_due_at_then_id(connection: Connection) -> None:
@@ -125,16 +118,13 @@ def test_two_workers_that_ask_at_once_get_different_tasks(engine: Engine) -> Non
         assert next_ids(b, most=2) == ids[2:]
 
 
-def test_rows_that_the_scan_leaves_to_their_hint_are_taken_and_parked_ones_are_not(
-    connection: Connection,
-) -> None:
-    hinted = create_one(connection, hinted_row(), now=NOON)
+def test_parked_rows_and_rows_that_are_not_due_are_not_taken(connection: Connection) -> None:
     parked = pending_task(connection, now=NOON)
-    park(connection, [parked], unknown("nobody knows it"), HINT_WAIT / 2, now=NOON)
-    pending_task(connection, run_at=NOON + HINT_WAIT / 2)
+    park(connection, [parked], unknown("nobody knows it"), timedelta(seconds=1), now=NOON)
+    pending_task(connection, run_at=NOON + timedelta(seconds=1))
 
     assert due(connection, {"default": 9}, now=NOON) == []
-    assert next_ids(connection, now=NOON) == [hinted]
+    assert next_ids(connection, now=NOON) == []
 
 
 def test_it_goes_on_behind_what_was_taken_in_each_queue_and_priority(

@@ -10,8 +10,6 @@ from uuid import UUID
 from tasks_app.domain.tasks.states import State
 from tests.pool.stateful.world import Expected, Row, View
 
-HINTED = timedelta(seconds=3)
-
 
 class Worker(NamedTuple):
     """A child, and its handlers: how often each is tried, and whether it is tried again at all."""
@@ -65,12 +63,9 @@ def claim(view: View, ids: Sequence[int], worker: Worker, token, lease, now) -> 
 def claim_next(
     view: View, queues: Sequence[str], most: int, worker: Worker, token, lease, now, *, lonely: bool
 ) -> Expected:
-    def visible(row: Row) -> bool:
-        return row.scan_at <= now or (row.parked is None and row.scan_at <= now + HINTED)
-
     lanes: dict[tuple[str, int], list[Row]] = {}
     for row in sorted(view.rows(), key=lambda row: (row.scan_at, row.id)):
-        fits = row.queue in queues and can_run(view, row, worker, now) and visible(row)
+        fits = row.queue in queues and can_run(view, row, worker, now) and row.scan_at <= now
         if fits and (lonely or not worker.alone(row)):
             lanes.setdefault((row.queue, row.priority), []).append(row)
     locked = [row for lane in lanes.values() for row in lane[:most]]

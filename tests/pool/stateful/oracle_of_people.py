@@ -32,7 +32,7 @@ def new_row(row: TaskRow, task_id: int, now: datetime) -> Row:
         enabled=row.terms.enabled,
         max_attempts=row.terms.max_attempts,
         due_at=due,
-        scan_at=due + row.terms.hint_wait,
+        scan_at=due,
         expires_at=row.terms.expires_at,
         created_at=now,
         retry_level=row.terms.retry_level,

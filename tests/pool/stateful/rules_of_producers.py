@@ -12,7 +12,6 @@ from sqlalchemy import Connection
 from tasks_app.domain.creation.new_task import NewTask, validate
 from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.pool.tasks.create import create_many, create_one
-from tests.factory import on_terms
 from tests.pool.stateful.oracle_of_people import create
 from tests.pool.stateful.picks import Picks
 from tests.pool.stateful.seats import GIVE_UP, seats, ways_out
@@ -38,7 +37,6 @@ wishes = st.fixed_dictionaries(
         "expires": often(None, 2, 40),
         "max_attempts": often(None, 1, 2),
         "wait_first": often(False, True),
-        "hinted": often(False, True),
         "order_key": often(None, "o", "p"),
         "skips": st.booleans(),
     }
@@ -62,7 +60,7 @@ class Producers(Picks):
 
     def row(self, wish: dict) -> TaskRow:
         wish = dict(wish)
-        name, n, hinted = wish.pop("name"), wish.pop("n"), wish.pop("hinted")
+        name, n = wish.pop("name"), wish.pop("n")
         expires, skips = wish.pop("expires"), wish.pop("skips")
         if skips and wish["order_key"]:
             wish["order_policy"] = "skips"
@@ -70,8 +68,7 @@ class Producers(Picks):
             wish["expires_at"] = self.now + timedelta(seconds=expires)
         if wish["wait_first"]:
             wish["retry"] = "5s,30s"
-        row = validate(NewTask(name, {"n": n}, wish), None, 65536)
-        return on_terms(row, hint_wait=timedelta(seconds=3)) if hinted else row
+        return validate(NewTask(name, {"n": n}, wish), None, 65536)
 
     def produce(
         self, seat: int, rows: list[TaskRow], way_out: str = GIVE_UP, *, one: bool = False

@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from tasks_app.domain.creation.new_task import NewTask, validate
-from tasks_app.domain.tasks.records import HINT_WAIT, TaskRow
+from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.pool.tasks import create
 from tasks_app.pool.tasks.copy import copy_of
 from tasks_app.pool.tasks.create import create_many, create_one
@@ -59,7 +59,6 @@ def test_rows_of_many_kinds_are_copied_as_they_would_be_inserted(
     connection: Connection, statements: list[str]
 ) -> None:
     rows = [a_row(payload={"n": n}, **kind) for n, kind in enumerate(KINDS)]
-    rows.append(on_terms(a_row(), hint_wait=HINT_WAIT))
     ones = [create_one(connection, row, now=NOON) for row in rows]
     before = inserts(statements)
 

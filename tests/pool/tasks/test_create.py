@@ -46,7 +46,6 @@ def test_every_column_of_a_row_is_written_by_one_and_by_many_alike(connection: C
         enabled=False,
         headers={"trace": "x"},
     )
-    row = on_terms(row, hint_wait=timedelta(seconds=3))
 
     one = create_one(connection, row, now=NOON)
     (many,) = create_many(connection, [row], now=NOON)

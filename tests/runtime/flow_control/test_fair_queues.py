@@ -199,10 +199,10 @@ def test_work_without_a_broker_shares_too(engine: Engine, bench: Bench) -> None:
 
 def test_what_has_a_share_is_not_hinted() -> None:
     from tasks_app.domain.creation.new_task import validate
-    from tasks_app.runtime.hints.new_tasks import is_due, is_near
+    from tasks_app.runtime.hints.new_tasks import is_near
 
     keyed = validate(NewTask("t", None, {"fair_key": "a"}), None, 100).terms
     plain = validate(NewTask("t"), None, 100).terms
 
-    assert (is_due(keyed), is_near(keyed)) == (False, False)
-    assert (is_due(plain), is_near(plain)) == (True, True)
+    assert not is_near(keyed)
+    assert is_near(plain)
