@@ -114,10 +114,10 @@ WAY = [
     "domain/creation/new_task",
     "domain/tasks/payload",
     "runtime/db/connections",
-    "runtime/hints/hints",
     "pool/tasks/create",
     "pool/connection/execute",
     "pool/connection/psycopg_io",
+    "runtime/hints/hints",
 ]
 """From ``create_task()`` to its INSERT; see docs/architecture.md, where it is told."""
 

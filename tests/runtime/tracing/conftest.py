@@ -59,7 +59,8 @@ def spans() -> Iterator[Spans]:
     """Trace this process until the test ends."""
     if not _kept:
         _kept.append(import_module(API))
-    sys.modules[API] = _kept[0]  # not imported anew: it would be another one
+    # Imported anew, by whatever test came between, it would be another one, with no provider.
+    sys.modules[API] = sys.modules["opentelemetry"].trace = _kept[0]  # type: ignore[attr-defined]
     exporter = _one_exporter()
     exporter.clear()
     yield Spans(exporter)
