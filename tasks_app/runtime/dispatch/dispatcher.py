@@ -87,7 +87,7 @@ class Dispatcher:
 
         Raises:
             PublishError: the broker did not take a message, or does not answer. Nothing is lost:
-                the next pass asks the broker first, and then publishes all that is due.
+                the next pass asks the broker first, and remembers nothing.
         """
         self.probe()
         with self._database.begin() as connection:

@@ -1,7 +1,7 @@
 """How ids are grouped into messages: as many as a child carries out in a moment, in their order.
 
-One child carries out a message. Hundreds of fast tasks share one; a slow task has its own, so that
-nothing waits behind it that another child could run.
+One child carries out a message. Hundreds of fast tasks share one. A slow task has its own, unless
+the child runs several at once, so that nothing waits behind it that another child could run.
 """
 
 from __future__ import annotations

@@ -110,6 +110,7 @@ def test_explain_says_that_it_is_held_by_whom_and_why(connection: Connection) ->
     assert first.fact.endswith(") by anna: the bank asks")
     assert first.advice == f"When it may go on: tasks-app release {task_id}"
     assert (said.facts["held"], said.facts["due_at"]) == (True, date)
+    assert "9899-01-01" not in f"{said.findings}{said.facts}"
 
 
 def test_explain_knows_who_held_it_in_a_bulk(engine: Engine) -> None:
