@@ -3,7 +3,7 @@
 It keeps no schedule file. Any number of beats may run: the one that holds the lease of the scan
 ticks, the others look about twice a second whether the lease is over. When each entry last fired
 is stored beside the lease, so that the next leader, or the same beat restarted, goes on from there.
-A notice of tasks that no message announces ends the pause of the one that leads.
+A notice that tasks were created ends the pause of the one that leads.
 """
 
 from __future__ import annotations

@@ -126,10 +126,10 @@ RUNTIME = (
     ),
     mutant(
         "bookmarks that go on behind what there was no room for",
-        "A pass goes on behind the last row that is in a message, no farther.",
+        "A pass goes on at the first row for which there was no room.",
         DISPATCHER,
-        "self._positions.move(found, groups[-1][-1])",
-        "self._positions.move(found, found.ids[-1])",
+        "self._positions.move(found, done)",
+        "self._positions.move(found, len(found.ids))",
         f"{SCAN}test_a_pass_in_between_leaves_nothing_behind_that_there_was_no_room_for",
     ),
     mutant(

@@ -13,9 +13,6 @@ from tasks_app.broker.publish.blocked import heed_alarms
 
 T = TypeVar("T")
 
-NO_SUCH_QUEUE = 404
-"""AMQP's reply code."""
-
 
 class BrokerConnection:
     """A connection and its channel, replaced when they have died."""
@@ -70,13 +67,13 @@ class BrokerConnection:
         # without our key prefix.
         if self.connection.transport.driver_type != "amqp":
             return int(self.channel.queue_declare(queue).message_count)
+        channel = self.connection.channel()  # a queue that is missing costs it
         try:
-            with self.connection.channel() as channel:  # a queue that is missing costs its channel
-                return int(channel.queue_declare(queue, passive=True).message_count)
-        except self.connection.channel_errors as error:
-            if error.reply_code != NO_SUCH_QUEUE:
-                raise
+            count = int(channel.queue_declare(queue, passive=True).message_count)
+        except self.connection.channel_errors:
             return None
+        channel.close()  # not after a time-out: a silent broker would not answer this either
+        return count
 
 
 def _one_client(channel: Any) -> Any:

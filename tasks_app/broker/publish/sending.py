@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from tasks_app.broker.internals import ONE_CLIENT
-from tasks_app.broker.publish.blocked import heed_alarms
 from tasks_app.broker.publish.envelope import WAKE, Envelope
 from tasks_app.domain.errors import NoQueueError, PublishError
 from tasks_app.runtime.publisher import Message
@@ -76,7 +75,6 @@ def _confirmed(
             elif not taken:
                 refused[place] = PublishError("The broker did not keep a message.")
 
-    heed_alarms(connection)
     channel = connection.channel()
     channel.events["basic_return"].add(lambda _error, _to, queue, _message: missing.add(queue))
     channel.events["basic_ack"].add(lambda *answer: answered(*answer, taken=True))

@@ -182,8 +182,10 @@ class Dispatcher:
             grouped_ids = sum(map(len, groups))
             if serves.fair:
                 self._fairness.went(queue, chain.from_iterable(groups))
-            elif groups:
-                self._positions.move(found, groups[-1][-1])
+            else:
+                left = ready[grouped_ids:]  # what stands before it is out, put aside or swept
+                done = found.ids.index(left[0][0]) if left else len(found.ids)
+                self._positions.move(found, done)
             if grouped_ids < len(fits):
                 self._reach[queue] = max(map(len, groups))
             else:

@@ -81,7 +81,8 @@ class Executor:
         self._one_at_a_time = settings.async_concurrency == 1 and parts.inflight.threads == 1
         self._async_lately = not claims.claimant.plain.names
         self._filled_at = 0.0
-        self._looks_at = 0.0
+        self._looks_at: dict[str, float] = {}
+        """By queue, when only hints came of it."""
 
     def execute(
         self,
@@ -114,9 +115,9 @@ class Executor:
     def _look_around(self, queue: str, *, wake: bool) -> None:
         """Take from the queue what comes first, if only hints came for a while."""
         now = time.monotonic()
-        looks = not wake and now >= self._looks_at
+        looks = not wake and now >= self._looks_at.get(queue, 0.0)
         if wake or looks:
-            self._looks_at = now + LOOKS_EVERY_S
+            self._looks_at[queue] = now + LOOKS_EVERY_S
         if looks and not self._inflight.over and not self._inflight.gave_back:
             with suppress(SQLAlchemyError):  # the next scan finds them
                 self.top_up((queue,), lonely=not self._is_busy_beside)

@@ -99,8 +99,11 @@ class Hints:
     def offer(self, hints: Iterable[Hint]) -> None:
         """Hint at committed tasks; returns at once, and raises nothing."""
         given = list(hints)
-        if given and (sender := self._current()) is not None:
-            sender.offer(given)
+        try:
+            if given and (sender := self._current()) is not None:
+                sender.offer(given)
+        except Exception as error:  # the commit took place; the scan finds the tasks
+            log.warning("hints were lost: %s", type(error).__name__)
 
     def takes(self, queue: str) -> bool:
         """Whether a hint for the queue would be sent, and not dropped, just now."""
@@ -162,18 +165,15 @@ class Hints:
         return name in (None, self.pool)
 
     def _committed(self, session: Session) -> None:
-        """A savepoint was released, or a transaction has committed. Raises nothing."""
+        """A savepoint was released, or a transaction has committed."""
         notes: dict[SessionTransaction | None, list[Hint]] | None = session.info.get(_NOTES)
         if not notes:
             return
-        try:
-            nested = session.get_nested_transaction()
-            if nested is not None:
-                notes.setdefault(nested.parent, []).extend(notes.pop(nested, ()))
-            elif self._sender is not None:
-                self._sender.offer(notes.pop(session.get_transaction(), ()))
-        except Exception as error:  # the commit took place; the scan finds the tasks
-            log.warning("hints were lost: %s", type(error).__name__)
+        nested = session.get_nested_transaction()
+        if nested is not None:
+            notes.setdefault(nested.parent, []).extend(notes.pop(nested, ()))
+        else:
+            self.offer(notes.pop(session.get_transaction(), ()))
 
     @staticmethod
     def _ended(session: Session, transaction: SessionTransaction) -> None:

@@ -93,6 +93,7 @@ class Leader:
         """
         if self._last.more and time.monotonic() < self._whole_at:
             self._give_up(self._publish(fill_up=True))
+            self._last = _awake_for(self._last, max(0.0, self._whole_at - time.monotonic()))
             return self._last
         self._whole_at = time.monotonic() + self._settings.scan_interval.total_seconds()
         looked = self.duties.look(self._check_idle())

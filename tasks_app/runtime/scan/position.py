@@ -68,9 +68,8 @@ class QueuePositions:
         """Begin at the front again."""
         self._places = {}
 
-    def move(self, found: DueRows, last_id: int) -> None:
-        """Remember that all rows up to this one need not be read again for now."""
-        number = found.ids.index(last_id) + 1
+    def move(self, found: DueRows, number: int) -> None:
+        """Remember that so many rows need not be read again for now."""
         at = 0
         while at < number:  # the last row of each priority among them
             priority = found.priorities[at]

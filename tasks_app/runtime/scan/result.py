@@ -8,6 +8,8 @@ AGAIN_S = 0.05
 """Shortest pause between two passes while one due instant follows the other."""
 MORE_S = 0.1
 """The pause while there is more than the broker was given: children work that off meanwhile."""
+FULL_S = 0.25
+"""The same where the broker has no room for more: it holds about a second of work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,6 @@ class ScanResult:
         A scanner with nothing to do wakes up for the next row, not a whole interval after it.
         """
         if self.more:
-            return min(interval_s / 4, MORE_S) if self.published else interval_s / 4
+            return min(interval_s / 4, MORE_S if self.published else FULL_S)
         wanted = interval_s if self.next_due_s is None else max(AGAIN_S, self.next_due_s)
         return min(interval_s, wanted)

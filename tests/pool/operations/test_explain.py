@@ -489,14 +489,6 @@ class TestWaiting:
         )
         assert said.facts["unpublished_since"] == NOON - HOUR
 
-    def test_a_hint_helps_nothing_while_messages_do_not_go_out(self, healthy: Connection) -> None:
-        task_id = waits(healthy)
-        healthy.execute(text("UPDATE task_pending SET scan_at = due_at + interval '3 s'"))
-        leader_lease.refused(healthy, "scan", "", now=NOON)
-
-        assert subjects(healthy, task_id) == ["broker"]
-        assert answer(healthy, task_id).fact.endswith("just now (2040-01-01 12:00:00Z)")
-
     def test_messages_that_go_out_again(self, healthy: Connection) -> None:
         task_id = waits(healthy)
         leader_lease.refused(healthy, "scan", "It is away", now=NOON - HOUR)

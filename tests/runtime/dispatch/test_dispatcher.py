@@ -437,6 +437,7 @@ def test_the_next_pass_comes_soon_while_work_moves_and_later_without_room() -> N
 
     assert [scanned.again_in(1.0) for scanned in (moving, done, full)] == [0.1, 1.0, 0.25]
     assert moving.again_in(0.01) == 0.0025
+    assert full.again_in(60.0) == 0.25
 
 
 def test_what_there_was_no_room_for_is_not_forgotten_until_the_next_interval(
