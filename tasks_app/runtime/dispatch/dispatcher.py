@@ -183,9 +183,7 @@ class Dispatcher:
             if serves.fair:
                 self._fairness.went(queue, chain.from_iterable(groups))
             else:
-                left = ready[grouped_ids:]  # what stands before it is out, put aside or swept
-                done = found.ids.index(left[0][0]) if left else len(found.ids)
-                self._positions.move(found, done)
+                self._go_on(found, ready[grouped_ids:])
             if grouped_ids < len(fits):
                 self._reach[queue] = max(map(len, groups))
             else:
@@ -193,6 +191,11 @@ class Dispatcher:
             if grouped_ids < len(ready) or len(found.ids) == wanted.get(queue, free[queue]):
                 crowded.add(queue)
         return _Found(messages, scan_at, crowded, swept, verdicts)
+
+    def _go_on(self, found: DueRows, left: Sequence[tuple[int, str]]) -> None:
+        """Begin the next pass at the first row that is left: others are out, parked or swept."""
+        done = found.ids.index(left[0][0]) if left else len(found.ids)
+        self._positions.move(found, done)
 
     def _largest(self, served: ServedQueue) -> int:
         """Return for how many ids of each message rows are to be read."""

@@ -496,6 +496,22 @@ def test_a_pass_in_between_leaves_nothing_behind_that_there_was_no_room_for(
     assert rounds > 1  # not all of them fitted into the first pass
 
 
+def test_a_pass_in_between_is_not_held_up_by_what_is_out(scene: Scene) -> None:
+    scene.worker("t")
+    ids = [scene.bench.create() for _ in range(90)]
+    out: list[int] = []
+    while len(out) < 60:
+        scene.dispatcher.run_once(fill_up=True)
+        out += scene.memory.take()
+    urgent = [scene.bench.create(priority=0) for _ in range(12)]
+
+    scene.dispatcher.run_once()
+    assert scene.memory.take() == urgent
+    scene.dispatcher.run_once(fill_up=True)
+
+    assert scene.memory.take() == ids[60:72]
+
+
 def test_the_next_pass_comes_when_the_next_row_is_due(bench: Bench, memory: Memory) -> None:
     scene = Scene(bench, memory, scan_interval=1)
     scene.worker(now=NOW)

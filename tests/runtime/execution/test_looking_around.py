@@ -37,3 +37,15 @@ def test_it_does_not(bench: Bench, wake: bool, queue: str | None) -> None:
     child.execute([told], wake=wake, queue=queue)
 
     assert bench.states([told, by_sql, theirs]) == ["SUCCEEDED", "PENDING", "PENDING"]
+
+
+def test_what_the_scan_sends_of_another_queue_does_not_count(bench: Bench) -> None:
+    bench.succeeding()
+    child = bench.child()
+    by_sql, hinted = bench.create(), bench.create()
+    theirs = bench.create(queue="theirs")
+
+    child.executor.execute([theirs], wake=True, queue="theirs")
+    child.executor.execute([hinted], queue="default")
+
+    assert set(bench.states([theirs, hinted, by_sql])) == {"SUCCEEDED"}

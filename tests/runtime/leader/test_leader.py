@@ -285,6 +285,22 @@ def test_a_leader_that_only_looked_notices_that_the_clock_jumps(bench: Bench) ->
     assert (at_once, waited) == ({}, {task.task_id: "PENDING"})
 
 
+def test_after_passes_in_between_the_whole_one_comes_in_time(bench: Bench) -> None:
+    memory = Memory()
+    only = leader(bench, memory, "only", scan_interval=60)
+    served(bench)
+    only.hold()
+    for _ in range(20):
+        bench.create()
+
+    first = only.scan()
+    memory.take()
+    second = only.scan()
+
+    assert (first.more, second.more) == (True, False)
+    assert second.again_in(60.0) < 60.0
+
+
 class TestAnIdlePool:
     """A pass over it costs one read and one write, and misses nothing."""
 
