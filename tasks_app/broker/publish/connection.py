@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from celery import Celery
 
 from tasks_app.broker.internals import ONE_CLIENT
-from tasks_app.broker.publish.blocked import heed_alarms
+from tasks_app.broker.publish.blocked import BlockedError, heed_alarms
 
 T = TypeVar("T")
 
@@ -31,6 +31,9 @@ class BrokerConnection:
         if self.connection is not None:
             try:
                 return act(self.channel)
+            except BlockedError:  # a fresh one would be refused, too
+                self.drop()
+                raise
             except Exception:
                 self.drop()
         try:
