@@ -264,7 +264,7 @@ class EndsRuns:
         self, one: _Ready, names: Sequence[bytes], answers: Sequence[PGresult]
     ) -> Exception | None:
         """Return why an end did not commit, and note what is prepared now; None: it did."""
-        for number, answer in enumerate(answers):
+        for number, answer in enumerate(answers[: len(names)]):  # a look may be behind them
             if answer.status == ExecStatus.FATAL_ERROR:
                 self._note(names[:number])
                 return self._why(one, names, number, errors.error_from_result(answer))
