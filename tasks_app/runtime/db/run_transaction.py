@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import greenlet_spawn
 
 from tasks_app.domain.handlers.outcomes import Fail
+from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import State
 from tasks_app.runtime.db.transaction import (
@@ -37,6 +38,8 @@ from tasks_app.runtime.handler_db.late_writes import Write, write_of
 from tasks_app.runtime.handler_db.lending import driver_of
 from tasks_app.runtime.hints.hints import HINTS
 from tasks_app.runtime.hints.new_tasks import of_called
+
+log = quiet_logger(__name__)
 
 
 class RunTransaction:
@@ -154,6 +157,11 @@ class RunTransaction:
             self._commit(connection, permit)
         except OutcomeRefusedError:
             return None
+        except BaseException as error:  # a listener of the user's session may raise anything
+            if not permit.stands:
+                raise
+            said = "task %s: a listener failed behind the COMMIT, which stands: %s"
+            log.error(said, self._fence.task_id, type(error).__name__)  # noqa: TRY400
         HINTS.offer(of_called(permit.called))
         return State.SUCCEEDED
 

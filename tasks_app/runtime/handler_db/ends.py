@@ -74,6 +74,8 @@ class RunEnd:
     """Statements of the handler that are still to be sent."""
     called: list[Called] = field(default_factory=list)
     """Callbacks of groups that it has created."""
+    stands: bool = False
+    """Whether a run's own COMMIT was answered; what fails behind it changes nothing."""
 
 
 class _Ready(NamedTuple):
