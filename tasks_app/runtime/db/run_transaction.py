@@ -200,6 +200,8 @@ class RunTransaction:
             if driver.permit is None:
                 of_commit(error)
             raise
+        finally:
+            driver.permit = None  # a listener may have stopped it before it was used
 
     def abandon(self) -> None:
         self._over = True
