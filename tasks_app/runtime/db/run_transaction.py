@@ -35,7 +35,7 @@ from tasks_app.runtime.handler_db.handler_driver import CLOSED, OVER, UnusableCo
 from tasks_app.runtime.handler_db.handler_sessions import AsyncHandlerSession, HandlerSession
 from tasks_app.runtime.handler_db.handler_statements import ENDED
 from tasks_app.runtime.handler_db.late_writes import Write, write_of
-from tasks_app.runtime.handler_db.lending import driver_of
+from tasks_app.runtime.handler_db.lending import ADOPT, driver_of
 from tasks_app.runtime.hints.hints import HINTS
 from tasks_app.runtime.hints.new_tasks import of_called
 
@@ -90,6 +90,7 @@ class RunTransaction:
         driver = driver_of(connection)
         driver.fence = self._fence
         self._had.add(driver)
+        vars(connection)[ADOPT] = self._adopt
         self._connection = connection
 
     def write(self, query: str, parameters: Any) -> None:
