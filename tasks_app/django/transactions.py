@@ -232,11 +232,15 @@ class DjangoTransaction:
         """
         hooks: list[Any]
         hooks, db.run_on_commit = db.run_on_commit, []
-        atomic, self._atomic = self._atomic, None
+        db.needs_rollback = True  # until it is answered: behind a failure Django would autocommit
         try:
-            atomic.__exit__(None, None, None)
+            with db.wrap_database_errors:
+                db.connection.commit()
         except (DjangoError, psycopg.Error) as error:
             raise of_commit(judged(error)) from error
+        db.needs_rollback = False
+        atomic, self._atomic = self._atomic, None
+        atomic.__exit__(None, None, None)
         return hooks
 
     def abandon(self) -> None:

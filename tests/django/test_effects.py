@@ -344,6 +344,26 @@ def test_ctx_commit_keeps_what_was_done_so_far(site: Bench) -> None:
     assert site.state(task_id) == "FAILED"
 
 
+def test_who_swallows_a_failed_ctx_commit_writes_no_more(site: Bench) -> None:
+    @site.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        from tests.django.shop.models import Line
+
+        Line.objects.create(order_id=-1)
+        transaction.on_commit(lambda: site.runs.append("called"))
+        with suppress(IntegrityError):
+            ctx.commit()
+        site.runs.append(connection.in_atomic_block)
+        with suppress(transaction.TransactionManagementError):
+            orders().create(task_id=ctx.task_id)
+
+    task_id = site.run_one(max_attempts=1)
+
+    assert outcome(site, task_id) == (0, "FAILED")
+    assert "swallowed a database error" in (site.task(task_id).error or "")
+    assert site.runs == [True]
+
+
 def test_a_task_of_the_handler_exists_if_the_outcome_commits(site: Bench) -> None:
     from tasks_app.django import create_task
 

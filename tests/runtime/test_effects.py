@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from psycopg.errors import SerializationFailure
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
@@ -22,6 +23,7 @@ from tests.runtime.effects import (  # noqa: F401  fixtures
     test_effects_roll_back_when_the_handler_raises,
     test_effects_roll_back_when_the_lease_was_lost_meanwhile,
 )
+from tests.runtime.handler_db.twins import twin
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 
@@ -377,6 +379,28 @@ def test_an_exit_inside_the_commit_leaves_nothing_running(bench: Bench) -> None:
 
     assert child.inflight.running() == []
     assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_listener_that_fails_behind_the_commit_undoes_no_success(
+    bench: Bench, caplog: pytest.LogCaptureFixture, *, is_async: bool
+) -> None:
+    def h(ctx: Any) -> None:
+        bench.runs.append(ctx.attempt)
+
+        @event.listens_for(ctx.session, "after_commit")
+        def fail(_: Session) -> None:
+            raise OperationalError("", None, SerializationFailure())
+
+        effect(ctx)
+
+    bench.handler()(twin(h, is_async=is_async))
+
+    task_id = bench.run_one()
+
+    assert (bench.effects(task_id), bench.state(task_id), bench.runs) == (1, "SUCCEEDED", [1])
+    assert "the lease was lost" not in caplog.text
+    assert f"task {task_id}: a listener failed behind the COMMIT, which stands" in caplog.text
 
 
 def test_the_handlers_transaction_holds_no_lock_on_the_row_while_it_runs(bench: Bench) -> None:

@@ -127,3 +127,5 @@ class Settlement(NamedTuple):
     """False: the row of this success is deleted, not moved."""
     writes: tuple[tuple[str, Any], ...] = ()
     """SQL of the handler, with its parameters, that commits together with this or not at all."""
+    unsure: bool = False
+    """A COMMIT of it was sent and not answered: where its fence is gone, it may stand."""

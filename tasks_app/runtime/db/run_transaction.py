@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import greenlet_spawn
 
 from tasks_app.domain.handlers.outcomes import Fail
+from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import State
 from tasks_app.runtime.db.transaction import (
@@ -34,9 +35,11 @@ from tasks_app.runtime.handler_db.handler_driver import CLOSED, OVER, UnusableCo
 from tasks_app.runtime.handler_db.handler_sessions import AsyncHandlerSession, HandlerSession
 from tasks_app.runtime.handler_db.handler_statements import ENDED
 from tasks_app.runtime.handler_db.late_writes import Write, write_of
-from tasks_app.runtime.handler_db.lending import driver_of
+from tasks_app.runtime.handler_db.lending import ADOPT, driver_of
 from tasks_app.runtime.hints.hints import HINTS
 from tasks_app.runtime.hints.new_tasks import of_called
+
+log = quiet_logger(__name__)
 
 
 class RunTransaction:
@@ -87,6 +90,7 @@ class RunTransaction:
         driver = driver_of(connection)
         driver.fence = self._fence
         self._had.add(driver)
+        vars(connection)[ADOPT] = self._adopt
         self._connection = connection
 
     def write(self, query: str, parameters: Any) -> None:
@@ -154,6 +158,11 @@ class RunTransaction:
             self._commit(connection, permit)
         except OutcomeRefusedError:
             return None
+        except BaseException as error:  # a listener of the user's session may raise anything
+            if not permit.stands:
+                raise
+            said = "task %s: a listener failed behind the COMMIT, which stands: %s"
+            log.error(said, self._fence.task_id, type(error).__name__)  # noqa: TRY400
         HINTS.offer(of_called(permit.called))
         return State.SUCCEEDED
 
@@ -192,6 +201,8 @@ class RunTransaction:
             if driver.permit is None:
                 of_commit(error)
             raise
+        finally:
+            driver.permit = None  # a listener may have stopped it before it was used
 
     def abandon(self) -> None:
         self._over = True

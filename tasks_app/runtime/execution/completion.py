@@ -12,7 +12,7 @@ from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.runtime.db.transaction import Transaction
 from tasks_app.runtime.execution.failure_policy import FailurePolicy
-from tasks_app.runtime.execution.notices import count_stale, tell_settled
+from tasks_app.runtime.execution.notices import tell_lost, tell_settled
 from tasks_app.runtime.execution.settler import Settler
 from tasks_app.runtime.handler_db.handler_driver import UnusableConnectionError
 from tasks_app.runtime.handlers.active_run import ActiveRun
@@ -71,12 +71,12 @@ class Completion:
             if self._policy.runs_again(ending.run, ending.spec, error):
                 raise RunAgainError from error
             failure = self._policy.on_commit(task, ending.spec, ending.told(error))
+            failure = failure._replace(unsure=ending.settlement.unsure)
             self.keep(task, ending.run.said(failure))
             return
         self._inflight.drop(task.fence)
         if state is None:
-            log.warning("task %s: the lease was lost, its effects roll back", task.task_id)
-            count_stale(task)
+            tell_lost(ending.settlement)
             return
         tell_settled([ending.settlement], {task.task_id: state})
 

@@ -25,6 +25,9 @@ def count_stale(task: ClaimedTask) -> None:
 
 def tell_lost(settlement: Settlement) -> None:
     """Log and count an outcome that was not written, as the lease was lost."""
+    if settlement.unsure:
+        log.info("task %s: its commit stands, or its lease was lost", settlement.fence.task_id)
+        return
     log.warning("task %s: the lease was lost, its outcome is not kept", settlement.fence.task_id)
     if settlement.task is not None:
         count_stale(settlement.task)

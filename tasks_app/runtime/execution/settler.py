@@ -20,7 +20,7 @@ from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.handlers.settlement import BAD_OUTCOME
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import clean
-from tasks_app.domain.tasks.run import Cause, Fence, Settlement
+from tasks_app.domain.tasks.run import Cause, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.row_by_row import tell
 from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
@@ -72,8 +72,6 @@ class Settler:
         self._notices: list[Notice] = []
         """Of whose turn it is."""
         self._most = MOST
-        self._unsure: set[Fence] = set()
-        """Those whose commit was not answered."""
         self.last_patience_s = LAST_PATIENCE_S
         self._spared_until = 0.0
 
@@ -244,13 +242,8 @@ class Settler:
         """The database has answered for these: whose state is not there has lost its fence."""
         count_settled(settlements, states)
         for lost in (s for s in settlements if s.fence.task_id not in states):
-            if lost.fence in self._unsure:
-                log.info("task %s: its commit stands, or its lease was lost", lost.fence.task_id)
-            else:
-                tell_lost(lost)
-        fences = [s.fence for s in settlements]
-        self._unsure.difference_update(fences)
-        self._inflight.drop(*fences)
+            tell_lost(lost)
+        self._inflight.drop(*[s.fence for s in settlements])
         self._notices += notices_of(settlements, states)
 
     def _commit_late(self, settlements: Sequence[Settlement]) -> bool:
@@ -297,7 +290,7 @@ class Settler:
             left
             and len(group) < MOST_COMMITS
             and statements + len(left[0].writes) <= MOST_WRITES
-            and self._unsure.isdisjoint((group[0].fence, left[0].fence))
+            and not (group[0].unsure or left[0].unsure)
         ):
             statements += len(left[0].writes)
             group.append(left.popleft())
@@ -336,7 +329,6 @@ class Settler:
                     states[settlement.fence.task_id] = State.SUCCEEDED
             else:
                 self._inflight.refuse(settlement)
-                self._unsure.discard(settlement.fence)
         self._answered(answered, states)
         return again
 
@@ -346,6 +338,7 @@ class Settler:
         Where its commit stands, its fence is gone.
         """
         for settlement in group:
-            if settlement.fence in self._unsure:
+            if settlement.unsure:
                 self._inflight.refuse(settlement)
-        self._unsure ^= {s.fence for s in group}
+            else:
+                self._inflight.amend(settlement._replace(unsure=True))

@@ -74,6 +74,8 @@ class RunEnd:
     """Statements of the handler that are still to be sent."""
     called: list[Called] = field(default_factory=list)
     """Callbacks of groups that it has created."""
+    stands: bool = False
+    """Whether a run's own COMMIT was answered; what fails behind it changes nothing."""
 
 
 class _Ready(NamedTuple):
@@ -264,7 +266,7 @@ class EndsRuns:
         self, one: _Ready, names: Sequence[bytes], answers: Sequence[PGresult]
     ) -> Exception | None:
         """Return why an end did not commit, and note what is prepared now; None: it did."""
-        for number, answer in enumerate(answers):
+        for number, answer in enumerate(answers[: len(names)]):  # a look may be behind them
             if answer.status == ExecStatus.FATAL_ERROR:
                 self._note(names[:number])
                 return self._why(one, names, number, errors.error_from_result(answer))

@@ -65,6 +65,7 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
         """
         permit = self.take_permit()
         self.as_executor(lambda: self._commit(permit))
+        permit.stands = True
 
     def _commit(self, permit: RunEnd) -> None:
         try:

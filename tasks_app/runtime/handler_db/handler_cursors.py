@@ -1,4 +1,4 @@
-"""Cursors of handlers: each statement is checked before it is sent, and by its results."""
+"""Cursors of handlers: each statement is checked before it is sent, most by their results, too."""
 
 from __future__ import annotations
 
@@ -34,6 +34,18 @@ class HandlerCursor(psycopg.Cursor[Any]):
             with connection.lock:
                 connection.wait(connection.lock_if_snapshot())
         return done
+
+    def executemany(self: Any, query: Any, *arguments: Any, **options: Any) -> Any:
+        self.connection.judge(query)
+        return super().executemany(query, *arguments, **options)
+
+    def stream(self: Any, query: Any, *arguments: Any, **options: Any) -> Any:
+        self.connection.judge(query)
+        return super().stream(query, *arguments, **options)
+
+    def copy(self: Any, statement: Any, *arguments: Any, **options: Any) -> Any:
+        self.connection.judge(statement)
+        return super().copy(statement, *arguments, **options)
 
 
 def _results(cursor: Any) -> list[PGresult]:

@@ -18,6 +18,9 @@ from tasks_app.runtime.handler_db.driver_internals import SHARED_SESSIONS
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.handler_cursors import HandlerCursor
 
+ADOPT = "_tasks_app_adopt"
+"""The attribute of a plain run's Connection that takes each driver's connection for the run."""
+
 
 def lend(engine: Engine) -> None:
     """Lend an engine's connections to handlers, each object to one run."""
@@ -39,8 +42,11 @@ def _connect(_dialect: Any, _entry: Any, arguments: Any, options: Any) -> Handle
 
 
 def _begin(connection: Connection) -> None:
-    if (driver := driver_of(connection)) is not None:  # none: it was detached
-        driver.begin()
+    if (driver := driver_of(connection)) is None:  # it was detached
+        return
+    if (adopt := vars(connection).get(ADOPT)) is not None:
+        adopt(connection)  # its driver may stand in the place of one that was lost
+    driver.begin()
 
 
 def _template(driver: HandlerConnection, _entry: ConnectionPoolEntry) -> None:

@@ -7,6 +7,7 @@ While one waits, the loop goes on with other runs.
 from __future__ import annotations
 
 import asyncio
+import os
 import select
 from collections import deque
 from contextlib import suppress
@@ -36,6 +37,8 @@ _READS, _WRITES = 1, 2
 """Bits of what psycopg waits for, and of what it is told to be ready."""
 _ROUNDS = 2
 """How often other runs go on before the loop is asked to watch a socket."""
+_INTERVAL_S = 0.1
+"""Without one psycopg asks again at once, and keeps the loop busy."""
 _DIALECT = "tasks_app_loop"
 _OUTSIDE = (
     "The connection of an async handler waits in its event loop. "
@@ -96,10 +99,20 @@ class _InLoop(psycopg.Connection[Any]):
     def wait(self, gen: Steps[T], *arguments: Any, **options: Any) -> T:
         try:
             if arguments or options:  # notifications, with a time limit
-                return await_(waiting.wait_async(gen, self.pgconn.socket, *arguments, **options))
+                return await_(self._wait_as_psycopg(gen, *arguments, **options))
             return await_(self._carry_out(gen))
         except MissingGreenlet:
             raise MissingGreenlet(_OUTSIDE) from None
+
+    async def _wait_as_psycopg(
+        self, gen: Steps[T], interval: float = _INTERVAL_S, **options: Any
+    ) -> T:
+        """Let psycopg wait, which hears of no close: the loop watches a number of its own."""
+        number = os.dup(self.pgconn.socket)
+        try:
+            return await waiting.wait_async(gen, number, interval, **options)
+        finally:
+            os.close(number)
 
     async def _carry_out(self, gen: Steps[T]) -> T:
         try:

@@ -124,6 +124,12 @@ class InFlight(HeldClaims):
             self._first_finished_at = time.monotonic()
             self.wake.set()
 
+    def amend(self, settlement: Settlement) -> None:
+        """Keep this in the place of the outcome that is to be written."""
+        with self._mutex:
+            if settlement.fence in self._finished:
+                self._finished[settlement.fence] = settlement
+
     def refuse(self, settlement: Settlement) -> None:
         """It could not be written beside others; a child that stops gives the task back instead."""
         task = settlement.task

@@ -296,6 +296,24 @@ def test_listeners_of_the_session_hear_of_each_commit(bench: Bench) -> None:
     assert bench.runs == ["heard"] * 2
 
 
+def test_a_commit_that_a_listener_stopped_lets_no_other_pass(bench: Bench) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        @event.listens_for(ctx.session, "before_commit")
+        def stop(_: Session) -> None:
+            raise KeyError
+
+        effect(ctx)
+        with pytest.raises(KeyError):
+            ctx.commit()
+        ctx.connection.commit()
+
+    task_id = bench.run_one()
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
+    assert "commits together" in (bench.task(task_id).error or "")
+
+
 def test_tasks_that_were_created_before_a_commit_exist(bench: Bench) -> None:
     @bench.handler(max_attempts=1)
     def h(ctx: Any) -> None:

@@ -20,6 +20,7 @@ from tasks_app.domain.tasks.records import TaskId
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs import settle_success
+from tasks_app.runtime.handler_db import ends
 from tasks_app.runtime.handler_db.ends import RunEnd
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tests.runtime.bench import EFFECT, Bench
@@ -156,6 +157,27 @@ def test_of_an_end_that_is_broken_off_nobody_reads_the_rest(bench: Bench) -> Non
             steps.throw(KeyboardInterrupt())
 
         assert connection.closed
+
+
+@pytest.mark.usefixtures("cold_connections")
+def test_a_run_whose_look_fails_behind_its_commit_has_succeeded(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(ends._OURS, ends._LOOKS, b"SELECT 1 / 0")
+
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        bench.runs.append(ctx.connection.connection.driver_connection.info.backend_pid)
+        write(ctx)
+
+    ids = [bench.create() for _ in range(3)]
+
+    carry_out(bench, ids)
+
+    assert bench.states(ids) == ["SUCCEEDED"] * 3
+    assert [bench.effects(i) for i in ids] == [1] * 3
+    assert "outcome is not kept" not in caplog.text
+    assert len(set(bench.runs)) == 3  # what is not known of a session reaches no other run
 
 
 def _is_there(connection: HandlerConnection, waits: Any) -> Ready:

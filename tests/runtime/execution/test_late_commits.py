@@ -20,6 +20,7 @@ from tasks_app.runtime.api.tasks import cancel_task
 from tasks_app.runtime.execution import settler
 from tasks_app.runtime.execution.runner import Runner
 from tasks_app.runtime.handler_db.deadline import in_time
+from tasks_app.runtime.handler_db.late_writes import PROVEN
 from tests.factory import claimed_task, ending
 from tests.runtime.bench import Bench
 from tests.runtime.execution.warm_child import carry_out, known_as_writes, warm
@@ -239,6 +240,27 @@ class TestACommitWithoutAnAnswer:
         task_id = self.run(bench, "lose_request")
 
         assert (counted, bench.state(task_id), bench.effects(task_id)) == ([], "CANCELLED", 0)
+
+    @pytest.mark.parametrize("twice", ["twice", "fails"])
+    def test_is_no_lost_lease_where_it_stands_and_is_sent_again_alone(
+        self,
+        bench: Bench,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        twice: str,
+    ) -> None:
+        """Its text is no longer known to be a write, so that it is refused before it is sent."""
+        if twice == "fails":
+            bench.sql("CREATE UNIQUE INDEX once ON effect (task_id)")
+            bench.at_end(lambda: bench.sql("DROP INDEX once"))
+        caplog.set_level("INFO", logger="tasks_app")
+        self.between(bench, monkeypatch, lambda _: PROVEN.clear())
+
+        task_id = self.run(bench, "lose_reply_to")
+
+        assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
+        assert "its commit stands, or its lease was lost" in caplog.text
+        assert "the lease was lost, its" not in caplog.text
 
     def between(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch, do: Callable[[int], object]

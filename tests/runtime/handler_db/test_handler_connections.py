@@ -411,6 +411,28 @@ def test_a_run_with_a_snapshot_outlives_renewals(
     assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
 
 
+ROW = "SELECT count(*) FROM (SELECT FROM task_pending WHERE id = :id FOR UPDATE SKIP LOCKED) AS row"
+
+
+@pytest.mark.parametrize("through", ["session", "connection", "async"])
+def test_a_run_with_a_snapshot_on_its_second_connection_locks_its_row(
+    bench: Bench, through: str
+) -> None:
+    def h(ctx: Any) -> None:
+        used = ctx.connection if through == "connection" else ctx.session
+        with pytest.raises(DBAPIError):
+            used.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+        used.rollback()
+        used.execute(SET_ISOLATION)
+        used.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+        bench.runs.append(bench.sql(ROW, id=ctx.task_id))
+
+    bench.handler(max_attempts=1)(twin(h, is_async=through == "async"))
+    task_id = bench.run_one()
+
+    assert (bench.state(task_id), bench.effects(task_id), bench.runs) == ("SUCCEEDED", 1, [0])
+
+
 def leave_a_copy(ctx: Any) -> None:
     bench_keeps.append(copy := driver(ctx).cursor().copy("COPY effect FROM STDIN"))
     copy.__enter__()

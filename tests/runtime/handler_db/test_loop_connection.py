@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.generators import notifies
 from sqlalchemy import text
 from sqlalchemy.exc import MissingGreenlet
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -285,6 +286,69 @@ def test_what_a_run_left_waiting_for_a_connection_gets_none(bench: Bench) -> Non
 
     assert bench.states(ids) == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
     assert isinstance(left[0].exception(), Exception)
+
+
+@pytest.mark.usefixtures("cold_connections")
+def test_who_leaves_a_wait_for_notifications_keeps_no_answer_from_others(bench: Bench) -> None:
+    """The next connection has the number of its socket."""
+    left: list[asyncio.Future[Any]] = []
+    sockets: list[int] = []
+
+    @bench.handler("leaves", max_attempts=1)
+    async def leaves(ctx: Any) -> None:
+        driver = await driver_of(ctx)
+        sockets.append(driver.pgconn.socket)
+
+        def listen() -> None:  # as psycopg's notifies(), for longer
+            with driver.lock:
+                driver.wait(notifies(driver.pgconn), interval=60.0)
+
+        left.append(asyncio.ensure_future(greenlet_spawn(listen)))
+        await asyncio.sleep(0)
+
+    @bench.handler("next")
+    async def following(ctx: Any) -> None:
+        driver = await driver_of(ctx)
+        sockets.append(driver.pgconn.socket)
+        waiting = asyncio.ensure_future(ctx.session.execute(text(LOCK)))
+        await eventually(lambda: bench.sql(WAITS) == 1)
+        holder.rollback()
+        await waiting
+
+    ids = [bench.create("leaves"), bench.create("next")]
+    with bench.engine.connect() as holder:
+        holder.execute(text(LOCK))
+        bench.execute(ids, async_concurrency=1, async_connections=1)
+
+    assert sockets[0] == sockets[1]
+    assert bench.states(ids) == ["FAILED", "SUCCEEDED"]
+    with pytest.raises(psycopg.OperationalError):
+        left[0].result()
+
+
+def test_a_wait_for_notifications_leaves_the_loop_at_rest(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @bench.handler()
+    async def h(ctx: Any) -> int:
+        driver, watched = await driver_of(ctx), list[int]()
+        loop = asyncio.get_running_loop()
+        known = loop.add_reader
+        monkeypatch.setattr(
+            loop, "add_reader", lambda *told: (watched.append(1), known(*told))[1], raising=False
+        )
+        waits = asyncio.ensure_future(greenlet_spawn(lambda: list(driver.notifies())))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        waits.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+        return len(watched)
+
+    task_id = bench.create()
+    bench.execute([task_id])
+
+    assert int(bench.task(task_id).result or 0) < 10
 
 
 def test_threads_that_handlers_keep_busy_hold_up_no_connection(bench: Bench) -> None:
