@@ -224,11 +224,7 @@ class AsyncTransaction(RunTransaction):
 
     @property
     def connection(self) -> Connection:
-        """Refuse: it has to be awaited.
-
-        Raises:
-            TypeError: always.
-        """
+        """Refuse: it has to be awaited."""
         raise TypeError("In async handlers use: await ctx.session.connection()")
 
     def _taken(self) -> Connection:
@@ -245,11 +241,7 @@ class AsyncTransaction(RunTransaction):
         await greenlet_spawn(super().keep, save)
 
     def check_awaited(self) -> None:
-        """Pass if the handler awaited all that its session gave it.
-
-        Raises:
-            RuntimeError: it did not.
-        """
+        """Pass if the handler awaited all that its session gave it."""
         if self._outer is not None and (left := self._outer.made.end()):
             raise RuntimeError(
                 f"A coroutine was never awaited, so it did nothing: {left}. Write await before it."

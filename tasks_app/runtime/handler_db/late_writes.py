@@ -83,12 +83,7 @@ class Write(NamedTuple):
     parameters: Sequence[Any] | Mapping[str, Any] | None
 
     def send(self, cursor: Any) -> None:
-        """Send it by itself, and wait for its answer.
-
-        Raises:
-            Fail: it ended the transaction.
-            RuntimeError: it is not one statement that writes.
-        """
+        """Send it by itself, wait for its answer, and refuse what is not one that writes."""
         with blaming(self):
             done = cursor.execute(*self)
             if isinstance(done, Coroutine):  # of a test's async session
