@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -37,31 +36,17 @@ TOPS_UP_S, PAUSES_S = 30.0, 1.0
 """For how long a message may be topped up from the pool, and how long it gets to end then."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
-    """How a child gets its tasks."""
-
-    claimant: Claimant
-    fetcher: Fetcher
-    poller: Poller
-    passing_on: PassingOn
-
-
-@dataclass(frozen=True, slots=True)
-class Carriers:
-    """What carries them out."""
-
-    runner: Runner
-    """In the thread of the message."""
-    threads: ThreadPool
-    async_pool: AsyncPool
-
-
 class Executor:
     """Claims for one child, and hands what it claimed to those that run it."""
 
     def __init__(
-        self, parts: ChildParts, tools: RunParts, claims: Claims, carriers: Carriers
+        self,
+        parts: ChildParts,
+        tools: RunParts,
+        claimant: Claimant,
+        runner: Runner,
+        threads: ThreadPool,
+        async_pool: AsyncPool,
     ) -> None:
         settings = parts.settings
         self._most = settings.claim_size
@@ -71,15 +56,15 @@ class Executor:
         self._shell = tools.shell
         self._run_times = tools.run_times
         self._settler = tools.settler
-        self._claimant = claims.claimant
-        self.fetcher = claims.fetcher
-        self.poller = claims.poller
-        self._passing_on = claims.passing_on
-        self._runner = carriers.runner
-        self._threads = carriers.threads
-        self.async_pool = carriers.async_pool
+        self._claimant = claimant
+        self.fetcher: Fetcher = Fetcher(parts, claimant)
+        self.poller: Poller = Poller(parts, claimant)
+        self._passing_on = PassingOn(parts)
+        self._runner = runner
+        self._threads = threads
+        self.async_pool = async_pool
         self._one_at_a_time = settings.async_concurrency == 1 and parts.inflight.threads == 1
-        self._async_lately = not claims.claimant.plain.names
+        self._async_lately = not claimant.plain.names
         self._filled_at = 0.0
         self._looks_at: dict[str, float] = {}
         """By queue, when only hints came of it."""

@@ -19,7 +19,7 @@ from tasks_app.pool.runs.rescue import rescue_expired
 from tasks_app.runtime.api.tasks import cancel_task
 from tasks_app.runtime.execution import settler
 from tasks_app.runtime.execution.runner import Runner
-from tasks_app.runtime.handler_db.deadline import in_time
+from tasks_app.runtime.handler_db.ends import in_time
 from tests.factory import claimed_task, ending
 from tests.runtime.bench import Bench
 from tests.runtime.execution.warm_child import carry_out, known_as_writes, warm
