@@ -156,7 +156,7 @@ class Database:
     def _keep_at_hand(self, connection: Connection) -> None:
         if not self._at_hand and not connection.invalidated:
             connection.rollback()  # of nothing: each statement has committed
-            rest(connection)
+            rest(connection.info)
             self._at_hand.append(connection)
         else:
             connection.close()

@@ -58,9 +58,6 @@ class RunTransaction:
     @property
     def session(self) -> Any:
         """A session on the same connection; once closed it stays closed."""
-        return self._inner()
-
-    def _inner(self) -> HandlerSession:
         if self._session is None:
             self._session = HandlerSession(self._engine, self._taken, self._adopt)
         return self._session
@@ -219,7 +216,7 @@ class AsyncTransaction(RunTransaction):
     @property
     def session(self) -> AsyncHandlerSession:
         if self._outer is None:
-            self._outer = AsyncHandlerSession(self._async_engine, self._inner())
+            self._outer = AsyncHandlerSession(self._async_engine, super().session)
         return self._outer
 
     @property
@@ -228,7 +225,8 @@ class AsyncTransaction(RunTransaction):
         raise TypeError("In async handlers use: await ctx.session.connection()")
 
     def _taken(self) -> Connection:
-        return self._inner().connection()
+        taken: Connection = super().session.connection()
+        return taken
 
     @property
     def active(self) -> bool:

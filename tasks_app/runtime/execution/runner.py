@@ -64,9 +64,7 @@ class Runner:
         self._key_wait = KeyWait(settings, parts.database, parts.inflight, tools.invocation)
         self._completion = Completion(parts.inflight, tools.settler, self._policy)
         self.log_prefix: bool = settings.log_prefix and settings.log_format == "console"
-        self.locks: LocksOfChild = LocksOfChild(
-            settings, parts.database, parts.inflight.write_later
-        )
+        self.locks = LocksOfChild(settings, parts.database, parts.inflight.write_later)
 
     def carry_out(self, run: ActiveRun) -> None:
         """Run a started task to its outcome, and the short ones behind it in flight.
@@ -159,12 +157,7 @@ class Runner:
                 run.repeats += 1
                 lane.aside(partial(self._inflight.stopping.wait, wait_s))
 
-    def _attempt(
-        self,
-        run: ActiveRun,
-        spec: HandlerSpec,
-        limit: float | None,
-    ) -> Settlement | None:
+    def _attempt(self, run: ActiveRun, spec: HandlerSpec, limit: float | None) -> Settlement | None:
         task = run.task
         transaction = self._lane(run, spec).transaction(task.fence)
         deadline = None if limit is None else run.since + limit
