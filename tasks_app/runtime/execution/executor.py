@@ -16,8 +16,7 @@ from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.pool.runs.claim_sql import Claimer
 from tasks_app.runtime.db.errors import patience_s
 from tasks_app.runtime.execution.async_pool import AsyncPool
-from tasks_app.runtime.execution.run_shell import RunParts
-from tasks_app.runtime.execution.runner import Runner
+from tasks_app.runtime.execution.runner import Runner, RunParts
 from tasks_app.runtime.execution.thread_pool import ThreadPool
 from tasks_app.runtime.inflight.claimant import Claimant
 from tasks_app.runtime.inflight.fetcher import Fetcher
@@ -53,7 +52,6 @@ class Executor:
         self._scan_interval_s = settings.scan_interval.total_seconds()
         self._inflight = parts.inflight
         self._slot = parts.slot
-        self._shell = tools.shell
         self._run_times = tools.run_times
         self._settler = tools.settler
         self._claimant = claimant
@@ -114,7 +112,7 @@ class Executor:
 
     def _work_off(self, ids: list[int]) -> None:
         while ids and not self._inflight.gave_back:
-            self._shell.stop_if_due()
+            self._runner.stop_if_due()
             if self._inflight.over:
                 break
             size = self._group(len(ids))
@@ -158,7 +156,7 @@ class Executor:
         Returns when no more than ``leave`` wait, if that is given: other threads go on with them.
         """
         while True:
-            self._shell.stop_if_due()
+            self._runner.stop_if_due()
             if self._inflight.over:
                 break
             if self._inflight.waits_for_async_pool:
@@ -223,7 +221,7 @@ class Executor:
         began = time.monotonic()
         nap_s, look_at = ROOM_PATIENCE_S, 0.0
         while self._is_busy_beside:
-            self._shell.stop_if_due()
+            self._runner.stop_if_due()
             now = time.monotonic()
             pauses = (now - began) % (TOPS_UP_S + PAUSES_S) >= TOPS_UP_S
             if now < look_at or pauses or self._one_at_a_time or self._inflight.over:

@@ -16,9 +16,8 @@ from tasks_app.runtime.execution.async_pool import AsyncPool
 from tasks_app.runtime.execution.executor import Executor
 from tasks_app.runtime.execution.invocation import Invocation
 from tasks_app.runtime.execution.process_guard import ProcessGuard
-from tasks_app.runtime.execution.run_shell import RunParts, RunShell
 from tasks_app.runtime.execution.run_times import RunTimes
-from tasks_app.runtime.execution.runner import Runner
+from tasks_app.runtime.execution.runner import Runner, RunParts
 from tasks_app.runtime.execution.settler import LATE_PATIENCE_S, Settler
 from tasks_app.runtime.execution.thread_pool import ThreadPool
 from tasks_app.runtime.flow_control.admission import AdmissionControl
@@ -138,7 +137,7 @@ def wire(
     )
     calls = DependencyReport(database, invocation.dependencies, inflight.take_named_back)
     tools = RunParts(
-        RunShell(inflight, parts.slot, run_times, guard),
+        guard,
         run_times,
         TimeLimits(settings, watched=watched),
         invocation,
