@@ -8,7 +8,6 @@ DISPATCHER = "tasks_app/runtime/dispatch/dispatcher.py"
 PUBLISHED = "tasks_app/runtime/dispatch/recently_published.py"
 RUNNER = "tasks_app/runtime/execution/runner.py"
 RETURNER = "tasks_app/runtime/worker/claim_returner.py"
-SHELL = "tasks_app/runtime/execution/run_shell.py"
 REAPER = "tasks_app/runtime/worker/reaper.py"
 SCAN = "tests/runtime/dispatch/test_dispatcher.py::"
 LOOKAHEAD = "tasks_app/runtime/dispatch/delay_lookahead.py"
@@ -172,13 +171,13 @@ RUNTIME = (
         "            said = run.said(self._invocation.make(run, spec, context, limit))\n",
         "            lane = self._invocation.lane(spec)\n"
         "            self._invocation._arguments(run.task, spec, lane, context)\n"
-        "            self._shell._slot.start(run.task.run, 0.0)\n"
+        "            self._slot.start(run.task.run, 0.0)\n"
         "            said = run.said(self._invocation.make(run, spec, context, limit))\n",
         "tests/runtime/test_outcomes.py::TestPayload::"
         "test_the_slot_names_a_task_before_its_payload_is_read",
         also=(
             Change(
-                SHELL,
+                RUNNER,
                 "        self._slot.start(announced, hard_timeout_s)\n",
                 "",
             ),

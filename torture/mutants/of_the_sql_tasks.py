@@ -14,9 +14,8 @@ SQL_TASKS = (
         "sql task: beside it",
         "A value is sent beside the statement, and is never a part of it.",
         HANDLER,
-        "carry_out(ctx.connection, statement.text, values, limit_s)",
-        "carry_out(ctx.connection, statement.text"
-        " % {k: f\"'{v}'\" for k, v in values.items()}, {}, limit_s)",
+        "exec_driver_sql(statement.text, values)",
+        "exec_driver_sql(statement.text % {k: f\"'{v}'\" for k, v in values.items()}, {})",
         f"{RUN}TestValues::test_a_value_is_never_part_of_the_statement",
     ),
     mutant(

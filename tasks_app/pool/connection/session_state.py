@@ -7,6 +7,8 @@ search_path or a role; deferred triggers, which may read a setting, have their t
 
 from __future__ import annotations
 
+from math import ceil
+
 from sqlalchemy import Connection
 
 FIRE = b"SET CONSTRAINTS ALL IMMEDIATE"
@@ -31,6 +33,15 @@ UNFLUSHED = b"SELECT pg_catalog.set_config('synchronous_commit', 'off', true)"
 """For a COMMIT that a flush follows at once, before anybody is told."""
 FLUSH = b"SELECT pg_catalog.pg_logical_emit_message(true, 'tasks_app', '')"
 """Writes to the log, so that its own COMMIT flushes all that is before it."""
+_LIMIT = "SELECT pg_catalog.set_config('statement_timeout', %(limit)s, true)"
+_LONGEST_MS = 2**31 - 1
+"""What PostgreSQL's ``statement_timeout`` can be at most."""
+
+
+def limit_statements(connection: Connection, limit_s: float) -> None:
+    """Limit how long each may take, deferred triggers too, up to the reset before the settle."""
+    limit_ms = min(max(1, ceil(limit_s * 1000)), _LONGEST_MS)
+    connection.exec_driver_sql(_LIMIT, {"limit": str(limit_ms)})
 
 
 def limits_locks(connection: Connection) -> bool:

@@ -51,16 +51,14 @@ _GROUPS = f"SELECT p.batch_id FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS big
 
 
 _WENT = "SELECT id, goes_to FROM held"
-_TOLD = """
+TOLD = """
     SELECT id, goes_to, NULL AS queue, NULL AS wait_s FROM held
     UNION ALL SELECT id, NULL, queue, wait_s FROM called WHERE wait_s IS NOT NULL
 """
-
-
+"""For :func:`leave`: callbacks that were inserted come behind what moved, as ``Called`` has them,
+with ``goes_to`` null."""
 NAMED = "SELECT id, goes_to, name, queue FROM held"
-"""For :func:`leave`: who moved them counts them, by name and queue."""
-
-
+"""For those who count what moved, by name and queue."""
 _HISTORY = ", ".join(f"'{event}'" for event in (Event.RETRY, Event.FAIL, Event.RESCUE))
 
 
@@ -68,7 +66,6 @@ def leave(
     held: str,
     *,
     waits: bool = False,
-    tells: bool = False,
     told: str = _WENT,
     origin: State | None = State.RUNNING,
 ) -> Moving:
@@ -77,28 +74,18 @@ def leave(
     Nothing is joined: what ``held`` has locked is what there is, and its rows are looked up by
     their ids. A join would be planned by a guess at two sizes: of a pool that was empty yesterday
     it took a second. Members of a group that somebody counts just now stay where they are; unless
-    ``waits``, which is for rows that are given as ``:ids``. ``tells``: callbacks that were inserted
-    come behind them, as ``Called`` has them, with ``goes_to`` null. ``origin`` is the state that
-    they leave; None: the log has no line of it.
+    ``waits``, which is for rows that are given as ``:ids``. ``origin`` is the state that they
+    leave; None: the log has no line of it.
     """
     if waits:
         first = f"""{locking(_GROUPS)},
         held AS MATERIALIZED (SELECT * FROM ({held}) AS l WHERE {LOCKED})"""
     else:
         first = f"locked AS MATERIALIZED ({held}), {sparing('locked')}"
-    ended = f"""{first},
-    ended AS NOT MATERIALIZED (SELECT batch_id, goes_to FROM held WHERE {ENDS}),
-    {counting("ended")}"""
-    return _moving(ended, _TOLD if tells else told, origin)
-
-
-def _moving(first: str, told: str, origin: State | None) -> Moving:
-    def worded(level: Logged) -> str:
-        lines = "" if origin is None else lines_of("held", level, origin)
-        return f"{moves}{lines} {told}"
-
     moves = f"""
     WITH {first},
+    ended AS NOT MATERIALIZED (SELECT batch_id, goes_to FROM held WHERE {ENDS}),
+    {counting("ended")},
     gone AS (
         DELETE FROM {PENDING} p
         WHERE p.id = ANY(ARRAY(SELECT id FROM held WHERE goes_to <> '{State.PENDING}'))),
@@ -129,6 +116,11 @@ def _moving(first: str, told: str, origin: State | None) -> Moving:
             owner, started_at, {NOW}, run_ms
         FROM held WHERE event IN ({_HISTORY}) AND kind IS NOT NULL)
     """
+
+    def worded(level: Logged) -> str:
+        lines = "" if origin is None else lines_of("held", level, origin)
+        return f"{moves}{lines} {told}"
+
     return Moving(worded)
 
 

@@ -21,6 +21,7 @@ from tasks_app.pool.fragments.fences import array, fence_arrays, fenced
 from tasks_app.pool.fragments.move_rows import (
     AS_IT_WAS,
     SKIP_LOCKED,
+    TOLD,
     WAIT,
     attempts_of,
     complete,
@@ -64,8 +65,8 @@ def _held(guard: str, lock: str) -> str:
     """
 
 
-_GROUP = leave(_held(_ENDS, SKIP_LOCKED), tells=True)
-ONE = leave(_held(_ENDS, WAIT), waits=True, tells=True)
+_GROUP = leave(_held(_ENDS, SKIP_LOCKED), told=TOLD)
+ONE = leave(_held(_ENDS, WAIT), waits=True, told=TOLD)
 
 _SUCCESSES = """
     unnest(
@@ -112,36 +113,22 @@ def settle_group(
     Of the others the fence is lost, or somebody holds their row or counts their group:
     :func:`still_held` tells. Callbacks that were inserted are added to ``called``.
     """
-    forgotten = [s for s in settlements if not s.is_kept]
-    if not forgotten:
-        return _settled(connection, settlements, called, now)
-    done = _forgotten(connection, forgotten, SKIP_LOCKED, now)
-    kept = [s for s in settlements if s.is_kept]  # whose row somebody held is asked for again
-    try:
-        return done | _settled(connection, kept, called, now)
-    except DBAPIError:
-        if not (done and commits_itself(connection)):
-            raise  # else it is known what became of the others; these are asked again
-        return done
-
-
-def _settled(
-    connection: Connection,
-    settlements: Sequence[Settlement],
-    called: list[Called] | None,
-    now: datetime | None,
-) -> dict[int, State]:
     done: dict[int, State] = {}
-    if settlements and all(s.event is Event.SUCCEED and s.sub_status is None for s in settlements):
-        ids = connection.execute(_SUCCEEDED(), {**_successes(settlements), "now": now}).scalars()
-        done = dict.fromkeys(ids, State.SUCCEEDED)
-    left = [s for s in settlements if s.fence.task_id not in done]
+    forgotten = [s for s in settlements if not s.is_kept]
+    kept = [s for s in settlements if s.is_kept] if forgotten else settlements
     try:
-        return done | (_moved(connection, _GROUP, left, now, called) if left else {})
+        if forgotten:
+            done |= _forgotten(connection, forgotten, SKIP_LOCKED, now)
+        if kept and all(s.event is Event.SUCCEED and s.sub_status is None for s in kept):
+            ids = connection.execute(_SUCCEEDED(), {**_successes(kept), "now": now}).scalars()
+            done |= dict.fromkeys(ids, State.SUCCEEDED)
+        left = [s for s in kept if s.fence.task_id not in done]  # whose row somebody held, too
+        if left:
+            done |= _moved(connection, _GROUP, left, now, called)
     except DBAPIError:
         if not (done and commits_itself(connection)):
             raise  # else it is known what became of the others; these are asked again
-        return done
+    return done
 
 
 def settle_each(

@@ -77,16 +77,7 @@ class Database:
 
         A run that finds all of them lent waits for one, up to its own time limit.
         """
-        engine = loop_engine(
-            self._url,
-            isolation_level="READ COMMITTED",
-            hide_parameters=True,
-            pool_size=connections,
-            max_overflow=0,
-            pool_use_lifo=True,  # the one used last is warm
-            pool_timeout=None,
-            connect_args=self._arguments(CHECK),
-        )
+        engine = loop_engine(self._url, pool_timeout=None, **self._options(CHECK, connections, 0))
         self._watch(engine.sync_engine)
         lend(engine.sync_engine)
         _keep_readable(engine.sync_engine)
@@ -156,7 +147,7 @@ class Database:
     def _keep_at_hand(self, connection: Connection) -> None:
         if not self._at_hand and not connection.invalidated:
             connection.rollback()  # of nothing: each statement has committed
-            rest(connection)
+            rest(connection.info)
             self._at_hand.append(connection)
         else:
             connection.close()
@@ -219,18 +210,20 @@ class Database:
     def _make(self, settings: dict[str, str], size: int) -> Engine:
         # looked up late for handlers: their programs may have instrumented it
         make = create_engine if settings is OURS else sqlalchemy.create_engine
-        engine = make(
-            self._url,
-            isolation_level="READ COMMITTED",
-            hide_parameters=True,  # errors get into logs and tables, and would carry payloads
-            pool_size=size,
-            max_overflow=5,
-            pool_use_lifo=True,  # the one used last is warm
-            pool_pre_ping=False,  # only idle ones are asked: see connection_liveness
-            connect_args=self._arguments(settings),
-        )
+        engine = make(self._url, **self._options(settings, size, 5))
         self._watch(engine)
         return engine
+
+    def _options(self, settings: dict[str, str], size: int, overflow: int) -> dict[str, Any]:
+        return {
+            "isolation_level": "READ COMMITTED",
+            "hide_parameters": True,  # errors get into logs and tables, and would carry payloads
+            "pool_size": size,
+            "max_overflow": overflow,
+            "pool_use_lifo": True,  # the one used last is warm
+            "pool_pre_ping": False,  # only idle ones are asked: see connection_liveness
+            "connect_args": self._arguments(settings),
+        }
 
     def _watch(self, engine: Engine) -> None:
         event.listen(engine, "handle_error", mark)

@@ -61,9 +61,6 @@ class RunTransaction:
     @property
     def session(self) -> Any:
         """A session on the same connection; once closed it stays closed."""
-        return self._inner()
-
-    def _inner(self) -> HandlerSession:
         if self._session is None:
             self._session = HandlerSession(self._engine, self._taken, self._adopt)
         return self._session
@@ -230,20 +227,17 @@ class AsyncTransaction(RunTransaction):
     @property
     def session(self) -> AsyncHandlerSession:
         if self._outer is None:
-            self._outer = AsyncHandlerSession(self._async_engine, self._inner())
+            self._outer = AsyncHandlerSession(self._async_engine, super().session)
         return self._outer
 
     @property
     def connection(self) -> Connection:
-        """Refuse: it has to be awaited.
-
-        Raises:
-            TypeError: always.
-        """
+        """Refuse: it has to be awaited."""
         raise TypeError("In async handlers use: await ctx.session.connection()")
 
     def _taken(self) -> Connection:
-        return self._inner().connection()
+        taken: Connection = super().session.connection()
+        return taken
 
     @property
     def active(self) -> bool:
@@ -256,11 +250,7 @@ class AsyncTransaction(RunTransaction):
         await greenlet_spawn(super().keep, save)
 
     def check_awaited(self) -> None:
-        """Pass if the handler awaited all that its session gave it.
-
-        Raises:
-            RuntimeError: it did not.
-        """
+        """Pass if the handler awaited all that its session gave it."""
         if self._outer is not None and (left := self._outer.made.end()):
             raise RuntimeError(
                 f"A coroutine was never awaited, so it did nothing: {left}. Write await before it."

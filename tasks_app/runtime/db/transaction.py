@@ -128,11 +128,6 @@ def carry_out(connection: Connection, writes: list[Write]) -> None:
     """Send them one by one, each with a wait for its answer, and take out those that were sent.
 
     So whoever swallows an error does not lose what is behind it: the next end meets it again.
-
-    Raises:
-        sqlalchemy.exc.DBAPIError: the first that failed.
-        Fail: the first that ended the transaction.
-        RuntimeError: the first that is not one statement that writes.
     """
     driver: Any = connection.connection.driver_connection
     while writes:

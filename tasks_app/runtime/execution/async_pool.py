@@ -112,7 +112,7 @@ class AsyncPool:
             self._asked_at = None
         elif self._asked_at is None:
             self._asked_at = time.monotonic()
-            loop.call_soon_threadsafe(self._answer)
+            loop.call_soon_threadsafe(setattr, self, "_asked_at", None)
         elif (blocked_s := time.monotonic() - self._asked_at) >= self.blocked_s:
             task = asyncio.current_task(loop)
             name = "?" if task is None else task.get_name()
@@ -132,7 +132,7 @@ class AsyncPool:
             return
         self._loop = self._thread = None
         ended = asyncio.run_coroutine_threadsafe(self._at_end(), loop)
-        ended.add_done_callback(lambda _: loop.call_soon_threadsafe(self._end, loop))
+        ended.add_done_callback(lambda _: loop.call_soon_threadsafe(type(loop).stop, loop))
         thread.join(patience_s)
 
     def _begin(self) -> asyncio.AbstractEventLoop:
@@ -159,10 +159,6 @@ class AsyncPool:
                 log.error("the event loop goes on after %s", type(error).__name__)  # noqa: TRY400
         loop.close()
 
-    @staticmethod
-    def _end(loop: asyncio.AbstractEventLoop) -> None:
-        type(loop).stop(loop)
-
     def _spawn(self, runs: Sequence[ActiveRun]) -> None:
         for run in runs:
             task = unlisted(greenlet_spawn(self._carry_out, run), run.task.name)
@@ -180,9 +176,6 @@ class AsyncPool:
             self._room.notify_all()
             if not self._aboard:
                 self._end_of_all.notify_all()
-
-    def _answer(self) -> None:
-        self._asked_at = None
 
 
 def _refuse(*_: object) -> NoReturn:

@@ -1,22 +1,31 @@
-"""Completion: what a run came to is committed, collected for the next group, or given back."""
+"""Completion: what a run came to is committed, collected for the next group, or given back.
+
+What cannot run here for lack of a key is parked: another worker may have that key.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
 
+from sqlalchemy.exc import SQLAlchemyError
+
+from tasks_app.domain.encryption.keyring import NO_KEY, MissingKeyError
+from tasks_app.domain.flow_control.waiting_reason import WaitingKind, WaitingReason
 from tasks_app.domain.handlers.settlement import CONNECTION_LOST, OUTCOME_UNKNOWN, failed
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
-from tasks_app.domain.tasks.states import Event
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.runs.release import release_parked
 from tasks_app.runtime.db.transaction import Transaction
 from tasks_app.runtime.execution.failure_policy import FailurePolicy
-from tasks_app.runtime.execution.notices import tell_lost, tell_settled
+from tasks_app.runtime.execution.invocation import Invocation
+from tasks_app.runtime.execution.notices import tell_lost, tell_returned, tell_settled
 from tasks_app.runtime.execution.settler import Settler
 from tasks_app.runtime.handler_db.handler_driver import UnusableConnectionError
 from tasks_app.runtime.handlers.active_run import ActiveRun
-from tasks_app.runtime.inflight.inflight import InFlight
+from tasks_app.runtime.inflight.parts import ChildParts
 
 log = quiet_logger(__name__)
 
@@ -50,10 +59,17 @@ class Ending:
 class Completion:
     """One child's; its threads may end runs at the same time."""
 
-    def __init__(self, inflight: InFlight, settler: Settler, policy: FailurePolicy) -> None:
-        self._inflight = inflight
+    def __init__(
+        self, parts: ChildParts, invocation: Invocation, settler: Settler, policy: FailurePolicy
+    ) -> None:
+        self._inflight = parts.inflight
+        self._database = parts.database
+        self._park_for = parts.settings.park_for
+        self._invocation = invocation
         self._settler = settler
         self._policy = policy
+        self._told: set[str] = set()
+        """Of which keys that are missing."""
 
     def commit(self, ending: Ending) -> None:
         """Effect, outcome and move in one commit.
@@ -96,6 +112,27 @@ class Completion:
             self._inflight.give_back(task, UNANSWERED_WAIT, suspect=befell)
         else:
             self._inflight.collect(settlement)
+
+    def park(self, task: ClaimedTask, spec: HandlerSpec, missing: MissingKeyError) -> None:
+        """Let it wait for its key; if the database does not answer, it is given back."""
+        key = missing.key_id or NO_KEY
+        if key not in self._told:
+            self._told.add(key)
+            log.warning("encryption key missing: %s; tasks that need it wait", key)
+        reason = WaitingReason(WaitingKind.ENCRYPTION, key)
+        try:
+            state = self._invocation.lane(spec).aside(lambda: self._release(task, reason))
+        except SQLAlchemyError:
+            state = None
+        if state is None:
+            self._inflight.give_back(task, self._park_for)
+            return
+        self._inflight.drop(task.fence)
+        tell_returned([task], {task.task_id: state}, Event.RELEASE, self._park_for)
+
+    def _release(self, task: ClaimedTask, reason: WaitingReason) -> State | None:
+        with self._database.begin() as connection:
+            return release_parked(connection, task, reason, self._park_for)
 
     def give_up(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> None:
         """End a run in which something of ours broke."""

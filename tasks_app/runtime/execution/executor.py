@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -17,8 +16,7 @@ from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.pool.runs.claim_sql import Claimer
 from tasks_app.runtime.db.errors import patience_s
 from tasks_app.runtime.execution.async_pool import AsyncPool
-from tasks_app.runtime.execution.run_shell import RunParts
-from tasks_app.runtime.execution.runner import Runner
+from tasks_app.runtime.execution.runner import Runner, RunParts
 from tasks_app.runtime.execution.thread_pool import ThreadPool
 from tasks_app.runtime.inflight.claimant import Claimant
 from tasks_app.runtime.inflight.fetcher import Fetcher
@@ -37,49 +35,34 @@ TOPS_UP_S, PAUSES_S = 30.0, 1.0
 """For how long a message may be topped up from the pool, and how long it gets to end then."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
-    """How a child gets its tasks."""
-
-    claimant: Claimant
-    fetcher: Fetcher
-    poller: Poller
-    passing_on: PassingOn
-
-
-@dataclass(frozen=True, slots=True)
-class Carriers:
-    """What carries them out."""
-
-    runner: Runner
-    """In the thread of the message."""
-    threads: ThreadPool
-    async_pool: AsyncPool
-
-
 class Executor:
     """Claims for one child, and hands what it claimed to those that run it."""
 
     def __init__(
-        self, parts: ChildParts, tools: RunParts, claims: Claims, carriers: Carriers
+        self,
+        parts: ChildParts,
+        tools: RunParts,
+        claimant: Claimant,
+        runner: Runner,
+        threads: ThreadPool,
+        async_pool: AsyncPool,
     ) -> None:
         settings = parts.settings
         self._most = settings.claim_size
         self._scan_interval_s = settings.scan_interval.total_seconds()
         self._inflight = parts.inflight
         self._slot = parts.slot
-        self._shell = tools.shell
         self._run_times = tools.run_times
         self._settler = tools.settler
-        self._claimant = claims.claimant
-        self.fetcher = claims.fetcher
-        self.poller = claims.poller
-        self._passing_on = claims.passing_on
-        self._runner = carriers.runner
-        self._threads = carriers.threads
-        self.async_pool = carriers.async_pool
+        self._claimant = claimant
+        self.fetcher: Fetcher = Fetcher(parts, claimant)
+        self.poller: Poller = Poller(parts, claimant)
+        self._passing_on = PassingOn(parts)
+        self._runner = runner
+        self._threads = threads
+        self.async_pool = async_pool
         self._one_at_a_time = settings.async_concurrency == 1 and parts.inflight.threads == 1
-        self._async_lately = not claims.claimant.plain.names
+        self._async_lately = not claimant.plain.names
         self._filled_at = 0.0
         self._looks_at: dict[str, float] = {}
         """By queue, when only hints came of it."""
@@ -129,7 +112,7 @@ class Executor:
 
     def _work_off(self, ids: list[int]) -> None:
         while ids and not self._inflight.gave_back:
-            self._shell.stop_if_due()
+            self._runner.stop_if_due()
             if self._inflight.over:
                 break
             size = self._group(len(ids))
@@ -173,7 +156,7 @@ class Executor:
         Returns when no more than ``leave`` wait, if that is given: other threads go on with them.
         """
         while True:
-            self._shell.stop_if_due()
+            self._runner.stop_if_due()
             if self._inflight.over:
                 break
             if self._inflight.waits_for_async_pool:
@@ -238,7 +221,7 @@ class Executor:
         began = time.monotonic()
         nap_s, look_at = ROOM_PATIENCE_S, 0.0
         while self._is_busy_beside:
-            self._shell.stop_if_due()
+            self._runner.stop_if_due()
             now = time.monotonic()
             pauses = (now - began) % (TOPS_UP_S + PAUSES_S) >= TOPS_UP_S
             if now < look_at or pauses or self._one_at_a_time or self._inflight.over:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only as await_
@@ -22,19 +22,6 @@ from tasks_app.runtime.handlers.time_limits import time_limit
 T = TypeVar("T")
 
 
-class Lane(Protocol):
-    """One way to call handlers."""
-
-    def transaction(self, fence: Fence) -> Transaction:
-        """Return a new, unopened transaction."""
-
-    def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
-        """Run the handler under its time limit and return what it returned."""
-
-    def aside(self, work: Callable[[], T]) -> T:
-        """Do blocking work of ours where it holds up no other run."""
-
-
 class SyncLane:
     """Calls plain functions."""
 
@@ -43,6 +30,7 @@ class SyncLane:
         self._database = database
 
     def transaction(self, fence: Fence) -> Transaction:
+        """Return a new, unopened transaction."""
         return RunTransaction(self._database.handler_engine, fence)
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
@@ -120,3 +108,7 @@ class AsyncLane:
         if self._engine is not None:
             engine, self._engine = self._engine, None
             await engine.dispose()
+
+
+Lane: TypeAlias = SyncLane | AsyncLane
+"""One way to call handlers."""

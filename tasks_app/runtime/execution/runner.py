@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from random import uniform
@@ -12,7 +14,7 @@ from tasks_app.domain.encryption.keyring import MissingKeyError
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.run import ClaimedTask, Settlement
+from tasks_app.domain.tasks.run import ClaimedTask, Run, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.runtime.db.errors import is_ours, is_refused
 from tasks_app.runtime.db.transaction import Transaction
@@ -23,21 +25,36 @@ from tasks_app.runtime.execution.completion import (
     RunAgainError,
 )
 from tasks_app.runtime.execution.failure_policy import FailurePolicy
-from tasks_app.runtime.execution.invocation import FenceLostError, NotBegunError
-from tasks_app.runtime.execution.key_wait import KeyWait
+from tasks_app.runtime.execution.invocation import FenceLostError, Invocation, NotBegunError
 from tasks_app.runtime.execution.lanes import Lane
 from tasks_app.runtime.execution.notices import count_stale
-from tasks_app.runtime.execution.run_shell import RunParts
+from tasks_app.runtime.execution.process_guard import ProcessGuard
+from tasks_app.runtime.execution.run_times import RunTimes
+from tasks_app.runtime.execution.settler import Settler
+from tasks_app.runtime.flow_control.dependency_report import DependencyReport
 from tasks_app.runtime.handler_db.handler_statements import ENDED
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
-from tasks_app.runtime.hooks import HOOKS
+from tasks_app.runtime.handlers.time_limits import TimeLimits
+from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_claim
 from tasks_app.runtime.inflight.parts import ChildParts
 from tasks_app.runtime.locks.run_locks import LocksOfChild
 
 log = quiet_logger(__name__)
 CONFLICT_WAIT_S = 0.02
 """The longest wait before a handler is called again; each may be twice as long as the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunParts:
+    """What all ways through a run share."""
+
+    guard: ProcessGuard
+    run_times: RunTimes
+    limits: TimeLimits
+    invocation: Invocation
+    settler: Settler
+    calls: DependencyReport
 
 
 class Runner:
@@ -49,7 +66,8 @@ class Runner:
         self._inflight = parts.inflight
         self._async_concurrency = settings.async_concurrency
         self._settler = tools.settler
-        self._shell = tools.shell
+        self._slot = parts.slot
+        self._guard = tools.guard
         self._limits = tools.limits
         self._unlimited = {
             spec.name: spec
@@ -61,12 +79,9 @@ class Runner:
         self._invocation = tools.invocation
         self._calls = tools.calls
         self._policy = FailurePolicy(settings, parts.database, tools.invocation)
-        self._key_wait = KeyWait(settings, parts.database, parts.inflight, tools.invocation)
-        self._completion = Completion(parts.inflight, tools.settler, self._policy)
+        self._completion = Completion(parts, tools.invocation, tools.settler, self._policy)
         self.log_prefix: bool = settings.log_prefix and settings.log_format == "console"
-        self.locks: LocksOfChild = LocksOfChild(
-            settings, parts.database, parts.inflight.write_later
-        )
+        self.locks = LocksOfChild(settings, parts.database, parts.inflight.write_later)
 
     def carry_out(self, run: ActiveRun) -> None:
         """Run a started task to its outcome, and the short ones behind it in flight.
@@ -78,21 +93,47 @@ class Runner:
                 self.run(run)
                 return
             spec = self._unlimited[run.task.name]
-            announced = self._shell.start(run, self._limits.hard_limit_s(spec))
+            announced = self._start(run, self._limits.hard_limit_s(spec))
             try:
                 while True:
                     settlement = self.attempt(run, spec, None)
-                    self._shell.learn(run)
-                    self._shell.stop_if_due()
+                    self._learn(run)
+                    self.stop_if_due()
                     following = self._inflight.go_on(settlement, self._is_short)
                     if following is None:
                         return
                     run, spec = following, self._unlimited[following.task.name]
-                    announced = self._shell.follow(announced, run, self._limits.hard_limit_s(spec))
+                    announced = self._follow(announced, run, self._limits.hard_limit_s(spec))
             finally:
-                self._shell.finish(announced)
+                self._slot.finish(announced)
         finally:
             self._inflight.leave(run)
+
+    def _start(self, run: ActiveRun, hard_timeout_s: float) -> Run:
+        """Announce a run, before its payload is touched."""
+        announced = run.task.run
+        self._slot.start(announced, hard_timeout_s)
+        run.hard_timeout_s = hard_timeout_s
+        if HOOKS.wanted and run.returned is None:
+            HOOKS.tell([of_claim(NoticeKind.STARTED, run.task)])
+        run.since = time.monotonic()
+        return announced
+
+    def _follow(self, before: Run, run: ActiveRun, hard_timeout_s: float) -> Run:
+        """Announce a run in the place of the one before, which is over. No hook is told."""
+        announced = run.task.run
+        self._slot.follow(before, announced, run.since, run.since + hard_timeout_s)
+        run.hard_timeout_s = hard_timeout_s
+        return announced
+
+    def _learn(self, run: ActiveRun, at_once: int = 1) -> None:
+        """Learn the time of a run that is over; ``at_once`` runs shared it."""
+        self._run_times.learn(run.task.name, (time.monotonic() - run.since) / at_once)
+
+    def stop_if_due(self) -> None:
+        """Stop the child if its worker does, or if a handler left the process unfit."""
+        if self._guard.unfit or not self._slot.runs:
+            self._inflight.stop()
 
     def _is_short(self, task: ClaimedTask) -> bool:
         """Whether it is known to be, has no limits of its own, and nobody hears of it."""
@@ -115,15 +156,15 @@ class Runner:
         if run.returned is None and not (spec.is_async or self._run_times.is_fast(task.name)):
             self.write_all(self._settler.flush_quietly, before=run)
         self._limits.warn_if_unenforced(task, spec)
-        announced = self._shell.start(run, self._limits.hard_timeout_s(task, spec))
+        announced = self._start(run, self._limits.hard_timeout_s(task, spec))
         try:
             settlement = self.attempt(run, spec, self._limits.timeout_s(task, spec))
             if settlement is not None:
                 self._inflight.collect(settlement)
         finally:
-            self._shell.finish(announced)
-            self._shell.learn(run, self._async_concurrency if spec.is_async else 1)
-            self._shell.stop_if_due()
+            self._slot.finish(announced)
+            self._learn(run, self._async_concurrency if spec.is_async else 1)
+            self.stop_if_due()
 
     def write_all(self, flush: Callable[[], bool], before: ActiveRun | None = None) -> None:
         """Write all outcomes: together, and then those that could not be, each alone.
@@ -159,12 +200,7 @@ class Runner:
                 run.repeats += 1
                 lane.aside(partial(self._inflight.stopping.wait, wait_s))
 
-    def _attempt(
-        self,
-        run: ActiveRun,
-        spec: HandlerSpec,
-        limit: float | None,
-    ) -> Settlement | None:
+    def _attempt(self, run: ActiveRun, spec: HandlerSpec, limit: float | None) -> Settlement | None:
         task = run.task
         transaction = self._lane(run, spec).transaction(task.fence)
         deadline = None if limit is None else run.since + limit
@@ -189,7 +225,7 @@ class Runner:
         except NotBegunError:
             self._inflight.give_back(task, UNANSWERED_WAIT)
         except MissingKeyError as error:
-            self._key_wait.park(task, spec, error)
+            self._completion.park(task, spec, error)
         except BaseException as error:
             self._completion.give_up(run.task, spec, error)
         finally:

@@ -28,9 +28,8 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import Remedy, is_crowded, patience_s, remedy_for, sqlstate
 from tasks_app.runtime.db.transaction import give_back
 from tasks_app.runtime.execution.notices import count_settled, notices_of, tell_lost, tell_settled
-from tasks_app.runtime.handler_db.deadline import in_time
 from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, SHARED_SESSIONS
-from tasks_app.runtime.handler_db.ends import NotTriedError, OutcomeRefusedError, RunEnd
+from tasks_app.runtime.handler_db.ends import NotTriedError, OutcomeRefusedError, RunEnd, in_time
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.late_writes import PROVEN, Write
 from tasks_app.runtime.handler_db.lending import driver_of

@@ -47,7 +47,7 @@ class Losses:
         event.listen(engine, "connect", self._enter)
         event.listen(engine, "handle_error", self._heed)
         event.listen(engine, "invalidate", self._lost)
-        event.listen(engine, "checkin", lambda _, entry: _rest(entry.info))
+        event.listen(engine, "checkin", lambda _, entry: rest(entry.info))
         event.listen(engine, "checkout", partial(_look, engine.dialect))
 
     def _enter(self, _: Any, entry: ConnectionPoolEntry) -> None:
@@ -69,9 +69,9 @@ class Losses:
             self.used = time.monotonic()
 
 
-def rest(connection: Connection) -> None:
-    """Note that a connection which stays out of its pool is idle from now on."""
-    _rest(connection.info)
+def rest(info: dict[Any, Any]) -> None:
+    """Note in its ``info`` that a connection is idle from now on."""
+    info[_SINCE] = time.monotonic()
 
 
 def lives(connection: Connection) -> bool:
@@ -92,10 +92,6 @@ def _look(dialect: Dialect, connection: Any, entry: ConnectionPoolEntry, _: Any)
         raise DisconnectionError("It died while it was idle.")
 
 
-def _rest(info: dict[Any, Any]) -> None:
-    info[_SINCE] = time.monotonic()
-
-
 def _lives(dialect: Dialect, connection: Any, info: dict[Any, Any]) -> bool:
     driver, since = dialect.get_driver_connection(connection), info[_SINCE]
     losses: Losses = info[_LOSSES]
@@ -114,7 +110,7 @@ def _lives(dialect: Dialect, connection: Any, info: dict[Any, Any]) -> bool:
     except (psycopg.Error, OSError):
         losses.idle = time.monotonic()
         return False
-    _rest(info)
+    rest(info)
     return True
 
 

@@ -7,6 +7,7 @@ Names that are private to psycopg are used here; ``driver_internals`` checks the
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -64,6 +65,28 @@ class NotTriedError(Exception):
     """Nothing of it was done, because of one before it in the same round trip."""
 
 
+def in_time(steps: Steps[T], patience_s: float) -> Steps[T]:
+    """Carry out steps that are to be over in time.
+
+    Those that are late get an error where they wait, and end their connection. The server notices
+    that by ``client_connection_check_interval``. psycopg asks ten times a second, so it is later
+    than it was to be by up to 0.1 s.
+    """
+    ends = time.monotonic() + patience_s
+    try:
+        wanted = next(steps)
+        while True:
+            ready = yield wanted
+            if ready or time.monotonic() < ends:
+                wanted = steps.send(ready)
+            else:
+                said = f"The server did not answer within {patience_s:g} s."
+                wanted = steps.throw(errors.OperationalError(said))
+    except StopIteration as end:
+        done: T = end.value
+        return done
+
+
 @dataclass(slots=True)
 class RunEnd:
     """What one COMMIT takes along."""
@@ -110,9 +133,7 @@ class EndsRuns:
     def end(self, ending: RunEnd) -> Steps[None]:
         """End the run whose transaction is open here, or that wrote nothing before.
 
-        Raises:
-            OutcomeRefusedError: nothing was committed.
-            psycopg.Error: nothing was committed; without an SQLSTATE, that is not known.
+        If it raises, nothing was committed; psycopg's errors without an SQLSTATE leave that open.
         """
         (error,) = yield from self._end([self._made_ready(ending)], shares=False)
         if error is not None:
@@ -300,12 +321,9 @@ class EndsRuns:
         return error
 
     def _check_flushed(self, flushed: PGresult) -> Steps[None]:
-        """Pass if commits before it are on disk.
+        """Raise if it is not known that commits before it are on disk.
 
         A role that may not write to the log leaves it to the server, which is a moment later.
-
-        Raises:
-            psycopg.Error: that is not known.
         """
         if self.pgconn.transaction_status == TransactionStatus.INERROR:  # so that it could not
             self.pgconn.send_query(b"ROLLBACK; " + FLUSH)
@@ -344,13 +362,9 @@ class _Foreign(EndsRuns):
 
 
 def end_on(raw: psycopg.Connection[Any], ending: RunEnd, *, resets: bool) -> None:
-    """End a run in the transaction that is open on another's connection.
+    """End a run in another's open transaction, which is in error after what this raises.
 
     ``resets``: take back first what its session was set to; the settle would meet a search_path.
-
-    Raises:
-        OutcomeRefusedError: nothing was committed; the transaction is in error.
-        psycopg.Error: nothing was committed; without an SQLSTATE, that is not known.
     """
     with raw.lock:
         raw.wait(_Foreign(raw, resets=resets).end(ending))

@@ -57,12 +57,7 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
             self._ends = False
 
     def commit(self) -> None:
-        """Commit what the permit allows; a commit that fails leaves no transaction.
-
-        Raises:
-            RuntimeError: there is no permit.
-            OutcomeRefusedError: the outcome could not be written.
-        """
+        """Commit what the permit allows; a commit that fails leaves no transaction."""
         permit = self.take_permit()
         self.as_executor(lambda: self._commit(permit))
         permit.stands = True
@@ -91,11 +86,7 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
             self.needs_look = used
 
     def seal(self) -> None:
-        """Let only the calling thread use it from here on.
-
-        Raises:
-            RuntimeError: another thread is at work on it.
-        """
+        """Let only the calling thread use it from here on, if no other is at work on it."""
         if not self.lock.acquire(blocking=False):
             raise UnusableConnectionError(UNFINISHED)
         self._owner = self._me()

@@ -133,11 +133,7 @@ class RunDriver(EndsRuns):
         return self.needs_look and self.pgconn.transaction_status != _IDLE
 
     def take_permit(self) -> RunEnd:
-        """Return the permit of the COMMIT that is asked for, and use it up.
-
-        Raises:
-            RuntimeError: there is none.
-        """
+        """Return the permit of the COMMIT that is asked for, and use it up."""
         permit, self.permit = self.permit, None
         if permit is None:
             self.refused = True
@@ -154,21 +150,12 @@ class RunDriver(EndsRuns):
         return bool(self.closed and not self.broken)
 
     def check_whole(self) -> None:
-        """Pass unless an error broke the transaction.
-
-        Raises:
-            RuntimeError: one did.
-        """
+        """Pass unless an error broke the transaction."""
         if self.pgconn.transaction_status == TransactionStatus.INERROR:
             raise RuntimeError(BROKEN.format(error=self._broken_by))
 
     def check(self: Any) -> None:
-        """Pass if the run may commit.
-
-        Raises:
-            Fail: its transaction was ended: what it wrote must not be written again.
-            RuntimeError: it was closed, or something is still at work.
-        """
+        """Pass if the run may commit; what one wrote that was ended must not be written again."""
         if self.has_ended():
             raise Fail(ENDED)
         if self.refused:
@@ -290,11 +277,7 @@ class RunDriver(EndsRuns):
                 yield from self._lock_own_row()
 
     def ask(self) -> Steps[None]:
-        """Ask the server, outside of any transaction, whether it answers.
-
-        Raises:
-            psycopg.Error: it does not.
-        """
+        """Ask the server, outside of any transaction, whether it answers."""
         self.pgconn.send_query(b"")
         (result,) = yield from generators.execute(self.pgconn)
         if result.status != ExecStatus.EMPTY_QUERY:

@@ -6,8 +6,7 @@ Names that are private to psycopg are used here; ``driver_internals`` checks the
 from __future__ import annotations
 
 import re
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
 from typing import Any, NamedTuple
@@ -83,16 +82,14 @@ class Write(NamedTuple):
     parameters: Sequence[Any] | Mapping[str, Any] | None
 
     def send(self, cursor: Any) -> None:
-        """Send it by itself, and wait for its answer.
-
-        Raises:
-            Fail: it ended the transaction.
-            RuntimeError: it is not one statement that writes.
-        """
-        with blaming(self):
+        """Send it by itself, wait for its answer, and refuse what is not one that writes."""
+        try:
             done = cursor.execute(*self)
             if isinstance(done, Coroutine):  # of a test's async session
                 await_(done)
+        except psycopg.Error as error:
+            blame(error, self)
+            raise
         self._judge(cursor)
 
     def _judge(self, cursor: Any) -> None:
@@ -120,17 +117,8 @@ class Sent(NamedTuple):
     formats: Sequence[Any] | None
 
 
-@contextmanager
-def blaming(write: Write) -> Iterator[None]:
-    """Note in an error which statement it is about."""
-    try:
-        yield
-    except psycopg.Error as error:
-        blame(error, write)
-        raise
-
-
 def blame(error: psycopg.Error, write: Write) -> None:
+    """Note in an error which statement it is about."""
     setattr(error, _QUERY, write.query)
 
 
@@ -205,8 +193,11 @@ def sent_as(connection: psycopg.Connection[Any] | Any, write: Write) -> Sent:
         psycopg.Error: parameters are missing, or of types that psycopg does not know.
     """
     query = PostgresQuery(Transformer.from_context(connection))
-    with blaming(write):
+    try:
         query.convert(write.query, write.parameters)
+    except psycopg.Error as error:
+        blame(error, write)
+        raise
     key = (query.query, tuple(query.types))
     name = _names.get(key, b"")
     if not name and len(_names) < MOST_NAMES:

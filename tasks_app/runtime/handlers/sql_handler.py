@@ -15,7 +15,7 @@ from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.handlers.sql_statement import SqlStatement, parameter_texts, parse_statement
 from tasks_app.domain.tasks.payload_type import PayloadType
-from tasks_app.pool.runs.statement import carry_out
+from tasks_app.pool.connection.session_state import limit_statements
 from tasks_app.runtime.db.errors import sqlstate
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.option_values import checked
@@ -92,7 +92,9 @@ def _run(
 ) -> dict[str, int] | None:
     values, limit_s = parameter_texts(payload), ctx.remaining
     try:
-        rows = carry_out(ctx.connection, statement.text, values, limit_s)
+        if limit_s is not None:
+            limit_statements(ctx.connection, limit_s)
+        rows = ctx.connection.exec_driver_sql(statement.text, values).rowcount
     except DBAPIError as error:
         state = sqlstate(error)
         if state in _NOT_IN_A_TRANSACTION:
@@ -100,4 +102,4 @@ def _run(
         if limit_s is not None and state == _CANCELLED and time.monotonic() >= (ctx.deadline or 0):
             raise HandlerTimeoutError(round(limit_s, 2)) from error
         raise error.with_traceback(None) from None  # its frames are the drivers', always the same
-    return None if rows is None else {"rows": rows}
+    return None if rows < 0 else {"rows": rows}

@@ -13,12 +13,11 @@ from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch.run_time_report import RunTimeReport
 from tasks_app.runtime.execution.async_pool import AsyncPool
-from tasks_app.runtime.execution.executor import Carriers, Claims, Executor
+from tasks_app.runtime.execution.executor import Executor
 from tasks_app.runtime.execution.invocation import Invocation
 from tasks_app.runtime.execution.process_guard import ProcessGuard
-from tasks_app.runtime.execution.run_shell import RunParts, RunShell
 from tasks_app.runtime.execution.run_times import RunTimes
-from tasks_app.runtime.execution.runner import Runner
+from tasks_app.runtime.execution.runner import Runner, RunParts
 from tasks_app.runtime.execution.settler import LATE_PATIENCE_S, Settler
 from tasks_app.runtime.execution.thread_pool import ThreadPool
 from tasks_app.runtime.flow_control.admission import AdmissionControl
@@ -28,11 +27,8 @@ from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.handlers.time_limits import TimeLimits
 from tasks_app.runtime.identity import Identity
 from tasks_app.runtime.inflight.claimant import Claimant
-from tasks_app.runtime.inflight.fetcher import Fetcher
 from tasks_app.runtime.inflight.inflight import InFlight
 from tasks_app.runtime.inflight.parts import ChildParts
-from tasks_app.runtime.inflight.passing_on import PassingOn
-from tasks_app.runtime.inflight.poller import Poller
 from tasks_app.runtime.json_log import name_worker
 from tasks_app.runtime.scan.throttle import PACES, PollPaces
 from tasks_app.runtime.scoreboard.location import parent_of
@@ -141,7 +137,7 @@ def wire(
     )
     calls = DependencyReport(database, invocation.dependencies, inflight.take_named_back)
     tools = RunParts(
-        RunShell(inflight, parts.slot, run_times, guard),
+        guard,
         run_times,
         TimeLimits(settings, watched=watched),
         invocation,
@@ -153,9 +149,7 @@ def wire(
     async_pool = AsyncPool(
         settings.async_concurrency, runner.run, inflight.leave, tools.invocation.close
     )
-    claimant = Claimant(parts)
-    claims = Claims(claimant, Fetcher(parts, claimant), Poller(parts, claimant), PassingOn(parts))
-    executor = Executor(parts, tools, claims, Carriers(runner, threads, async_pool))
+    executor = Executor(parts, tools, Claimant(parts), runner, threads, async_pool)
     reaper = Reaper(database, slots, parts.registry, settings)
     shutdown = Shutdown(parts, tools.settler)
     renewer = LeaseRenewer(parts)
@@ -169,7 +163,7 @@ def wire(
     commands = ControlCommands(database, Mailbox.beside(slots.path), renewer.renew_soon)
     more_duties: tuple[Callable[[], None], ...] = (
         parts.admission.pass_on,
-        claims.fetcher.prepare_statements,
+        executor.fetcher.prepare_statements,
         report.tell,
         commands.carry_out,
         async_pool.look,

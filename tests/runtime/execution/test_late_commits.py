@@ -19,7 +19,7 @@ from tasks_app.pool.runs.rescue import rescue_expired
 from tasks_app.runtime.api.tasks import cancel_task
 from tasks_app.runtime.execution import settler
 from tasks_app.runtime.execution.runner import Runner
-from tasks_app.runtime.handler_db.deadline import in_time
+from tasks_app.runtime.handler_db.ends import in_time
 from tasks_app.runtime.handler_db.late_writes import PROVEN
 from tests.factory import claimed_task, ending
 from tests.runtime.bench import Bench

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tasks_app.runtime.execution.invocation import Invocation
-from tasks_app.runtime.execution.run_shell import RunShell
 from tasks_app.runtime.execution.runner import Runner
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.inflight.inflight import InFlight
@@ -187,8 +186,8 @@ def test_whichever_way_a_run_is_left_it_ends_or_goes_back(
     if lane == "fast":
         warm(child)
     for part, name in (
-        (RunShell, "start"),
-        (RunShell, "learn"),
+        (Runner, "_start"),
+        (Runner, "_learn"),
         (Runner, "attempt"),
         (Runner, "_attempt"),
         (TaskContext, "__init__"),
