@@ -211,17 +211,17 @@ ENDS_OF_RUNS = (
         "what was not answered is sent again beside others",
         "A commit that cannot be told from its neighbours is tried alone.",
         SETTLER,
-        "            and self._unsure.isdisjoint((group[0].fence, left[0].fence))\n",
+        "            and not (group[0].unsure or left[0].unsure)\n",
         "",
         f"{SHARED}TestTheDeadline::test_what_takes_too_long_is_sent_again_alone",
     ),
     mutant(
         "a lost fence after a lost answer is a success",
         "A success is counted by the run that had it.",
-        SETTLER,
-        "                log.info(",
-        "                count_settled([lost], {lost.fence.task_id: State.SUCCEEDED})\n"
-        "                log.info(",
+        "tasks_app/runtime/execution/notices.py",
+        "    if settlement.unsure:\n",
+        "    if settlement.unsure:\n"
+        "        count_settled([settlement], {settlement.fence.task_id: State.SUCCEEDED})\n",
         f"{SHARED}TestACommitWithoutAnAnswer::test_is_no_success_where_somebody_else_has_the_task",
     ),
     mutant(
@@ -305,7 +305,7 @@ ENDS_OF_RUNS = (
         "a write that ends its connection is sent with others for ever",
         "What may have ended a connection is tried alone.",
         SETTLER,
-        "            if settlement.fence in self._unsure:\n",
+        "            if settlement.unsure:\n",
         "            if False:\n",
         f"{LATE}a_backend_that_dies_of_a_write_charges_nobody",
     ),

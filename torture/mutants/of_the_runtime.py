@@ -170,7 +170,7 @@ RUNTIME = (
         RUNNER,
         "            said = run.said(self._invocation.make(run, spec, context, limit))\n",
         "            lane = self._invocation.lane(spec)\n"
-        "            self._invocation._arguments(run.task, spec, lane, context)\n"
+        "            self._invocation._arguments(run, spec, lane, context)\n"
         "            self._slot.start(run.task.run, 0.0)\n"
         "            said = run.said(self._invocation.make(run, spec, context, limit))\n",
         "tests/runtime/test_outcomes.py::TestPayload::"
