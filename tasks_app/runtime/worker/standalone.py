@@ -35,6 +35,8 @@ from tasks_app.runtime.worker.child import Child
 log = quiet_logger(__name__)
 
 TIDY_AT_MOST = 1_000
+ON_THE_WAY_S = 0.1
+"""The look ahead may take so long to reach the database: what is due since then is not missed."""
 DRAIN_NAP_S = 0.1
 """Between two looks of a child that waits for its siblings' last tasks."""
 SHORTEST_NAP_S = 0.005
@@ -177,8 +179,8 @@ class StandaloneWorker:
         self._inflight.stirred.clear()
 
     def _upcoming(self, within_s: float) -> list[Upcoming]:
-        since = timedelta(seconds=time.monotonic() - self._claimed_at)
         with self.child.database.begin() as connection:
+            since = timedelta(seconds=time.monotonic() - self._claimed_at + ON_THE_WAY_S)
             return upcoming(connection, self._queues, timedelta(seconds=within_s), since=since)
 
     def _every(self, duty: Callable[[], None]) -> None:
