@@ -35,7 +35,13 @@ class CeleryProcess:
             self._process = subprocess.Popen(
                 [Path(sys.executable).with_name("celery"), "-A", app, *arguments],
                 cwd=folder,
-                env={**kept, "PYTHONPATH": python_path(HOUSE), **environment},
+                # Two streams share the log: unbuffered, their lines stand in their order.
+                env={
+                    **kept,
+                    "PYTHONUNBUFFERED": "1",
+                    "PYTHONPATH": python_path(HOUSE),
+                    **environment,
+                },
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

@@ -210,12 +210,13 @@ def test_an_odd_url_in_the_environment_ends_in_no_traceback(
 
 def test_a_forked_process_has_a_connection_of_its_own(shop: Site) -> None:
     code = """
-import os
+import os, sys
 from django.db import connection
 def backend():
     with connection.cursor() as cursor:
         return cursor.execute("SELECT pg_backend_pid()").fetchone()[0]
 before = backend()
+sys.stdout.flush()  # or the child says it, too
 if os.fork() == 0:
     print("another", backend() != before, flush=True)
     os._exit(0)
