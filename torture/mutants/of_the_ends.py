@@ -218,10 +218,10 @@ ENDS_OF_RUNS = (
     mutant(
         "a lost fence after a lost answer is a success",
         "A success is counted by the run that had it.",
-        "tasks_app/runtime/execution/notices.py",
-        "    if settlement.unsure:\n",
-        "    if settlement.unsure:\n"
-        "        count_settled([settlement], {settlement.fence.task_id: State.SUCCEEDED})\n",
+        SETTLER,
+        "            tell_lost(lost)\n",
+        "            count_settled([lost], {lost.fence.task_id: State.SUCCEEDED})\n"
+        "            tell_lost(lost)\n",
         f"{SHARED}TestACommitWithoutAnAnswer::test_is_no_success_where_somebody_else_has_the_task",
     ),
     mutant(
