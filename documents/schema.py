@@ -122,7 +122,7 @@ def page(connection: Connection) -> str:
     oids = {"tables": [row.oid for row in tables]}
     columns = _by_table(connection.execute(_COLUMNS, oids))
     indexes = _by_table(connection.execute(_INDEXES, oids))
-    lines = generated("Schema", "COMMENT ON in migrations/versions/", ABOUT)
+    lines = generated("Schema", "migrations/baseline/", ABOUT)
     for table in tables:
         see = f" See {SEE[table.name]}." if table.name in SEE else ""
         view = "A view. " if table.kind == "v" else ""

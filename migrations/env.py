@@ -39,10 +39,9 @@ def _set(connection: Connection, name: str, value: str) -> None:
 def _declare(*, ctx: Any, heads: set[str], **_: Any) -> None:
     """Write down which code may run on the schema as it is now: older code has not our files."""
     done = list(ctx.script.iterate_revisions(tuple(heads), "base"))
-    if any(hasattr(each.module, "OLDEST_CODE") for each in done):  # the first made the column
-        oldest = max(getattr(each.module, "OLDEST_CODE", each.revision) for each in done)
-        version = f'"{SCHEMA}".{VERSION_TABLE}' if SCHEMA else VERSION_TABLE
-        ctx.execute(f"UPDATE {version} SET oldest_code = '{oldest}'")
+    oldest = max(getattr(each.module, "OLDEST_CODE", each.revision) for each in done)
+    version = f'"{SCHEMA}".{VERSION_TABLE}' if SCHEMA else VERSION_TABLE
+    ctx.execute(f"UPDATE {version} SET oldest_code = '{oldest}'")
 
 
 def _migrate(connection: Connection) -> None:

@@ -16,13 +16,12 @@ NO_RELEASE = "The last release is not tested"
 NO_INDEX = "No package index answers: older versions, or the site, are not tested"
 NO_PEER = "A system that a guide leads away from is not tested"
 CODE = ("tasks_app", "migrations")
-NEXT = "9999"
+BETWEEN, NEXT = "9998", "9999"
+"""The next release has two migrations more: one that alters tables, one that builds an index."""
 _ROW = re.compile(r"^\| (?P<release>\d[^|]*) \| `(?P<commit>[0-9a-f]{40})` \|", re.MULTILINE)
-_MIGRATION = '''"""What a next release may change: columns of all pools, a rule, an index."""
+_COLUMN = '''"""What a next release may change: columns of all pools, a rule, a table."""
 
 from alembic import op
-
-from tasks_app.pool.build_index import build_index
 
 revision = "{revision}"
 down_revision = "{before}"
@@ -37,6 +36,17 @@ def upgrade():
         " CHECK (length(colour) < 20) NOT VALID"
     )
     op.execute("CREATE TABLE task_colour (name text PRIMARY KEY)")
+'''
+_INDEX = '''"""And an index."""
+
+from tasks_app.pool.build_index import build_index
+
+revision = "{revision}"
+down_revision = "{before}"
+OLDEST_CODE = "{oldest}"
+
+
+def upgrade():
     build_index("task_pending_colour", "task_pending", "(colour) WHERE colour IS NOT NULL")
 '''
 
@@ -62,10 +72,12 @@ def code_of(commit: str, folder: Path) -> Path | None:
 
 
 def next_release(folder: Path, oldest: str) -> Path:
-    """Make code like this one's that has one migration more."""
+    """Make code like this one's that has two migrations more."""
     for name in CODE:
         shutil.copytree(PROJECT / name, folder / name)
-    (folder / "migrations" / "versions" / f"{NEXT}_colours.py").write_text(
-        _MIGRATION.format(revision=NEXT, before=newest(), oldest=oldest)
-    )
+    versions = folder / "migrations" / "versions"
+    for revision, before, code in ((BETWEEN, newest(), _COLUMN), (NEXT, BETWEEN, _INDEX)):
+        (versions / f"{revision}_colours.py").write_text(
+            code.format(revision=revision, before=before, oldest=oldest)
+        )
     return folder

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 _READABLE = text(f"SELECT has_table_privilege(to_regclass('{VERSION}'), 'SELECT')")
-# The column is younger than the table: this reads it where it is.
-_VERSION = text(f"SELECT version_num, to_jsonb(v) ->> 'oldest_code' FROM {VERSION} v")
+_VERSION = text(f"SELECT version_num, oldest_code FROM {VERSION}")
 _READS = text("SHOW transaction_read_only")
 _TURN = text("SELECT pg_try_advisory_xact_lock(7246101957004331002)")
 _LOOK_EVERY_S = 0.1

@@ -8,24 +8,25 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
-from alembic import command
 from sqlalchemy import Connection, Engine, create_engine, text
 
 from tasks_app.domain.errors import SchemaError
-from tasks_app.pool.schema import _config, current, newest, take_turn
+from tasks_app.pool import schema
+from tasks_app.pool.schema import current, newest, take_turn
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.migration import migrate
 from tests.factory import pending_task
+from tests.releases import BETWEEN, NEXT, next_release
 from tests.servers import Databases
 from tests.waiting import until
 
 pytestmark = pytest.mark.test_all
 
-OLD = "0025"
-"""After it task_pending is altered, and an index on it is built."""
-INDEX = "task_pending_barred"
+OLD = newest()
+INDEX = "task_pending_colour"
 IN_USE = "a table is in use; trying again"
 BUILDS = text("""
     SELECT count(*) FROM pg_stat_activity
@@ -48,19 +49,26 @@ Start = Callable[..., Future]
 
 @pytest.fixture(scope="module")
 def old_database(databases: Databases) -> str:
-    """The name of a database to copy, whose schema is some migrations behind."""
+    """The name of a database to copy, whose schema is that of this code."""
     engine = create_engine(databases.create("of_old"))
     with engine.begin() as connection:
-        config = _config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, OLD)
+        schema.migrate(connection)
     engine.dispose()
     return "of_old"
 
 
+@pytest.fixture(scope="module")
+def next_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A release whose first migration alters task_pending, and whose second builds an index."""
+    return next_release(tmp_path_factory.mktemp("next"), oldest=OLD)
+
+
 @pytest.fixture
-def behind(databases: Databases, old_database: str) -> Iterator[Engine]:
-    """A copy of it."""
+def behind(
+    databases: Databases, old_database: str, next_code: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Engine]:
+    """A copy of it, for the code of the next release."""
+    monkeypatch.setattr(schema, "_BESIDE", next_code / "migrations")
     engine = create_engine(
         databases.create("behind", old_database),
         connect_args={"options": "-c lock_timeout=10s"},
@@ -127,9 +135,12 @@ def test_an_open_transaction_delays_the_migration_and_not_those_who_come_after(
         assert version(behind) == OLD
         producer.commit()
 
-    assert run.result(30) == (OLD, newest())
+    assert run.result(30) == (OLD, NEXT)
     assert len(ids) == 3
-    assert "0026: The same rules in six shorter CHECKs instead of nine." in heard
+    assert (
+        f"{BETWEEN}: What a next release may change: columns of all pools, a rule, a table."
+        in heard
+    )
 
 
 def test_an_index_is_built_while_others_write(
@@ -141,25 +152,26 @@ def test_an_index_is_built_while_others_write(
     created = create(behind)
 
     assert created
-    assert (version(behind), is_valid(behind), run.done()) == ("0027", False, False)
+    assert (version(behind), is_valid(behind), run.done()) == (BETWEEN, False, False)
     report.close()
-    assert run.result(30) == (OLD, newest())
+    assert run.result(30) == (OLD, NEXT)
     assert is_valid(behind)
 
 
 def test_what_was_killed_is_simply_run_again(
-    behind: Engine, url: str, start: Start, report: Connection
+    behind: Engine, url: str, start: Start, report: Connection, next_code: Path
 ) -> None:
     command = [sys.executable, "-m", "tasks_app", "migrate"]
-    killed = subprocess.Popen(command, env={**os.environ, "TASKS_APP_DATABASE_URL": url})
+    of_next = {"PYTHONPATH": str(next_code), "TASKS_APP_DATABASE_URL": url}
+    killed = subprocess.Popen(command, env={**os.environ, **of_next}, cwd=next_code)
     until(lambda: builds(behind), 60)
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     until(lambda: not builds(behind))
-    assert (version(behind), is_valid(behind)) == ("0027", False)
+    assert (version(behind), is_valid(behind)) == (BETWEEN, False)
     report.close()
 
-    assert start().result(30) == ("0027", newest())
+    assert start().result(30) == (BETWEEN, NEXT)
     assert is_valid(behind)
 
 
@@ -176,8 +188,8 @@ def test_a_second_one_waits_without_being_waited_for(
 
     report.close()
 
-    assert first.result(30) == (OLD, newest())
-    assert second.result(30) == (newest(), newest())
+    assert first.result(30) == (OLD, NEXT)
+    assert second.result(30) == (NEXT, NEXT)
 
 
 def test_an_index_is_built_while_a_second_one_asks_for_its_turn(
@@ -202,7 +214,7 @@ def test_an_index_is_built_while_a_second_one_asks_for_its_turn(
             builder.exec_driver_sql("DROP INDEX of_test")
         assert not second.done()
 
-    assert second.result(30) == (OLD, newest())
+    assert second.result(30) == (OLD, NEXT)
 
 
 def test_it_does_not_try_for_ever(behind: Engine, url: str) -> None:
@@ -212,4 +224,4 @@ def test_it_does_not_try_for_ever(behind: Engine, url: str) -> None:
             migrate(Database(url), patience_s=0)
 
     assert version(behind) == OLD
-    assert migrate(Database(url)) == (OLD, newest())
+    assert migrate(Database(url)) == (OLD, NEXT)

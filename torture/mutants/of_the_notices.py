@@ -44,7 +44,7 @@ NOTICES = (
     mutant(
         "notices: of the trigger",
         "The trigger wakes nobody for what cannot run now.",
-        "migrations/versions/0040_notify.py",
+        "migrations/baseline/pools.sql",
         " AND n.scan_at <= statement_timestamp()",
         "",
         f"{TRIGGER}test_nothing_is_told_of_a_rollback_nor_of_what_nobody_can_run_now",
