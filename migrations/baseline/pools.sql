@@ -86,16 +86,6 @@ CREATE INDEX task_pending_limit_runs ON task_pending (limit_key) WHERE state = '
 CREATE INDEX task_pending_more_limit_runs ON task_pending (id) WHERE state = 'RUNNING' AND more_limit_keys IS NOT NULL;
 CREATE INDEX task_pending_order ON task_pending (order_key, id) WHERE order_key IS NOT NULL;
 CREATE INDEX task_pending_order_runs ON task_pending (order_key) WHERE state = 'RUNNING' AND order_key IS NOT NULL;
-CREATE INDEX task_pending_parked ON task_pending (parked, priority, id) WHERE state = 'PENDING' AND parked IS NOT NULL;
-CREATE INDEX task_pending_parked_by_old_code ON task_pending (parked) WHERE state = 'PENDING' AND parked IS DISTINCT FROM CASE parked_kind
-    WHEN 'order' THEN 'order '
-    WHEN 'queue' THEN 'limit queue '
-    WHEN 'name' THEN 'limit name '
-    WHEN 'key' THEN 'limit key '
-    WHEN 'breaker' THEN 'held by breaker '
-    WHEN 'let_through' THEN 'let through by breaker '
-    WHEN 'handler' THEN 'no live worker of this queue has a handler named '
-END || parked_for;
 CREATE INDEX task_pending_parked_for ON task_pending (parked_kind, parked_for, priority, id) WHERE state = 'PENDING' AND parked_kind IS NOT NULL;
 CREATE INDEX task_pending_running ON task_pending (id) WHERE state = 'RUNNING';
 CREATE INDEX task_pending_scan ON task_pending (queue, priority, scan_at, id) WHERE state = 'PENDING';

@@ -84,15 +84,6 @@ SECRETS = (
         f"{MISSING}test_it_is_parked_with_the_reason",
     ),
     mutant(
-        "secrets: kind of old code",
-        "Who waits for a key is not taken for one that old code parked.",
-        "tasks_app/pool/fragments/parked.py",
-        "    AND (p.parked_kind IS DISTINCT FROM '{WaitingKind.ENCRYPTION}'\n      OR ",
-        "    AND (true OR p.parked_kind IS DISTINCT FROM '{WaitingKind.ENCRYPTION}'\n      OR ",
-        "tests/pool/dispatch/test_parked_by_old_code.py::"
-        "test_what_is_parked_by_this_code_is_left_alone",
-    ),
-    mutant(
         "secrets: rotation",
         "A rotation replaces a value only while it is as it was read.",
         "tasks_app/pool/operations/encrypted_values.py",

@@ -33,7 +33,7 @@ WORDS: dict[str, str] = {
     WaitingKind.ENCRYPTION: "encryption key missing:",
 }
 """The text is these words, a blank and the subject. Those of gates also name the rows of
-``task_gate``; and code of 0.1.0 compares all but the last, so they stay while it may run."""
+``task_gate``."""
 
 
 class WaitingReason(NamedTuple):

@@ -16,8 +16,6 @@ from tasks_app.pool.connection.planner import IN_FUNCTION
 from tasks_app.pool.connection.row_by_row import NOTE_OF_REFUSAL, ROUNDS, TELL
 from tasks_app.pool.dispatch.set_aside import (
     BARRED_OF,
-    FIND_AGAIN,
-    FIND_ASTRAY,
     FIND_BARRED,
     SWEEPS,
 )
@@ -50,19 +48,20 @@ def upkeep(settings: Settings) -> dict[str, str]:
     resting = f"""IF pg_postmaster_start_time() > clock - {literal(settings.renew_every)} THEN
         RETURN 0;  -- workers could not renew, and are about to
     END IF;"""
-    astray = bound(FIND_AGAIN.text, {"ids": f"ARRAY({bound(FIND_ASTRAY, {})})"}) + ";"
     return {
         f"{RESCUE}(at timestamptz DEFAULT NULL, most integer DEFAULT 500)": _moving(
             (FIND_EXPIRED, EXPIRED.worded(level).text), rescue, Event.RESCUE, resting
         ),
         f"{SWEEP}(at timestamptz DEFAULT NULL, most integer DEFAULT 500)": _moving(
-            (FIND_BARRED, BARRED_OF.worded(level).text), {}, Event.RELEASE, astray
+            (FIND_BARRED, BARRED_OF.worded(level).text), {}, Event.RELEASE
         ),
         f"{MAINTAIN}(at timestamptz DEFAULT NULL)": _partitions(settings.completed.longest),
     }
 
 
-def _moving(statements: tuple[str, str], values: dict[str, str], event: Event, first: str) -> str:
+def _moving(
+    statements: tuple[str, str], values: dict[str, str], event: Event, first: str = ""
+) -> str:
     """Return the body of a function that moves what the first statement finds by the second."""
     find, move = (
         bound(each, {**values, "ids": "some_ids", "skipped": "passed_over"}) for each in statements

@@ -15,7 +15,6 @@ from tasks_app.pool.connection.execute import ask, in_psycopgs_words
 from tasks_app.pool.connection.steps import Statement
 from tasks_app.pool.dispatch.set_aside import BARRED
 from tasks_app.pool.fragments.availability import runs
-from tasks_app.pool.fragments.parked import PARKED_BY_OLD_CODE
 from tasks_app.pool.fragments.queue_probe import HAS_GATE, WAITS
 from tasks_app.pool.tables import BREAKER, GATE, NOW, PENDING, QUEUE, SCHEDULE
 
@@ -38,7 +37,7 @@ class IdleCheck:
     breakers: bool = False
     """A breaker is to be looked at."""
     barred: bool = False
-    """A task is to be swept, or was parked by code of 0.1.0."""
+    """A task is to be swept."""
 
     at_s: float = field(default=0.0, compare=False)
     """When that was, in seconds since 1970."""
@@ -60,8 +59,7 @@ _IDLE_CHECK = in_psycopgs_words(f"""
             - {NOW}) AS float) AS next_look_s,
         EXISTS (SELECT FROM {QUEUE} g WHERE {HAS_GATE}) AS gates,
         EXISTS (SELECT FROM {BREAKER} b WHERE b.look_at <= {NOW}) AS breakers,
-        EXISTS (SELECT FROM {PENDING} p WHERE {BARRED})
-            OR EXISTS (SELECT FROM {PENDING} p WHERE {PARKED_BY_OLD_CODE}) AS barred,
+        EXISTS (SELECT FROM {PENDING} p WHERE {BARRED}) AS barred,
         CAST(EXTRACT(EPOCH FROM {NOW}) AS float) AS at_s
 """)
 

@@ -11,7 +11,6 @@ from tasks_app.domain.flow_control.waiting_reason import WaitingReason
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.row_by_row import found_task_by_task, row_by_row, task_by_task
 from tasks_app.pool.fragments.move_rows import NAMED, SKIP_LOCKED, WITH_ITS_DATE, leave
-from tasks_app.pool.fragments.parked import PARKED_BY_OLD_CODE, UNPARKED
 from tasks_app.pool.statistics.parts import note_moved
 from tasks_app.pool.tables import NOW, PENDING, admits, admits_by_id
 
@@ -89,17 +88,6 @@ _PARK = text(f"""
         parked = :reason, parked_kind = :kind, parked_for = :subject
     WHERE p.id = ANY(ARRAY(SELECT id FROM aside))
 """)
-FIND_ASTRAY = f"SELECT p.id FROM {PENDING} p WHERE {PARKED_BY_OLD_CODE} LIMIT :most"
-_FIND_ASTRAY = text(FIND_ASTRAY)
-FIND_AGAIN = text(f"""
-    WITH astray AS MATERIALIZED (
-        SELECT p.id FROM {PENDING} p
-        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {PARKED_BY_OLD_CODE}
-        FOR NO KEY UPDATE SKIP LOCKED)
-    UPDATE {PENDING} p SET {UNPARKED},
-        scan_at = CASE WHEN p.parked IS NULL THEN p.scan_at ELSE greatest({NOW}, p.due_at) END
-    WHERE p.id = ANY(ARRAY(SELECT id FROM astray))
-""")
 
 
 def park(
@@ -118,13 +106,3 @@ def park(
         connection.execute(_PARK, {**values, "ids": ids, "wait": wait, "now": now})
 
     row_by_row(connection, ids, park_some, "parking of tasks", now=now)
-
-
-def find_again(connection: Connection, most: int, *, now: datetime | None = None) -> int:
-    """Let the scan find what code of 0.1.0 parked, which wakes of today do not; return how many."""
-    found = connection.execute(_FIND_ASTRAY, {"most": most}).scalars().all()
-
-    def find(ids: Sequence[int]) -> int:
-        return connection.execute(FIND_AGAIN, {"ids": list(ids), "now": now}).rowcount
-
-    return sum(row_by_row(connection, found, find, "finding of tasks", now=now))

@@ -23,7 +23,7 @@ from tasks_app.pool.flow_control.capacity import rooms_of
 from tasks_app.pool.flow_control.waiting_list import SHORTEST_LOOK_S, look_in_s
 from tasks_app.pool.fragments.availability import is_free, runs
 from tasks_app.pool.fragments.fences import array
-from tasks_app.pool.fragments.parked import PARKED_BY_OLD_CODE, UNPARKED
+from tasks_app.pool.fragments.parked import UNPARKED
 from tasks_app.pool.tables import GATE, NOW, PENDING, READY
 
 MOST_WOKEN = 1_000
@@ -52,15 +52,11 @@ _LINE = text(f"""
 """)
 _PLACE = "array_position(CAST(:gates AS text[]), t.gate)"
 _WAIT = f"(CAST(:waits AS float8[]))[{_PLACE}]"
-# Only a leader of 0.1.0 finds whom code of 0.1.0 parked, by the text, and only when it looks at
-# the gate. No end of a run wakes them before.
 _GO_ON = text(f"""
     WITH woken AS (
         UPDATE {PENDING} p SET scan_at = greatest({NOW}, p.due_at), {UNPARKED}
         WHERE p.id = ANY(CAST(:ids AS bigint[])))
     UPDATE {GATE} t SET look_at = CASE
-        WHEN EXISTS (SELECT FROM {PENDING} p WHERE {PARKED_BY_OLD_CODE} AND p.parked = t.gate)
-        THEN {NOW} + make_interval(secs => least({_WAIT}, {UNUSED_S}))
         WHEN EXISTS (SELECT FROM {PENDING} p
                      WHERE p.state = '{State.PENDING}'
                        AND p.parked_kind = (CAST(:kinds AS text[]))[{_PLACE}]

@@ -1,7 +1,7 @@
 """Held rows in SQL: due so late that neither claim nor scan finds them; their date stands beside.
 
 One that expires is due when it has expired, so that the scan ends it then: no claim takes it. A row
-that code of 0.1.0 made due again is not held, though its date still stands beside.
+that somebody's SQL made due again is not held, though its date still stands beside.
 """
 
 from __future__ import annotations

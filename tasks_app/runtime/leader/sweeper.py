@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from tasks_app.pool.dispatch.set_aside import find_again, sweep_all
+from tasks_app.pool.dispatch.set_aside import sweep_all
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.flow_control.admission import AdmissionControl
@@ -22,8 +22,6 @@ class Sweeper:
         self._admission = AdmissionControl(database)
 
     def run_once(self, *, now: datetime | None = None) -> int:
-        with self._database.single() as connection:
-            find_again(connection, MOST, now=now)
         number = 0
         for _ in range(ROUNDS):
             with self._database.begin() as connection:

@@ -15,7 +15,7 @@ from tasks_app.domain.config.retention import Keep
 from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerMode
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit
 from tasks_app.pool.connection.row_by_row import Refusal, refusals, row_by_row
-from tasks_app.pool.dispatch.set_aside import find_again, park, sweep, sweep_all
+from tasks_app.pool.dispatch.set_aside import park, sweep, sweep_all
 from tasks_app.pool.flow_control import breaker, breaker_waiting_list, order_and_limits, wake
 from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of
 from tasks_app.pool.flow_control.limits import set_limit
@@ -106,12 +106,6 @@ def let_through(connection: Connection) -> list[int]:
     return ids
 
 
-def parked_by_old_code(connection: Connection) -> list[int]:
-    ids = tasks(connection)
-    connection.execute(text("UPDATE task_pending SET parked = 'limit key l'"))
-    return ids
-
-
 def a_day(connection: Connection) -> list[int]:
     day = old_day(connection).day
     return [finished(connection, "t", day + timedelta(hours=1)) for _ in range(ROWS)]
@@ -150,7 +144,6 @@ CASES = {
     "parking": Case(
         tasks, lambda c, ids: park(c, ids, unknown("t"), LEASE, now=NOON), "parked IS NULL"
     ),
-    "what old code parked": Case(parked_by_old_code, lambda c, _: find_again(c, 100), PARKED),
     "holding at a gate": Case(limited, held_by_gate, "parked IS NULL"),
     "waking at a gate": Case(held_by_gate, woken, PARKED),
     "holding at a breaker": Case(

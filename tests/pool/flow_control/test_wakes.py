@@ -187,18 +187,3 @@ def test_a_gate_wakes_nobody_of_another_key(limited: Connection) -> None:
 
     assert ended(limited, run) == [behind]
     assert reasons(limited, [other]) == {"limit key other"}
-
-
-def test_a_gate_is_looked_at_while_code_of_0_1_0_has_tasks_wait(limited: Connection) -> None:
-    """Only a leader of that code wakes them, when it looks: soon, or each hand-over takes 30 s."""
-    first, old = made(limited, 2)
-    (run,) = passing(limited, first)
-    enter(limited, [KEY])
-    limited.execute(
-        text("UPDATE task_pending SET parked = :text, scan_at = scan_at + '1 day' WHERE id = :id"),
-        {"text": str(KEY), "id": old},
-    )
-
-    assert ended(limited, run) == []
-    look_at = limited.execute(text("SELECT look_at FROM task_gate")).scalar_one()
-    assert look_at == NOON + timedelta(seconds=1)

@@ -252,7 +252,7 @@ def test_a_producer_who_reschedules_by_the_unique_key_leaves_it_held(
     assert row_of(connection, task_id).held_due_at == LATER
 
 
-def test_what_code_of_0_1_0_makes_due_again_is_not_held(connection: Connection) -> None:
+def test_what_somebodys_sql_makes_due_again_is_not_held(connection: Connection) -> None:
     task_id = pending_task(connection, now=NOW)
     do(connection, Action.HOLD, task_id)
     connection.execute(

@@ -128,17 +128,6 @@ def test_a_quiet_leader_notices_that_a_task_has_expired(bench: Bench) -> None:
     assert bench.state(task_id) == "EXPIRED"
 
 
-def test_a_quiet_leader_finds_what_code_of_0_1_0_parked(bench: Bench) -> None:
-    task_id = bench.create()
-    bench.sql("UPDATE task_pending SET parked = 'order k', scan_at = now() + interval '1 day'")
-    leader = leader_of(bench)
-    leader.hold()
-
-    leader.scan()
-
-    assert bench.task(task_id).parked is None
-
-
 def test_whoever_waits_behind_one_that_is_swept_is_woken(bench: Bench) -> None:
     head, behind = bench.create(order_key="k", expires_at=LATER), bench.create(order_key="k")
     database = Database(bench.url)
