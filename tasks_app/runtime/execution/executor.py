@@ -30,7 +30,7 @@ TURN_PATIENCE_S = 0.5
 ROOM_PATIENCE_S = 0.02
 """How long single free places wait for more of them, so that claims are of groups."""
 LOOKS_EVERY_S = 1.0
-"""Where hints alone keep a child busy, it looks that often for what no message told of."""
+"""Where hints and stale copies keep a child busy, it looks that often for what no message told of."""
 TOPS_UP_S, PAUSES_S = 30.0, 1.0
 """For how long a message may be topped up from the pool, and how long it gets to end then."""
 
@@ -65,7 +65,7 @@ class Executor:
         self._async_lately = not claimant.plain.names
         self._filled_at = 0.0
         self._looks_at: dict[str, float] = {}
-        """By queue, when only hints came of it."""
+        """By queue, when the scan sent nothing of it that was to do."""
 
     def execute(
         self,
@@ -79,27 +79,28 @@ class Executor:
 
         Returns when every outcome is written, so that the child may be recycled after it. While
         something of it still runs beside this thread, the pool's tasks of ``queues`` fill the gaps.
-        A ``wake`` comes from the scan, a hint from a producer. A flood of hints leaves the scan no
-        room in the broker; then a child looks by itself what the message's ``queue`` has.
+        A ``wake`` comes from the scan, a hint from a producer. A flood of hints, or of messages
+        whose tasks are done, leaves the scan no room in the broker; then a child looks by itself
+        what the message's ``queue`` has.
         """
         self._slot.message(in_hand=True)
         self._inflight.open_message()
         self._threads.start()
         try:
-            self._work_off(list(ids))
+            brought = self._work_off(list(ids))
             if queue is not None:
-                self._look_around(queue, wake=wake)
+                self._look_around(queue, published=wake and brought)
             self._stay(queues)
             self._runner.write_all(self._settler.flush_until_answered)
         finally:
             self._inflight.close_message()
             self._slot.message(in_hand=False)
 
-    def _look_around(self, queue: str, *, wake: bool) -> None:
-        """Take from the queue what comes first, if only hints came for a while."""
+    def _look_around(self, queue: str, *, published: bool) -> None:
+        """Take from the queue what comes first, if the scan published none of it for a while."""
         now = time.monotonic()
-        looks = not wake and now >= self._looks_at.get(queue, 0.0)
-        if wake or looks:
+        looks = not published and now >= self._looks_at.get(queue, 0.0)
+        if published or looks:
             self._looks_at[queue] = now + LOOKS_EVERY_S
         if looks and not self._inflight.over and not self._inflight.gave_back:
             with suppress(SQLAlchemyError):  # the next scan finds them
@@ -110,7 +111,9 @@ class Executor:
     def _is_busy_beside(self) -> bool:
         return self.async_pool.busy or self._threads.busy
 
-    def _work_off(self, ids: list[int]) -> None:
+    def _work_off(self, ids: list[int]) -> bool:
+        """Return whether there was something to take."""
+        brought = False
         while ids and not self._inflight.gave_back:
             self._runner.stop_if_due()
             if self._inflight.over:
@@ -131,12 +134,14 @@ class Executor:
                 missed = len(group) + len(rest) - len(ids)
                 TASK_COUNTS.happened(CountedOutcome.DUPLICATE, missed)
                 continue
+            brought = True
             taken = {task.task_id for task in claimed}
             ids = [task_id for task_id in group if task_id not in taken] + rest
             asynchronous = self._claimant.asynchronous.names
             self._async_lately = all(task.name in asynchronous for task in claimed)
             self.run_waiting(self._threads.number)
         self.run_waiting()
+        return brought
 
     def _group(self, wanted: int) -> int:
         """Return how many to claim next; 0: the async pool has no room just now."""

@@ -1,4 +1,4 @@
-"""A child that gets nothing but hints: it looks by itself for what no message told of."""
+"""A child that gets hints and stale messages alone: it looks by itself for what none told of."""
 
 from __future__ import annotations
 
@@ -37,6 +37,19 @@ def test_it_does_not(bench: Bench, wake: bool, queue: str | None) -> None:
     child.execute([told], wake=wake, queue=queue)
 
     assert bench.states([told, by_sql, theirs]) == ["SUCCEEDED", "PENDING", "PENDING"]
+
+
+def test_messages_whose_tasks_are_done_keep_nobody_waiting(bench: Bench) -> None:
+    """Copies of what the scan sent long ago leave it no room in the broker, as hints do."""
+    bench.succeeding()
+    child = bench.child()
+    done = bench.create()
+    child.execute([done], wake=True)
+    waiting = bench.create()
+
+    child.execute([done], wake=True, queue="default")
+
+    assert bench.states([done, waiting]) == ["SUCCEEDED", "SUCCEEDED"]
 
 
 def test_what_the_scan_sends_of_another_queue_does_not_count(bench: Bench) -> None:
