@@ -30,7 +30,7 @@ TURN_PATIENCE_S = 0.5
 ROOM_PATIENCE_S = 0.02
 """How long single free places wait for more of them, so that claims are of groups."""
 LOOKS_EVERY_S = 1.0
-"""Where hints and stale copies keep a child busy, it looks that often for what no message told of."""
+"""Where hints and stale messages keep a child busy, it looks that often for what none told of."""
 TOPS_UP_S, PAUSES_S = 30.0, 1.0
 """For how long a message may be topped up from the pool, and how long it gets to end then."""
 

@@ -28,9 +28,15 @@ def tell_lost(settlement: Settlement) -> None:
     if settlement.unsure:
         log.info("task %s: its commit stands, or its lease was lost", settlement.fence.task_id)
         return
-    log.warning("task %s: the lease was lost, its outcome is not kept", settlement.fence.task_id)
-    if settlement.task is not None:
-        count_stale(settlement.task)
+    task = settlement.task
+    log.warning(
+        "task %s%s: the lease was lost, its outcome is not kept. Nothing to do: another attempt "
+        "runs it, and what this one wrote is rolled back.",
+        settlement.fence.task_id,
+        f" ({task.name})" if task else "",
+    )
+    if task is not None:
+        count_stale(task)
 
 
 def tell_settled(settlements: Sequence[Settlement], states: Mapping[int, State]) -> None:

@@ -54,6 +54,7 @@ _ODD_PLACE = (
     "Write %s or %(name)s for a parameter, and %% for the sign itself."
 )
 _NO_COPY = "ctx.write sends no COPY, which needs an answer. Use ctx.connection for it."
+_ONE_STATEMENT = "ctx.write takes one statement, and this text has several. Call it once for each."
 _NO_WRITE = (
     "ctx.write takes one statement that writes, and the server calls this one {tag}. "
     "Send it through ctx.connection."
@@ -98,8 +99,10 @@ class Write(NamedTuple):
             tags.append(cursor.statusmessage or "empty")
         if not _ENDS.isdisjoint(tags):
             raise Fail(ENDED)
-        if len(tags) > 1 or not _WRITES.match(tags[0]):
-            raise RuntimeError(_NO_WRITE.format(tag=" and ".join(tags)))
+        if len(tags) > 1:
+            raise RuntimeError(_ONE_STATEMENT)
+        if not _WRITES.match(tags[0]):
+            raise RuntimeError(_NO_WRITE.format(tag=tags[0]))
         if not (sets_something(self.query) or stays_in_session(self.query)):
             if len(PROVEN) >= MOST_PROVEN:
                 PROVEN.clear()

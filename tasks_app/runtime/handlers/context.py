@@ -173,9 +173,9 @@ class TaskContext(Generic[SessionT_co]):
 
         Such statements, outcome and COMMIT take one round trip together, which runs that do nothing
         else share. They come last, in their order. One that fails lets the run fail after the
-        handler has returned, with an error that shows no line of it; so does one that is not a
-        single statement that writes, such as SET, LISTEN or a COMMIT that its text hides. Nothing
-        is awaited in async handlers either.
+        handler has returned, with an error that shows no line of it; so do SET, LISTEN, a text of
+        several statements and a COMMIT that a text hides. The rows of a SELECT are dropped. A
+        rollback of ``ctx.session`` takes nothing back. Nothing is awaited in async handlers either.
 
         >>> ctx.write("INSERT INTO points (customer, points) VALUES (%s, %s)", (7, 100))
 
@@ -194,7 +194,10 @@ class TaskContext(Generic[SessionT_co]):
 
     def _given(self) -> Access:
         if self._over:
-            raise RuntimeError("The task is over; what it left running has no session any more.")
+            raise RuntimeError(
+                "The task is over, and this thread can write nothing of it. Join it before the "
+                "handler returns."
+            )
         if os.getpid() != self._process:
             raise RuntimeError(_FORKED)
         return self._access

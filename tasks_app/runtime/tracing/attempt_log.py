@@ -166,8 +166,9 @@ def _attempt(notice: Notice) -> str:
 def _outcome(notice: Notice) -> str:
     if notice.kind is NoticeKind.FAILED:
         return f"failed, and it is over (tasks-app show {notice.task_id})"
-    word = "was lost, not charged" if notice.kind is NoticeKind.RESCUED else "failed"
-    return f"{word}, again {_when(notice.wait)}" if notice.wait else f"{word}, again at once"
+    if notice.kind is NoticeKind.RESCUED:
+        return "was lost, not charged, again within 5 s"
+    return f"failed, again {_when(notice.wait) if notice.wait else 'at once'}"
 
 
 def _when(wait: timedelta) -> str:

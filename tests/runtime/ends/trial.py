@@ -19,7 +19,7 @@ from tests.runtime.ends.points import INSERT, LATE, LOST, Actor, Case, Fate, Set
 from tests.runtime.execution.warm_child import known_as_writes, warm
 from tests.waiting import until
 
-STALE = re.compile(r"task (\d+): the lease was lost, its outcome is not kept")
+STALE = re.compile(r"task (\d+)(?: \(\w+\))?: the lease was lost, its outcome is not kept.*")
 AGAIN = re.compile(r"task (\d+) \(t\) is given back uncharged, to run again: connection lost")
 LAPSE = "UPDATE task_pending SET lease_until = now() - interval '1h' WHERE state = 'RUNNING'"
 SPLIT = """
