@@ -231,7 +231,7 @@ class EndsRuns:
             (result,) = yield from generators.execute(self.pgconn)
             if result.status != ExecStatus.COMMAND_OK:
                 raise errors.error_from_result(result)
-        self.names.update(_OURS, (last.name,))
+            self.names.add(name)
 
     def _send(self, one: _Ready, known: set[bytes], *, begins: bool, shares: bool) -> list[bytes]:
         """Send an end up to its COMMIT; return the name of what is behind each answer.

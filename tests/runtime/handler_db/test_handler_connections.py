@@ -763,6 +763,24 @@ def test_a_thread_at_work_hurts_its_own_run_alone(
 
 
 @pytest.mark.parametrize("is_async", [False, True])
+def test_an_end_that_cannot_be_prepared_harms_its_own_run_alone(
+    bench: Bench, *, is_async: bool
+) -> None:
+    """The names that the server had taken by then were sent again by each later run."""
+
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        effect(ctx)
+        if payload["n"] == 0:
+            ctx.session.execute(text("CREATE TEMP TABLE task_completed ()"))
+
+    bench.handler(max_attempts=1)(twin(h, is_async=is_async))
+
+    ids = run_many(bench, 4, async_connections=1, async_concurrency=1)
+
+    assert bench.states(ids) == ["FAILED", *["SUCCEEDED"] * 3]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
 def test_a_commit_through_libpq_is_seen(bench: Bench, *, is_async: bool) -> None:
     def h(ctx: Any) -> None:
         effect(ctx)
