@@ -245,9 +245,18 @@ ENDS_OF_RUNS = (
         "a handler may SET by ctx.write",
         "ctx.write takes one statement that writes.",
         "tasks_app/runtime/handler_db/late_writes.py",
-        "len(tags) > 1 or not _WRITES.match(tags[0])",
-        "not tags",
+        "if not _WRITES.match(tags[0])",
+        "if not tags",
         f"{LATE}what_fails_or_is_not_one_statement_that_writes_fails_alone[row]",
+    ),
+    mutant(
+        "an end that is half prepared",
+        "What an end prepared before it failed is known to the next one of its session.",
+        END,
+        "            self.names.add(name)\n",
+        "        self.names.update(_OURS, (last.name,))\n",
+        "tests/runtime/handler_db/test_handler_connections.py::"
+        "test_an_end_that_cannot_be_prepared_harms_its_own_run_alone[False]",
     ),
     mutant(
         "what was refused waits behind a slow task",

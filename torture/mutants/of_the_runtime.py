@@ -75,6 +75,15 @@ RUNTIME = (
         "test_a_worker_without_a_broker_parks_only_what_nobody_knows",
     ),
     mutant(
+        "a flood of stale messages",
+        "While messages bring nothing to do, a child looks by itself what its queue has.",
+        "tasks_app/runtime/execution/executor.py",
+        "published=wake and brought",
+        "published=wake",
+        "tests/runtime/execution/test_looking_around.py::"
+        "test_messages_whose_tasks_are_done_keep_nobody_waiting",
+    ),
+    mutant(
         "a message at the wrong address",
         "What only other workers of the queue know is passed on to them.",
         "tasks_app/runtime/execution/executor.py",
