@@ -6,6 +6,8 @@ cannot write into a later run's transaction.
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -101,10 +103,26 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
             with suppress(psycopg.Error):
                 self.cancel_safe(timeout=BREAK_OFF_S)
             if not self.lock.acquire(timeout=BREAK_OFF_S):
-                self.close()  # a stream that was left: nothing reads it
+                self._cut_off()
                 return
         self._owner = self._me()
         self.lock.release()
+
+    def _cut_off(self) -> None:
+        """Close it under somebody's hands, whom the end of its line drives out of libpq first.
+
+        libpq does not survive that it is closed while a thread is in it. A stream that was left
+        holds the lock for ever, and nobody is at work there.
+        """
+        with (
+            suppress(OSError, psycopg.Error),
+            socket.socket(fileno=os.dup(self.pgconn.socket)) as line,
+        ):
+            line.shutdown(socket.SHUT_RDWR)
+        is_out = self.lock.acquire(timeout=BREAK_OFF_S)
+        self.close()
+        if is_out:
+            self.lock.release()
 
     def leave(self) -> None:
         """End a run's use of it: roll back what is open, and look at what stays in the session.

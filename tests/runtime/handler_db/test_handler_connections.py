@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from psycopg import OperationalError
 from psycopg.pq import TransactionStatus
 from psycopg.types.string import StrDumper
 from sqlalchemy import text
@@ -17,6 +19,8 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app import create_task
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.runtime.api.groups import create_group
+from tasks_app.runtime.handler_db import handler_connections
+from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tests.runtime.bench import EFFECT, Bench, effect
 from tests.runtime.execution.warm_child import carry_out, run_many, warm
 from tests.runtime.handler_db.kept_connections import (  # noqa: F401  fixtures
@@ -760,6 +764,48 @@ def test_a_thread_at_work_hurts_its_own_run_alone(
         task = bench.task(task_id)
         assert (task.crashes, bench.effects(task_id)) == (0, int(task.state == "SUCCEEDED")), n
         assert n % 3 == 1 or task.state == "SUCCEEDED", (n, task.error)
+
+
+def test_what_a_thread_is_in_is_closed_when_it_is_out(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libpq crashes where it is closed beneath a thread that no cancel reaches."""
+    order: list[str] = []
+    begins = threading.Event()
+
+    class Slow(HandlerConnection):
+        def wait(self, *arguments: Any, **options: Any) -> Any:
+            begins.set()
+            try:
+                return super().wait(*arguments, **options)
+            finally:
+                order.append("out")
+
+        def cancel_safe(self, **_: Any) -> None:
+            pass
+
+        def close(self) -> None:
+            order.append("closed")
+            super().close()
+
+    def sleep() -> None:
+        with suppress(OperationalError):
+            connection.execute("SELECT pg_sleep(30)")
+
+    monkeypatch.setattr(handler_connections, "BREAK_OFF_S", 0.1)
+    address = make_url(bench.url).set(drivername="postgresql")
+    connection = Slow.connect(address.render_as_string(hide_password=False))
+    connection.be_template()
+    connection = connection.hand_on()
+    thread = threading.Thread(target=sleep)
+    thread.start()
+    begins.wait()
+    until(connection.lock.locked)
+
+    connection.break_off()
+
+    thread.join()
+    assert order == ["out", "closed"]
 
 
 @pytest.mark.parametrize("is_async", [False, True])
