@@ -17,6 +17,7 @@ from tasks_app.domain.handlers.settlement import (
     CONNECTION_LOST,
     INTERRUPTED,
     PROCESS_KILLED,
+    REFUSED,
     VANISHED,
 )
 from tasks_app.domain.safe_logging import quiet_logger
@@ -199,6 +200,7 @@ _WHY = {
     PROCESS_KILLED: "Its process was killed at the hard limit of another task in it.",
     INTERRUPTED: "A signal ended its process, and no other of the worker.",
     CONNECTION_LOST: "The database, which is up, ended the connection on which it ran.",
+    REFUSED: "The database had no room for what it wrote, or no connection.",
     BROKEN_OFF: "No limit, stop or operator broke off its run.",
 }
 

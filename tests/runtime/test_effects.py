@@ -32,6 +32,7 @@ INSERT = b"INSERT INTO effect"
 COMMIT = b"\0tasks_app COMMIT\0"
 """As it is said under its name, not where it is prepared."""
 BACKEND = text("SELECT pg_backend_pid()")
+DISK_FULL = "DO $$ BEGIN RAISE 'no space left on device' USING ERRCODE = '53100'; END $$"
 
 
 class TestNobodyElseCommits:
@@ -229,6 +230,23 @@ class TestTheConnectionIsLost:
         assert [line.kind for line in bench.attempts(task_id)] == ["connection lost"]
         task = bench.task(task_id)
         assert (task.state, task.attempt, bench.effects(task_id)) == ("SUCCEEDED", 2, 1)
+
+    @pytest.mark.parametrize("way", ["connection", "write"])
+    def test_a_full_disk_is_named(self, bench: Bench, way: str) -> None:
+        @bench.handler(max_attempts=1)
+        def h(ctx: Any) -> None:
+            if way == "write":
+                ctx.write(DISK_FULL)
+            else:
+                ctx.connection.exec_driver_sql(DISK_FULL)
+
+        task_id = bench.create()
+
+        bench.execute([task_id], max_crashes=1)
+
+        task = bench.task(task_id)
+        assert (task.state, task.failures, task.crashes) == ("FAILED", 0, 1)
+        assert (task.error or "").startswith("database refused: The database had no room")
 
     @pytest.mark.test_all
     @pytest.mark.parametrize("how", ["in the handler", "before the commit"])

@@ -11,11 +11,12 @@ from tasks_app.domain.handlers.settlement import (
     CONNECTION_LOST,
     INTERRUPTED,
     OUTCOME_UNKNOWN,
+    REFUSED,
     VANISHED,
 )
 from tasks_app.domain.tasks.records import Attempt, Task
 
-_ON_BOARD = {VANISHED, INTERRUPTED, CONNECTION_LOST}
+_ON_BOARD = {VANISHED, INTERRUPTED, CONNECTION_LOST, REFUSED}
 
 
 def why_last(task: StoredRow | Task, last: LastAttempt | Attempt | None) -> str:

@@ -16,6 +16,7 @@ from tasks_app.domain.handlers.settlement import (
     INTERRUPTED,
     OUTCOME_UNKNOWN,
     PROCESS_DIED,
+    REFUSED,
     VANISHED,
 )
 from tasks_app.domain.large_values.reference import reference_in
@@ -27,7 +28,7 @@ from tasks_app.domain.tasks.run import Cause
 LONGEST_TEXT = 300
 HIDDEN = MASK
 OUR_WORDS = (
-    *(PROCESS_DIED, VANISHED, INTERRUPTED, CONNECTION_LOST, BROKEN_OFF, OUTCOME_UNKNOWN),
+    *(PROCESS_DIED, VANISHED, INTERRUPTED, CONNECTION_LOST, REFUSED, BROKEN_OFF, OUTCOME_UNKNOWN),
     *(BAD_OUTCOME, "disabled", "expired"),
 )
 """Causes whose text is our own; no handler's exception has such a name."""

@@ -32,6 +32,7 @@ PROCESS_DIED = "process died"
 INTERRUPTED = "interrupted"
 _SUCCEED = Event.SUCCEED
 VANISHED, CONNECTION_LOST = "worker vanished", "connection lost"
+REFUSED = "database refused"
 PROCESS_KILLED = "process killed"
 """At the hard limit of another task in it."""
 BROKEN_OFF = "broken off"

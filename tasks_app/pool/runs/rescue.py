@@ -18,6 +18,7 @@ from tasks_app.domain.handlers.settlement import (
     INTERRUPTED,
     OUTCOME_UNKNOWN,
     PROCESS_KILLED,
+    REFUSED,
     VANISHED,
 )
 from tasks_app.domain.tasks.fingerprint import fingerprint_of
@@ -38,6 +39,7 @@ _SENTENCES = {
     PROCESS_KILLED: "Its process was killed at the hard limit of another task in it",
     INTERRUPTED: "A signal ended its process, and no other of the worker",
     CONNECTION_LOST: "The database, which is up, ended the connection on which the task ran",
+    REFUSED: "The database had no room for what it wrote, or no connection",
     BROKEN_OFF: "No limit, stop or operator broke off its run",
 }
 

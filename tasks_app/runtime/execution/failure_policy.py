@@ -19,6 +19,7 @@ from tasks_app.domain.handlers.settlement import (
     BROKEN_OFF,
     CONNECTION_LOST,
     OUTCOME_UNKNOWN,
+    REFUSED,
     ended_by,
     failed,
     is_outage,
@@ -171,7 +172,9 @@ def unanswered(task: ClaimedTask) -> Settlement:
 
 
 def _lost(task: ClaimedTask, error: BaseException) -> Settlement:
-    """Return the settlement of a run that lost its connection; ``at_most_once`` ends there."""
+    """Return the settlement of a run without its database; ``at_most_once`` ends there."""
+    if not task.at_most_once and not is_unanswered(error):
+        return unanswered(task)._replace(cause=Cause(REFUSED, ""))
     if not task.at_most_once:
         return unanswered(task)
     if is_of_commit(error):

@@ -118,8 +118,10 @@ def refusal(broker: str | None = "redis://127.0.0.1/0", **settings: str) -> str:
 def test_an_old_schema_is_refused(empty_url: str) -> None:
     engine = create_engine(empty_url)
     with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE tasks_app_version (version_num varchar(32))"))
-        connection.execute(text("INSERT INTO tasks_app_version VALUES ('0000')"))
+        connection.execute(
+            text("CREATE TABLE tasks_app_version (version_num text, oldest_code text)")
+        )
+        connection.execute(text("INSERT INTO tasks_app_version VALUES ('0000', '0000')"))
     engine.dispose()
 
     said = refusal(database_url=empty_url)
