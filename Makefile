@@ -7,7 +7,7 @@ JOBS ?= 3
 ALL_JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check model mutants torture zombies late-commits torture-smoke fuzz stateful bench bench-quick bench-memory bench-dashboard bench-gate bench-scrape scale scaling scaling-measure newest lowest format docs site screenshots release-check release lock clean
+.PHONY: help setup demo test test-all check model mutants torture zombies late-commits torture-smoke fuzz stateful bench bench-quick bench-memory bench-dashboard bench-gate bench-scrape size scale scaling scaling-measure newest lowest format docs site screenshots release-check release lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -90,6 +90,9 @@ scaling: $(READY)  ## compute what docs/scaling.md says of many cores and hosts 
 
 scaling-measure: $(READY)  ## measure what that is computed from, and check it, again (half an hour; be alone on the machine)
 	@$(BIN)/python -m benchmarks.simulation measure costs && $(BIN)/python -m benchmarks.simulation measure checks
+
+size: $(READY)  ## what the database of TASKS_APP_DATABASE_URL can do (half a minute); ARGS="--cores 4 --database-cores 8"
+	@$(BIN)/python -m benchmarks.sizing $(ARGS)
 
 bench-dashboard: $(READY)  ## p95 of each page over a million completed tasks (minutes)
 	@$(BIN)/python -m benchmarks.dashboard $(ARGS)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from benchmarks.simulation.engine import Clock, Cores, Delay, Lock, Log, Process, Store
-from tasks_app.domain.sizing.costs import Deployment, TaskCost
-from tasks_app.domain.sizing.expectation import ExpectedRate
+from benchmarks.sizing.costs import Deployment, TaskCost
+from benchmarks.sizing.expectation import ExpectedRate
 
 MESSAGE, ROOM = 500, 20_000
 """Ids in a message, and at most in all of them."""

@@ -15,8 +15,8 @@ from benchmarks.simulation.measure import Record, read
 from benchmarks.simulation.model import simulate
 from benchmarks.simulation.observe import Trial
 from benchmarks.simulation.profiles import MOST_OTHERS, Profiles, checks, profiles, usable
-from tasks_app.domain.sizing.costs import Deployment
-from tasks_app.domain.sizing.expectation import ExpectedRate, expect
+from benchmarks.sizing.costs import Deployment
+from benchmarks.sizing.expectation import ExpectedRate, expect
 
 PAGE, PICTURE = PROJECT / "docs" / "scaling.md", PROJECT / "docs" / "scaling.svg"
 BEGIN = "<!-- model: begin (written by make scaling) -->"

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from benchmarks.simulation.measure import Record, read
 from benchmarks.simulation.observe import Trial
-from tasks_app.domain.sizing.costs import Deployment, TaskCost
-from tasks_app.domain.sizing.measured import INSERT_FLUSHES
+from benchmarks.sizing.costs import Deployment, TaskCost
+from benchmarks.sizing.measured import INSERT_FLUSHES
 
 PARTS = ("child_us", "parent_us", "beat_us", "database_us", "broker_us")
 MOST_OTHERS = 0.12

@@ -130,7 +130,7 @@ def _child(view: SlotView) -> dict[str, Any]:
         "seconds": round(now - view.since, 1) if view.running else 0,
         "killed_in_seconds": round(view.kill_at - now, 1) if view.kill_at else None,
         "messages": view.messages,
-        "clerk_silent_seconds": round(now - view.beat, 1),
+        "housekeeper_silent_seconds": round(now - view.beat, 1),
     }
 
 

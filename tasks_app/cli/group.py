@@ -69,7 +69,6 @@ COMMANDS = {
     "report": "tasks_app.cli.operations.report:report",
     "doctor": "tasks_app.cli.operations.doctor:doctor",
     "config": "tasks_app.cli.operations.config:config",
-    "bench": "tasks_app.cli.operations.bench:bench",
     "healthz": "tasks_app.cli.operations.doctor:healthz",
     "metrics": "tasks_app.cli.processes.metrics:metrics",
     "scan": "tasks_app.cli.processes.work:scan",

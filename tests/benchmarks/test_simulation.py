@@ -11,8 +11,8 @@ from benchmarks.simulation.engine import Clock, Cores, Lock, Log, Process, Resou
 from benchmarks.simulation.measure import read
 from benchmarks.simulation.model import simulate
 from benchmarks.simulation.profiles import checks, profiles, usable
-from tasks_app.domain.sizing.costs import Deployment, TaskCost
-from tasks_app.domain.sizing.expectation import expect
+from benchmarks.sizing.costs import Deployment, TaskCost
+from benchmarks.sizing.expectation import expect
 
 INSERT = TaskCost(0.000_6, 0.000_3, 0.000_01, 0.000_005, 2, 1.02)
 GROUPS = TaskCost(0.000_04, 0.000_03, 0.000_003, 0.000_005, 0.02, 0.006, group=500)

@@ -446,7 +446,7 @@ def test_an_unknown_command_is_answered_with_a_similar_one(
 
 
 LOOKS = """
-list show explain stats audit report doctor config bench healthz metrics alerts.list alerts.watch
+list show explain stats audit report doctor config healthz metrics alerts.list alerts.watch
 errors.show limits.list queues.list queues.show breakers.list encryption.status schedules.list
 schedules.preview schedules.show batch.list batch.partitions batch.plan batch.show batch.validate
 locks.list locks.report locks.waits groups.list groups.show notify.status db-scheduler.status urls

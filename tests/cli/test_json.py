@@ -43,7 +43,6 @@ migrate --check
 migrate --sql
 grants worker --role somebody
 config
-bench --yes --seconds 3
 doctor
 report
 healthz --role db

@@ -19,7 +19,6 @@ from torture.mutants.of_the_pool import POOL
 from torture.mutants.of_the_runs import RUNS
 from torture.mutants.of_the_runtime import RUNTIME
 from torture.mutants.of_the_secrets import SECRETS
-from torture.mutants.of_the_sizing import SIZING
 from torture.mutants.of_the_sql_tasks import SQL_TASKS
 from torture.mutants.of_the_steps import STEPS
 from torture.mutants.of_the_trail import TRAIL
@@ -47,5 +46,4 @@ ALL = (
     *SECRETS,
     *LARGE_VALUES,
     *DB_SCHEDULER,
-    *SIZING,
 )

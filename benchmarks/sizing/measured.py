@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tasks_app.domain.sizing.costs import TaskCost
+from benchmarks.sizing.costs import TaskCost
 
 GROUP = 500
 """Tasks that a child claims at once, if their handlers take no time."""

@@ -1,26 +1,28 @@
-"""``bench``: a short load on this database, and what to expect of it."""
+"""``python -m benchmarks.sizing``: a short load on a database, and what to expect of it."""
 
 from __future__ import annotations
 
 import os
+import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import click
 from sqlalchemy import make_url
 
+from benchmarks.sizing.costs import Deployment, TaskCost
+from benchmarks.sizing.expectation import expect
+from benchmarks.sizing.load import MOST, Load
+from benchmarks.sizing.measured import DrainMeasured, Measured
+from benchmarks.sizing.run import measure, tidy
+from benchmarks.sizing.schema import check_may_make, new_name
 from tasks_app.cli import output
 from tasks_app.cli.database import opened, settings
+from tasks_app.cli.endings import ending
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.explain.words import count
-from tasks_app.domain.sizing.costs import Deployment, TaskCost
-from tasks_app.domain.sizing.expectation import expect
-from tasks_app.domain.sizing.measured import DrainMeasured, Measured
-from tasks_app.pool.operations.bench_schema import check_may_make, new_name
-from tasks_app.runtime.sizing.load import MOST, Load
-from tasks_app.runtime.sizing.run import measure, tidy
 
 HOSTS, CHILDREN = (1, 2, 4, 8), (1, 2, 4, 8, 16)
 TITLES = {"inserts": "one INSERT each", "groups": "no-op, in groups"}
@@ -80,7 +82,7 @@ class _Sizes:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--alone", is_flag=True, hidden=True, help="Measure here, in TASKS_APP_SCHEMA.")
 @output.as_json
-def bench(  # noqa: PLR0913  what the command line may choose
+def size(  # noqa: PLR0913  what the command line may choose
     *,
     seconds: float,
     database_cores: int | None,
@@ -219,3 +221,18 @@ def _advice(settings: dict[str, str]) -> Iterator[str]:
     for name, (good, why) in _GOOD.items():
         if settings[name] not in good:
             yield from _wrapped(f"warn  {name} is {settings[name]}: {why}", 6)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and tell; what goes wrong is a sentence and an exit code, as of tasks-app."""
+    try:
+        size(args=arguments, standalone_mode=False)
+    except (Exception, KeyboardInterrupt) as error:
+        status = ending(error)
+        if status is None:
+            raise
+        sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

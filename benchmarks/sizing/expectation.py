@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tasks_app.domain.sizing.costs import Deployment, TaskCost
+from benchmarks.sizing.costs import Deployment, TaskCost
 
 _TURNS = 400
 _DAMPING = 0.3

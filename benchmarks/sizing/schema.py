@@ -12,7 +12,7 @@ from tasks_app.domain.errors import SchemaError
 
 PREFIX = "tasks_app_bench_"
 _OURS = re.compile(rf"{PREFIX}[0-9a-f]{{8}}")
-_SAYS = "Made by tasks-app bench, which drops it. Its next run drops one that was left behind."
+_SAYS = "Made by make size, which drops it. Its next run drops one that was left behind."
 _LEFT = text(f"""
     SELECT n.nspname FROM pg_namespace n
     WHERE n.nspname ~ '^{PREFIX}[0-9a-f]{{8}}$' AND pg_has_role(n.nspowner, 'USAGE')

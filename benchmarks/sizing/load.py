@@ -10,17 +10,17 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.sizing.measured import DrainMeasured, Measured
-from tasks_app.pool.operations.bench_probe import (
+from benchmarks.sizing.measured import DrainMeasured, Measured
+from benchmarks.sizing.probe import (
     ask,
     insert_effect,
     make_effects,
     read_settings,
     without_flush,
 )
-from tasks_app.pool.operations.bench_schema import guard, is_there
+from benchmarks.sizing.schema import guard, is_there
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.pool.schema import be_patient
 from tasks_app.pool.tables import SCHEMA
 from tasks_app.runtime.api.producer import create_task, create_tasks

@@ -1,4 +1,4 @@
-"""`bench`: a load in a schema of its own, of which nothing stays, whatever ends it."""
+"""`make size`: a load in a schema of its own, of which nothing stays, whatever ends it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, make_url, text
 
-from tasks_app.cli.operations import bench
-from tasks_app.domain.sizing.measured import DrainMeasured, Measured
-from tasks_app.pool.operations import bench_schema
+from benchmarks.sizing import __main__ as sizing
+from benchmarks.sizing import schema as bench_schema
+from benchmarks.sizing.measured import DrainMeasured, Measured
+from benchmarks.sizing.run import tidy
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.sizing.run import tidy
-from tests.cli.shell import Shell
+from tests.cli.shell import Done
 from tests.factory import pending_task
 from tests.servers import named
 from tests.waiting import until
 
 SCHEMAS = text("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'tasks\\_app\\_bench\\_%'")
+PROJECT = Path(__file__).parents[2]
 LEFT = "tasks_app_bench_0123abcd"
 MEASURED = Measured(
     settings={"server_version": "18.4", "jit": "on", "fsync": "on", "synchronous_commit": "on"},
@@ -47,7 +49,10 @@ def schemas(engine: Engine) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_stays(engine: Engine) -> Iterator[None]:
+def nothing_stays(
+    engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    monkeypatch.setenv("TASKS_APP_DATABASE_URL", database_url)
     yield
     for name in schemas(engine):
         with engine.begin() as connection:
@@ -64,15 +69,17 @@ def left_behind(engine: Engine) -> str:
 
 
 @pytest.mark.test_all
-def test_it_measures_and_leaves_nothing(shell: Shell, engine: Engine, left_behind: str) -> None:
+def test_it_measures_and_leaves_nothing(engine: Engine, left_behind: str) -> None:
     with engine.begin() as connection:
         due = pending_task(connection)
 
-    done = shell.process("bench", "--yes", "--seconds", "3", "--json", "--database-cores", "8")
+    process = start("--json", "--database-cores", "8")
 
-    assert done.returncode == 0, done.stderr
-    assert f"Dropped {left_behind}, which a run that was killed had left." in done.stderr
-    found = json.loads(done.stdout)
+    output, errors = process.communicate(timeout=100)
+
+    assert process.returncode == 0, errors
+    assert f"Dropped {left_behind}, which a run that was killed had left." in errors
+    found = json.loads(output)
     assert found["settings"]["server_version"]
     assert 0 < found["round_trip_ms"] < found["commit_ms"] <= found["commit_p99_ms"]
     assert found["groups"]["rate"] > found["inserts"]["rate"] > 10
@@ -88,8 +95,8 @@ def test_it_measures_and_leaves_nothing(shell: Shell, engine: Engine, left_behin
 
 
 @pytest.mark.test_all
-def test_it_works_beside_a_pool_in_a_schema(shell: Shell, engine: Engine) -> None:
-    process = start(shell, TASKS_APP_SCHEMA="jobs", TASKS_APP_HISTORY="none")
+def test_it_works_beside_a_pool_in_a_schema(engine: Engine) -> None:
+    process = start(TASKS_APP_SCHEMA="jobs", TASKS_APP_HISTORY="none")
 
     output, errors = process.communicate(timeout=100)
 
@@ -100,11 +107,11 @@ def test_it_works_beside_a_pool_in_a_schema(shell: Shell, engine: Engine) -> Non
 
 
 def test_it_says_what_it_will_write_and_asks(
-    shell: Shell, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
 
-    done = shell("bench")
+    done = run()
 
     assert done.returncode == 1
     assert done.stdout == ""
@@ -154,10 +161,8 @@ def test_no_other_schema_can_be_dropped(engine: Engine, name: str) -> None:
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_whoever_stops_it_finds_nothing_left(
-    shell: Shell, engine: Engine, sign: signal.Signals
-) -> None:
-    process = start(shell)
+def test_whoever_stops_it_finds_nothing_left(engine: Engine, sign: signal.Signals) -> None:
+    process = start()
     until(lambda: tables(engine) > 20, timeout_s=60)
 
     process.send_signal(sign)
@@ -169,10 +174,8 @@ def test_whoever_stops_it_finds_nothing_left(
 
 
 @pytest.mark.test_all
-def test_what_a_killed_one_leaves_is_dropped_by_the_next(
-    shell: Shell, engine: Engine, database_url: str
-) -> None:
-    process = start(shell)
+def test_what_a_killed_one_leaves_is_dropped_by_the_next(engine: Engine, database_url: str) -> None:
+    process = start()
     until(lambda: tables(engine) > 20, timeout_s=60)
 
     process.kill()
@@ -188,7 +191,7 @@ def test_what_a_killed_one_leaves_is_dropped_by_the_next(
 
 
 def test_a_server_that_only_reads_is_named(
-    shell: Shell, database_url: str, monkeypatch: pytest.MonkeyPatch
+    database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = make_url(database_url).update_query_dict(
         {"options": "-c default_transaction_read_only=on"}
@@ -196,20 +199,20 @@ def test_a_server_that_only_reads_is_named(
     url = reads.render_as_string(hide_password=False)
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", url)
 
-    done = shell("bench", "--yes")
+    done = run("--yes")
 
     assert done.returncode == 1
     assert done.stderr.startswith("The database lets this role only read")
 
 
 def test_a_role_that_may_not_is_told_what_to_ask_for(
-    shell: Shell, engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with a_role(engine, "bench-guest") as role:
         url = make_url(database_url).set(username=role, password="word")
         monkeypatch.setenv("TASKS_APP_DATABASE_URL", url.render_as_string(hide_password=False))
 
-        done = shell("bench", "--yes")
+        done = run("--yes")
 
     assert done.returncode == 1
     assert f"The role {role} may not make a schema in this database." in done.stderr
@@ -218,8 +221,8 @@ def test_a_role_that_may_not_is_told_what_to_ask_for(
 
 
 def test_it_warns_of_settings_that_lose_or_slow(capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = bench._Sizes(4, 8, 20.0, 8)
-    bench._tell(MEASURED, bench._expected(MEASURED, sizes), sizes)
+    sizes = sizing._Sizes(4, 8, 20.0, 8)
+    sizing._tell(MEASURED, sizing._expected(MEASURED, sizes), sizes)
 
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
@@ -237,15 +240,25 @@ def test_it_warns_of_settings_that_lose_or_slow(capsys: pytest.CaptureFixture[st
     [(0.9, ""), (1.5, " This machine is busy (load 1.5 on 2 cores): the figures will be too low.")],
 )
 def test_it_says_that_others_are_in_its_way(load: float, said: str) -> None:
-    assert bench._busy(load, 2) == said
+    assert sizing._busy(load, 2) == said
 
 
-def start(shell: Shell, **more: str) -> subprocess.Popen[str]:
+def run(*arguments: str) -> Done:
+    """Run it in this process."""
+    output, errors = io.StringIO(), io.StringIO()
+    with redirect_stdout(output), redirect_stderr(errors), pytest.raises(SystemExit) as end:
+        sizing.main(arguments)
+    assert isinstance(end.value.code, int)
+    return Done(end.value.code, output.getvalue(), errors.getvalue())
+
+
+def start(*arguments: str, **more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tasks_app", "bench", "--yes", "--seconds", "3"],
+        [sys.executable, "-m", "benchmarks.sizing", "--yes", "--seconds", "3", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        cwd=PROJECT,
         env={**os.environ, **more},
     )
 

@@ -16,16 +16,15 @@ from typing import Any
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
+from benchmarks.sizing.measured import DrainMeasured, Measured
+from benchmarks.sizing.schema import drop, guard, left_behind, make
 from tasks_app.domain.config.schema_name import PREFIX
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import TasksError
-from tasks_app.domain.sizing.measured import DrainMeasured, Measured
-from tasks_app.pool.operations.bench_schema import drop, guard, left_behind, make
 from tasks_app.pool.schema import be_patient
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.project import DJANGO_VARIABLE
 
-COMMAND = ("bench", "--alone")
 _TRIES = 3
 _START_S = 60
 """What the process may take beside the seconds of the measurement."""
@@ -122,8 +121,8 @@ def _environment(settings: Settings, schema: str, folder: str) -> Mapping[str, s
 
 
 def _process(environment: Mapping[str, str], seconds: float) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tasks_app", *COMMAND, f"--seconds={seconds:g}"]
-    with subprocess.Popen(  # noqa: S603  ourselves
+    command = [sys.executable, "-m", "benchmarks.sizing", "--alone", f"--seconds={seconds:g}"]
+    with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
