@@ -19,9 +19,7 @@ CREATE TABLE task_group (  -- One row for each group. Statements that end a memb
     created_at  timestamptz NOT NULL DEFAULT statement_timestamp(),  -- When the group was created.
     counted_at  timestamptz NOT NULL DEFAULT statement_timestamp(),  -- When a member was counted last.
     CONSTRAINT a_callback_has_an_id CHECK ((callback_id IS NULL) = (num_nonnulls(then_row, on_failure) = 0))
-) WITH (
-    fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05, vacuum_truncate = off
-);
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05, vacuum_truncate = off);
 
 CREATE TABLE task_group_ids (  -- The members of a group, up to 1,000 in a row.
     group_id bigint   NOT NULL REFERENCES task_group(id) ON DELETE CASCADE,  -- The group; with no the primary key.
@@ -63,9 +61,7 @@ CREATE TABLE task_batch (  -- An instance of a batch job: the job with its param
     ended_at   timestamptz,  -- When it ended.
     error      text,  -- Which steps have failed.
     CONSTRAINT ended_or_not CHECK ((ended_at IS NULL) = (status IN ('RUNNING', 'STOPPING')))
-) WITH (
-    fillfactor = 70, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.1
-);
+) WITH (fillfactor = 70, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.1);
 CREATE INDEX task_batch_ended ON task_batch (ended_at);
 CREATE UNIQUE INDEX task_batch_instance ON task_batch (job, identity) WHERE status <> 'ABANDONED';
 
@@ -82,9 +78,7 @@ CREATE TABLE task_batch_step (  -- One row for each step of a batch instance.
     ended_at   timestamptz,  -- When it ended.
     error      text,  -- Why it failed.
     PRIMARY KEY (batch_id, step)
-) WITH (
-    fillfactor = 70, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.1
-);
+) WITH (fillfactor = 70, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.1);
 
 CREATE TABLE task_batch_skip (  -- Rows that chunks left out: their keys and the reasons, nothing else of them.
     id           bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,  -- Given at creation.
@@ -161,9 +155,7 @@ CREATE TABLE task_partition (  -- One row for each partition of a program. Range
     CONSTRAINT time_ranges_do_not_overlap EXCLUDE USING gist (
         task_text_range(program_id || E'\n' || coalesce(source, ''), program_id || E'\n' || coalesce(source, ''), '[]') WITH &&, time_range WITH &&
     ) WHERE (time_range IS NOT NULL)
-) WITH (
-    fillfactor = 70, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.1
-);
+) WITH (fillfactor = 70, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.1);
 CREATE INDEX task_partition_batch ON task_partition (batch_id) WHERE batch_id IS NOT NULL;
 CREATE UNIQUE INDEX task_partition_null ON task_partition (program_id, COALESCE(source, '')) WHERE owns_null;
 
@@ -182,9 +174,7 @@ CREATE TABLE task_marker (  -- Marks of a program's rows, for tables that have n
     state        text    NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'done', 'error')),  -- waiting, done or error.
     partition_no integer,  -- The partition that took the row.
     PRIMARY KEY (program_id, key)
-) WITH (
-    fillfactor = 80, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.1
-);
+) WITH (fillfactor = 80, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.1);
 CREATE INDEX task_marker_waiting ON task_marker (program_id, key) WHERE state = 'waiting';
 
 CREATE VIEW task_partitions AS  -- The partitions, in a view for people: bounds and values as text.

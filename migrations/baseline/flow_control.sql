@@ -50,9 +50,7 @@ CREATE TABLE task_gate (  -- One row for each order key, and for each queue, nam
     tokens    double precision,  -- What was left in the bucket of the rate at filled_at. Null: the bucket is full.
     filled_at timestamptz,  -- When tokens was computed.
     CONSTRAINT a_bucket_has_its_time CHECK ((tokens IS NULL) = (filled_at IS NULL))
-) WITH (
-    fillfactor = 50, autovacuum_vacuum_threshold = 100, vacuum_truncate = off
-);
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 100, vacuum_truncate = off);
 CREATE INDEX task_gate_look ON task_gate (look_at) WHERE look_at IS NOT NULL;
 
 CREATE TABLE task_limit (  -- What operators allow: one row for each queue, name or kind of limit key. Change it with tasks-app limits, which also

@@ -10,9 +10,7 @@ CREATE TABLE task_lock (  -- One row for each resource that somebody has asked f
     grants   bigint      NOT NULL DEFAULT 0,  -- How often a lock on it was granted.
     denials  bigint      NOT NULL DEFAULT 0,  -- How often somebody who did not wait was denied.
     used_at  timestamptz NOT NULL DEFAULT statement_timestamp()  -- When it was last asked for.
-) WITH (
-    fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.1, vacuum_truncate = off
-);
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.1, vacuum_truncate = off);
 
 CREATE TABLE task_lock_holder (  -- Who holds a group of locks, or waits for one. Deleting a row frees the group; its holder is told.
     id          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,  -- The place in the line.
@@ -27,9 +25,7 @@ CREATE TABLE task_lock_holder (  -- Who holds a group of locks, or waits for one
     lease_until timestamptz NOT NULL,  -- After this instant anybody who wants one of the resources may take the group over.
     CONSTRAINT a_run_has_all_of_its_fence CHECK (num_nulls(task_id, attempt, lease_token) = ANY (ARRAY[0, 3])),
     CONSTRAINT held_with_a_fence CHECK ((fence IS NULL) = (granted_at IS NULL))
-) WITH (
-    fillfactor = 70, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.1, vacuum_truncate = off
-);
+) WITH (fillfactor = 70, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.1, vacuum_truncate = off);
 
 CREATE TABLE task_lock_part (  -- The resources of each group of locks.
     resource   text    COLLATE "C" NOT NULL,  -- The name of the resource.
@@ -39,9 +35,7 @@ CREATE TABLE task_lock_part (  -- The resources of each group of locks.
     blocked_by text,  -- Who was in the way when it was asked for. Null: nobody.
     PRIMARY KEY (resource, holder_id),
     CONSTRAINT only_what_is_counted_has_a_number CHECK ((mode = 'counted') = (most IS NOT NULL))
-) WITH (
-    autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.1, vacuum_truncate = off
-);
+) WITH (autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.1, vacuum_truncate = off);
 CREATE INDEX task_lock_part_holder ON task_lock_part (holder_id);
 
 CREATE TABLE task_lock_wait (  -- What became of waits for locks that somebody else held, for seven days.

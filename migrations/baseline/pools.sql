@@ -261,9 +261,7 @@ CREATE TABLE task_progress (  -- What runs keep with ctx.commit(), committed tog
     fraction   real        CHECK (fraction BETWEEN 0 AND 1),  -- How much of the work is done, from ctx.progress.
     note       text,  -- The note of ctx.progress.
     at         timestamptz NOT NULL DEFAULT statement_timestamp()  -- When it was committed last.
-) WITH (
-    fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05, vacuum_truncate = off
-);
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05, vacuum_truncate = off);
 
 CREATE TABLE task_log (  -- One row for each attempt whose handler wrote log lines, if they are kept. Deleting rows loses lines, nothing else.
     task_id bigint      NOT NULL,  -- The task.

@@ -50,9 +50,7 @@ CREATE TABLE task_schedule (  -- One row for each schedule. Change it with tasks
         missed ~~ 'fire\_all%') AND (overlap IN ('allow', 'skip', 'queue', 'replace')) AND jitter BETWEEN '00:00:00' AND '1 day' AND starts_at <=
         ends_at),
     CONSTRAINT priority_is_0_to_9 CHECK (priority BETWEEN 0 AND 9)
-) WITH (
-    fillfactor = 50, autovacuum_vacuum_threshold = 100, vacuum_truncate = off
-);
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 100, vacuum_truncate = off);
 CREATE INDEX task_schedule_look ON task_schedule (look_at) WHERE enabled;
 
 CREATE TABLE task_schedule_fire (  -- What became of each instant of a schedule, for 30 days. The primary key makes at most one task of an instant. Do

@@ -27,9 +27,7 @@ CREATE TABLE task_lease (  -- One row for each duty that one process does for al
     done_at    timestamptz,  -- When the duty was last done, by any holder.
     notes      jsonb       NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(notes) = 'object')  -- For the next holder of scan: when each entry of
             -- beat_schedule last fired.
-) WITH (
-    fillfactor = 50, autovacuum_vacuum_threshold = 100, vacuum_truncate = off
-);
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 100, vacuum_truncate = off);
 
 CREATE TABLE task_pace (  -- How much of a child's time a task of each name takes, as the children measured it. The scan fills messages with 0.4 s of
         -- work by it. Deleting rows does no harm: the next runs measure again. One row for each name that ever ran.
@@ -55,9 +53,7 @@ CREATE TABLE task_count (  -- How many tasks ended how in each minute, hour and 
     runs    bigint[]    NOT NULL,  -- How many ran for how long, in the same buckets.
     exact   boolean     NOT NULL DEFAULT false,  -- Whether the number was taken from the pools, as it was higher there.
     PRIMARY KEY (span, at, name, queue, outcome) INCLUDE (number, wait_ms, run_ms)
-) WITH (
-    autovacuum_vacuum_insert_threshold = 2000, autovacuum_vacuum_insert_scale_factor = 0
-);
+) WITH (autovacuum_vacuum_insert_threshold = 2000, autovacuum_vacuum_insert_scale_factor = 0);
 
 CREATE UNLOGGED TABLE task_count_part (  -- Running totals of the last 15 minutes, for the leader to add up. Unlogged: a crash of the server empties
         -- it.
@@ -75,9 +71,7 @@ CREATE UNLOGGED TABLE task_count_part (  -- Running totals of the last 15 minute
     runs       bigint[]    NOT NULL,  -- How many ran for how long, in the same buckets.
     written_at timestamptz NOT NULL DEFAULT statement_timestamp(),  -- When the row was written last.
     PRIMARY KEY (at, slot, name, queue, outcome)
-) WITH (
-    fillfactor = 50, autovacuum_vacuum_scale_factor = 0.2
-);
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.2);
 
 CREATE TABLE task_total (  -- What was counted since counting began, for metrics. Deleting a row begins its total anew, nothing else.
     id      bigint      GENERATED ALWAYS AS IDENTITY,  -- In the order in which they were seen first: the first keep a row.
