@@ -68,6 +68,10 @@ class _Outer(HandlerConnection):
     restore = b""
     """A statement that takes back what the handler has set."""
 
+    def cut_off(self) -> None:
+        """Close it; the line is the test's."""
+        self.close()
+
     def _rolls_back(self) -> bool:
         """Not before it is lent: SQLAlchemy rolls back when it has looked at the server first."""
         return hasattr(self, "names") and super()._rolls_back()

@@ -25,8 +25,8 @@ from tasks_app.runtime.handler_db.handler_driver import (
 from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
 
 T = TypeVar("T")
-BREAK_OFF_S = 0.5
-"""How long a thread at work has to notice that its statement was cancelled."""
+BREAK_OFF_S = 0.25
+"""How long a thread at work has to notice that its statement was cancelled, or its line ended."""
 _IDLE = TransactionStatus.IDLE
 _OPEN = {TransactionStatus.INTRANS, TransactionStatus.INERROR}
 
@@ -103,12 +103,12 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
             with suppress(psycopg.Error):
                 self.cancel_safe(timeout=BREAK_OFF_S)
             if not self.lock.acquire(timeout=BREAK_OFF_S):
-                self._cut_off()
+                self.cut_off()
                 return
         self._owner = self._me()
         self.lock.release()
 
-    def _cut_off(self) -> None:
+    def cut_off(self) -> None:
         """Close it under somebody's hands, whom the end of its line drives out of libpq first.
 
         libpq does not survive that it is closed while a thread is in it. A stream that was left
