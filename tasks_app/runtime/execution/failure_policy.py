@@ -173,10 +173,9 @@ def unanswered(task: ClaimedTask) -> Settlement:
 
 def _lost(task: ClaimedTask, error: BaseException) -> Settlement:
     """Return the settlement of a run without its database; ``at_most_once`` ends there."""
-    if not task.at_most_once and not is_unanswered(error):
-        return unanswered(task)._replace(cause=Cause(REFUSED, ""))
     if not task.at_most_once:
-        return unanswered(task)
+        cause = None if is_unanswered(error) else Cause(REFUSED, "")
+        return unanswered(task)._replace(cause=cause)
     if is_of_commit(error):
         return failed(task, Cause(OUTCOME_UNKNOWN, "The database did not answer the COMMIT."))
     return failed(task, Cause(CONNECTION_LOST, _NOT_SENT))
