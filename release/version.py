@@ -9,7 +9,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 _OF_PACKAGE = re.compile(r'^version = "([^"]+)"$', re.MULTILINE)
-_UNRELEASED = re.compile(r"^## Unreleased\n(.*?)(?=^## \[)", re.MULTILINE | re.DOTALL)
+_UNRELEASED = re.compile(r"^## Unreleased\n(.*?)(?=^## \[|\Z)", re.MULTILINE | re.DOTALL)
 
 
 class RefusedError(ValueError):

@@ -170,6 +170,15 @@ def test_a_release_of_nothing_is_refused(checkout: Path) -> None:
         version.give(checkout, "0.3.0", TODAY)
 
 
+def test_the_first_release_has_none_before_it(checkout: Path) -> None:
+    (checkout / "CHANGELOG.md").write_text("# Changelog\n\n## Unreleased\n\n- All of it.\n")
+
+    version.give(checkout, "0.2.0", TODAY)
+
+    changes = (checkout / "CHANGELOG.md").read_text()
+    assert changes.endswith("## Unreleased\n\n## [0.2.0] - 2026-12-01\n\n- All of it.\n")
+
+
 def test_this_checkout_can_be_given_a_version(tmp_path: Path) -> None:
     for name in ("pyproject.toml", "CHANGELOG.md"):
         shutil.copy(PROJECT / name, tmp_path)
