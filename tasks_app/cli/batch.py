@@ -7,11 +7,13 @@ from typing import Any
 
 import click
 
+from tasks_app.actions.work import OF_WORK
 from tasks_app.batch import control
 from tasks_app.cli import listing, output
+from tasks_app.cli.acting import add_commands
 from tasks_app.cli.arguments import json_object
 from tasks_app.cli.batch_plans import owns, plan, rebalance, replan, validate
-from tasks_app.cli.database import as_why, caller, settings, transaction
+from tasks_app.cli.database import settings, transaction
 from tasks_app.domain.batch.records import BatchStep, BatchView
 from tasks_app.domain.batch.statistics import Figures, bar, figures_of
 from tasks_app.domain.explain.words import rough
@@ -114,42 +116,7 @@ def start(job: str, params: str, *, no_restart: bool, json_: bool) -> None:
     output.answer(told, begun._asdict(), json_=json_)
 
 
-@batch.command()
-@click.argument("batch_id", type=int)
-@as_why
-@output.as_json
-def stop(batch_id: int, *, json_: bool) -> None:
-    """Stop an instance at the next chunks; a restart goes on there."""
-    with transaction() as connection:
-        left = control.stop_job(connection, batch_id, by=caller())
-    words = f"stopping, {left} tasks run still" if left else "stopping"
-    output.answer(words, {"batch_id": batch_id, "running": left}, json_=json_)
-
-
-@batch.command()
-@click.argument("batch_id", type=int)
-@click.option(
-    "--divide", type=click.IntRange(2, 1000), help="Divide what has not started by so much."
-)
-@as_why
-@output.as_json
-def restart(batch_id: int, divide: int | None, *, json_: bool) -> None:
-    """Let an instance go on that has failed or was stopped. What is complete is not done again."""
-    load_handlers(settings().modules)
-    with transaction() as connection:
-        begun = control.restart_job(connection, batch_id, divide=divide, by=caller())
-    output.answer(f"goes on, run {begun.run}", begun._asdict(), json_=json_)
-
-
-@batch.command()
-@click.argument("batch_id", type=int)
-@as_why
-@output.as_json
-def abandon(batch_id: int, *, json_: bool) -> None:
-    """Never let an instance go on. What it did stays; its parameters are free again."""
-    with transaction() as connection:
-        control.abandon_job(connection, batch_id, by=caller())
-    output.answer("abandoned", {"batch_id": batch_id, "abandoned": True}, json_=json_)
+add_commands(batch, OF_WORK)
 
 
 @batch.command()

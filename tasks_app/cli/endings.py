@@ -18,6 +18,7 @@ from tasks_app.domain.errors import (
     NO,
     USAGE,
     BatchStateError,
+    NotThereError,
     PublishError,
     SchemaError,
     TasksError,
@@ -55,7 +56,7 @@ def _said(error: BaseException) -> tuple[str, int] | None:
             return str(error), AWAY
         case OperationalError() | ProgrammingError() | InternalError():
             return _of_database(error)
-        case SchemaError() | BatchStateError():
+        case SchemaError() | BatchStateError() | NotThereError():
             return str(error), NO
         case TasksError() | EmbeddedError():
             return str(error), USAGE

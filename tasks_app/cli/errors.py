@@ -10,7 +10,9 @@ from typing import Any
 import click
 from sqlalchemy import Engine
 
+from tasks_app.actions.work import OF_WORK
 from tasks_app.cli import listing, output
+from tasks_app.cli.acting import add_commands
 from tasks_app.cli.arguments import fingerprint_digits, moment
 from tasks_app.cli.database import as_why, caller, connected, settings, transaction
 from tasks_app.domain.durations import parse_duration
@@ -24,7 +26,6 @@ from tasks_app.runtime.api.bulk_preview import foresee_bulk
 from tasks_app.runtime.api.errors import (
     fill_fingerprints,
     mark_error_known,
-    mark_error_unknown,
 )
 from tasks_app.runtime.api.staged_requeue import STAGES, requeue_errors
 
@@ -187,17 +188,7 @@ def known(fingerprint: str, by: str | None, until: str | None, note: str, *, jso
     output.answer("known", fields, json_=json_)
 
 
-@errors.command()
-@click.argument("fingerprint")
-@as_why
-@output.as_json
-def unknown(fingerprint: str, *, json_: bool) -> None:
-    """Take the mark of a cause back."""
-    with transaction() as connection:
-        done = mark_error_unknown(connection, fingerprint_digits(fingerprint), by=caller())
-    if not done:
-        output.refuse(f"{fingerprint:.40} is not marked as known. Run: tasks-app errors")
-    output.answer("unknown", {"fingerprint": fingerprint, "known_by": None}, json_=json_)
+add_commands(errors, OF_WORK)
 
 
 @errors.command()

@@ -32,17 +32,17 @@ COMMANDS = {
     "explain": "tasks_app.cli.tasks.explain:explain",
     "stats": "tasks_app.cli.tasks.views:stats",
     "create": "tasks_app.cli.tasks.create:create",
-    "cancel": "tasks_app.cli.tasks.bulk:cancel",
-    "requeue": "tasks_app.cli.tasks.bulk:requeue",
+    "cancel": "tasks_app.cli.tasks.bulk:of_tasks",
+    "requeue": "tasks_app.cli.tasks.bulk:of_tasks",
     "edit": "tasks_app.cli.tasks.bulk:edit",
-    "run-now": "tasks_app.cli.tasks.waiting:run_now",
-    "reschedule": "tasks_app.cli.tasks.waiting:reschedule",
-    "reprioritise": "tasks_app.cli.tasks.waiting:reprioritise",
-    "move": "tasks_app.cli.tasks.waiting:move",
-    "hold": "tasks_app.cli.tasks.waiting:hold",
-    "release": "tasks_app.cli.tasks.waiting:release",
-    "enable": "tasks_app.cli.tasks.waiting:enable",
-    "disable": "tasks_app.cli.tasks.waiting:disable",
+    "run-now": "tasks_app.cli.tasks.bulk:of_tasks",
+    "reschedule": "tasks_app.cli.tasks.bulk:of_tasks",
+    "reprioritise": "tasks_app.cli.tasks.bulk:of_tasks",
+    "move": "tasks_app.cli.tasks.bulk:of_tasks",
+    "hold": "tasks_app.cli.tasks.bulk:of_tasks",
+    "release": "tasks_app.cli.tasks.bulk:of_tasks",
+    "enable": "tasks_app.cli.tasks.bulk:of_tasks",
+    "disable": "tasks_app.cli.tasks.bulk:of_tasks",
     "export": "tasks_app.cli.tasks.transfer:export",
     "import": "tasks_app.cli.tasks.transfer:import_",
     "cancel-moved": "tasks_app.cli.tasks.transfer:cancel_moved_",
@@ -113,7 +113,8 @@ class Commands(click.Group):
         if not module:
             return None
         with uncollected():  # little of what imports make is garbage
-            command: click.Command = getattr(import_module(module), name)
+            found: Any = getattr(import_module(module), name)
+            command: click.Command = found if isinstance(found, click.Command) else found(cmd_name)
         return command
 
     def resolve_command(

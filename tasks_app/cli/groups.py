@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
 from typing import Any
 
 import click
 
+from tasks_app.actions.work import OF_WORK
 from tasks_app.cli import output
-from tasks_app.cli.database import caller, transaction
+from tasks_app.cli.acting import add_commands
+from tasks_app.cli.database import transaction
 from tasks_app.domain.coordination.groups import Ended, GroupProgress
 from tasks_app.pool.groups import browse
-from tasks_app.runtime.api.groups import cancel_group
 from tasks_app.runtime.encryption.older_texts import masked_errors
 
 SHOWN = 20
 _LISTED = ("id", "state", "total", "succeeded", "failed", "left", "created", "counted")
-group_id = click.argument("group_id", type=int, metavar="ID")
+group_id = click.argument("group_id", type=int)
 
 
 @click.group()
@@ -76,16 +76,7 @@ def show(group_id: int, *, json_: bool) -> None:
     output.say(f"All members: tasks-app list --group {found.id}")
 
 
-@groups.command()
-@group_id
-@click.option("--why", default="", metavar="TEXT", help="Why; audit and trail show it.")
-@output.as_json
-def cancel(group_id: int, *, why: str, json_: bool) -> None:
-    """Cancel the members that have not ended; those that run are told."""
-    with transaction() as connection:
-        done = cancel_group(connection, group_id, by=caller(), why=why)
-    told = f"{done.cancelled} cancelled, {done.requested} told to stop"
-    output.answer(told, {"group": group_id, **asdict(done)}, json_=json_)
+add_commands(groups, OF_WORK)
 
 
 def _line(g: GroupProgress) -> tuple[Any, ...]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
+from tasks_app.actions.queues import OF_QUEUES
 from tasks_app.cli import output
+from tasks_app.cli.acting import add_commands
 from tasks_app.cli.arguments import options
-from tasks_app.cli.database import as_why, caller, transaction
-from tasks_app.domain.coordination.locks import MOST_COUNTED, parts_of
+from tasks_app.cli.database import transaction
 from tasks_app.pool.locks import report as rows
 from tasks_app.pool.locks.report import Contention, Held, Wait
-from tasks_app.runtime.api.limits import free_lock, limit_lock
 
 listed = options(
     click.argument("resource", required=False),
@@ -66,33 +66,7 @@ def waits(resource: str | None, most: int, *, json_: bool) -> None:
     output.print_list(found, columns, _wait, json_=json_)
 
 
-@locks.command()
-@click.argument("resource")
-@click.option("--token", type=click.UUID, help="Only this holder; locks list --json shows it.")
-@as_why
-@output.as_json
-def free(resource: str, token: object, *, json_: bool) -> None:
-    """Take a lock from its holder. His guarded writes are refused from then on."""
-    with transaction() as connection:
-        whose = free_lock(connection, resource, token, by=caller())  # type: ignore[arg-type]
-    if not whose:
-        output.refuse(f"Nobody holds {resource}. Run: tasks-app locks list")
-    told = "\n".join(f"taken from {who}" for who in whose)
-    output.answer(told, {"resource": resource, "taken_from": whose}, json_=json_)
-
-
-@locks.command("limit")
-@click.argument("resource")
-@click.argument("number", type=click.IntRange(0, MOST_COUNTED), required=False)
-@as_why
-@output.as_json
-def limit_(resource: str, number: int | None, *, json_: bool) -> None:
-    """Set how many may hold a resource, whatever code says. Without NUMBER code decides."""
-    parts_of(resource)
-    with transaction() as connection:
-        limit_lock(connection, resource, number, by=caller())
-    words = "as code says" if number is None else f"at most {number}"
-    output.answer(words, {"resource": resource, "most": number}, json_=json_)
+add_commands(locks, OF_QUEUES)
 
 
 def _held(h: Held) -> tuple[Any, ...]:

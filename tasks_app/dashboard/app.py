@@ -20,12 +20,12 @@ from tasks_app.dashboard.rendering.html import STATIC, render
 from tasks_app.dashboard.rendering.json import problem
 from tasks_app.dashboard.rendering.openapi import describe
 from tasks_app.dashboard.routes import (
+    actions,
     batches,
     bulks,
     edit,
     errors,
     find,
-    flow_control,
     groups,
     metrics,
     operations,
@@ -65,17 +65,17 @@ async def show_alive(_: Request) -> Response:
 ROUTES = (
     *overview.ROUTES,
     *find.ROUTES,
-    *edit.ROUTES,  # before the actions of a task
+    *edit.ROUTES,
     *tasks.ROUTES,
     *errors.ROUTES,
     *bulks.ROUTES,
     *schedules.ROUTES,
     *queues.ROUTES,
-    *flow_control.ROUTES,
     *groups.ROUTES,
     *batches.ROUTES,
     *operations.ROUTES,
     *metrics.ROUTES,
+    *actions.ROUTES,
     ("/api/openapi.json", show_openapi, "GET"),
 )
 """Path, handler and method; each handler says by ``@requires`` who may use it."""

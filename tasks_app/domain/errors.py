@@ -145,6 +145,10 @@ class BatchStateError(TasksError):
         self.batch_id = batch_id
 
 
+class NotThereError(TasksError):
+    """What is to be acted on does not exist. The message says where to look."""
+
+
 class ChunkRowError(TasksError):
     """A chunk failed because of one row, which was found by halving the chunk.
 

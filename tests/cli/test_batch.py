@@ -60,7 +60,7 @@ def test_one_that_fails_is_restarted_and_what_it_left_out_is_shown(
 
     assert (failed["batch"]["status"], failed["batch"]["error"]) == ("FAILED", "failed: check")
     assert "Row 15 of partition 2 fails (ValueError: odd)" in re.sub(r"\s+", " ", parts)
-    assert restarted.stdout == "goes on, run 2\n"
+    assert restarted.stdout == "It goes on, run 2.\n"
     assert run.json("batch", "show", batch_id)["batch"]["status"] == "COMPLETED"
 
 
@@ -102,8 +102,8 @@ def test_one_is_stopped_and_abandoned(run: Shell) -> None:
     unknown = run("batch", "show", "12345")
 
     assert "Stop it first" in refused.stderr
-    assert stopped.stdout == "stopping\n"
-    assert abandoned.stdout == "abandoned\n"
+    assert stopped.stdout == "Stopping.\n"
+    assert abandoned.stdout == "Abandoned.\n"
     assert (unknown.returncode, unknown.stderr) == (
         1,
         "There is no batch 12345. Run: tasks-app batch list\n",

@@ -57,11 +57,17 @@ def test_a_queue_is_paused_shown_and_resumed(shell: Shell) -> None:
     stats = shell("stats")
     resumed = shell("resume", "mail"), shell("resume", "mail")
 
-    assert [done.stdout for done in paused] == ["paused\n", "was paused already\n"]
+    assert [done.stdout for done in paused] == [
+        "Queue mail is paused. What runs goes on.\n",
+        "Nothing was changed: it is paused. Resume it first.\n",
+    ]
     assert {done.stderr for done in paused} == {"No live worker serves the queue mail.\n"}
     assert count["paused"] is True
     assert re.search(r"^queue mail is paused since 20.*Z: provider down$", stats.stdout, re.M)
-    assert [done.stdout for done in resumed] == ["resumed\n", "was not paused\n"]
+    assert [done.stdout for done in resumed] == [
+        "Queue mail is not paused any more.\n",
+        "Nothing was changed: it is not paused.\n",
+    ]
     assert "paused since" not in shell("stats").stdout
 
 
@@ -91,7 +97,7 @@ def test_a_single_queue_cannot_be_resumed_while_all_are_paused(shell: Shell) -> 
 
     assert (resumed.returncode, resumed.stdout) == (1, "")
     assert "tasks-app resume --all" in resumed.stderr
-    assert shell("resume", "--all").stdout == "resumed\n"
+    assert shell("resume", "--all").stdout == "Every queue is not paused any more.\n"
 
 
 def test_what_is_not_there_exits_with_1_and_the_next_command(shell: Shell) -> None:
@@ -486,7 +492,7 @@ def test_why_is_kept_beside_what_was_done(shell: Shell) -> None:
     shell("pause", "mail", "--reason", "away")
     shell("resume", "mail", "--why", "back")
     shell("queues", "set", "mail", "--timeout", "5s", "--why", "slow")
-    assert shell("queues", "reset", "mail").stdout == "removed\n"
+    assert shell("queues", "reset", "mail").stdout == "Its settings are removed.\n"
 
     told = [each["what"] for each in shell.json("audit")]
 

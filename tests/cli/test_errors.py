@@ -72,7 +72,7 @@ def test_a_cause_is_marked_and_unmarked(shell: Shell, ids: list[int]) -> None:
     group = shell.json("errors")[0]
     unknown, again = (shell("errors", "unknown", HEX) for _ in range(2))
 
-    assert (known.stdout, unknown.stdout) == ("known\n", "unknown\n")
+    assert (known.stdout, unknown.stdout) == ("known\n", "It is not marked any more.\n")
     assert (group["known_by"], group["note"]) == ("ann", "ticket 7")
     assert (again.returncode, "is not marked as known" in again.stderr) == (1, True)
     assert shell("errors", "known", "00" * 8).returncode == 1

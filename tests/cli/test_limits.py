@@ -22,7 +22,8 @@ def run(shell: Shell) -> Shell:
 
 
 def test_limits_are_set_changed_listed_and_removed(run: Shell) -> None:
-    assert run("limits", "set", "key", "tenant:*", "--most", "2").stdout == "set\n"
+    done = run("limits", "set", "key", "tenant:*", "--most", "2")
+    assert done.stdout == "The limit of key tenant:* is set, from the next claim on.\n"
     run("limits", "set", "key", "tenant:*", "--most", "3")
     run("limits", "set", "name", "mail.send", "--rate", "100/1m", "--burst", "10")
     table = run("limits", "list").stdout
@@ -34,7 +35,8 @@ def test_limits_are_set_changed_listed_and_removed(run: Shell) -> None:
         ("key", 3, None),
         ("name", None, 100),
     ]
-    assert run("limits", "remove", "name", "mail.send").stdout == "removed\n"
+    removed = run("limits", "remove", "name", "mail.send")
+    assert removed.stdout == "The limit of name mail.send is removed.\n"
     gone = run("limits", "drop", "name", "mail.send")
     assert gone.returncode == 1
     assert "There is no limit of name mail.send. Run: tasks-app limits list" in gone.stderr
@@ -70,7 +72,7 @@ def test_a_failed_task_is_unblocked_once(run: Shell, engine: Engine) -> None:
         (task,) = claim(connection, [task_id], claimer(), uuid4(), admitted=True)
         settle_one(connection, ending(task, Event.FAIL, failures=1, cause=Cause("E", "m")))
 
-    assert run("unblock", str(task_id)).stdout == "unblocked\n"
+    assert run("unblock", str(task_id)).stdout == "The tasks behind it go on.\n"
     again = run("unblock", str(task_id))
     assert again.returncode == 1
     assert f"Task {task_id} holds no order key." in again.stderr

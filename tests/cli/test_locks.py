@@ -57,7 +57,7 @@ def test_it_reports_what_is_fought_over(run: Shell, engine: Engine) -> None:
 def test_a_lock_is_freed_and_its_holder_is_told(run: Shell, engine: Engine) -> None:
     lock = locks.hold(engine, exclusive="a", who="me").take()
 
-    assert run("locks", "free", "a").stdout == "taken from me\n"
+    assert run("locks", "free", "a").stdout == "a was taken from me.\n"
     again = run("locks", "free", "a")
 
     assert (again.returncode, again.stderr) == (
@@ -69,9 +69,9 @@ def test_a_lock_is_freed_and_its_holder_is_told(run: Shell, engine: Engine) -> N
 
 
 def test_a_limit_is_changed_and_given_back_to_code(run: Shell, engine: Engine) -> None:
-    assert run("locks", "limit", "license:sap", "1").stdout == "at most 1\n"
+    assert run("locks", "limit", "license:sap", "1").stdout == "license:sap: at most 1.\n"
     with locks.hold(engine, counted={"license:sap": 3}):
         with pytest.raises(locks.LockDeniedError):
             locks.hold(engine, counted={"license:sap": 3}).take()
-        assert run("locks", "limit", "license:sap").stdout == "as code says\n"
+        assert run("locks", "limit", "license:sap").stdout == "license:sap: as code says.\n"
         locks.hold(engine, counted={"license:sap": 3}).take()

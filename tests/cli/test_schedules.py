@@ -72,15 +72,17 @@ def test_a_schedule_is_added_listed_shown_and_removed(run: Shell) -> None:
     )
     assert re.search(r"^night +cli\.echo +cron 30 2 \* \* \* Europe/Berlin +yes ", table, re.M)
     assert "At 02:30 every day" in fields
-    assert (removed.stdout, run.json("schedules", "list")) == ("removed\n", [])
+    assert removed.stdout == "Schedule night was removed. Its tasks stay.\n"
+    assert run.json("schedules", "list") == []
 
 
 def test_it_is_disabled_and_enabled(run: Shell, engine: Engine) -> None:
     run("schedules", "add", "often", "t", "--every", "15m")
 
-    assert run("schedules", "disable", "often").stdout == "disabled\n"
+    assert run("schedules", "disable", "often").stdout.startswith("Paused.")
     assert next_runs(engine) == {"often": None}
-    assert re.fullmatch(r"enabled\nNext: 20.*Z\n", run("schedules", "enable", "often").stdout)
+    told = run("schedules", "enable", "often").stdout
+    assert re.fullmatch(r"Resumed, from now on. Next: 20.*Z\n", told)
     assert next_runs(engine)["often"] is not None
 
 
@@ -181,7 +183,7 @@ def test_a_schedule_is_run_now_and_fires_as_before(run: Shell, engine: Engine) -
 
     assert (made["name"], made["created"], task["payload"]) == ("night", True, {"n": 1})
     assert "night" in str(task["headers"])
-    assert re.fullmatch(r"task \d+ made\n", told.stdout)
+    assert re.match(r"Task \d+ was made\.", told.stdout)
     assert next_runs(engine) == before
     assert made["id"] in lines[1]["ids"]
     with engine.connect() as connection:

@@ -116,8 +116,8 @@ def test_lists_say_disabled(shell: Shell, engine: Engine) -> None:
     ("arguments", "problem"),
     [
         (("hold",), "That would be everything. Say which: by name, queue, ids, …"),
-        (("reschedule", "1"), "Give --at or --in, and not both."),
-        (("reschedule", "1", "--at", "tomorrow"), "'tomorrow' is no ISO 8601 instant"),
+        (("reschedule", "1"), "reschedule needs at or delay. Give one."),
+        (("reschedule", "1", "--at", "tomorrow"), "is 'tomorrow'. Allowed: an ISO 8601 instant"),
         (("reschedule", "1", "--at", "2031-01-01T00:00"), "has no time zone"),
         (("reschedule", "1", "--in", "soon"), "is 'soon', which is not a duration"),
         (("reprioritise", "1", "--to", "10"), "10 is not in the range"),

@@ -88,7 +88,7 @@ def test_known_for_a_time_and_unknown_again(engine: Engine, browser: Browser) ->
     browser.act(f"/errors/{fingerprint}/unknown")
     assert browser.get("/api/errors?known=yes").json()["groups"] == []
     browser.act(f"/errors/{fingerprint}/unknown")
-    assert "It was not marked" in browser.get("/errors").text
+    assert "is not marked as known" in browser.get("/errors").text
     assert [line[0] for line in audit(engine)] == ["error known", "error unknown"]
 
 
@@ -137,7 +137,7 @@ def test_a_note_that_is_too_long_is_refused_in_words(engine: Engine, browser: Br
 def test_a_cause_that_is_gone_is_not_found(browser: Browser) -> None:
     assert browser.get("/errors/0123456789abcdef").status_code == 404
     browser.act("/errors/0123456789abcdef/known")
-    assert "no failed task has this cause" in browser.get("/errors").text
+    assert "No failed task has 0123456789abcdef." in browser.get("/errors").text
 
 
 def test_markup_is_inert_and_viewers_get_no_buttons(engine: Engine, settings: Settings) -> None:

@@ -46,7 +46,7 @@ def test_limits(engine: Engine, browser: Browser) -> None:
     assert model["limit_number"] == 2
     browser.act("/limits/drop", {"kind": "queue", "target": "mail"})
     browser.act("/limits/drop", {"kind": "queue", "target": "mail"})
-    assert "there is no such limit" in browser.get("/queues").text
+    assert "There is no limit of" in browser.get("/queues").text
     assert [line[0] for line in audit(engine)] == ["set limit", "set limit", "drop limit"]
     assert browser.act("/limits/set", {"kind": "key", "target": "x"}).status_code == 409
     assert browser.act("/limits/set", {"kind": "key", "most": "x"}).status_code == 400
@@ -142,6 +142,6 @@ def test_locks(engine: Engine, browser: Browser) -> None:
         assert browser.act("/locks/free", form).headers["location"] == "/queues/mail"
         assert "was taken from teller" in browser.get("/queues/mail").text
         browser.act("/locks/free", form)
-        assert "nobody holds it any more" in browser.get("/queues/mail").text
+        assert "Nobody holds account:42/eur." in browser.get("/queues/mail").text
     assert [line[0] for line in audit(engine)] == ["free lock"]
     assert browser.act("/locks/free", {"resource": "x", "holder": "y"}).status_code == 400

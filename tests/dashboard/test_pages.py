@@ -154,7 +154,7 @@ def test_unblock(engine: Engine, browser: Browser) -> None:
         keyed = text("UPDATE task_error SET order_key = 'card:1' WHERE id = :id")
         connection.execute(keyed, {"id": first})
     browser.act(f"/tasks/{first}/unblock")
-    assert "Done: unblock." in browser.get("/tasks").text
+    assert "The tasks behind it go on." in browser.get("/tasks").text
     assert [line[0] for line in audit(engine)] == ["unblock"]
 
 

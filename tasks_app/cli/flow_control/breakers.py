@@ -6,11 +6,12 @@ from typing import Any
 
 import click
 
+from tasks_app.actions.queues import OVERRIDE
 from tasks_app.cli import output
-from tasks_app.cli.database import as_why, caller, transaction
+from tasks_app.cli.acting import command_of
+from tasks_app.cli.database import transaction
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerStanding
 from tasks_app.pool.flow_control import breaker as rows
-from tasks_app.runtime.flow_control.breakers import override_breaker
 
 _LISTED = ("dependency", "state", "since", "mode", "calls", "held", "handlers", "reason")
 
@@ -29,41 +30,20 @@ def list_(*, json_: bool) -> None:
     output.print_list(found, _LISTED, lambda each: list(each.values()), json_=json_)
 
 
-@breakers.command("open")
-@click.argument("dependency")
-@as_why
-@output.as_json
-def open_(dependency: str, *, json_: bool) -> None:
-    """Hold all tasks that depend on it, until somebody says otherwise."""
-    _override(dependency, BreakerMode.OPEN, "open by hand", json_=json_)
-
-
-@breakers.command()
-@click.argument("dependency")
-@as_why
-@output.as_json
-def close(dependency: str, *, json_: bool) -> None:
-    """Let all its tasks go. It stays closed, whatever their outcomes are."""
-    _override(dependency, BreakerMode.CLOSED, "closed by hand", json_=json_)
-
-
-@breakers.command()
-@click.argument("dependency")
-@as_why
-@output.as_json
-def auto(dependency: str, *, json_: bool) -> None:
-    """Leave it to the outcomes again. An open one lets probes through at once."""
-    _override(dependency, BreakerMode.AUTO, "left to its outcomes", json_=json_)
-
-
-def _override(dependency: str, mode: BreakerMode, words: str, *, json_: bool) -> None:
-    with transaction() as connection:
-        done = override_breaker(connection, dependency, mode, by=caller())
-    if not done:
-        output.refuse(f"There is no breaker {dependency}. Run: tasks-app breakers list")
-    if mode is not BreakerMode.AUTO:
-        words += f", until somebody says: tasks-app breakers auto {dependency}"
-    output.answer(words, {"dependency": dependency, "mode": str(mode)}, json_=json_)
+for name, mode, words in (
+    ("open", BreakerMode.OPEN, "Hold all tasks that depend on it, until somebody says otherwise."),
+    (
+        "close",
+        BreakerMode.CLOSED,
+        "Let all its tasks go. It stays closed, whatever their outcomes are.",
+    ),
+    (
+        "auto",
+        BreakerMode.AUTO,
+        "Leave it to the outcomes again. An open one lets probes through at once.",
+    ),
+):
+    breakers.add_command(command_of(OVERRIDE, name, words, mode=mode))
 
 
 def _fields(standing: BreakerStanding) -> dict[str, Any]:

@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
+from tasks_app.actions.queues import OF_QUEUES, REMOVE
 from tasks_app.cli import output
+from tasks_app.cli.acting import add_commands, command_of
 from tasks_app.cli.arguments import options
 from tasks_app.cli.database import as_why, caller, transaction
 from tasks_app.cli.flow_control.pauses import pause, resume
@@ -98,19 +100,8 @@ def set_(queue: str, *, json_: bool, **given: Any) -> None:
         output.answer(standing(found), _fields(found), json_=json_)
 
 
-@queues.command()
-@click.argument("queue")
-@as_why
-@output.as_json
-def remove(queue: str, *, json_: bool) -> None:
-    """Remove all settings of a queue, but not its pause."""
-    with transaction() as connection:
-        done = rows.reset_queue(connection, queue, by=caller())
-    words = "removed" if done else "had no settings"
-    output.answer(words, {"queue": queue, "removed": bool(done)}, json_=json_)
-
-
-queues.add_command(output.also(remove), "reset")
+add_commands(queues, OF_QUEUES)
+queues.add_command(output.also(command_of(REMOVE)), "reset")
 
 
 @queues.command()

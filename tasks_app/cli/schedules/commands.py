@@ -6,7 +6,9 @@ from typing import Any
 
 import click
 
+from tasks_app.actions.schedules import OF_SCHEDULES
 from tasks_app.cli import listing, output
+from tasks_app.cli.acting import add_commands
 from tasks_app.cli.arguments import json_object
 from tasks_app.cli.database import as_why, caller, settings, transaction
 from tasks_app.cli.handler_names import hint_at_name
@@ -16,7 +18,6 @@ from tasks_app.cli.schedules.fields import (
     line,
     policies,
     read_options,
-    shown_at,
     tell,
     timing,
 )
@@ -109,55 +110,4 @@ def change(name: str, payload: str | None, *, json_: bool, **given: Any) -> None
     tell(known(changed, name), json_=json_)
 
 
-@schedules.command()
-@click.argument("name")
-@as_why
-@output.as_json
-def enable(name: str, *, json_: bool) -> None:
-    """Let a schedule fire again, from now on."""
-    with transaction() as connection:
-        done = rows.enable_schedule(connection, name, by=caller())
-        found = rows.get_schedule(connection, name)
-    known(done or None, name)
-    next_run_at = None if found is None else found.next_run_at
-    output.answer(
-        f"enabled\nNext: {shown_at(next_run_at)}",
-        {"name": name, "enabled": True, "next_run_at": next_run_at},
-        json_=json_,
-    )
-
-
-@schedules.command()
-@click.argument("name")
-@as_why
-@output.as_json
-def disable(name: str, *, json_: bool) -> None:
-    """Stop a schedule. The tasks that it would have made meanwhile are not made later."""
-    with transaction() as connection:
-        done = rows.disable_schedule(connection, name, by=caller())
-    known(done or None, name)
-    output.answer("disabled", {"name": name, "enabled": False}, json_=json_)
-
-
-@schedules.command()
-@click.argument("name")
-@as_why
-@output.as_json
-def run(name: str, *, json_: bool) -> None:
-    """Make a task of a schedule now. When it fires next stays as it is."""
-    with transaction() as connection:
-        made = known(rows.run_schedule(connection, name, by=caller()), name)
-    words = f"task {made} made" if made.created else f"task {made} has its unique_key already"
-    output.answer(words, {"name": name, "id": int(made), "created": made.created}, json_=json_)
-
-
-@schedules.command()
-@click.argument("name")
-@as_why
-@output.as_json
-def remove(name: str, *, json_: bool) -> None:
-    """Delete a schedule; its tasks stay. One that code declares comes back: disable it."""
-    with transaction() as connection:
-        done = rows.remove_schedule(connection, name, by=caller())
-    known(done or None, name)
-    output.answer("removed", {"name": name, "removed": True}, json_=json_)
+add_commands(schedules, OF_SCHEDULES)

@@ -1,4 +1,4 @@
-"""``cancel``, ``requeue``, ``edit``, ``rest``: what an operator does to tasks, one or many."""
+"""What an operator does to tasks, one or many: actions, ``edit``, ``rest``."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from typing import Any, NoReturn
 
 import click
 
+from tasks_app.actions.action import taken
+from tasks_app.actions.tasks import BY_WORD, CHANGES
 from tasks_app.cli import output
-from tasks_app.cli.arguments import json_object
+from tasks_app.cli.acting import params_of
+from tasks_app.cli.arguments import json_object, options
 from tasks_app.cli.database import caller, connected, settings, transaction
-from tasks_app.cli.tasks.filters import dry_run, filters, first, selects, why
+from tasks_app.cli.tasks.filters import dry_run, filters, first, selects, waiting_filters, why
 from tasks_app.domain.creation.patch import patch_of
 from tasks_app.domain.errors import NO
 from tasks_app.domain.explain.words import count
-from tasks_app.pool.tasks.cancel import Cancelled
-from tasks_app.pool.tasks.requeue import Requeued
+from tasks_app.domain.operations.selection import DONE, WAITING
 from tasks_app.runtime.api.bulk import SHOWN as HAS_IDS
 from tasks_app.runtime.api.bulk import Done, run_bulk, start_bulk
 from tasks_app.runtime.api.bulk_preview import Foreseen, foresee_bulk, foresee_rest
-from tasks_app.runtime.api.tasks import cancel_task, requeue_task
 from tasks_app.runtime.handlers.registry import load_handlers
 
 SHOWN = 20
@@ -31,39 +32,33 @@ SHOWN = 20
 _UNMET = "not there, so already, or with a state or options that do not fit"
 
 
-@click.command()
-@click.argument("ids", nargs=-1, type=int)
-@filters
-@why
-@output.as_json
-def cancel(ids: tuple[int, ...], *, why: str | None, json_: bool, **given: Any) -> None:
-    """Cancel tasks by id, or all that the options select.
-
-    Waiting ones are cancelled at once. Running ones are told ("requested") and hear it within 10 s:
-    a statement that runs goes on, and a normal return is still SUCCEEDED.
-    """
-    if ids and not selects(given):
-        verb = partial(cancel_task, why=why or "")
-        each(ids, verb, good={Cancelled.CANCELLED, Cancelled.REQUESTED}, json_=json_)
-    else:
-        many("cancel", ids, {**given, "why": why}, json_=json_)
+rate = click.option("--rate", metavar="N/TIME", help="So many in which time: 50/1s.")
+"""They become due one after the other, not all at once."""
 
 
-@click.command()
-@click.argument("ids", nargs=-1, type=int)
-@filters
-@why
-@output.as_json
-def requeue(ids: tuple[int, ...], *, why: str | None, json_: bool, **given: Any) -> None:
-    """Return finished tasks to the pending pool. Failures begin at 0.
+def of_tasks(word: str) -> click.Command:
+    """Return the command of an action: on ids one by one, else in a bulk."""
+    action = BY_WORD[word]
+    own = [each.name for each in taken(action.takes)]
 
-    Their ids and idempotency keys stay. By id, or all of the error pool that the options select;
-    --pool completed: of that one.
-    """
-    if ids and not selects(given):
-        each(ids, partial(requeue_task, why=why or ""), good={Requeued.REQUEUED}, json_=json_)
-    else:
-        many("requeue", ids, {**given, "why": why}, json_=json_)
+    def run(*, ids: tuple[int, ...], json_: bool, **given: Any) -> None:
+        words = {name: given.pop(name) for name in (*own, *(["rate"] * action.takes_rate))}
+        words = {name: value for name, value in words.items() if value is not None}
+        if not ids or selects(given) or "rate" in words:
+            many(word, ids, {**given, **words}, json_=json_)
+        else:
+            each(ids, partial(action.verb, **words), DONE.get(action.word), json_=json_)
+
+    run.__doc__ = action.run.__doc__
+    add = options(
+        *([rate] * action.takes_rate),
+        click.argument("ids", nargs=-1, type=int),
+        params_of(action, ("why",)),
+        waiting_filters if word in WAITING else filters,
+        why,
+        output.as_json,
+    )
+    return click.command(word)(add(run))
 
 
 @click.command()
@@ -193,21 +188,14 @@ def _setting(given: str) -> tuple[str, Any]:
         raise click.BadParameter(f"{path} {problem}", param_hint="--set") from None
 
 
-def each(
-    ids: Sequence[int],
-    act: Callable[..., Any],
-    good: set[Any],
-    words: Mapping[Any, str] | None = None,
-    *,
-    json_: bool,
-) -> None:
-    """Act on each by itself and print the answers, some of them in other ``words``."""
+def each(ids: Sequence[int], act: Callable[..., Any], done: str | None, *, json_: bool) -> None:
+    """Act on each by itself and print the answers; ``done`` is said of those that were changed."""
     with transaction() as connection:
         by = caller()
         answers = {one: act(connection, one, by=by) for one in sorted({*ids})}
-    said = {one: (words or {}).get(answer, answer) for one, answer in answers.items()}
+    said = {one: done if done and answer in CHANGES else answer for one, answer in answers.items()}
     told = "\n".join(f"{task_id}  {answer}" for task_id, answer in said.items())
     fields = [{"id": task_id, "answer": answer} for task_id, answer in said.items()]
     output.answer(told, fields, json_=json_)
-    if not set(answers.values()) <= good:
+    if not set(answers.values()) <= CHANGES:
         sys.exit(NO)

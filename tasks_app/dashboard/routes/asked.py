@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from tasks_app.dashboard.security.guard import HttpError
 from tasks_app.dashboard.security.same_site import FIELD, is_api
+from tasks_app.domain.tasks.fingerprint import parse_fingerprint
 
 Fields = TypeVar("Fields")
 LONGEST = 300
@@ -42,6 +43,18 @@ def named(request: Request, part: str) -> str:
     if "\0" in name:
         raise HttpError(400, "A name has a NUL character. Correct the address.")
     return name
+
+
+def cause(request: Request) -> str:
+    """Return the fingerprint that is a part of the address.
+
+    Raises:
+        HttpError: it is none.
+    """
+    try:
+        return parse_fingerprint(request.path_params["fingerprint"]).hex()
+    except ValueError as error:
+        raise HttpError(400, str(error)) from None
 
 
 def filters(request: Request, names: Iterable[str]) -> dict[str, str]:

@@ -1,22 +1,14 @@
-"""Batch jobs: look at an instance, stop it, let it go on, give it up."""
+"""Batch jobs and their instances."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated
-
-from pydantic import Field
-from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tasks_app.batch.control import abandon_job, restart_job, stop_job
 from tasks_app.dashboard.rendering.html import is_part, render
 from tasks_app.dashboard.rendering.json import answer
-from tasks_app.dashboard.routes.acting import ActionAnswer, act
-from tasks_app.dashboard.routes.asked import fields, filters, row_id
+from tasks_app.dashboard.routes.asked import filters, row_id
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.security import Role
 from tasks_app.dashboard.security.guard import HttpError, requires
@@ -25,14 +17,6 @@ from tasks_app.monitor.pages.batches import FILTERS, Batches, BatchPage, batch_p
 from tasks_app.runtime.handlers.registry import load_handlers
 
 KEEP_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Restart:
-    """How an instance goes on."""
-
-    divide: Annotated[int, Field(ge=2, le=1000)] | None = None
-    """Into how many each partition is divided that has not started."""
 
 
 def _batches(request: Request, desk: Desk) -> Batches:
@@ -78,66 +62,9 @@ async def batch_json(request: Request, desk: Desk) -> Response:
     return answer(request, await run_in_threadpool(_batch, request, desk))
 
 
-Carried = Callable[[Connection, str], ActionAnswer]
-
-
-async def _act(request: Request, desk: Desk, verb: Callable[[int], Carried]) -> Response:
-    batch_id = (await run_in_threadpool(_batch, request, desk)).batch.id
-    return await act(request, desk, verb(batch_id), back=f"/batches/{batch_id}")
-
-
-@requires(Role.ADMIN, answers=ActionAnswer)
-async def stop(request: Request, desk: Desk) -> Response:
-    """Stop an instance at its next chunks."""
-
-    def verb(batch_id: int) -> Carried:
-        def carry_out(connection: Connection, who: str) -> ActionAnswer:
-            left = stop_job(connection, batch_id, by=who)
-            return ActionAnswer(f"Stopping; {left} tasks run still." if left else "Stopping.")
-
-        return carry_out
-
-    return await _act(request, desk, verb)
-
-
-@requires(Role.ADMIN, answers=ActionAnswer, takes=Restart)
-async def restart(request: Request, desk: Desk) -> Response:
-    """Let an instance go on where it stopped."""
-    divide = (await fields(request, Restart)).divide
-
-    def verb(batch_id: int) -> Carried:
-        def carry_out(connection: Connection, who: str) -> ActionAnswer:
-            run = restart_job(connection, batch_id, divide=divide, by=who).run
-            return ActionAnswer(f"It goes on, run {run}.")
-
-        return carry_out
-
-    return await _act(request, desk, verb)
-
-
-@requires(Role.ADMIN, answers=ActionAnswer)
-async def abandon(request: Request, desk: Desk) -> Response:
-    """Never let an instance go on; what it did stays."""
-
-    def verb(batch_id: int) -> Carried:
-        def carry_out(connection: Connection, who: str) -> ActionAnswer:
-            abandon_job(connection, batch_id, by=who)
-            return ActionAnswer("Abandoned.")
-
-        return carry_out
-
-    return await _act(request, desk, verb)
-
-
 ROUTES = (
     ("/batches", show_batches, "GET"),
     ("/batches/{batch_id}", show_batch, "GET"),
-    ("/batches/{batch_id}/stop", stop, "POST"),
-    ("/batches/{batch_id}/restart", restart, "POST"),
-    ("/batches/{batch_id}/abandon", abandon, "POST"),
     ("/api/batches", batches_json, "GET"),
     ("/api/batches/{batch_id}", batch_json, "GET"),
-    ("/api/batches/{batch_id}/stop", stop, "POST"),
-    ("/api/batches/{batch_id}/restart", restart, "POST"),
-    ("/api/batches/{batch_id}/abandon", abandon, "POST"),
 )

@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tasks_app.actions.tasks import BY_WORD
 from tasks_app.dashboard.rendering.html import is_part, render
 from tasks_app.dashboard.rendering.json import answer
 from tasks_app.dashboard.routes.acting import ActionAnswer, carried_out, go_to, who
@@ -44,18 +45,7 @@ Ids = Annotated[
 class NewBulk:
     """An action and the tasks that it means: all given fields must fit."""
 
-    action: Literal[
-        "requeue",
-        "cancel",
-        "run-now",
-        "hold",
-        "release",
-        "reschedule",
-        "reprioritise",
-        "move",
-        "enable",
-        "disable",
-    ]
+    action: Literal[tuple(BY_WORD)]  # type: ignore[valid-type]
     pool: Word = None
     state: Word = None
     name: Word = None

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Annotated
+from datetime import datetime
 
-from pydantic import StringConstraints
-from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tasks_app.dashboard.rendering.html import render
 from tasks_app.dashboard.rendering.json import answer
-from tasks_app.dashboard.routes.acting import ActionAnswer, act
-from tasks_app.dashboard.routes.asked import fields, filters, row_id
+from tasks_app.dashboard.routes.asked import cause, filters, row_id
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.security import Role
 from tasks_app.dashboard.security.guard import HttpError, requires
-from tasks_app.domain.config.field_types import Span
-from tasks_app.domain.tasks.fingerprint import parse_fingerprint
 from tasks_app.monitor.pages.errors import (
     FILTERS,
     KNOWN,
@@ -31,20 +24,9 @@ from tasks_app.monitor.pages.errors import (
     error_page,
     errors,
 )
-from tasks_app.runtime.api.errors import mark_error_known, mark_error_unknown
 
 KEEP_S = 2.0
 BEFORE = ("before", "before_id")
-Note = Annotated[str, StringConstraints(max_length=500)]
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is said of a cause."""
-
-    until: Span | None = None
-    """For how long; None: until it is taken back."""
-    note: Note = ""
 
 
 def _errors(request: Request, desk: Desk) -> Errors:
@@ -70,13 +52,6 @@ async def errors_json(request: Request, desk: Desk) -> Response:
     return answer(request, await run_in_threadpool(_errors, request, desk))
 
 
-def _fingerprint(request: Request) -> str:
-    try:
-        return parse_fingerprint(request.path_params["fingerprint"]).hex()
-    except ValueError as error:
-        raise HttpError(400, str(error)) from None
-
-
 def _instant(text: str) -> datetime:
     at: datetime | None = None
     with suppress(ValueError):
@@ -87,7 +62,7 @@ def _instant(text: str) -> datetime:
 
 
 def _error(request: Request, desk: Desk) -> ErrorPage:
-    fingerprint, before = _fingerprint(request), None
+    fingerprint, before = cause(request), None
     given = filters(request, BEFORE)
     if given:
         before = _instant(given.get("before", "")), row_id(given.get("before_id", "0"))
@@ -110,40 +85,9 @@ async def error_json(request: Request, desk: Desk) -> Response:
     return answer(request, await run_in_threadpool(_error, request, desk))
 
 
-@requires(Role.OPERATOR, answers=ActionAnswer, takes=Known)
-async def mark_known(request: Request, desk: Desk) -> Response:
-    """Mark a cause as known."""
-    fingerprint, said = _fingerprint(request), await fields(request, Known)
-    until: timedelta | None = said.until
-
-    def carry_out(connection: Connection, who: str) -> ActionAnswer:
-        marked = mark_error_known(connection, fingerprint, by=who, until=until, note=said.note)
-        return ActionAnswer("Marked as known.") if marked else ActionAnswer(_GONE, changed=False)
-
-    return await act(request, desk, carry_out, back=f"/errors/{fingerprint}")
-
-
-@requires(Role.OPERATOR, answers=ActionAnswer)
-async def mark_unknown(request: Request, desk: Desk) -> Response:
-    """Take the mark of a cause back."""
-    fingerprint = _fingerprint(request)
-
-    def carry_out(connection: Connection, who: str) -> ActionAnswer:
-        if mark_error_unknown(connection, fingerprint, by=who):
-            return ActionAnswer("It is not marked any more.")
-        return ActionAnswer("It was not marked.", changed=False)
-
-    return await act(request, desk, carry_out, back=f"/errors/{fingerprint}")
-
-
-_GONE = "Nothing was changed: no failed task has this cause any more."
 ROUTES = (
     ("/errors", show_errors, "GET"),
     ("/errors/{fingerprint}", show_error, "GET"),
-    ("/errors/{fingerprint}/known", mark_known, "POST"),
-    ("/errors/{fingerprint}/unknown", mark_unknown, "POST"),
     ("/api/errors", errors_json, "GET"),
     ("/api/errors/{fingerprint}", error_json, "GET"),
-    ("/api/errors/{fingerprint}/known", mark_known, "POST"),
-    ("/api/errors/{fingerprint}/unknown", mark_unknown, "POST"),
 )

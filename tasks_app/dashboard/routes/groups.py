@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
-
-from pydantic import Field
-from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tasks_app.dashboard.rendering.html import is_part, render
 from tasks_app.dashboard.rendering.json import answer
-from tasks_app.dashboard.routes.acting import ActionAnswer, act
-from tasks_app.dashboard.routes.asked import fields, row_id
+from tasks_app.dashboard.routes.asked import row_id
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.security import Role
 from tasks_app.dashboard.security.guard import HttpError, requires
 from tasks_app.monitor.pages.groups import GroupPage, Groups, group_page, groups
-from tasks_app.runtime.api.groups import cancel_group
 
 KEEP_S = 2.0
 
@@ -62,32 +55,9 @@ async def group_json(request: Request, desk: Desk) -> Response:
     return answer(request, await run_in_threadpool(_group, request, desk))
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why, for the audit."""
-
-    why: Annotated[str, Field(max_length=300)] = ""
-
-
-@requires(Role.OPERATOR, answers=ActionAnswer, takes=Reason)
-async def cancel(request: Request, desk: Desk) -> Response:
-    """Cancel the members that have not ended; those that run are told."""
-    group_id = (await run_in_threadpool(_group, request, desk)).group.id
-    why = (await fields(request, Reason)).why
-
-    def carry_out(connection: Connection, who: str) -> ActionAnswer:
-        done = cancel_group(connection, group_id, by=who, why=why)
-        said = f"{done.cancelled} cancelled, {done.requested} told to stop."
-        return ActionAnswer(said, changed=bool(done.cancelled or done.requested))
-
-    return await act(request, desk, carry_out, back=f"/groups/{group_id}")
-
-
 ROUTES = (
     ("/groups", show_groups, "GET"),
     ("/groups/{group_id}", show_group, "GET"),
-    ("/groups/{group_id}/cancel", cancel, "POST"),
     ("/api/groups", groups_json, "GET"),
     ("/api/groups/{group_id}", group_json, "GET"),
-    ("/api/groups/{group_id}/cancel", cancel, "POST"),
 )

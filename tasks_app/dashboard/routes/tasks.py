@@ -1,12 +1,9 @@
-"""Tasks and one task, and what operators do to it."""
+"""Tasks and one task."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, NoReturn
+from typing import NoReturn
 
-from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -14,8 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from tasks_app.dashboard.rendering.export import FORMATS
 from tasks_app.dashboard.rendering.html import is_part, render
 from tasks_app.dashboard.rendering.json import answer
-from tasks_app.dashboard.routes.acting import ActionAnswer, act
-from tasks_app.dashboard.routes.asked import fields, filters, row_id
+from tasks_app.dashboard.routes.asked import filters, row_id
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.security import Role
 from tasks_app.dashboard.security.guard import HttpError, requires
@@ -23,55 +19,6 @@ from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.monitor.pages.task import TaskPage, task_page
 from tasks_app.monitor.pages.tasks import FILTERS, SINCE, Tasks, page_by_page, tasks
 from tasks_app.pool.statistics.unkept import unkept
-from tasks_app.pool.tasks.cancel import Cancelled
-from tasks_app.pool.tasks.requeue import Requeued
-from tasks_app.runtime.api.amend_waiting import (
-    Changed,
-    disable_task,
-    enable_task,
-    hold_task,
-    move_task,
-    release_task,
-    reprioritise_task,
-    reschedule_task,
-    run_task_now,
-)
-from tasks_app.runtime.api.limits import unblock_task
-from tasks_app.runtime.api.tasks import cancel_task, requeue_task
-
-_CHANGED = frozenset(
-    {Cancelled.CANCELLED, Cancelled.REQUESTED, Requeued.REQUEUED, Changed.CHANGED, True}
-)
-UNCHANGED = "Nothing was changed: the task is not in a state for that any more."
-ACTIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
-    "requeue": (requeue_task, ("why",)),
-    "cancel": (cancel_task, ("why",)),
-    "unblock": (unblock_task, ()),
-    "run-now": (run_task_now, ("why",)),
-    "hold": (hold_task, ("why",)),
-    "release": (release_task, ("why",)),
-    "enable": (enable_task, ("why",)),
-    "disable": (disable_task, ("why",)),
-    "reschedule": (reschedule_task, ("at", "delay", "why")),
-    "reprioritise": (reprioritise_task, ("to_priority", "why")),
-    "move": (move_task, ("to_queue", "why")),
-}
-"""Each with what it is told; of ``reschedule`` one of both, else all but ``why`` must be given."""
-
-
-@dataclass(frozen=True, slots=True)
-class ActionWords:
-    """What an action is told."""
-
-    why: Annotated[str, Field(max_length=300)] = ""
-    at: Annotated[str, Field(max_length=300)] | None = None
-    """Of `reschedule`: an ISO 8601 instant with its zone."""
-    delay: Annotated[str, Field(max_length=300)] | None = None
-    """Of `reschedule`: from now, as `6h`."""
-    to_priority: Annotated[int, Field(ge=0, le=9)] | None = None
-    """Of `reprioritise`."""
-    to_queue: Annotated[str, Field(max_length=255)] | None = None
-    """Of `move`."""
 
 
 def _filters(request: Request) -> dict[str, str]:
@@ -171,35 +118,11 @@ async def task_json(request: Request, desk: Desk) -> Response:
     return answer(request, await run_in_threadpool(_task, request, desk))
 
 
-@requires(Role.OPERATOR, answers=ActionAnswer, takes=ActionWords)
-async def act_on_task(request: Request, desk: Desk) -> Response:
-    """requeue, cancel, unblock, run-now, hold, release, enable, disable or another place.
-
-    Another place is reschedule, reprioritise or move.
-    """
-    task_id, name = row_id(request.path_params["task_id"]), request.path_params["action"]
-    if name not in ACTIONS:
-        raise HttpError(404, "There is no such action. Go back to the task.")
-    verb, takes = ACTIONS[name]
-    told = await fields(request, ActionWords)
-    words = {each: getattr(told, each) for each in takes}
-
-    def carry_out(connection: Any, who: str) -> ActionAnswer:
-        said = verb(connection, task_id, by=who, **words)
-        if said in _CHANGED:
-            return ActionAnswer(f"Done: {name}.")
-        return ActionAnswer(UNCHANGED, changed=False)
-
-    return await act(request, desk, carry_out, back=f"/tasks/{task_id}")
-
-
 ROUTES = (
     ("/tasks", show_tasks, "GET"),
     ("/tasks/export.{kind}", export_tasks, "GET"),
     ("/tasks/{task_id}", show_task, "GET"),
     ("/tasks/{task_id}/decrypted", show_decrypted, "GET"),
-    ("/tasks/{task_id}/{action}", act_on_task, "POST"),
     ("/api/tasks", tasks_json, "GET"),
     ("/api/tasks/{task_id}", task_json, "GET"),
-    ("/api/tasks/{task_id}/{action}", act_on_task, "POST"),
 )

@@ -7,25 +7,17 @@ import inspect
 from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from enum import IntEnum
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
+from tasks_app.actions.action import Role
 from tasks_app.domain.config.addresses import is_local
 from tasks_app.domain.config.dashboard_access import EVERYBODY, read_passwords, read_roles
 from tasks_app.domain.config.settings import Settings
 
 RoleOf = Callable[[Request], str | Awaitable[str | None] | None]
 WhoOf = Callable[[Request], str | Awaitable[str]]
-
-
-class Role(IntEnum):
-    """Each may do what the ones before it may."""
-
-    VIEWER = 1
-    OPERATOR = 2
-    ADMIN = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,157 @@
+"""An action as one record, for every door.
+
+From it come the command, the route and its entry in OpenAPI, the form on a page, the line of the
+reference, and its cases in the security matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from enum import IntEnum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from urllib.parse import quote
+
+from annotated_types import Ge, Le
+from pydantic import Field
+from sqlalchemy import Connection
+
+LONGEST = 300
+"""Characters of what is told in a form."""
+
+
+class Role(IntEnum):
+    """Each may do what the ones before it may."""
+
+    VIEWER = 1
+    OPERATOR = 2
+    ADMIN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of an action."""
+
+    said: str
+    """A sentence for who asked."""
+    fields: Any = None
+    """What the command prints as JSON. None: the answer is no, and it exits with 1."""
+    changed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """How people give a field: on the command line, in a form."""
+
+    flag: str = ""
+    """Such as ``--most``; a name in capitals is an argument. Empty: no command takes it."""
+    help: str = ""
+    label: str = ""
+    """Empty: no form asks for it."""
+    hint: str = ""
+    """An example, shown while the field of a form is empty."""
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    required: bool = False
+    """By the command; elsewhere the action says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """No fields."""
+
+
+Short = Annotated[str, Field(max_length=LONGEST)]
+Because = Annotated[Short, Param("--why", "Why; audit, trail and `explain` show it.", label="Why")]
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why, for the audit."""
+
+    why: Because = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What may be done, by whom, and where it is offered."""
+
+    run: Callable[[Connection, Any, Any, str], Done]
+    """``run(connection, target, given, by)``, in a transaction; its docstring is the help.
+
+    ``target`` is None where ``on`` is empty, and ``given`` is a ``takes``.
+    """
+    role: Role
+    """The least; a command asks for none: it has the rights of its database role."""
+    label: str
+    """On its button."""
+    on: str = ""
+    """The name of what it is for; of an id it ends with ``_id``. Empty: ``takes`` says it."""
+    path: str = ""
+    """Of the route; it holds ``{on}``. The API has it below ``/api``. Empty: there is none."""
+    command: str = ""
+    """Its words behind ``tasks-app``. Empty: there is none, or it is written by hand."""
+    takes: type = Nothing
+    page: Callable[[Any, Any], str] = lambda _, __: "/"
+    """The page that is shown next, by ``target`` and ``given``."""
+    needs_handlers: bool = False
+    """It reads what handlers declare."""
+
+    @property
+    def is_of_an_id(self) -> bool:
+        """Whether its target is a whole number."""
+        return self.on.endswith("_id")
+
+    def address(self, target: object = "") -> str:
+        """Return the path of its route for a target."""
+        start, _, rest = self.path.partition("{")
+        return start + quote(str(target), safe="") + rest.partition("}")[2] if rest else self.path
+
+
+class Taken(NamedTuple):
+    """A field of a ``takes``."""
+
+    name: str
+    kind: type
+    """Without None."""
+    param: Param
+    required: bool
+    least: int | None
+    most: int | None
+
+
+@cache
+def taken(takes: type) -> tuple[Taken, ...]:
+    """Return the fields of a ``takes``."""
+    hints = get_type_hints(takes, include_extras=True)
+    found = []
+    for field in fields(takes):
+        kinds, more = _parted(hints[field.name])
+        bounds = {type(each): each for info in more for each in getattr(info, "metadata", ())}
+        param = next((each for each in more if isinstance(each, Param)), Param())
+        least, most = bounds.get(Ge), bounds.get(Le)
+        found.append(
+            Taken(
+                field.name,
+                kinds[0],
+                param,
+                param.required or field.default is MISSING,
+                least and int(str(least.ge)),
+                most and int(str(most.le)),
+            )
+        )
+    return tuple(found)
+
+
+def _parted(hint: Any) -> tuple[list[Any], list[Any]]:
+    """Return the types that a hint allows but None, and what is said of them."""
+    if get_origin(hint) is Annotated:
+        inner, *more = get_args(hint)
+        kinds, said = _parted(inner)
+        return kinds, [*said, *more]
+    if get_origin(hint) in (Union, UnionType):
+        parts = [_parted(each) for each in get_args(hint) if each is not NoneType]
+        return [kind for part in parts for kind in part[0]], [x for part in parts for x in part[1]]
+    return [get_origin(hint) or hint], []
