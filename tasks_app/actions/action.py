@@ -6,6 +6,7 @@ reference, and its cases in the security matrix.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from enum import IntEnum
@@ -104,6 +105,11 @@ class Action:
         """Whether its target is a whole number."""
         return self.on.endswith("_id")
 
+    @property
+    def name(self) -> str:
+        """The words of its path: ``queues/pause``."""
+        return re.sub(r"{.*?}/", "", self.path).strip("/")
+
     def address(self, target: object = "") -> str:
         """Return the path of its route for a target."""
         start, _, rest = self.path.partition("{")
@@ -115,7 +121,9 @@ class Taken(NamedTuple):
 
     name: str
     kind: type
-    """Without None."""
+    """Without None; the first, if there are several."""
+    is_many: bool
+    """A list or a mapping; of a form one a line."""
     param: Param
     required: bool
     least: int | None
@@ -136,6 +144,7 @@ def taken(takes: type) -> tuple[Taken, ...]:
             Taken(
                 field.name,
                 kinds[0],
+                not {list, dict}.isdisjoint(kinds),
                 param,
                 param.required or field.default is MISSING,
                 least and int(str(least.ge)),

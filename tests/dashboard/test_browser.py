@@ -94,16 +94,23 @@ def test_from_a_red_number_to_mended_tasks(
     assert {who for action, who, _ in done(engine)} == {"local (dashboard)"}
 
 
-@posts("/tasks/{task_id}/{action}")
+@posts(
+    *(f"/tasks/{{task_id}}/{word}" for word in ("run-now", "cancel", "requeue", "hold", "release"))
+)
 def test_one_task_by_its_buttons(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
     page.goto(f"/tasks/{filled['later']}")
     page.get_by_role("button", name="Run now").click()
     expect(page.get_by_text("Done: run-now.")).to_be_visible()
+    for label in ("Hold", "Release"):
+        page.get_by_role("button", name=label, exact=True).first.click()
+        expect(page.get_by_text(f"Done: {label.lower()}.")).to_be_visible()
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_text("CANCELLED", exact=True).first).to_be_visible()
     page.get_by_role("button", name="Requeue").click()
     expect(page.get_by_text("Done: requeue.")).to_be_visible()
-    assert [action for action, _, _ in done(engine)] == ["run-now", "cancel", "requeue"]
+    assert [action for action, _, _ in done(engine)] == [
+        *("run-now", "hold", "release", "cancel", "requeue")
+    ]
 
 
 def test_chosen_tasks_by_the_keyboard(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
@@ -111,6 +118,7 @@ def test_chosen_tasks_by_the_keyboard(page: Page, engine: Engine, filled: dict[s
     for key in ("j", "x", "j", "x"):
         page.keyboard.press(key)
     assert page.locator("input[name=ids]:checked").count() == 2
+    page.get_by_text("Chosen (2)").click()
     page.get_by_role("button", name="Requeue …").click()
     page.get_by_role("button", name="Go on").click()
     page.get_by_role("button", name="All").click()
@@ -157,14 +165,21 @@ def test_a_queue_is_paused_and_goes_on(page: Page, engine: Engine, filled: dict[
         assert connection.execute(text("SELECT count(*) FROM task_queue_pause")).scalar_one() == 0
 
 
-@posts("/schedules/{name:path}/{action}")
-def test_a_schedule_is_run_now(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
+@posts(*(f"/schedules/{{name:path}}/{word}" for word in ("run", "pause", "resume")))
+def test_a_schedule_is_run_now_and_paused(
+    page: Page, engine: Engine, filled: dict[str, Any]
+) -> None:
     page.goto("/schedules")
     page.get_by_role("button", name="Run now").first.click()
     with engine.connect() as connection:
         query = text("SELECT count(*) FROM task_pending WHERE name = 'report'")
         assert connection.execute(query).scalar_one() == 1
-    assert [action for action, _, _ in done(engine)] == ["schedule run"]
+    for label in ("Pause", "Resume"):
+        page.get_by_role("button", name=f"{label}: nightly").click()
+        expect(page.get_by_text(f"{label}d").first).to_be_visible()
+    assert [action for action, _, _ in done(engine)] == [
+        *("schedule run", "schedule disable", "schedule enable")
+    ]
 
 
 @posts("/groups/{group_id}/cancel")
@@ -193,7 +208,7 @@ def test_three_clicks_from_a_red_number_to_the_mended_task(
     page.goto("/")
     page.get_by_label("Queues and names").get_by_role("link", name="1", exact=True).click()
     page.get_by_role("link", name="KeyError").click()
-    page.get_by_role("button", name="Requeue task").click()
+    page.get_by_role("button", name="Requeue: task").click()
     expect(page.get_by_text("Done: requeue.")).to_be_visible()
     assert one(engine, "SELECT count(*) FROM task_pending WHERE name = 'mail'") == 1
 

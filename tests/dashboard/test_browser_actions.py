@@ -17,7 +17,7 @@ from tasks_app.pool.flow_control.breaker import synchronise
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tests.batch.conftest import bench, yard
 from tests.batch.yard import Yard
-from tests.dashboard import test_browser
+from tests.dashboard import test_browser, test_changes
 from tests.dashboard.chromium import (
     MARKS,
     POSTED,
@@ -38,7 +38,7 @@ WHO = "local (dashboard)"
 def test_every_route_that_changes_something_is_clicked_in_a_browser() -> None:
     changing = {path for path, _, method in ROUTES if method == "POST" and path[:5] != "/api/"}
     assert changing == POSTED.keys()
-    tests = {**globals(), **vars(test_browser)}
+    tests = {**globals(), **vars(test_browser), **vars(test_changes.TestInChromium)}
     assert [name for name in POSTED.values() if name not in tests] == []
 
 

@@ -31,9 +31,9 @@ def test_a_cause_is_requeued_in_stages(engine: Engine, browser: Browser) -> None
     fingerprint = fingerprint_of(browser, ids[0])
 
     seen = text_of(browser.get(f"/bulks/new?action=requeue&fingerprint={fingerprint}").text)
-    assert "Requeue 15 tasks?" in seen
+    assert "Requeue 15 tasks of shop.Declined: order" in seen
     one = browser.get(f"/bulks/new?action=requeue&fingerprint={fingerprint_of(browser, other)}")
-    assert "Requeue 1 task?" in text_of(one.text)
+    assert "Requeue 1 task of KeyError" in text_of(one.text)
     assert states(engine) == {"FAILED": 16}
     path = opened(browser, fingerprint=fingerprint)
     assert "Nothing has been done yet" in browser.get(path).text

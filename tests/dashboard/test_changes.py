@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from tasks_app import NewTask, Settings, TaskContext, create_group, handler
 from tasks_app.pool.operations.audit import find
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tests.dashboard.browser import Browser, dashboard
-from tests.dashboard.chromium import MARKS, address, chromium, filled, one, page
+from tests.dashboard.chromium import MARKS, address, chromium, filled, one, page, posts
 from tests.dashboard.test_pages import waiting_task
 from tests.runtime.api.bulk_rows import failed_task, make
 
@@ -186,6 +186,12 @@ class TestInChromium:
 
     pytestmark = in_chromium
 
+    @posts(
+        *(
+            f"/tasks/{{task_id}}/{word}"
+            for word in ("reschedule", "reprioritise", "move", "disable", "enable")
+        )
+    )
     def test_one_task_by_its_forms(
         self, page: Page, engine: Engine, filled: dict[str, Any]
     ) -> None:
@@ -203,7 +209,7 @@ class TestInChromium:
             expect(page.get_by_text(f"Done: {label.lower()}.")).to_be_visible()
             assert row_is(engine, later, becomes)
         page.get_by_text("Reprioritise …", exact=True).click()
-        page.get_by_label("Priority").select_option("0")
+        page.get_by_label("Priority").fill("0")
         page.get_by_role("button", name="Reprioritise").click()
         expect(page.get_by_text("Done: reprioritise.")).to_be_visible()
         page.get_by_text("With a reason …").click()
@@ -222,12 +228,25 @@ class TestInChromium:
         ]
         assert page.get_by_text(WHY).count() >= 3
 
+    @posts("/tasks/{task_id}/unblock")
+    def test_those_behind_a_failed_one_go_on(self, page: Page, engine: Engine) -> None:
+        with engine.begin() as connection:
+            first = failed_task(connection)
+            connection.execute(text("UPDATE task_error SET order_key = 'k'"))
+        waiting_task(engine, order_key="k")
+        page.goto(f"/tasks/{first}")
+        page.get_by_role("button", name="Unblock").click()
+        expect(page.get_by_text("The tasks behind it go on.")).to_be_visible()
+        assert reasons(engine) == [("unblock", None)]
+
     def test_chosen_tasks_are_moved(
         self, page: Page, engine: Engine, filled: dict[str, Any]
     ) -> None:
         page.goto("/tasks?name=later")
+        expect(page.locator("#chosen")).to_be_hidden()
         page.keyboard.press("j")
         page.keyboard.press("x")
+        page.get_by_text("Chosen (1)").click()
         page.get_by_role("button", name="Move …").click()
         page.get_by_label("Queue").fill("slow")
         page.get_by_label("Why").fill(WHY)

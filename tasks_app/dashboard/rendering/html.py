@@ -12,6 +12,9 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from tasks_app.actions.action import taken
+from tasks_app.actions.table import ACTIONS
+from tasks_app.actions.tasks import OF_TASKS
 from tasks_app.dashboard.rendering import values
 from tasks_app.dashboard.security import Role
 from tasks_app.dashboard.security.same_site import set_cookie
@@ -139,6 +142,9 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.globals.update(
+    actions={action.name: action for action in ACTIONS if action.path},
+    of_tasks=OF_TASKS,
+    taken=taken,
     age=values.age,
     since=values.since,
     badge=values.badge,

@@ -24,6 +24,7 @@ from tasks_app.domain.errors import TasksError
 from tasks_app.domain.operations.amendment import WORDS
 from tasks_app.monitor.pages.bulk import BulkPage, bulk_page
 from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.errors.groups import groups
 from tasks_app.runtime.api.bulk import run_bulk, start_bulk
 from tasks_app.runtime.api.bulk_preview import Foreseen, foresee_bulk
 
@@ -110,15 +111,17 @@ async def foresee(request: Request, desk: Desk) -> Response:
     """Show what a bulk would do, before there is one."""
     new = query(request, NewBulk)
 
-    def look() -> tuple[Foreseen, Any]:
+    def look() -> tuple[Foreseen, Any, str | None]:
         engine = desk.reader.engine
         words = {} if new.is_told else _SOME.get(new.action, {})
         seen = foresee_bulk(engine, new.action, most=MOST_COUNTED, **words, **new.selection())
         with engine.connect() as connection:
-            return seen, instant(connection)
+            cause = groups(connection, fingerprint=new.fingerprint) if new.fingerprint else ()
+            return seen, instant(connection), cause[0].error if cause else None
 
-    seen, at = await _checked(look)
-    return render(request, "bulks/new.html", new=new, what=new.selection(), seen=seen, at=at)
+    seen, at, error = await _checked(look)
+    parts = {"new": new, "what": new.selection(), "seen": seen, "error": error}
+    return render(request, "bulks/new.html", at=at, **parts)
 
 
 @requires(Role.OPERATOR, answers=BulkPage, takes=NewBulk)
@@ -171,7 +174,7 @@ async def run_stage(request: Request, desk: Desk) -> Response:
         return answer(request, await run_in_threadpool(_page, token, desk))
     number = len(ran.ids) if ran else 0
     said = (
-        ActionAnswer(f"{number} more.")
+        ActionAnswer(f"{number} task{'s' if number != 1 else ''} acted on.")
         if number
         else ActionAnswer("There was nothing left.", changed=False)
     )

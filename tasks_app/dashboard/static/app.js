@@ -36,6 +36,12 @@ document.querySelector("#payload")?.addEventListener("input", () => document.que
   button.disabled = true;
   button.title = "The text has changed: show the difference again.";
 }));
+const chosen = () => {
+  const number = document.querySelectorAll("input[name=ids]:checked").length;
+  document.querySelectorAll("[data-chosen]").forEach((e) => { e.textContent = `(${number})`; });
+};
+document.addEventListener("change", chosen);
+chosen();
 let at = null;
 const mark = () => document.querySelectorAll("tbody tr[data-href]").forEach((row) => row.classList.toggle("on", row.dataset.href === at));
 document.addEventListener("htmx:after:swap", mark);
