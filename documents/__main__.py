@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import create_engine
 
-from documents import api, commands, lifecycle, metrics, schema, settings, testing
+from documents import actions, api, commands, lifecycle, metrics, schema, settings, testing
 from tasks_app.embedded import temporary
 from tasks_app.pool.schema import migrate
 
@@ -17,6 +17,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/settings.md": settings.page,
     "reference/metrics.md": metrics.page,
     "reference/cli.md": commands.page,
+    "reference/actions.md": actions.page,
     "reference/handler.md": api.handler_page,
     "reference/context.md": api.context_page,
     "reference/hooks.md": api.hooks_page,

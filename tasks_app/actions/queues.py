@@ -306,8 +306,8 @@ def _of_queue(word: str, run: Any, role: Role, label: str, **more: Any) -> Actio
     return Action(run, role, label, on="queue", path=path, page=_next, **more)
 
 
-PAUSE = _of_queue("pause", _pause, Role.OPERATOR, "Pause", takes=Pausing)
-RESUME = _of_queue("resume", _resume, Role.OPERATOR, "Resume")
+PAUSE = _of_queue("pause", _pause, Role.OPERATOR, "Pause", takes=Pausing, command="pause")
+RESUME = _of_queue("resume", _resume, Role.OPERATOR, "Resume", command="resume")
 REMOVE = Action(_remove, Role.ADMIN, "Remove", on="queue", command="queues remove")
 SET_LIMIT = Action(
     _set_limit,
@@ -328,7 +328,13 @@ REMOVE_LIMIT = Action(
     page=_next,
 )
 OVERRIDE = Action(
-    _override, Role.ADMIN, "Override", path="/breakers/override", takes=Override, page=_next
+    _override,
+    Role.ADMIN,
+    "Override",
+    path="/breakers/override",
+    command="breakers open",
+    takes=Override,
+    page=_next,
 )
 FREE_LOCK = Action(
     _free_lock,
