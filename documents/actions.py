@@ -18,16 +18,15 @@ with its line in the audit. On many tasks at once the same words start a
 HOW = """
 ## Add one
 
-An action is a function and a record, both in `tasks_app/actions`, in the file of what it is for:
+An action is a function with a record, in `tasks_app/actions`, in the file of what it is for:
 
 ```text
-def _unshare(connection: Connection, queue: str, _: Nothing, by: str) -> Done:
+@action(Role.ADMIN, "Share it no more", "/queues/{queue:path}/unshare")
+def unshare(connection: Connection, queue: str, _: Nothing, by: str) -> Done:
     \"\"\"Let priority and age alone decide in the queue.\"\"\"
-    changed = limits.unshare_queue(connection, queue, by=by)
-    said = "Priority and age decide." if changed else "Nothing was changed: it is not shared."
-    return Done(said, {"queue": queue, "shared": False, "changed": changed}, changed)
-
-_of_queue("unshare", _unshare, Role.ADMIN, "Share it no more")
+    if limits.unshare_queue(connection, queue, by=by):
+        return Done(f"In queue {queue} priority and age decide.")
+    return Done("Nothing was changed: it is not shared.", changed=False)
 ```
 
 1. **A verb** in `tasks_app/runtime/api`, which Python programs call, too. It changes the rows by
@@ -37,12 +36,12 @@ _of_queue("unshare", _unshare, Role.ADMIN, "Share it no more")
    OpenAPI. It returns `Done`: a sentence, what `--json` prints, and whether anything changed.
    Without fields the command says the sentence and exits with 1. Where there is nothing to act
    on it raises `NotThereError`.
-3. **A record** in the tuple of its file: function, role, label, `on` (the name of what it is
-   for; a name that ends with `_id` is a number), `path` of the route with `{on}` in it, and
-   `command`. What it must be told is a dataclass, `takes`; a `Param` beside each field says its
-   option and its label in a form.
-4. **The command.** A record with `command="queues weigh"` joins the group `queues` by itself. A
-   new first word needs a line in `COMMANDS` (`tasks_app/cli/group.py`).
+3. **The record** is the decorator: role, label, the path of the route with the name of what it
+   is for (one that ends with `_id` is a number), and `command`, its words behind `tasks-app`.
+   What it must be told is a dataclass, `takes`; `param()` behind each field says its option, its
+   help, and its label in a form.
+4. **The command.** With `command="queues weigh"` it joins the group `queues` by itself. A new
+   first word needs a line in `COMMANDS` (`tasks_app/cli/group.py`).
 5. **The button.** On a page: `{{ button("queues/unshare", queue) }}`, or `{{ form(…) }}` where
    it asks for something.
 6. **Tests**: what it does, in the folder of its door or room, and the click (`@posts`,

@@ -6,12 +6,13 @@ reference, and its cases in the security matrix.
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass
 from enum import IntEnum
 from functools import cache
-from types import NoneType, UnionType
+from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 from urllib.parse import quote
 
@@ -59,23 +60,29 @@ class Param:
     """By the command; elsewhere the action says what is missing."""
 
 
+def param(flag: str = "", help: str = "", default: Any = None, **more: Any) -> Any:  # noqa: A002  click's word
+    """Return a field of a ``takes``; ``more`` as :class:`Param`."""
+    return dataclasses.field(default=default, metadata={"param": Param(flag, help, **more)})
+
+
 @dataclass(frozen=True, slots=True)
 class Nothing:
     """No fields."""
 
 
 Short = Annotated[str, Field(max_length=LONGEST)]
-Because = Annotated[Short, Param("--why", "Why; audit, trail and `explain` show it.", label="Why")]
 
 
 @dataclass(frozen=True, slots=True)
 class Why:
     """Why, for the audit."""
 
-    why: Because = ""
+    why: Short = param(
+        "--why", "Why; audit, trail and `explain` show it.", "", label="Why", metavar="TEXT"
+    )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
     """What may be done, by whom, and where it is offered."""
 
@@ -88,15 +95,18 @@ class Action:
     """The least; a command asks for none: it has the rights of its database role."""
     label: str
     """On its button."""
+    path: str = ""
+    """Of the route, with the name of what it is for: ``/queues/{queue:path}/pause``.
+
+    The API has it below ``/api``. Empty: there is none.
+    """
     on: str = ""
     """The name of what it is for; of an id it ends with ``_id``. Empty: ``takes`` says it."""
-    path: str = ""
-    """Of the route; it holds ``{on}``. The API has it below ``/api``. Empty: there is none."""
     command: str = ""
     """Its words behind ``tasks-app``. Empty: there is none, or it is written by hand."""
     takes: type = Nothing
-    page: Callable[[Any, Any], str] = lambda _, __: "/"
-    """The page that is shown next, by ``target`` and ``given``."""
+    page: Callable[[Any], str] | None = None
+    """The page that is shown next, by ``given``. None: that of what it is for."""
     needs_handlers: bool = False
     """It reads what handlers declare."""
 
@@ -112,8 +122,26 @@ class Action:
 
     def address(self, target: object = "") -> str:
         """Return the path of its route for a target."""
-        start, _, rest = self.path.partition("{")
-        return start + quote(str(target), safe="") + rest.partition("}")[2] if rest else self.path
+        return re.sub(r"{.*?}", lambda _: quote(str(target), safe=""), self.path)
+
+    def next_page(self, target: object, given: Any) -> str:
+        """Return the page that is shown when it is done."""
+        return self.page(given) if self.page else self.address(target).rpartition("/")[0]
+
+
+Run = Callable[[Connection, Any, Any, str], Done]
+
+
+def action(role: Role, label: str, path: str = "", **more: Any) -> Callable[[Run], Action]:
+    """Make a record of a function; ``more`` as :class:`Action`."""
+    found = re.search(r"{(\w+)", path)
+    on = found[1] if found else ""
+    return lambda run: Action(run=run, role=role, label=label, path=path, **{"on": on, **more})
+
+
+def actions_of(module: ModuleType) -> Iterator[Action]:
+    """Yield the records of a module, in their order."""
+    return (each for each in vars(module).values() if isinstance(each, Action))
 
 
 class Taken(NamedTuple):
@@ -132,26 +160,26 @@ class Taken(NamedTuple):
 
 @cache
 def taken(takes: type) -> tuple[Taken, ...]:
-    """Return the fields of a ``takes``."""
+    """Return the fields of a ``takes``, the reason last."""
     hints = get_type_hints(takes, include_extras=True)
     found = []
-    for field in fields(takes):
-        kinds, more = _parted(hints[field.name])
-        bounds = {type(each): each for info in more for each in getattr(info, "metadata", ())}
-        param = next((each for each in more if isinstance(each, Param)), Param())
+    for field in dataclasses.fields(takes):
+        kinds, said = _parted(hints[field.name])
+        bounds = {type(each): each for info in said for each in getattr(info, "metadata", ())}
         least, most = bounds.get(Ge), bounds.get(Le)
+        given = field.metadata.get("param", Param())
         found.append(
             Taken(
                 field.name,
                 kinds[0],
                 not {list, dict}.isdisjoint(kinds),
-                param,
-                param.required or field.default is MISSING,
+                given,
+                given.required or field.default is MISSING,
                 least and int(str(least.ge)),
                 most and int(str(most.le)),
             )
         )
-    return tuple(found)
+    return tuple(sorted(found, key=lambda each: each.name == "why"))
 
 
 def _parted(hint: Any) -> tuple[list[Any], list[Any]]:

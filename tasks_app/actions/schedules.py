@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import Any
-from urllib.parse import quote
 
 from sqlalchemy import Connection
 
-from tasks_app.actions.action import Action, Done, Nothing, Role
+from tasks_app.actions.action import Done, Nothing, Role, action
 from tasks_app.domain.errors import NotThereError
 from tasks_app.domain.explain.words import exact
 from tasks_app.domain.schedules.schedule import Schedule
 from tasks_app.runtime.schedules import schedules as verbs
+
+
+def _known(connection: Connection, name: str) -> Schedule:
+    found = verbs.get_schedule(connection, name)
+    if found is None:
+        raise NotThereError(f"There is no schedule {name}. Run: tasks-app schedules list")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +34,32 @@ class Rule:
     priority: int | None = None
 
 
-def _known(connection: Connection, name: str) -> Schedule:
-    found = verbs.get_schedule(connection, name)
-    if found is None:
-        raise NotThereError(f"There is no schedule {name}. Run: tasks-app schedules list")
-    return found
+@action(Role.ADMIN, "Save the change", "/schedules/{name:path}/change", takes=Rule)
+def change(connection: Connection, name: str, rule: Rule, by: str) -> Done:
+    """Change the rule, queue or priority. What is left out stays."""
+    found = _known(connection, name)
+    given: Any = {word: value for word, value in asdict(rule).items() if value is not None}
+    if verbs.change_schedule(connection, name, by=by, **given) == found:
+        return Done("Nothing was changed: it is so already.", changed=False)
+    return Done("Changed. Code that declares the schedule leaves the change alone.")
 
 
-def _run(connection: Connection, name: str, _: Nothing, by: str) -> Done:
+@action(
+    Role.ADMIN,
+    "Remove",
+    "/schedules/{name:path}/remove",
+    command="schedules remove",
+    page=lambda _: "/schedules",
+)
+def remove(connection: Connection, name: str, _: Nothing, by: str) -> Done:
+    """Delete a schedule; its tasks stay. One that code declares comes back: disable it."""
+    _known(connection, name)
+    verbs.remove_schedule(connection, name, by=by)
+    return Done(f"Schedule {name} was removed. Its tasks stay.", {"name": name, "removed": True})
+
+
+@action(Role.OPERATOR, "Run now", "/schedules/{name:path}/run", command="schedules run")
+def run(connection: Connection, name: str, _: Nothing, by: str) -> Done:
     """Make a task of a schedule now. When it fires next stays as it is."""
     _known(connection, name)
     made = verbs.run_schedule(connection, name, by=by)
@@ -46,7 +70,8 @@ def _run(connection: Connection, name: str, _: Nothing, by: str) -> Done:
     return Done(f"Task {made} was made. The next instants stay as they are.", fields)
 
 
-def _disable(connection: Connection, name: str, _: Nothing, by: str) -> Done:
+@action(Role.OPERATOR, "Pause", "/schedules/{name:path}/pause", command="schedules disable")
+def disable(connection: Connection, name: str, _: Nothing, by: str) -> Done:
     """Stop a schedule. The tasks that it would have made meanwhile are not made later."""
     fields = {"name": name, "enabled": False}
     if not _known(connection, name).enabled:
@@ -55,7 +80,8 @@ def _disable(connection: Connection, name: str, _: Nothing, by: str) -> Done:
     return Done("Paused. Instants until it is resumed make no task.", fields)
 
 
-def _enable(connection: Connection, name: str, _: Nothing, by: str) -> Done:
+@action(Role.OPERATOR, "Resume", "/schedules/{name:path}/resume", command="schedules enable")
+def enable(connection: Connection, name: str, _: Nothing, by: str) -> Done:
     """Let a schedule fire again, from now on."""
     found = _known(connection, name)
     fields = {"name": name, "enabled": True, "next_run_at": found.next_run_at}
@@ -64,45 +90,3 @@ def _enable(connection: Connection, name: str, _: Nothing, by: str) -> Done:
     verbs.enable_schedule(connection, name, by=by)
     at = fields["next_run_at"] = _known(connection, name).next_run_at
     return Done(f"Resumed, from now on. Next: {exact(at) if at else 'never'}", fields)
-
-
-def _change(connection: Connection, name: str, rule: Rule, by: str) -> Done:
-    """Change the rule, queue or priority. What is left out stays."""
-    found = _known(connection, name)
-    given: Any = {word: value for word, value in asdict(rule).items() if value is not None}
-    if verbs.change_schedule(connection, name, by=by, **given) == found:
-        return Done("Nothing was changed: it is so already.", changed=False)
-    return Done("Changed. Code that declares the schedule leaves the change alone.")
-
-
-def _remove(connection: Connection, name: str, _: Nothing, by: str) -> Done:
-    """Delete a schedule; its tasks stay. One that code declares comes back: disable it."""
-    _known(connection, name)
-    verbs.remove_schedule(connection, name, by=by)
-    return Done(f"Schedule {name} was removed. Its tasks stay.", {"name": name, "removed": True})
-
-
-def _of_schedule(word: str, run: Any, role: Role, label: str, **more: Any) -> Action:
-    return Action(
-        run,
-        role,
-        label,
-        on="name",
-        path=f"/schedules/{{name:path}}/{word}",
-        **{"page": lambda name, _: f"/schedules/{quote(name, safe='')}", **more},
-    )
-
-
-CHANGE = _of_schedule("change", _change, Role.ADMIN, "Save the change", takes=Rule)
-REMOVE = _of_schedule(
-    "remove",
-    _remove,
-    Role.ADMIN,
-    "Remove",
-    command="schedules remove",
-    page=lambda _, __: "/schedules",
-)
-RUN = _of_schedule("run", _run, Role.OPERATOR, "Run now", command="schedules run")
-DISABLE = _of_schedule("pause", _disable, Role.OPERATOR, "Pause", command="schedules disable")
-ENABLE = _of_schedule("resume", _enable, Role.OPERATOR, "Resume", command="schedules enable")
-OF_SCHEDULES = (CHANGE, REMOVE, RUN, DISABLE, ENABLE)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tasks_app.actions.action import Action
-from tasks_app.actions.queues import OF_QUEUES
-from tasks_app.actions.schedules import OF_SCHEDULES
-from tasks_app.actions.tasks import OF_TASKS, UNBLOCK
-from tasks_app.actions.work import OF_WORK
+from tasks_app.actions import limits, queues, schedules, tasks, work
+from tasks_app.actions.action import actions_of
 
-ACTIONS: tuple[Action, ...] = (*OF_TASKS, UNBLOCK, *OF_WORK, *OF_SCHEDULES, *OF_QUEUES)
+ACTIONS = (
+    *tasks.OF_TASKS,
+    *(each for module in (tasks, work, schedules, queues, limits) for each in actions_of(module)),
+)

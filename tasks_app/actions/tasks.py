@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
 from sqlalchemy import Connection
 
-from tasks_app.actions.action import Action, Because, Done, Nothing, Param, Role, Short, Why
-from tasks_app.domain.operations.selection import DONE
+from tasks_app.actions.action import Action, Done, Nothing, Role, Short, Why, action, param
 from tasks_app.domain.operations.selection import Action as Word
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.cancel import Cancelled
@@ -34,94 +33,77 @@ CHANGES = frozenset({Cancelled.CANCELLED, Cancelled.REQUESTED, Requeued.REQUEUED
 """The answers that say that it was done."""
 
 
+_AT = "2031-01-31T09:00+01:00"
+
+
 @dataclass(frozen=True, slots=True)
-class When:
+class When(Why):
     """Another date: one of both."""
 
-    at: Annotated[
-        Short | None,
-        Param(
-            "--at",
-            "ISO 8601 with its zone: 2026-01-31T09:00+01:00.",
-            label="Or at",
-            hint="2031-01-31T09:00+01:00",
-            metavar="INSTANT",
-        ),
-    ] = None
+    at: Short | None = param(
+        "--at",
+        "ISO 8601 with its zone: 2026-01-31T09:00+01:00.",
+        label="Or at",
+        hint=_AT,
+        metavar="INSTANT",
+    )
     """An ISO 8601 instant with its zone."""
-    delay: Annotated[
-        Short | None,
-        Param(
-            "--in",
-            "So long from now: 30m, 6h, 2d.",
-            label="In",
-            hint="30m, 6h, 2d",
-            metavar="TIME",
-        ),
-    ] = None
+    delay: Short | None = param(
+        "--in",
+        "So long from now: 30m, 6h, 2d.",
+        label="In",
+        hint="30m, 6h, 2d",
+        metavar="TIME",
+    )
     """From now, as `6h`."""
-    why: Because = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Priority:
+class Priority(Why):
     """Which priority."""
 
-    to_priority: Annotated[
-        int | None,
-        Field(ge=0, le=9),
-        Param("--to", "0 goes first, 9 last.", label="Priority", required=True),
-    ] = None
-    why: Because = ""
+    to_priority: Annotated[int, Field(ge=0, le=9)] | None = param(
+        "--to", "0 goes first, 9 last.", label="Priority", required=True
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Place(Why):
     """Which queue."""
 
-    to_queue: Annotated[
-        str | None,
-        Field(max_length=255),
-        Param("--to", "Their new queue.", label="Queue", metavar="QUEUE", required=True),
-    ] = None
-    why: Because = ""
+    to_queue: Annotated[str, Field(max_length=255)] | None = param(
+        "--to", "Their new queue.", label="Queue", metavar="QUEUE", required=True
+    )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskAction(Action):
     """An action that a bulk takes, too."""
 
-    word: Word = field(kw_only=True)
+    word: Word
     """Of the bulk, and in the audit."""
-    verb: Callable[..., Any] = field(kw_only=True)
+    verb: Callable[..., Any]
     takes_rate: bool = False
     """In a bulk its tasks become due one after the other."""
     says: str = ""
     """What a page adds to its form."""
 
 
-def _action(word: Word, label: str, verb: Callable[..., Any], **more: Any) -> TaskAction:
-    """Return the record; the docstring of ``verb`` stands in the reference."""
+_CHOSEN = "By id, or all that the options select."
 
+
+def _action(
+    word: Word, label: str, verb: Callable[..., Any], text: str, rest: str = "", **more: Any
+) -> TaskAction:
     def run(connection: Connection, task_id: int, given: Any, by: str) -> Done:
-        answer = verb(connection, task_id, by=by, **asdict(given))
-        fields = {"id": task_id, "answer": DONE.get(word, answer) if answer in CHANGES else answer}
-        if answer in CHANGES:
-            return Done(f"Done: {word}.", fields)
-        return Done(UNCHANGED, fields, changed=False)
+        if verb(connection, task_id, by=by, **asdict(given)) in CHANGES:
+            return Done(f"Done: {word}.")
+        return Done(UNCHANGED, changed=False)
 
-    run.__doc__ = more.pop("help")
-    return TaskAction(
-        run=run,
-        verb=verb,
-        word=word,
-        label=label,
-        command=str(word),
-        path=f"/tasks/{{task_id}}/{word}",
-        on="task_id",
-        page=lambda task_id, _: f"/tasks/{task_id}",
-        **{"role": Role.OPERATOR, "takes": Why, **more},
-    )
+    run.__doc__ = f"{text}\n\n{rest}"
+    made = {"run": run, "verb": verb, "word": word, "label": label, "role": Role.OPERATOR}
+    where = {"path": f"/tasks/{{task_id}}/{word}", "on": "task_id", "command": str(word)}
+    return TaskAction(**{**made, **where, "takes": Why, **more})
 
 
 OF_TASKS = (
@@ -129,112 +111,89 @@ OF_TASKS = (
         Word.REQUEUE,
         "Requeue",
         requeue_task,
-        help="""Return finished tasks to the pending pool. Failures begin at 0.
-
-        Their ids and idempotency keys stay. By id, or all of the error pool that the options
-        select; --pool completed: of that one.
-        """,
+        "Return finished tasks to the pending pool. Failures begin at 0.",
+        "Their ids and idempotency keys stay. By id, or all of the error pool that the options "
+        "select; --pool completed: of that one.",
     ),
     _action(
         Word.CANCEL,
         "Cancel",
         cancel_task,
-        help="""Cancel tasks by id, or all that the options select.
-
-        Waiting ones are cancelled at once. Running ones are told ("requested") and hear it within
-        10 s: a statement that runs goes on, and a normal return is still SUCCEEDED.
-        """,
+        "Cancel tasks by id, or all that the options select.",
+        'Waiting ones are cancelled at once. Running ones are told ("requested") and hear it '
+        "within 10 s: a statement that runs goes on, and a normal return is still SUCCEEDED.",
     ),
     _action(
         Word.RUN_NOW,
         "Run now",
         run_task_now,
+        "Make waiting tasks due now.",
+        f"{_CHOSEN} It ends the wait for a date, for a retry, and for a release.",
         takes_rate=True,
-        help="""Make waiting tasks due now.
-
-        By id, or all that the options select. It ends the wait for a date, for a
-        retry, and for a release.
-        """,
     ),
     _action(
         Word.HOLD,
         "Hold",
         hold_task,
-        help="""Keep waiting tasks from running.
-
-        By id, or all that the options select. They wait until they are released; one
-        that has an expires_at still expires.
-        """,
+        "Keep waiting tasks from running.",
+        f"{_CHOSEN} They wait until they are released; one that has an expires_at still expires.",
     ),
     _action(
         Word.RELEASE,
         "Release",
         release_task,
+        "Give held tasks their dates back.",
+        f"{_CHOSEN} A date that has passed means now, or with --rate one after the other; a later "
+        "one stays.",
         takes_rate=True,
-        help="""Give held tasks their dates back.
-
-        By id, or all that the options select. A date that has passed means now, or
-        with --rate one after the other; a later one stays.
-        """,
     ),
     _action(
         Word.RESCHEDULE,
         "Reschedule",
         reschedule_task,
+        "Give waiting tasks another date.",
+        f"{_CHOSEN} A held task stays held, and has the new date when it is released.",
         takes=When,
         says="It runs then, if it waits. A held one has the date when it is released.",
-        help="""Give waiting tasks another date.
-
-        By id, or all that the options select. A held task stays held, and has the
-        new date when it is released.
-        """,
     ),
     _action(
         Word.REPRIORITISE,
         "Reprioritise",
         reprioritise_task,
+        "Give waiting tasks another priority.",
+        _CHOSEN,
         takes=Priority,
         says="Lower numbers go first.",
-        help="""Give waiting tasks another priority.
-
-        By id, or all that the options select.
-        """,
     ),
     _action(
         Word.MOVE,
         "Move",
         move_task,
+        "Put waiting tasks into another queue.",
+        f"{_CHOSEN} A message that is out may still bring a task to a worker of its old queue.",
         takes=Place,
         says="A message that is out may still start it in its old queue.",
-        help="""Put waiting tasks into another queue.
-
-        By id, or all that the options select. A message that is out may still
-        bring a task to a worker of its old queue.
-        """,
     ),
     _action(
         Word.ENABLE,
         "Enable",
         enable_task,
-        help="""Let disabled tasks run when they are due.
-
-        By id, or all that the options select.
-        """,
+        "Let disabled tasks run when they are due.",
+        _CHOSEN,
     ),
     _action(
         Word.DISABLE,
         "Disable",
         disable_task,
-        help="""Have waiting tasks end as SKIPPED when they are due. To keep them, use hold.
-
-        By id, or all that the options select.
-        """,
+        "Have waiting tasks end as SKIPPED when they are due. To keep them, use hold.",
+        _CHOSEN,
     ),
 )
 BY_WORD = {str(each.word): each for each in OF_TASKS}
 
 
-def _unblock(connection: Connection, task_id: int, _: Nothing, by: str) -> Done:
+@action(Role.OPERATOR, "Unblock", "/tasks/{task_id}/unblock", command="unblock")
+def unblock(connection: Connection, task_id: int, _: Nothing, by: str) -> Done:
     """Let the tasks behind a failed one of their order key go on. It stays in the error pool."""
     if unblock_task(connection, task_id, by=by):
         return Done("The tasks behind it go on.", {"id": task_id, "unblocked": True})
@@ -243,14 +202,3 @@ def _unblock(connection: Connection, task_id: int, _: Nothing, by: str) -> Done:
     else:
         said = f"Task {task_id} holds no order key. Run: tasks-app show {task_id}"
     return Done(said, changed=False)
-
-
-UNBLOCK = Action(
-    run=_unblock,
-    role=Role.OPERATOR,
-    label="Unblock",
-    on="task_id",
-    path="/tasks/{task_id}/unblock",
-    command="unblock",
-    page=lambda task_id, _: f"/tasks/{task_id}",
-)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 from uuid import UUID
 
 import click
 
-from tasks_app.actions.action import Action, Done, Taken, taken
+from tasks_app.actions.action import Action, Done, Taken, actions_of, taken
 from tasks_app.cli import output
 from tasks_app.cli.arguments import Command, fingerprint_digits, moment, options
 from tasks_app.cli.database import as_why, caller, settings, transaction
@@ -64,7 +64,7 @@ def _parameter(of: Taken) -> Callable[[Command], Command]:
         type=_typed(of),
         required=of.required,
         help=given.help,
-        metavar="TEXT" if given.flag == "--why" else given.metavar,
+        metavar=given.metavar,
     )
 
 
@@ -102,8 +102,8 @@ def print_done(done: Done, *, json_: bool) -> None:
     output.answer(done.said, done.fields, json_=json_)
 
 
-def add_commands(group: click.Group, actions: Iterable[Action]) -> None:
-    """Add the commands of those whose words begin with the group's."""
-    for action in actions:
+def add_commands(group: click.Group, module: ModuleType) -> None:
+    """Add the commands of its actions whose words begin with the group's."""
+    for action in actions_of(module):
         if action.command.startswith(f"{group.name} "):
             group.add_command(command_of(action))

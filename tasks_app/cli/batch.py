@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tasks_app.actions.work import OF_WORK
+from tasks_app.actions import work
 from tasks_app.batch import control
 from tasks_app.cli import listing, output
 from tasks_app.cli.acting import add_commands
@@ -116,7 +116,7 @@ def start(job: str, params: str, *, no_restart: bool, json_: bool) -> None:
     output.answer(told, begun._asdict(), json_=json_)
 
 
-add_commands(batch, OF_WORK)
+add_commands(batch, work)
 
 
 @batch.command()

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from sqlalchemy import Engine
 
-from tasks_app.actions.work import OF_WORK
+from tasks_app.actions import work
 from tasks_app.cli import listing, output
 from tasks_app.cli.acting import add_commands
 from tasks_app.cli.arguments import fingerprint_digits, moment
@@ -188,7 +188,7 @@ def known(fingerprint: str, by: str | None, until: str | None, note: str, *, jso
     output.answer("known", fields, json_=json_)
 
 
-add_commands(errors, OF_WORK)
+add_commands(errors, work)
 
 
 @errors.command()

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tasks_app.actions.work import OF_WORK
+from tasks_app.actions import work
 from tasks_app.cli import output
 from tasks_app.cli.acting import add_commands
 from tasks_app.cli.database import transaction
@@ -76,7 +76,7 @@ def show(group_id: int, *, json_: bool) -> None:
     output.say(f"All members: tasks-app list --group {found.id}")
 
 
-add_commands(groups, OF_WORK)
+add_commands(groups, work)
 
 
 def _line(g: GroupProgress) -> tuple[Any, ...]:

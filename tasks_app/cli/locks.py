@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tasks_app.actions.queues import OF_QUEUES
+from tasks_app.actions import limits
 from tasks_app.cli import output
 from tasks_app.cli.acting import add_commands
 from tasks_app.cli.arguments import options
@@ -66,7 +66,7 @@ def waits(resource: str | None, most: int, *, json_: bool) -> None:
     output.print_list(found, columns, _wait, json_=json_)
 
 
-add_commands(locks, OF_QUEUES)
+add_commands(locks, limits)
 
 
 def _held(h: Held) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tasks_app.actions.queues import OVERRIDE
+from tasks_app.actions.limits import override
 from tasks_app.cli import output
 from tasks_app.cli.acting import command_of
 from tasks_app.cli.database import transaction
@@ -43,7 +43,7 @@ for name, mode, words in (
         "Leave it to the outcomes again. An open one lets probes through at once.",
     ),
 ):
-    breakers.add_command(command_of(OVERRIDE, name, words, mode=mode))
+    breakers.add_command(command_of(override, name, words, mode=mode))
 
 
 def _fields(standing: BreakerStanding) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from tasks_app.actions.queues import OF_QUEUES, REMOVE_LIMIT
-from tasks_app.actions.tasks import UNBLOCK
+from tasks_app.actions import limits as actions
+from tasks_app.actions.tasks import unblock as unblocking
 from tasks_app.cli import output
 from tasks_app.cli.acting import add_commands, command_of
 from tasks_app.cli.database import transaction
@@ -31,9 +31,9 @@ def list_(*, json_: bool) -> None:
     output.print_list(found, _LISTED, _line, json_=json_)
 
 
-add_commands(limits, OF_QUEUES)
-limits.add_command(output.also(command_of(REMOVE_LIMIT)), "drop")
-unblock = command_of(UNBLOCK)
+add_commands(limits, actions)
+limits.add_command(output.also(command_of(actions.remove_limit)), "drop")
+unblock = command_of(unblocking)
 
 
 def _line(limit: Limit) -> tuple[Any, ...]:

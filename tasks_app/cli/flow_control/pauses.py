@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tasks_app.actions.queues import PAUSE, RESUME
+from tasks_app.actions import queues as actions
 from tasks_app.cli import output
 from tasks_app.cli.acting import carry_out, params_of, print_done
 from tasks_app.cli.arguments import options
@@ -22,13 +22,13 @@ _which = options(
 
 @click.command()
 @_which
-@params_of(PAUSE)
+@params_of(actions.pause)
 @click.option("--reason", "older", hidden=True, help="The same as --why.")
 @output.as_json
 def pause(queue: str | None, *, every: bool, older: str | None, json_: bool, **given: Any) -> None:
     """Stop a queue: its tasks wait; those that run already go on."""
     name = _chosen(queue, every=every)
-    done = carry_out(PAUSE, name, {**given, "reason": given["reason"] or older})
+    done = carry_out(actions.pause, name, {**given, "reason": given["reason"] or older})
     with transaction() as connection:
         alive = heartbeats.live(connection, settings().lease)
     served = sorted({each for worker in alive for each in worker.queues})
@@ -41,11 +41,11 @@ def pause(queue: str | None, *, every: bool, older: str | None, json_: bool, **g
 
 @click.command()
 @_which
-@params_of(RESUME)
+@params_of(actions.resume)
 @output.as_json
 def resume(queue: str | None, *, every: bool, json_: bool) -> None:
     """Let a paused queue run again; with --all, every one."""
-    print_done(carry_out(RESUME, _chosen(queue, every=every)), json_=json_)
+    print_done(carry_out(actions.resume, _chosen(queue, every=every)), json_=json_)
 
 
 def _chosen(queue: str | None, *, every: bool) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tasks_app.actions.queues import OF_QUEUES, REMOVE
+from tasks_app.actions import queues as actions
 from tasks_app.cli import output
 from tasks_app.cli.acting import add_commands, command_of
 from tasks_app.cli.arguments import options
@@ -100,8 +100,8 @@ def set_(queue: str, *, json_: bool, **given: Any) -> None:
         output.answer(standing(found), _fields(found), json_=json_)
 
 
-add_commands(queues, OF_QUEUES)
-queues.add_command(output.also(command_of(REMOVE)), "reset")
+add_commands(queues, actions)
+queues.add_command(output.also(command_of(actions.remove)), "reset")
 
 
 @queues.command()

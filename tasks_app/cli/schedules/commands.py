@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tasks_app.actions.schedules import OF_SCHEDULES
+from tasks_app.actions import schedules as actions
 from tasks_app.cli import listing, output
 from tasks_app.cli.acting import add_commands
 from tasks_app.cli.arguments import json_object
@@ -110,4 +110,4 @@ def change(name: str, payload: str | None, *, json_: bool, **given: Any) -> None
     tell(known(changed, name), json_=json_)
 
 
-add_commands(schedules, OF_SCHEDULES)
+add_commands(schedules, actions)

@@ -34,7 +34,7 @@ def _route(action: Action) -> Handler:
                 raise HttpError(404, str(error)) from None
             return ActionAnswer(done.said, done.changed)
 
-        return await act(request, desk, carry_out, back=action.page(target, given))
+        return await act(request, desk, carry_out, back=action.next_page(target, given))
 
     handler.__doc__ = action.run.__doc__
     return requires(action.role, answers=ActionAnswer, takes=takes)(handler)
