@@ -11,7 +11,7 @@ import click
 from sqlalchemy import Engine
 
 from tasks_app.actions import work
-from tasks_app.cli import listing, output
+from tasks_app.cli import output
 from tasks_app.cli.acting import add_commands
 from tasks_app.cli.arguments import fingerprint_digits, moment
 from tasks_app.cli.database import as_why, caller, connected, settings, transaction
@@ -40,7 +40,7 @@ MOST_BUSY = 3
 @click.option(
     "--most", type=click.IntRange(1, 1000), default=20, show_default=True, help="At most so many."
 )
-@listing.as_wide
+@output.as_wide
 @output.as_json
 @click.pass_context
 def errors(ctx: click.Context, /, *, wide: bool, json_: bool, **filters: Any) -> None:
@@ -59,9 +59,9 @@ def errors(ctx: click.Context, /, *, wide: bool, json_: bool, **filters: Any) ->
         columns = ("fingerprint", "tasks", "first", "last", "names", "queues", "known by")
         lines = [_line(group, now, wide=wide) for group in found]
         remarks = [group.error for group in found]
-        most = None if wide else listing.width()
+        most = None if wide else output.width()
         cut = ("names", "queues", "known by")
-        told = listing.lay_out(columns, lines, remarks, remark="error", most=most, cut=cut)
+        told = output.lay_out(columns, lines, remarks, remark="error", most=most, cut=cut)
         click.echo("\n".join(told))
     else:
         click.echo("No task with a fingerprint is in the error pool.")
@@ -221,7 +221,7 @@ def _line(group: ErrorGroup, now: datetime, *, wide: bool) -> list[str]:
     first, last = group.first_at, group.last_at
     return [
         *(group.fingerprint, str(group.number)),
-        *(output.cell(at) if wide else listing.age(at, now) for at in (first, last)),
+        *(output.cell(at) if wide else output.age(at, now) for at in (first, last)),
         *(", ".join(group.names), ", ".join(group.queues), group.known_by or ""),
     ]
 

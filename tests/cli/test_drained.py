@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from tasks_app.cli.processes.drained import find_left, tell
+from tasks_app.cli.work import find_left, tell
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.connection.row_by_row import Refusal
 from tasks_app.pool.dispatch.set_aside import park

@@ -22,11 +22,10 @@ from rich.cells import cell_len
 from sqlalchemy import Engine, text
 
 from tasks_app import TaskContext
-from tasks_app.cli.listing import INDENT, lay_out
-from tasks_app.cli.operations import doctor
-from tasks_app.cli.operations.doctor import _line
-from tasks_app.cli.output import cell, print_json, print_table
-from tasks_app.cli.tasks.explain import _sentence
+from tasks_app.cli import doctor
+from tasks_app.cli.doctor import _line
+from tasks_app.cli.output import INDENT, cell, lay_out, print_json, print_table
+from tasks_app.cli.task_views import _sentence
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.finding import Level, ok, warn
 from tasks_app.domain.tasks.error_text import printable

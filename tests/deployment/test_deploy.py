@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tasks_app.broker.worker.shutdown import PATIENCE_S
-from tasks_app.cli.processes.metrics import PORT
+from tasks_app.cli.serving import PORT
 from tasks_app.domain.durations import parse_duration
 from tests.deployment.exported import EXPORTED, names_of
 from tests.docs.reading import PROJECT, anchors, text_of

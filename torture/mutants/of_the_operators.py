@@ -39,7 +39,7 @@ OPERATORS = (
     mutant(
         "up: folder",
         "The next command finds the servers that were just started.",
-        "tasks_app/cli/processes/servers.py",
+        "tasks_app/cli/servers.py",
         """$(tasks-app urls{_option(folder)})"'""",
         """$(tasks-app urls)"'""",
         "tests/cli/test_commands.py::test_up_urls_down_in_a_folder",
@@ -217,7 +217,7 @@ OPERATORS = (
     mutant(
         "requeue: the same id twice",
         "An id that is given twice is one.",
-        "tasks_app/cli/tasks/bulk.py",
+        "tasks_app/cli/task_actions.py",
         "act(connection, one, by=by) for one in sorted({*ids})",
         "act(connection, one, by=by) for one in sorted(ids)",
         "tests/cli/test_commands.py::test_an_id_that_is_given_twice_is_one",

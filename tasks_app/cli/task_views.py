@@ -1,29 +1,37 @@
-"""``list``, ``show``, ``stats``: look at tasks."""
+"""``list``, ``show``, ``stats``, ``explain``: look at tasks."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+import sys
+from dataclasses import asdict, fields, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from sqlalchemy import Connection
 
-from tasks_app.cli import listing, output
+from tasks_app.cli import output
 from tasks_app.cli.arguments import fingerprint_digits
-from tasks_app.cli.database import transaction
-from tasks_app.cli.tasks.trail import refuse_unknown, tell_trail
+from tasks_app.cli.database import settings, transaction
 from tasks_app.domain.coordination.groups import GroupProgress
+from tasks_app.domain.errors import NO
+from tasks_app.domain.explain.explanation import Explanation
 from tasks_app.domain.explain.last_attempt import why_last
+from tasks_app.domain.explain.words import distance, exact
+from tasks_app.domain.finding import Finding
 from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Pool, State
+from tasks_app.monitor.pages.task import concealed_sources, sources_of
 from tasks_app.monitor.pages.tasks import unkept_of
+from tasks_app.monitor.pages.timeline import Moment, timeline
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.flow_control.pause import paused
 from tasks_app.pool.groups.browse import groups_of
+from tasks_app.pool.pages.schedules import of_task
 from tasks_app.pool.statistics.unkept import unkept
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.pool.tasks import browse, checkpoint
+from tasks_app.runtime.api.tasks import explain_task
 from tasks_app.runtime.encryption.encryption import encryption
 from tasks_app.runtime.encryption.values import (
     concealed_attempts,
@@ -33,6 +41,40 @@ from tasks_app.runtime.encryption.values import (
     opened_attempts,
     opened_task,
 )
+
+_COLUMNS = ("at", "what", "state", "attempt", "by", "due again")
+
+
+def tell_trail(task_id: int, *, json_: bool) -> None:
+    """Print a line for each thing that happened, oldest first."""
+    with transaction() as connection:
+        task = browse.get(connection, task_id)
+        if task is None:
+            refuse_unknown(connection, task_id)
+        sources = sources_of(connection, task, of_task(connection, task.pool, task_id))
+        moments = timeline(concealed_sources(sources))
+    if json_:
+        output.print_json(moments)
+        return
+    whys = [": ".join(word for word in (each.kind, each.message) if word) for each in moments]
+    output.echo(_COLUMNS, list(map(_trail_line, moments)), whys, remark="why", cut=("what", "by"))
+
+
+def refuse_unknown(
+    connection: Connection, task_id: int, awaited: GroupProgress | None = None
+) -> NoReturn:
+    """Say that no pool has the task, and why that may be; ``awaited`` will call it."""
+    it = "" if awaited is None else f", it is the callback of group {awaited.id}"
+    look = "list" if awaited is None else f"groups show {awaited.id}"
+    gone = unkept(connection)
+    words = f" {gone.words}" if gone else ""
+    output.refuse(f"There is no task {task_id}{it}.{words} Run: tasks-app {look}")
+
+
+def _trail_line(moment: Moment) -> list[str]:
+    again = "" if moment.due_at is None else distance(moment.due_at, moment.at)
+    facts = (moment.at, moment.what, moment.state, moment.attempt, moment.by, again)
+    return list(map(output.cell, facts))
 
 
 @click.command("list")
@@ -53,7 +95,7 @@ from tasks_app.runtime.encryption.values import (
 @click.option(
     "--most", type=click.IntRange(1, 1000), default=20, show_default=True, help="At most so many."
 )
-@listing.as_wide
+@output.as_wide
 @output.as_json
 def list_(*, wide: bool, json_: bool, **filters: Any) -> None:
     """List tasks, newest first, with their last error.
@@ -93,17 +135,17 @@ def list_(*, wide: bool, json_: bool, **filters: Any) -> None:
     if wide:
         lines = [[output.cell(getattr(task, name)) for name in _WIDE] for task in tasks]
         click.echo(
-            "\n".join(listing.lay_out(_WIDE, lines, remarks, remark="remark", most=None)) + more
+            "\n".join(output.lay_out(_WIDE, lines, remarks, remark="remark", most=None)) + more
         )
         return
     click.echo(
         "\n".join(
-            listing.lay_out(
+            output.lay_out(
                 ("id", "state", "when", "failures", "name", "queue", "biz_key"),
                 [_line(task, now) for task in tasks],
                 remarks,
                 remark="remark",
-                most=listing.width(),
+                most=output.width(),
                 cut=("name", "queue", "biz_key"),
             )
         )
@@ -129,14 +171,14 @@ def _line(task: Task, now: datetime) -> list[str]:
 
 def _when(task: Task, now: datetime) -> str:
     if task.state is State.RUNNING:
-        return f"began {listing.age(task.started_at, now)}"
+        return f"began {output.age(task.started_at, now)}"
     if task.held:
         return "held"
     if task.state is State.PENDING and not task.enabled:
         return "disabled"
     if task.state is State.PENDING:
-        return f"due {listing.age(task.due_at, now)}"
-    return listing.age(task.finished_at, now)
+        return f"due {output.age(task.due_at, now)}"
+    return output.age(task.finished_at, now)
 
 
 def _remark(task: Task, last_error: str | None, stopped: set[str]) -> str:
@@ -246,3 +288,45 @@ def stats(*, json_: bool) -> None:
 def _stands(group: GroupProgress) -> str:
     outcome = "goes on" if group.outcome is None else str(group.outcome)
     return f"{group.left} of {group.total} have not ended ({outcome})"
+
+
+@click.command()
+@click.argument("task_id", type=int)
+@output.as_json
+def explain(task_id: int, *, json_: bool) -> None:
+    """Say why a task does not run, and what to do.
+
+    Of a task that is over it says what became of it. It changes nothing, and costs next to nothing
+    in a pool of any size. Exit 1: there is no such task.
+    """
+    with transaction() as connection:
+        explanation = explain_task(connection, task_id, settings=settings())
+    here = tuple(map(output.found_here, explanation.findings))
+    explanation = replace(explanation, findings=here)
+    if json_:
+        output.print_json(explanation)
+    else:
+        _print(explanation)
+    sys.exit(0 if explanation.known else NO)
+
+
+def _print(explanation: Explanation) -> None:
+    first, *others = explanation.findings
+    click.echo(_sentence(first))
+    click.echo(output.cell(first.advice))
+    for other in others:
+        click.echo(f"\nAlso: {_sentence(other)}\n{output.cell(other.advice)}")
+    if explanation.facts:
+        click.echo()
+    output.print_fields(
+        (name, _shown(value, explanation.at)) for name, value in explanation.facts.items()
+    )
+
+
+def _sentence(finding: Finding) -> str:
+    fact = output.cell(finding.fact)
+    return fact if fact.endswith((".", "!", "?", "…")) else f"{fact}."
+
+
+def _shown(value: Any, now: datetime) -> Any:
+    return f"{exact(value)}  {distance(value, now)}" if isinstance(value, datetime) else value

@@ -1,22 +1,24 @@
-"""``doctor``: is everything fit to run, and what to do if not. ``healthz``: the same for probes."""
+"""``doctor``, ``healthz``, ``config``: is all well, and what is set?"""
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
+from typing import Any
 
 import click
 
-from tasks_app.cli import listing, output
+from tasks_app.cli import output
 from tasks_app.cli.database import settings
-from tasks_app.domain.config.setting_sources import unknown_variables
+from tasks_app.domain.config.setting_sources import Effective, effective_settings, unknown_variables
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import AWAY, NO, ConfigurationError, TasksError
 from tasks_app.domain.explain.run_by import RunBy
 from tasks_app.domain.finding import Finding, Level, fail, ok, warn
 from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
 from tasks_app.runtime.handlers.time_limits import check_hard_limit
-from tasks_app.runtime.health_files import ROLES, judge, probe
+from tasks_app.runtime.health_files import ROLES, RUN_DIR_VARIABLE, judge, probe, project_folder
 
 _INDENT = " " * 6
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
@@ -121,13 +123,63 @@ def _line(finding: Finding) -> str:
     level = click.style(f"{finding.level:<5}", fg=_COLOURS[finding.level], bold=True)
     fact = f"{finding.fact.rstrip('.')}." if finding.advice else finding.fact
     said = f"{finding.subject:<13} {fact} {finding.advice}".rstrip()
-    most = listing.width()
+    most = output.width()
     return f"{level} {said}" if most is None else f"{level} {_wrapped(said, most - len(_INDENT))}"
 
 
 def _wrapped(said: str, most: int) -> str:
     """Break it at words only: what to run is to be copied."""
     lines = textwrap.wrap(
-        said, max(most, listing.NARROWEST), break_long_words=False, break_on_hyphens=False
+        said, max(most, output.NARROWEST), break_long_words=False, break_on_hyphens=False
     )
     return f"\n{_INDENT}".join(lines)
+
+
+LONG = 20
+"""A longer value stands behind its source, or below it."""
+
+
+@click.command()
+@output.as_wide
+@output.as_json
+def config(*, wide: bool, json_: bool) -> None:
+    """Show the settings in force here, without secrets."""
+    before = dict(os.environ)
+    ours = effective_settings(settings())
+    ours = [_in_use(each) if each.name == RUN_DIR_VARIABLE else each for each in ours]
+    found = [
+        Effective(each.name, each.value, "./.tasks_app")
+        if each.source == "environment" and each.name not in before
+        else each
+        for each in ours
+    ]
+    from tasks_app.broker.config.configuration import effective_celery_settings  # noqa: PLC0415  Celery
+    from tasks_app.celery import app  # noqa: PLC0415
+
+    theirs = effective_celery_settings(app)
+    if json_:
+        output.print_json({"tasks_app": _table(found), "celery": _table(theirs)})
+        return
+    every = [*found, *theirs]
+    values = [output.cell(each.value) for each in every]
+    longs = [not wide and len(value) > LONG for value in values]
+    output.echo(
+        ("setting", "value", "source"),
+        [
+            [each.name, "" if long else value, each.source]
+            for each, value, long in zip(every, values, longs, strict=True)
+        ],
+        [value if long else "" for value, long in zip(values, longs, strict=True)],
+        remark="value",
+        cut=("setting",),
+        wide=wide,
+    )
+
+
+def _in_use(run_dir: Effective) -> Effective:
+    """Show the folder itself, to tell the folders of several projects apart."""
+    return Effective(run_dir.name, project_folder(), run_dir.source)
+
+
+def _table(of: list[Effective]) -> dict[str, Any]:
+    return {each.name: {"value": each.value, "source": each.source} for each in of}

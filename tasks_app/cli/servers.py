@@ -18,7 +18,7 @@ from tasks_app.embedded import DEFAULT_FOLDER, read_state, read_urls
 if TYPE_CHECKING:
     from tasks_app.embedded import Started
 
-_PACKAGE = Path(__file__).parents[2]
+_PACKAGE = Path(__file__).parents[1]
 _EXAMPLES = (_PACKAGE / "_examples", _PACKAGE.parent / "examples")
 """In a wheel, and in a checkout."""
 folder_option = click.option(

@@ -1,0 +1,174 @@
+"""``groups`` and ``locks``: tasks that wait for one another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from tasks_app.actions import limits, work
+from tasks_app.cli import output
+from tasks_app.cli.acting import add_commands
+from tasks_app.cli.arguments import options
+from tasks_app.cli.database import transaction
+from tasks_app.domain.coordination.groups import Ended, GroupProgress
+from tasks_app.pool.groups import browse
+from tasks_app.pool.locks import report as rows
+from tasks_app.pool.locks.report import Contention, Held, Wait
+from tasks_app.runtime.encryption.older_texts import masked_errors
+
+SHOWN = 20
+_LISTED = ("id", "state", "total", "succeeded", "failed", "left", "created", "counted")
+group_id = click.argument("group_id", type=int)
+
+
+@click.group()
+def groups() -> None:
+    """Show groups of tasks: how far they are, which have failed."""
+
+
+@groups.command("list")
+@click.option(
+    "--most", type=click.IntRange(1, 1000), default=20, show_default=True, help="At most so many."
+)
+@click.option("--open", "only_open", is_flag=True, help="Only those that are not over.")
+@output.as_json
+def list_groups(most: int, *, only_open: bool, json_: bool) -> None:
+    """List groups, the newest first."""
+    with transaction() as connection:
+        found = browse.newest(connection, most, only_open=only_open)
+    output.print_list(found, _LISTED, _line, json_=json_)
+
+
+@groups.command()
+@group_id
+@output.as_json
+def show(group_id: int, *, json_: bool) -> None:
+    """Show how far a group is, and the first members that did not succeed."""
+    with transaction() as connection:
+        found = browse.get(connection, group_id)
+        if found is None:
+            output.refuse(f"There is no group {group_id}. Run: tasks-app groups list")
+        states: Counter[str] = Counter()
+        bad: list[Ended] = []
+        for ended in browse.results(connection, found):
+            states[str(ended.state)] += 1
+            if ended.error is not None and len(bad) < SHOWN:
+                bad.append(ended)
+        bad = masked_errors(connection, bad, by="task_id")
+    if json_:
+        output.print_json({"group": found, "states": states, "errors": bad})
+        return
+    output.print_fields(
+        [
+            ("id", found.id),
+            ("state", _state(found)),
+            ("members", f"{found.succeeded} succeeded, {found.failed} failed of {found.total}"),
+            ("now", ", ".join(f"{number} {state}" for state, number in sorted(states.items()))),
+            ("enough", found.enough),
+            ("fail_fast", found.fail_fast or None),
+            ("callback", found.callback_id),
+            ("part of", found.part_of),
+            ("created", found.created_at),
+            ("counted", found.counted_at),
+        ]
+    )
+    if bad:
+        output.print_table(("id", "state", "error"), [(e.task_id, e.state, e.error) for e in bad])
+    output.say(f"All members: tasks-app list --group {found.id}")
+
+
+add_commands(groups, work)
+
+
+def _line(g: GroupProgress) -> tuple[Any, ...]:
+    return g.id, _state(g), g.total, g.succeeded, g.failed, g.left, g.created_at, g.counted_at
+
+
+def _state(group: GroupProgress) -> str:
+    return "goes on" if group.outcome is None else str(group.outcome)
+
+
+listed = options(
+    click.argument("resource", required=False),
+    click.option(
+        "--most",
+        type=click.IntRange(1, 1000),
+        default=20,
+        show_default=True,
+        help="At most so many.",
+    ),
+    output.as_json,
+)
+
+
+@click.group()
+def locks() -> None:
+    """Show who holds which lock, and who waits."""
+
+
+@locks.command("list")
+@listed
+def list_locks(resource: str | None, most: int, *, json_: bool) -> None:
+    """List the locks that are held or waited for now."""
+    with transaction() as connection:
+        found = rows.find(connection, resource, most=most)
+    columns = ("resource", "mode", "state", "who", "task", "for", "remark")
+    output.print_list(found, columns, _held, json_=json_)
+
+
+@locks.command()
+@listed
+def report(resource: str | None, most: int, *, json_: bool) -> None:
+    """Show which resources were waited for longest."""
+    with transaction() as connection:
+        found = rows.contention(connection, resource, most=most)
+    columns = (
+        *("resource", "grants", "waits", "timed out", "denials", "taken over"),
+        *("waited", "95 of 100", "longest", "held", "waiting", "most"),
+    )
+    output.print_list(found, columns, _contention, json_=json_)
+
+
+@locks.command()
+@listed
+def waits(resource: str | None, most: int, *, json_: bool) -> None:
+    """Show the longest waits of seven days, and who was in the way."""
+    with transaction() as connection:
+        found = rows.waits(connection, resource, most=most)
+    columns = ("resource", "mode", "who", "task", "waited", "outcome", "times", "in the way")
+    output.print_list(found, columns, _wait, json_=json_)
+
+
+add_commands(locks, limits)
+
+
+def _held(h: Held) -> tuple[Any, ...]:
+    return h.resource, h.mode, h.state, h.who, h.task_id, _seconds(h.age), _remark(h)
+
+
+def _contention(c: Contention) -> tuple[Any, ...]:
+    return (
+        *(c.resource, c.grants, c.waits, c.timed_out, c.denials, c.taken_over),
+        *(_seconds(c.waited), _seconds(c.waited_95), _seconds(c.waited_most)),
+        *(c.held_now, c.waiting_now, c.most),
+    )
+
+
+def _wait(w: Wait) -> tuple[Any, ...]:
+    waited = _seconds(w.waited)
+    return w.resource, w.mode, w.who, w.task_id, waited, w.outcome, w.times, w.blocked_by
+
+
+def _remark(held: Held) -> str | None:
+    if held.state == "held" and held.over:
+        return "its task no longer runs; the next to ask gets it"
+    if held.state == "held" and held.beyond > timedelta(0):
+        return f"beyond its lease for {_seconds(held.beyond)}; the next to ask gets it"
+    return held.blocked_by
+
+
+def _seconds(span: timedelta | None) -> str | None:
+    return None if span is None else f"{span.total_seconds():.1f} s"

@@ -1,3 +1,0 @@
-"""Commands that start and stop processes: workers, one scan, embedded servers, the demo."""
-
-from __future__ import annotations

@@ -1,3 +1,0 @@
-"""Commands on schedules."""
-
-from __future__ import annotations

@@ -1,0 +1,177 @@
+"""``dashboard``, ``metrics``, ``alerts``: processes that tell others."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from datetime import datetime, timedelta
+from types import FrameType
+
+import click
+
+from tasks_app.cli import output
+from tasks_app.cli.database import opened, settings, transaction
+from tasks_app.domain.errors import AWAY, ConfigurationError
+from tasks_app.monitor.metrics.catalogue import UP
+from tasks_app.monitor.metrics.reader import MetricsReader
+from tasks_app.monitor.metrics.server import PATH, MetricsServer
+from tasks_app.pool.alerts import alerts as rows
+from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.schema import check_version
+from tasks_app.runtime.alerts.watcher import EVERY, Watcher
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=5580, show_default=True, help="Its port."
+)
+def dashboard(host: str, port: int) -> None:
+    """Serve the dashboard until Ctrl-C. It needs no broker.
+
+    Without TASKS_APP_DASHBOARD_AUTH=name:password it answers this machine only.
+    """
+    try:
+        from tasks_app.dashboard.doors.server import listen, serve  # noqa: PLC0415  an extra brings it
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"The dashboard needs {error.name}. Run: pip install 'tasks_app[dashboard]'"
+        ) from error
+    given = settings()
+    _ = given.database
+    sockets = listen(given, host, port)
+    click.echo(f"Dashboard: http://{host}:{port}/")
+    serve(given, sockets)
+
+
+PORT = 9464
+"""Nobody else's among Prometheus' ports of exporters that run beside a database."""
+
+
+@click.command()
+@click.option("--address", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    show_default=True,
+    help="0: any that is free.",
+)
+@click.option("--once", is_flag=True, help="Print them and end.")
+def metrics(*, address: str, port: int, once: bool) -> None:
+    """Show the pools to Prometheus: one process for all workers.
+
+    It only reads, at most every two seconds however many ask. On another address than this
+    machine's it wants TASKS_APP_METRICS_AUTH=name:password. With TASKS_APP_ALERT_WEBHOOK, _MAIL or
+    _LOG it watches for alerts, too, which it writes down.
+    """
+    given = settings()
+    with opened() as database:
+        reader = MetricsReader(database, given)
+        if once:
+            text = reader.read()
+            click.echo(text, nl=False)
+            sys.exit(0 if f"\n{UP.name} 1\n" in text else AWAY)
+        auth = given.metrics_auth.get_secret_value() if given.metrics_auth else ""
+        try:
+            server = MetricsServer(address, port, reader, auth)
+        except OSError as error:
+            raise ConfigurationError(
+                f"Cannot listen on {address}, port {port}: {error.strerror}. "
+                "Use another --address or --port."
+            ) from None
+        watcher = Watcher(given, database, f"metrics {socket.gethostname()}:{os.getpid()}")
+        watcher.start()
+        _serve(server)
+        watcher.stop()
+
+
+def _serve(server: MetricsServer) -> None:
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        threading.Thread(target=server.shutdown).start()  # it waits for the loop that runs here
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    host, port = server.server_address[:2]
+    click.echo(f"Metrics on http://{host!s}:{port}{PATH}", err=True)
+    with server:
+        server.serve_forever()
+
+
+@click.group()
+def alerts() -> None:
+    """Tell of what goes wrong, without Prometheus."""
+
+
+@alerts.command("list")
+@click.option("--most", type=click.IntRange(1, 1000), default=50, show_default=True, help="Rows.")
+@output.as_wide
+@output.as_json
+def list_(*, most: int, wide: bool, json_: bool) -> None:
+    """List the alerts that are open, then the newest."""
+    with transaction() as connection:
+        found, now = rows.find(connection, most), instant(connection)
+    if json_:
+        output.print_json(found)
+        return
+    if not found:
+        click.echo("There has been no alert.")
+        return
+    columns = ("key", "since", "until", "told")
+    lines = [_line(alert, now, wide=wide) for alert in found]
+    remarks = [f"{alert.fact}. {alert.advice}" for alert in found]
+    output.echo(columns, lines, remarks, remark="fact and advice", wide=wide)
+
+
+@alerts.command()
+@click.option(
+    "--every",
+    type=click.FloatRange(1, 3600),
+    default=EVERY.total_seconds(),
+    show_default=True,
+    help="Seconds between two looks.",
+)
+@click.option("--once", is_flag=True, help="Look once and end.")
+@output.as_json
+def watch(*, every: float, once: bool, json_: bool) -> None:
+    """Look again and again, and tell what begins and ends.
+
+    It tells TASKS_APP_ALERT_WEBHOOK and TASKS_APP_ALERT_MAIL, and logs.
+
+    Several may run, best on other machines than beat; each message is sent by one of them. With
+    one of these settings, or TASKS_APP_ALERT_LOG, whoever scans watches, too.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    holder = f"alerts watch {socket.gethostname()}:{os.getpid()}"
+    with opened() as database:
+        with database.begin() as connection:
+            check_version(connection)
+        watcher = Watcher(settings(), database, holder, every=timedelta(seconds=every))
+        if once:
+            sent = watcher.watch_once()
+            output.answer(f"Sent: {sent}.", {"sent": sent}, json_=json_)
+            return
+        watcher.run(_stopped())
+
+
+def _line(alert: rows.AlertRow, now: datetime, *, wide: bool) -> list[str]:
+    since = output.at(alert.opened_at, now, wide=wide)
+    until = output.at(alert.closed_at, now, wide=wide)
+    told = output.at(alert.opened_sent_at, now, wide=wide) or "not told"
+    return [alert.key, since, "" if alert.event else until or "open", told]
+
+
+def _stopped() -> threading.Event:
+    """Return an event that a signal sets."""
+    over = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        over.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    return over

@@ -1,0 +1,159 @@
+"""``create``, ``export``, ``import``, ``cancel-moved``: tasks come and go."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tasks_app.cli import output
+from tasks_app.cli.arguments import json_value, moment
+from tasks_app.cli.database import as_why, caller, connected, settings, transaction
+from tasks_app.cli.output import say
+from tasks_app.domain.errors import NO
+from tasks_app.domain.explain.words import count
+from tasks_app.domain.spelling import nearest
+from tasks_app.domain.tasks.options import TaskOptions
+from tasks_app.domain.tasks.unique_key import POLICIES, SCOPES, CreateOutcome
+from tasks_app.runtime.api.producer import create_task
+from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
+from tasks_app.runtime.transfer.exporting import cancel_moved, export_tasks
+from tasks_app.runtime.transfer.importing import import_tasks
+
+
+def hint_at_name(name: str, undo: str, *, queue: str = "") -> None:
+    """Say which handler was perhaps meant, or to which queue a task goes since none is known."""
+    if name in HANDLERS.names:
+        return
+    told = f"TASKS_APP_IMPORTS has no handler {name}"
+    if near := nearest(name, HANDLERS.names):
+        say(f"{told}, but {near}. If that was meant, {undo}.", err=True)
+    elif queue:
+        say(f"{told}, so its queue is {queue}. To choose another: --queue", err=True)
+
+
+@click.command()
+@click.argument("name")
+@click.argument("payload", default="{}")
+@click.option("--queue", help="Default: the handler's queue where it is known.")
+@click.option("--priority", type=int, help="0 is first, 9 last.")
+@click.option("--delay", help="Run after this long: 30s, 10m, 6h.")
+@click.option("--run-at", help="Run then, ISO 8601 with a zone: 2030-01-31T09:00:00+01:00.")
+@click.option("--biz-key", help="The business object: order:42.")
+@click.option("--fair-key", help="Whose share of a fair queue it takes: tenant:7.")
+@click.option("--order-key", help="Tasks of one key run one at a time, the oldest first.")
+@click.option(
+    "--limit-key", multiple=True, help="Limits of keys count by it: tenant:7. Repeatable."
+)
+@click.option("--unique-key", help="At most one pending or running task of this name has it.")
+@click.option("--unique-scope", help=f"For how long: {SCOPES}.")
+@click.option("--on-conflict", help=f"When the key is taken: {POLICIES}.")
+@click.option("--max-attempts", type=int, help="After so many failures it is FAILED.")
+@click.option("--retry", help="Waits between attempts: 5s,30s,1m.")
+@output.as_json
+def create(name: str, payload: str, run_at: str | None, *, json_: bool, **given: Any) -> None:
+    """Create one task. PAYLOAD is JSON, usually an object."""
+    options: dict[str, Any] = {
+        key: value for key, value in given.items() if value not in (None, ())
+    }
+    if run_at is not None:
+        options["run_at"] = moment(run_at, "--run-at")
+    load_handlers(settings().modules)
+    assumed = "default" if name not in HANDLERS.specs and "queue" not in options else ""
+    if assumed:
+        options["queue"] = assumed
+    with transaction() as connection:
+        task_id = create_task(connection, name, json_value(payload), **TaskOptions(**options))  # type: ignore[typeddict-item]
+    hint_at_name(name, "cancel this task", queue=assumed)
+    made = {"id": int(task_id), "outcome": task_id.outcome}
+    output.answer(f"{task_id}{_NOTES[task_id.outcome]}", made, json_=json_)
+
+
+_NOTES = {
+    CreateOutcome.CREATED: "",
+    CreateOutcome.EXISTING: "  (exists already: its unique_key is taken)",
+    CreateOutcome.REPLACED: "  (exists already: it has this payload now)",
+    CreateOutcome.RESCHEDULED: "  (exists already: it is due at this time now)",
+}
+
+
+SHOWN = 20
+
+
+def _file(_context: click.Context, _parameter: click.Parameter, given: Path) -> Path:
+    if str(given) == "-":
+        raise click.BadParameter("it holds payloads, so it is no standard input or output")
+    return given
+
+
+file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False), callback=_file)
+
+
+@click.command()
+@file
+@click.option("--name", help="Tasks of this name.")
+@click.option("--queue", help="Of this queue.")
+@click.option("--biz-key", help="Of this business object: order:42.")
+@click.option("--held", is_flag=True, default=None, help="Only those that are held.")
+@click.option("--retrying", is_flag=True, default=None, help="Only those that have run before.")
+@click.option("--older-than", help="Created longer ago than this: 30m, 6h, 2d.")
+@click.option("--newer-than", help="Created within this long.")
+@as_why
+@output.as_json
+def export(file: Path, *, json_: bool, **selection: Any) -> None:
+    """Write waiting tasks to FILE, a line of JSON each; they stay.
+
+    FILE holds their payloads, and only you can read it. It is there when it is
+    whole. Exit 1: members of groups were left out.
+    """
+    with connected() as engine:
+        done = export_tasks(engine, file, by=caller(), **selection)
+    output.answer(f"{count(done.tasks, 'task')} exported to {file}", done, json_=json_)
+    _left(done.members, "left out, as members of groups")
+
+
+@click.command("import")
+@file
+@click.option(
+    "--receipt",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="What is here now, for `cancel-moved`. Default: FILE.moved.",
+)
+@as_why
+@output.as_json
+def import_(file: Path, receipt: Path | None, *, json_: bool) -> None:
+    """Create the tasks that `export` has written, each once.
+
+    It may be killed and run again. Exit 1: tasks were left out, as others have
+    their unique keys.
+    """
+    receipt = receipt or file.with_name(f"{file.name}.moved")
+    with connected() as engine:
+        done = import_tasks(engine, file, receipt, by=caller())
+    words = f"{count(done.tasks, 'task')} of {file} here: {receipt} says which"
+    output.answer(words, done, json_=json_)
+    _left(done.left_out, "left out: others have their names and unique keys here")
+
+
+@click.command("cancel-moved")
+@file
+@as_why
+@output.as_json
+def cancel_moved_(file: Path, *, json_: bool) -> None:
+    """Cancel held tasks that `import` created elsewhere.
+
+    FILE is the receipt that `import` wrote. Exit 1: some are not held, and left as they are.
+    """
+    with connected() as engine:
+        done = cancel_moved(engine, file, by=caller())
+    output.answer(f"{count(done.cancelled, 'task')} cancelled", done, json_=json_)
+    _left(done.left, "left alone, not held here or gone")
+
+
+def _left(ids: list[int], why: str) -> None:
+    if ids:
+        shown = " ".join(map(str, ids[:SHOWN])) + (" …" if len(ids) > SHOWN else "")
+        click.echo(f"{len(ids)} {why}: {shown}", err=True)
+        sys.exit(NO)
