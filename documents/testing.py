@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 from documents.api import definition, table
 from documents.source import (
     Definition,
@@ -36,7 +38,7 @@ def page() -> str:
         "|---|---|",
     ]
     found = {name: definitions(home[name])[name] for name in home}
-    lines += [f"| `{name}` | {cell(first_sentence(node))} |" for name, node in found.items()]
+    lines += [f"| `{name}` | {_what(name, node)} |" for name, node in found.items()]
     lines.append("")
     for name, node in found.items():
         if isinstance(node, Definition):
@@ -47,6 +49,11 @@ def page() -> str:
         lines += [f"## {name}", "", docstring(found[name]), ""]
         lines += table(fields(class_of(home[name], name)), "field")
     return "\n".join([*lines, *_drained(home["Drained"])]).rstrip() + "\n"
+
+
+def _what(name: str, node: ast.AST) -> str:
+    """An async twin that is made of its plain verb has no text of its own."""
+    return cell(first_sentence(node)) or f"Do as `{name[1:]}`, in an async transaction."
 
 
 def _drained(module: str) -> list[str]:

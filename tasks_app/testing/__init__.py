@@ -9,10 +9,15 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tasks_app.testing.contexts import ContextOptions, make_context
-    from tasks_app.testing.creation import aassert_created, acreated, assert_created, created
+    from tasks_app.testing.creation import (
+        Where,
+        aassert_created,
+        acreated,
+        assert_created,
+        created,
+    )
     from tasks_app.testing.databases import empty_pool
     from tasks_app.testing.draining import adrain, drain
-    from tasks_app.testing.expectation import Where
     from tasks_app.testing.faults import crash_next, fail_next
     from tasks_app.testing.handler_call import arun, run
     from tasks_app.testing.mixin import TasksTestMixin
@@ -26,11 +31,10 @@ __all__ = [
 ]  # fmt: skip
 
 _ROOMS = {
-    "creation": "aassert_created acreated assert_created created",
+    "creation": "Where aassert_created acreated assert_created created",
     "contexts": "ContextOptions make_context",
     "databases": "empty_pool",
     "draining": "adrain drain",
-    "expectation": "Where",
     "faults": "crash_next fail_next",
     "handler_call": "arun run",
     "mixin": "TasksTestMixin",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -15,15 +16,24 @@ from sqlalchemy.orm import Session
 from tasks_app.domain.durations import Duration, named_duration
 from tasks_app.domain.tasks.payload import encode_object
 from tasks_app.domain.tasks.run import ClaimedTask, Fence
-from tasks_app.runtime.db.connections import Async, Raw, Sync
-from tasks_app.runtime.db.transaction import Access
+from tasks_app.runtime.db.connections import Async, Raw, Sync, is_async_session, unwrapped
+from tasks_app.runtime.db.transaction import Access, carry_out
+from tasks_app.runtime.handler_db.late_writes import write_of
 from tasks_app.runtime.handlers.active_run import ActiveRun
-from tasks_app.runtime.handlers.checkpoint import LIMIT, Checkpoint
+from tasks_app.runtime.handlers.checkpoint import LIMIT, AsyncPoint, PlainPoint
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
-from tasks_app.testing.given_access import GivenAccess, is_async
+from tasks_app.testing.sessions import outer_session
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from tasks_app.runtime.locks.run_locks import HoldOfRun
+
+NO_OUTCOME = (
+    "ctx.write sends with the outcome, and this context of an async handler has none. "
+    "Run the task: drain(), or adrain() in an async test."
+)
+NO_SESSION = "This context has no session. Give it the one of your test, as session=…"
 
 
 class ContextOptions(TypedDict, total=False):
@@ -68,17 +78,34 @@ def make_context(session: Any = None, **options: Unpack[ContextOptions]) -> Task
     """
     if unknown := options.keys() - ContextOptions.__annotations__.keys():
         raise TypeError(f"A context has no {', '.join(sorted(unknown))}.")
-    return context_for(GivenAccess(session, is_async=is_async(session)), options)
+    access = GivenAccess(session, is_async=is_async_session(unwrapped(session)))
+    return MadeContext(access, options)
 
 
-def context_for(access: Access, options: ContextOptions) -> MadeContext:
-    """Return it, with the session that ``access`` has."""
-    run = ActiveRun(_claimed(options), time.monotonic(), options.get("cancelled", False))
-    run.stops = options.get("stopping", False)
-    deadline, timeout = None, options.get("timeout")
-    if timeout is not None:
-        deadline = run.since + named_duration("timeout", timeout).total_seconds()
-    return MadeContext(run, access, deadline, options.get("checkpoint"))
+class LocklessContext(TaskContext[Any]):
+    """A context whose locks hold nothing."""
+
+    def locks(self, **_: Any) -> HoldOfRun:
+        """Hold nothing."""
+        return cast("HoldOfRun", nullcontext())
+
+
+class MadeContext(LocklessContext):
+    """A context whose checkpoint and locks exist nowhere else."""
+
+    def __init__(self, access: Access, options: ContextOptions) -> None:
+        run = ActiveRun(_claimed(options), time.monotonic(), options.get("cancelled", False))
+        run.stops = options.get("stopping", False)
+        deadline, timeout = None, options.get("timeout")
+        if timeout is not None:
+            deadline = run.since + named_duration("timeout", timeout).total_seconds()
+        super().__init__(run, access, deadline, log_prefix=True)
+        kind = AsyncMemory if access.is_async else PlainMemory
+        self._point = kind(run, access, options.get("checkpoint"))
+
+    def commit_by(self, save: Callable[[Connection], None]) -> None:  # noqa: ARG002  a context's
+        """Refuse: there is no task whose row could be written."""
+        raise RuntimeError("No task is behind this context. Use drain() to run a real one.")
 
 
 def _claimed(options: ContextOptions) -> ClaimedTask:
@@ -107,68 +134,78 @@ def _claimed(options: ContextOptions) -> ClaimedTask:
     )
 
 
-class LocklessContext(TaskContext[Any]):
-    """A context whose locks hold nothing."""
+class _InMemory:
+    """A checkpoint that the context keeps, as no task is there to keep it."""
 
-    def locks(self, **_: Any) -> HoldOfRun:
-        """Hold nothing."""
-        return cast("HoldOfRun", nullcontext())
+    def __init__(self: Any, run: ActiveRun, access: Access, kept: Mapping[str, Any] | None) -> None:
+        super().__init__(run, access)  # type: ignore[call-arg]  # a point's
+        self.set(kept)
+        self._known = True
 
-
-class MadeContext(LocklessContext):
-    """A context whose checkpoint and locks exist nowhere else."""
-
-    def __init__(
-        self,
-        run: ActiveRun,
-        access: Access,
-        deadline: float | None,
-        checkpoint: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(run, access, deadline, log_prefix=True)
-        self._memory = MemoryCheckpoint(access, checkpoint)
-
-    def commit_by(self, save: Callable[[Connection], None]) -> None:  # noqa: ARG002  a context's
-        """Refuse: there is no task whose row could be written."""
-        raise RuntimeError("No task is behind this context. Use drain() to run a real one.")
-
-    def _checkpoint(self) -> Checkpoint:
-        return self._memory
+    def _keep(self, connection: Connection) -> None:
+        """Write nothing."""
 
 
-class MemoryCheckpoint:
-    """The checkpoint of a context without a task."""
-
-    def __init__(self, access: Access, value: Mapping[str, Any] | None) -> None:
-        self._access = access
-        self._value = None if value is None else dict(value)
-        self._places: dict[str, Any] = {}
-
-    def get(self) -> Any:
-        """Return it; in async handlers something to await."""
-        return self._answered(self._value)
-
-    def set(self, value: Mapping[str, Any] | None) -> None:
-        """Check it, and keep it."""
-        if value is not None:
-            encode_object(value, "checkpoint", LIMIT)
-        self._value = None if value is None else dict(value)
-
-    def commit(self) -> Any:
-        """Keep what was done; on a session of the test it only flushes."""
-        return self._access.keep(lambda _: None) or self._answered(None)
-
-    def places(self) -> Any:
-        """Return where loops over chunks go on, by name."""
-        return self._answered(self._places)
-
-    def go_on_behind(self, name: str, place: list[list[Any]]) -> None:
-        """Keep where a loop goes on."""
-        self._places[name] = place
-
-    def _answered(self, value: Any) -> Any:
-        return _soon(value) if self._access.is_async else value
+class PlainMemory(_InMemory, PlainPoint):
+    """For plain handlers."""
 
 
-async def _soon(value: Any) -> Any:
-    return value
+class AsyncMemory(_InMemory, AsyncPoint):
+    """For async handlers."""
+
+    def note_made(self, made: Any, context: FrameType) -> None:
+        """Note it where the session is a handler's own."""
+        if not isinstance(self._access, GivenAccess):
+            super().note_made(made, context)
+
+
+class GivenAccess:
+    """The transaction of the test, as a handler sees it."""
+
+    def __init__(self, given: Any, *, is_async: bool) -> None:
+        self.is_async = is_async
+        self._outer = None if given is None else outer_session(given)
+
+    @property
+    def session(self) -> Any:
+        """The session of the test.
+
+        Raises:
+            RuntimeError: the test gave none.
+        """
+        if self._outer is None:
+            raise RuntimeError(NO_SESSION)
+        return self._outer
+
+    @property
+    def connection(self) -> Connection:
+        """The same transaction without the ORM."""
+        if self.is_async:
+            raise TypeError("In async handlers use: await ctx.session.connection()")
+        connection: Connection = self.session.connection()
+        return connection
+
+    def write(self, query: str, parameters: Any) -> None:
+        """Send it at once: there is no outcome with which it could travel.
+
+        Raises:
+            RuntimeError: in an async handler, where it would have to be awaited.
+        """
+        write = write_of(query, parameters)
+        if self.is_async:
+            raise RuntimeError(NO_OUTCOME)
+        carry_out(self.connection, [write])
+
+    @property
+    def active(self) -> bool:
+        """Always true: the test ends it."""
+        return True
+
+    def keep(self, save: Callable[[Connection], None]) -> Any:  # noqa: ARG002  an Access's
+        """Write what the session holds; in async handlers something to await."""
+        if self._outer is not None:
+            return self._outer.flush()
+        return asyncio.sleep(0) if self.is_async else None
+
+    def check_awaited(self) -> None:
+        """Pass: a session of the test notes nothing."""

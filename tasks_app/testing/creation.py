@@ -2,28 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Unpack
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, TypedDict, Unpack
 
+from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 from sqlalchemy import Connection
 
+from tasks_app.domain.durations import Duration, format_duration, named_duration
 from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.tasks.records import Task
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.api.tasks import in_full
-from tasks_app.runtime.db.connections import (
-    Async,
-    AsyncRaw,
-    Raw,
-    Sync,
-    made_async,
-    on_connection,
-)
-from tasks_app.testing.expectation import Expectation, Where, described, expectation
+from tasks_app.runtime.db.connections import Raw, Sync, made_async, on_connection
+from tasks_app.testing.results import name_of
 
 MOST_READ = 100_000
 MOST_SHOWN = 20
+LONGEST = 300
+"""Characters of a task in a message."""
+_DEFAULTS = {"queue": "default", "priority": 5}
+_SHOWN = (*_DEFAULTS, "biz_key", "unique_key", "order_key", "limit_key", "more_limit_keys")
 Test = Callable[[Task], object]
+
+
+class Where(TypedDict, total=False):
+    """What else a created task must have. What is left out may be anything."""
+
+    queue: str
+    """Its queue."""
+    priority: int
+    """0 is first, 9 last."""
+    biz_key: str | None
+    """The business object that it is about."""
+    unique_key: str | None
+    """Its unique key, unless the key has a scope of its own."""
+    order_key: str | None
+    """Tasks of one key run one at a time."""
+    limit_key: str | Sequence[str] | None
+    """What it counts against: its key, or its keys in their order."""
+    delay: Duration
+    """How long after its creation it becomes due."""
+    run_at: datetime
+    """When it becomes due."""
+    expires_at: datetime | None
+    """After this instant it does not run."""
+    max_attempts: int | None
+    """As its producer said it; None: as its handler says."""
+    enabled: bool
+    """False: it is skipped when it becomes due."""
+    headers: Mapping[str, Any]
+    """Some of its headers, or all."""
+    state: str
+    """For instance ``PENDING``, or after a drain ``SUCCEEDED``."""
 
 
 def created(
@@ -43,8 +76,8 @@ def created(
     >>> task_id = create_task(session, send_mail, {"to": "b@example.org"}, delay="1h")
     >>> (task,) = created(session, "mail.send", {"to": "b@example.org"}, delay="1h")
     """
-    expected = expectation(task, payload, where, test)
-    return _matching(_all(session), expected)
+    expected = Expectation(task, payload, test, where)
+    return expected.among(on_connection(session, _all))
 
 
 def assert_created(
@@ -66,69 +99,121 @@ def assert_created(
     Raises:
         AssertionError: it says what was created instead.
     """
-    expected = expectation(task, payload, where, test)
-    return _asserted(_all(session), expected, count)
-
-
-async def acreated(
-    session: Async | AsyncRaw,
-    task: Handler[Any, Any] | str | None = None,
-    payload: Any = ...,
-    *,
-    test: Test | None = None,
-    **where: Unpack[Where],
-) -> list[Task]:
-    """Do as :func:`created`, in an async transaction."""
-    expected = expectation(task, payload, where, test)
-    return _matching(await _aall(session), expected)
-
-
-async def aassert_created(
-    session: Async | AsyncRaw,
-    task: Handler[Any, Any] | str | None = None,
-    payload: Any = ...,
-    *,
-    count: int | None = None,
-    test: Test | None = None,
-    **where: Unpack[Where],
-) -> list[Task]:
-    """Do as :func:`assert_created`, in an async transaction."""
-    expected = expectation(task, payload, where, test)
-    return _asserted(await _aall(session), expected, count)
-
-
-def _all(session: Sync | Raw) -> list[Task]:
-    return on_connection(session, _found)
-
-
-def _found(connection: Connection) -> list[Task]:
-    found = browse.find(connection, most=MOST_READ)[::-1]
-    return [in_full(connection, task) for task in found]
-
-
-_aall = made_async(_all)
-
-
-def _matching(tasks: Sequence[Task], expected: Expectation) -> list[Task]:
-    return [task for task in tasks if expected.is_met_by(task)]
-
-
-def _asserted(tasks: Sequence[Task], expected: Expectation, count: int | None) -> list[Task]:
-    found = _matching(tasks, expected)
+    expected = Expectation(task, payload, test, where)
+    tasks = on_connection(session, _all)
+    found = expected.among(tasks)
     if len(found) == count or (count is None and found):
         return found
     wanted = "at least 1" if count is None else str(count)
     raise AssertionError(
-        f"{len(found)} instead of {wanted} were created of {expected}. {_said(tasks, expected)}"
+        f"{len(found)} instead of {wanted} were created of {expected}. {expected.instead(tasks)}"
     )
 
 
-def _said(tasks: Sequence[Task], expected: Expectation) -> str:
-    """Say what was created: those of the name first."""
-    if not tasks:
-        return "Nothing was created."
-    near = sorted(tasks, key=lambda task: (task.name != expected.name, task.id))
-    lines = [f"  {described(task)}" for task in near[:MOST_SHOWN]]
-    if len(near) > MOST_SHOWN:
-        lines.append(f"  and {len(near) - MOST_SHOWN} more")
-    return "\n".join(["Created were:", *lines])
+acreated: Final = made_async(created)
+aassert_created: Final = made_async(assert_created)
+
+
+def _all(connection: Connection) -> list[Task]:
+    found = browse.find(connection, most=MOST_READ)[::-1]
+    return [in_full(connection, task) for task in found]
+
+
+class Expectation:
+    """What must be so of a task."""
+
+    def __init__(
+        self,
+        task: Handler[Any, Any] | str | None,
+        payload: Any,
+        test: Test | None,
+        where: Mapping[str, Any],
+    ) -> None:
+        if unknown := where.keys() - Where.__annotations__.keys():
+            known = ", ".join(Where.__annotations__)
+            raise TypeError(f"A created task has no {', '.join(sorted(unknown))}. It has: {known}.")
+        self._name = None if task is None else name_of(task)
+        self._payload = payload if payload is ... else _as_json(task, payload)
+        self._test = test
+        self._where = where
+
+    def among(self, tasks: Sequence[Task]) -> list[Task]:
+        """Return those that are as expected."""
+        return [task for task in tasks if self._is_met_by(task)]
+
+    def instead(self, tasks: Sequence[Task]) -> str:
+        """Say what was created: those of the name first."""
+        if not tasks:
+            return "Nothing was created."
+        near = sorted(tasks, key=lambda task: (task.name != self._name, task.id))
+        lines = [f"  {_described(task)}" for task in near[:MOST_SHOWN]]
+        if len(near) > MOST_SHOWN:
+            lines.append(f"  and {len(near) - MOST_SHOWN} more")
+        return "\n".join(["Created were:", *lines])
+
+    def _is_met_by(self, task: Task) -> bool:
+        return (
+            self._name in {None, task.name}
+            and (self._payload is ... or _holds(task.payload, self._payload))
+            and all(_fits(task, key, value) for key, value in self._where.items())
+            and (self._test is None or bool(self._test(task)))
+        )
+
+    def __str__(self) -> str:
+        """Say it as the end of a sentence about a task."""
+        said = [] if self._payload is ... else [f"payload {_shown(self._payload)}"]
+        said += [f"{key} {value!r}" for key, value in self._where.items()]
+        if self._test is not None:
+            said.append(f"test {getattr(self._test, '__name__', 'given')}")
+        return f"{self._name or 'task'}{' with ' if said else ''}{', '.join(said)}"
+
+
+def _as_json(task: Handler[Any, Any] | str | None, payload: Any) -> Any:
+    if payload is None:
+        return {}
+    kind = task.spec.payload_type if isinstance(task, Handler) else None
+    if kind is not None and kind.wraps(payload):
+        payload = {"value": payload}
+    return to_jsonable_python(TypeAdapter(Any).dump_python(payload, mode="json"))
+
+
+def _holds(whole: Any, part: Any) -> bool:
+    """Whether each key of ``part`` is in ``whole`` with that value; lists must be equal."""
+    if isinstance(part, Mapping) and isinstance(whole, Mapping):
+        return all(key in whole and _holds(whole[key], value) for key, value in part.items())
+    return bool(whole == part)
+
+
+def _fits(task: Task, key: str, value: Any) -> bool:
+    match key:
+        case "delay":
+            return task.due_at - task.created_at == named_duration("delay", value)
+        case "run_at":
+            return bool(task.due_at == value)
+        case "limit_key":
+            keys = [] if task.limit_key is None else [task.limit_key, *(task.more_limit_keys or ())]
+            given = [value] if isinstance(value, str) else list(value or ())
+            return keys == given
+        case "headers":
+            return _holds(task.headers or {}, value)
+        case _:
+            return bool(getattr(task, key) == value)
+
+
+def _described(task: Task) -> str:
+    """Return what a task is, in one line."""
+    more = [f"payload {_shown(task.payload)}"]
+    more += [
+        f"{key} {value!r}"
+        for key in _SHOWN
+        if (value := getattr(task, key)) not in (None, _DEFAULTS.get(key))
+    ]
+    if task.due_at != task.created_at:
+        more.append(f"delay {format_duration(task.due_at - task.created_at)}")
+    more += [f"headers {_shown(task.headers)}"] if task.headers else []
+    text = f"{task.name} ({task.id}, {task.state}): {', '.join(more)}"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

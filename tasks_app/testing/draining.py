@@ -2,28 +2,55 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, overload
+from uuid import uuid4
+
+from sqlalchemy import Connection
+from sqlalchemy.util import greenlet_spawn
 
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.errors import ConfigurationError
-from tasks_app.runtime.db.connections import (
-    Async,
-    Raw,
-    Sync,
-    checked_async,
-    shown,
-    unwrapped,
-)
+from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.tasks.run import ClaimedTask
+from tasks_app.pool.flow_control.order_and_limits import in_front
+from tasks_app.pool.runs.claim_next import claim_next
+from tasks_app.pool.runs.claim_sql import Claimer
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.runtime.db.connections import Async, Raw, Sync, checked_async, shown, unwrapped
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.handlers.middleware import Middleware, load_middleware
+from tasks_app.runtime.db.pending_writes import PendingWrite
+from tasks_app.runtime.execution.failure_policy import FailurePolicy
+from tasks_app.runtime.execution.invocation import Invocation
+from tasks_app.runtime.execution.notices import notices_of
+from tasks_app.runtime.flow_control.admission import AdmissionControl
+from tasks_app.runtime.flow_control.breakers import Breakers, bring_in_breakers
+from tasks_app.runtime.flow_control.dependency_report import DependencyReport
+from tasks_app.runtime.handlers.active_run import ActiveRun
+from tasks_app.runtime.handlers.context import TaskContext
+from tasks_app.runtime.handlers.middleware import load_middleware
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
+from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_claim
+from tasks_app.runtime.leader.rescuer import Rescuer
+from tasks_app.runtime.leader.sweeper import Sweeper
+from tasks_app.runtime.locks.run_locks import LocksOfChild
+from tasks_app.runtime.schedules.declared import bring_in_schedules
+from tasks_app.runtime.schedules.scheduler import Scheduler
 from tasks_app.runtime.worker.assembly import run_work
-from tasks_app.testing.collecting import collected
-from tasks_app.testing.faults import layer, rescue
-from tasks_app.testing.in_transaction import TransactionDrain
-from tasks_app.testing.results import Drained
+from tasks_app.testing.contexts import LocklessContext
+from tasks_app.testing.faults import CrashOrdered, layer, rescue
+from tasks_app.testing.handler_call import in_own_loop
+from tasks_app.testing.results import Drained, RunCollector, collected
+from tasks_app.testing.savepoints import NO_GUARD, InlineLane, OneConnection
 from tasks_app.testing.sessions import joined
+
+MOST_RUNS = 100
+"""Of one task in one drain."""
+CAUGHT = (Exception, SystemExit, asyncio.CancelledError)
+"""What is the outcome of a run. The rest ends the test: an interrupt, or pytest's own."""
 
 
 @overload
@@ -77,13 +104,14 @@ def drain(
             of another driver than psycopg.
     """
     if isinstance(session, Settings | None):
-        return _committed(session or settings or load_settings(), registry, queues)
+        return _drain_committed(session or settings or load_settings(), registry, queues)
     whole = unwrapped(session)
-    if hasattr(whole, "execute") and not hasattr(whole, "run_sync"):
-        return _drained(whole, settings, registry, queues)
-    advice = "Pass Settings(database_url=…), a session, or nothing"
     if hasattr(whole, "run_sync"):
         advice = "Use: await adrain(session)"
+    elif hasattr(whole, "execute"):
+        return _drain_joined(whole, settings, registry, queues)
+    else:
+        advice = "Pass Settings(database_url=…), a session, or nothing"
     raise ConfigurationError(f"{shown(whole)} is no Settings or session. {advice}.")
 
 
@@ -98,12 +126,10 @@ async def adrain(
 
     Plain handlers run in it, too: they hold up the event loop.
     """
-    whole: Any = checked_async(session)
-    drained: Drained = await whole.run_sync(_drained, settings, registry, queues)
-    return drained
+    return await greenlet_spawn(_drain_joined, checked_async(session), settings, registry, queues)
 
 
-def _committed(settings: Settings, registry: Registry, queues: Sequence[str]) -> Drained:
+def _drain_committed(settings: Settings, registry: Registry, queues: Sequence[str]) -> Drained:
     database = Database(settings.database, prepare=settings.prepare)
     faulty = layer(lambda context: rescue(database, context.fence, settings.max_crashes))
     layers = (faulty, *load_middleware(settings.layers))
@@ -115,13 +141,134 @@ def _committed(settings: Settings, registry: Registry, queues: Sequence[str]) ->
         database.dispose()
 
 
-def _drained(
-    given: Any,
-    settings: Settings | None,
-    registry: Registry,
-    queues: Sequence[str],
+def _drain_joined(
+    session: Any, settings: Settings | None, registry: Registry, queues: Sequence[str]
 ) -> Drained:
+    """Claim, run and settle in the transaction of a test, with a worker's own parts."""
     settings = settings or load_settings()
-    layers: tuple[Middleware, ...] = load_middleware(settings.layers)
-    with joined(given) as connection:
-        return TransactionDrain(connection, settings, registry, queues, layers).run()
+    with joined(session) as connection, collected() as collector:
+        TransactionDrain(connection, settings, registry, queues, collector).run()
+    return collector.drained()
+
+
+class TransactionDrain:
+    """A drain on one connection; what would be a COMMIT is the release of a savepoint."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        settings: Settings,
+        registry: Registry,
+        queues: Sequence[str],
+        collector: RunCollector,
+    ) -> None:
+        self._in_loop = connection.dialect.is_async
+        self._settings = settings
+        self._registry = registry
+        self._queues = tuple(queues) or registry.queues
+        self._collector = collector
+        self._database = database = OneConnection(connection)
+        self._invocation = InlineInvocation(settings, database)
+        self._policy = FailurePolicy(settings, database, self._invocation)
+        self._admission = AdmissionControl(database)
+        self._calls = DependencyReport(database, self._invocation.dependencies)
+        self._locks = LocksOfChild(settings, database, self._write)
+        specs = tuple(registry)
+        self._claimer = Claimer(
+            owner="tasks_app.testing",
+            lease=settings.lease,
+            names=tuple(spec.name for spec in specs),
+            max_attempts=tuple(spec.max_attempts for spec in specs),
+            at_most_once=tuple(spec.at_most_once for spec in specs),
+        )
+
+    def run(self) -> None:
+        """Run due tasks until none is left.
+
+        Raises:
+            RuntimeError: there is no end of it.
+        """
+        bring_in_schedules(self._database, self._registry)
+        bring_in_breakers(self._database, self._registry)
+        runs = Counter[int]()
+        while (task := self._claimed() or self._claimed_later()) is not None:
+            runs[task.task_id] += 1
+            if runs[task.task_id] > MOST_RUNS:
+                raise RuntimeError(
+                    f"{task.name} comes back at once, again and again, and there is no end. "
+                    "Let it wait for longer than 0 s, or return."
+                )
+            self._carry_out(task)
+
+    def _claimed(self) -> ClaimedTask | None:
+        token = uuid4()
+        with self._database.begin() as connection:
+            claimed = claim_next(connection, self._queues, 1, self._claimer, token)
+            waiting = [] if claimed else in_front(connection, self._queues, self._claimer.names)
+        if waiting:
+            claimed = self._admission.claim(waiting, self._claimer, token, 1)
+        return claimed[0] if claimed else None
+
+    def _claimed_later(self) -> ClaimedTask | None:
+        """Claim when all is done that a leader does in between."""
+        Breakers(self._database).look()
+        Scheduler(self._database).run_once()
+        Rescuer(self._settings, self._database).run_once()
+        Sweeper(self._database).run_once()
+        self._admission.look()
+        return self._claimed()
+
+    def _carry_out(self, task: ClaimedTask) -> None:
+        spec = self._registry.get(task.name)
+        assert spec is not None  # noqa: S101  it was claimed by the names of the registry
+        HOOKS.tell([of_claim(NoticeKind.STARTED, task)])
+        if spec.is_async and not self._in_loop:
+            in_own_loop(self._run, task, spec)
+        else:
+            self._run(task, spec)
+        if self._admission.ended([task.fence]):
+            self._admission.pass_on()
+        self._calls.tell_failures()
+        self._calls.tell()
+
+    def _run(self, task: ClaimedTask, spec: HandlerSpec) -> None:
+        transaction = self._invocation.lane(spec).transaction(task.fence)
+        run = ActiveRun(task, time.monotonic(), task.cancel_requested)
+        in_loop = spec.is_async and self._in_loop
+        made = LocklessContext if in_loop else TaskContext  # locks would block the loop
+        context = made(run, transaction, None, self._settings.log_prefix, self._locks)
+        try:
+            with self._database.run(transaction):
+                settlement = run.said(self._invocation.make(run, spec, context, None))
+                context.close()
+                state = transaction.conclude(settlement)
+        except CrashOrdered:
+            rescue(self._database, task.fence, self._settings.max_crashes)
+            return
+        except CAUGHT as raised:
+            self._collector.raised[task.run] = raised
+            settlement = run.said(self._policy.on_handler(task, spec, raised))
+            with self._database.begin() as connection:
+                state = settle_one(connection, settlement)
+        finally:
+            context.close()
+            context.end_locks()
+        if state is None:
+            raise RuntimeError(
+                f"Task {task.task_id} ({task.name}) was taken from its run: "
+                "the handler, or what it called, moved its row."
+            )
+        HOOKS.tell(notices_of([settlement], {task.task_id: state}))
+
+    def _write(self, write: PendingWrite) -> None:
+        with self._database.begin() as connection:
+            write(connection)
+
+
+class InlineInvocation(Invocation):
+    """Calls handlers in the thread of the test."""
+
+    def __init__(self, settings: Settings, database: OneConnection) -> None:
+        layers = (layer(), *load_middleware(settings.layers))
+        super().__init__(settings, database, NO_GUARD, layers)
+        self._async = InlineLane(database, NO_GUARD, 1)

@@ -36,7 +36,7 @@ def fail_next(
     >>> len(drain(session).of("mail.send").waiting)
     1
     """
-    FAULTS.order(task, error() if isinstance(error, type) else error, times, when)
+    _order(task, error() if isinstance(error, type) else error, times, when)
 
 
 def crash_next(task: Handler[Any, Any] | str, *, times: int = 1, when: When = "after") -> None:
@@ -50,7 +50,7 @@ def crash_next(task: Handler[Any, Any] | str, *, times: int = 1, when: When = "a
     >>> len(drain(session).assert_succeeded().runs)
     2
     """
-    FAULTS.order(task, None, times, when)
+    _order(task, None, times, when)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,44 +67,26 @@ class CrashOrdered(BaseException):
     """The process of the run has died."""
 
 
-class OrderedFaults:
-    """Those that have hit no run yet."""
-
-    def __init__(self) -> None:
-        self._ordered: list[OrderedFault] = []
-
-    def order(
-        self, task: Handler[Any, Any] | str, error: BaseException | None, times: int, when: When
-    ) -> None:
-        """Add one for each of so many runs."""
-        if when not in {"before", "after"}:
-            raise ValueError(f"when is {when!r}. Allowed: before, after.")
-        self._ordered += [OrderedFault(name_of(task), error, when)] * times
-
-    def take(self, name: str) -> OrderedFault | None:
-        """Return the next one of this name, and forget it."""
-        for fault in self._ordered:
-            if fault.name == name:
-                self._ordered.remove(fault)
-                return fault
-        return None
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._ordered.clear()
+FAULTS: list[OrderedFault] = []
+"""Those that have hit no run yet; the plugin of pytest clears them after each test."""
 
 
-FAULTS = OrderedFaults()
-"""Of this process; the plugin of pytest clears them after each test."""
+def _order(
+    task: Handler[Any, Any] | str, error: BaseException | None, times: int, when: When
+) -> None:
+    if when not in {"before", "after"}:
+        raise ValueError(f"when is {when!r}. Allowed: before, after.")
+    FAULTS.extend([OrderedFault(name_of(task), error, when)] * times)
 
 
 def layer(on_crash: Callable[[TaskContext], object] = lambda _: None) -> Middleware:
     """Return what surrounds each run of a drain; ``on_crash`` is called before the run ends."""
 
     def faulty(context: TaskContext, call: Callable[[], Any]) -> Any:
-        fault = FAULTS.take(context.name)
+        fault = next((each for each in FAULTS if each.name == context.name), None)
         if fault is None:
             return call()
+        FAULTS.remove(fault)
         if fault.when == "after":
             call()
         if fault.error is not None:

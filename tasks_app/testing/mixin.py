@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import Duration
@@ -13,7 +13,7 @@ from tasks_app.runtime.db.connections import Raw, Sync
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 from tasks_app.testing import creation, draining, faults, handler_call, travelling
 from tasks_app.testing.contexts import ContextOptions
-from tasks_app.testing.expectation import Where
+from tasks_app.testing.creation import Where
 from tasks_app.testing.results import Drained
 
 
@@ -36,6 +36,9 @@ class TasksTestMixin:
     """None: from the environment."""
     tasks_registry: Registry = HANDLERS
     """Whose handlers run."""
+
+    fail_next: Final = staticmethod(faults.fail_next)
+    crash_next: Final = staticmethod(faults.crash_next)
 
     def tearDown(self) -> None:
         """Forget the faults that hit no run."""
@@ -79,35 +82,15 @@ class TasksTestMixin:
 
     def drain(self, *, queues: Sequence[str] = ()) -> Drained:
         """As the function :func:`drain`, in the transaction of ``tasks_session`` if that is set."""
+        given: Any = self.tasks_session
         settings, registry = self.tasks_settings, self.tasks_registry
-        if self.tasks_session is None:
-            return draining.drain(settings, registry=registry, queues=queues)
-        return draining.drain(
-            self.tasks_session, settings=settings, registry=registry, queues=queues
-        )
+        return draining.drain(given, settings=settings, registry=registry, queues=queues)
 
     def travel(self, span: Duration) -> None:
         """As the function :func:`travel`, likewise."""
         travelling.travel(
             span, self.tasks_session, settings=self.tasks_settings, registry=self.tasks_registry
         )
-
-    def fail_next(
-        self,
-        task: Handler[Any, Any] | str,
-        error: BaseException | type[BaseException],
-        *,
-        times: int = 1,
-        when: faults.When = "after",
-    ) -> None:
-        """As the function :func:`fail_next`."""
-        faults.fail_next(task, error, times=times, when=when)
-
-    def crash_next(
-        self, task: Handler[Any, Any] | str, *, times: int = 1, when: faults.When = "after"
-    ) -> None:
-        """As the function :func:`crash_next`."""
-        faults.crash_next(task, times=times, when=when)
 
     def _session(self) -> Sync | Raw:
         if self.tasks_session is None:

@@ -1,9 +1,11 @@
-"""What a drain did: each run, and how each task stands after it."""
+"""What a drain did: each run, and how each task stands after it. Hooks tell of the runs."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -11,7 +13,11 @@ from typing import Any
 
 from tasks_app.domain.durations import format_duration
 from tasks_app.domain.handlers.spec import Handler
+from tasks_app.domain.tasks.run import Run
 from tasks_app.domain.tasks.states import State
+from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
+
+_COMES_BACK = {NoticeKind.RETRIED, NoticeKind.SNOOZED, NoticeKind.RESCUED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +118,48 @@ class Drained:
     def __len__(self) -> int:
         """Return how many runs there were."""
         return len(self.runs)
+
+
+class RunCollector:
+    """Collects the runs of one drain."""
+
+    def __init__(self) -> None:
+        self._runs: list[TaskRun] = []
+        self.raised: dict[Run, BaseException] = {}
+        """What handlers raised, where the drain sees it."""
+
+    def __call__(self, notice: Notice) -> None:
+        """Note the end of a run."""
+        comes_back, cause = notice.kind in _COMES_BACK, notice.cause
+        if not (comes_back or notice.kind.is_final):
+            return
+        self._runs.append(
+            TaskRun(
+                notice.task_id,
+                notice.name,
+                notice.attempt,
+                State.PENDING if comes_back else State[notice.kind.name],
+                None if notice.result is None else json.loads(notice.result),
+                f"{cause.kind}: {cause.message}".removesuffix(": ") if cause else None,
+                notice.wait if comes_back else None,
+                self.raised.get(Run(notice.task_id, notice.attempt)),
+            )
+        )
+
+    def drained(self) -> Drained:
+        """Return the record."""
+        return Drained(tuple(self._runs))
+
+
+@contextmanager
+def collected() -> Iterator[RunCollector]:
+    """Collect while the block runs."""
+    collector = RunCollector()
+    HOOKS.subscribe(collector)
+    try:
+        yield collector
+    finally:
+        HOOKS.unsubscribe(collector)
 
 
 def name_of(task: Any) -> str:

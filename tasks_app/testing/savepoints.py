@@ -1,4 +1,4 @@
-"""A worker's connection on the session of a test, where its transaction is a savepoint.
+"""A worker's database on the one connection of a test, where its transactions are savepoints.
 
 So a worker's own sessions and transactions work on it, and refuse here what they refuse there.
 """
@@ -6,22 +6,35 @@ So a worker's own sessions and transactions work on it, and refuse here what the
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, TypeVar
 from uuid import UUID
 
 import psycopg
 from psycopg.pq import ExecStatus, TransactionStatus
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tasks_app.domain.handlers.outcomes import Fail
+from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.settle_success import LastWord
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.transaction import Transaction
+from tasks_app.runtime.execution.lanes import AsyncLane, Lane, SyncLane
+from tasks_app.runtime.handler_db import loop_connection
 from tasks_app.runtime.handler_db.ends import COMMIT, UNDOING, RunEnd
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
+from tasks_app.runtime.handler_db.handler_cursors import HandlerCursor
 from tasks_app.runtime.handler_db.handler_driver import NOBODY
 from tasks_app.runtime.handler_db.handler_statements import ENDED, ends_transaction
-from tasks_app.runtime.handler_db.loop_connection import LoopConnection
+from tasks_app.runtime.handler_db.lending import driver_of
+from tasks_app.runtime.handler_db.loop_connection import LoopConnection, LoopCursor
+from tasks_app.runtime.hints.hints import UNHEARD
 
+T = TypeVar("T")
 BEGIN = "SAVEPOINT tasks_app_runs"
 """Also the COMMIT at the end: what is before the newest savepoint of a name stays."""
 COMMIT_AND_BEGIN = f"RELEASE {BEGIN}; {BEGIN}"
@@ -29,6 +42,70 @@ ROLLBACK = f"ROLLBACK TO {BEGIN}"
 NO_TASK = Settlement(Fence(0, 0, UUID(int=0)), Event.SUCCEED, 0, 0)
 """The outcome of a run that is no task's: nothing is written."""
 _DOLLARS = re.compile(r"\$(\w*)\$.*?\$\1\$", re.DOTALL)
+_AROUND = "SAVEPOINT tasks_app_starts"
+_RESTORE = """SELECT format(
+    'SELECT set_config(''role'', %%1$L, false), set_config(''search_path'', %%2$L, false)
+    WHERE (current_setting(''role''), current_setting(''search_path'')) <> (%%1$L, %%2$L)',
+    current_setting('role'), current_setting('search_path'))"""
+"""Makes the statement that takes back what decides the tables that a statement meets."""
+
+
+class OneConnection(Database):
+    """What would be a transaction of a worker's own is a savepoint here."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__("postgresql+psycopg://")
+        self._only = connection
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        """Open a savepoint; it is released at the end of the block."""
+        with self._only.begin_nested():
+            yield self._only
+
+    single = begin
+
+    @contextmanager
+    def run(self, transaction: Transaction) -> Iterator[None]:
+        """Let a run begin and end its transaction; what it has not committed is undone."""
+        say, pgconn = self._only.exec_driver_sql, driver_of(self._only).pgconn
+        heard = pgconn.notice_handler, pgconn.notify_handler
+        self._restore = say(_RESTORE).scalar_one().encode()
+        say(_AROUND)
+        say(BEGIN)
+        try:
+            yield
+        except BaseException as error:
+            if transaction.ended:
+                raise Fail(ENDED) from error
+            raise
+        finally:
+            transaction.abandon()
+            pgconn.notice_handler, pgconn.notify_handler = heard
+            say(ROLLBACK)
+            say(f"RELEASE {_AROUND}")
+
+    def async_engine(self, connections: int) -> AsyncEngine:
+        """Return one whose connections are the test's."""
+        engine = super().async_engine(connections)
+        event.remove(engine.sync_engine, "do_connect", loop_connection.connect)
+        self._lend(engine.sync_engine, LoopSavepointConnection, LoopCursor)
+        return engine
+
+    def _make(self, settings: dict[str, str], size: int) -> Engine:
+        engine = super()._make(settings, size)
+        self._lend(engine, SavepointConnection, HandlerCursor)
+        return engine
+
+    def _lend(self, engine: Engine, kind: type[HandlerConnection], cursors: Any) -> None:
+        def connect(*_: object) -> Any:
+            made: Any = kind(driver_of(self._only).pgconn)
+            made.cursor_factory, made.prepare_threshold = cursors, None
+            made.restore = self._restore
+            return made
+
+        event.listen(engine, "do_connect", connect)
+        engine.update_execution_options(**{UNHEARD: True})
 
 
 class _Inner(psycopg.Connection[Any]):
@@ -106,3 +183,20 @@ class SavepointConnection(_Outer, _Inner):
 
 class LoopSavepointConnection(_Outer, LoopConnection, _Inner):
     """For async handlers."""
+
+
+class InlineLane(AsyncLane):
+    """Calls coroutine functions; what blocks is done in place, on the connection of all."""
+
+    def aside(self, work: Callable[[], T]) -> T:
+        """Do it here."""
+        return work()
+
+
+NO_GUARD: Any = nullcontext()
+"""In a worker's process guard's place: timers and descriptors of this process are the test's."""
+
+
+def lane_of(spec: HandlerSpec, database: Any) -> Lane:
+    """Return how to call a handler in the thread of the test."""
+    return InlineLane(database, NO_GUARD, 1) if spec.is_async else SyncLane(database, NO_GUARD)

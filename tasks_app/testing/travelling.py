@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import Connection
-from sqlalchemy.orm import Session
+from sqlalchemy.util import greenlet_spawn
 
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.durations import Duration, named_duration
 from tasks_app.pool.testing.shift import next_instant, shift, shift_fired
-from tasks_app.runtime.db.connections import Async, Raw, Sync, checked_async, unwrapped
+from tasks_app.runtime.db.connections import Async, Raw, Sync, checked_async
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 from tasks_app.runtime.schedules.declared import bring_in_schedules
 from tasks_app.runtime.schedules.scheduler import Scheduler
-from tasks_app.testing.one_connection import OneConnection
-from tasks_app.testing.sessions import sync_connection
+from tasks_app.testing.savepoints import OneConnection
+from tasks_app.testing.sessions import joined
 
 
 def travel(
@@ -44,10 +44,7 @@ def travel(
         ValueError: ``span`` is no duration, or a schedule has too many instants in it.
     """
     if session is not None:
-        whole: Any = unwrapped(session)
-        if isinstance(whole, Session):
-            whole.flush()
-        _passed(sync_connection(whole), span, registry, most_instants)
+        _joined(session, span, registry, most_instants)
         return
     database = Database((settings or load_settings()).database)
     try:
@@ -65,14 +62,16 @@ async def atravel(
     most_instants: int = 10_000,
 ) -> None:
     """Do as :func:`travel` in the transaction of an async test."""
-    whole: Any = checked_async(unwrapped(session))
-    await whole.run_sync(lambda side: _passed(sync_connection(side), span, registry, most_instants))
+    await greenlet_spawn(_joined, checked_async(session), span, registry, most_instants)
+
+
+def _joined(session: Any, span: Duration, registry: Registry, most: int) -> None:
+    with joined(session) as connection:
+        _passed(connection, span, registry, most)
 
 
 def _passed(connection: Connection, span: Duration, registry: Registry, most: int) -> None:
     passes = named_duration("span", span)
-    if not connection.in_transaction():
-        connection.begin()
     database = OneConnection(connection)
     bring_in_schedules(database, registry)
     passed, now = shift(connection, passes)

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 import tasks_app.testing
 from tasks_app import create_task
 from tasks_app.testing import plugin
-from tasks_app.testing.expectation import Where
+from tasks_app.testing.creation import Where
 from tests.docs.reading import PROJECT, blocks, section, text_of
 
 PAGE = text_of("docs/testing.md")

@@ -124,14 +124,7 @@ class Invocation:
                 raise
         if text is None:
             raise FenceLostError
-        text = self.secrecy.payload(run, text)
-        try:
-            return (context, spec.payload(text))
-        except ValidationError as error:
-            path, problem = explain(error)
-            raise Fail(f"{path} {problem}") from None
-        except UnreadableTaskError as error:
-            raise Fail(str(error)) from None
+        return arguments_of(spec, context, self.secrecy.payload(run, text))
 
     def _fetched(self, task: ClaimedTask) -> str | None:
         text = task.payload
@@ -139,3 +132,18 @@ class Invocation:
             with self._database.begin() as connection:
                 text = fetch_payload(connection, task.fence)
         return text and self._large.payload(self._database.begin, task.task_id, text)
+
+
+def arguments_of(spec: HandlerSpec, context: TaskContext, payload: str) -> tuple[Any, ...]:
+    """Return what the handler is called with, read from its payload as JSON text.
+
+    Raises:
+        Fail: the payload does not fit.
+    """
+    try:
+        return (context, spec.payload(payload))
+    except ValidationError as error:
+        path, problem = explain(error)
+        raise Fail(f"{path} {problem}") from None
+    except UnreadableTaskError as error:
+        raise Fail(str(error)) from None
