@@ -22,7 +22,7 @@ from tasks_app.runtime.handler_db.late_writes import write_of
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.checkpoint import LIMIT, AsyncPoint, PlainPoint
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
-from tasks_app.testing.sessions import outer_session
+from tasks_app.testing.sessions import session_of
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -164,7 +164,7 @@ class GivenAccess:
 
     def __init__(self, given: Any, *, is_async: bool) -> None:
         self.is_async = is_async
-        self._outer = None if given is None else outer_session(given)
+        self._outer = None if given is None else session_of(given)
 
     @property
     def session(self) -> Any:

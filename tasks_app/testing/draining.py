@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 from uuid import uuid4
 
 from sqlalchemy import Connection
@@ -15,7 +15,7 @@ from sqlalchemy.util import greenlet_spawn
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.domain.tasks.run import ClaimedTask
+from tasks_app.domain.tasks.run import ClaimedTask, Run
 from tasks_app.pool.flow_control.order_and_limits import in_front
 from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.runs.claim_sql import Claimer
@@ -43,7 +43,7 @@ from tasks_app.runtime.worker.assembly import run_work
 from tasks_app.testing.contexts import LocklessContext
 from tasks_app.testing.faults import CrashOrdered, layer, rescue
 from tasks_app.testing.handler_call import in_own_loop
-from tasks_app.testing.results import Drained, RunCollector, collected
+from tasks_app.testing.results import Drained, collected
 from tasks_app.testing.savepoints import NO_GUARD, InlineLane, OneConnection
 from tasks_app.testing.sessions import joined
 
@@ -53,31 +53,8 @@ CAUGHT = (Exception, SystemExit, asyncio.CancelledError)
 """What is the outcome of a run. The rest ends the test: an interrupt, or pytest's own."""
 
 
-@overload
 def drain(
-    session: Sync | Raw,
-    *,
-    settings: Settings | None = None,
-    registry: Registry = HANDLERS,
-    queues: Sequence[str] = (),
-) -> Drained: ...
-@overload
-def drain(
-    settings: Settings | None = None,
-    /,
-    *,
-    registry: Registry = HANDLERS,
-    queues: Sequence[str] = (),
-) -> Drained: ...
-@overload
-def drain(
-    *,
-    settings: Settings | None,
-    registry: Registry = HANDLERS,
-    queues: Sequence[str] = (),
-) -> Drained: ...
-def drain(
-    session: Any = None,
+    session: Sync | Raw | Settings | None = None,
     *,
     settings: Settings | None = None,
     registry: Registry = HANDLERS,
@@ -105,7 +82,7 @@ def drain(
     """
     if isinstance(session, Settings | None):
         return _drain_committed(session or settings or load_settings(), registry, queues)
-    whole = unwrapped(session)
+    whole: Any = unwrapped(session)
     if hasattr(whole, "run_sync"):
         advice = "Use: await adrain(session)"
     elif hasattr(whole, "execute"):
@@ -134,9 +111,9 @@ def _drain_committed(settings: Settings, registry: Registry, queues: Sequence[st
     faulty = layer(lambda context: rescue(database, context.fence, settings.max_crashes))
     layers = (faulty, *load_middleware(settings.layers))
     try:
-        with collected() as collector:
+        with collected({}) as runs:
             run_work(settings, registry=registry, queues=queues, middleware=layers, drain=True)
-        return collector.drained()
+        return Drained(tuple(runs))
     finally:
         database.dispose()
 
@@ -144,15 +121,14 @@ def _drain_committed(settings: Settings, registry: Registry, queues: Sequence[st
 def _drain_joined(
     session: Any, settings: Settings | None, registry: Registry, queues: Sequence[str]
 ) -> Drained:
-    """Claim, run and settle in the transaction of a test, with a worker's own parts."""
-    settings = settings or load_settings()
-    with joined(session) as connection, collected() as collector:
-        TransactionDrain(connection, settings, registry, queues, collector).run()
-    return collector.drained()
+    settings, raised = settings or load_settings(), dict[Run, BaseException]()
+    with joined(session) as connection, collected(raised) as runs:
+        TransactionDrain(connection, settings, registry, queues, raised).run()
+    return Drained(tuple(runs))
 
 
 class TransactionDrain:
-    """A drain on one connection; what would be a COMMIT is the release of a savepoint."""
+    """Claims, runs and settles on one connection, with a worker's parts; COMMITs are savepoints."""
 
     def __init__(
         self,
@@ -160,13 +136,14 @@ class TransactionDrain:
         settings: Settings,
         registry: Registry,
         queues: Sequence[str],
-        collector: RunCollector,
+        raised: dict[Run, BaseException],
     ) -> None:
+        """``raised`` gets what each handler raised."""
         self._in_loop = connection.dialect.is_async
         self._settings = settings
         self._registry = registry
         self._queues = tuple(queues) or registry.queues
-        self._collector = collector
+        self._raised = raised
         self._database = database = OneConnection(connection)
         self._invocation = InlineInvocation(settings, database)
         self._policy = FailurePolicy(settings, database, self._invocation)
@@ -246,7 +223,7 @@ class TransactionDrain:
             rescue(self._database, task.fence, self._settings.max_crashes)
             return
         except CAUGHT as raised:
-            self._collector.raised[task.run] = raised
+            self._raised[task.run] = raised
             settlement = run.said(self._policy.on_handler(task, spec, raised))
             with self._database.begin() as connection:
                 state = settle_one(connection, settlement)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar, Unpack, cast, overload
+from functools import partial
+from typing import Any, TypeVar, Unpack, overload
 
 from sqlalchemy.util import greenlet_spawn
 
@@ -84,8 +85,9 @@ def run(
         LookupError: no handler has this name.
         Exception: whatever the handler raises, outcomes as ``Snooze`` among it.
     """
-    call = HandlerCall(task, payload, session, middleware, registry, options)
-    return in_own_loop(call.made) if call.spec.is_async else call.made()
+    spec = _spec_of(task, registry)
+    call = partial(_value, spec, task, payload, session, middleware, options)
+    return in_own_loop(call) if spec.is_async else call()
 
 
 async def arun(
@@ -98,64 +100,8 @@ async def arun(
     **options: Unpack[ContextOptions],
 ) -> Any:
     """Do as :func:`run`, in the event loop of an async test."""
-    call = HandlerCall(task, payload, session, middleware, registry, options)
-    return await greenlet_spawn(call.made)
-
-
-class HandlerCall:
-    """A handler with what it is called with."""
-
-    def __init__(
-        self,
-        task: Handler[Any, Any] | Task | str,
-        payload: Any,
-        given: Any,
-        middleware: Sequence[Middleware],
-        registry: Registry,
-        options: ContextOptions,
-    ) -> None:
-        self.spec = spec = _spec_of(task, registry)
-        known: dict[str, Any] = {
-            "name": spec.name,
-            "queue": spec.queue,
-            "max_attempts": spec.max_attempts,
-        }
-        if isinstance(task, Task):
-            known |= {name: getattr(task, name) for name in _OF_TASK}
-            known |= {"task_id": task.id, "attempt": task.attempt + 1}
-        if isinstance(task, Task) and payload is None:
-            self._payload = encode_object(task.payload, "payload", creation_limit())
-        else:
-            new = NewTask(spec.name, payload)
-            self._payload = validate(new, spec, creation_limit()).payload
-        self._given = given
-        self._middleware = middleware
-        self._options = cast("ContextOptions", {**known, **options})
-
-    def made(self) -> Any:
-        """Make it; an async one in a greenlet of SQLAlchemy's."""
-        if self._given is None:
-            access = GivenAccess(None, is_async=self.spec.is_async)
-            return self._value(lane_of(self.spec, None), access)
-        with joined(self._given) as connection:
-            database = OneConnection(connection)
-            lane = lane_of(self.spec, database)
-            transaction = lane.transaction(NO_TASK.fence)
-            with database.run(transaction):
-                value = self._value(lane, transaction)
-                transaction.conclude(NO_TASK)
-        return value
-
-    def _value(self, lane: Lane, access: Access) -> Any:
-        context = MadeContext(access, self._options)
-        arguments: tuple[Any, ...] = (context,)
-        if self.spec.takes_payload:
-            arguments = arguments_of(self.spec, context, self._payload)
-        value = chain(self._middleware, context, lambda: lane.call(self.spec, arguments, None))
-        if value is not None:
-            large_values().encoded(value, self.spec.to_json)
-        context.close()
-        return value
+    spec = _spec_of(task, registry)
+    return await greenlet_spawn(_value, spec, task, payload, session, middleware, options)
 
 
 def in_own_loop(function: Callable[..., R], *arguments: Any) -> R:
@@ -171,12 +117,7 @@ def in_own_loop(function: Callable[..., R], *arguments: Any) -> R:
     raise RuntimeError("An event loop runs here already. Use: await arun(…), await adrain(…)")
 
 
-def _spec_of(task: Handler[Any, Any] | Task | str, registry: Registry) -> HandlerSpec:
-    """Return the declaration.
-
-    Raises:
-        LookupError: no handler has this name.
-    """
+def _spec_of(task: Any, registry: Registry) -> HandlerSpec:
     if isinstance(task, Handler):
         return task.spec
     name = task.name if isinstance(task, Task) else task
@@ -187,3 +128,47 @@ def _spec_of(task: Handler[Any, Any] | Task | str, registry: Registry) -> Handle
             f"No handler is named {name!r}. Import the module that declares it. Known: {known}."
         )
     return spec
+
+
+def _value(
+    spec: HandlerSpec,
+    task: Any,
+    payload: Any,
+    session: Any,
+    middleware: Sequence[Middleware],
+    options: ContextOptions,
+) -> Any:
+    """Call the handler; an async one in a greenlet of SQLAlchemy's."""
+    if isinstance(task, Task) and payload is None:
+        text = encode_object(task.payload, "payload", creation_limit())
+    else:
+        text = validate(NewTask(spec.name, payload), spec, creation_limit()).payload
+
+    def value(lane: Lane, access: Access) -> Any:
+        context = MadeContext(access, _options_of(spec, task, options))
+        arguments = arguments_of(spec, context, text) if spec.takes_payload else (context,)
+        value = chain(middleware, context, lambda: lane.call(spec, arguments, None))
+        if value is not None:
+            large_values().encoded(value, spec.to_json)
+        context.close()
+        return value
+
+    if session is None:
+        return value(lane_of(spec, None), GivenAccess(None, is_async=spec.is_async))
+    with joined(session) as connection:
+        database = OneConnection(connection)
+        lane = lane_of(spec, database)
+        transaction = lane.transaction(NO_TASK.fence)
+        with database.run(transaction):
+            found = value(lane, transaction)
+            transaction.conclude(NO_TASK)
+    return found
+
+
+def _options_of(spec: HandlerSpec, task: Any, given: ContextOptions) -> ContextOptions:
+    """Return what is known of the task, and what the test says of it."""
+    known: Any = {"name": spec.name, "queue": spec.queue, "max_attempts": spec.max_attempts}
+    if isinstance(task, Task):
+        known |= {name: getattr(task, name) for name in _OF_TASK}
+        known |= {"task_id": task.id, "attempt": task.attempt + 1}
+    return {**known, **given}

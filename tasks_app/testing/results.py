@@ -120,21 +120,15 @@ class Drained:
         return len(self.runs)
 
 
-class RunCollector:
-    """Collects the runs of one drain."""
+@contextmanager
+def collected(raised: Mapping[Run, BaseException]) -> Iterator[list[TaskRun]]:
+    """Collect the ends of runs while the block runs; ``raised`` knows what handlers raised."""
+    runs: list[TaskRun] = []
 
-    def __init__(self) -> None:
-        self._runs: list[TaskRun] = []
-        self.raised: dict[Run, BaseException] = {}
-        """What handlers raised, where the drain sees it."""
-
-    def __call__(self, notice: Notice) -> None:
-        """Note the end of a run."""
+    def note(notice: Notice) -> None:
         comes_back, cause = notice.kind in _COMES_BACK, notice.cause
-        if not (comes_back or notice.kind.is_final):
-            return
-        self._runs.append(
-            TaskRun(
+        if comes_back or notice.kind.is_final:
+            run = TaskRun(
                 notice.task_id,
                 notice.name,
                 notice.attempt,
@@ -142,24 +136,15 @@ class RunCollector:
                 None if notice.result is None else json.loads(notice.result),
                 f"{cause.kind}: {cause.message}".removesuffix(": ") if cause else None,
                 notice.wait if comes_back else None,
-                self.raised.get(Run(notice.task_id, notice.attempt)),
+                raised.get(Run(notice.task_id, notice.attempt)),
             )
-        )
+            runs.append(run)
 
-    def drained(self) -> Drained:
-        """Return the record."""
-        return Drained(tuple(self._runs))
-
-
-@contextmanager
-def collected() -> Iterator[RunCollector]:
-    """Collect while the block runs."""
-    collector = RunCollector()
-    HOOKS.subscribe(collector)
+    HOOKS.subscribe(note)
     try:
-        yield collector
+        yield runs
     finally:
-        HOOKS.unsubscribe(collector)
+        HOOKS.unsubscribe(note)
 
 
 def name_of(task: Any) -> str:

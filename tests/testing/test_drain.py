@@ -343,7 +343,7 @@ def test_in_an_async_test(engine: Engine, database_url: str, registry: Registry)
             assert [run.result for run in drained.assert_succeeded()] == [None, 2]
             assert await session.scalar(text("SELECT count(*) FROM note")) == 3
             with pytest.raises(ConfigurationError, match="await adrain"):
-                drain(session, registry=registry)  # type: ignore[call-overload]
+                drain(session, registry=registry)  # type: ignore[arg-type]
         await own.dispose()
 
     asyncio.run(scene())
@@ -464,7 +464,7 @@ def test_settings_may_be_given_by_name(database_url: str, registry: Registry) ->
 
 def test_what_is_no_session_is_refused(registry: Registry) -> None:
     with pytest.raises((ConfigurationError, InvalidConnectionError), match="is no Settings"):
-        drain(7, registry=registry)  # type: ignore[call-overload]
+        drain(7, registry=registry)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("fails", [True, False])

@@ -135,7 +135,7 @@ class Invocation:
 
 
 def arguments_of(spec: HandlerSpec, context: TaskContext, payload: str) -> tuple[Any, ...]:
-    """Return what the handler is called with, read from its payload as JSON text.
+    """Return what the handler is called with; its payload is read from JSON text.
 
     Raises:
         Fail: the payload does not fit.
