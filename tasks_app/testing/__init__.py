@@ -8,13 +8,11 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    # isort: off
+    # fmt: off
     from tasks_app.testing.contexts import ContextOptions, make_context
     from tasks_app.testing.creation import (
-        Where,
-        aassert_created,
-        acreated,
-        assert_created,
-        created,
+        Where, aassert_created, acreated, assert_created, created,
     )
     from tasks_app.testing.databases import empty_pool
     from tasks_app.testing.draining import adrain, drain
@@ -23,6 +21,8 @@ if TYPE_CHECKING:
     from tasks_app.testing.mixin import TasksTestMixin
     from tasks_app.testing.results import Drained, TaskRun
     from tasks_app.testing.travelling import atravel, travel
+    # fmt: on
+    # isort: on
 
 __all__ = [
     "ContextOptions", "Drained", "TaskRun", "TasksTestMixin", "Where", "aassert_created",

@@ -22,7 +22,7 @@ from tasks_app.runtime.handler_db.late_writes import write_of
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.checkpoint import LIMIT, AsyncPoint, PlainPoint
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
-from tasks_app.testing.sessions import session_of
+from tasks_app.testing.transaction import session_of
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Self
 
 from sqlalchemy import URL, Connection, NullPool, create_engine, make_url
@@ -41,24 +41,24 @@ def embedded_server() -> Iterator[str]:
     Raises:
         ConfigurationError: the extra is not installed.
     """
-    try:
-        from tasks_app.embedded import temporary  # noqa: PLC0415  it brings psutil
+    with ExitStack() as stack:
+        try:
+            from tasks_app.embedded import temporary  # noqa: PLC0415  it brings psutil
 
-        stack = temporary()
-        running = stack.__enter__()
-    except ImportError as error:
-        raise ConfigurationError(
-            f"No server is given, and {error.name} for an embedded one is not installed. "
-            "Run: pip install 'tasks_app[embedded]', or name a server with --tasks-app-server."
-        ) from error
-    try:
+            running = stack.enter_context(temporary())
+        except ImportError as error:
+            raise ConfigurationError(
+                f"No server is given, and {error.name} for an embedded one is not installed. "
+                "Run: pip install 'tasks_app[embedded]', or name a server with --tasks-app-server."
+            ) from error
         url = running.postgres.url_of("postgres")
-        engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
+        with _administrator(url) as connection:
             databases.hurry(connection)
         yield url
-    finally:
-        stack.__exit__(None, None, None)
+
+
+def _administrator(url: URL | str) -> Connection:
+    return create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT").connect()
 
 
 class TestDatabases:
@@ -70,39 +70,45 @@ class TestDatabases:
     __test__ = False  # or pytest takes it for tests
 
     def __init__(self, server: str, prepare: Prepare | None = None) -> None:
-        self._url: URL = make_url(server).set(drivername="postgresql+psycopg")
-        self._engine = create_engine(self._url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-        self._mark = databases.PREFIX + secrets.token_hex(4)
+        self._url = make_url(server).set(drivername="postgresql+psycopg")
         self._prepare = prepare
+        self._mark = databases.PREFIX + secrets.token_hex(4)
         self._template = ""
         self._made: list[str] = []
 
     @contextmanager
     def guarded(self) -> Iterator[Self]:
         """Drop all at the end; meanwhile a connection says that this session lives."""
-        with self._engine.connect() as guard:
-            databases.announce(guard, self._mark)
-            for name in databases.left_over(guard):
+        with _administrator(self._url) as self._guard:
+            databases.announce(self._guard, self._mark)
+            for name in databases.left_over(self._guard):
                 with suppress(DBAPIError):  # a process still works in it
-                    databases.drop_database(guard, name)
+                    databases.drop_database(self._guard, name)
             try:
                 yield self
             finally:
                 for name in reversed(self._made):
-                    databases.drop_database(guard, name)
+                    databases.drop_database(self._guard, name)
 
     def create(self) -> str:
         """Copy the template, which is made before the first copy; return the new one's URL."""
-        template = self._template or self._made_template()
-        name = self._new(template)
-        return self._url_of(name)
+        self._template = self._template or self._made_template()
+        return self._url_of(self._new(self._template))
 
     def drop(self, url: str) -> None:
         """Drop one before the end."""
         name = make_url(url).database or ""
-        with self._engine.connect() as connection:
-            databases.drop_database(connection, name)
+        databases.drop_database(self._guard, name)
         self._made.remove(name)
+
+    def _new(self, template: str | None) -> str:
+        name = f"{self._mark}_{len(self._made)}_{secrets.token_hex(2)}"
+        databases.create_database(self._guard, name, template)
+        self._made.append(name)
+        return name
+
+    def _url_of(self, name: str) -> str:
+        return self._url.set(database=name).render_as_string(hide_password=False)
 
     def _made_template(self) -> str:
         name = self._new(None)
@@ -110,21 +116,9 @@ class TestDatabases:
         database = Database(url)
         migrate(database)
         database.dispose()
-        engine = create_engine(url, poolclass=NullPool)
-        with engine.begin() as connection:
+        with create_engine(url, poolclass=NullPool).begin() as connection:
             for day in missing_partitions(connection):
                 add_partition(connection, day)
             if self._prepare is not None:
                 self._prepare(connection)
-        self._template = name
         return name
-
-    def _new(self, template: str | None) -> str:
-        name = f"{self._mark}_{len(self._made)}_{secrets.token_hex(2)}"
-        with self._engine.connect() as connection:
-            databases.create_database(connection, name, template)
-        self._made.append(name)
-        return name
-
-    def _url_of(self, name: str) -> str:
-        return self._url.set(database=name).render_as_string(hide_password=False)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Connection
 from sqlalchemy.util import greenlet_spawn
 
 from tasks_app.domain.config.settings import Settings, load_settings
@@ -44,8 +43,7 @@ from tasks_app.testing.contexts import LocklessContext
 from tasks_app.testing.faults import CrashOrdered, layer, rescue
 from tasks_app.testing.handler_call import in_own_loop
 from tasks_app.testing.results import Drained, collected
-from tasks_app.testing.savepoints import NO_GUARD, InlineLane, OneConnection
-from tasks_app.testing.sessions import joined
+from tasks_app.testing.transaction import NO_GUARD, InlineLane, OneConnection, joined
 
 MOST_RUNS = 100
 """Of one task in one drain."""
@@ -122,8 +120,8 @@ def _drain_joined(
     session: Any, settings: Settings | None, registry: Registry, queues: Sequence[str]
 ) -> Drained:
     settings, raised = settings or load_settings(), dict[Run, BaseException]()
-    with joined(session) as connection, collected(raised) as runs:
-        TransactionDrain(connection, settings, registry, queues, raised).run()
+    with joined(session) as database, collected(raised) as runs:
+        TransactionDrain(database, settings, registry, queues, raised).run()
     return Drained(tuple(runs))
 
 
@@ -132,19 +130,18 @@ class TransactionDrain:
 
     def __init__(
         self,
-        connection: Connection,
+        database: OneConnection,
         settings: Settings,
         registry: Registry,
         queues: Sequence[str],
         raised: dict[Run, BaseException],
     ) -> None:
         """``raised`` gets what each handler raised."""
-        self._in_loop = connection.dialect.is_async
         self._settings = settings
         self._registry = registry
         self._queues = tuple(queues) or registry.queues
         self._raised = raised
-        self._database = database = OneConnection(connection)
+        self._database = database
         self._invocation = InlineInvocation(settings, database)
         self._policy = FailurePolicy(settings, database, self._invocation)
         self._admission = AdmissionControl(database)
@@ -199,7 +196,7 @@ class TransactionDrain:
         spec = self._registry.get(task.name)
         assert spec is not None  # noqa: S101  it was claimed by the names of the registry
         HOOKS.tell([of_claim(NoticeKind.STARTED, task)])
-        if spec.is_async and not self._in_loop:
+        if spec.is_async and not self._database.is_async:
             in_own_loop(self._run, task, spec)
         else:
             self._run(task, spec)
@@ -211,7 +208,7 @@ class TransactionDrain:
     def _run(self, task: ClaimedTask, spec: HandlerSpec) -> None:
         transaction = self._invocation.lane(spec).transaction(task.fence)
         run = ActiveRun(task, time.monotonic(), task.cancel_requested)
-        in_loop = spec.is_async and self._in_loop
+        in_loop = spec.is_async and self._database.is_async
         made = LocklessContext if in_loop else TaskContext  # locks would block the loop
         context = made(run, transaction, None, self._settings.log_prefix, self._locks)
         try:

@@ -22,8 +22,7 @@ from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 from tasks_app.runtime.large_values.values import large_values
 from tasks_app.runtime.payload_limit import creation_limit
 from tasks_app.testing.contexts import ContextOptions, GivenAccess, MadeContext
-from tasks_app.testing.savepoints import NO_TASK, OneConnection, lane_of
-from tasks_app.testing.sessions import joined
+from tasks_app.testing.transaction import NO_TASK, joined, lane_of
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -155,8 +154,7 @@ def _value(
 
     if session is None:
         return value(lane_of(spec, None), GivenAccess(None, is_async=spec.is_async))
-    with joined(session) as connection:
-        database = OneConnection(connection)
+    with joined(session) as database:
         lane = lane_of(spec, database)
         transaction = lane.transaction(NO_TASK.fence)
         with database.run(transaction):

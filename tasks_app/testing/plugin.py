@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -129,8 +129,7 @@ def tasks_app_settings(tasks_app_pool: str) -> Settings:
     """Settings of the emptied pool, for what takes some."""
     from tasks_app.domain.config.settings import Settings  # noqa: PLC0415  see above
 
-    settings: Any = Settings(database_url=tasks_app_pool)  # type: ignore[arg-type]
-    return settings  # type: ignore[no-any-return]
+    return Settings(database_url=tasks_app_pool)  # type: ignore[arg-type]
 
 
 def _named(url: str, monkeypatch: pytest.MonkeyPatch) -> str:

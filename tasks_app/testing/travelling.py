@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection
 from sqlalchemy.util import greenlet_spawn
 
 from tasks_app.domain.config.settings import Settings, load_settings
@@ -15,8 +14,7 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 from tasks_app.runtime.schedules.declared import bring_in_schedules
 from tasks_app.runtime.schedules.scheduler import Scheduler
-from tasks_app.testing.savepoints import OneConnection
-from tasks_app.testing.sessions import joined
+from tasks_app.testing.transaction import joined
 
 
 def travel(
@@ -44,12 +42,12 @@ def travel(
         ValueError: ``span`` is no duration, or a schedule has too many instants in it.
     """
     if session is not None:
-        _joined(session, span, registry, most_instants)
+        _passes(session, span, registry, most_instants)
         return
     database = Database((settings or load_settings()).database)
     try:
         with database.begin() as connection:
-            _passed(connection, span, registry, most_instants)
+            _passes(connection, span, registry, most_instants)
     finally:
         database.dispose()
 
@@ -62,30 +60,23 @@ async def atravel(
     most_instants: int = 10_000,
 ) -> None:
     """Do as :func:`travel` in the transaction of an async test."""
-    await greenlet_spawn(_joined, checked_async(session), span, registry, most_instants)
+    await greenlet_spawn(_passes, checked_async(session), span, registry, most_instants)
 
 
-def _joined(session: Any, span: Duration, registry: Registry, most: int) -> None:
-    with joined(session) as connection:
-        _passed(connection, span, registry, most)
-
-
-def _passed(connection: Connection, span: Duration, registry: Registry, most: int) -> None:
+def _passes(session: Any, span: Duration, registry: Registry, most: int) -> None:
     passes = named_duration("span", span)
-    database = OneConnection(connection)
-    bring_in_schedules(database, registry)
-    passed, now = shift(connection, passes)
-    scheduler = Scheduler(database)
-    until, number = now + passed, 0
-    at = next_instant(connection, until)
-    while at is not None:
-        number += 1
-        if number > most:
-            raise ValueError(
-                f"span {span!r} holds more than {most} instants of schedules. "
-                "Travel less far, disable the schedule that fires so often, or raise most_instants."
-            )
-        scheduler.run_once(now=at)
-        at = next_instant(connection, until, after=at)
-    scheduler.run_once(now=until)
-    shift_fired(connection, passed)
+    with joined(session) as database:
+        bring_in_schedules(database, registry)
+        connection, scheduler = database.connection, Scheduler(database)
+        passed, now = shift(connection, passes)
+        until, at, number = now + passed, None, 0
+        while (at := next_instant(connection, until, after=at)) is not None:
+            number += 1
+            if number > most:
+                raise ValueError(
+                    f"span {span!r} holds more than {most} instants of schedules. Travel less far, "
+                    "disable the schedule that fires so often, or raise most_instants."
+                )
+            scheduler.run_once(now=at)
+        scheduler.run_once(now=until)
+        shift_fired(connection, passed)

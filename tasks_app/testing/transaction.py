@@ -1,4 +1,4 @@
-"""A worker's database on the one connection of a test, where its transactions are savepoints.
+"""The transaction of a test: lent to a worker's parts, whose own transactions are savepoints in it.
 
 So a worker's own sessions and transactions work on it, and refuse here what they refuse there.
 """
@@ -7,20 +7,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 from uuid import UUID
 
 import psycopg
 from psycopg.pq import ExecStatus, TransactionStatus
-from sqlalchemy import Connection, Engine, event
-from sqlalchemy.ext.asyncio import AsyncEngine
+from psycopg.rows import tuple_row
+from sqlalchemy import Connection, Engine, StaticPool, create_engine, event
+from sqlalchemy.exc import InvalidRequestError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
 
+from tasks_app.domain.errors import InvalidConnectionError
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.connection.execute import commits_itself
 from tasks_app.pool.runs.settle_success import LastWord
+from tasks_app.runtime.db.connections import is_raw, unwrapped, writing_connection_of
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.transaction import Transaction
 from tasks_app.runtime.execution.lanes import AsyncLane, Lane, SyncLane
@@ -48,6 +54,98 @@ _RESTORE = """SELECT format(
     WHERE (current_setting(''role''), current_setting(''search_path'')) <> (%%1$L, %%2$L)',
     current_setting('role'), current_setting('search_path'))"""
 """Makes the statement that takes back what decides the tables that a statement meets."""
+_AUTOCOMMIT = (
+    "This connection is in autocommit, so there is no transaction that the test could roll back. "
+    "Open one, or leave out the session: drain() works on what is committed."
+)
+
+
+def session_of(given: Any) -> Session | AsyncSession:
+    """Return the session itself, or one on the connection that was given.
+
+    What that one ends is a savepoint.
+    """
+    whole = unwrapped(given)
+    if isinstance(whole, Session | AsyncSession):
+        return whole
+    if isinstance(whole, AsyncConnection):
+        return AsyncSession(whole, join_transaction_mode="create_savepoint")
+    return Session(_connection_of(whole), join_transaction_mode="create_savepoint")
+
+
+@contextmanager
+def joined(given: Any) -> Iterator[OneConnection]:
+    """Lend the test's transaction; then its session sees what was done there.
+
+    Async ones only in a greenlet, where their objects can be read anew.
+
+    Raises:
+        InvalidConnectionError: it is none, in autocommit, or of another driver than psycopg.
+    """
+    whole = unwrapped(given)
+    whole = getattr(whole, "sync_session", getattr(whole, "sync_connection", whole))
+    connection = _connection_of(whole)
+    if connection.dialect.driver != "psycopg":
+        raise InvalidConnectionError(
+            f"This connection is of {connection.dialect.driver}, and workers use psycopg. "
+            "Use postgresql+psycopg:// in your tests, or commit and call drain() without a session."
+        )
+    database = OneConnection(connection)
+    if not isinstance(whole, Session):
+        yield database
+        return
+    whole.flush()
+    try:
+        yield database
+    finally:
+        whole.expire_all()  # handlers have sessions of their own
+        for found in list(whole) if database.is_async else ():
+            with suppress(InvalidRequestError):  # its row is gone
+                whole.refresh(found)
+
+
+def _connection_of(whole: Any) -> Connection:
+    """Return the connection of the test's transaction, which is begun at the latest here."""
+    connection = _borrowed(whole) if is_raw(whole) else writing_connection_of(whole)
+    if commits_itself(connection):
+        raise InvalidConnectionError(_AUTOCOMMIT)
+    if not connection.in_transaction():
+        connection.begin()  # or a session's own commit would end it
+    return connection
+
+
+def _borrowed(raw: psycopg.Connection[Any]) -> Connection:
+    """Return SQLAlchemy's Connection on one of psycopg, whose transaction stays its owner's."""
+    if raw.autocommit and raw.info.transaction_status == TransactionStatus.IDLE:
+        raise InvalidConnectionError(_AUTOCOMMIT)
+    engine = create_engine(
+        "postgresql+psycopg://",
+        creator=lambda: _Borrowed(raw),
+        poolclass=StaticPool,
+        pool_reset_on_return=None,
+        use_native_hstore=False,
+    )
+    return engine.connect()
+
+
+class _Borrowed:
+    """A connection of psycopg that SQLAlchemy can use; to end anything is left to its owner."""
+
+    autocommit = False
+
+    def __init__(self, raw: psycopg.Connection[Any]) -> None:
+        self._raw = raw
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def cursor(self, *_: Any, **__: Any) -> psycopg.Cursor[Any]:
+        return psycopg.Cursor(self._raw, row_factory=tuple_row)  # whatever its owner has set
+
+    def commit(self) -> None:
+        pass
+
+    rollback = close = commit
 
 
 class OneConnection(Database):
@@ -55,20 +153,21 @@ class OneConnection(Database):
 
     def __init__(self, connection: Connection) -> None:
         super().__init__("postgresql+psycopg://")
-        self._only = connection
+        self.connection = connection
+        self.is_async = connection.dialect.is_async
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
         """Open a savepoint; it is released at the end of the block."""
-        with self._only.begin_nested():
-            yield self._only
+        with self.connection.begin_nested():
+            yield self.connection
 
     single = begin
 
     @contextmanager
     def run(self, transaction: Transaction) -> Iterator[None]:
         """Let a run begin and end its transaction; what it has not committed is undone."""
-        say, pgconn = self._only.exec_driver_sql, driver_of(self._only).pgconn
+        say, pgconn = self.connection.exec_driver_sql, driver_of(self.connection).pgconn
         heard = pgconn.notice_handler, pgconn.notify_handler
         self._restore = say(_RESTORE).scalar_one().encode()
         say(_AROUND)
@@ -99,7 +198,7 @@ class OneConnection(Database):
 
     def _lend(self, engine: Engine, kind: type[HandlerConnection], cursors: Any) -> None:
         def connect(*_: object) -> Any:
-            made: Any = kind(driver_of(self._only).pgconn)
+            made: Any = kind(driver_of(self.connection).pgconn)
             made.cursor_factory, made.prepare_threshold = cursors, None
             made.restore = self._restore
             return made
