@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, TypedDict, Unpack
 
 from pydantic import TypeAdapter
@@ -133,13 +134,24 @@ class Expectation:
             known = ", ".join(Where.__annotations__)
             raise TypeError(f"A created task has no {', '.join(sorted(unknown))}. It has: {known}.")
         self._name = None if task is None else name_of(task)
-        self._payload = payload if payload is ... else _as_json(task, payload)
-        self._test = test
-        self._where = where
+        self._tests: dict[str, Test] = {}
+        """By the words for them."""
+        if payload is not ...:
+            part = _as_json(task, payload)
+            self._tests[f"payload {_shown(part)}"] = lambda task: _holds(task.payload, part)
+        for key, value in where.items():
+            self._tests[f"{key} {value!r}"] = partial(_fits, key, value)
+        if test is not None:
+            self._tests[f"test {getattr(test, '__name__', 'given')}"] = test
+
+    def __str__(self) -> str:
+        """Say it as the end of a sentence about a task."""
+        return f"{self._name or 'task'}{' with ' * bool(self._tests)}{', '.join(self._tests)}"
 
     def among(self, tasks: Sequence[Task]) -> list[Task]:
         """Return those that are as expected."""
-        return [task for task in tasks if self._is_met_by(task)]
+        named = (task for task in tasks if self._name in {None, task.name})
+        return [task for task in named if all(test(task) for test in self._tests.values())]
 
     def instead(self, tasks: Sequence[Task]) -> str:
         """Say what was created: those of the name first."""
@@ -150,22 +162,6 @@ class Expectation:
         if len(near) > MOST_SHOWN:
             lines.append(f"  and {len(near) - MOST_SHOWN} more")
         return "\n".join(["Created were:", *lines])
-
-    def _is_met_by(self, task: Task) -> bool:
-        return (
-            self._name in {None, task.name}
-            and (self._payload is ... or _holds(task.payload, self._payload))
-            and all(_fits(task, key, value) for key, value in self._where.items())
-            and (self._test is None or bool(self._test(task)))
-        )
-
-    def __str__(self) -> str:
-        """Say it as the end of a sentence about a task."""
-        said = [] if self._payload is ... else [f"payload {_shown(self._payload)}"]
-        said += [f"{key} {value!r}" for key, value in self._where.items()]
-        if self._test is not None:
-            said.append(f"test {getattr(self._test, '__name__', 'given')}")
-        return f"{self._name or 'task'}{' with ' if said else ''}{', '.join(said)}"
 
 
 def _as_json(task: Handler[Any, Any] | str | None, payload: Any) -> Any:
@@ -184,7 +180,7 @@ def _holds(whole: Any, part: Any) -> bool:
     return bool(whole == part)
 
 
-def _fits(task: Task, key: str, value: Any) -> bool:
+def _fits(key: str, value: Any, task: Task) -> bool:
     match key:
         case "delay":
             return task.due_at - task.created_at == named_duration("delay", value)
@@ -192,8 +188,7 @@ def _fits(task: Task, key: str, value: Any) -> bool:
             return bool(task.due_at == value)
         case "limit_key":
             keys = [] if task.limit_key is None else [task.limit_key, *(task.more_limit_keys or ())]
-            given = [value] if isinstance(value, str) else list(value or ())
-            return keys == given
+            return keys == ([value] if isinstance(value, str) else list(value or ()))
         case "headers":
             return _holds(task.headers or {}, value)
         case _:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -101,9 +101,5 @@ def rescue(database: Database, fence: Fence, max_crashes: int) -> None:
     """Take a claim back whose process is taken for dead, due at once, and tell hooks."""
     with database.begin() as connection:
         moved = rescue_claims(connection, [fence], lease=timedelta(0), max_crashes=max_crashes)
-        causes = browse.last_causes(connection, list(moved))
         outlines = browse.outlines(connection, list(moved))
-    HOOKS.tell(
-        of_outline(replace(outline, error=causes.get(outline.id)), NoticeKind.RESCUED)
-        for outline in outlines
-    )
+    HOOKS.tell(of_outline(outline, NoticeKind.RESCUED) for outline in outlines)
