@@ -86,7 +86,6 @@ class LocklessContext(TaskContext[Any]):
     """A context whose locks hold nothing."""
 
     def locks(self, **_: Any) -> HoldOfRun:
-        """Hold nothing."""
         return cast("HoldOfRun", nullcontext())
 
 
@@ -104,7 +103,6 @@ class MadeContext(LocklessContext):
         self._point = kind(run, access, options.get("checkpoint"))
 
     def commit_by(self, save: Callable[[Connection], None]) -> None:  # noqa: ARG002  a context's
-        """Refuse: there is no task whose row could be written."""
         raise RuntimeError("No task is behind this context. Use drain() to run a real one.")
 
 
@@ -168,38 +166,25 @@ class GivenAccess:
 
     @property
     def session(self) -> Any:
-        """The session of the test.
-
-        Raises:
-            RuntimeError: the test gave none.
-        """
         if self._outer is None:
             raise RuntimeError(NO_SESSION)
         return self._outer
 
     @property
     def connection(self) -> Connection:
-        """The same transaction without the ORM."""
         if self.is_async:
             raise TypeError("In async handlers use: await ctx.session.connection()")
         connection: Connection = self.session.connection()
         return connection
 
     def write(self, query: str, parameters: Any) -> None:
-        """Send it at once: there is no outcome with which it could travel.
-
-        Raises:
-            RuntimeError: in an async handler, where it would have to be awaited.
-        """
+        """Send it at once: there is no outcome with which it could travel."""
         write = write_of(query, parameters)
         if self.is_async:
             raise RuntimeError(NO_OUTCOME)
         carry_out(self.connection, [write])
 
-    @property
-    def active(self) -> bool:
-        """Always true: the test ends it."""
-        return True
+    active = True
 
     def keep(self, save: Callable[[Connection], None]) -> Any:  # noqa: ARG002  an Access's
         """Write what the session holds; in async handlers something to await."""

@@ -145,11 +145,9 @@ class Expectation:
             self._tests[f"test {getattr(test, '__name__', 'given')}"] = test
 
     def __str__(self) -> str:
-        """Say it as the end of a sentence about a task."""
         return f"{self._name or 'task'}{' with ' * bool(self._tests)}{', '.join(self._tests)}"
 
     def among(self, tasks: Sequence[Task]) -> list[Task]:
-        """Return those that are as expected."""
         named = (task for task in tasks if self._name in {None, task.name})
         return [task for task in named if all(test(task) for test in self._tests.values())]
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -14,11 +15,13 @@ from sqlalchemy.util import greenlet_spawn
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.domain.tasks.run import ClaimedTask, Run
+from tasks_app.domain.tasks.run import ClaimedTask, Fence, Run
 from tasks_app.pool.flow_control.order_and_limits import in_front
 from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.runs.claim_sql import Claimer
+from tasks_app.pool.runs.rescue import rescue_claims
 from tasks_app.pool.runs.settle import settle_one
+from tasks_app.pool.tasks import browse
 from tasks_app.runtime.db.connections import Async, Raw, Sync, checked_async, shown, unwrapped
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.pending_writes import PendingWrite
@@ -32,7 +35,7 @@ from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.middleware import load_middleware
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
-from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_claim
+from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_claim, of_outline
 from tasks_app.runtime.leader.rescuer import Rescuer
 from tasks_app.runtime.leader.sweeper import Sweeper
 from tasks_app.runtime.locks.run_locks import LocksOfChild
@@ -40,7 +43,7 @@ from tasks_app.runtime.schedules.declared import bring_in_schedules
 from tasks_app.runtime.schedules.scheduler import Scheduler
 from tasks_app.runtime.worker.assembly import run_work
 from tasks_app.testing.contexts import LocklessContext
-from tasks_app.testing.faults import CrashOrdered, layer, rescue
+from tasks_app.testing.faults import CrashOrdered, layer
 from tasks_app.testing.handler_call import in_own_loop
 from tasks_app.testing.results import Drained, collected
 from tasks_app.testing.transaction import NO_GUARD, InlineLane, OneConnection, joined
@@ -106,7 +109,7 @@ async def adrain(
 
 def _drain_committed(settings: Settings, registry: Registry, queues: Sequence[str]) -> Drained:
     database = Database(settings.database, prepare=settings.prepare)
-    faulty = layer(lambda context: rescue(database, context.fence, settings.max_crashes))
+    faulty = layer(lambda context: _rescue(database, context.fence, settings.max_crashes))
     layers = (faulty, *load_middleware(settings.layers))
     try:
         with collected({}) as runs:
@@ -157,11 +160,6 @@ class TransactionDrain:
         )
 
     def run(self) -> None:
-        """Run due tasks until none is left.
-
-        Raises:
-            RuntimeError: there is no end of it.
-        """
         bring_in_schedules(self._database, self._registry)
         bring_in_breakers(self._database, self._registry)
         runs = Counter[int]()
@@ -217,7 +215,7 @@ class TransactionDrain:
                 context.close()
                 state = transaction.conclude(settlement)
         except CrashOrdered:
-            rescue(self._database, task.fence, self._settings.max_crashes)
+            _rescue(self._database, task.fence, self._settings.max_crashes)
             return
         except CAUGHT as raised:
             self._raised[task.run] = raised
@@ -246,3 +244,11 @@ class InlineInvocation(Invocation):
         layers = (layer(), *load_middleware(settings.layers))
         super().__init__(settings, database, NO_GUARD, layers)
         self._async = InlineLane(database, NO_GUARD, 1)
+
+
+def _rescue(database: Database, fence: Fence, max_crashes: int) -> None:
+    """Take a claim back whose process is taken for dead, due at once, and tell hooks."""
+    with database.begin() as connection:
+        moved = rescue_claims(connection, [fence], lease=timedelta(0), max_crashes=max_crashes)
+        outlines = browse.outlines(connection, list(moved))
+    HOOKS.tell(of_outline(outline, NoticeKind.RESCUED) for outline in outlines)

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Literal
 
 from tasks_app.domain.handlers.spec import Handler
-from tasks_app.domain.tasks.run import Fence
-from tasks_app.pool.runs.rescue import rescue_claims
-from tasks_app.pool.tasks import browse
-from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.middleware import Middleware
-from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_outline
 from tasks_app.testing.results import name_of
 
 When = Literal["before", "after"]
@@ -95,11 +89,3 @@ def layer(on_crash: Callable[[TaskContext], object] = lambda _: None) -> Middlew
         raise CrashOrdered
 
     return faulty
-
-
-def rescue(database: Database, fence: Fence, max_crashes: int) -> None:
-    """Take a claim back whose process is taken for dead, due at once, and tell hooks."""
-    with database.begin() as connection:
-        moved = rescue_claims(connection, [fence], lease=timedelta(0), max_crashes=max_crashes)
-        outlines = browse.outlines(connection, list(moved))
-    HOOKS.tell(of_outline(outline, NoticeKind.RESCUED) for outline in outlines)

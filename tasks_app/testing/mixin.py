@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Unpack
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, Unpack
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import Duration
@@ -13,8 +14,26 @@ from tasks_app.runtime.db.connections import Raw, Sync
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 from tasks_app.testing import creation, draining, faults, handler_call, travelling
 from tasks_app.testing.contexts import ContextOptions
-from tasks_app.testing.creation import Where
 from tasks_app.testing.results import Drained
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _on_session(
+    verb: Callable[Concatenate[Sync | Raw, P], T],
+) -> Callable[Concatenate[TasksTestMixin, P], T]:
+    """Return a method that calls ``verb`` with the session of the test."""
+
+    @wraps(verb)
+    def method(test: TasksTestMixin, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if test.tasks_session is None:
+            raise RuntimeError(
+                "This test has no tasks_session. Set it to a session or connection in setUp()."
+            )
+        return verb(test.tasks_session, *args, **kwargs)
+
+    return method
 
 
 class TasksTestMixin:
@@ -37,6 +56,8 @@ class TasksTestMixin:
     tasks_registry: Registry = HANDLERS
     """Whose handlers run."""
 
+    created: Final = _on_session(creation.created)
+    assert_created: Final = _on_session(creation.assert_created)
     fail_next: Final = staticmethod(faults.fail_next)
     crash_next: Final = staticmethod(faults.crash_next)
 
@@ -46,26 +67,6 @@ class TasksTestMixin:
         up: Callable[[], None] | None = getattr(super(), "tearDown", None)
         if up is not None:
             up()
-
-    def created(
-        self,
-        task: Handler[Any, Any] | str | None = None,
-        payload: Any = ...,
-        **where: Unpack[Where],
-    ) -> list[Task]:
-        """As the function :func:`created`, on ``tasks_session``."""
-        return creation.created(self._session(), task, payload, **where)
-
-    def assert_created(
-        self,
-        task: Handler[Any, Any] | str | None = None,
-        payload: Any = ...,
-        *,
-        count: int | None = None,
-        **where: Unpack[Where],
-    ) -> list[Task]:
-        """As the function :func:`assert_created`, on ``tasks_session``."""
-        return creation.assert_created(self._session(), task, payload, count=count, **where)
 
     def run_task(
         self,
@@ -91,10 +92,3 @@ class TasksTestMixin:
         travelling.travel(
             span, self.tasks_session, settings=self.tasks_settings, registry=self.tasks_registry
         )
-
-    def _session(self) -> Sync | Raw:
-        if self.tasks_session is None:
-            raise RuntimeError(
-                "This test has no tasks_session. Set it to a session or connection in setUp()."
-            )
-        return self.tasks_session

@@ -185,7 +185,6 @@ class OneConnection(Database):
             say(f"RELEASE {_AROUND}")
 
     def async_engine(self, connections: int) -> AsyncEngine:
-        """Return one whose connections are the test's."""
         engine = super().async_engine(connections)
         event.remove(engine.sync_engine, "do_connect", loop_connection.connect)
         self._lend(engine.sync_engine, LoopSavepointConnection, LoopCursor)
@@ -288,7 +287,6 @@ class InlineLane(AsyncLane):
     """Calls coroutine functions; what blocks is done in place, on the connection of all."""
 
     def aside(self, work: Callable[[], T]) -> T:
-        """Do it here."""
         return work()
 
 
