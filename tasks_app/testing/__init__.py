@@ -10,17 +10,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     # isort: off
     # fmt: off
-    from tasks_app.testing.contexts import ContextOptions, make_context
     from tasks_app.testing.creation import (
         Where, aassert_created, acreated, assert_created, created,
     )
     from tasks_app.testing.databases import empty_pool
-    from tasks_app.testing.draining import adrain, drain
+    from tasks_app.testing.draining import adrain, atravel, drain, travel
     from tasks_app.testing.faults import crash_next, fail_next
-    from tasks_app.testing.handler_call import arun, run
+    from tasks_app.testing.handler_call import ContextOptions, arun, make_context, run
     from tasks_app.testing.mixin import TasksTestMixin
     from tasks_app.testing.results import Drained, TaskRun
-    from tasks_app.testing.travelling import atravel, travel
     # fmt: on
     # isort: on
 
@@ -32,14 +30,12 @@ __all__ = [
 
 _ROOMS = {
     "creation": "Where aassert_created acreated assert_created created",
-    "contexts": "ContextOptions make_context",
     "databases": "empty_pool",
-    "draining": "adrain drain",
+    "draining": "adrain atravel drain travel",
     "faults": "crash_next fail_next",
-    "handler_call": "arun run",
+    "handler_call": "ContextOptions arun make_context run",
     "mixin": "TasksTestMixin",
     "results": "Drained TaskRun",
-    "travelling": "atravel travel",
 }
 """The imports above, for the running program."""
 _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}

@@ -12,8 +12,8 @@ from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.tasks.records import Task
 from tasks_app.runtime.db.connections import Raw, Sync
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
-from tasks_app.testing import creation, draining, faults, handler_call, travelling
-from tasks_app.testing.contexts import ContextOptions
+from tasks_app.testing import creation, draining, faults, handler_call
+from tasks_app.testing.handler_call import ContextOptions
 from tasks_app.testing.results import Drained
 
 P = ParamSpec("P")
@@ -89,6 +89,6 @@ class TasksTestMixin:
 
     def travel(self, span: Duration) -> None:
         """As the function :func:`travel`, likewise."""
-        travelling.travel(
+        draining.travel(
             span, self.tasks_session, settings=self.tasks_settings, registry=self.tasks_registry
         )

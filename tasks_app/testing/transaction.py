@@ -116,8 +116,6 @@ def _connection_of(whole: Any) -> Connection:
 
 def _borrowed(raw: psycopg.Connection[Any]) -> Connection:
     """Return SQLAlchemy's Connection on one of psycopg, whose transaction stays its owner's."""
-    if raw.autocommit and raw.info.transaction_status == TransactionStatus.IDLE:
-        raise InvalidConnectionError(_AUTOCOMMIT)
     engine = create_engine(
         "postgresql+psycopg://",
         creator=lambda: _Borrowed(raw),
@@ -131,10 +129,10 @@ def _borrowed(raw: psycopg.Connection[Any]) -> Connection:
 class _Borrowed:
     """A connection of psycopg that SQLAlchemy can use; to end anything is left to its owner."""
 
-    autocommit = False
-
     def __init__(self, raw: psycopg.Connection[Any]) -> None:
         self._raw = raw
+        in_transaction = raw.info.transaction_status != TransactionStatus.IDLE
+        self.autocommit = raw.autocommit and not in_transaction
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._raw, name)

@@ -16,8 +16,8 @@ from tasks_app.domain.schedules.when import When
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.runtime.handlers.options import HandlerOptions
 from tasks_app.runtime.schedules.declared import ScheduleOptions
-from tasks_app.testing.contexts import ContextOptions
 from tasks_app.testing.creation import Where
+from tasks_app.testing.handler_call import ContextOptions
 from tests.cases import in_one_test
 from tests.docs.reading import DOCUMENTS, blocks
 from tests.docs.test_blocks import parsed
