@@ -22,7 +22,6 @@ from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.run import ClaimedTask, Fence, Run
 from tasks_app.pool.flow_control.order_and_limits import in_front
 from tasks_app.pool.runs.claim_next import claim_next
-from tasks_app.pool.runs.claim_sql import Claimer
 from tasks_app.pool.runs.rescue import rescue_claims
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks import browse
@@ -41,6 +40,7 @@ from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.middleware import load_middleware
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_claim, of_outline
+from tasks_app.runtime.inflight.claimant import claimer_of
 from tasks_app.runtime.leader.rescuer import Rescuer
 from tasks_app.runtime.leader.sweeper import Sweeper
 from tasks_app.runtime.locks.run_locks import LocksOfChild
@@ -219,14 +219,7 @@ class TransactionDrain:
         self._admission = AdmissionControl(database)
         self._calls = DependencyReport(database, self._invocation.dependencies)
         self._locks = LocksOfChild(settings, database, self._write)
-        specs = tuple(registry)
-        self._claimer = Claimer(
-            owner="tasks_app.testing",
-            lease=settings.lease,
-            names=tuple(spec.name for spec in specs),
-            max_attempts=tuple(spec.max_attempts for spec in specs),
-            at_most_once=tuple(spec.at_most_once for spec in specs),
-        )
+        self._claimer = claimer_of("tasks_app.testing", settings.lease, registry)
 
     def run(self) -> None:
         bring_in_schedules(self._database, self._registry)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, overload
 from uuid import UUID, uuid4
 
@@ -27,7 +26,7 @@ from tasks_app.runtime.execution.invocation import arguments_of
 from tasks_app.runtime.execution.lanes import Lane
 from tasks_app.runtime.handler_db.late_writes import write_of
 from tasks_app.runtime.handlers.active_run import ActiveRun
-from tasks_app.runtime.handlers.checkpoint import LIMIT, AsyncPoint, PlainPoint
+from tasks_app.runtime.handlers.checkpoint import LIMIT, AsyncPoint, PlainPoint, Point
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
 from tasks_app.runtime.handlers.middleware import Middleware, chain
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
@@ -36,8 +35,6 @@ from tasks_app.runtime.payload_limit import creation_limit
 from tasks_app.testing.transaction import NO_TASK, joined, lane_of, session_of
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from tasks_app.runtime.locks.run_locks import HoldOfRun
 
 NO_OUTCOME = (
@@ -90,8 +87,6 @@ def make_context(session: Any = None, **options: Unpack[ContextOptions]) -> Task
     >>> send_mail(make_context(session, attempt=2), {"to": "a@example.org"})
     {'sent': 'a@example.org'}
     """
-    if unknown := options.keys() - ContextOptions.__annotations__.keys():
-        raise TypeError(f"A context has no {', '.join(sorted(unknown))}.")
     access = GivenAccess(session, is_async=is_async_session(unwrapped(session)))
     return MadeContext(access, options)
 
@@ -152,8 +147,8 @@ def run(
         Exception: whatever the handler raises, outcomes as ``Snooze`` among it.
     """
     spec = _spec_of(task, registry)
-    call = partial(_value, spec, task, payload, session, middleware, options)
-    return in_own_loop(call) if spec.is_async else call()
+    given = spec, task, payload, session, middleware, options
+    return in_own_loop(_value, *given) if spec.is_async else _value(*given)
 
 
 async def arun(
@@ -250,6 +245,8 @@ class MadeContext(LocklessContext):
     """A context whose checkpoint and locks exist nowhere else."""
 
     def __init__(self, access: Access, options: ContextOptions) -> None:
+        if unknown := options.keys() - ContextOptions.__annotations__.keys():
+            raise TypeError(f"A context has no {', '.join(sorted(unknown))}.")
         run = ActiveRun(_claimed(options), time.monotonic(), options.get("cancelled", False))
         run.stops = options.get("stopping", False)
         deadline, timeout = None, options.get("timeout")
@@ -289,11 +286,11 @@ def _claimed(options: ContextOptions) -> ClaimedTask:
     )
 
 
-class _InMemory:
+class _InMemory(Point):
     """A checkpoint that the context keeps, as no task is there to keep it."""
 
-    def __init__(self: Any, run: ActiveRun, access: Access, kept: Mapping[str, Any] | None) -> None:
-        super().__init__(run, access)  # type: ignore[call-arg]  # a point's
+    def __init__(self, run: ActiveRun, access: Access, kept: Mapping[str, Any] | None) -> None:
+        super().__init__(run, access)
         self.set(kept)
         self._known = True
 
@@ -307,11 +304,6 @@ class PlainMemory(_InMemory, PlainPoint):
 
 class AsyncMemory(_InMemory, AsyncPoint):
     """For async handlers."""
-
-    def note_made(self, made: Any, context: FrameType) -> None:
-        """Note it where the session is a handler's own."""
-        if not isinstance(self._access, GivenAccess):
-            super().note_made(made, context)
 
 
 class GivenAccess:

@@ -75,11 +75,9 @@ class TasksTestMixin:
         **options: Unpack[ContextOptions],
     ) -> Any:
         """As the function :func:`run`, on ``tasks_session``; ``run`` is a method of TestCase."""
-        given: Any = task.spec.name if isinstance(task, Handler) else task
-        registry = self.tasks_registry
-        return handler_call.run(
-            given, payload, session=self.tasks_session, registry=registry, **options
-        )
+        given: Any = task
+        session, registry = self.tasks_session, self.tasks_registry
+        return handler_call.run(given, payload, session=session, registry=registry, **options)
 
     def drain(self, *, queues: Sequence[str] = ()) -> Drained:
         """As the function :func:`drain`, in the transaction of ``tasks_session`` if that is set."""

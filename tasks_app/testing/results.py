@@ -42,7 +42,6 @@ class TaskRun:
     """What the handler raised. None after a drain of committed tasks, too."""
 
     def __str__(self) -> str:
-        """Say it in one line."""
         again = f", due again in {format_duration(self.wait)}" if self.wait is not None else ""
         why = f": {self.error}" if self.error else ""
         return f"{self.name} ({self.task_id}, attempt {self.attempt}) is {self.state}{again}{why}"
@@ -112,11 +111,9 @@ class Drained:
         return [run for run in self.tasks.values() if run.state in states]
 
     def __iter__(self) -> Iterator[TaskRun]:
-        """Go through all runs."""
         return iter(self.runs)
 
     def __len__(self) -> int:
-        """Return how many runs there were."""
         return len(self.runs)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import Lock
+from types import FrameType
 from typing import Any
 
 import psycopg
@@ -248,6 +249,9 @@ class AsyncTransaction(RunTransaction):
     async def keep(self, save: Callable[[Connection], None]) -> None:
         """Commit what was done so far, ``save`` last."""
         await greenlet_spawn(super().keep, save)
+
+    def note_made(self, made: Any, caller: FrameType) -> None:
+        self.session.note_made(made, caller)
 
     def check_awaited(self) -> None:
         """Pass if the handler awaited all that its session gave it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from sqlalchemy import Connection
 
@@ -22,30 +22,12 @@ PLACES = "ctx.chunks"
 """The key of a checkpoint under which it holds the places of loops over chunks."""
 
 
-class Checkpoint(Protocol):
-    """What a context needs of a checkpoint."""
-
-    def get(self) -> Any:
-        """Return the newest one, or None; in async handlers something to await."""
-
-    def set(self, value: Mapping[str, Any] | None) -> None:
-        """Set what the next commit stores."""
-
-    def commit(self) -> Any:
-        """Commit it with what was done; in async handlers something to await."""
-
-    def places(self) -> Any:
-        """Return where loops over chunks go on, by name; in async handlers something to await."""
-
-    def go_on_behind(self, name: str, place: list[list[Any]]) -> None:
-        """Say where a loop goes on after the next commit."""
-
-
-class _Point:
+class Point:
     """What one run knows of its checkpoint."""
 
-    def __init__(self, run: ActiveRun) -> None:
+    def __init__(self, run: ActiveRun, access: Access) -> None:
         self._run = run
+        self._access = access
         self._value: dict[str, Any] | None = None
         self._places: dict[str, Any] = {}
         self._known = run.task.fence.attempt == 1  # no attempt before could leave one
@@ -98,12 +80,8 @@ class _Point:
         return encode_object({**(self._value or {}), **places}, "checkpoint", 2 * LIMIT)
 
 
-class PlainPoint(_Point):
+class PlainPoint(Point):
     """For plain handlers."""
-
-    def __init__(self, run: ActiveRun, access: Access) -> None:
-        super().__init__(run)
-        self._access = access
 
     def get(self) -> dict[str, Any] | None:
         if not self._known:
@@ -119,16 +97,12 @@ class PlainPoint(_Point):
         self._changed = False
 
 
-class AsyncPoint(_Point):
+class AsyncPoint(Point):
     """For async handlers."""
-
-    def __init__(self, run: ActiveRun, access: Access) -> None:
-        super().__init__(run)
-        self._access = access
 
     def note_made(self, made: Any, context: FrameType) -> None:
         """Note, with the handler's line, what its context gave it to be awaited."""
-        note = getattr(self._access.session, "note_made", None)  # the test kit's has none
+        note = getattr(self._access, "note_made", None)  # the test kit's has none
         if note is not None:
             made.__qualname__ = f"ctx.{context.f_code.co_name}"
             note(made, context.f_back)
@@ -148,6 +122,9 @@ class AsyncPoint(_Point):
     async def commit(self) -> None:
         await self._access.keep(self._keep)
         self._changed = False
+
+
+Checkpoint: TypeAlias = PlainPoint | AsyncPoint
 
 
 def point_of(run: ActiveRun, access: Access) -> Checkpoint:

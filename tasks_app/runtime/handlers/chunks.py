@@ -14,7 +14,6 @@ from tasks_app.runtime.db.transaction import Access
 
 if TYPE_CHECKING:
     from tasks_app.runtime.handlers.active_run import ActiveRun
-    from tasks_app.runtime.handlers.checkpoint import Checkpoint
 
 FIRST = 100
 """Rows of the first page if pages are sized by time, which is not known yet."""
@@ -32,7 +31,7 @@ class Chunks:
         self,
         run: ActiveRun,
         access: Access,
-        point: Checkpoint,
+        point: Any,  # a Checkpoint of the kind that is asked below
         paged: Paged,
         size: int,
         max_ms: float | None,

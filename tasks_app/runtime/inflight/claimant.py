@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from uuid import UUID, uuid4
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -25,15 +26,14 @@ class Claimant:
     """Of one child; its threads may claim at once."""
 
     def __init__(self, parts: ChildParts) -> None:
-        self._owner = parts.identity.owner
-        self._lease = parts.settings.lease
+        owner, self._lease = parts.identity.owner, parts.settings.lease
         self._inflight = parts.inflight
         self._database = parts.database
         specs = tuple(parts.registry)
-        self.every = self._claimer(specs)
-        self.plain = self._claimer(spec for spec in specs if not spec.is_async)
+        self.every = claimer_of(owner, self._lease, specs)
+        self.plain = claimer_of(owner, self._lease, (s for s in specs if not s.is_async))
         """Of handlers that take a thread."""
-        self.asynchronous = self._claimer(spec for spec in specs if spec.is_async)
+        self.asynchronous = claimer_of(owner, self._lease, (s for s in specs if s.is_async))
         """Of handlers that take a place in the async pool."""
 
     def claim(self, ask: Callable[[UUID], list[ClaimedTask]]) -> list[ClaimedTask]:
@@ -75,12 +75,13 @@ class Claimant:
                 self._database.spare()
             raise
 
-    def _claimer(self, specs: Iterable[HandlerSpec]) -> Claimer:
-        known = tuple(specs)
-        return Claimer(
-            owner=self._owner,
-            lease=self._lease,
-            names=tuple(spec.name for spec in known),
-            max_attempts=tuple(spec.max_attempts for spec in known),
-            at_most_once=tuple(spec.at_most_once for spec in known),
-        )
+
+def claimer_of(owner: str, lease: timedelta, specs: Iterable[HandlerSpec]) -> Claimer:
+    known = tuple(specs)
+    return Claimer(
+        owner,
+        lease,
+        names=tuple(spec.name for spec in known),
+        max_attempts=tuple(spec.max_attempts for spec in known),
+        at_most_once=tuple(spec.at_most_once for spec in known),
+    )
