@@ -36,11 +36,7 @@ def empty_pool(session: Sync | Raw) -> None:
 
 @contextmanager
 def embedded_server() -> Iterator[str]:
-    """Start a PostgreSQL in a folder that is removed afterwards; yield its administrator's URL.
-
-    Raises:
-        ConfigurationError: the extra is not installed.
-    """
+    """Start a PostgreSQL in a folder that is removed afterwards; yield its administrator's URL."""
     with ExitStack() as stack:
         try:
             from tasks_app.embedded import temporary  # noqa: PLC0415  it brings psutil

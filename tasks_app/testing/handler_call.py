@@ -37,11 +37,6 @@ from tasks_app.testing.transaction import NO_TASK, joined, lane_of, session_of
 if TYPE_CHECKING:
     from tasks_app.runtime.locks.run_locks import HoldOfRun
 
-NO_OUTCOME = (
-    "ctx.write sends with the outcome, and this context of an async handler has none. "
-    "Run the task: drain(), or adrain() in an async test."
-)
-NO_SESSION = "This context has no session. Give it the one of your test, as session=…"
 P = TypeVar("P")
 R = TypeVar("R")
 _OF_TASK = ["queue", "biz_key", "failures", "headers", "created_at", "due_at", "idempotency_key"]
@@ -166,11 +161,7 @@ async def arun(
 
 
 def in_own_loop(function: Callable[..., R], *arguments: Any) -> R:
-    """Call what awaits through greenlets, in an event loop of its own.
-
-    Raises:
-        RuntimeError: a loop runs here already.
-    """
+    """Call what awaits through greenlets, in an event loop of its own."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -316,21 +307,25 @@ class GivenAccess:
     @property
     def session(self) -> Any:
         if self._outer is None:
-            raise RuntimeError(NO_SESSION)
+            raise RuntimeError(
+                "This context has no session. Give it the one of your test, as session=…"
+            )
         return self._outer
 
     @property
     def connection(self) -> Connection:
         if self.is_async:
             raise TypeError("In async handlers use: await ctx.session.connection()")
-        connection: Connection = self.session.connection()
-        return connection
+        return cast("Connection", self.session.connection())
 
     def write(self, query: str, parameters: Any) -> None:
         """Send it at once: there is no outcome with which it could travel."""
         write = write_of(query, parameters)
         if self.is_async:
-            raise RuntimeError(NO_OUTCOME)
+            raise RuntimeError(
+                "ctx.write sends with the outcome, and this context of an async handler has none. "
+                "Run the task: drain(), or adrain() in an async test."
+            )
         carry_out(self.connection, [write])
 
     active = True

@@ -86,10 +86,8 @@ class Drained:
 
     def of(self, task: Handler[Any, Any] | str | int) -> Drained:
         """Return the runs of one name, handler or id."""
-        if isinstance(task, int):
-            return Drained(tuple(run for run in self.runs if run.task_id == task))
-        name = name_of(task)
-        return Drained(tuple(run for run in self.runs if run.name == name))
+        key = task if isinstance(task, int) else name_of(task)
+        return Drained(tuple(run for run in self.runs if key in {run.task_id, run.name}))
 
     def assert_succeeded(self) -> Drained:
         """Assert that something ran, and that all of it succeeded in the end.
@@ -145,11 +143,7 @@ def collected(raised: Mapping[Run, BaseException]) -> Iterator[list[TaskRun]]:
 
 
 def name_of(task: Any) -> str:
-    """Return the name of a handler, of a task of ``django.tasks``, or the name as it is given.
-
-    Raises:
-        TypeError: it is none of them.
-    """
+    """Return the name of a handler, of a task of ``django.tasks``, or the name as it is given."""
     name = task.spec.name if isinstance(task, Handler) else getattr(task, "module_path", task)
     if not isinstance(name, str):
         raise TypeError(f"{task!r:.80} is no handler. Give the handler, or its name.")

@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import psycopg
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.rows import tuple_row
-from sqlalchemy import Connection, Engine, StaticPool, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
@@ -40,7 +40,6 @@ from tasks_app.runtime.handler_db.lending import driver_of
 from tasks_app.runtime.handler_db.loop_connection import LoopConnection, LoopCursor
 from tasks_app.runtime.hints.hints import UNHEARD
 
-T = TypeVar("T")
 BEGIN = "SAVEPOINT tasks_app_runs"
 """Also the COMMIT at the end: what is before the newest savepoint of a name stays."""
 COMMIT_AND_BEGIN = f"RELEASE {BEGIN}; {BEGIN}"
@@ -61,10 +60,7 @@ _AUTOCOMMIT = (
 
 
 def session_of(given: Any) -> Session | AsyncSession:
-    """Return the session itself, or one on the connection that was given.
-
-    What that one ends is a savepoint.
-    """
+    """Return the session itself, or one on the connection, which ends no more than a savepoint."""
     whole = unwrapped(given)
     if isinstance(whole, Session | AsyncSession):
         return whole
@@ -78,9 +74,6 @@ def joined(given: Any) -> Iterator[OneConnection]:
     """Lend the test's transaction; then its session sees what was done there.
 
     Async ones only in a greenlet, where their objects can be read anew.
-
-    Raises:
-        InvalidConnectionError: it is none, in autocommit, or of another driver than psycopg.
     """
     whole = unwrapped(given)
     whole = getattr(whole, "sync_session", getattr(whole, "sync_connection", whole))
@@ -116,14 +109,8 @@ def _connection_of(whole: Any) -> Connection:
 
 def _borrowed(raw: psycopg.Connection[Any]) -> Connection:
     """Return SQLAlchemy's Connection on one of psycopg, whose transaction stays its owner's."""
-    engine = create_engine(
-        "postgresql+psycopg://",
-        creator=lambda: _Borrowed(raw),
-        poolclass=StaticPool,
-        pool_reset_on_return=None,
-        use_native_hstore=False,
-    )
-    return engine.connect()
+    url = "postgresql+psycopg://"
+    return create_engine(url, creator=lambda: _Borrowed(raw), use_native_hstore=False).connect()
 
 
 class _Borrowed:
@@ -284,7 +271,7 @@ class LoopSavepointConnection(_Outer, LoopConnection, _Inner):
 class InlineLane(AsyncLane):
     """Calls coroutine functions; what blocks is done in place, on the connection of all."""
 
-    def aside(self, work: Callable[[], T]) -> T:
+    def aside(self, work: Callable[[], Any]) -> Any:
         return work()
 
 

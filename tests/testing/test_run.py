@@ -172,6 +172,15 @@ def test_an_async_handler_is_run_to_its_end(noted: Session, registry: Registry) 
     assert notes(noted) == ["a", "b"]
 
 
+def test_an_await_that_was_forgotten_is_said(noted: Session, registry: Registry) -> None:
+    @handler("a", registry=registry)
+    async def write(ctx: AsyncTaskContext) -> None:
+        ctx.commit()
+
+    with pytest.raises(RuntimeError, match=r"never awaited, so it did nothing: ctx\.commit"):
+        run(write, session=noted)
+
+
 def test_in_an_async_test(engine: Engine, database_url: str, registry: Registry) -> None:
     @handler("a", registry=registry)
     async def write(ctx: AsyncTaskContext) -> str:
@@ -214,6 +223,8 @@ def test_a_context_says_what_it_was_told() -> None:
 def test_a_context_refuses_what_no_context_has() -> None:
     with pytest.raises(TypeError, match="no atempt"):
         make_context(atempt=2)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="no atempt"):
+        run(handler("a", registry=Registry())(lambda ctx: None), atempt=2)  # type: ignore[call-overload]
 
 
 def test_its_log_names_the_run(caplog: pytest.LogCaptureFixture) -> None:
