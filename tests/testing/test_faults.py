@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.testing import crash_next, drain, fail_next
 from tasks_app.testing.faults import FAULTS
-from tasks_app.testing.results import Drained
+from tasks_app.testing.results import Drained, name_of
 
 NOTE = text("INSERT INTO note (text) VALUES ('x')")
 
@@ -159,3 +160,18 @@ def test_other_names_are_spared(session: Session, registry: Registry, calls: lis
 def test_a_wrong_when_is_refused() -> None:
     with pytest.raises(ValueError, match="when is 'during'"):
         fail_next("a", ValueError(), when="during")  # type: ignore[arg-type]
+
+
+def test_a_handler_a_name_and_a_task_of_django() -> None:
+    @handler("mail.send", registry=Registry())
+    def send(ctx: object) -> None: ...
+
+    assert name_of(send) == name_of("mail.send") == "mail.send"
+    assert name_of(SimpleNamespace(module_path="mails.tasks.send")) == "mails.tasks.send"
+
+
+@pytest.mark.parametrize("order", [lambda task: fail_next(task, KeyError("x")), crash_next])
+def test_a_fault_of_anything_else_is_refused(order) -> None:
+    """It would hit nothing, and the test of a failure would pass."""
+    with pytest.raises(TypeError, match="is no handler"):
+        order(object())
