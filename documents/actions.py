@@ -21,32 +21,41 @@ HOW = """
 An action is a function with a record, in `tasks_app/actions`, in the file of what it is for:
 
 ```text
-@action(Role.ADMIN, "Share it no more", "/queues/{queue:path}/unshare")
-def unshare(connection: Connection, queue: str, _: Nothing, by: str) -> Done:
-    \"\"\"Let priority and age alone decide in the queue.\"\"\"
-    if limits.unshare_queue(connection, queue, by=by):
-        return Done(f"In queue {queue} priority and age decide.")
-    return Done("Nothing was changed: it is not shared.", changed=False)
+@action(Role.OPERATOR, "Unblock", "/tasks/{task_id}/unblock", command="unblock")
+def unblock(connection: Connection, task_id: int, _: Nothing, by: str) -> ActionResult:
+    \"\"\"Let the tasks behind a failed one of their order key go on.\"\"\"
+    if unblock_task(connection, task_id, by=by):
+        return ActionResult("The tasks behind it go on.", {"id": task_id, "unblocked": True})
+    said = f"Task {task_id} holds no order key. Run: tasks-app show {task_id}"
+    return ActionResult(said, changed=False)
 ```
 
-1. **A verb** in `tasks_app/runtime/api`, which Python programs call, too. It changes the rows by
-   a statement of `tasks_app/pool` and writes the line of the audit (`note`), in the caller's
-   transaction. Its async twin is one line: `aunshare_queue = made_async(unshare_queue)`.
+1. **A verb** in `tasks_app/runtime/api`, in the caller's transaction: it changes rows by a
+   statement of `tasks_app/pool` and writes the line of the audit (`note`). Where programs may
+   call it, too, its async twin is one line, `aunblock_task = made_async(unblock_task)`; both
+   names stand in the lists of `tasks_app/__init__.py` and in `SUBJECTS` of `documents/api.py`,
+   and each has an example in its docstring. What may meet very many rows is a bulk, not an
+   action.
 2. **A function** that calls it. Its docstring is the help of the command and the summary in
-   OpenAPI. It returns `Done`: a sentence, what `--json` prints, and whether anything changed.
-   Without fields the command says the sentence and exits with 1. Where there is nothing to act
-   on it raises `NotThereError`.
+   OpenAPI. It returns `ActionResult`: a sentence, what `--json` prints, and whether anything
+   changed. Without fields the command says the sentence and exits with 1: the answer is no.
+   Where there is nothing to act on it raises `NotThereError`.
 3. **The record** is the decorator: role, label, the path of the route with the name of what it
    is for (one that ends with `_id` is a number), and `command`, its words behind `tasks-app`.
    What it must be told is a dataclass, `takes`; `param()` behind each field says its option, its
-   help, and its label in a form.
+   help, and its label in a form. `takes=Why` asks for a reason at every door; a command always
+   takes `--why`, which reaches the audit in `by`. A path that another one matches, too, stands
+   before it.
 4. **The command.** With `command="queues weigh"` it joins the group `queues` by itself. A new
    first word needs a line in `COMMANDS` (`tasks_app/cli/group.py`).
-5. **The button.** On a page: `{{ button("queues/unshare", queue) }}`, or `{{ form(…) }}` where
-   it asks for something.
-6. **Tests**: what it does, in the folder of its door or room, and the click (`@posts`,
-   `tests/dashboard/test_browser_actions.py`). The security matrix, OpenAPI and this page (`make
-   docs`) follow the record.
+5. **The button.** On a page: `{{ button("tasks/unblock", task.id) }}`, or `{{ form(…) }}` where
+   it asks for something. Who may not, does not see it.
+6. **What is done to tasks** one by one and in bulks is a line of `OF_TASKS` and a word of
+   `BulkAction`.
+7. **Tests** of what it does and of the click (`@posts`,
+   `tests/dashboard/test_browser_actions.py`). Roles, the security matrix, OpenAPI and this page
+   (`make docs`) follow the record; a test asks for a line in `TYPED` of
+   `tests/cli/test_json.py`, and for a page of docs that names the command.
 """
 
 

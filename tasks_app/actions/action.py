@@ -33,7 +33,7 @@ class Role(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ActionResult:
     """What came of an action."""
 
     said: str
@@ -86,7 +86,7 @@ class Why:
 class Action:
     """What may be done, by whom, and where it is offered."""
 
-    run: Callable[[Connection, Any, Any, str], Done]
+    run: Callable[[Connection, Any, Any, str], ActionResult]
     """``run(connection, target, given, by)``, in a transaction; its docstring is the help.
 
     ``target`` is None where ``on`` is empty, and ``given`` is a ``takes``.
@@ -129,7 +129,7 @@ class Action:
         return self.page(given) if self.page else self.address(target).rpartition("/")[0]
 
 
-Run = Callable[[Connection, Any, Any, str], Done]
+Run = Callable[[Connection, Any, Any, str], ActionResult]
 
 
 def action(role: Role, label: str, path: str = "", **more: Any) -> Callable[[Run], Action]:

@@ -10,7 +10,7 @@ from uuid import UUID
 from pydantic import Field
 from sqlalchemy import Connection
 
-from tasks_app.actions.action import Done, Role, action, param
+from tasks_app.actions.action import ActionResult, Role, action, param
 from tasks_app.domain.coordination.locks import MOST_COUNTED, parts_of
 from tasks_app.domain.errors import NotThereError
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode
@@ -54,7 +54,7 @@ class Limited:
     takes=Limited,
     page=_page,
 )
-def set_limit(connection: Connection, _: None, given: Limited, by: str) -> Done:
+def set_limit(connection: Connection, _: None, given: Limited, by: str) -> ActionResult:
     """Set the limit of a queue, a name or a limit key. 'tenant:*' means each key that begins so.
 
     It replaces what was set before, and holds from the next claim on.
@@ -63,7 +63,7 @@ def set_limit(connection: Connection, _: None, given: Limited, by: str) -> Done:
     limit = verbs.set_limit(
         connection, kind, target, most=given.most, rate=given.rate, burst=given.burst, by=by
     )
-    return Done(f"The limit of {kind} {target} is set, from the next claim on.", limit)
+    return ActionResult(f"The limit of {kind} {target} is set, from the next claim on.", limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +77,15 @@ class Target:
 
 
 @action(Role.ADMIN, "Drop", "/limits/drop", command="limits remove", takes=Target, page=_page)
-def remove_limit(connection: Connection, _: None, given: Target, by: str) -> Done:
+def remove_limit(connection: Connection, _: None, given: Target, by: str) -> ActionResult:
     """Remove a limit; the tasks that wait for it go on."""
     of = {"kind": given.kind, "target": given.target}
     if not verbs.drop_limit(connection, **of, by=by):
         said = f"There is no limit of {given.kind} {given.target}. Run: tasks-app limits list"
-        return Done(said, changed=False)
-    return Done(f"The limit of {given.kind} {given.target} is removed.", {**of, "removed": True})
+        return ActionResult(said, changed=False)
+    return ActionResult(
+        f"The limit of {given.kind} {given.target} is removed.", {**of, "removed": True}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +112,14 @@ _MODES = {
     takes=Override,
     page=_page,
 )
-def override(connection: Connection, _: None, given: Override, by: str) -> Done:
+def override(connection: Connection, _: None, given: Override, by: str) -> ActionResult:
     """Open or close a breaker whatever the outcomes are (open, closed), or leave it to them."""
     dependency, mode = given.dependency, given.mode
     if not override_breaker(connection, dependency, mode, by=by):
         raise NotThereError(f"There is no breaker {dependency}. Run: tasks-app breakers list")
     tail = "" if mode is BreakerMode.AUTO else f" {dependency}"
     said = f"Breaker {dependency} {_MODES[mode]}{tail}."
-    return Done(said, {"dependency": dependency, "mode": mode})
+    return ActionResult(said, {"dependency": dependency, "mode": mode})
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +133,14 @@ class Freed:
 
 
 @action(Role.ADMIN, "Free", "/locks/free", command="locks free", takes=Freed, page=_page)
-def free_lock(connection: Connection, _: None, given: Freed, by: str) -> Done:
+def free_lock(connection: Connection, _: None, given: Freed, by: str) -> ActionResult:
     """Take a lock from its holder. His guarded writes are refused from then on."""
     whose = verbs.free_lock(connection, given.resource, given.holder, by=by)
     if not whose:
         said = f"Nobody holds {given.resource}. Run: tasks-app locks list"
-        return Done(said, changed=False)
+        return ActionResult(said, changed=False)
     fields = {"resource": given.resource, "taken_from": whose}
-    return Done(f"{given.resource} was taken from {', '.join(whose)}.", fields)
+    return ActionResult(f"{given.resource} was taken from {', '.join(whose)}.", fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +151,9 @@ class Room:
 
 
 @action(Role.ADMIN, "Limit", on="resource", command="locks limit", takes=Room)
-def limit_lock(connection: Connection, resource: str, given: Room, by: str) -> Done:
+def limit_lock(connection: Connection, resource: str, given: Room, by: str) -> ActionResult:
     """Set how many may hold a resource, whatever code says. Without NUMBER code decides."""
     parts_of(resource)
     verbs.limit_lock(connection, resource, given.number, by=by)
     said = "as code says" if given.number is None else f"at most {given.number}"
-    return Done(f"{resource}: {said}.", {"resource": resource, "most": given.number})
+    return ActionResult(f"{resource}: {said}.", {"resource": resource, "most": given.number})

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 from sqlalchemy import Connection
 
-from tasks_app.actions.action import Done, Nothing, Role, action, param
+from tasks_app.actions.action import ActionResult, Nothing, Role, action, param
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.api import limits
 from tasks_app.runtime.api import queues as verbs
@@ -43,19 +43,19 @@ class Pausing:
 
 # Before those of one queue: its route would match theirs.
 @action(Role.ADMIN, "Pause every queue", "/queues/*/pause", takes=Pausing, page=_list_page)
-def pause_all(connection: Connection, _: None, given: Pausing, by: str) -> Done:
+def pause_all(connection: Connection, _: None, given: Pausing, by: str) -> ActionResult:
     """Let nothing of any queue begin, also of those that come later; what runs goes on."""
     return pause.run(connection, EVERY_QUEUE, given, by)
 
 
 @action(Role.ADMIN, "Resume all queues", "/queues/*/resume", page=_list_page)
-def resume_all(connection: Connection, _: None, given: Nothing, by: str) -> Done:
+def resume_all(connection: Connection, _: None, given: Nothing, by: str) -> ActionResult:
     """Let all queues run again, also those that were paused by themselves."""
     return resume.run(connection, EVERY_QUEUE, given, by)
 
 
 @action(Role.OPERATOR, "Pause", "/queues/{queue:path}/pause", command="pause", takes=Pausing)
-def pause(connection: Connection, queue: str, given: Pausing, by: str) -> Done:
+def pause(connection: Connection, queue: str, given: Pausing, by: str) -> ActionResult:
     """Let nothing of the queue begin; what runs goes on."""
     until = given.resume_at
     if until is not None and until.utcoffset() is None:
@@ -65,20 +65,24 @@ def pause(connection: Connection, queue: str, given: Pausing, by: str) -> Done:
     )
     fields = {"queue": queue, "paused": True, "changed": changed}
     if not changed:
-        return Done("Nothing was changed: it is paused. Resume it first.", fields, changed=False)
-    return Done(f"{_called(queue)} is paused. What runs goes on.", fields)
+        return ActionResult(
+            "Nothing was changed: it is paused. Resume it first.", fields, changed=False
+        )
+    return ActionResult(f"{_called(queue)} is paused. What runs goes on.", fields)
 
 
 @action(Role.OPERATOR, "Resume", "/queues/{queue:path}/resume", command="resume")
-def resume(connection: Connection, queue: str, _: Nothing, by: str) -> Done:
+def resume(connection: Connection, queue: str, _: Nothing, by: str) -> ActionResult:
     """Let the queue run again."""
     resumed = sorted(verbs.resume_queue(connection, queue, by=by))
     if verbs.get_queue(connection, EVERY_QUEUE) is not None:
         said = "Every queue is paused: an admin can resume them. Run: tasks-app resume --all"
-        return Done(said, changed=bool(resumed))
+        return ActionResult(said, changed=bool(resumed))
     if not resumed:
-        return Done("Nothing was changed: it is not paused.", {"resumed": []}, changed=False)
-    return Done(f"{_called(queue)} is not paused any more.", {"resumed": resumed})
+        return ActionResult(
+            "Nothing was changed: it is not paused.", {"resumed": []}, changed=False
+        )
+    return ActionResult(f"{_called(queue)} is not paused any more.", {"resumed": resumed})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,22 +102,22 @@ class Rules:
 
 
 @action(Role.ADMIN, "Save the settings", "/queues/{queue:path}/change", takes=Rules)
-def change(connection: Connection, queue: str, given: Rules, by: str) -> Done:
+def change(connection: Connection, queue: str, given: Rules, by: str) -> ActionResult:
     """Say when the queue runs, and what its tasks have by default. What is left out is removed."""
     windows = given.windows
     rules: Any = asdict(given)
     rules["windows"] = (_lines(windows) if isinstance(windows, str) else windows) or None
     if verbs.change_queue(connection, queue, by=by, **rules) is None:
-        return Done(f"Queue {queue} has no settings any more.")
-    return Done("Changed. It counts from the next claim on.")
+        return ActionResult(f"Queue {queue} has no settings any more.")
+    return ActionResult("Changed. It counts from the next claim on.")
 
 
 @action(Role.ADMIN, "Remove", on="queue", command="queues remove")
-def remove(connection: Connection, queue: str, _: Nothing, by: str) -> Done:
+def remove(connection: Connection, queue: str, _: Nothing, by: str) -> ActionResult:
     """Remove all settings of a queue, but not its pause."""
     done = verbs.reset_queue(connection, queue, by=by)
     said = "Its settings are removed." if done else "Nothing was changed: it has no settings."
-    return Done(said, {"queue": queue, "removed": done}, done)
+    return ActionResult(said, {"queue": queue, "removed": done}, done)
 
 
 def _weights(given: str | dict[str, float]) -> dict[str, float]:
@@ -139,15 +143,15 @@ class Weights:
 
 
 @action(Role.ADMIN, "Share it", "/queues/{queue:path}/share", takes=Weights)
-def share(connection: Connection, queue: str, given: Weights, by: str) -> Done:
+def share(connection: Connection, queue: str, given: Weights, by: str) -> ActionResult:
     """Let the fair keys of the queue share what runs."""
     limits.share_queue(connection, queue, _weights(given.weights), by=by)
-    return Done(f"Queue {queue} is shared by fair key.")
+    return ActionResult(f"Queue {queue} is shared by fair key.")
 
 
 @action(Role.ADMIN, "Share it no more", "/queues/{queue:path}/unshare")
-def unshare(connection: Connection, queue: str, _: Nothing, by: str) -> Done:
+def unshare(connection: Connection, queue: str, _: Nothing, by: str) -> ActionResult:
     """Let priority and age alone decide in the queue."""
     if limits.unshare_queue(connection, queue, by=by):
-        return Done(f"In queue {queue} priority and age decide.")
-    return Done("Nothing was changed: it is not shared.", changed=False)
+        return ActionResult(f"In queue {queue} priority and age decide.")
+    return ActionResult("Nothing was changed: it is not shared.", changed=False)

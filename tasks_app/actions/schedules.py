@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from tasks_app.actions.action import Done, Nothing, Role, action
+from tasks_app.actions.action import ActionResult, Nothing, Role, action
 from tasks_app.domain.errors import NotThereError
 from tasks_app.domain.explain.words import exact
 from tasks_app.domain.schedules.schedule import Schedule
@@ -35,13 +35,13 @@ class Rule:
 
 
 @action(Role.ADMIN, "Save the change", "/schedules/{name:path}/change", takes=Rule)
-def change(connection: Connection, name: str, rule: Rule, by: str) -> Done:
+def change(connection: Connection, name: str, rule: Rule, by: str) -> ActionResult:
     """Change the rule, queue or priority. What is left out stays."""
     found = _known(connection, name)
     given: Any = {word: value for word, value in asdict(rule).items() if value is not None}
     if verbs.change_schedule(connection, name, by=by, **given) == found:
-        return Done("Nothing was changed: it is so already.", changed=False)
-    return Done("Changed. Code that declares the schedule leaves the change alone.")
+        return ActionResult("Nothing was changed: it is so already.", changed=False)
+    return ActionResult("Changed. Code that declares the schedule leaves the change alone.")
 
 
 @action(
@@ -51,42 +51,46 @@ def change(connection: Connection, name: str, rule: Rule, by: str) -> Done:
     command="schedules remove",
     page=lambda _: "/schedules",
 )
-def remove(connection: Connection, name: str, _: Nothing, by: str) -> Done:
+def remove(connection: Connection, name: str, _: Nothing, by: str) -> ActionResult:
     """Delete a schedule; its tasks stay. One that code declares comes back: disable it."""
     _known(connection, name)
     verbs.remove_schedule(connection, name, by=by)
-    return Done(f"Schedule {name} was removed. Its tasks stay.", {"name": name, "removed": True})
+    return ActionResult(
+        f"Schedule {name} was removed. Its tasks stay.", {"name": name, "removed": True}
+    )
 
 
 @action(Role.OPERATOR, "Run now", "/schedules/{name:path}/run", command="schedules run")
-def run(connection: Connection, name: str, _: Nothing, by: str) -> Done:
+def run(connection: Connection, name: str, _: Nothing, by: str) -> ActionResult:
     """Make a task of a schedule now. When it fires next stays as it is."""
     _known(connection, name)
     made = verbs.run_schedule(connection, name, by=by)
     assert made is not None  # noqa: S101  it is known
     fields = {"name": name, "id": int(made), "created": made.created}
     if not made.created:
-        return Done(f"No task was made: task {made} has its unique_key.", fields, changed=False)
-    return Done(f"Task {made} was made. The next instants stay as they are.", fields)
+        return ActionResult(
+            f"No task was made: task {made} has its unique_key.", fields, changed=False
+        )
+    return ActionResult(f"Task {made} was made. The next instants stay as they are.", fields)
 
 
 @action(Role.OPERATOR, "Pause", "/schedules/{name:path}/pause", command="schedules disable")
-def disable(connection: Connection, name: str, _: Nothing, by: str) -> Done:
+def disable(connection: Connection, name: str, _: Nothing, by: str) -> ActionResult:
     """Stop a schedule. The tasks that it would have made meanwhile are not made later."""
     fields = {"name": name, "enabled": False}
     if not _known(connection, name).enabled:
-        return Done("Nothing was changed: it is paused.", fields, changed=False)
+        return ActionResult("Nothing was changed: it is paused.", fields, changed=False)
     verbs.disable_schedule(connection, name, by=by)
-    return Done("Paused. Instants until it is resumed make no task.", fields)
+    return ActionResult("Paused. Instants until it is resumed make no task.", fields)
 
 
 @action(Role.OPERATOR, "Resume", "/schedules/{name:path}/resume", command="schedules enable")
-def enable(connection: Connection, name: str, _: Nothing, by: str) -> Done:
+def enable(connection: Connection, name: str, _: Nothing, by: str) -> ActionResult:
     """Let a schedule fire again, from now on."""
     found = _known(connection, name)
     fields = {"name": name, "enabled": True, "next_run_at": found.next_run_at}
     if found.enabled and found.remark is None:
-        return Done("Nothing was changed: it is not paused.", fields, changed=False)
+        return ActionResult("Nothing was changed: it is not paused.", fields, changed=False)
     verbs.enable_schedule(connection, name, by=by)
     at = fields["next_run_at"] = _known(connection, name).next_run_at
-    return Done(f"Resumed, from now on. Next: {exact(at) if at else 'never'}", fields)
+    return ActionResult(f"Resumed, from now on. Next: {exact(at) if at else 'never'}", fields)

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from pydantic import Field
 from sqlalchemy import Connection
 
-from tasks_app.actions.action import Action, Done, Nothing, Role, Short, Why, action, param
-from tasks_app.domain.operations.selection import Action as Word
+from tasks_app.actions.action import Action, ActionResult, Nothing, Role, Short, Why, action, param
+from tasks_app.domain.operations.selection import BulkAction as Word
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.cancel import Cancelled
 from tasks_app.pool.tasks.requeue import Requeued
@@ -37,7 +37,7 @@ _AT = "2031-01-31T09:00+01:00"
 
 
 @dataclass(frozen=True, slots=True)
-class When(Why):
+class AnotherDate(Why):
     """Another date: one of both."""
 
     at: Short | None = param(
@@ -59,7 +59,7 @@ class When(Why):
 
 
 @dataclass(frozen=True, slots=True)
-class Priority(Why):
+class AnotherPriority(Why):
     """Which priority."""
 
     to_priority: Annotated[int, Field(ge=0, le=9)] | None = param(
@@ -68,7 +68,7 @@ class Priority(Why):
 
 
 @dataclass(frozen=True, slots=True)
-class Place(Why):
+class AnotherQueue(Why):
     """Which queue."""
 
     to_queue: Annotated[str, Field(max_length=255)] | None = param(
@@ -95,10 +95,10 @@ _CHOSEN = "By id, or all that the options select."
 def _action(
     word: Word, label: str, verb: Callable[..., Any], text: str, rest: str = "", **more: Any
 ) -> TaskAction:
-    def run(connection: Connection, task_id: int, given: Any, by: str) -> Done:
+    def run(connection: Connection, task_id: int, given: Any, by: str) -> ActionResult:
         if verb(connection, task_id, by=by, **asdict(given)) in CHANGES:
-            return Done(f"Done: {word}.")
-        return Done(UNCHANGED, changed=False)
+            return ActionResult(f"Done: {word}.")
+        return ActionResult(UNCHANGED, changed=False)
 
     run.__doc__ = f"{text}\n\n{rest}"
     made = {"run": run, "verb": verb, "word": word, "label": label, "role": Role.OPERATOR}
@@ -153,7 +153,7 @@ OF_TASKS = (
         reschedule_task,
         "Give waiting tasks another date.",
         f"{_CHOSEN} A held task stays held, and has the new date when it is released.",
-        takes=When,
+        takes=AnotherDate,
         says="It runs then, if it waits. A held one has the date when it is released.",
     ),
     _action(
@@ -162,7 +162,7 @@ OF_TASKS = (
         reprioritise_task,
         "Give waiting tasks another priority.",
         _CHOSEN,
-        takes=Priority,
+        takes=AnotherPriority,
         says="Lower numbers go first.",
     ),
     _action(
@@ -171,7 +171,7 @@ OF_TASKS = (
         move_task,
         "Put waiting tasks into another queue.",
         f"{_CHOSEN} A message that is out may still bring a task to a worker of its old queue.",
-        takes=Place,
+        takes=AnotherQueue,
         says="A message that is out may still start it in its old queue.",
     ),
     _action(
@@ -193,12 +193,12 @@ BY_WORD = {str(each.word): each for each in OF_TASKS}
 
 
 @action(Role.OPERATOR, "Unblock", "/tasks/{task_id}/unblock", command="unblock")
-def unblock(connection: Connection, task_id: int, _: Nothing, by: str) -> Done:
+def unblock(connection: Connection, task_id: int, _: Nothing, by: str) -> ActionResult:
     """Let the tasks behind a failed one of their order key go on. It stays in the error pool."""
     if unblock_task(connection, task_id, by=by):
-        return Done("The tasks behind it go on.", {"id": task_id, "unblocked": True})
+        return ActionResult("The tasks behind it go on.", {"id": task_id, "unblocked": True})
     if browse.get(connection, task_id) is None:
         said = f"There is no task {task_id}. Run: tasks-app list"
     else:
         said = f"Task {task_id} holds no order key. Run: tasks-app show {task_id}"
-    return Done(said, changed=False)
+    return ActionResult(said, changed=False)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import click
 
-from tasks_app.actions.action import Action, Done, Taken, actions_of, taken
+from tasks_app.actions.action import Action, ActionResult, Taken, actions_of, taken
 from tasks_app.cli import output
 from tasks_app.cli.arguments import Command, fingerprint_digits, moment, options
 from tasks_app.cli.database import as_why, caller, settings, transaction
@@ -86,7 +86,9 @@ class _Moment(click.ParamType[datetime]):
 _TYPES: dict[type, click.ParamType[Any]] = {int: click.INT, UUID: click.UUID, datetime: _Moment()}
 
 
-def carry_out(action: Action, target: Any, given: Mapping[str, Any] = MappingProxyType({})) -> Done:
+def carry_out(
+    action: Action, target: Any, given: Mapping[str, Any] = MappingProxyType({})
+) -> ActionResult:
     """Carry it out in a transaction, for who called the command."""
     if action.needs_handlers:
         load_handlers(settings().modules)
@@ -95,7 +97,7 @@ def carry_out(action: Action, target: Any, given: Mapping[str, Any] = MappingPro
         return action.run(connection, target, action.takes(**said), caller())
 
 
-def print_done(done: Done, *, json_: bool) -> None:
+def print_done(done: ActionResult, *, json_: bool) -> None:
     """Say what came of it, and exit with 1 where the answer is no."""
     if done.fields is None:
         output.refuse(done.said)

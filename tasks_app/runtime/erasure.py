@@ -11,7 +11,7 @@ from itertools import chain
 
 from sqlalchemy import Connection, Engine
 
-from tasks_app.domain.operations.selection import Action
+from tasks_app.domain.operations.selection import BulkAction
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.operations import erase as rows
 from tasks_app.pool.operations.audit import note
@@ -160,7 +160,7 @@ def _cancel(engine: Engine, whose: rows.Whose, by: str) -> int:
             answer = cancel_these(connection, ids)
             done += answer.cancelled
             answers = {"cancelled": answer.cancelled, "requested": answer.requested}
-            note(connection, Action.CANCEL, who=by, ids=answer.ids, answers=answers)
+            note(connection, BulkAction.CANCEL, who=by, ids=answer.ids, answers=answers)
     return done
 
 

@@ -26,7 +26,7 @@ from tasks_app.runtime.execution.invocation import arguments_of
 from tasks_app.runtime.execution.lanes import Lane
 from tasks_app.runtime.handler_db.late_writes import write_of
 from tasks_app.runtime.handlers.active_run import ActiveRun
-from tasks_app.runtime.handlers.checkpoint import LIMIT, AsyncPoint, PlainPoint, Point
+from tasks_app.runtime.handlers.checkpoint import LIMIT, AsyncPoint, CheckpointPoint, PlainPoint
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
 from tasks_app.runtime.handlers.middleware import Middleware, chain
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
@@ -277,7 +277,7 @@ def _claimed(options: ContextOptions) -> ClaimedTask:
     )
 
 
-class _InMemory(Point):
+class _InMemory(CheckpointPoint):
     """A checkpoint that the context keeps, as no task is there to keep it."""
 
     def __init__(self, run: ActiveRun, access: Access, kept: Mapping[str, Any] | None) -> None:

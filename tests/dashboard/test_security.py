@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 from starlette.routing import compile_path
 
 from tasks_app import Settings
+from tasks_app.actions.table import ACTIONS
 from tasks_app.dashboard.app import ROUTES
 from tasks_app.dashboard.security import Role
 from tasks_app.dashboard.security.envelope import MOST_BYTES
@@ -81,6 +82,15 @@ def asked(how: str) -> Iterator[tuple[str | None, str, str]]:
             safe = method in ("GET", "HEAD", "OPTIONS")
             for token in ("none", "other site") if safe else TOKENS:
                 yield role, method, token
+
+
+@pytest.mark.parametrize("role", ["viewer", "operator", "admin"])
+def test_an_action_asks_for_its_role_and_no_more(settings: Settings, role: str) -> None:
+    browser = Browser(dashboard(settings, role=lambda _: role))
+    for action in ACTIONS:
+        if action.path:
+            said = browser.ask("POST", f"/api{path_of(action.path)}", json={})
+            assert (said.status_code == 403) is (Role[role.upper()] < action.role), action.path
 
 
 @pytest.fixture(scope="module")

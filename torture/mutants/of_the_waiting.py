@@ -86,8 +86,8 @@ WAITING = (
         "waiting: the next in line",
         "Who leaves his place in the line of an order key lets the next one try.",
         AMEND,
-        "_LEAVE_THEIR_PLACE = {Action.HOLD, Action.RESCHEDULE, Action.DISABLE}",
-        "_LEAVE_THEIR_PLACE: set[Action] = set()",
+        "_LEAVE_THEIR_PLACE = {BulkAction.HOLD, BulkAction.RESCHEDULE, BulkAction.DISABLE}",
+        "_LEAVE_THEIR_PLACE: set[BulkAction] = set()",
         f"{VERBS}test_who_leaves_his_place_in_the_line_of_an_order_key_lets_the_next_one_try",
     ),
     mutant(

@@ -77,6 +77,7 @@ def render(request: Request, name: str, *, status: int = 200, **parts: Any) -> H
         role=role.name.lower() if role else "",
         acts=role is not None and role >= Role.OPERATOR,
         admin=role is Role.ADMIN,
+        level=role or 0,
         token=getattr(request.state, "token", ""),
         theme=_theme(request),
         version=VERSION,

@@ -9,16 +9,16 @@ from typing import Any
 from tasks_app.domain.durations import ALLOWED_RATE, format_duration, parse_rate
 from tasks_app.domain.errors import InvalidSelectionError, InvalidTaskError
 from tasks_app.domain.operations.author import author
-from tasks_app.domain.operations.selection import Action
+from tasks_app.domain.operations.selection import BulkAction
 from tasks_app.domain.tasks import option_checks
 from tasks_app.domain.tasks.names import check_queue
 
 _TAKES = {
-    Action.RESCHEDULE: {"at", "delay"},
-    Action.REPRIORITISE: {"to_priority"},
-    Action.MOVE: {"to_queue"},
-    Action.RUN_NOW: {"rate"},
-    Action.RELEASE: {"rate"},
+    BulkAction.RESCHEDULE: {"at", "delay"},
+    BulkAction.REPRIORITISE: {"to_priority"},
+    BulkAction.MOVE: {"to_queue"},
+    BulkAction.RUN_NOW: {"rate"},
+    BulkAction.RELEASE: {"rate"},
 }
 """What each takes beside ``why``; of the first three, exactly one of it must be given."""
 
@@ -65,7 +65,7 @@ def given(change: Amendment) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def amendment_of(action: Action, words: dict[str, Any]) -> Amendment:
+def amendment_of(action: BulkAction, words: dict[str, Any]) -> Amendment:
     """Return the change; instants and durations may be text.
 
     Raises:

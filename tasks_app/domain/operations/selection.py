@@ -16,7 +16,7 @@ MOST_IDS = 10_000
 """In one selection: the audit keeps them."""
 
 
-class Action(StrEnum):
+class BulkAction(StrEnum):
     """A bulk operation."""
 
     CANCEL = "cancel"
@@ -33,23 +33,23 @@ class Action(StrEnum):
 
 
 DONE = {
-    Action.RUN_NOW: "due now",
-    Action.RESCHEDULE: "rescheduled",
-    Action.REPRIORITISE: "reprioritised",
-    Action.MOVE: "moved",
-    Action.HOLD: "held",
-    Action.RELEASE: "released",
-    Action.ENABLE: "enabled",
-    Action.DISABLE: "disabled",
+    BulkAction.RUN_NOW: "due now",
+    BulkAction.RESCHEDULE: "rescheduled",
+    BulkAction.REPRIORITISE: "reprioritised",
+    BulkAction.MOVE: "moved",
+    BulkAction.HOLD: "held",
+    BulkAction.RELEASE: "released",
+    BulkAction.ENABLE: "enabled",
+    BulkAction.DISABLE: "disabled",
 }
 """What those that change how a task waits are said to have done."""
 WAITING = frozenset(DONE)
 _POOLS = {
-    Action.REQUEUE: (Pool.ERROR, Pool.COMPLETED),
-    Action.EDIT: (Pool.PENDING, Pool.ERROR),
+    BulkAction.REQUEUE: (Pool.ERROR, Pool.COMPLETED),
+    BulkAction.EDIT: (Pool.PENDING, Pool.ERROR),
 }
 """The pools of an action, the pending one of all others; the first is the default."""
-_HELD = {Action.HOLD: False, Action.RELEASE: True}
+_HELD = {BulkAction.HOLD: False, BulkAction.RELEASE: True}
 """What an action means by itself: to hold what is held would change nothing."""
 
 
@@ -86,7 +86,7 @@ class Selection:
         return {name: value for name, value in values.items() if value is not None}
 
 
-def select(action: Action, given: dict[str, Any]) -> Selection:
+def select(action: BulkAction, given: dict[str, Any]) -> Selection:
     """Return the selection for an action; durations may be text, ids may be any integers.
 
     Raises:
@@ -118,16 +118,16 @@ def select(action: Action, given: dict[str, Any]) -> Selection:
     return Selection(**{**words, "ids": ids or None})
 
 
-def _where(action: Action, pool: Pool | None, state: State | None) -> tuple[Pool, State | None]:
+def _where(action: BulkAction, pool: Pool | None, state: State | None) -> tuple[Pool, State | None]:
     pools = _POOLS.get(action, (Pool.PENDING,))
     if pool is None:
         pool = pools[0] if state is None else pool_of(state)
     if pool not in pools or (state and pool_of(state) is not pool):
         where = " or ".join(pools)
         raise InvalidSelectionError(f"Only tasks of the pool {where} can be chosen for {action}.")
-    if pool is not Pool.PENDING or action not in {Action.EDIT, *WAITING}:
+    if pool is not Pool.PENDING or action not in {BulkAction.EDIT, *WAITING}:
         return pool, state
-    if state is State.RUNNING and action is Action.EDIT:
+    if state is State.RUNNING and action is BulkAction.EDIT:
         raise InvalidSelectionError("What runs has its payload already. Edit what is PENDING.")
     if state is State.RUNNING:
         raise InvalidSelectionError(

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.explain.surroundings import StandingHold
 from tasks_app.domain.operations.author import Signed
-from tasks_app.domain.operations.selection import Action
+from tasks_app.domain.operations.selection import BulkAction
 from tasks_app.domain.tasks.error_text import clean
 from tasks_app.pool.tables import AUDIT
 
@@ -94,7 +94,7 @@ _AMONG_NEWEST = text(f"""
 _LAST_HOLD = text(f"""
     SELECT l.at, l.who, l.role, {_WHY}
     FROM (SELECT * FROM {AUDIT} ORDER BY id DESC LIMIT {NEWEST}) AS l
-    WHERE action = '{Action.HOLD}' AND :task_id = ANY(ids) ORDER BY id DESC LIMIT 1
+    WHERE action = '{BulkAction.HOLD}' AND :task_id = ANY(ids) ORDER BY id DESC LIMIT 1
 """)
 _STEPS = text(f"""
     SELECT {_COLUMNS} FROM {AUDIT} l WHERE id = :token OR bulk = :token ORDER BY id

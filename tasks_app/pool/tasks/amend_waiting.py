@@ -13,7 +13,7 @@ from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.operations.amendment import Amendment
 from tasks_app.domain.operations.author import NOBODY, Author
-from tasks_app.domain.operations.selection import Action
+from tasks_app.domain.operations.selection import BulkAction
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.held import HELD_DUE, is_held
 from tasks_app.pool.fragments.operator_lines import tell
@@ -30,35 +30,35 @@ _RESCHEDULE = f"""
     due_at = CASE WHEN {is_held()} THEN p.due_at ELSE {_AT} END,
     scan_at = CASE WHEN {is_held()} THEN p.scan_at ELSE {_AT} END"""
 _SETS = {
-    Action.RUN_NOW: (
+    BulkAction.RUN_NOW: (
         f"due_at = {NOW}, scan_at = {NOW}, held_due_at = NULL, {UNPARKED}",
         f"p.due_at > {NOW}",
     ),
-    Action.RESCHEDULE: (_RESCHEDULE, "true"),
-    Action.REPRIORITISE: (
+    BulkAction.RESCHEDULE: (_RESCHEDULE, "true"),
+    BulkAction.REPRIORITISE: (
         f"priority = CAST(:priority AS smallint), scan_at = greatest({NOW}, p.scan_at)",
         "p.priority <> :priority",
     ),
-    Action.MOVE: (
+    BulkAction.MOVE: (
         f"queue = :queue, {_LOOKED_AT}",
         "p.queue <> :queue",
     ),
-    Action.HOLD: (
+    BulkAction.HOLD: (
         f"held_due_at = p.due_at, due_at = {HELD_DUE}, scan_at = {HELD_DUE}, {UNPARKED}",
         f"NOT {is_held()}",
     ),
-    Action.RELEASE: (
+    BulkAction.RELEASE: (
         f"due_at = {_GIVEN_BACK}, scan_at = {_GIVEN_BACK}, held_due_at = NULL, {UNPARKED}",
         is_held(),
     ),
-    Action.ENABLE: (f"enabled = true, {_LOOKED_AT}", "NOT p.enabled"),
-    Action.DISABLE: (f"enabled = false, {_LOOKED_AT}", "p.enabled"),
+    BulkAction.ENABLE: (f"enabled = true, {_LOOKED_AT}", "NOT p.enabled"),
+    BulkAction.DISABLE: (f"enabled = false, {_LOOKED_AT}", "p.enabled"),
 }
 """What each action sets, and of which tasks."""
-_LEAVE_THEIR_PLACE = {Action.HOLD, Action.RESCHEDULE, Action.DISABLE}
+_LEAVE_THEIR_PLACE = {BulkAction.HOLD, BulkAction.RESCHEDULE, BulkAction.DISABLE}
 
 
-def _amend(action: Action) -> TextClause:
+def _amend(action: BulkAction) -> TextClause:
     sets, which = _SETS[action]
     return text(f"""
         UPDATE {PENDING} p SET {sets}, changed_at = {NOW}
@@ -88,9 +88,9 @@ def _spread(takes_a_place: str, which: str, due_at: str) -> TextClause:
 
 _SPREAD = {
     # Never later than a task was due anyway; what is due already takes no place in the row.
-    Action.RUN_NOW: _spread("true", f"p.due_at > {NOW}", "least(p.due_at, place.at)"),
+    BulkAction.RUN_NOW: _spread("true", f"p.due_at > {NOW}", "least(p.due_at, place.at)"),
     # Never earlier than its own date; what is due later anyway takes no place in the row.
-    Action.RELEASE: _spread(
+    BulkAction.RELEASE: _spread(
         f"p.held_due_at <= {_START}",
         is_held(),
         "CASE WHEN place.taken THEN place.at ELSE p.held_due_at END",
@@ -106,7 +106,7 @@ _STATE = text(f"SELECT state FROM {ALL} WHERE id = :id")
 
 def amend(
     connection: Connection,
-    action: Action,
+    action: BulkAction,
     ids: Sequence[int],
     change: Amendment = NO_AMENDMENT,
     *,
@@ -135,7 +135,7 @@ def amend(
 
 def spread(
     connection: Connection,
-    action: Action,
+    action: BulkAction,
     ids: Sequence[int],
     gap: timedelta,
     start: datetime | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.operations.author import NOBODY, Author
-from tasks_app.domain.operations.selection import Action
+from tasks_app.domain.operations.selection import BulkAction
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.fragments.operator_lines import tell
@@ -42,5 +42,5 @@ def edit(
     """Give a task that waits, or has failed, another payload, JSON text; False: there is none."""
     values = {"id": task_id, "payload": payload}
     done = connection.execute(_EDIT[pool], values).first() is not None
-    tell(connection, Action.EDIT, [task_id] if done else [], by, pool=pool)
+    tell(connection, BulkAction.EDIT, [task_id] if done else [], by, pool=pool)
     return done

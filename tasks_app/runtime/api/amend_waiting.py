@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.durations import Duration
 from tasks_app.domain.operations.amendment import Amendment, amendment_of
 from tasks_app.domain.operations.author import Author
-from tasks_app.domain.operations.selection import DONE, Action
+from tasks_app.domain.operations.selection import DONE, BulkAction
 from tasks_app.domain.tasks.names import check_id
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.operations.audit import note
@@ -42,7 +42,7 @@ def run_task_now(session: Sync | Raw, task_id: int, *, by: str = "", why: str = 
     >>> hold_task(session, task_id) and print(run_task_now(session, task_id, by="anna"))
     changed
     """
-    return on_connection(session, _verb(Action.RUN_NOW, task_id, by, why))
+    return on_connection(session, _verb(BulkAction.RUN_NOW, task_id, by, why))
 
 
 def reschedule_task(
@@ -62,7 +62,9 @@ def reschedule_task(
     Raises:
         InvalidSelectionError: neither is given, or both, or it is none.
     """
-    return on_connection(session, _verb(Action.RESCHEDULE, task_id, by, why, at=at, delay=delay))
+    return on_connection(
+        session, _verb(BulkAction.RESCHEDULE, task_id, by, why, at=at, delay=delay)
+    )
 
 
 def reprioritise_task(
@@ -76,7 +78,7 @@ def reprioritise_task(
     Raises:
         InvalidSelectionError: the priority is none.
     """
-    verb = _verb(Action.REPRIORITISE, task_id, by, why, to_priority=to_priority)
+    verb = _verb(BulkAction.REPRIORITISE, task_id, by, why, to_priority=to_priority)
     return on_connection(session, verb)
 
 
@@ -91,7 +93,7 @@ def move_task(
     Raises:
         InvalidSelectionError: no queue has such a name.
     """
-    return on_connection(session, _verb(Action.MOVE, task_id, by, why, to_queue=to_queue))
+    return on_connection(session, _verb(BulkAction.MOVE, task_id, by, why, to_queue=to_queue))
 
 
 def hold_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "") -> Changed:
@@ -102,7 +104,7 @@ def hold_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "")
     >>> explain_task(session, task_id).findings[0].fact
     'It was put on hold just now (...) by anna: the bank asks'
     """
-    return on_connection(session, _verb(Action.HOLD, task_id, by, why))
+    return on_connection(session, _verb(BulkAction.HOLD, task_id, by, why))
 
 
 def release_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "") -> Changed:
@@ -111,7 +113,7 @@ def release_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = 
     >>> hold_task(session, task_id) and print(release_task(session, task_id, by="anna"))
     changed
     """
-    return on_connection(session, _verb(Action.RELEASE, task_id, by, why))
+    return on_connection(session, _verb(BulkAction.RELEASE, task_id, by, why))
 
 
 def enable_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "") -> Changed:
@@ -120,7 +122,7 @@ def enable_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "
     >>> disable_task(session, task_id) and print(enable_task(session, task_id, by="anna"))
     changed
     """
-    return on_connection(session, _verb(Action.ENABLE, task_id, by, why))
+    return on_connection(session, _verb(BulkAction.ENABLE, task_id, by, why))
 
 
 def disable_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "") -> Changed:
@@ -129,18 +131,18 @@ def disable_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = 
     >>> print(disable_task(session, task_id, by="anna"))
     changed
     """
-    return on_connection(session, _verb(Action.DISABLE, task_id, by, why))
+    return on_connection(session, _verb(BulkAction.DISABLE, task_id, by, why))
 
 
 def _verb(
-    action: Action, task_id: int, by: str, why: str, **words: Any
+    action: BulkAction, task_id: int, by: str, why: str, **words: Any
 ) -> Callable[[Connection], Changed]:
     change = amendment_of(action, {**words, "why": why})
     return partial(_changed, action=action, task_id=check_id(task_id), by=by, change=change)
 
 
 def _changed(
-    connection: Connection, action: Action, task_id: int, by: str, change: Amendment
+    connection: Connection, action: BulkAction, task_id: int, by: str, change: Amendment
 ) -> Changed:
     while not lock(connection, task_id):
         match state_of(connection, task_id):

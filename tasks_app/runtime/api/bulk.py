@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.operations.amendment import Amendment
-from tasks_app.domain.operations.selection import Action, Selection
+from tasks_app.domain.operations.selection import BulkAction, Selection
 from tasks_app.pool.operations import audit
 from tasks_app.pool.operations.selection import cut
 from tasks_app.runtime.api.bulk_step import BulkStep, BulkStepResult, Edits, in_the_way, parted
@@ -146,18 +146,18 @@ def transaction_of(engine: Engine) -> AbstractContextManager[Connection]:
 
 def checked(
     action: str, selection: dict[str, Any], patch: Mapping[str, Any] | None
-) -> tuple[Action, Amendment, Selection]:
+) -> tuple[BulkAction, Amendment, Selection]:
     """Return the action, what it makes of the tasks, and which tasks.
 
     Raises:
         InvalidSelectionError: they make no sense.
     """
-    if action not in list(Action):
+    if action not in list(BulkAction):
         raise InvalidSelectionError(
-            f"There is no bulk action {action!r:.40}. Known: {', '.join(Action)}."
+            f"There is no bulk action {action!r:.40}. Known: {', '.join(BulkAction)}."
         )
-    if (action == Action.EDIT) != bool(patch):
+    if (action == BulkAction.EDIT) != bool(patch):
         raise InvalidSelectionError(
             "An edit needs a patch of payloads, and nothing else takes one."
         )
-    return (Action(action), *parted(Action(action), selection))
+    return (BulkAction(action), *parted(BulkAction(action), selection))

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from tasks_app.domain.errors import InvalidSelectionError
-from tasks_app.domain.operations.selection import Action, Selection
+from tasks_app.domain.operations.selection import BulkAction, Selection
 from tasks_app.pool.operations.audit import take_turn
 from tasks_app.pool.operations.selection import SelectionCut, cut, look, read
 from tasks_app.runtime.api.bulk import checked, transaction_of
@@ -73,7 +73,7 @@ def foresee_rest(engine: Engine, token: int, *, registry: Registry = HANDLERS) -
 
 def _walk(
     engine: Engine,
-    action: Action,
+    action: BulkAction,
     chosen: Selection,
     end: SelectionCut,
     after: int | None,
@@ -85,10 +85,10 @@ def _walk(
     while after is not None and (most is None or counts.total() < most):
         with transaction_of(engine) as connection:
             found, after = look(
-                connection, chosen, end, after, MOST_EDITED if action is Action.EDIT else 500
+                connection, chosen, end, after, MOST_EDITED if action is BulkAction.EDIT else 500
             )
             counts.update((one.name, str(one.state)) for one in found)
-            ids = [one.id for one in found] if action is Action.EDIT else []
+            ids = [one.id for one in found] if action is BulkAction.EDIT else []
             for one in read(connection, chosen, end, ids) if ids else ():
                 try:
                     edits.payload(one)

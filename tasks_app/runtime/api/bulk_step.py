@@ -16,7 +16,7 @@ from tasks_app.domain.errors import InvalidSelectionError, UniqueKeyTakenError, 
 from tasks_app.domain.large_values.reference import reference_of
 from tasks_app.domain.operations.amendment import WORDS, Amendment, amendment_of
 from tasks_app.domain.operations.author import Author
-from tasks_app.domain.operations.selection import DONE, WAITING, Action, Selection, select
+from tasks_app.domain.operations.selection import DONE, WAITING, BulkAction, Selection, select
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.pool.connection.transactions import wait_for_locks
 from tasks_app.pool.groups.create import hold
@@ -53,14 +53,14 @@ class BulkStepResult:
     """The id behind which to go on; None: that was all."""
 
 
-def read_opening(opening: Opening) -> tuple[Action, Amendment, Selection, SelectionCut]:
+def read_opening(opening: Opening) -> tuple[BulkAction, Amendment, Selection, SelectionCut]:
     """Return what a bulk is to do, and to what."""
-    action = Action(opening.action)
+    action = BulkAction(opening.action)
     change, chosen = parted(action, opening.what)
     return action, change, chosen, SelectionCut(opening.at, opening.until)
 
 
-def parted(action: Action, words: Mapping[str, Any]) -> tuple[Amendment, Selection]:
+def parted(action: BulkAction, words: Mapping[str, Any]) -> tuple[Amendment, Selection]:
     """Return what is made of the tasks, and which tasks.
 
     Raises:
@@ -110,7 +110,7 @@ class BulkStep:
         return self._noted(seen=bool(ids))
 
     def _next(self, after: int, most: int) -> list[int]:
-        most = min(most, MOST_EDITED) if self._action is Action.EDIT else most
+        most = min(most, MOST_EDITED) if self._action is BulkAction.EDIT else most
         found, self._done.after = look(self._connection, self._chosen, self._end, after, most)
         return [one.id for one in found]
 
@@ -131,15 +131,15 @@ class BulkStep:
         return self._done
 
     def _act(self, ids: list[int]) -> None:
-        acts: dict[Action, Callable[[list[Found]], None]] = {
-            Action.CANCEL: self._cancel,
-            Action.REQUEUE: self._requeue,
-            Action.EDIT: self._edit,
+        acts: dict[BulkAction, Callable[[list[Found]], None]] = {
+            BulkAction.CANCEL: self._cancel,
+            BulkAction.REQUEUE: self._requeue,
+            BulkAction.EDIT: self._edit,
             **dict.fromkeys(WAITING, self._amend),
         }
-        if self._action is Action.CANCEL:
+        if self._action is BulkAction.CANCEL:
             hold(self._connection, ids)
-        edits = self._action is Action.EDIT
+        edits = self._action is BulkAction.EDIT
         acts[self._action](lock(self._connection, self._chosen, self._end, ids, payloads=edits))
 
     def _cancel(self, locked: list[Found]) -> None:
@@ -179,7 +179,7 @@ class BulkStep:
             done, next_at = spread(
                 self._connection, self._action, ids, change.gap, self._next_at, by=self._author
             )
-            word = BROUGHT_FORWARD if self._action is Action.RUN_NOW else DONE[self._action]
+            word = BROUGHT_FORWARD if self._action is BulkAction.RUN_NOW else DONE[self._action]
             self._next_at = next_at or self._next_at
         self._done.ids += done
         self._done.answers += Counter({word: len(done), UNCHANGED: len(ids) - len(done)})

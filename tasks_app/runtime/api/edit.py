@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.creation.patch import accepted
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.operations.author import author
-from tasks_app.domain.operations.selection import Action
+from tasks_app.domain.operations.selection import BulkAction
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks import browse
@@ -57,6 +57,6 @@ def edit_payload(
             text = sealed_payload(text, task.name)
         if edit(connection, Pool(task.pool), task_id, text, by=wanted):
             what = {"ids": [task_id], **wanted.reason}
-            note(connection, Action.EDIT, what, who=by, ids=[task_id])
+            note(connection, BulkAction.EDIT, what, who=by, ids=[task_id])
             return True
     return False

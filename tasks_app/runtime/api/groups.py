@@ -13,7 +13,7 @@ from tasks_app.domain.coordination.groups import Ended, Group, GroupProgress, gr
 from tasks_app.domain.creation.new_task import NewTask, check_many
 from tasks_app.domain.errors import InvalidTaskError, TasksError
 from tasks_app.domain.operations.author import author
-from tasks_app.domain.operations.selection import Action
+from tasks_app.domain.operations.selection import BulkAction
 from tasks_app.domain.tasks.names import check_id
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.pool.connection.execute import commits_itself
@@ -146,7 +146,7 @@ def cancel_group(session: Sync, group_id: int, *, by: str = "", why: str = "") -
     if ids:
         answers = {"cancelled": cancelled, "requested": requested}
         what = {"group": group_id, **wanted.reason}
-        note(connection, Action.CANCEL, what, who=by, number=len(ids), ids=ids, answers=answers)
+        note(connection, BulkAction.CANCEL, what, who=by, number=len(ids), ids=ids, answers=answers)
     return CancelledMany(cancelled, requested, ids)
 
 

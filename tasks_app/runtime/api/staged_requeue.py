@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from sqlalchemy import Engine
 
-from tasks_app.domain.operations.selection import Action
+from tasks_app.domain.operations.selection import BulkAction
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.errors.again import Since, look_again
 from tasks_app.runtime.api.bulk import Done, run_bulk, start_bulk, transaction_of
@@ -52,7 +52,7 @@ def requeue_errors(
     Raises:
         InvalidSelectionError: it is no fingerprint.
     """
-    token = start_bulk(engine, Action.REQUEUE, fingerprint=fingerprint, by=by, why=why)
+    token = start_bulk(engine, BulkAction.REQUEUE, fingerprint=fingerprint, by=by, why=why)
     return _stages(engine, token, fingerprint, stages, by, patience.total_seconds(), pause)
 
 

@@ -17,7 +17,7 @@ from tasks_app.domain.explain.explanation import Explanation, explain
 from tasks_app.domain.flow_control.circuit_breaker import BreakerState
 from tasks_app.domain.large_values.reference import PAYLOAD, RESULT, reference_of
 from tasks_app.domain.operations.author import Author, author
-from tasks_app.domain.operations.selection import Action
+from tasks_app.domain.operations.selection import BulkAction
 from tasks_app.domain.tasks.names import check_id
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.records import Task
@@ -153,7 +153,7 @@ def cancel_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "
 def _cancelled(connection: Connection, task_id: int, by: Author) -> Cancelled:
     answer = cancel(connection, task_id, by=by)
     if answer in {Cancelled.CANCELLED, Cancelled.REQUESTED}:
-        _note(connection, Action.CANCEL, task_id, answer, by)
+        _note(connection, BulkAction.CANCEL, task_id, answer, by)
     return answer
 
 
@@ -184,7 +184,7 @@ def cancel_tasks(
         chosen = {"name": name, "biz_key": biz_key, **wanted.reason}
         note(
             connection,
-            Action.CANCEL,
+            BulkAction.CANCEL,
             {word: value for word, value in chosen.items() if value is not None},
             who=by,
             number=len(done.ids),
@@ -210,11 +210,13 @@ def requeue_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = 
 def _requeued(connection: Connection, task_id: int, by: Author) -> Requeued:
     answer = requeue(connection, task_id, by=by)
     if answer is Requeued.REQUEUED:
-        _note(connection, Action.REQUEUE, task_id, answer, by)
+        _note(connection, BulkAction.REQUEUE, task_id, answer, by)
     return answer
 
 
-def _note(connection: Connection, action: Action, task_id: int, answer: str, by: Author) -> None:
+def _note(
+    connection: Connection, action: BulkAction, task_id: int, answer: str, by: Author
+) -> None:
     note(connection, action, by.reason, who=by.who, ids=[task_id], answers={str(answer): 1})
 
 

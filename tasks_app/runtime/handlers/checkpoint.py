@@ -22,7 +22,7 @@ PLACES = "ctx.chunks"
 """The key of a checkpoint under which it holds the places of loops over chunks."""
 
 
-class Point:
+class CheckpointPoint:
     """What one run knows of its checkpoint."""
 
     def __init__(self, run: ActiveRun, access: Access) -> None:
@@ -80,7 +80,7 @@ class Point:
         return encode_object({**(self._value or {}), **places}, "checkpoint", 2 * LIMIT)
 
 
-class PlainPoint(Point):
+class PlainPoint(CheckpointPoint):
     """For plain handlers."""
 
     def get(self) -> dict[str, Any] | None:
@@ -97,7 +97,7 @@ class PlainPoint(Point):
         self._changed = False
 
 
-class AsyncPoint(Point):
+class AsyncPoint(CheckpointPoint):
     """For async handlers."""
 
     def note_made(self, made: Any, context: FrameType) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 from tasks_app.domain.creation.portable_task import IDS, WRONG_JSON, line_of
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.large_values.reference import PAYLOAD, reference_in
-from tasks_app.domain.operations.selection import Action, select
+from tasks_app.domain.operations.selection import BulkAction, select
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.operations.selection import LOOKED_AT, cut, look
@@ -47,7 +47,7 @@ def export_tasks(engine: Engine, path: Path, *, by: str = "", **selection: Any) 
         LargeStoreError: a large payload is in an object store that does not answer.
         LargeValueLostError: a task with one began meanwhile and is over and removed.
     """
-    chosen = select(Action.CANCEL, {**selection, "state": State.PENDING})
+    chosen = select(BulkAction.CANCEL, {**selection, "state": State.PENDING})
     done = Exported()
     with written_privately(path) as file:
         with transaction_of(engine) as connection:
@@ -99,7 +99,7 @@ def cancel_moved(engine: Engine, receipt: Path, *, by: str = "") -> MoveEnded:
             ids = held(connection, some)
         done.left += sorted({task.id for task in some} - set(ids))
         if ids:
-            token = start_bulk(engine, Action.CANCEL, ids=ids, held=True, by=by)
+            token = start_bulk(engine, BulkAction.CANCEL, ids=ids, held=True, by=by)
             ended = run_bulk(engine, token, by=by)
             done.cancelled += ended.answers.total() if ended else 0
     return done

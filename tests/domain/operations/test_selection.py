@@ -8,47 +8,51 @@ from typing import Any
 import pytest
 
 from tasks_app.domain.errors import InvalidSelectionError
-from tasks_app.domain.operations.selection import MOST_IDS, Action, Selection, select
+from tasks_app.domain.operations.selection import MOST_IDS, BulkAction, Selection, select
 from tasks_app.domain.tasks.states import Pool, State
 
 
 def test_each_action_has_its_pool() -> None:
-    assert select(Action.CANCEL, {"name": "t"}).pool is Pool.PENDING
-    assert select(Action.REQUEUE, {"name": "t"}).pool is Pool.ERROR
-    assert select(Action.REQUEUE, {"name": "t", "state": "cancelled"}).pool is Pool.COMPLETED
-    assert select(Action.EDIT, {"name": "t"}).state is State.PENDING
-    assert select(Action.EDIT, {"name": "t", "pool": "error"}).state is None
+    assert select(BulkAction.CANCEL, {"name": "t"}).pool is Pool.PENDING
+    assert select(BulkAction.REQUEUE, {"name": "t"}).pool is Pool.ERROR
+    assert select(BulkAction.REQUEUE, {"name": "t", "state": "cancelled"}).pool is Pool.COMPLETED
+    assert select(BulkAction.EDIT, {"name": "t"}).state is State.PENDING
+    assert select(BulkAction.EDIT, {"name": "t", "pool": "error"}).state is None
 
 
 @pytest.mark.parametrize(
     ("action", "given", "problem"),
     [
-        (Action.CANCEL, {}, "everything"),
-        (Action.CANCEL, {"pool": "pending", "ids": ()}, "everything"),
-        (Action.CANCEL, {"state": "RUNNING"}, "everything"),
-        (Action.CANCEL, {"name": "t", "pool": "error"}, "Only tasks of the pool pending"),
-        (Action.REQUEUE, {"name": "t", "state": "PENDING"}, "Only tasks of the pool error or comp"),
-        (Action.REQUEUE, {"name": "t", "pool": "error", "state": "SKIPPED"}, "Only tasks"),
-        (Action.EDIT, {"name": "t", "state": "RUNNING"}, "What runs has its payload"),
-        (Action.CANCEL, {"name": "t", "state": "LATE"}, "There is no state"),
-        (Action.CANCEL, {"name": "t", "pool": "big"}, "There is no pool"),
-        (Action.CANCEL, {"older_than": "soon"}, "older_than is 'soon'"),
-        (Action.CANCEL, {"colour": "red"}, "Nothing can be selected by colour"),
-        (Action.CANCEL, {"ids": range(MOST_IDS + 1)}, "too many"),
+        (BulkAction.CANCEL, {}, "everything"),
+        (BulkAction.CANCEL, {"pool": "pending", "ids": ()}, "everything"),
+        (BulkAction.CANCEL, {"state": "RUNNING"}, "everything"),
+        (BulkAction.CANCEL, {"name": "t", "pool": "error"}, "Only tasks of the pool pending"),
+        (
+            BulkAction.REQUEUE,
+            {"name": "t", "state": "PENDING"},
+            "Only tasks of the pool error or comp",
+        ),
+        (BulkAction.REQUEUE, {"name": "t", "pool": "error", "state": "SKIPPED"}, "Only tasks"),
+        (BulkAction.EDIT, {"name": "t", "state": "RUNNING"}, "What runs has its payload"),
+        (BulkAction.CANCEL, {"name": "t", "state": "LATE"}, "There is no state"),
+        (BulkAction.CANCEL, {"name": "t", "pool": "big"}, "There is no pool"),
+        (BulkAction.CANCEL, {"older_than": "soon"}, "older_than is 'soon'"),
+        (BulkAction.CANCEL, {"colour": "red"}, "Nothing can be selected by colour"),
+        (BulkAction.CANCEL, {"ids": range(MOST_IDS + 1)}, "too many"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(action: Action, given: Any, problem: str) -> None:
+def test_what_cannot_be_meant_is_refused(action: BulkAction, given: Any, problem: str) -> None:
     with pytest.raises(InvalidSelectionError, match=problem):
         select(action, given)
 
 
 def test_it_is_read_again_as_it_was_written() -> None:
     chosen = select(
-        Action.CANCEL,
+        BulkAction.CANCEL,
         {"name": "t", "older_than": "90m", "newer_than": timedelta(days=2), "ids": [3, 1, 3]},
     )
 
-    assert chosen == select(Action.CANCEL, chosen.plain())
+    assert chosen == select(BulkAction.CANCEL, chosen.plain())
     assert chosen == Selection(
         Pool.PENDING,
         name="t",

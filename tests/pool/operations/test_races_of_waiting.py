@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from tasks_app.domain.operations.amendment import Amendment
-from tasks_app.domain.operations.selection import WAITING, Action
+from tasks_app.domain.operations.selection import WAITING, BulkAction
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.dispatch.set_aside import sweep
@@ -22,12 +22,12 @@ from tests.factory import pending_task, pool_of_task, row_of
 from tests.pool.interleave import blocked, two
 from tests.pool.runs.racing import Pair, committed, take
 
-ACTIONS = sorted(WAITING - {Action.ENABLE, Action.RELEASE, Action.RUN_NOW})
+ACTIONS = sorted(WAITING - {BulkAction.ENABLE, BulkAction.RELEASE, BulkAction.RUN_NOW})
 """Those that change a task which is due, enabled and not held."""
 CHANGES = {
-    Action.RESCHEDULE: Amendment(delay=timedelta(hours=1)),
-    Action.REPRIORITISE: Amendment(to_priority=0),
-    Action.MOVE: Amendment(to_queue="slow"),
+    BulkAction.RESCHEDULE: Amendment(delay=timedelta(hours=1)),
+    BulkAction.REPRIORITISE: Amendment(to_priority=0),
+    BulkAction.MOVE: Amendment(to_queue="slow"),
 }
 
 
@@ -37,7 +37,7 @@ def pair(engine: Engine) -> Iterator[Pair]:
         yield connections
 
 
-def do(connection: Connection, action: Action, task_id: int) -> list[int]:
+def do(connection: Connection, action: BulkAction, task_id: int) -> list[int]:
     return amend(connection, action, [task_id], CHANGES.get(action, Amendment()))
 
 
@@ -47,7 +47,7 @@ def found(connection: Connection) -> list[int]:
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_a_claim_is_open_then_the_verb_waits_and_leaves_what_runs_as_it_is(
-    engine: Engine, pair: Pair, action: Action
+    engine: Engine, pair: Pair, action: BulkAction
 ) -> None:
     a, b = pair
     task_id = committed(a, pending_task)
@@ -62,7 +62,7 @@ def test_a_claim_is_open_then_the_verb_waits_and_leaves_what_runs_as_it_is(
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_a_verb_is_open_then_a_claim_passes_by(pair: Pair, action: Action) -> None:
+def test_a_verb_is_open_then_a_claim_passes_by(pair: Pair, action: BulkAction) -> None:
     a, b = pair
     task_id = committed(a, pending_task)
     assert do(a, action, task_id) == [task_id]
@@ -77,7 +77,7 @@ def test_a_verb_is_open_then_a_claim_passes_by(pair: Pair, action: Action) -> No
 def test_a_hold_has_committed_then_nobody_claims_it(pair: Pair) -> None:
     a, b = pair
     task_id = committed(a, pending_task)
-    committed(a, do, Action.HOLD, task_id)
+    committed(a, do, BulkAction.HOLD, task_id)
 
     assert take(b, [task_id]) == []
 
@@ -85,8 +85,8 @@ def test_a_hold_has_committed_then_nobody_claims_it(pair: Pair) -> None:
 def test_a_release_is_open_then_a_claim_takes_it_only_after_its_commit(pair: Pair) -> None:
     a, b = pair
     task_id = committed(a, pending_task)
-    committed(a, do, Action.HOLD, task_id)
-    do(a, Action.RELEASE, task_id)
+    committed(a, do, BulkAction.HOLD, task_id)
+    do(a, BulkAction.RELEASE, task_id)
 
     assert take(b, [task_id]) == []
     b.rollback()
@@ -100,9 +100,9 @@ def test_two_release_it_then_the_second_waits_and_changes_nothing(
 ) -> None:
     a, b = pair
     task_id = committed(a, pending_task)
-    committed(a, do, Action.HOLD, task_id)
-    do(a, Action.RELEASE, task_id)
-    waiting = blocked(engine, b, a, lambda c: do(c, Action.RELEASE, task_id))
+    committed(a, do, BulkAction.HOLD, task_id)
+    do(a, BulkAction.RELEASE, task_id)
+    waiting = blocked(engine, b, a, lambda c: do(c, BulkAction.RELEASE, task_id))
 
     a.commit()
 
@@ -111,7 +111,7 @@ def test_two_release_it_then_the_second_waits_and_changes_nothing(
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_a_cancel_is_open_then_the_verb_waits_and_does_nothing(
-    engine: Engine, pair: Pair, action: Action
+    engine: Engine, pair: Pair, action: BulkAction
 ) -> None:
     a, b = pair
     task_id = committed(a, pending_task)
@@ -126,7 +126,7 @@ def test_a_cancel_is_open_then_the_verb_waits_and_does_nothing(
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_a_verb_is_open_then_a_cancel_waits_and_cancels(
-    engine: Engine, pair: Pair, action: Action
+    engine: Engine, pair: Pair, action: BulkAction
 ) -> None:
     a, b = pair
     task_id = committed(a, pending_task)
@@ -138,14 +138,14 @@ def test_a_verb_is_open_then_a_cancel_waits_and_cancels(
 
     assert waiting.result() is Cancelled.CANCELLED
     row = row_of(b, task_id, "task_completed")
-    assert (row.due_at == before) == (action is not Action.RESCHEDULE)
+    assert (row.due_at == before) == (action is not BulkAction.RESCHEDULE)
 
 
 def test_a_cancel_is_open_then_run_now_waits_and_does_nothing(engine: Engine, pair: Pair) -> None:
     a, b = pair
     task_id = committed(a, pending_task, delay="1h")
     cancel(a, task_id)
-    waiting = blocked(engine, b, a, lambda c: do(c, Action.RUN_NOW, task_id))
+    waiting = blocked(engine, b, a, lambda c: do(c, BulkAction.RUN_NOW, task_id))
 
     a.commit()
 
@@ -157,9 +157,9 @@ def test_run_now_is_open_then_a_hold_waits_and_holds_what_is_due_by_then(
 ) -> None:
     a, b = pair
     task_id = committed(a, pending_task, delay="1h")
-    do(a, Action.RUN_NOW, task_id)
+    do(a, BulkAction.RUN_NOW, task_id)
     became = row_of(a, task_id).due_at
-    waiting = blocked(engine, b, a, lambda c: do(c, Action.HOLD, task_id))
+    waiting = blocked(engine, b, a, lambda c: do(c, BulkAction.HOLD, task_id))
 
     a.commit()
 
@@ -172,7 +172,7 @@ def test_a_scan_has_found_it_before_the_hold_then_its_message_claims_nothing(pai
     task_id = committed(a, pending_task)
     assert found(b) == [task_id]
     b.rollback()
-    committed(a, do, Action.HOLD, task_id)
+    committed(a, do, BulkAction.HOLD, task_id)
 
     assert found(b) == []
     assert take(b, [task_id]) == []
@@ -181,7 +181,7 @@ def test_a_scan_has_found_it_before_the_hold_then_its_message_claims_nothing(pai
 def test_a_hold_is_open_then_a_sweep_passes_by_and_the_disabled_task_stays(pair: Pair) -> None:
     a, b = pair
     task_id = committed(a, pending_task, enabled=False)
-    do(a, Action.HOLD, task_id)
+    do(a, BulkAction.HOLD, task_id)
 
     assert sweep(b, [task_id]) == {}
     b.rollback()
@@ -195,7 +195,7 @@ def test_a_sweep_is_open_then_the_hold_waits_and_it_is_over(engine: Engine, pair
     a, b = pair
     task_id = committed(a, pending_task, enabled=False)
     assert sweep(a, [task_id]) == {task_id: State.SKIPPED}
-    waiting = blocked(engine, b, a, lambda c: do(c, Action.HOLD, task_id))
+    waiting = blocked(engine, b, a, lambda c: do(c, BulkAction.HOLD, task_id))
 
     a.commit()
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.operations.amendment import amendment_of
 from tasks_app.domain.operations.author import Author
-from tasks_app.domain.operations.selection import WAITING, Action
+from tasks_app.domain.operations.selection import WAITING, BulkAction
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import TERMINAL, TRANSITIONS, Event, Pool, State
 from tasks_app.pool.dispatch.set_aside import sweep, sweep_all
@@ -232,17 +232,17 @@ def test_that_it_was_created_is_told_once(connection: Connection) -> None:
     assert events == ["create", "cancel", "requeue", "claim"]
 
 
-WORDS: dict[Action, dict[str, Any]] = {
-    Action.RESCHEDULE: {"at": NOON},
-    Action.REPRIORITISE: {"to_priority": 0},
-    Action.MOVE: {"to_queue": "slow"},
+WORDS: dict[BulkAction, dict[str, Any]] = {
+    BulkAction.RESCHEDULE: {"at": NOON},
+    BulkAction.REPRIORITISE: {"to_priority": 0},
+    BulkAction.MOVE: {"to_queue": "slow"},
 }
-BEFORE = {Action.RELEASE: Action.HOLD, Action.ENABLE: Action.DISABLE}
+BEFORE = {BulkAction.RELEASE: BulkAction.HOLD, BulkAction.ENABLE: BulkAction.DISABLE}
 
 
 @pytest.mark.parametrize("action", sorted(WAITING))
 def test_what_operators_do_to_a_waiting_task_leaves_a_line(
-    connection: Connection, action: Action
+    connection: Connection, action: BulkAction
 ) -> None:
     task_id = pending_task(connection, delay="1h")
     if action in BEFORE:
@@ -252,13 +252,13 @@ def test_what_operators_do_to_a_waiting_task_leaves_a_line(
     last = lines(connection, task_id)[-1]
     assert (last.event, last.from_state, last.to_state) == (action, "PENDING", "PENDING")
     assert (last.by, last.why) == ANNA
-    details = {Action.MOVE: "to queue slow", Action.REPRIORITISE: "to priority 0"}
+    details = {BulkAction.MOVE: "to queue slow", BulkAction.REPRIORITISE: "to priority 0"}
     assert last.detail == details.get(action)
 
 
 def test_tasks_that_are_let_go_at_a_rate_and_edits_leave_lines(connection: Connection) -> None:
     waiting, failed = pending_task(connection, delay="1h"), settled(connection, Event.FAIL)
-    spread(connection, Action.RUN_NOW, [waiting], timedelta(seconds=1), None, by=ANNA)
+    spread(connection, BulkAction.RUN_NOW, [waiting], timedelta(seconds=1), None, by=ANNA)
     assert edit(connection, Pool.PENDING, waiting, "{}", by=ANNA)
     assert edit(connection, Pool.ERROR, failed, "{}", by=ANNA)
 
@@ -297,7 +297,7 @@ def test_off_sends_no_statement_more(engine: Engine) -> None:
         waiting = pending_task(connection, delay="1h")
         for action in sorted(WAITING):
             amend(connection, action, [waiting], amendment_of(action, WORDS.get(action, {})))
-        spread(connection, Action.RUN_NOW, [waiting], timedelta(seconds=1), None)
+        spread(connection, BulkAction.RUN_NOW, [waiting], timedelta(seconds=1), None)
         edit(connection, Pool.PENDING, waiting, "{}")
         connection.rollback()
 

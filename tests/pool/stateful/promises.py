@@ -10,7 +10,7 @@ from uuid import UUID
 from hypothesis.stateful import invariant
 
 from tasks_app.domain.operations.amendment import Amendment
-from tasks_app.domain.operations.selection import Action
+from tasks_app.domain.operations.selection import BulkAction
 from tasks_app.domain.tasks.states import State
 from tests.pool.stateful.rows import read_notes, read_pauses, read_rows
 from tests.pool.stateful.rules_of_gates import Admissions
@@ -108,7 +108,7 @@ class Promises(Admissions, Rescuers, Operators, Waiting):
             self.end(seat, commits=False)
         self.resume(AT_ONCE, "*")
         for task_id in self._unfinished():
-            self.amend_task(AT_ONCE, Action.RELEASE, task_id, Amendment())
+            self.amend_task(AT_ONCE, BulkAction.RELEASE, task_id, Amendment())
         self.later(DAY)
         self.rescue_expired(AT_ONCE, 500, 0.5)
         while left := self._unfinished():

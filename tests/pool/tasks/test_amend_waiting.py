@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.waiting_reason import WaitingKind, WaitingReason
 from tasks_app.domain.operations.amendment import Amendment
-from tasks_app.domain.operations.selection import WAITING, Action
+from tasks_app.domain.operations.selection import WAITING, BulkAction
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.dispatch.set_aside import park, sweep_all
@@ -27,13 +27,13 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 LATER, MUCH_LATER = NOW + HOUR, NOW + 100 * HOUR
 CHANGES = {
-    Action.RESCHEDULE: Amendment(at=LATER),
-    Action.REPRIORITISE: Amendment(to_priority=0),
-    Action.MOVE: Amendment(to_queue="slow"),
+    BulkAction.RESCHEDULE: Amendment(at=LATER),
+    BulkAction.REPRIORITISE: Amendment(to_priority=0),
+    BulkAction.MOVE: Amendment(to_queue="slow"),
 }
 
 
-def do(connection: Connection, action: Action, *ids: int, now: datetime = NOW) -> list[int]:
+def do(connection: Connection, action: BulkAction, *ids: int, now: datetime = NOW) -> list[int]:
     return amend(connection, action, ids, CHANGES.get(action, Amendment()), now=now)
 
 
@@ -49,7 +49,7 @@ def taken(connection: Connection, *ids: int, now: datetime = NOW) -> list[int]:
 
 @pytest.mark.parametrize("action", sorted(WAITING))
 def test_what_runs_is_over_or_is_not_there_stays_as_it_is(
-    connection: Connection, action: Action
+    connection: Connection, action: BulkAction
 ) -> None:
     running = claimed_task(connection, now=NOW).task_id
     over = pending_task(connection, now=NOW)
@@ -64,8 +64,8 @@ def test_what_runs_is_over_or_is_not_there_stays_as_it_is(
 def test_run_now_ends_the_wait_for_a_date_and_not_twice(connection: Connection) -> None:
     task_id = pending_task(connection, run_at=MUCH_LATER, now=NOW)
 
-    assert do(connection, Action.RUN_NOW, task_id) == [task_id]
-    assert do(connection, Action.RUN_NOW, task_id) == []
+    assert do(connection, BulkAction.RUN_NOW, task_id) == [task_id]
+    assert do(connection, BulkAction.RUN_NOW, task_id) == []
 
     assert found(connection, NOW) == [task_id]
     assert taken(connection, task_id) == [task_id]
@@ -73,9 +73,9 @@ def test_run_now_ends_the_wait_for_a_date_and_not_twice(connection: Connection) 
 
 def test_run_now_releases_what_is_held(connection: Connection) -> None:
     task_id = pending_task(connection, run_at=MUCH_LATER, now=NOW)
-    do(connection, Action.HOLD, task_id)
+    do(connection, BulkAction.HOLD, task_id)
 
-    assert do(connection, Action.RUN_NOW, task_id) == [task_id]
+    assert do(connection, BulkAction.RUN_NOW, task_id) == [task_id]
 
     row = row_of(connection, task_id)
     assert (row.due_at, row.scan_at, row.held_due_at) == (NOW, NOW, None)
@@ -84,12 +84,12 @@ def test_run_now_releases_what_is_held(connection: Connection) -> None:
 def test_reschedule_gives_another_date_and_the_past_means_now(connection: Connection) -> None:
     task_id = pending_task(connection, now=NOW)
 
-    assert do(connection, Action.RESCHEDULE, task_id) == [task_id]
+    assert do(connection, BulkAction.RESCHEDULE, task_id) == [task_id]
     row = row_of(connection, task_id)
     assert (row.due_at, row.scan_at) == (LATER, LATER)
     assert taken(connection, task_id) == []
 
-    amend(connection, Action.RESCHEDULE, [task_id], Amendment(at=NOW - HOUR), now=NOW)
+    amend(connection, BulkAction.RESCHEDULE, [task_id], Amendment(at=NOW - HOUR), now=NOW)
     row = row_of(connection, task_id)
     assert (row.due_at, row.scan_at) == (NOW, NOW)
 
@@ -97,7 +97,7 @@ def test_reschedule_gives_another_date_and_the_past_means_now(connection: Connec
 def test_reschedule_counts_a_delay_from_now(connection: Connection) -> None:
     task_id = pending_task(connection, now=NOW)
 
-    amend(connection, Action.RESCHEDULE, [task_id], Amendment(delay=HOUR), now=NOW)
+    amend(connection, BulkAction.RESCHEDULE, [task_id], Amendment(delay=HOUR), now=NOW)
 
     assert row_of(connection, task_id).due_at == LATER
 
@@ -106,11 +106,11 @@ def test_reschedule_leaves_a_held_task_held_and_it_has_the_date_when_it_is_relea
     connection: Connection,
 ) -> None:
     task_id = pending_task(connection, now=NOW)
-    do(connection, Action.HOLD, task_id)
+    do(connection, BulkAction.HOLD, task_id)
 
-    assert do(connection, Action.RESCHEDULE, task_id) == [task_id]
+    assert do(connection, BulkAction.RESCHEDULE, task_id) == [task_id]
     assert found(connection, LATER) == []
-    do(connection, Action.RELEASE, task_id)
+    do(connection, BulkAction.RELEASE, task_id)
 
     row = row_of(connection, task_id)
     assert (row.due_at, row.scan_at, row.held_due_at) == (LATER, LATER, None)
@@ -119,8 +119,8 @@ def test_reschedule_leaves_a_held_task_held_and_it_has_the_date_when_it_is_relea
 def test_reprioritise_lets_a_scan_that_has_passed_find_it_again(connection: Connection) -> None:
     first, second = (pending_task(connection, now=NOW) for _ in range(2))
 
-    assert do(connection, Action.REPRIORITISE, second, now=LATER) == [second]
-    assert do(connection, Action.REPRIORITISE, second, now=LATER) == []
+    assert do(connection, BulkAction.REPRIORITISE, second, now=LATER) == [second]
+    assert do(connection, BulkAction.REPRIORITISE, second, now=LATER) == []
 
     row = row_of(connection, second)
     assert (row.priority, row.due_at, row.scan_at) == (0, NOW, LATER)
@@ -135,8 +135,8 @@ def test_move_puts_it_into_another_queue_and_ends_the_wait_for_the_limit_of_the_
     park(connection, [task_id], full, timedelta(days=1), now=NOW)
     assert found(connection, LATER) == []
 
-    assert do(connection, Action.MOVE, task_id, now=LATER) == [task_id]
-    assert do(connection, Action.MOVE, task_id, now=LATER) == []
+    assert do(connection, BulkAction.MOVE, task_id, now=LATER) == [task_id]
+    assert do(connection, BulkAction.MOVE, task_id, now=LATER) == []
 
     row = row_of(connection, task_id)
     assert (row.queue, row.parked, row.parked_kind, row.parked_for) == ("slow", None, None, None)
@@ -146,7 +146,7 @@ def test_move_puts_it_into_another_queue_and_ends_the_wait_for_the_limit_of_the_
 def test_what_waits_for_its_date_still_does_in_its_new_queue(connection: Connection) -> None:
     task_id = pending_task(connection, run_at=LATER, now=NOW)
 
-    do(connection, Action.MOVE, task_id)
+    do(connection, BulkAction.MOVE, task_id)
 
     assert found(connection, NOW, "slow") == []
     assert found(connection, LATER, "slow") == [task_id]
@@ -158,8 +158,8 @@ def test_what_is_held_is_found_by_no_scan_and_taken_by_no_claim(
 ) -> None:
     task_id = pending_task(connection, run_at=run_at, now=NOW)
 
-    assert do(connection, Action.HOLD, task_id) == [task_id]
-    assert do(connection, Action.HOLD, task_id) == []
+    assert do(connection, BulkAction.HOLD, task_id) == [task_id]
+    assert do(connection, BulkAction.HOLD, task_id) == []
 
     in_ten_years = NOW + timedelta(days=3650)
     assert found(connection, in_ten_years) == []
@@ -170,7 +170,7 @@ def test_what_is_held_is_found_by_no_scan_and_taken_by_no_claim(
 def test_a_disabled_task_that_is_held_is_not_skipped(connection: Connection) -> None:
     task_id = pending_task(connection, enabled=False, now=NOW)
 
-    do(connection, Action.HOLD, task_id)
+    do(connection, BulkAction.HOLD, task_id)
 
     assert sweep_all(connection, 10, now=MUCH_LATER) == {}
 
@@ -182,10 +182,10 @@ def test_release_gives_the_date_back_and_one_that_has_passed_means_now(
     connection: Connection, run_at: datetime, released_at: datetime, due_at: datetime
 ) -> None:
     task_id = pending_task(connection, run_at=run_at, now=NOW)
-    do(connection, Action.HOLD, task_id)
+    do(connection, BulkAction.HOLD, task_id)
 
-    assert do(connection, Action.RELEASE, task_id, now=released_at) == [task_id]
-    assert do(connection, Action.RELEASE, task_id, now=released_at) == []
+    assert do(connection, BulkAction.RELEASE, task_id, now=released_at) == [task_id]
+    assert do(connection, BulkAction.RELEASE, task_id, now=released_at) == []
 
     row = row_of(connection, task_id)
     assert (row.due_at, row.scan_at, row.held_due_at) == (due_at, due_at, None)
@@ -195,7 +195,7 @@ def test_release_gives_the_date_back_and_one_that_has_passed_means_now(
 def test_what_is_held_expires_at_its_time_and_is_never_claimed_then(connection: Connection) -> None:
     task_id = pending_task(connection, expires_at=LATER, now=NOW)
 
-    do(connection, Action.HOLD, task_id)
+    do(connection, BulkAction.HOLD, task_id)
 
     assert sweep_all(connection, 10, now=LATER - timedelta(seconds=1)) == {}
     assert taken(connection, task_id, now=LATER) == []
@@ -208,9 +208,9 @@ def test_what_is_held_expires_at_its_time_and_is_never_claimed_then(connection: 
 
 def test_a_task_that_expires_can_be_released(connection: Connection) -> None:
     task_id = pending_task(connection, expires_at=MUCH_LATER, now=NOW)
-    do(connection, Action.HOLD, task_id)
+    do(connection, BulkAction.HOLD, task_id)
 
-    assert do(connection, Action.RELEASE, task_id, now=LATER) == [task_id]
+    assert do(connection, BulkAction.RELEASE, task_id, now=LATER) == [task_id]
 
     assert taken(connection, task_id, now=LATER) == [task_id]
 
@@ -219,7 +219,7 @@ def test_a_cancelled_one_shows_the_date_that_it_had_and_comes_back_free(
     connection: Connection,
 ) -> None:
     task_id = pending_task(connection, run_at=LATER, now=NOW)
-    do(connection, Action.HOLD, task_id)
+    do(connection, BulkAction.HOLD, task_id)
     cancel(connection, task_id, now=NOW)
 
     assert row_of(connection, task_id, "task_completed").due_at == LATER
@@ -231,7 +231,7 @@ def test_a_cancelled_one_shows_the_date_that_it_had_and_comes_back_free(
 
 def test_people_read_held_and_the_date_that_it_gets_back(connection: Connection) -> None:
     task_id = pending_task(connection, run_at=LATER, now=NOW)
-    do(connection, Action.HOLD, task_id)
+    do(connection, BulkAction.HOLD, task_id)
 
     task = get(connection, task_id)
 
@@ -244,7 +244,7 @@ def test_a_producer_who_reschedules_by_the_unique_key_leaves_it_held(
 ) -> None:
     options: dict[str, Any] = {"unique_key": "k", "on_conflict": "reschedule", "now": NOW}
     task_id = pending_task(connection, **options)
-    do(connection, Action.HOLD, task_id)
+    do(connection, BulkAction.HOLD, task_id)
 
     assert pending_task(connection, run_at=LATER, **options) == task_id
 
@@ -254,7 +254,7 @@ def test_a_producer_who_reschedules_by_the_unique_key_leaves_it_held(
 
 def test_what_somebodys_sql_makes_due_again_is_not_held(connection: Connection) -> None:
     task_id = pending_task(connection, now=NOW)
-    do(connection, Action.HOLD, task_id)
+    do(connection, BulkAction.HOLD, task_id)
     connection.execute(
         text("UPDATE task_pending SET due_at = :now, scan_at = :now"), {"now": LATER}
     )
@@ -262,13 +262,13 @@ def test_what_somebodys_sql_makes_due_again_is_not_held(connection: Connection) 
     task = get(connection, task_id)
     assert task is not None
     assert (task.held, task.due_at) == (False, LATER)
-    assert do(connection, Action.HOLD, task_id, now=LATER) == [task_id]
+    assert do(connection, BulkAction.HOLD, task_id, now=LATER) == [task_id]
     assert row_of(connection, task_id).held_due_at == LATER
 
 
 def test_a_test_that_lets_time_pass_leaves_it_held(connection: Connection) -> None:
     task_id = pending_task(connection, run_at=LATER, now=NOW)
-    do(connection, Action.HOLD, task_id)
+    do(connection, BulkAction.HOLD, task_id)
 
     shift(connection, HOUR)
 
@@ -277,9 +277,9 @@ def test_a_test_that_lets_time_pass_leaves_it_held(connection: Connection) -> No
     assert (task.held, task.due_at) == (True, NOW)
 
 
-@pytest.mark.parametrize("leave", [Action.HOLD, Action.RESCHEDULE, Action.DISABLE])
+@pytest.mark.parametrize("leave", [BulkAction.HOLD, BulkAction.RESCHEDULE, BulkAction.DISABLE])
 def test_who_leaves_his_place_in_the_line_of_an_order_key_lets_the_next_one_try(
-    connection: Connection, leave: Action
+    connection: Connection, leave: BulkAction
 ) -> None:
     first, second = (pending_task(connection, order_key="k", now=NOW) for _ in range(2))
     park(connection, [second], WaitingReason(WaitingKind.ORDER, "k"), timedelta(days=1), now=NOW)
@@ -293,11 +293,11 @@ def test_who_leaves_his_place_in_the_line_of_an_order_key_lets_the_next_one_try(
 def test_a_disabled_task_is_enabled_again_and_found(connection: Connection) -> None:
     task_id = pending_task(connection, now=NOW)
 
-    assert do(connection, Action.DISABLE, task_id) == [task_id]
-    assert do(connection, Action.DISABLE, task_id) == []
+    assert do(connection, BulkAction.DISABLE, task_id) == [task_id]
+    assert do(connection, BulkAction.DISABLE, task_id) == []
     assert taken(connection, task_id) == []
-    assert do(connection, Action.ENABLE, task_id, now=LATER) == [task_id]
-    assert do(connection, Action.ENABLE, task_id, now=LATER) == []
+    assert do(connection, BulkAction.ENABLE, task_id, now=LATER) == [task_id]
+    assert do(connection, BulkAction.ENABLE, task_id, now=LATER) == []
 
     assert row_of(connection, task_id).scan_at == LATER
     assert taken(connection, task_id, now=LATER) == [task_id]
@@ -309,7 +309,7 @@ def test_who_is_disabled_waits_no_longer_for_a_limit_and_leaves_when_he_is_due(
     task_id = pending_task(connection, now=NOW)
     park(connection, [task_id], WaitingReason(WaitingKind.QUEUE, "default"), HOUR, now=NOW)
 
-    do(connection, Action.DISABLE, task_id)
+    do(connection, BulkAction.DISABLE, task_id)
 
     row = row_of(connection, task_id)
     assert (row.scan_at, row.parked, row.parked_kind, row.parked_for) == (NOW, None, None, None)
@@ -321,8 +321,10 @@ def test_a_rate_spreads_them_and_goes_on_where_it_was(connection: Connection) ->
     ids = [pending_task(connection, run_at=MUCH_LATER, now=NOW) for _ in range(5)]
     is_due = pending_task(connection, now=NOW)
 
-    changed, next_at = spread(connection, Action.RUN_NOW, [*ids[:3], is_due], gap, None, now=NOW)
-    more, end = spread(connection, Action.RUN_NOW, ids[3:], gap, next_at, now=NOW)
+    changed, next_at = spread(
+        connection, BulkAction.RUN_NOW, [*ids[:3], is_due], gap, None, now=NOW
+    )
+    more, end = spread(connection, BulkAction.RUN_NOW, ids[3:], gap, next_at, now=NOW)
 
     assert (changed, more) == (ids[:3], ids[3:])
     rows = [row_of(connection, task_id) for task_id in ids]
@@ -335,7 +337,7 @@ def test_a_rate_that_goes_on_an_hour_later_begins_then(connection: Connection) -
     """Else all that is left would be due at once."""
     ids = [pending_task(connection, run_at=MUCH_LATER, now=NOW) for _ in range(2)]
 
-    spread(connection, Action.RUN_NOW, ids, timedelta(seconds=1), NOW, now=LATER)
+    spread(connection, BulkAction.RUN_NOW, ids, timedelta(seconds=1), NOW, now=LATER)
 
     due_at = [row_of(connection, task_id).due_at for task_id in ids]
     assert due_at == [LATER, LATER + timedelta(seconds=1)]
@@ -343,10 +345,10 @@ def test_a_rate_that_goes_on_an_hour_later_begins_then(connection: Connection) -
 
 def test_a_rate_puts_nobody_off_and_releases_what_is_held(connection: Connection) -> None:
     soon, held = (pending_task(connection, run_at=NOW + HOUR, now=NOW) for _ in range(2))
-    do(connection, Action.HOLD, held)
+    do(connection, BulkAction.HOLD, held)
 
     changed, _ = spread(
-        connection, Action.RUN_NOW, [soon, held], 10 * HOUR, NOW + 2 * HOUR, now=NOW
+        connection, BulkAction.RUN_NOW, [soon, held], 10 * HOUR, NOW + 2 * HOUR, now=NOW
     )
 
     assert changed == [soon, held]
@@ -363,11 +365,11 @@ def test_a_release_at_a_rate_spreads_what_is_late_and_is_early_for_nobody(
     dated = pending_task(connection, run_at=MUCH_LATER, now=NOW)
     free = pending_task(connection, run_at=MUCH_LATER, now=NOW)
     for task_id in (*late, dated):
-        do(connection, Action.HOLD, task_id)
+        do(connection, BulkAction.HOLD, task_id)
 
     ids = [late[0], late[1], dated, free]
-    changed, next_at = spread(connection, Action.RELEASE, ids, gap, None, now=NOW)
-    more, end = spread(connection, Action.RELEASE, late[2:], gap, next_at, now=NOW)
+    changed, next_at = spread(connection, BulkAction.RELEASE, ids, gap, None, now=NOW)
+    more, end = spread(connection, BulkAction.RELEASE, late[2:], gap, next_at, now=NOW)
 
     assert (changed, more) == ([*late[:2], dated], late[2:])
     rows = [row_of(connection, task_id) for task_id in late]
@@ -380,9 +382,9 @@ def test_a_release_at_a_rate_spreads_what_is_late_and_is_early_for_nobody(
 
 def test_a_release_at_a_rate_of_dated_tasks_alone_takes_no_place(connection: Connection) -> None:
     dated = pending_task(connection, run_at=MUCH_LATER, now=NOW)
-    do(connection, Action.HOLD, dated)
+    do(connection, BulkAction.HOLD, dated)
 
-    assert spread(connection, Action.RELEASE, [dated], HOUR, None, now=NOW) == ([dated], None)
+    assert spread(connection, BulkAction.RELEASE, [dated], HOUR, None, now=NOW) == ([dated], None)
 
 
 def test_nothing_is_lost_or_doubled(connection: Connection) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.creation.new_task import NewTask, validate
 from tasks_app.domain.errors import InvalidTaskError, UniqueKeyTakenError
-from tasks_app.domain.operations.selection import Action
+from tasks_app.domain.operations.selection import BulkAction
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
@@ -265,10 +265,10 @@ class TestPolicies:
         first = made(connection, None)
         if retries:
             run(connection, first, Event.RETRY, wait=MINUTE, failures=1)
-        amend(connection, Action.HOLD, [first], now=NOON)
+        amend(connection, BulkAction.HOLD, [first], now=NOON)
 
         made(connection, None, on_conflict="reschedule", run_at=NOON + HOUR, max_wait="1m")
-        amend(connection, Action.RELEASE, [first], now=NOON)
+        amend(connection, BulkAction.RELEASE, [first], now=NOON)
 
         assert row_of(connection, first).due_at == NOON + MINUTE
 

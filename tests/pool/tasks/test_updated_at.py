@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.operations.amendment import amendment_of
-from tasks_app.domain.operations.selection import WAITING, Action
+from tasks_app.domain.operations.selection import WAITING, BulkAction
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event, Pool
 from tasks_app.domain.tasks.unique_key import OnConflict
@@ -85,17 +85,17 @@ def test_it_is_the_instant_of_a_cancel_or_a_sweep(connection: Connection) -> Non
         assert updated_at(connection, task_id) == NOON + HOUR
 
 
-BEFORE = {Action.RELEASE: Action.HOLD, Action.ENABLE: Action.DISABLE}
-WORDS: dict[Action, dict[str, Any]] = {
-    Action.RESCHEDULE: {"at": NOON},
-    Action.REPRIORITISE: {"to_priority": 0},
-    Action.MOVE: {"to_queue": "slow"},
+BEFORE = {BulkAction.RELEASE: BulkAction.HOLD, BulkAction.ENABLE: BulkAction.DISABLE}
+WORDS: dict[BulkAction, dict[str, Any]] = {
+    BulkAction.RESCHEDULE: {"at": NOON},
+    BulkAction.REPRIORITISE: {"to_priority": 0},
+    BulkAction.MOVE: {"to_queue": "slow"},
 }
 
 
 @pytest.mark.parametrize("action", sorted(WAITING))
 def test_it_is_the_instant_at_which_an_operator_changed_it(
-    connection: Connection, action: Action
+    connection: Connection, action: BulkAction
 ) -> None:
     task_id = pending_task(connection, now=NOON, delay="9h")
     if action in BEFORE:
@@ -108,7 +108,9 @@ def test_it_is_the_instant_at_which_an_operator_changed_it(
 
 def test_a_rate_an_edit_and_a_unique_key_change_it_too(connection: Connection) -> None:
     spread_out = pending_task(connection, now=NOON, delay="9h")
-    spread(connection, Action.RUN_NOW, [spread_out], timedelta(seconds=1), None, now=NOON + HOUR)
+    spread(
+        connection, BulkAction.RUN_NOW, [spread_out], timedelta(seconds=1), None, now=NOON + HOUR
+    )
     assert updated_at(connection, spread_out) == NOON + HOUR
 
     waiting = pending_task(connection, now=NOON)
