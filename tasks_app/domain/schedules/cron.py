@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from zoneinfo import ZoneInfo
 
 from tasks_app.domain.errors import InvalidScheduleError
@@ -33,10 +33,21 @@ SHORTHANDS = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
+NUMBERED = {"minutes": 60, "hours": 24, "days": 31, "months": 12, "weekdays": 7}
+"""The fields of an expression, and how many numbers each may name."""
 _NOT_OF_THE_LIST = re.compile(r"localtime$|posixrules$|Factory$|right/|posix/")
 """What lies beside the zones of IANA: this machine's own, and those that count leap seconds."""
 _DAY, _MINUTE, _SECOND = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1)
 _TICK = timedelta(microseconds=1)
+
+
+class CronNumbers(NamedTuple):
+    """What an expression names."""
+
+    named: dict[str, list[int]]
+    """By the field; without those that name all. Sunday is 0."""
+    either: bool
+    """Whether day or weekday is enough."""
 
 
 def check_cron(expression: object) -> str:
@@ -93,6 +104,16 @@ def hands_on(expression: str, zone: ZoneInfo, day: date, since: time) -> Iterato
             return
         if not shown or _is_shown(hands, zone):
             yield hands.time()
+
+
+def numbers_of(expression: str) -> CronNumbers:
+    """Return what an expression names that has neither seconds nor ``L`` or ``#``."""
+    sim = _sim(expression)
+    weekdays = {int(day) % 7 for day in sim.weekdays if not isinstance(day, tuple)}
+    found = (sim.minutes, sim.hours, sim.days, sim.months, weekdays)
+    fields = zip(NUMBERED.items(), found, strict=True)
+    named = {name: sorted(all_) for (name, most), all_ in fields if len(all_) < most}
+    return CronNumbers(named, not sim.day_and)
 
 
 def explain_cron(expression: str) -> str:
