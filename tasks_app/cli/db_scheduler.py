@@ -23,7 +23,7 @@ _where = click.option(
 
 @click.group("db-scheduler")
 def db_scheduler() -> None:
-    """Let the database fire schedules, by pg_cron, without beat."""
+    """Let pg_cron fire schedules, without beat."""
 
 
 @db_scheduler.command()
@@ -42,19 +42,20 @@ def install(
     sql_tasks: bool,
     json_: bool,
 ) -> None:
-    """Make the functions, and jobs that call them each minute.
+    """Make the functions, and jobs that call them.
 
-    Run it again after each upgrade. Connect as the owner of the tables: as this role the jobs
-    run. Exit 2: a schedule cannot be fired by the database, or there is no pg_cron; nothing is
-    changed then.
+    Each schedule has a job, at its own times. Run it again after each upgrade, and when schedules
+    come, change or go. Connect as the owner of the tables: as this role the jobs run. Exit 2:
+    pg_cron cannot fire a schedule, or there is no pg_cron; nothing is changed then.
     """
     tasks = _sql_tasks(leave=leave_unfit) if sql_tasks else None
     with opened() as database:
         scheduler = DbScheduler(settings(), database, cron_database)
-        commands = scheduler.install(with_jobs=not functions_only, leave=leave_unfit, tasks=tasks)
-    first = "To be called once a minute:" if functions_only else "Called once a minute by pg_cron:"
-    words = "\n".join((first, *(f"  {each}" for each in commands.values())))
-    output.answer(words, {"commands": commands, "jobs": not functions_only}, json_=json_)
+        jobs = scheduler.install(with_jobs=not functions_only, leave=leave_unfit, tasks=tasks)
+    first = "To be called:" if functions_only else "Called by pg_cron:"
+    words = "\n".join((first, *(f"  {job.when}  {job.command}" for job in jobs)))
+    said = {"calls": [job._asdict() for job in jobs], "jobs": not functions_only}
+    output.answer(words, said, json_=json_)
 
 
 @db_scheduler.command()

@@ -14,12 +14,14 @@ from tasks_app.pool.db_scheduler import functions
 from tests.cli.shell import Shell
 
 CALLS = """\
-To be called once a minute:
-  SELECT public.task_fire_schedules()
-  SELECT public.task_rescue_expired()
-  SELECT public.task_sweep()
-  SELECT public.task_maintain_partitions()
+To be called:
+  * * * * *  SELECT public.task_rescue_expired()
+  * * * * *  SELECT public.task_sweep()
+  * * * * *  SELECT public.task_maintain_partitions()
 """
+NIGHTLY = (
+    "SELECT public.task_fire_schedule('nightly', '@daily', 'UTC', minutes => '{0}', hours => '{0}')"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -36,21 +38,19 @@ def test_functions_are_made_shown_and_removed(shell: Shell, engine: Engine) -> N
         "functions: not installed; no pg_cron in the database of the tasks; 0 jobs\n",
     )
 
-    made = shell("db-scheduler", "install", "--functions-only")
-    assert (made.returncode, made.stdout) == (
-        0,
-        CALLS,
-    )
     with engine.begin() as connection:
-        create_schedule(connection, "nightly", "report", cron="0 3 * * *")
-        for command in functions.commands(connection).values():
-            connection.execute(text(command))
+        create_schedule(connection, "nightly", "report", cron="@daily")
+    made = shell("db-scheduler", "install", "--functions-only")
+    assert (made.returncode, made.stdout) == (0, f"{CALLS}  0 0 * * *  {NIGHTLY}\n")
+    with engine.begin() as connection:
+        for line in made.stdout.splitlines()[1:]:
+            connection.exec_driver_sql(line.split("  ")[-1])
     state = shell("db-scheduler", "status", "--json")
     assert state.returncode == 0
     assert json.loads(state.stdout)["functions"] == "installed"
 
     gone = shell("db-scheduler", "remove")
-    assert gone.stdout.startswith("0 jobs and 1")
+    assert gone.stdout == "0 jobs and 5 functions removed\n"
     with engine.begin() as connection:
         assert functions.drop(connection) == 0
 
@@ -75,13 +75,13 @@ def test_a_schedule_that_the_database_cannot_fire_is_named_and_nothing_is_change
     refused = shell("db-scheduler", "install", "--functions-only")
     assert refused.returncode == 2
     assert refused.stderr.strip().endswith(
-        "The database cannot fire often: its interval is below a minute, and the database looks "
-        "once a minute. Change or disable them, or leave them to beat or a worker by --leave-unfit."
+        "pg_cron cannot fire often: it has no cron expression. "
+        "Change or disable them, or leave them to beat or a worker by --leave-unfit."
     )
     assert "not installed" in shell("db-scheduler", "status").stdout
 
     assert shell("db-scheduler", "install", "--functions-only", "--leave-unfit").returncode == 0
-    assert "often is left to beat or a worker: its interval is below a minute" in (
+    assert "often is left to beat or a worker: it has no cron expression" in (
         shell("db-scheduler", "status").stdout
     )
 
@@ -105,7 +105,7 @@ def test_tasks_in_sql_are_registered_on_request(
     module = Path("sql_declared.py")  # in the folder of the shell
     module.write_text(declared)
     monkeypatch.setenv("TASKS_APP_IMPORTS", "sql_declared")
-    assert shell.process(*install).stdout == f"{CALLS}  CALL public.task_run_sql()\n"
+    assert shell.process(*install).stdout == f"{CALLS}  * * * * *  CALL public.task_run_sql()\n"
     assert "functions: installed;" in shell.process("db-scheduler", "status").stdout
 
     limited = 'tasks_app.sql_handler("two", "SELECT 2", timeout="1s")\n'

@@ -6,42 +6,42 @@ from torture.mutants.change import mutant
 
 FIRING = "tasks_app/pool/db_scheduler/firing.py"
 RUNNING = "tasks_app/pool/db_scheduler/running.py"
-TIMING = "tasks_app/pool/db_scheduler/timing.py"
 UPKEEP = "tasks_app/pool/db_scheduler/upkeep.py"
 TESTS = "tests/pool/db_scheduler/test_functions.py::"
+TESTS_OF_FIRING = "tests/pool/db_scheduler/test_firing.py::"
 
 DB_SCHEDULER = (
     mutant(
         "db-scheduler: an instant once",
         "An instant that somebody has entered makes no second task.",
         FIRING,
-        "IF what = '{Fired.MADE}' AND entered THEN",
-        "IF what = '{Fired.MADE}' THEN",
-        f"{TESTS}test_both_at_once_make_one_task",
+        "            what := NULL;",
+        "            NULL;",
+        f"{TESTS_OF_FIRING}test_both_at_once_make_one_task",
     ),
     mutant(
         "db-scheduler: misfires",
         "What was missed goes by the schedule's policy.",
         FIRING,
-        "IF missed <> 'fire_once' OR",
-        "IF true OR",
-        f"{TESTS}test_the_function_fires_what_the_scheduler_fires",
+        "instant < clock - {literal(ON_TIME)}",
+        "false",
+        f"{TESTS_OF_FIRING}test_a_run_does_what_python_does_at_that_time",
     ),
     mutant(
-        "db-scheduler: who is fit",
-        "What the database cannot fire as Python does is left alone.",
+        "db-scheduler: the fence",
+        "A job fires nothing of a schedule that has another zone by now.",
         FIRING,
-        "IS NULL\n            ORDER BY x.look_at LIMIT 500",
-        "IS NOT DISTINCT FROM NULL OR true\n            ORDER BY x.look_at LIMIT 500",
-        f"{TESTS}test_what_the_database_does_not_fire_is_left_to_beat",
+        " AND x.zone = {_OWN}.zone",
+        "",
+        f"{TESTS_OF_FIRING}test_a_job_fires_nothing_of_what_its_schedule_is_not_any_more",
     ),
     mutant(
-        "db-scheduler: clock changes",
-        "What names a time of the day fires once on a day that has it twice.",
-        TIMING,
-        "IF found > after THEN",
-        "IF true THEN",
-        "tests/pool/db_scheduler/test_timing.py::test_the_days_on_which_clocks_change",
+        "db-scheduler: whose instant",
+        "An instant before the schedule's next one is nobody's.",
+        FIRING,
+        "(s.next_run_at <= instant) IS NOT TRUE",
+        "instant IS NULL",
+        f"{TESTS_OF_FIRING}test_an_instant_from_before_it_was_enabled_again_is_nobodys",
     ),
     mutant(
         "db-scheduler: let renew",

@@ -7,6 +7,7 @@ upgrades installs anew; until then the old ones run, as code of the release befo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any
@@ -14,15 +15,19 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.pool.db_scheduler.firing import FIRED, FIRING, UNFIT
+from tasks_app.domain.schedules.pg_cron import written_for_pg_cron
+from tasks_app.domain.schedules.schedule import Schedule
+from tasks_app.pool.db_scheduler.firing import FIRED, FIRING, command_of
+from tasks_app.pool.db_scheduler.jobs import EVERY_MINUTE, LONGEST, CronCall, prefix_of
 from tasks_app.pool.db_scheduler.running import RUN, at_home, running
 from tasks_app.pool.db_scheduler.statements import SqlTask, UnfitStatementError
-from tasks_app.pool.db_scheduler.timing import TIMING
 from tasks_app.pool.db_scheduler.upkeep import MAINTAIN, RESCUE, SWEEP, upkeep
-from tasks_app.pool.tables import PENDING, SCHEDULE
+from tasks_app.pool.tables import PENDING
 
-CALLED = {"fire": FIRED, "rescue": RESCUE, "sweep": SWEEP, "partitions": MAINTAIN}
+CALLED = {"rescue": RESCUE, "sweep": SWEEP, "partitions": MAINTAIN}
 """What is called once a minute, by the duty."""
+FIRE = "schedule "
+"""How the duty of a job begins that fires one."""
 _MARK = "tasks_app "
 _STANDING = text(rf"""
     SELECT p.oid\:\:regprocedure\:\:text AS signature, p.proname AS name,
@@ -36,10 +41,6 @@ _STANDING = text(rf"""
 _HOME = text("""
     SELECT CAST(CAST(c.relnamespace AS regnamespace) AS text) FROM pg_class c
     WHERE c.oid = CAST(:pending AS regclass)
-""")
-_UNFIT = text(f"""
-    SELECT s.name, {UNFIT}(s.kind, s.expression, s.zone, s.missed, s.overlap, s.options) AS why
-    FROM {SCHEDULE} s WHERE s.enabled ORDER BY s.name
 """)
 
 
@@ -101,16 +102,25 @@ def carries_out(connection: Connection) -> bool:
     return _runs(connection.execute(_STANDING, {"pending": PENDING}).all())
 
 
-def unfit(connection: Connection) -> dict[str, str]:
-    """Return the enabled schedules that the database does not fire, each with the reason."""
-    return {row.name: row.why for row in connection.execute(_UNFIT) if row.why is not None}
+def home_of(connection: Connection) -> str:
+    """Return the schema of the tables."""
+    return str(connection.execute(_HOME, {"pending": PENDING}).scalar_one())
 
 
-def commands(connection: Connection, *, runs: bool = False) -> dict[str, str]:
-    """Return what to call, by the duty, whatever the search path; ``runs``: also tasks in SQL."""
-    home = _home(connection)
+def jobs_of(
+    home: str, schedules: Sequence[Schedule], now: datetime, *, runs: bool = False
+) -> list[CronCall]:
+    """Return what is to be called when, whatever the search path; ``runs``: also tasks in SQL."""
     found = {duty: f"SELECT {at_home(home, name)}()" for duty, name in CALLED.items()}
-    return found | ({"run": f"CALL {at_home(home, RUN)}()"} if runs else {})
+    found |= {"run": f"CALL {at_home(home, RUN)}()"} if runs else {}
+    jobs = [CronCall(duty, EVERY_MINUTE, command) for duty, command in found.items()]
+    fire, room = at_home(home, FIRED), LONGEST - len(prefix_of(home))
+    for each in schedules:
+        duty = f"{FIRE}{each.id} {each.name}"[:room]
+        jobs.append(
+            CronCall(duty, written_for_pg_cron(each.expression), command_of(each, fire, now))
+        )
+    return jobs
 
 
 def _runs(standing: Sequence[Any]) -> bool:
@@ -120,14 +130,10 @@ def _runs(standing: Sequence[Any]) -> bool:
 def _all(
     connection: Connection, settings: Settings, tasks: Sequence[SqlTask] | None
 ) -> dict[str, str]:
-    found = {**TIMING, **FIRING, **upkeep(settings)}
-    return (
-        found if tasks is None else found | running(connection, settings, tasks, _home(connection))
-    )
-
-
-def _home(connection: Connection) -> str:
-    return str(connection.execute(_HOME, {"pending": PENDING}).scalar_one())
+    found = {**FIRING, **upkeep(settings)}
+    if tasks is not None:
+        found |= running(connection, settings, tasks, home_of(connection))
+    return found
 
 
 def _mark(signature: str, definition: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,18 +13,21 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import SchemaError, TasksError
 from tasks_app.domain.explain.words import rough
+from tasks_app.domain.schedules.pg_cron import why_not
+from tasks_app.domain.schedules.schedule import Schedule
 from tasks_app.pool.db_scheduler import functions, jobs
 from tasks_app.pool.db_scheduler.functions import Installed
-from tasks_app.pool.db_scheduler.jobs import CronJob
+from tasks_app.pool.db_scheduler.jobs import EVERY_MINUTE, CronCall, CronJob
 from tasks_app.pool.db_scheduler.statements import SqlTask, UnfitStatementError
 from tasks_app.pool.retention.partitions import owns
-from tasks_app.pool.schedules.schedules import clock
+from tasks_app.pool.schedules import schedules
 from tasks_app.pool.schema import check_version
 from tasks_app.runtime.db.database import Database
 
 INSTALL = "tasks-app db-scheduler install"
 PATIENCE = timedelta(minutes=3)
-"""A job that ran longer ago does not run."""
+"""A job of each minute that ran longer ago does not run."""
+MOST_NAMED = 5
 _PRIVILEGE = "42501"
 """SQLSTATE: insufficient privilege."""
 
@@ -34,8 +37,8 @@ class DbSchedulerState:
     """What is installed, and how it does."""
 
     functions: Installed
-    commands: dict[str, str]
-    """What to call once a minute, by the duty."""
+    wanted: list[CronCall]
+    """What to call, and when."""
     pg_cron: str | None
     """Its version; None: it is not in the database that was looked at."""
     jobs: list[CronJob]
@@ -61,8 +64,8 @@ class DbScheduler:
 
     def install(
         self, *, with_jobs: bool = True, leave: bool = False, tasks: Sequence[SqlTask] | None = None
-    ) -> dict[str, str]:
-        """Make the functions, then the jobs; return what is called, by the duty.
+    ) -> list[CronCall]:
+        """Make the functions, then the jobs; return what is called, and when.
 
         ``tasks``: those in SQL that the database carries out.
         ``leave``: schedules that the database cannot fire are left to others.
@@ -76,9 +79,11 @@ class DbScheduler:
                 "There are no tasks in SQL that the database can carry out. Name the modules that "
                 "declare them in TASKS_APP_IMPORTS."
             )
+        zone = None
         if with_jobs:
             with self._cron() as cron:
                 self._check(cron)
+                zone = jobs.zone(cron)
         with self._database.begin() as connection:
             check_version(connection)
             if not owns(connection):
@@ -93,13 +98,16 @@ class DbScheduler:
                     f"PostgreSQL cannot read the statement of {error}. Correct it, or cast where a "
                     "type is unknown."
                 ) from None
+            now = schedules.clock(connection)
+            fit, unfit = _fit(schedules.find(connection), now, zone)
             if not leave:
-                _refuse(functions.unfit(connection))
-            commands = functions.commands(connection, runs=tasks is not None)
+                _refuse(unfit)
+            home = functions.home_of(connection)
+        wanted = functions.jobs_of(home, fit, now, runs=tasks is not None)
         if with_jobs:
             with self._cron() as cron:
-                jobs.add(cron, jobs.prefix_of(_home(commands)), self._name, commands)
-        return commands
+                jobs.enter(cron, jobs.prefix_of(home), self._name, wanted)
+        return wanted
 
     def status(
         self, tasks: Sequence[SqlTask] | None = (), unfit: Mapping[str, str] | None = None
@@ -112,12 +120,15 @@ class DbScheduler:
         with self._database.begin() as connection:
             standing = functions.installed(connection, self._settings, tasks)
             runs = functions.carries_out(connection)
-            commands = functions.commands(connection, runs=runs)
-            left = {} if standing is Installed.NO else functions.unfit(connection)
+            home = functions.home_of(connection)
+            rows = [] if standing is Installed.NO else schedules.find(connection)
         not_carried_out = dict(unfit or {}) if runs else {}
         with self._cron() as cron:
             version = jobs.version(cron)
-            found = jobs.find(cron, jobs.prefix_of(_home(commands)), self._name) if version else []
+            found = jobs.find(cron, jobs.prefix_of(home), self._name) if version else []
+            now = schedules.clock(cron)
+            fit, left = _fit(rows, now, jobs.zone(cron) if version else None)
+            wanted = functions.jobs_of(home, fit, now, runs=runs)
             again = {
                 "--sql-tasks": runs,
                 "--functions-only": not found,
@@ -125,23 +136,23 @@ class DbScheduler:
                 f"--cron-database {self._cron_name}": found and self._cron_name != self._name,
             }
             command = " ".join((INSTALL, *(option for option, given in again.items() if given)))
-            trouble = list(_trouble(standing, commands, found, clock(cron), command))
+            trouble = list(_trouble(standing, wanted, found, now, command))
         if runs and tasks is not None and not tasks:
             trouble.insert(
                 0,
                 "No task in SQL is known here, but the database carries some out. "
                 "Set TASKS_APP_IMPORTS as where it was installed.",
             )
-        return DbSchedulerState(standing, commands, version, found, left, not_carried_out, trouble)
+        return DbSchedulerState(standing, wanted, version, found, left, not_carried_out, trouble)
 
     def remove(self) -> tuple[int, int]:
         """Remove the jobs, then the functions; return how many of each."""
         with self._database.begin() as connection:
-            commands = functions.commands(connection)
+            home = functions.home_of(connection)
         with self._cron() as cron:
             gone = 0
             if jobs.version(cron):
-                gone = jobs.remove(cron, jobs.prefix_of(_home(commands)), self._name)
+                gone = jobs.remove(cron, jobs.prefix_of(home), self._name)
         with self._database.begin() as connection:
             return gone, functions.drop(connection)
 
@@ -175,18 +186,31 @@ class DbScheduler:
             )
 
 
-def _home(commands: dict[str, str]) -> str:
-    """Return the schema, as the commands have it."""
-    return next(iter(commands.values())).partition(" ")[2].partition(".")[0]
+def _fit(
+    rows: Iterable[Schedule], now: datetime, zone: str | None
+) -> tuple[list[Schedule], dict[str, str]]:
+    """Return what pg_cron can fire, be it enabled or not; and what not, each with the reason."""
+    fit, unfit = [], {}
+    for row in rows:
+        if (why := why_not(row, now, zone)) is None:
+            fit.append(row)
+        elif row.enabled:
+            unfit[row.name] = why
+    return fit, unfit
 
 
 def _refuse(unfit: dict[str, str]) -> None:
     if unfit:
         those = "; ".join(f"{name}: {why}" for name, why in unfit.items())
         raise TasksError(
-            f"The database cannot fire {those}. Change or disable them, or leave them to beat or "
+            f"pg_cron cannot fire {those}. Change or disable them, or leave them to beat or "
             "a worker by --leave-unfit."
         )
+
+
+def _listed(duties: list[str]) -> str:
+    more = len(duties) - MOST_NAMED
+    return ", ".join(duties[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 @contextmanager
@@ -205,19 +229,23 @@ def _explained() -> Iterator[None]:
 
 def _trouble(
     standing: Installed,
-    commands: dict[str, str],
+    wanted: list[CronCall],
     found: list[CronJob],
     now: datetime,
     command: str,
 ) -> Iterator[str]:
     if standing is Installed.OTHERWISE:
         yield f"The functions are of other code or settings. Run again: {command}"
-    missing = commands.keys() - {job.duty for job in found} if found else set()
     if standing is Installed.NO and found:
         yield f"The jobs call functions that are gone. Run again: {command}"
-    elif missing:
-        those = " and ".join(sorted(missing))
-        yield f"No job calls {those}. Run again: {command}"
+    elif found:
+        there = {job.duty for job in found}
+        missing = [job.duty for job in wanted if job.duty not in there]
+        if missing:
+            yield f"These jobs are missing: {_listed(missing)}. Run again: {command}"
+        other = [job.duty for job in found if job.call not in wanted]
+        if other:
+            yield f"These jobs are out of date: {_listed(other)}. Run again: {command}"
     for job in found:
         if not job.active:
             yield f"The job {job.duty} is switched off. Run again: {command}"
@@ -226,7 +254,7 @@ def _trouble(
                 f"The job {job.duty} failed: {job.message or 'no message'}. If it could not "
                 f"connect, let pg_hba.conf or a .pgpass of the server admit {job.role}."
             )
-        elif job.last_at is not None and now - job.last_at > PATIENCE:
+        elif job.when == EVERY_MINUTE and job.last_at and now - job.last_at > PATIENCE:
             yield (
                 f"The job {job.duty} last ran {rough(now - job.last_at)} ago. "
                 "Look for 'pg_cron' in the server's log."

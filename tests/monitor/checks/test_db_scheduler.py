@@ -9,7 +9,14 @@ from tempfile import TemporaryDirectory
 import pytest
 from sqlalchemy import Engine, create_engine, make_url
 
-from tasks_app import Settings
+from tasks_app import (
+    Settings,
+    change_schedule,
+    create_schedule,
+    disable_schedule,
+    list_schedules,
+    remove_schedule,
+)
 from tasks_app.domain.config.settings import load_settings
 from tasks_app.monitor.checks.checkup import run_checks
 from tasks_app.monitor.checks.db_scheduler import CHECKS
@@ -77,9 +84,7 @@ def test_functions_without_pg_cron_are_told_and_none_are_not(
     try:
         found = said(engine, settings)
         with engine.begin() as connection:
-            connection.exec_driver_sql(
-                "COMMENT ON FUNCTION task_fire_schedules IS 'tasks_app of old'"
-            )
+            connection.exec_driver_sql("COMMENT ON FUNCTION task_sweep IS 'tasks_app of old'")
         old = said(engine, settings)
     finally:
         with engine.begin() as connection:
@@ -92,7 +97,7 @@ def test_functions_without_pg_cron_are_told_and_none_are_not(
 def test_jobs_in_another_database_are_found(there: Engine, settings: Settings) -> None:
     (fine,) = said(there, settings)
 
-    assert fine.startswith("ok 4 jobs of pg_cron 1.")
+    assert fine.startswith("ok 3 jobs of pg_cron 1.")
 
 
 def test_a_job_that_is_missing_or_failed_is_named(
@@ -113,10 +118,52 @@ def test_a_job_that_is_missing_or_failed_is_named(
         "warn the job sweep failed: no connection. If it could not connect, let pg_hba.conf or a "
         ".pgpass of the server admit owner."
     )
-    assert missing == f"warn no job calls sweep. {AGAIN} --cron-database postgres"
+    assert missing == f"warn these jobs are missing: sweep. {AGAIN} --cron-database postgres"
     assert none == (
         f"warn no job of pg_cron calls the functions. {AGAIN}, unless something else calls them."
     )
+
+
+def test_schedules_without_a_job_of_theirs_are_named_until_it_is_installed_again(
+    server: CronServer, there: Engine, settings: Settings
+) -> None:
+    database = Database(settings.database)
+    scheduler = DbScheduler(settings, database, "postgres")
+    with there.begin() as connection:
+        for name in ("kept", "changed", "gone", "zoned"):
+            create_schedule(connection, name, "report", cron="0 3 * * *")
+        ids = [each.id for each in list_schedules(connection)]
+    changed, gone, kept, zoned = (
+        f"schedule {id_} {name}"
+        for id_, name in zip(ids, ("changed", "gone", "kept", "zoned"), strict=True)
+    )
+    again = f"{AGAIN} --cron-database postgres"
+    assert said(there, settings) == [
+        f"warn these jobs are missing: {changed}, {gone}, {kept}, {zoned}. {again}"
+    ]
+    scheduler.install()
+    entered = server.execute("postgres", "SELECT jobid FROM cron.job WHERE schedule = '0 3 * * *'")
+    assert said(there, settings)[0].startswith("ok 7 jobs of pg_cron 1.")
+
+    with there.begin() as connection:
+        change_schedule(connection, "changed", cron="30 3 * * *")
+        change_schedule(connection, "zoned", timezone="Europe/Berlin")
+        remove_schedule(connection, "gone")
+        disable_schedule(connection, "kept")  # its job fires nothing, and again when it is enabled
+    again = f"{AGAIN} --leave-unfit --cron-database postgres"
+    assert said(there, settings) == [
+        f"warn these jobs are out of date: {changed}, {gone}, {zoned}. {again}"
+    ]
+    scheduler.install(leave=True)
+    assert said(there, settings)[0].startswith("ok 5 jobs")
+    assert scheduler.status().not_fired == {"zoned": "the clocks of Europe/Berlin change"}
+    stayed = server.execute("postgres", "SELECT jobid FROM cron.job WHERE schedule = '0 3 * * *'")
+    assert len(stayed) == 1
+    assert stayed[0] in entered
+    with there.begin() as connection:
+        for name in ("kept", "changed", "zoned"):
+            remove_schedule(connection, name)
+    database.dispose()
 
 
 def test_another_role_is_told_who_may_ask(server: CronServer, settings: Settings) -> None:
@@ -145,5 +192,5 @@ def test_jobs_whose_functions_are_gone_are_told(server: CronServer) -> None:
     over = said(database.engine, settings)
     database.dispose()
 
-    assert fine[0].startswith("ok 4 jobs of pg_cron 1.")
+    assert fine[0].startswith("ok 3 jobs of pg_cron 1.")
     assert (gone, over) == ([f"warn the jobs call functions that are gone. {AGAIN}"], [])

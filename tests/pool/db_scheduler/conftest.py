@@ -1,4 +1,4 @@
-"""Tasks in SQL that the database alone carries out: installed, created, run; what came of it."""
+"""The functions of the database; and tasks in SQL that it carries out alone, what came of them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,23 @@ from sqlalchemy import Engine, text
 from tasks_app import create_task, sql_handler
 from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.db_scheduler import functions
+from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.schedules.sql_tasks import sql_tasks_of
 
 SETTINGS = Settings()
+
+
+@pytest.fixture
+def database(engine: Engine, database_url: str) -> Iterator[Database]:
+    """The shared database with the functions."""
+    with engine.begin() as connection:
+        functions.create(connection, SETTINGS)
+    found = Database(database_url)
+    yield found
+    found.dispose()
+    with engine.begin() as connection:
+        functions.drop(connection)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Hours of schedules, minute by minute: by beat, by the database, by both, and by turns."""
+"""A day of schedules, minute by minute: by beat, by pg_cron's jobs, by both, and by turns."""
 
 from __future__ import annotations
 
@@ -8,27 +8,32 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.schedules.timing import between
 from tasks_app.pool.schedules import schedules
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.schedules.scheduler import Scheduler
-from tests.pool.db_scheduler.test_functions import MINUTE, database, fire
+from tests.pool.db_scheduler.test_firing import MINUTE, jobs, run
 from tests.pool.schedules.test_fire import plan
+from tests.vixie import Vixie
 from tests.waiting import until
 
-__all__ = ["database"]
-pytestmark = [pytest.mark.test_all, pytest.mark.timeout(300)]
-START, HOURS = datetime(2026, 3, 8, 4, tzinfo=UTC), 6
-"""At 7 the clocks of New York skip half past two."""
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(600)]
+START = datetime(2026, 2, 28, tzinfo=UTC)
 WHEN = {
     "minutely": {"cron": "* * * * *"},
-    "often": {"every": 97},
-    "working": {"cron": "*/20 8-18 * * mon-fri", "timezone": "Europe/Berlin"},
-    "nightly": {"cron": "30 2 * * *", "timezone": "America/New_York"},
+    "working": {"cron": "*/20 8-18 * * mon-sat", "missed": "skip"},
+    "nightly": {"cron": "30 2 28 * wed", "timezone": "Etc/UTC"},
+    "alone": {"cron": "7,*/30 * * feb 5-7", "overlap": "skip"},
+    "hourly": {"cron": "@Hourly", "jitter": "1m"},
+    "never": {"cron": "0 0 29 2 *"},
 }
-Beat = Callable[[datetime], object]
+FIRED = """SELECT s.name, f.fire_at, f.outcome
+    FROM task_schedule_fire f JOIN task_schedule s ON s.id = f.schedule_id"""
+TASKS = "SELECT headers ->> 'schedule', headers ->> 'fire_at' FROM task_pending"
+Act = Callable[[datetime], object]
+LATE = timedelta(seconds=0.4)
 
 
 def is_gone(engine: Engine, pid: int) -> bool:
@@ -37,52 +42,73 @@ def is_gone(engine: Engine, pid: int) -> bool:
         return connection.execute(live, {"pid": pid}).scalar_one() == 0
 
 
-@pytest.mark.parametrize("who", ["beat", "database", "both", "by turns", "killed"])
-def test_each_instant_has_one_task(who: str, database: Database, engine: Engine) -> None:
-    with engine.begin() as connection:
-        for name, when in WHEN.items():
-            schedules.add(connection, name, plan(**when, missed="fire_all"), now=START)
-    by_beat: Beat = lambda now: Scheduler(database).run_once(now=now)  # noqa: E731
+class Clocks:
+    """Who fires; each act is what it does in one minute."""
 
-    def by_database(now: datetime) -> None:
-        with engine.begin() as connection:
-            fire(connection, now)
-
-    def killed(now: datetime) -> None:
+    def __init__(self, database: Database, engine: Engine) -> None:
+        self._engine = engine
+        self._scheduler = Scheduler(database)
         with engine.connect() as connection:
-            fire(connection, now)
-            if now.minute % 3:
-                connection.commit()
-                return
+            self._jobs = [(Vixie(job.when), job.command) for job in jobs(connection)]
+        assert len(self._jobs) == len(WHEN)
+
+    def beat(self, now: datetime) -> None:
+        self._scheduler.run_once(now=now + LATE)
+
+    def pg_cron(self, now: datetime) -> None:
+        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            self._start(connection, now)
+
+    def killed(self, now: datetime) -> None:
+        """The runs of one minute are killed before they commit; beat comes half a minute later."""
+        if now.minute % 20:
+            self.pg_cron(now)
+            return
+        with self._engine.connect() as connection:
+            self._start(connection, now)
             pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
             connection.invalidate()
-        until(lambda: is_gone(engine, pid))  # until then it holds its rows, which are passed by
+        until(lambda: is_gone(self._engine, pid))  # it holds its rows, which are passed by
+        self._scheduler.run_once(now=now + MINUTE / 2)
 
+    def by_turns(self, now: datetime) -> None:
+        (self.beat if now.minute // 7 % 2 else self.pg_cron)(now)
+
+    def _start(self, connection: Connection, now: datetime) -> None:
+        for read, command in self._jobs:
+            if read.starts(now):
+                run(connection, command, now + LATE)
+
+
+@pytest.mark.parametrize(
+    "who", [("beat",), ("pg_cron",), ("beat", "pg_cron"), ("by_turns",), ("killed",)]
+)
+def test_each_instant_is_entered_once(
+    who: tuple[str, ...], database: Database, engine: Engine
+) -> None:
+    with engine.begin() as connection:
+        for name, when in WHEN.items():
+            schedules.add(connection, name, plan(**when), now=START)
+    clocks = Clocks(database, engine)
+    acts: list[Act] = [getattr(clocks, each) for each in who]
     with ThreadPoolExecutor(2) as threads:
-        for minute in range(1, HOURS * 60 + 1):
+        for minute in range(1, 24 * 60 + 1):
             now = START + minute * MINUTE
-            acts: list[Beat] = {
-                "beat": [by_beat],
-                "database": [by_database],
-                "both": [by_beat, by_database],
-                "by turns": [by_beat if minute // 7 % 2 else by_database],
-                "killed": [killed],
-            }[who]
             for done in [threads.submit(act, now) for act in acts]:
                 done.result()
-    by_database(now + timedelta(seconds=1))
 
     with engine.connect() as connection:
-        wanted = {
-            (each.name, at.isoformat())
-            for each in schedules.find(connection)
-            for at in between(each.timing, START + timedelta(seconds=1), now + MINUTE / 60)
-        }
-        made = Counter(
-            tuple(row)
-            for row in connection.execute(
-                text("SELECT headers ->> 'schedule', headers ->> 'fire_at' FROM task_pending")
-            )
-        )
-    assert set(made) == wanted
-    assert set(made.values()) == {1}
+        found = schedules.find(connection)
+        fired = Counter(tuple(row) for row in connection.execute(text(FIRED)))
+        tasks = Counter(tuple(row) for row in connection.execute(text(TASKS)))
+    wanted = {
+        (each.name, at): "skipped" if each.overlap == "skip" else "made"
+        for each in found
+        for at in between(each.timing, START + LATE, now + LATE)
+    }
+    wanted[min(key for key in wanted if key[0] == "alone")] = "made"
+    assert fired == Counter((*key, outcome) for key, outcome in wanted.items())
+    assert tasks == Counter(
+        (name, at.isoformat()) for (name, at), outcome in wanted.items() if outcome == "made"
+    )
+    assert [each.next_run_at for each in found] == [each.timing.next_after(now) for each in found]

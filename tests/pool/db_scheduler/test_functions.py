@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.creation.new_task import NewTask, validate
-from tasks_app.domain.schedules.schedule import plan_of
 from tasks_app.pool.connection.row_by_row import refusals
 from tasks_app.pool.db_scheduler import functions
 from tasks_app.pool.db_scheduler.functions import Installed
@@ -19,144 +15,12 @@ from tasks_app.pool.dispatch.set_aside import sweep_all
 from tasks_app.pool.retention import drop_partition
 from tasks_app.pool.retention.partitions import partitions
 from tasks_app.pool.runs.rescue import rescue_expired
-from tasks_app.pool.schedules import schedules
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.schedules.scheduler import Scheduler
 from tests.pool.connection.test_row_by_row import POISON
-from tests.pool.interleave import two
-from tests.pool.schedules.test_fire import plan
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 SETTINGS = Settings()
-_FIRE = text("SELECT task_fire_schedules(:now, CAST(:on_time AS interval))")
-_OF_SCHEDULE = ("next_run_at", "look_at", "queued_at", "last_run_at", "last_outcome", "remark")
-
-
-@pytest.fixture
-def database(engine: Engine, database_url: str) -> Iterator[Database]:
-    """The shared database with the functions."""
-    with engine.begin() as connection:
-        functions.create(connection, SETTINGS)
-    found = Database(database_url)
-    yield found
-    found.dispose()
-    with engine.begin() as connection:
-        functions.drop(connection)
-
-
-def fire(connection: Connection, now: datetime, on_time: timedelta = MINUTE) -> int:
-    return int(connection.execute(_FIRE, {"now": now, "on_time": on_time}).scalar_one())
-
-
-def stands(engine: Engine) -> dict[str, Any]:
-    """All that firing leaves, but for ids."""
-    with engine.connect() as connection:
-        found = connection.execute(
-            text(f"SELECT name, {', '.join(_OF_SCHEDULE)} FROM task_schedule ORDER BY name")
-        )
-        fires = connection.execute(
-            text("""SELECT s.name, f.fire_at, f.outcome, f.task_id IS NOT NULL
-                FROM task_schedule_fire f JOIN task_schedule s ON s.id = f.schedule_id
-                ORDER BY 1, 2""")
-        )
-        tasks = connection.execute(
-            text("""SELECT name, queue, priority, payload, headers, unique_key, biz_key, due_at,
-                scan_at, created_at, max_attempts, retry, timeout_ms, order_key, limit_key,
-                more_limit_keys, state
-                FROM task_pending ORDER BY headers ->> 'schedule', headers ->> 'fire_at'""")
-        )
-        return {"schedules": found.all(), "fires": fires.all(), "tasks": tasks.all()}
-
-
-WHEN: list[dict[str, Any]] = [
-    {"every": 60, "missed": "skip"},
-    {"every": 60, "missed": "fire_once"},
-    {"every": 60, "missed": "fire_all(7)"},
-    {"every": 60, "missed": "fire_all(700, 4h)"},
-    {"every": 60, "missed": "fire_all(900)"},
-    {"every": 61, "missed": "fire_all"},
-    {"cron": "*/7 * * * *", "overlap": "skip", "missed": "fire_all"},
-    {"cron": "*/7 * * * *", "overlap": "queue", "missed": "fire_all"},
-    {"cron": "30 2 * * *", "timezone": "Europe/Berlin"},
-    {"every": 600, "ends_at": NOON + 15 * MINUTE},
-    {"at": NOON + MINUTE, "missed": "skip"},
-    {"at": NOON + MINUTE, "enabled": False},
-]
-
-
-@pytest.mark.test_all
-@pytest.mark.parametrize("late", [MINUTE, timedelta(minutes=63), timedelta(hours=20)])
-def test_the_function_fires_what_the_scheduler_fires(
-    database: Database, engine: Engine, late: timedelta
-) -> None:
-    def day(fires: Any) -> dict[str, Any]:
-        with engine.begin() as connection:
-            for table in ("task_schedule_fire", "task_schedule", "task_pending"):
-                connection.execute(text(f"DELETE FROM {table}"))
-            for number, when in enumerate(WHEN):
-                schedules.add(connection, f"s{number:02}", plan(**when), now=NOON)
-            keys = {"limit_key": ["bank:acme", 'tenant:"7"']}
-            keyed = plan_of(validate(NewTask("keyed", None, keys), None, 65536), {"every": 60})  # type: ignore[arg-type]
-            schedules.add(connection, "keyed", keyed, now=NOON)
-        for step in range(4):
-            fires(NOON + MINUTE + step * late)
-        return stands(engine)
-
-    def by_function(now: datetime) -> None:
-        with engine.begin() as connection:
-            fire(connection, now)
-
-    python = day(lambda now: Scheduler(database).run_once(now=now))
-    assert len(python["tasks"]) > 10
-    assert day(by_function) == python
-
-
-def test_both_at_once_make_one_task(database: Database, engine: Engine) -> None:
-    with engine.begin() as connection:
-        schedules.add(connection, "s", plan(every=60), now=NOON)
-    now = NOON + MINUTE
-    with two(engine) as (a, _):
-        assert fire(a, now) == 1
-        Scheduler(database).run_once(now=now)  # the row is locked: it passes by
-        a.commit()
-    Scheduler(database).run_once(now=now)
-    with engine.begin() as connection:  # what a restored backup, or an old leader, may believe
-        connection.execute(
-            text("UPDATE task_schedule SET next_run_at = :now, look_at = :now"), {"now": now}
-        )
-        assert fire(connection, now) == 0
-
-    assert [row[1:3] for row in stands(engine)["fires"]] == [(now, "made")]
-    assert len(stands(engine)["tasks"]) == 1
-
-
-def test_a_task_that_cannot_be_written_breaks_its_schedule_alone(
-    database: Database, engine: Engine
-) -> None:
-    with engine.begin() as connection:
-        for name in ("broken", "sound"):
-            schedules.add(connection, name, plan(every=60), now=NOON)
-        connection.execute(
-            text("""UPDATE task_schedule SET options = '{"max_attempts": "x"}'
-                WHERE name = 'broken'""")
-        )
-        assert fire(connection, NOON + MINUTE) == 1
-        broken = schedules.get(connection, "broken")
-    assert broken is not None
-    assert broken.last_outcome == "broken"
-    assert broken.remark == "its task cannot be written (SQLSTATE 22P02)"
-
-
-def test_what_the_database_does_not_fire_is_left_to_beat(
-    database: Database, engine: Engine
-) -> None:
-    with engine.begin() as connection:
-        schedules.add(connection, "s", plan(every=30), now=NOON)
-        assert fire(connection, NOON + MINUTE) == 0
-        assert list(functions.unfit(connection)) == ["s"]
-    Scheduler(database).run_once(now=NOON + MINUTE)
-    assert len(stands(engine)["tasks"]) == 2
 
 
 def _moved(engine: Engine, rows: str, move: Any) -> list[list[tuple]]:
@@ -296,5 +160,5 @@ def test_status_tells_functions_of_other_settings(database: Database, engine: En
         assert functions.installed(connection, SETTINGS) is Installed.YES
         other = SETTINGS.model_copy(update={"max_crashes": 9})
         assert functions.installed(connection, other) is Installed.OTHERWISE
-        assert functions.drop(connection) > 8
+        assert functions.drop(connection) == 5
         assert functions.installed(connection, SETTINGS) is Installed.NO

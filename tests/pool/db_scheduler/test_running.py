@@ -190,7 +190,7 @@ def test_its_own_statements_are_planned_as_a_workers_are(engine: Engine) -> None
             {"settings": [f"{name}={value}" for name, value in PLANNED.items()]},
         ).scalars()
         assert {
-            *("task_fire_schedules", "task_rescue_expired", "task_sweep"),
+            *("task_fire_schedule", "task_rescue_expired", "task_sweep"),
             *("task_maintain_partitions", "task_sql_claim"),
         } <= set(named)
 
