@@ -139,8 +139,6 @@ def test_each_instant_once_by_pg_cron_by_beat_and_by_both(
     scheduler = DbScheduler(ours, database, "postgres")
     _set_up(database)
     scheduler.install()
-    # What the sweep moves before there is a day for it would keep that day from being made.
-    server.execute("tasks", "SELECT task_maintain_partitions()")
     days = len(server.execute("tasks", DAYS))
     _more(server, 3)  # by pg_cron alone
     server.kill()

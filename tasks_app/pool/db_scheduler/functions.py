@@ -76,6 +76,14 @@ def drop(connection: Connection) -> int:
     return len(found)
 
 
+def make_day(connection: Connection) -> None:
+    """Make the next missing day of the completed pool: of a new database, today.
+
+    A sweep before it would move rows to where that day then cannot be made.
+    """
+    connection.execute(text(f"SELECT {MAINTAIN}()"))
+
+
 def installed(
     connection: Connection, settings: Settings, tasks: Sequence[SqlTask] | None = ()
 ) -> Installed:

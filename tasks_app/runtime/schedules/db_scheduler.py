@@ -98,6 +98,7 @@ class DbScheduler:
                     f"PostgreSQL cannot read the statement of {error}. Correct it, or cast where a "
                     "type is unknown."
                 ) from None
+            functions.make_day(connection)
             now = schedules.clock(connection)
             fit, unfit = _fit(schedules.find(connection), now, zone)
             if not leave:
