@@ -22,7 +22,7 @@ import psutil
 from sqlalchemy import Engine, create_engine, text
 
 from tasks_app import NewTask, create_tasks
-from tasks_app.embedded import Stack, temporary
+from tasks_app.embedded.stack import Stack, temporary
 from tasks_app.pool.flow_control.pause import pause, resume
 from tasks_app.pool.retention.partitions import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate

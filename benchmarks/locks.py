@@ -26,7 +26,7 @@ from sqlalchemy import create_engine, text
 from benchmarks.audit import AuditError
 from benchmarks.scale import fresh_database
 from tasks_app import locks
-from tasks_app.embedded import temporary
+from tasks_app.embedded.stack import temporary
 from tasks_app.pool.schema import migrate
 from tasks_app.runtime.db.database import Database
 

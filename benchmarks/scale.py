@@ -21,7 +21,7 @@ from sqlalchemy import Connection, create_engine, text
 from tasks_app.domain.creation.new_task import NewTask, validate
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.domain.tasks.states import Event
-from tasks_app.embedded import temporary
+from tasks_app.embedded.stack import temporary
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.dispatch.upcoming import upcoming
 from tasks_app.pool.operations import diagnostics

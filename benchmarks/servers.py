@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 import psycopg
 
 from benchmarks.environments import MissingError
-from tasks_app.embedded import Stack
+from tasks_app.embedded.stack import Stack
 
 SETTINGS = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
-"""All else is the default; ``embedded`` itself sets max_connections to 200 and fsync to on."""
+"""All else is the default; ``embedded`` itself sets max_connections to 200."""
 RABBITMQ = os.environ.get("TASKS_APP_TEST_RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:5672//")
 
 Row = tuple[Any, ...]
@@ -103,7 +103,8 @@ def servers(folder: Path) -> Iterator[Servers]:
         ours = Servers(stack)
         for name, value in SETTINGS.items():
             ours.ask(f"ALTER SYSTEM SET {name} = '{value}'")
-        stack.postgres.restart()
+        stack.postgres.stop()
+        stack.postgres.start()
         for (name,) in ours.ask("SELECT datname FROM pg_database WHERE datname LIKE 'bench_%'"):
             ours.drop(name)
         yield ours

@@ -8,7 +8,7 @@ from pathlib import Path
 from sqlalchemy import create_engine
 
 from documents import actions, api, commands, lifecycle, metrics, schema, settings, testing
-from tasks_app.embedded import temporary
+from tasks_app.embedded.stack import temporary
 from tasks_app.pool.schema import migrate
 
 DOCS = Path(__file__).parents[1] / "docs"

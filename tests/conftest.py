@@ -22,8 +22,9 @@ from hypothesis import settings
 from sqlalchemy import Connection, Engine, NullPool, create_engine, make_url, text
 
 from tasks_app.batch.job import JOBS
-from tasks_app.embedded import Postgres, Stack, Valkey, temporary
-from tasks_app.embedded.servers import cluster, programs
+from tasks_app.embedded import servers
+from tasks_app.embedded.servers import Postgres, Valkey
+from tasks_app.embedded.stack import Stack, temporary
 from tasks_app.pool.retention.partitions import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
 from tasks_app.runtime.handlers.registry import HANDLERS
@@ -38,7 +39,7 @@ HERE = Path(__file__).parent
 os.environ.pop("TASKS_APP_BROKER_URL", None)
 
 if os.environ.get("TASKS_APP_TEST_POSTGRES") == "16":
-    programs.POSTGRES_FOLDER, cluster.LOCALE = "pginstall", ()
+    servers.POSTGRES, servers.LOCALE = "pginstall", ()
 
 # A shell ignores Ctrl-C for what it starts in the background, and so would each process of ours.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
@@ -9,7 +10,7 @@ from typing import Any, Protocol
 import redis
 
 from tasks_app.broker.config.transports import transport_settings
-from tasks_app.embedded.servers.valkey import Valkey
+from tasks_app.embedded.servers import Valkey
 
 QUEUE = "default"
 SOME = 20
@@ -58,11 +59,15 @@ class ValkeyBroker:
         self._server = server
         options = transport_settings("redis://")["broker_transport_options"]
         self._key = f"{options['global_keyprefix']}{QUEUE}"
-        self.kill, self.wipe, self.start = server.kill, server.wipe, server.start
+        self.kill, self.start = server.kill, server.start
 
     @property
     def url(self) -> str:
         return self._server.url
+
+    def wipe(self) -> None:
+        """Remove its folder."""
+        shutil.rmtree(self._server.data)
 
     def forget(self) -> None:
         """Flush it."""

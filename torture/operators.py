@@ -7,7 +7,7 @@ import time
 from sqlalchemy import text
 
 from tasks_app import NewTask, TaskOptions, create_tasks, set_limit
-from tasks_app.embedded.servers.cluster import ROLE
+from tasks_app.embedded.servers import ROLE
 from tasks_app.pool.flow_control.pause import pause, resume
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.requeue import requeue

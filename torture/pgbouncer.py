@@ -5,19 +5,12 @@ from __future__ import annotations
 import shutil
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 
-from tasks_app.embedded.memory import write_private
-from tasks_app.embedded.servers.cluster import ROLE
-from tasks_app.embedded.servers.ports import HOST
-from tasks_app.embedded.servers.postgres import DATABASE
-from tasks_app.embedded.servers.process import Recipe
-from tasks_app.embedded.servers.server import Answer, EmbeddedServer
-
-if TYPE_CHECKING:
-    from tasks_app.embedded.home import Home
+from tasks_app.embedded.process import HOST
+from tasks_app.embedded.root import give
+from tasks_app.embedded.servers import DATABASE, ROLE, Server
 
 SERVERS = 10
 """Fewer than our processes keep open, so that they really share them."""
@@ -28,43 +21,36 @@ def pgbouncer_program() -> str | None:
     return shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
 
 
-class PgBouncer(EmbeddedServer):
+class PgBouncer(Server):
     """PgBouncer on a free loopback port, before whatever listens on ``upstream``."""
 
-    title = "PgBouncer"
-    key = "pgbouncer"
-    process_names = ("pgbouncer",)
+    title, key = "PgBouncer", "pgbouncer"
     farewell = signal.SIGTERM  # at once; SIGINT would wait for transactions
-    stop_patience_s = 10.0
 
     def __init__(self, folder: Path, upstream: int, password: str) -> None:
         super().__init__(folder)
         self._upstream = upstream
-        self._password = password
+        self.password = password
 
     @property
     def url(self) -> str:
-        return f"postgresql+psycopg://{ROLE}:{self._password}@{HOST}:{self.port}/{DATABASE}"
+        return f"postgresql+psycopg://{ROLE}:{self.password}@{HOST}:{self.port}/{DATABASE}"
 
-    def _prepare(self, home: Home) -> None:
-        home.data(self.key)
+    def _command(self) -> tuple[list[str | Path], str]:
+        users, config = self.data / "users", self.data / "pgbouncer.ini"
+        users.write_text(f'"{ROLE}" "{self.password}"\n')
+        config.write_text(self._config(users))
+        give(users, self.user)
+        give(config, self.user)
+        return [pgbouncer_program() or "pgbouncer", config], ""
 
-    def _recipe(self, home: Home, port: int) -> Recipe:
-        program = pgbouncer_program() or "pgbouncer"
-        data = home.data(self.key)
-        users, config = data / "users", data / f"{home.mark}.ini"
-        write_private(users, f'"{ROLE}" "{self._password}"\n')
-        write_private(config, self._config(users, port))
-        home.data(self.key)
-        return Recipe([program, str(config)], data, home.log / f"{self.key}.log", self.farewell)
-
-    def _config(self, users: Path, port: int) -> str:
+    def _config(self, users: Path) -> str:
         lines = [
             "[databases]",
             f"* = host={HOST} port={self._upstream}",
             "[pgbouncer]",
             f"listen_addr = {HOST}",
-            f"listen_port = {port}",
+            f"listen_port = {self.port}",
             "unix_socket_dir =",
             "auth_type = scram-sha-256",
             f"auth_file = {users}",
@@ -75,13 +61,13 @@ class PgBouncer(EmbeddedServer):
         ]
         return "\n".join([*lines, ""])
 
-    def _probe(self, port: int) -> Answer | None:
+    def _probe(self) -> str | None:
         try:
             with psycopg.connect(
-                host=HOST, port=port, user=ROLE, password=self._password, dbname=DATABASE,
+                host=HOST, port=self.port, user=ROLE, password=self.password, dbname=DATABASE,
                 sslmode="disable", connect_timeout=5, prepare_threshold=None,
             ) as connection:  # fmt: skip
                 connection.execute("SELECT 1")
         except psycopg.OperationalError:
             return None
-        return Answer(self.title, "in transaction mode")
+        return "in transaction mode"

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import psycopg
 from sqlalchemy import make_url
 
-from tasks_app.embedded import Postgres, temporary
-from tasks_app.embedded.servers import cluster, programs
-from tasks_app.embedded.servers.cluster import ROLE
-from tasks_app.embedded.servers.ports import HOST
+from tasks_app.embedded import servers
+from tasks_app.embedded.process import HOST
+from tasks_app.embedded.servers import ROLE, Postgres
+from tasks_app.embedded.stack import temporary
 from torture.brokers import Broker, ValkeyBroker
 from torture.fault_proxy import FaultProxy
 from torture.pgbouncer import PgBouncer, pgbouncer_program
@@ -77,9 +77,9 @@ class Surroundings:
     @contextmanager
     def servers(self) -> Iterator[Servers]:
         """Start them, with an empty database; stop and remove them afterwards."""
-        programs.POSTGRES_FOLDER = FOLDERS[self.postgres]
+        servers.POSTGRES = FOLDERS[self.postgres]
         if self.postgres != NEWEST:
-            cluster.LOCALE = ()  # type: ignore[assignment]  # 16 has none that is built in
+            servers.LOCALE = ()  # type: ignore[assignment]  # 16 has none that is built in
         with ExitStack() as stack:
             wheels = stack.enter_context(temporary(persist=True))
             broker: Broker = ValkeyBroker(wheels.valkey)

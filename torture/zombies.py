@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from tasks_app import create_task
 from tasks_app.domain.handlers.settlement import succeeded
 from tasks_app.domain.tasks.run import ClaimedTask
-from tasks_app.embedded import temporary
+from tasks_app.embedded.stack import temporary
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.claim_sql import Claimer
 from tasks_app.pool.runs.release import release

@@ -23,7 +23,7 @@ from documents.screenshots.camera import camera
 from documents.screenshots.worker import load_shop
 from tasks_app import Settings
 from tasks_app.dashboard.app import dashboard_app
-from tasks_app.embedded import temporary
+from tasks_app.embedded.stack import temporary
 from tasks_app.pool.retention.partitions import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
 

@@ -17,7 +17,7 @@ from shop.diary import Diary
 from shop.evidence import Evidence
 from shop.stage import Stage
 from shop.tables import Points
-from tasks_app.embedded import DEFAULT_FOLDER
+from tasks_app.embedded.folder import DEFAULT_FOLDER
 
 
 def judge(stage: Stage, diary: Diary, console: Console) -> bool:

@@ -23,7 +23,7 @@ from shop.progress import make_view
 from shop.stage import Stage
 from tasks_app.domain.config.unreachable import why_unreachable
 from tasks_app.domain.config.urls import read_database_url
-from tasks_app.embedded import DEFAULT_FOLDER, EmbeddedError
+from tasks_app.embedded.folder import DEFAULT_FOLDER, EmbeddedError
 from tasks_app.runtime.handlers.registry import HANDLERS
 
 TICK_S = 0.2

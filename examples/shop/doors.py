@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from shop.processes import Processes
-from tasks_app.embedded.servers.ports import HOST, choose_port
+from tasks_app.embedded.process import HOST, choose_port
 
 
 class Door:

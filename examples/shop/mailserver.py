@@ -11,7 +11,7 @@ from typing import Any
 
 from aiosmtpd.controller import Controller
 
-from tasks_app.embedded.servers.ports import HOST, choose_port
+from tasks_app.embedded.process import HOST, choose_port
 
 NOBODY = "nobody@nowhere.example"
 """Refused for ever."""

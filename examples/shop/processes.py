@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks_app.embedded import EmbeddedError, Stack, Started, Urls, read_state, up
-from tasks_app.embedded.servers.process import Recipe, ServerProcess
+from tasks_app.embedded.folder import EmbeddedError, Started, Urls, read_state
+from tasks_app.embedded.process import Child, last_word
+from tasks_app.embedded.stack import Stack, up
 
 PATIENCE_S = 8.0
 
@@ -90,8 +91,7 @@ class Servers:
         """
         for server in self._stack.servers if self._stack else ():
             if not server.running:
-                log = self._folder / "log" / f"{server.key}.log"
-                raise DiedError(f"{server.title} ended. Read {log}")
+                raise DiedError(f"{server.title} ended. Read {server.log}")
 
     def down(self) -> None:
         """Stop them if they are ours."""
@@ -103,7 +103,7 @@ class Servers:
 @dataclass(frozen=True, slots=True)
 class _Running:
     name: str
-    process: ServerProcess
+    process: Child
     log: Path
 
 
@@ -122,8 +122,8 @@ class Processes:
         """Start ``python -m MODULE …`` with our environment and a log of its own."""
         command = (sys.executable, "-m", module, *arguments)
         log = self._folder / "log" / f"{name}.log"
-        recipe = Recipe(command, self._folder, log, signal.SIGTERM)
-        self._running.append(_Running(name, ServerProcess(recipe, account=None), log))
+        process = Child(command, log, signal.SIGTERM, cwd=self._folder)
+        self._running.append(_Running(name, process, log))
 
     def kill(self, name: str) -> None:
         """Kill a process and all that it started, as the end of a machine would."""
@@ -140,17 +140,16 @@ class Processes:
             DiedError: one has ended; the message says which log tells why.
         """
         for running in self._running:
-            if not running.process.is_alive:
-                word = running.process.last_word()
+            if running.process.poll() is not None:
+                word = last_word(running.log)
                 raise DiedError(f"{running.name} ended. Read {running.log}, its last line: {word}")
 
     def stop(self) -> None:
         """Ask all at once to end, wait, and kill what is left in their process groups."""
         for running in self._running:
-            if running.process.is_alive:
-                os.kill(running.process.pid, signal.SIGTERM)
+            running.process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + PATIENCE_S
-        while any(r.process.is_alive for r in self._running) and time.monotonic() < deadline:
+        while any(r.process.poll() is None for r in self._running) and time.monotonic() < deadline:
             time.sleep(0.05)
         for running in self._running:
             running.process.kill()

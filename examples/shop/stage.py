@@ -18,8 +18,8 @@ from shop.mailserver import MailServer
 from shop.pace import SHORTENED, WORKER_PACE
 from shop.processes import Bell, DiedError, Processes, Servers
 from shop.tables import build_shop, drop_shop
-from tasks_app.embedded import Started, Urls
-from tasks_app.embedded.servers.ports import HOST
+from tasks_app.embedded.folder import Started, Urls
+from tasks_app.embedded.process import HOST
 from tasks_app.pool.schema import migrate
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.maintainer import Maintainer

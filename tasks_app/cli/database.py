@@ -16,7 +16,7 @@ from tasks_app.domain.config.schema_name import PREFIX
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.operations.author import Signed, signed
-from tasks_app.embedded import read_urls
+from tasks_app.embedded.folder import read_urls
 from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.pool.schema import check_version
 from tasks_app.runtime.db.database import Database

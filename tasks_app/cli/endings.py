@@ -24,7 +24,7 @@ from tasks_app.domain.errors import (
     TasksError,
 )
 from tasks_app.domain.tasks.error_text import brief
-from tasks_app.embedded.errors import EmbeddedError
+from tasks_app.embedded.folder import EmbeddedError
 from tasks_app.runtime.db.errors import sqlstate
 
 _REFUSALS = {

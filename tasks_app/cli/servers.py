@@ -13,10 +13,10 @@ import click
 
 from tasks_app.cli import output
 from tasks_app.domain.config.schema_name import PREFIX
-from tasks_app.embedded import DEFAULT_FOLDER, read_state, read_urls
+from tasks_app.embedded.folder import DEFAULT_FOLDER, read_state, read_urls
 
 if TYPE_CHECKING:
-    from tasks_app.embedded import Started
+    from tasks_app.embedded.folder import Started
 
 _PACKAGE = Path(__file__).parents[1]
 _EXAMPLES = (_PACKAGE / "_examples", _PACKAGE.parent / "examples")
@@ -36,8 +36,8 @@ folder_option = click.option(
 @folder_option
 def up(*, detach: bool, json_: bool, folder: Path) -> None:
     """Start PostgreSQL and Valkey in a folder, on free ports."""
-    from tasks_app.embedded import supervise  # noqa: PLC0415  it comes with an extra
-    from tasks_app.embedded import up as start  # noqa: PLC0415
+    from tasks_app.embedded.stack import supervise  # noqa: PLC0415  it comes with an extra
+    from tasks_app.embedded.stack import up as start  # noqa: PLC0415
 
     if not detach:
         supervise(folder, on_up=lambda stack: _tell(stack.started, folder, json_=json_))
@@ -52,7 +52,7 @@ def up(*, detach: bool, json_: bool, folder: Path) -> None:
 @folder_option
 def down(*, json_: bool, folder: Path) -> None:
     """Stop the servers; their data stays."""
-    from tasks_app.embedded import down as stop  # noqa: PLC0415
+    from tasks_app.embedded.stack import down as stop  # noqa: PLC0415
 
     stopped = stop(folder)
     words = "Stopped." if stopped else "Nothing was running."

@@ -1,26 +1,40 @@
-"""PostgreSQL and Valkey together, owned by this process."""
+"""PostgreSQL and Valkey together, owned by this process or by one in the background."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from tasks_app.embedded.errors import EmbeddedError
-from tasks_app.embedded.home import DEFAULT_FOLDER, PASSABLE, locate, open_home
-from tasks_app.embedded.lock import FolderLock
-from tasks_app.embedded.servers.postgres import Postgres
-from tasks_app.embedded.servers.valkey import Valkey
-from tasks_app.embedded.state import LOCK, StackState, Urls, remove_state, write_state
+from tasks_app.embedded.folder import (
+    DEFAULT_FOLDER,
+    AlreadyOwnedError,
+    EmbeddedError,
+    FolderLock,
+    Started,
+    State,
+    Urls,
+    locate,
+    read_state,
+)
+from tasks_app.embedded.servers import Postgres, Server, Valkey, open_folder
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+LOOK_EVERY_S = 0.2
+LONGEST_PAUSE_S = 10.0
+DOWN_PATIENCE_S = 60.0
+READY = "ready"
 
-    from tasks_app.embedded.servers.server import EmbeddedServer
-    from tasks_app.embedded.state import Started
+logger = logging.getLogger(__name__)
 
 
 class Stack:
@@ -43,10 +57,10 @@ class Stack:
         self.valkey = Valkey(self.folder, persist=persist)
         self._supervised = supervised
         self._database_url = database_url
-        self._lock = FolderLock(self.folder / LOCK)
+        self._lock = FolderLock(self.folder)
 
     @property
-    def servers(self) -> tuple[EmbeddedServer, ...]:
+    def servers(self) -> tuple[Server, ...]:
         """Our servers, in the order in which they start."""
         return (self.valkey,) if self._database_url else (self.postgres, self.valkey)
 
@@ -65,40 +79,37 @@ class Stack:
         """How our servers came up the last time."""
         return tuple(server.started for server in self.servers if server.started is not None)
 
-    def up(self, on_ready: Callable[[Started], None] | None = None) -> Urls:
+    def up(self, on_ready: Callable[[Started], None] = lambda _: None) -> Urls:
         """Start both and publish their URLs; ``on_ready`` is called as each answers.
 
         Raises:
             AlreadyOwnedError: the folder has an owner, in this process or another.
             EmbeddedError: a server does not start; then neither is left running.
         """
-        open_home(self.folder)
-        self._lock.acquire()
         try:
-            remove_state(self.folder)
-            for server in self.servers:
-                started = server.start()
-                if on_ready is not None:
-                    on_ready(started)
-            self._publish()
+            open_folder(self.folder)
+            self._lock.acquire()
+        except OSError as error:
+            raise EmbeddedError(
+                f"The folder {self.folder} cannot be used: {error.strerror}. "
+                "Name another folder, or make this one yours."
+            ) from error
+        try:
+            self.heal(on_ready)
         except BaseException:
             self.down()
             raise
         return self.urls
 
-    def heal(self) -> tuple[Started, ...]:
-        """Start the servers that have died, and return them."""
-        if not self._lock.is_mine:
-            raise EmbeddedError("This stack is not up. Call up() first.")
-        healed = tuple(server.start() for server in self.servers if not server.running)
-        if healed:
-            self._publish()
-        return healed
+    def heal(self, on_ready: Callable[[Started], None]) -> None:
+        """Start those that are not alive."""
+        for server in self.servers:
+            if not server.running:
+                on_ready(server.start([self._lock.descriptor]))
+        self._lock.publish(State(os.getpid(), self._supervised, self.urls, self.started))
 
     def down(self) -> None:
         """Stop both, the broker first; harmless when they are down."""
-        if self._lock.is_mine:
-            remove_state(self.folder)
         for server in reversed(self.servers):
             server.stop()
         self._lock.release()
@@ -110,24 +121,108 @@ class Stack:
     def __exit__(self, *_: object) -> None:
         self.down()
 
-    def _publish(self) -> None:
-        state = StackState(os.getpid(), self._supervised, self.urls, self.started)
-        write_state(self.folder, state)
-
 
 @contextmanager
 def temporary(*, persist: bool = False) -> Iterator[Stack]:
-    """Yield a running stack with a new empty database; stop and remove it afterwards.
-
-    Under root, data in pytest's ``tmp_path`` would go elsewhere, because pytest closes that folder
-    to the servers' user; the folder here is open to it.
-    """
+    """Yield a running stack with a new empty database; stop and remove it afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="tasks_app-"))
-    folder.chmod(PASSABLE)
-    root = open_home(folder).root
+    folder.chmod(0o711)  # for the user that root's servers run as
+    stack = Stack(folder, persist=persist)
     try:
-        with Stack(folder, persist=persist) as stack:
+        with stack:
             yield stack
     finally:
-        shutil.rmtree(root, ignore_errors=True)
-        shutil.rmtree(folder, ignore_errors=True)
+        for leftover in (stack.postgres.data, stack.valkey.data, folder):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def supervise(folder: Path | str, on_up: Callable[[Stack], None]) -> None:
+    """Run both servers until SIGTERM, SIGINT or SIGHUP, and start those again that die."""
+    told = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: told.set())
+    with Stack(folder, supervised=True) as stack:
+        on_up(stack)
+        pause = LOOK_EVERY_S
+        while not told.wait(pause):
+            try:
+                if not stack.running:
+                    stack.heal(lambda it: logger.warning("%s had died, started again", it.name))
+                pause = LOOK_EVERY_S
+            except EmbeddedError as error:
+                logger.error("%s", error)  # noqa: TRY400  the message is enough
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+
+
+def up(folder: Path | str = DEFAULT_FOLDER) -> Urls:
+    """Start a supervisor in the background and return when both servers answer.
+
+    Raises:
+        EmbeddedError: they do not come up, or run already; the message is the supervisor's.
+    """
+    path = locate(folder)
+    open_folder(path)
+    log = path / "log" / "supervisor.log"
+    with log.open("ab") as output:
+        told = subprocess.run(  # noqa: S603  our own module, no shell
+            [sys.executable, "-m", __name__, path],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            start_new_session=True,
+            check=False,
+        ).stdout.decode()
+    state = read_state(path)
+    if told != READY or state is None:
+        raise EmbeddedError(told or f"The supervisor ended at once. Read {log}, then try again.")
+    return state.urls
+
+
+def down(folder: Path | str = DEFAULT_FOLDER) -> bool:
+    """Stop the supervisor, or what a killed one left; return whether anything was running.
+
+    Raises:
+        EmbeddedError: the owner is not a supervisor, or does not end.
+    """
+    path = locate(folder)
+    if not path.exists():
+        return False
+    lock, stopped, deadline = FolderLock(path), False, time.monotonic() + DOWN_PATIENCE_S
+    while time.monotonic() < deadline:
+        state = read_state(path)
+        if state is not None and not state.supervised:
+            raise EmbeddedError(
+                f"The servers in {path} live inside process {state.owner}, which is not "
+                "`tasks-app up`. Stop that process."
+            )
+        with suppress(AlreadyOwnedError, ProcessLookupError):  # it comes up, or goes down
+            if state is not None:
+                stopped = True
+                os.kill(state.owner, signal.SIGTERM)
+            lock.acquire()
+            lock.release()
+            return stopped
+    raise EmbeddedError(
+        f"The owner of {path} does not end. Kill it with `kill -9` and run `tasks-app down` again."
+    )
+
+
+def _main() -> None:
+    """Be the supervisor: say on standard output whether the servers came up, and run on."""
+    if os.fork() > 0:
+        os._exit(0)  # so that whoever started us need not wait for our end
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        supervise(sys.argv[1], on_up=lambda _: _tell(READY))
+    except EmbeddedError as error:
+        logger.error("%s", error)  # noqa: TRY400  the message is enough
+        _tell(str(error))
+
+
+def _tell(word: str) -> None:
+    os.write(1, word.encode())
+    os.dup2(2, 1)  # this ends what is read from us
+
+
+if __name__ == "__main__":
+    _main()

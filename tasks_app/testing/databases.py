@@ -39,7 +39,7 @@ def embedded_server() -> Iterator[str]:
     """Start a PostgreSQL in a folder that is removed afterwards; yield its administrator's URL."""
     with ExitStack() as stack:
         try:
-            from tasks_app.embedded import temporary  # noqa: PLC0415  it brings psutil
+            from tasks_app.embedded.stack import temporary  # noqa: PLC0415  it brings psutil
 
             running = stack.enter_context(temporary())
         except ImportError as error:

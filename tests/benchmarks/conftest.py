@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.servers import Servers
 from benchmarks.stage import Stage
-from tasks_app.embedded import Stack
+from tasks_app.embedded.stack import Stack
 
 
 @pytest.fixture

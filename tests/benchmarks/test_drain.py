@@ -15,7 +15,7 @@ from benchmarks.servers import Servers
 from benchmarks.stage import Run, Stage
 from benchmarks.systems import SYSTEMS
 from benchmarks.systems.system import System
-from tasks_app.embedded import Stack
+from tasks_app.embedded.stack import Stack
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from redis import Redis
 
 from tasks_app import create_task
-from tasks_app.embedded.servers.valkey import Valkey
+from tasks_app.embedded.servers import Valkey
 from tests.broker.celery_process import HOUSE
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from tasks_app.embedded import Valkey
+from tasks_app.embedded.servers import Valkey
 from tasks_app.pool.fragments.transition_log import LOG
 from tests.cli.batch_shell import run  # noqa: F401  a fixture
 from tests.cli.shell import Shell

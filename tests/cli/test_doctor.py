@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from tasks_app.embedded import Valkey
+from tasks_app.embedded.servers import Valkey
 from tasks_app.pool.runs import heartbeats
 
 pytestmark = pytest.mark.test_all

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from tasks_app.cli.group import COMMANDS, group, pool
-from tasks_app.embedded import Valkey
+from tasks_app.embedded.servers import Valkey
 
 pytestmark = pytest.mark.test_all
 

@@ -22,7 +22,7 @@ from tasks_app.domain.encryption.keyring import new_key
 from tasks_app.domain.partition.sources import Table
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.embedded import Stack
+from tasks_app.embedded.stack import Stack
 from tasks_app.locks import LockLostError
 from tasks_app.pool.batch import instances
 from tasks_app.pool.batch.sources import buckets

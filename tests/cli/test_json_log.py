@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tasks_app import create_task
-from tasks_app.embedded import Valkey
+from tasks_app.embedded.servers import Valkey
 from tests.broker.celery_process import CeleryProcess
 from tests.cli.shell import Shell
 from tests.waiting import until

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine
 
 from tasks_app import create_task, get_task
-from tasks_app.embedded import Stack
+from tasks_app.embedded.stack import Stack
 from tests.broker.celery_process import CeleryProcess
 from tests.waiting import until
 

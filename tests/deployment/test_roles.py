@@ -13,7 +13,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from tasks_app import create_task, handler
 from tasks_app.domain.config.settings import Settings
-from tasks_app.embedded import Postgres
+from tasks_app.embedded.servers import Postgres
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.testing import drain
 from tests.docs.reading import text_of

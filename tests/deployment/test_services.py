@@ -21,7 +21,7 @@ from sqlalchemy import Engine, make_url, text
 
 from tasks_app import create_task, get_task
 from tasks_app.domain.durations import parse_duration
-from tasks_app.embedded.servers.valkey import Valkey
+from tasks_app.embedded.servers import Valkey
 from tests.docs.reading import PROJECT, text_of
 from tests.waiting import until
 

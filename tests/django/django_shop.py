@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from tasks_app.embedded import Valkey
+from tasks_app.embedded.servers import Valkey
 from tests.servers import Databases
 from tests.tiers import starts_processes
 

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DatabaseError
 
 from tasks_app.domain.creation.new_task import NewTask, validate
-from tasks_app.embedded import temporary
+from tasks_app.embedded.stack import temporary
 from tasks_app.pool.connection.execute import ask as send
 from tasks_app.pool.connection.steps import Statement
 from tasks_app.pool.dispatch.scan import due

@@ -20,7 +20,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from tasks_app.domain.batch.records import BatchStatus
-from tasks_app.embedded import Postgres
+from tasks_app.embedded.servers import Postgres
 from tests.edge.batch_rig import Rig, pause
 
 pytestmark = pytest.mark.timeout(600, method="thread")

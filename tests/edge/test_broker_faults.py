@@ -16,7 +16,7 @@ import pytest
 from redis import Redis
 from sqlalchemy import Engine
 
-from tasks_app.embedded.servers.valkey import Valkey
+from tasks_app.embedded.servers import Valkey
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.edge.load import SPANS, Load

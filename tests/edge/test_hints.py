@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 from tasks_app import create_task
 from tasks_app.broker.publish.hints import CeleryHints
 from tasks_app.domain.config.settings import Settings
-from tasks_app.embedded.servers.valkey import Valkey
+from tasks_app.embedded.servers import Valkey
 from tasks_app.runtime.dispatch.served_queues import SPARE_MESSAGES
 from tasks_app.runtime.hints.channel import DEEP, LOOK_EVERY
 from tasks_app.runtime.hints.hints import HINTS

@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
-from tasks_app.embedded.servers.postgres import Postgres
+from tasks_app.embedded.servers import Postgres
 from tests.broker.conftest import House
 from tests.edge.load import DONE, SPANS, Load
 from tests.waiting import until

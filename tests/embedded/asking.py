@@ -12,8 +12,10 @@ from tests import waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-    from tasks_app.embedded import Stack, State
+    from tasks_app.embedded.folder import State
+    from tasks_app.embedded.stack import Stack
 
 PATIENCE_S = 30
 
@@ -47,3 +49,12 @@ def has_ended(pid: int) -> bool:
 
 def pids(state: State | Stack) -> list[int]:
     return [started.pid for started in state.started]
+
+
+def spoil(data: Path) -> None:
+    """Let Valkey find what it cannot read."""
+    manifest = data / "appendonlydir" / "appendonly.aof.manifest"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text("nonsense")
+    for path in (manifest.parent, manifest):
+        path.chmod(0o777)

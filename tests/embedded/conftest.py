@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tasks_app.embedded import Stack, down, temporary
-from tasks_app.embedded.home import open_home
+from tasks_app.embedded.stack import Stack, down, temporary
 from tests.tiers import starts_processes
 
 if TYPE_CHECKING:
@@ -44,8 +43,8 @@ def new_folder() -> Iterator[Path]:
     path.chmod(0o711)
     yield path
     down(path)
-    shutil.rmtree(open_home(path).root, ignore_errors=True)
-    shutil.rmtree(path, ignore_errors=True)
+    for leftover in (path / "pg", path / "valkey", path):  # the first two may be links
+        shutil.rmtree(leftover.resolve(), ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from tasks_app.embedded import (
-    AlreadyOwnedError,
-    EmbeddedError,
-    Postgres,
-    Stack,
-    State,
-    down,
-    read_state,
-    read_urls,
-    up,
-)
-from tests.embedded.asking import broker, has_ended, pids, sql, until
+from tasks_app.embedded.folder import AlreadyOwnedError, EmbeddedError, State, read_state, read_urls
+from tasks_app.embedded.servers import Postgres
+from tasks_app.embedded.stack import Stack, down, up
+from tests.embedded.asking import broker, has_ended, pids, spoil, sql, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,10 +24,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.test_all
 
-# In a thread, servers do not die with their owner, as everywhere but on Linux.
-LEAVING_ORPHANS = """
+IN_A_THREAD = """
 import signal, sys, threading
-from tasks_app.embedded import Stack
+from tasks_app.embedded.stack import Stack
 stack = Stack(sys.argv[1])
 thread = threading.Thread(target=stack.up)
 thread.start()
@@ -69,9 +62,7 @@ def test_a_second_owner_is_refused_and_told_what_to_do(stack: Stack) -> None:
 
     with pytest.raises(AlreadyOwnedError, match=refusal):
         Stack(stack.folder).up()
-    with pytest.raises(AlreadyOwnedError, match=refusal):
-        Postgres(stack.folder).start()
-    with pytest.raises(AlreadyOwnedError, match=refusal):
+    with pytest.raises(EmbeddedError, match=refusal):
         up(stack.folder)
 
     assert stack.running
@@ -94,19 +85,31 @@ def test_a_detached_supervisor_serves_until_down(new_folder: Path) -> None:
     state = state_of(new_folder)
     assert [started.name for started in state.started] == ["PostgreSQL", "Valkey"]
     assert down(new_folder) is True
+    assert down(new_folder) is False
     assert read_urls(new_folder) is None
     assert all(has_ended(pid) for pid in pids(state))
 
 
-def test_a_supervisor_that_cannot_start_says_why(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TASKS_APP_REDIS_SERVER", "no-such-program")
+def test_of_two_at_once_one_serves(folder: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        ends = [pool.submit(up, folder) for _ in range(2)]
+    failures = [error for error in (end.exception() for end in ends) if error]
 
-    with pytest.raises(EmbeddedError, match="TASKS_APP_REDIS_SERVER names no-such-program"):
+    assert len(failures) == 1
+    assert re.search(r"Process \d+ already runs the servers", str(failures[0]))
+    urls = read_urls(folder)
+    assert urls is not None
+    assert sql(urls.database, "SELECT 1") == 1
+
+
+def test_a_supervisor_that_cannot_start_says_why(folder: Path) -> None:
+    spoil(folder / "valkey")
+
+    with pytest.raises(EmbeddedError, match=r"Valkey did not start: .*AOF MANIFEST"):
         up(folder)
 
     assert read_urls(folder) is None
+    assert down(folder) is False
 
 
 def test_the_supervisor_restarts_servers_that_were_killed(folder: Path) -> None:
@@ -142,15 +145,30 @@ def test_the_supervisor_recovers_while_a_session_of_the_killed_postgres_is_busy(
         client.communicate()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child so")
-def test_servers_do_not_outlive_a_killed_supervisor(folder: Path) -> None:
+@pytest.mark.parametrize("then", [down, read_urls])
+def test_servers_do_not_outlive_a_killed_supervisor(
+    folder: Path, then: Callable[[Path], object]
+) -> None:
     up(folder)
     state = state_of(folder)
 
     os.kill(state.owner, signal.SIGKILL)
 
+    then(folder)
     until(lambda: all(has_ended(pid) for pid in pids(state)))
     until(lambda: read_urls(folder) is None)
+
+
+def test_servers_do_not_outlive_a_killed_owner_that_started_them_in_a_thread(folder: Path) -> None:
+    command = [sys.executable, "-c", IN_A_THREAD, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"up\n"
+        state = state_of(folder)
+        assert not any(has_ended(pid) for pid in pids(state))
+        owner.kill()
+
+    until(lambda: all(has_ended(pid) for pid in pids(state)))
 
 
 def test_after_kill_9_of_the_supervisor_up_finds_the_data(folder: Path) -> None:
@@ -167,38 +185,17 @@ def test_after_kill_9_of_the_supervisor_up_finds_the_data(folder: Path) -> None:
     assert broker(before.broker, "GET", "kept") == "1"
 
 
-def up_and_down(folder: Path) -> bool:
-    with Stack(folder) as stack:
-        return stack.running
-
-
-@pytest.mark.parametrize("successor", [down, up_and_down])
-def test_orphans_of_a_killed_owner_are_stopped(
-    folder: Path, successor: Callable[[Path], bool]
-) -> None:
-    command = [sys.executable, "-c", LEAVING_ORPHANS, str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as owner:
-        assert owner.stdout is not None
-        assert owner.stdout.readline() == b"up\n"
-        orphans = pids(state_of(folder))
-        owner.kill()
-    assert not any(has_ended(pid) for pid in orphans)
-
-    assert successor(folder)
-
-    assert all(has_ended(pid) for pid in orphans)
-
-
 def test_a_reused_process_id_in_a_stale_pid_file_is_no_obstacle(folder: Path) -> None:
     postgres = Postgres(folder)
     started = postgres.start()
     user = psutil.Process(started.pid).uids().real
     postgres.kill()
-    pid_file = folder / "pg" / "postmaster.pid"
+    pid_file = folder / "pg" / "cluster" / "postmaster.pid"
     stale = pid_file.read_text().splitlines()
     as_root = {"user": user} if os.geteuid() == 0 else {}
     with subprocess.Popen(["sleep", "60"], **as_root) as stranger:
-        pid_file.write_text("\n".join([str(stranger.pid), *stale[1:], ""]))
+        began = str(int(stale[2]) - 60)
+        pid_file.write_text("\n".join([str(stranger.pid), stale[1], began, *stale[3:], ""]))
 
         postgres.start()
 
@@ -209,10 +206,10 @@ def test_a_reused_process_id_in_a_stale_pid_file_is_no_obstacle(folder: Path) ->
 
 
 def test_an_interrupted_initdb_is_begun_anew(new_folder: Path) -> None:
-    (new_folder / "pg.new" / "cluster").mkdir(parents=True)
-    (new_folder / "pg.new" / "cluster" / "PG_VERSION").write_text("18\n")
+    (new_folder / "pg" / "draft-1").mkdir(parents=True)
+    (new_folder / "pg" / "draft-1" / "PG_VERSION").write_text("18\n")
 
     with Postgres(new_folder) as postgres:
         assert sql(postgres.url, "SELECT 1") == 1
 
-    assert not (new_folder / "pg.new").exists()
+    assert not list((new_folder / "pg").glob("draft-*"))

@@ -20,7 +20,7 @@ import pytest
 from rich.console import Console
 from sqlalchemy import Engine, NullPool, create_engine, text
 
-from tasks_app.embedded import temporary
+from tasks_app.embedded.stack import temporary
 from tests.factory import pending_task
 from tests.servers import Databases
 

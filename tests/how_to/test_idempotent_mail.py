@@ -11,7 +11,7 @@ from aiosmtpd.controller import Controller
 from sqlalchemy.orm import Session
 
 from tasks_app import create_task
-from tasks_app.embedded.servers.ports import choose_port
+from tasks_app.embedded.process import choose_port
 from tasks_app.testing import crash_next, drain, travel
 from tests.how_to.conftest import Load
 

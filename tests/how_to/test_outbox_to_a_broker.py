@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from tasks_app import get_task
-from tasks_app.embedded.servers.ports import choose_port
+from tasks_app.embedded.process import choose_port
 from tasks_app.testing import crash_next, created, drain, travel
 from tests.broker.rabbitmq import NO_RABBITMQ, virtual_host, why_not
 from tests.docs.reading import blocks

@@ -18,7 +18,7 @@ from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.orm import Session
 
 from tasks_app import Settings, create_task, get_task, handler
-from tasks_app.embedded.servers.ports import HOST, choose_port
+from tasks_app.embedded.process import HOST, choose_port
 from tasks_app.monitor.checks.sessions import wake_ups
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import Registry

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from tasks_app import Settings, create_task
-from tasks_app.embedded import Postgres
+from tasks_app.embedded.servers import Postgres
 from tasks_app.testing import drain, travel
 from tests.cli.shell import Shell
 from tests.how_to.conftest import Load

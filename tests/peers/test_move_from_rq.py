@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from tasks_app.embedded import Stack
+from tasks_app.embedded.stack import Stack
 from tests.docs.reading import blocks, text_of
 from tests.peers.environments import programs_of
 from tests.peers.shops import KINDS, Shop, handlers_of

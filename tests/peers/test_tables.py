@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from tasks_app.embedded import Stack
+from tasks_app.embedded.stack import Stack
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.hooks import HOOKS
 from tests.docs.reading import text_of

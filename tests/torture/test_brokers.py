@@ -10,7 +10,7 @@ from celery import Celery
 from tasks_app.broker.config.defaults import celery_defaults
 from tasks_app.broker.publish.publisher import CeleryPublisher
 from tasks_app.broker.tasks import register
-from tasks_app.embedded.servers.valkey import Valkey
+from tasks_app.embedded.servers import Valkey
 from tasks_app.runtime.publisher import Message
 from torture.brokers import Broker, ValkeyBroker
 from torture.rabbit_broker import RabbitBroker

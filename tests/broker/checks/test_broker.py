@@ -17,7 +17,7 @@ from tasks_app.broker.guard.other_pools import POOL_VARIABLE
 from tasks_app.broker.worker.processes import NODE_VARIABLE, QUEUES_VARIABLE
 from tasks_app.domain.config.setting_sources import unknown_variables
 from tasks_app.domain.finding import Finding
-from tasks_app.embedded.servers.valkey import Valkey
+from tasks_app.embedded.servers import Valkey
 from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
 
 SECRET = "hunter2"

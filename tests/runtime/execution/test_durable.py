@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from tasks_app import NewTask, create_tasks
-from tasks_app.embedded import Postgres
+from tasks_app.embedded.servers import Postgres
 from tasks_app.pool.schema import migrate
 from tests.runtime.bench import EFFECT, Bench
 from tests.waiting import until

@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from tasks_app import create_task
-from tasks_app.embedded.servers.postgres import Postgres
+from tasks_app.embedded.servers import Postgres
 from tasks_app.pool.operations.notify_trigger import install, remove
 from tests.runtime.bench import Bench
 from tests.runtime.notify.conftest import until_quiet
@@ -101,7 +101,8 @@ def test_it_listens_again_after_a_restart_of_the_database(
     until(listeners, 30)
 
     bench.engine.dispose()
-    postgres.restart()
+    postgres.stop()
+    postgres.start()
     bench.engine.dispose()
 
     until(listeners, 60, "LISTEN")

@@ -15,7 +15,7 @@ from sqlalchemy.engine import make_url
 
 from tasks_app import cancel_task
 from tasks_app.domain.handlers.settlement import succeeded
-from tasks_app.embedded.servers.postgres import Postgres
+from tasks_app.embedded.servers import Postgres
 from tasks_app.pool.schema import migrate
 from tasks_app.runtime.worker.claim_returner import ClaimReturner
 from tasks_app.runtime.worker.housekeeper import Housekeeper

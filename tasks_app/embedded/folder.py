@@ -1,0 +1,151 @@
+"""What a folder says of its servers: who owns them, and where they are."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+DEFAULT_FOLDER = Path(".tasks_app")
+LOCK, OWNER = "lock", "owner.json"
+PATIENCE_S = 3.0
+"""The servers of an owner that was killed end in this time, and with them its lock."""
+
+
+class EmbeddedError(RuntimeError):
+    """An embedded server cannot do what was asked; the message says why, and what to do."""
+
+
+class AlreadyOwnedError(EmbeddedError):
+    """Another process owns the folder, and with it the servers in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Urls:
+    """Where the database and the broker are, passwords included."""
+
+    database: str
+    broker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A server that came up; printed, it is the line for the terminal."""
+
+    name: str
+    version: str
+    seconds: float
+    port: int
+    pid: int
+    data: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version} ready in {self.seconds:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Who runs the servers, and how they came up. ``supervised``: ``down`` may end the owner."""
+
+    owner: int
+    supervised: bool
+    urls: Urls
+    started: tuple[Started, ...]
+
+
+class FolderLock:
+    """Makes one owner of a folder, and says who that is.
+
+    It is a ``flock``: two of the same folder exclude each other even in one process. The owner and
+    what watches its servers have it until they have ended.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.descriptor = -1
+
+    def acquire(self) -> None:
+        """Take the lock, or raise AlreadyOwnedError."""
+        descriptor = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        deadline = time.monotonic() + PATIENCE_S
+        while not _lock(descriptor, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                owner = json.loads((self._folder / OWNER).read_bytes())["owner"]
+                raise AlreadyOwnedError(
+                    f"Process {owner} already runs the servers in {self._folder}. "
+                    "Stop it with `tasks-app down`, or name another folder."
+                )
+            time.sleep(0.02)
+        self.descriptor = descriptor
+        write_private(self._folder / OWNER, {"owner": os.getpid()})
+
+    def publish(self, state: State) -> None:
+        """Tell others how the servers came up."""
+        write_private(self._folder / OWNER, asdict(state))
+
+    def release(self) -> None:
+        """Release it; the file stays, because removing it would race with the next owner."""
+        if self.descriptor >= 0:
+            fcntl.flock(self.descriptor, fcntl.LOCK_UN)  # for copies in forked children too
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+def locate(folder: Path | str) -> Path:
+    """Return the absolute path of a folder that need not exist."""
+    return Path(folder).expanduser().resolve()
+
+
+def read_state(folder: Path | str = DEFAULT_FOLDER) -> State | None:
+    """Return what the owner published; None: there is no owner, or it is not ready."""
+    path = locate(folder)
+    try:
+        with (path / LOCK).open() as lock:
+            is_free = _lock(lock.fileno(), fcntl.LOCK_SH)
+        facts = json.loads((path / OWNER).read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise EmbeddedError(
+            f"The state of {path} cannot be read: {error.strerror}. "
+            "Ask as the user who started the servers."
+        ) from error
+    if is_free or "urls" not in facts or not _lives(facts["owner"]):
+        return None
+    started = tuple(Started(**each) for each in facts["started"])
+    return State(facts["owner"], facts["supervised"], Urls(**facts["urls"]), started)
+
+
+def read_urls(folder: Path | str = DEFAULT_FOLDER) -> Urls | None:
+    """Return the URLs of the servers that run in ``folder``, or None if none do."""
+    state = read_state(folder)
+    return None if state is None else state.urls
+
+
+def write_private(path: Path, facts: dict[str, Any]) -> None:
+    """Replace a file atomically by one that only its owner can read."""
+    draft = path.with_suffix(".new")
+    draft.touch(0o600)
+    draft.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+def _lock(descriptor: int, mode: int) -> bool:
+    try:
+        fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return True

