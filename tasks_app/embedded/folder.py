@@ -6,14 +6,17 @@ import fcntl
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 DEFAULT_FOLDER = Path(".tasks_app")
 LOCK, OWNER = "lock", "owner.json"
-PATIENCE_S = 3.0
-"""The servers of an owner that was killed end in this time, and with them its lock."""
+PATIENCE_S = 0.3
+"""Who reads has the lock for a moment."""
+END_PATIENCE_S = 12.0
+"""Its watchers have it so long at most when an owner was killed."""
 
 
 class EmbeddedError(RuntimeError):
@@ -71,11 +74,11 @@ class FolderLock:
     def acquire(self) -> None:
         """Take the lock, or raise AlreadyOwnedError."""
         descriptor = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        deadline = time.monotonic() + PATIENCE_S
+        begin = time.monotonic()
         while not _lock(descriptor, fcntl.LOCK_EX):
-            if time.monotonic() > deadline:
+            owner = _facts(self._folder).get("owner", 0)
+            if time.monotonic() > begin + (PATIENCE_S if lives(owner) else END_PATIENCE_S):
                 os.close(descriptor)
-                owner = json.loads((self._folder / OWNER).read_bytes())["owner"]
                 raise AlreadyOwnedError(
                     f"Process {owner} already runs the servers in {self._folder}. "
                     "Stop it with `tasks-app down`, or name another folder."
@@ -105,9 +108,9 @@ def read_state(folder: Path | str = DEFAULT_FOLDER) -> State | None:
     """Return what the owner published; None: there is no owner, or it is not ready."""
     path = locate(folder)
     try:
+        facts = _facts(path)
         with (path / LOCK).open() as lock:
             is_free = _lock(lock.fileno(), fcntl.LOCK_SH)
-        facts = json.loads((path / OWNER).read_bytes())
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -115,7 +118,7 @@ def read_state(folder: Path | str = DEFAULT_FOLDER) -> State | None:
             f"The state of {path} cannot be read: {error.strerror}. "
             "Ask as the user who started the servers."
         ) from error
-    if is_free or "urls" not in facts or not _lives(facts["owner"]):
+    if is_free or "urls" not in facts or not lives(facts["owner"]):
         return None
     started = tuple(Started(**each) for each in facts["started"])
     return State(facts["owner"], facts["supervised"], Urls(**facts["urls"]), started)
@@ -135,6 +138,13 @@ def write_private(path: Path, facts: dict[str, Any]) -> None:
     draft.replace(path)
 
 
+def _facts(folder: Path) -> dict[str, Any]:
+    with suppress(FileNotFoundError):
+        facts: dict[str, Any] = json.loads((folder / OWNER).read_bytes())
+        return facts
+    return {}
+
+
 def _lock(descriptor: int, mode: int) -> bool:
     try:
         fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
@@ -143,7 +153,7 @@ def _lock(descriptor: int, mode: int) -> bool:
     return True
 
 
-def _lives(pid: int) -> bool:
+def lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except OSError as error:

@@ -22,8 +22,11 @@ PORTS = range(20_000, 30_000)
 """Below every common ephemeral range: while a server is down no outgoing connection can take its
 port, so it comes back at the same address."""
 PATIENCE_S = 20
-WATCHER = "read _; kill -{signal} {pid}; while kill -0 {pid}; do sleep 0.05; done"
-"""A shell that reads from a pipe until nobody can write to it any more, even by ``kill -9``."""
+WATCHER = """
+read _  # it ends when nobody can write any more
+kill -{signal} {pid}
+while kill -0 {pid} && [ $((n += 1)) -le 100 ]; do sleep 0.1; done  # or it stays as a zombie
+"""
 
 
 class Child(subprocess.Popen[bytes]):
@@ -36,8 +39,8 @@ class Child(subprocess.Popen[bytes]):
         farewell: signal.Signals,
         *,
         cwd: Path,
-        user: User | None = None,
         told: str = "",
+        user: User | None = None,
         keep: Sequence[int] = (),
     ) -> None:
         """Start it; it reads what it is ``told``. What to ``keep`` stays open until its end."""

@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tasks_app.embedded.folder import EmbeddedError
 from tasks_app.embedded.process import User, surroundings
 
 KEPT_TEMPORARY = "/var/tmp"  # noqa: S108  it survives a reboot; mkdtemp makes what is ours there
@@ -25,17 +24,8 @@ def server_user(folder: Path) -> User | None:
     """
     if os.geteuid() != 0:
         return None
-    owner = folder.stat()
-    if owner.st_uid != 0:
-        return owner.st_uid, owner.st_gid
-    try:
-        nobody = pwd.getpwnam("nobody")
-    except KeyError as error:
-        raise EmbeddedError(
-            "PostgreSQL refuses to run as root and there is no user 'nobody'. "
-            "Run this as a normal user, or create that one."
-        ) from error
-    return nobody.pw_uid, nobody.pw_gid
+    owner, nobody = folder.stat(), pwd.getpwnam("nobody")
+    return (owner.st_uid, owner.st_gid) if owner.st_uid else (nobody.pw_uid, nobody.pw_gid)
 
 
 def data_folder(path: Path, user: User | None) -> Path:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import psutil
 import psycopg
@@ -71,23 +71,15 @@ class Server(ABC):
         Raises:
             EmbeddedError: it does not start; the message has its last log line.
         """
-        if self.started is not None and self.running:
-            return self.started
         begin = time.monotonic()
+        self.stop()
         open_folder(self.folder)
         self.user = server_user(self.folder)
         self.data = data_folder(self.folder / self.key, self.user)
         self._recall()
         command, told = self._command()
-        self._child = Child(
-            command,
-            self.log,
-            self.farewell,
-            cwd=self.data,
-            user=self.user,
-            told=told,
-            keep=keep,
-        )
+        whose: Any = {"cwd": self.data, "user": self.user, "keep": keep}
+        self._child = Child(command, self.log, self.farewell, told=told, **whose)
         try:
             version = self._wait(self._child)
         except BaseException:
@@ -118,7 +110,8 @@ class Server(ABC):
         """Keep port and password from one start to the next: URLs that are known stay true."""
         memory = self.folder / f"{self.key}.json"
         if memory.exists():
-            vars(self).update(json.loads(memory.read_bytes()))
+            facts = json.loads(memory.read_bytes())
+            self.port, self.password = facts["port"], facts["password"]
         self.port = choose_port(self.port)
         self.password = self.password or secrets.token_hex(16)  # no URL needs to quote it
         write_private(memory, {"port": self.port, "password": self.password})
@@ -160,21 +153,16 @@ class Postgres(Server):
         return f"postgresql+psycopg://{ROLE}:{self.password}@{HOST}:{self.port}/{database}"
 
     def _command(self) -> tuple[list[str | Path], str]:
-        cluster = self.data / "cluster"
+        cluster, draft = self.data / "cluster", self.data / f"draft-{os.getpid()}"
         if not cluster.exists():
-            self._make_whole(cluster)
+            for interrupted in self.data.glob("draft-*"):
+                shutil.rmtree(interrupted, ignore_errors=True)
+            self._make(draft)
+            draft.rename(cluster)  # so that it is whole
         _forget_stranger(cluster / "postmaster.pid")
         settings = (SETTINGS | {"port": str(self.port)}).items()
         options = [f"-c{name}={value}" for name, value in settings]
         return [self._program("postgres"), "-D", cluster, *options], ""
-
-    def _make_whole(self, cluster: Path) -> None:
-        """Give it its name at the end: what is interrupted is begun anew."""
-        for interrupted in self.data.glob("draft-*"):
-            shutil.rmtree(interrupted, ignore_errors=True)
-        draft = self.data / f"draft-{os.getpid()}"
-        self._make(draft)
-        draft.rename(cluster)
 
     def _make(self, cluster: Path) -> None:
         word = self.data / "password"

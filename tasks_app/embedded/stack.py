@@ -24,6 +24,7 @@ from tasks_app.embedded.folder import (
     Started,
     State,
     Urls,
+    lives,
     locate,
     read_state,
 )
@@ -32,7 +33,7 @@ from tasks_app.embedded.servers import Postgres, Server, Valkey, open_folder
 LOOK_EVERY_S = 0.2
 LONGEST_PAUSE_S = 10.0
 DOWN_PATIENCE_S = 60.0
-READY = "ready"
+UP_PATIENCE_S = 150.0
 
 logger = logging.getLogger(__name__)
 
@@ -89,16 +90,16 @@ class Stack:
         try:
             open_folder(self.folder)
             self._lock.acquire()
+            try:
+                self.heal(on_ready)
+            except BaseException:
+                self.down()
+                raise
         except OSError as error:
             raise EmbeddedError(
-                f"The folder {self.folder} cannot be used: {error.strerror}. "
+                f"The folder {self.folder} cannot be used: {error}. "
                 "Name another folder, or make this one yours."
             ) from error
-        try:
-            self.heal(on_ready)
-        except BaseException:
-            self.down()
-            raise
         return self.urls
 
     def heal(self, on_ready: Callable[[Started], None]) -> None:
@@ -155,27 +156,28 @@ def supervise(folder: Path | str, on_up: Callable[[Stack], None]) -> None:
 
 
 def up(folder: Path | str = DEFAULT_FOLDER) -> Urls:
-    """Start a supervisor in the background and return when both servers answer.
+    """Run ``tasks-app up`` in the background, and return when both servers answer.
 
     Raises:
-        EmbeddedError: they do not come up, or run already; the message is the supervisor's.
+        EmbeddedError: they do not come up, or run already.
     """
     path = locate(folder)
     open_folder(path)
     log = path / "log" / "supervisor.log"
-    with log.open("ab") as output:
-        told = subprocess.run(  # noqa: S603  our own module, no shell
-            [sys.executable, "-m", __name__, path],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=output,
-            start_new_session=True,
-            check=False,
-        ).stdout.decode()
-    state = read_state(path)
-    if told != READY or state is None:
-        raise EmbeddedError(told or f"The supervisor ended at once. Read {log}, then try again.")
-    return state.urls
+    command = [sys.executable, "-m", "tasks_app", "up", "--folder", str(path)]
+    started = subprocess.run(  # noqa: S603  all words of users are arguments
+        ["/bin/sh", "-c", '"$@" >>"$0" 2>&1 & echo $!', str(log), *command],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        check=True,
+    )
+    owner, deadline = int(started.stdout), time.monotonic() + UP_PATIENCE_S
+    while lives(owner) and time.monotonic() < deadline:
+        state = read_state(path)
+        if state is not None and state.owner == owner:
+            return state.urls
+        time.sleep(0.05)
+    raise EmbeddedError(log.read_text(encoding="utf-8").splitlines()[-1])
 
 
 def down(folder: Path | str = DEFAULT_FOLDER) -> bool:
@@ -205,24 +207,3 @@ def down(folder: Path | str = DEFAULT_FOLDER) -> bool:
     raise EmbeddedError(
         f"The owner of {path} does not end. Kill it with `kill -9` and run `tasks-app down` again."
     )
-
-
-def _main() -> None:
-    """Be the supervisor: say on standard output whether the servers came up, and run on."""
-    if os.fork() > 0:
-        os._exit(0)  # so that whoever started us need not wait for our end
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    try:
-        supervise(sys.argv[1], on_up=lambda _: _tell(READY))
-    except EmbeddedError as error:
-        logger.error("%s", error)  # noqa: TRY400  the message is enough
-        _tell(str(error))
-
-
-def _tell(word: str) -> None:
-    os.write(1, word.encode())
-    os.dup2(2, 1)  # this ends what is read from us
-
-
-if __name__ == "__main__":
-    _main()
