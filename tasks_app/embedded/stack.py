@@ -30,10 +30,8 @@ from tasks_app.embedded.folder import (
 )
 from tasks_app.embedded.servers import Postgres, Server, Valkey, open_folder
 
-LOOK_EVERY_S = 0.2
-LONGEST_PAUSE_S = 10.0
-DOWN_PATIENCE_S = 60.0
-UP_PATIENCE_S = 150.0
+LOOK_EVERY_S, LONGEST_PAUSE_S = 0.2, 10.0
+UP_PATIENCE_S, DOWN_PATIENCE_S = 150, 60
 
 logger = logging.getLogger(__name__)
 
@@ -83,9 +81,7 @@ class Stack:
     def up(self, on_ready: Callable[[Started], None] = lambda _: None) -> Urls:
         """Start both and publish their URLs; ``on_ready`` is called as each answers.
 
-        Raises:
-            AlreadyOwnedError: the folder has an owner, in this process or another.
-            EmbeddedError: a server does not start; then neither is left running.
+        If one does not start, neither is left running.
         """
         try:
             open_folder(self.folder)
@@ -156,11 +152,7 @@ def supervise(folder: Path | str, on_up: Callable[[Stack], None]) -> None:
 
 
 def up(folder: Path | str = DEFAULT_FOLDER) -> Urls:
-    """Run ``tasks-app up`` in the background, and return when both servers answer.
-
-    Raises:
-        EmbeddedError: they do not come up, or run already.
-    """
+    """Run ``tasks-app up`` in the background, and return when both servers answer."""
     path = locate(folder)
     open_folder(path)
     log = path / "log" / "supervisor.log"
@@ -181,11 +173,7 @@ def up(folder: Path | str = DEFAULT_FOLDER) -> Urls:
 
 
 def down(folder: Path | str = DEFAULT_FOLDER) -> bool:
-    """Stop the supervisor, or what a killed one left; return whether anything was running.
-
-    Raises:
-        EmbeddedError: the owner is not a supervisor, or does not end.
-    """
+    """Stop the supervisor of a folder; return whether it had one."""
     path = locate(folder)
     if not path.exists():
         return False
