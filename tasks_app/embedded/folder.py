@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 DEFAULT_FOLDER = Path(".tasks_app")
-LOCK, OWNER = "lock", "owner.json"
-PATIENCE_S = 0.3
-"""Who reads has the lock for a moment."""
+LOCK, ALIVE, OWNER = "lock", "alive", "owner.json"
 END_PATIENCE_S = 12.0
-"""Its watchers have it so long at most when an owner was killed."""
+"""So long at most are servers watched whose owner was killed."""
 
 
 class EmbeddedError(RuntimeError):
@@ -63,40 +61,42 @@ class State:
 class FolderLock:
     """Makes one owner of a folder, and says who that is.
 
-    It is a ``flock``: two of the same folder exclude each other even in one process. The owner and
-    what watches its servers have it until they have ended.
+    The owner alone has one ``flock``, and shares another with what watches its servers until they
+    have ended. Two objects of the same folder exclude each other even in one process.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.descriptor = -1
+        self._alone = self.descriptor = -1
 
     def acquire(self) -> None:
-        """Take the lock, or raise AlreadyOwnedError."""
+        """Take the lock, or raise AlreadyOwnedError; wait for the servers of a killed owner."""
         descriptor = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        begin = time.monotonic()
+        deadline = time.monotonic() + END_PATIENCE_S
         while not _lock(descriptor, fcntl.LOCK_EX):
-            owner = _facts(self._folder).get("owner", 0)
-            if time.monotonic() > begin + (PATIENCE_S if lives(owner) else END_PATIENCE_S):
+            if _is_owned(self._folder) or time.monotonic() > deadline:
                 os.close(descriptor)
                 raise AlreadyOwnedError(
-                    f"Process {owner} already runs the servers in {self._folder}. "
-                    "Stop it with `tasks-app down`, or name another folder."
+                    f"Process {_facts(self._folder).get('owner')} already runs the servers in "
+                    f"{self._folder}. Stop it with `tasks-app down`, or name another folder."
                 )
             time.sleep(0.02)
         self.descriptor = descriptor
         write_private(self._folder / OWNER, {"owner": os.getpid()})
+        self._alone = os.open(self._folder / ALIVE, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self._alone, fcntl.LOCK_EX)  # readers have it for a moment
 
     def publish(self, state: State) -> None:
         """Tell others how the servers came up."""
         write_private(self._folder / OWNER, asdict(state))
 
     def release(self) -> None:
-        """Release it; the file stays, because removing it would race with the next owner."""
-        if self.descriptor >= 0:
-            fcntl.flock(self.descriptor, fcntl.LOCK_UN)  # for copies in forked children too
-            os.close(self.descriptor)
-            self.descriptor = -1
+        """Release it; the files stay, because removing them would race with the next owner."""
+        for descriptor in (self._alone, self.descriptor):
+            if descriptor >= 0:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # for copies in forked children too
+                os.close(descriptor)
+        self._alone = self.descriptor = -1
 
 
 def locate(folder: Path | str) -> Path:
@@ -108,17 +108,13 @@ def read_state(folder: Path | str = DEFAULT_FOLDER) -> State | None:
     """Return what the owner published; None: there is no owner, or it is not ready."""
     path = locate(folder)
     try:
-        facts = _facts(path)
-        with (path / LOCK).open() as lock:
-            is_free = _lock(lock.fileno(), fcntl.LOCK_SH)
-    except FileNotFoundError:
-        return None
+        facts = _facts(path) if _is_owned(path) else {}
     except OSError as error:
         raise EmbeddedError(
             f"The state of {path} cannot be read: {error.strerror}. "
             "Ask as the user who started the servers."
         ) from error
-    if is_free or "urls" not in facts or not lives(facts["owner"]):
+    if "urls" not in facts:
         return None
     started = tuple(Started(**each) for each in facts["started"])
     return State(facts["owner"], facts["supervised"], Urls(**facts["urls"]), started)
@@ -143,6 +139,14 @@ def _facts(folder: Path) -> dict[str, Any]:
         facts: dict[str, Any] = json.loads((folder / OWNER).read_bytes())
         return facts
     return {}
+
+
+def _is_owned(folder: Path) -> bool:
+    try:
+        with (folder / ALIVE).open() as file:
+            return not _lock(file.fileno(), fcntl.LOCK_SH)
+    except FileNotFoundError:
+        return False
 
 
 def _lock(descriptor: int, mode: int) -> bool:

@@ -192,6 +192,7 @@ def down(folder: Path | str = DEFAULT_FOLDER) -> bool:
             lock.acquire()
             lock.release()
             return stopped
+        time.sleep(0.05)
     raise EmbeddedError(
         f"The owner of {path} does not end. Kill it with `kill -9` and run `tasks-app down` again."
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,12 +50,15 @@ def test_others_read_what_its_holder_published(lock: FolderLock, tmp_path: Path)
     assert read_state(tmp_path) is None
 
 
-def test_nobody_is_told_of_servers_whose_owner_is_dead(lock: FolderLock, tmp_path: Path) -> None:
-    """What watches them has the lock for a moment longer."""
-    lock.publish(replace(STATE, owner=2**22 + 1))
+def test_who_watches_servers_of_a_dead_owner_is_no_owner(lock: FolderLock, tmp_path: Path) -> None:
+    lock.publish(STATE)
+    watcher = os.dup(lock.descriptor)
+
+    os.close(lock._alone)  # as at its death, and so the other one
+    os.close(lock.descriptor)
 
     assert read_state(tmp_path) is None
-    lock.release()
+    os.close(watcher)
 
 
 @pytest.mark.test_all
