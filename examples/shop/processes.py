@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks_app.embedded.folder import EmbeddedError, Started, Urls, read_state
-from tasks_app.embedded.process import Child, last_word
+from tasks_app.embedded.process import Companion, last_word
 from tasks_app.embedded.stack import Stack, up
 
 PATIENCE_S = 8.0
@@ -103,7 +103,7 @@ class Servers:
 @dataclass(frozen=True, slots=True)
 class _Running:
     name: str
-    process: Child
+    process: Companion
     log: Path
 
 
@@ -122,7 +122,7 @@ class Processes:
         """Start ``python -m MODULE …`` with our environment and a log of its own."""
         command = (sys.executable, "-m", module, *arguments)
         log = self._folder / "log" / f"{name}.log"
-        process = Child(command, log, signal.SIGTERM, cwd=self._folder)
+        process = Companion(command, log, signal.SIGTERM, cwd=self._folder)
         self._running.append(_Running(name, process, log))
 
     def kill(self, name: str) -> None:

@@ -49,7 +49,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StackState:
     """Who runs the servers, and how they came up. ``supervised``: ``down`` may end the owner."""
 
     owner: int
@@ -86,7 +86,7 @@ class FolderLock:
         self._alone = os.open(self._folder / ALIVE, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._alone, fcntl.LOCK_EX)  # readers have it for a moment
 
-    def publish(self, state: State) -> None:
+    def publish(self, state: StackState) -> None:
         """Tell others how the servers came up."""
         write_private(self._folder / OWNER, asdict(state))
 
@@ -104,7 +104,7 @@ def locate(folder: Path | str) -> Path:
     return Path(folder).expanduser().resolve()
 
 
-def read_state(folder: Path | str = DEFAULT_FOLDER) -> State | None:
+def read_state(folder: Path | str = DEFAULT_FOLDER) -> StackState | None:
     """Return what the owner published; None: there is no owner, or it is not ready."""
     path = locate(folder)
     try:
@@ -117,7 +117,7 @@ def read_state(folder: Path | str = DEFAULT_FOLDER) -> State | None:
     if "urls" not in facts:
         return None
     started = tuple(Started(**each) for each in facts["started"])
-    return State(facts["owner"], facts["supervised"], Urls(**facts["urls"]), started)
+    return StackState(facts["owner"], facts["supervised"], Urls(**facts["urls"]), started)
 
 
 def read_urls(folder: Path | str = DEFAULT_FOLDER) -> Urls | None:

@@ -29,7 +29,7 @@ while kill -0 {pid} && [ $((n += 1)) -le 100 ]; do sleep 0.1; done  # or it stay
 """
 
 
-class Child(subprocess.Popen[bytes]):
+class Companion(subprocess.Popen[bytes]):
     """A process with a log. It gets the signal ``farewell`` from us, or when we die."""
 
     def __init__(

@@ -21,7 +21,7 @@ import psutil
 import psycopg
 
 from tasks_app.embedded.folder import DEFAULT_FOLDER, EmbeddedError, Started, locate, write_private
-from tasks_app.embedded.process import HOST, Child, User, choose_port, last_word, surroundings
+from tasks_app.embedded.process import HOST, Companion, User, choose_port, last_word, surroundings
 from tasks_app.embedded.root import data_folder, give, in_reach, server_user
 
 ROLE = DATABASE = "tasks_app"
@@ -56,7 +56,7 @@ class Server(ABC):
         self.user: User | None = None
         self.port, self.password = 0, ""
         self.started: Started | None = None
-        self._child: Child | None = None
+        self._child: Companion | None = None
 
     @property
     def running(self) -> bool:
@@ -76,7 +76,7 @@ class Server(ABC):
         self._recall()
         command, told = self._command()
         whose: Any = {"cwd": self.data, "user": self.user, "keep": keep}
-        self._child = Child(command, self.log, self.farewell, told=told, **whose)
+        self._child = Companion(command, self.log, self.farewell, told=told, **whose)
         try:
             version = self._wait(self._child)
         except BaseException:
@@ -113,7 +113,7 @@ class Server(ABC):
         self.password = self.password or secrets.token_hex(16)  # no URL needs to quote it
         write_private(memory, {"port": self.port, "password": self.password})
 
-    def _wait(self, child: Child) -> str:
+    def _wait(self, child: Companion) -> str:
         deadline = time.monotonic() + PATIENCE_S
         while child.poll() is None and time.monotonic() < deadline:
             version = self._probe()

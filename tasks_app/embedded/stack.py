@@ -21,8 +21,8 @@ from tasks_app.embedded.folder import (
     AlreadyOwnedError,
     EmbeddedError,
     FolderLock,
+    StackState,
     Started,
-    State,
     Urls,
     lives,
     locate,
@@ -103,7 +103,7 @@ class Stack:
         for server in self.servers:
             if not server.running:
                 on_ready(server.start([self._lock.descriptor]))
-        self._lock.publish(State(os.getpid(), self._supervised, self.urls, self.started))
+        self._lock.publish(StackState(os.getpid(), self._supervised, self.urls, self.started))
 
     def down(self) -> None:
         """Stop both, the broker first; harmless when they are down."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tasks_app.embedded.folder import State
+    from tasks_app.embedded.folder import StackState
     from tasks_app.embedded.stack import Stack
 
 PATIENCE_S = 30
@@ -47,7 +47,7 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def pids(state: State | Stack) -> list[int]:
+def pids(state: StackState | Stack) -> list[int]:
     return [started.pid for started in state.started]
 
 

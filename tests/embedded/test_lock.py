@@ -12,13 +12,15 @@ import pytest
 from tasks_app.embedded.folder import (
     AlreadyOwnedError,
     FolderLock,
+    StackState,
     Started,
-    State,
     Urls,
     read_state,
 )
 
-STATE = State(os.getpid(), True, Urls("a", "b"), (Started("Valkey", "9.1", 0.1, 1234, 5, "there"),))
+STATE = StackState(
+    os.getpid(), True, Urls("a", "b"), (Started("Valkey", "9.1", 0.1, 1234, 5, "there"),)
+)
 
 
 @pytest.fixture

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tasks_app.embedded.folder import AlreadyOwnedError, EmbeddedError, State, read_state, read_urls
+from tasks_app.embedded.folder import (
+    AlreadyOwnedError,
+    EmbeddedError,
+    StackState,
+    read_state,
+    read_urls,
+)
 from tasks_app.embedded.servers import Postgres
 from tasks_app.embedded.stack import Stack, down, up
 from tests.embedded.asking import broker, has_ended, pids, spoil, sql, until
@@ -36,7 +42,7 @@ signal.pause()
 """
 
 
-def state_of(folder: Path) -> State:
+def state_of(folder: Path) -> StackState:
     state = read_state(folder)
     assert state is not None
     return state
