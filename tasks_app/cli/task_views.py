@@ -21,13 +21,12 @@ from tasks_app.domain.explain.words import distance, exact
 from tasks_app.domain.finding import Finding
 from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Pool, State
-from tasks_app.monitor.pages.task import concealed_sources, sources_of
+from tasks_app.monitor.pages.task import concealed_sources, of_task, sources_of
 from tasks_app.monitor.pages.tasks import unkept_of
 from tasks_app.monitor.pages.timeline import Moment, timeline
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.flow_control.pause import paused
 from tasks_app.pool.groups.browse import groups_of
-from tasks_app.pool.pages.schedules import of_task
 from tasks_app.pool.statistics.unkept import unkept
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.pool.tasks import browse, checkpoint

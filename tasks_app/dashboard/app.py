@@ -21,18 +21,9 @@ from tasks_app.dashboard.rendering.json import problem
 from tasks_app.dashboard.rendering.openapi import describe
 from tasks_app.dashboard.routes import (
     actions,
-    batches,
     bulks,
     edit,
-    errors,
-    find,
-    groups,
-    metrics,
-    operations,
-    overview,
-    queues,
-    schedules,
-    tasks,
+    pages,
 )
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.security import Role
@@ -63,18 +54,9 @@ async def show_alive(_: Request) -> Response:
 
 
 ROUTES = (
-    *overview.ROUTES,
-    *find.ROUTES,
     *edit.ROUTES,
-    *tasks.ROUTES,
-    *errors.ROUTES,
     *bulks.ROUTES,
-    *schedules.ROUTES,
-    *queues.ROUTES,
-    *groups.ROUTES,
-    *batches.ROUTES,
-    *operations.ROUTES,
-    *metrics.ROUTES,
+    *pages.ROUTES,  # after those whose last word is no id
     *actions.ROUTES,
     ("/api/openapi.json", show_openapi, "GET"),
 )

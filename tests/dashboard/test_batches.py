@@ -10,7 +10,7 @@ from sqlalchemy import Engine, text
 
 from tasks_app import Settings
 from tasks_app.batch.job import JOBS
-from tasks_app.pool.pages import partitions
+from tasks_app.monitor.pages import batches as batches_page
 from tests.batch.conftest import bench, yard  # noqa: F401  fixtures
 from tests.batch.yard import Yard
 from tests.dashboard.browser import Browser, dashboard, text_of
@@ -102,7 +102,7 @@ def test_many_partitions_share_cells(
             {"batch_id": begun.batch_id},
         )
     [step] = browser.get(f"/api/batches/{begun.batch_id}").json()["steps"]
-    assert len(step["cells"]) == partitions.MOST_CELLS
+    assert len(step["cells"]) == batches_page.MOST_CELLS
     assert sum(cell["number"] for cell in step["cells"]) == step["total"]
     assert [cell["failed"] for cell in step["cells"] if cell["failed"]] == [1]
 

@@ -7,9 +7,13 @@ from sqlalchemy import Engine, text
 
 from tasks_app import Settings
 from tasks_app.dashboard.routes import bulks
+from tasks_app.domain.tasks.run import Cause
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.runs.settle import settle_one
 from tests.dashboard.browser import Browser, dashboard, text_of
 from tests.dashboard.test_errors import fails, fingerprint_of
 from tests.dashboard.test_pages import EVIL, audit, failed_task, waiting_task
+from tests.factory import claimed_task, ending
 
 
 def opened(browser: Browser, **selection: object) -> str:
@@ -70,6 +74,22 @@ def test_what_fails_alike_again_is_said_before_the_next_stage(
         )
     assert "1 of 1 failed for the same cause again" in browser.get(path).text
     assert browser.get(f"/api{path}").json()["again"] == 1
+
+
+def test_what_failed_otherwise_is_said_before_the_next_stage(
+    engine: Engine, browser: Browser, settings: Settings
+) -> None:
+    for _ in range(2):
+        failed_task(engine, name="pay")
+    path = opened(browser, name="pay")
+    browser.act(f"{path}/run", {"first": "1"})
+    assert "Done to 1 task." in browser.get(path).text
+    with engine.begin() as connection:
+        again = int(connection.execute(text("SELECT id FROM task_pending")).scalar_one())
+        task = claimed_task(connection, again, name="pay")
+        settle_one(connection, ending(task, Event.FAIL, cause=Cause("KeyError", "'zip'")))
+    page = text_of(Browser(dashboard(settings)).get(path).text)
+    assert "The task has failed. Look at one before you go on." in page
 
 
 def test_what_matches_is_held_and_released_in_stages(engine: Engine, browser: Browser) -> None:

@@ -65,6 +65,8 @@ def test_a_cause_shows_where_and_its_tasks_page_by_page(
     page = browser.get(f"/errors/{fingerprint}").text
     assert "pay:charge" in page
     assert "line 7, in charge" in page
+    assert ">order 2</td>" in page
+    assert ">order 1</td>" in page
     first = browser.get(f"/api/errors/{fingerprint}").json()
     assert [task["id"] for task in first["tasks"]] == ids[:0:-1]
     at, before_id = first["older"]

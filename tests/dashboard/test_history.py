@@ -51,6 +51,7 @@ def test_the_page_draws_them_and_runs_no_name(engine: Engine, browser: Browser) 
         names = browser.get(f"/history?within={within}&part=names").text
         assert "&lt;b&gt;evil" in names
         assert "<b>evil" not in page + names
+        assert "on average, until 20" in text_of(names)
         assert "50.0 % of runs did not succeed" in text_of(page)
     assert browser.get("/api/history?within=1h").json()["retried"] == 2
     assert "/history?within=7d" in browser.get("/?within=7d").text

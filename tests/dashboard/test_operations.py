@@ -7,7 +7,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from tasks_app import NewTask, Settings, create_group
-from tasks_app.monitor.pages import audit as audit_page
+from tasks_app.monitor.pages import operations
 from tasks_app.pool.runs.heartbeats import beat
 from tests.dashboard.browser import Browser, dashboard, text_of
 from tests.dashboard.test_pages import EVIL, audit, failed_task, waiting_task
@@ -35,6 +35,9 @@ def test_children_and_what_they_run(engine: Engine, browser: Browser) -> None:
     model = browser.get("/api/workers").json()
     assert [node["name"] for node in model["nodes"]] == ["host-a", "host-b"]
     assert model["nodes"][0]["children"][0]["worker"]["running"] == [run]
+    assert "running" in text_of(page)
+    assert "idle" in text_of(page)
+    assert page.count("<table>") == 1, "all columns stand at the same places"
 
 
 def test_who_is_silent_and_what_nobody_serves(engine: Engine, browser: Browser) -> None:
@@ -75,7 +78,7 @@ def test_the_audit_by_who_action_and_task(
     assert ids("action=requeue") == [[second], [first]]
     assert ids("who=API") == [[later]]
     assert ids(f"task={first}") == [[first]]
-    monkeypatch.setattr(audit_page, "PAGE", 2)
+    monkeypatch.setattr(operations, "PAGE", 2)
     older = browser.get("/api/audit?who=local").json()["older"]
     assert ids(f"who=local&before={older}") == [[first]]
     assert browser.get("/audit?task=x").status_code == 400

@@ -39,6 +39,18 @@ def test_what_could_not_run_is_told_apart(engine: Engine, browser: Browser) -> N
     assert (model["due"]["number"], model["barred"]["number"]) == (5, 4)
     (free,) = (x for x in model["lines"] if (x["name"], x["queue"]) == ("t", "default"))
     assert model["oldest_due_at"] == free["oldest_due_at"]
+    rows = text_of(browser.get("/?part=queues").text)
+    assert "mail t 0 1 " in rows
+    assert "default t 1 0 " in rows
+    page = text_of(browser.get("/queues/mail").text)
+    assert "Due 0 and 1 could not run" in page
+
+
+def test_warnings_stand_apart_from_what_fails(engine: Engine, browser: Browser) -> None:
+    with engine.begin() as connection:
+        pause(connection, "mail")
+    assert 'class="alarm warn" aria-label="Warnings"' in browser.get("/").text
+    assert 'class="alarm"' not in browser.get("/").text
 
 
 def test_causes_of_a_day_the_known_ones_last(engine: Engine, browser: Browser) -> None:

@@ -13,9 +13,8 @@ from tasks_app import Settings
 from tasks_app.dashboard.reader import PageReader
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
+from tasks_app.monitor.pages import queues as queues_page
 from tasks_app.monitor.pages import tasks as tasks_page
-from tasks_app.pool.pages import overview as overview_rows
-from tasks_app.pool.pages import tasks as task_rows
 from tasks_app.pool.runs.settle import settle_one
 from tests.dashboard.browser import Browser, dashboard, text_of
 from tests.factory import claimed_task, ending, pending_task
@@ -78,11 +77,11 @@ def test_a_crowded_queue_is_not_counted_to_its_end(
         """)
         )
     assert browser.get("/api/overview").json()["pending"] == {
-        "number": overview_rows.MOST + 1,
+        "number": queues_page.MOST + 1,
         "more": True,
     }
     assert "10,000+ match" in browser.get("/tasks?queue=big").text
-    assert browser.get("/api/tasks?queue=big").json()["number"] == task_rows.MOST
+    assert browser.get("/api/tasks?queue=big").json()["number"] == tasks_page.MOST
 
 
 def test_filters_and_pages(engine: Engine, browser: Browser) -> None:

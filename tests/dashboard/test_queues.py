@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tasks_app import Settings
-from tasks_app.pool.pages import overview as overview_rows
+from tasks_app.monitor.pages import queues as queues_page
 from tasks_app.pool.runs.heartbeats import beat
 from tasks_app.runtime.api.limits import set_limit, share_queue
 from tasks_app.runtime.api.queues import change_queue, pause_queue
@@ -55,6 +55,7 @@ def test_an_empty_list_says_what_to_do(browser: Browser) -> None:
     page = browser.get("/queues").text
     for said in ("tasks-app work", "Nobody holds a lock", "There are no limits", "depends_on"):
         assert said in page
+    assert page.count('class="card"') == 3, "the list and what an admin may do"
     assert "No live worker serves it" in browser.get("/queues/nobody").text
 
 
@@ -66,15 +67,15 @@ def test_short_and_long_queues_are_counted_alike(
         SELECT 'n', :queue, '{}', 'PENDING', now(), now() FROM generate_series(1, :number)
     """
     with engine.begin() as connection:
-        for name, number in (("short", 7), ("long", overview_rows.MOST + 5)):
+        for name, number in (("short", 7), ("long", queues_page.MOST + 5)):
             connection.execute(text(insert), {"queue": name, "number": number})
-    for at_once in (overview_rows.AT_ONCE, 100):
-        monkeypatch.setattr(overview_rows, "AT_ONCE", at_once)
+    for at_once in (queues_page.AT_ONCE, 100):
+        monkeypatch.setattr(queues_page, "AT_ONCE", at_once)
         fresh = Browser(browser._app)
         short, long = line_of(fresh, "short"), line_of(fresh, "long")
         assert (short["pending"], short["more"], short["due"]) == (7, False, 7)
-        assert (long["pending"], long["more"]) == (overview_rows.MOST, True)
-        assert queue(fresh, "long")["line"]["pending"] == overview_rows.MOST
+        assert (long["pending"], long["more"]) == (queues_page.MOST, True)
+        assert queue(fresh, "long")["line"]["pending"] == queues_page.MOST
         fresh.act("/queues/nobody/pause")  # forgets what was read
 
 

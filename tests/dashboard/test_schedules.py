@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -9,6 +10,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tasks_app import create_schedule
+from tasks_app.dashboard.rendering.values import local
 from tasks_app.domain.tasks.states import Event
 from tasks_app.monitor.pages import schedules as pages
 from tasks_app.pool.runs.settle import settle_one
@@ -90,6 +92,18 @@ def test_ten_outcomes_are_enough(engine: Engine, browser: Browser) -> None:
         fire(engine, minutes, "skipped")
     assert len(one(browser)["line"]["fires"]) == pages.SHOWN
     assert len(one(browser)["instants"]) == pages.INSTANTS
+
+
+def test_instants_are_shown_by_the_clocks_of_the_zone(engine: Engine, browser: Browser) -> None:
+    add(engine)
+    page = text_of(browser.get("/schedules/nightly").text)
+    assert "02:00 in Europe/Berlin." in page
+    assert "in UTC, and by the clocks of Europe/Berlin" in page
+    assert "by the clocks of Europe/Berlin" in text_of(browser.get("/schedules").text)
+    add(engine, "daily", cron="0 2 * * *")
+    assert "in UTC, and by" not in text_of(browser.get("/schedules/daily").text)
+    for zone in ("Nowhere/Land", "", "../etc"):
+        assert local(datetime(2026, 1, 1, tzinfo=UTC), zone) == ""
 
 
 def test_filters_and_pages(

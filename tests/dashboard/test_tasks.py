@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 
 from tasks_app import NewTask, Settings, create_group, create_schedule
 from tasks_app.monitor.pages import tasks as tasks_page
-from tasks_app.pool.pages import tasks as rows
+from tasks_app.pool.runs.heartbeats import beat
+from tasks_app.runtime.api.queues import pause_queue
 from tests.dashboard.browser import Browser, dashboard
 from tests.dashboard.test_pages import failed_task, waiting_task
 from tests.factory import pending_task
@@ -105,20 +106,20 @@ def test_one_look_goes_through_so_many_rows_and_says_where_to_go_on(
 ) -> None:
     rare = pending_task(connection, "rare")
     ids = [pending_task(connection, "common") for _ in range(5)]
-    first = rows.look(connection, {"name": "rare"}, before=None, most=2, through=3)
+    first = tasks_page.look(connection, {"name": "rare"}, before=None, most=2, through=3)
     assert (first.rows, first.number, first.whole, first.below) == ((), 0, False, ids[2])
-    second = rows.look(connection, {"name": "rare"}, before=first.below, most=2, through=3)
+    second = tasks_page.look(connection, {"name": "rare"}, before=first.below, most=2, through=3)
     assert ([row.id for row in second.rows], second.whole, second.below) == ([rare], False, rare)
-    third = rows.look(connection, {"name": "rare"}, before=second.below, most=2, through=3)
+    third = tasks_page.look(connection, {"name": "rare"}, before=second.below, most=2, through=3)
     assert (third.rows, third.whole, third.below) == ((), True, None)
-    many = rows.look(connection, {"name": "common"}, before=None, most=2, through=9)
+    many = tasks_page.look(connection, {"name": "common"}, before=None, most=2, through=9)
     assert ([row.id for row in many.rows], many.number, many.below) == (ids[:2:-1], 5, ids[3])
 
 
 def test_an_empty_look_leads_further(
     engine: Engine, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "LOOKED_AT", 2)
+    monkeypatch.setattr(tasks_page, "LOOKED_AT", 2)
     waiting_task(engine, name="rare")
     below, _ = (waiting_task(engine, name="common") for _ in range(2))
     page = browser.get("/tasks?name=rare").text
@@ -135,3 +136,38 @@ def test_a_task_that_waits_is_looked_at_again(engine: Engine, browser: Browser) 
     part = browser.get(f"/tasks/{waiting}", headers={"hx-request": "true"}).text
     assert "<html" not in part
     assert "PENDING" in part
+
+
+def remarks(browser: Browser) -> list[str]:
+    model = browser.get("/api/tasks").json()
+    return [model["remarks"][str(row["id"])] for row in reversed(model["rows"])]
+
+
+def test_what_cannot_run_has_a_remark(engine: Engine, browser: Browser, settings: Settings) -> None:
+    """Its queue stands still, nobody serves it, or nobody there knows the name."""
+    with engine.begin() as connection:
+        beat(connection, owner="w", node="n", queues=["default", "mail"], handlers=["t"])
+        pause_queue(connection, "mail", "the server moves")
+    for name, queue in (("t", "mail"), ("t", "post"), ("new", "default"), ("t", "default")):
+        waiting_task(engine, name=name, queue=queue)
+    for queue in ("default", "post"):
+        waiting_task(engine, name="new", queue=queue, delay=3600)
+
+    assert remarks(browser) == [
+        "its queue is paused: the server moves",
+        "no live worker serves its queue",
+        "no live worker of its queue knows its name",
+        "",
+        "",
+        "",
+    ]
+    assert "its queue is paused: the server moves</td>" in browser.get("/tasks").text
+    with engine.begin() as connection:
+        pause_queue(connection, "*")
+    assert remarks(Browser(dashboard(settings))) == ["every queue is paused"] * 6
+
+
+def test_a_pool_or_state_that_is_none_is_refused(browser: Browser) -> None:
+    for wrong in ("pool=failed", "state=DONE", "since=3h"):
+        answer = browser.get(f"/api/tasks?{wrong}")
+        assert (answer.status_code, "Correct the address" in answer.text) == (400, True), wrong

@@ -20,7 +20,7 @@ from tasks_app.dashboard.security import Role
 from tasks_app.dashboard.security.same_site import set_cookie
 from tasks_app.domain.explain.words import exact
 from tasks_app.domain.finding import Finding
-from tasks_app.pool.pages.find import Hit
+from tasks_app.monitor.pages.find import Hit
 
 FOLDER = Path(__file__).parents[1]
 STATIC = FOLDER / "static"
@@ -149,6 +149,7 @@ _TEMPLATES.globals.update(
     age=values.age,
     since=values.since,
     badge=values.badge,
+    local=values.local,
     shape=values.shape,
     exact=exact,
     query=_query,

@@ -6,6 +6,7 @@ import json
 import re
 from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from markupsafe import Markup, escape
 
@@ -84,6 +85,15 @@ def tick(value: float) -> str:
 
 def clock(at: datetime, *, days: bool) -> str:
     return f"{at.astimezone(UTC):%d %b}" if days else f"{at.astimezone(UTC):%H:%M}"
+
+
+def local(at: datetime, zone: str) -> str:
+    """Return weekday and time by the clocks of a zone; nothing in UTC or an unknown one."""
+    try:
+        there = at.astimezone(ZoneInfo(zone))
+    except (ValueError, ZoneInfoNotFoundError):
+        return ""
+    return "" if zone == "UTC" else f"{there:%a %H:%M}"
 
 
 def badge(state: str) -> Markup:

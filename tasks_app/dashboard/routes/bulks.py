@@ -12,17 +12,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tasks_app.actions.tasks import BY_WORD
-from tasks_app.dashboard.rendering.html import is_part, render
+from tasks_app.dashboard.rendering.html import render
 from tasks_app.dashboard.rendering.json import answer
 from tasks_app.dashboard.routes.acting import ActionAnswer, carried_out, go_to, who
 from tasks_app.dashboard.routes.asked import fields, query, row_id
 from tasks_app.dashboard.routes.desk import Desk
+from tasks_app.dashboard.routes.pages import read_bulk
 from tasks_app.dashboard.security import Role
 from tasks_app.dashboard.security.guard import HttpError, requires
 from tasks_app.dashboard.security.same_site import is_api
 from tasks_app.domain.errors import TasksError
+from tasks_app.domain.explain.words import count
 from tasks_app.domain.operations.amendment import WORDS
-from tasks_app.monitor.pages.bulk import BulkPage, bulk_page
+from tasks_app.monitor.pages.bulk import BulkPage
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.errors.groups import groups
 from tasks_app.runtime.api.bulk import run_bulk, start_bulk
@@ -131,36 +133,15 @@ async def open_bulk(request: Request, desk: Desk) -> Response:
     engine = desk.database.engine
     token = await _checked(lambda: start_bulk(engine, new.action, by=by, **new.selection()))
     if is_api(request):
-        return answer(request, await run_in_threadpool(_page, token, desk))
+        return answer(request, await run_in_threadpool(read_bulk, token, desk))
     return go_to(request, f"/bulks/{token}")
-
-
-def _page(token: int, desk: Desk) -> BulkPage:
-    model = desk.reader.read(("bulk", token), lambda c: bulk_page(c, token))
-    if model is None:
-        raise HttpError(404, f"There is no bulk {token}. The audit has all that were opened.")
-    return model
-
-
-@requires(Role.VIEWER)
-async def show_bulk(request: Request, desk: Desk) -> Response:
-    model = await run_in_threadpool(_page, row_id(request.path_params["token"]), desk)
-    name = "bulks/live.html" if is_part(request) else "bulks/page.html"
-    return render(request, name, model=model, at=model.at)
-
-
-@requires(Role.VIEWER, answers=BulkPage)
-async def bulk_json(request: Request, desk: Desk) -> Response:
-    """A bulk, what it did, and what became of its tasks."""
-    token = row_id(request.path_params["token"])
-    return answer(request, await run_in_threadpool(_page, token, desk))
 
 
 @requires(Role.OPERATOR, answers=BulkPage, takes=StageSize)
 async def run_stage(request: Request, desk: Desk) -> Response:
     """Act on the next tasks of a bulk."""
     token, stage = row_id(request.path_params["token"]), await fields(request, StageSize)
-    done = (await run_in_threadpool(_page, token, desk)).done
+    done = (await run_in_threadpool(read_bulk, token, desk)).done
     first = stage.first or MOST_AT_ONCE
     if request.state.identity.role < Role.ADMIN:
         left = MOST_OF_OPERATORS - done
@@ -171,10 +152,10 @@ async def run_stage(request: Request, desk: Desk) -> Response:
     ran = await carried_out(lambda: run_bulk(engine, token, first=first, by=by))
     desk.reader.forget()
     if is_api(request):
-        return answer(request, await run_in_threadpool(_page, token, desk))
+        return answer(request, await run_in_threadpool(read_bulk, token, desk))
     number = len(ran.ids) if ran else 0
     said = (
-        ActionAnswer(f"{number} task{'s' if number != 1 else ''} acted on.")
+        ActionAnswer(f"Done to {count(number, 'task')}.")
         if number
         else ActionAnswer("There was nothing left.", changed=False)
     )
@@ -184,9 +165,7 @@ async def run_stage(request: Request, desk: Desk) -> Response:
 ROUTES = (
     ("/bulks/new", foresee, "GET"),
     ("/bulks", open_bulk, "POST"),
-    ("/bulks/{token}", show_bulk, "GET"),
     ("/bulks/{token}/run", run_stage, "POST"),
     ("/api/bulks", open_bulk, "POST"),
-    ("/api/bulks/{token}", bulk_json, "GET"),
     ("/api/bulks/{token}/run", run_stage, "POST"),
 )

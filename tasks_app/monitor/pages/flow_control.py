@@ -6,19 +6,47 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerStanding
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit, Limits
+from tasks_app.domain.flow_control.waiting_reason import WaitingKind
+from tasks_app.domain.tasks.states import State
 from tasks_app.pool.flow_control import breaker, capacity
 from tasks_app.pool.locks import report
 from tasks_app.pool.metrics import control
-from tasks_app.pool.pages import queues as rows
+from tasks_app.pool.tables import PENDING
 
 MOST_LIMITS = 100
 MOST_HELD = 10_000
 """Tasks that are counted behind one breaker."""
 MOST_LOCKS = 100
+MOST_LIMITED = 1_000
+"""Tasks that are counted behind one limit."""
+MOST_KEYS, MOST_PARKED = 100, 10_000
+
+_PARKED = f"SELECT FROM {PENDING} p WHERE p.state = '{State.PENDING}' AND p.parked_kind = l.kind"
+_HELD = text(f"""
+    SELECT l.kind, l.target, CASE WHEN l.kind = '{WaitingKind.KEY}' AND right(l.target, 1) = '*'
+        THEN (SELECT count(*) FROM ({_PARKED}
+            AND starts_with(p.parked_for, rtrim(l.target, '*')) LIMIT {MOST_LIMITED + 1}) AS p)
+        ELSE (SELECT count(*) FROM ({_PARKED}
+            AND p.parked_for = l.target LIMIT {MOST_LIMITED + 1}) AS p) END AS number
+    FROM unnest(CAST(:kinds AS text[]), CAST(:targets AS text[])) AS l(kind, target)
+""")
+_KEYS = text(f"""
+    (SELECT DISTINCT k.key FROM {PENDING} p
+     CROSS JOIN unnest(p.limit_key || coalesce(p.more_limit_keys, '{{}}')) AS k(key)
+     WHERE p.state = '{State.RUNNING}' AND p.limit_key IS NOT NULL AND p.queue = :queue
+     LIMIT {MOST_KEYS})
+    UNION
+    (SELECT DISTINCT p.parked_for FROM (
+        SELECT p.parked_for, p.queue FROM {PENDING} p
+        WHERE p.state = '{State.PENDING}' AND p.parked_kind = '{WaitingKind.KEY}'
+        LIMIT {MOST_PARKED}) AS p
+     WHERE p.queue = :queue LIMIT {MOST_KEYS})
+    ORDER BY key
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +112,8 @@ def all_limits(connection: Connection, limits: Sequence[Limit]) -> tuple[LimitLi
     """Return the first limits with what runs under them, those that hold tasks first."""
     shown = limits[:MOST_LIMITS]
     used = {(each.kind, each.target): each.running for each in control.limits(connection)}
-    held = rows.held(connection, shown)
-    lines = [limit_line(x, "", used.get((x.kind, x.target)), None, held) for x in shown]
+    held = _held(connection, shown)
+    lines = [_limit_line(x, "", used.get((x.kind, x.target)), None, held) for x in shown]
     return tuple(sorted(lines, key=lambda each: (-each.held, -(each.running or 0))))
 
 
@@ -97,15 +125,15 @@ def limits_of(
     gates = [
         Gate(GateKind.QUEUE, queue),
         *(Gate(GateKind.NAME, name) for name in names),
-        *(Gate(GateKind.KEY, key) for key in rows.limit_keys(connection, queue)),
+        *(Gate(GateKind.KEY, key) for key in _limit_keys(connection, queue)),
     ]
     bearing = [(gate, limit) for gate in gates if (limit := known.of(gate)) is not None]
     bearing = bearing[:MOST_LIMITS]
     rooms = capacity.rooms_of(connection, [gate for gate, _ in bearing], known)
     targets = [Limit(gate.kind, gate.key) for gate, _ in bearing]
-    held = rows.held(connection, targets)
+    held = _held(connection, targets)
     return tuple(
-        limit_line(
+        _limit_line(
             limit,
             gate.key,
             rooms[gate].running,
@@ -116,7 +144,7 @@ def limits_of(
     )
 
 
-def limit_line(
+def _limit_line(
     limit: Limit,
     key: str,
     running: int | None,
@@ -133,8 +161,8 @@ def limit_line(
         burst=limit.burst,
         running=running,
         starts_left=starts_left,
-        held=min(number, rows.MOST_HELD),
-        held_more=number > rows.MOST_HELD,
+        held=min(number, MOST_LIMITED),
+        held_more=number > MOST_LIMITED,
     )
 
 
@@ -175,3 +203,14 @@ def _breaker(found: BreakerStanding) -> BreakerLine:
         held=min(found.held, MOST_HELD),
         held_more=found.held > MOST_HELD,
     )
+
+
+def _held(connection: Connection, limits: Sequence[Limit]) -> dict[tuple[str, str], int]:
+    """Return how many tasks each limit holds back, up to one more than MOST_LIMITED."""
+    values = {"kinds": [str(x.kind) for x in limits], "targets": [x.target for x in limits]}
+    return {(row.kind, row.target): row.number for row in connection.execute(_HELD, values)}
+
+
+def _limit_keys(connection: Connection, queue: str) -> list[str]:
+    """Return limit keys of a queue's tasks that run, or wait for their limit."""
+    return list(connection.execute(_KEYS, {"queue": queue}).scalars())

@@ -23,7 +23,7 @@ from tasks_app.pool.statistics.read import (
     times,
 )
 
-HOUR = timedelta(hours=1)
+HOUR, COUNTED_AFTER = timedelta(hours=1), timedelta(minutes=2)
 RANGES = {
     "1h": (Grain.MINUTE, HOUR),
     "24h": (Grain.HOUR, 24 * HOUR),
@@ -69,6 +69,11 @@ class History:
     most_failing: tuple[Failing, ...]
     unkept: int = 0
     """Of the done ones, those that left no row."""
+
+    @property
+    def counted_until(self) -> datetime:
+        """Ends of runs from then on are not counted yet."""
+        return self.at.replace(second=0, microsecond=0) - COUNTED_AFTER
 
     @property
     def highest(self) -> int:

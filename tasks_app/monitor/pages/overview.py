@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy import Connection, Engine
 
@@ -13,14 +13,12 @@ from tasks_app.monitor.checks import flow_control, locks, schedules, work
 from tasks_app.monitor.checks.checkup import run_checks
 from tasks_app.monitor.checks.due import what_runs
 from tasks_app.monitor.pages import errors
+from tasks_app.monitor.pages.queues import FAILED_WITHIN, MOST, NameLine, name_lines
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.errors.groups import ErrorGroup
 from tasks_app.pool.flow_control.pause import Pause, paused
-from tasks_app.pool.pages import overview as rows
-from tasks_app.pool.pages.overview import MOST, NameLine
 from tasks_app.pool.runs import heartbeats
 
-FAILED_WITHIN = timedelta(hours=24)
 MOST_CAUSES = 6
 
 
@@ -61,7 +59,7 @@ class Overview:
 
 
 def overview(connection: Connection, settings: Settings) -> Overview:
-    lines = rows.lines(connection, FAILED_WITHIN)
+    lines = name_lines(connection)
     workers = heartbeats.live(connection, settings.lease)
     waiting: dict[str, int] = {}
     for line in lines:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import format_duration
 from tasks_app.domain.flow_control.fair_share import Shares
 from tasks_app.domain.queues.queue import Queue
 from tasks_app.domain.statistics.unkept import Unkept
+from tasks_app.domain.tasks.states import State
 from tasks_app.monitor.pages.flow_control import (
     BreakerLine,
     LimitLine,
@@ -20,16 +21,22 @@ from tasks_app.monitor.pages.flow_control import (
     limits_of,
     locks,
 )
-from tasks_app.monitor.pages.queues import FAILED_WITHIN, QueueLine, surroundings
+from tasks_app.monitor.pages.queues import NameLine, QueueLine, name_lines, surroundings
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.flow_control import fair_queues as fair
-from tasks_app.pool.pages import overview
-from tasks_app.pool.pages import queues as rows
-from tasks_app.pool.pages.overview import NameLine
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.statistics.unkept import unkept
+from tasks_app.pool.tables import PENDING
 
 MOST_WORKERS, MOST_KEYS, MOST_WAITING = 100, 100, 1_000
+_SHARES = text(f"""
+    SELECT coalesce(p.fair_key, '') AS key, count(*) AS number FROM {PENDING} p
+    WHERE p.state = '{State.RUNNING}' AND p.queue = :queue GROUP BY 1
+""")
+_OURS = text(f"""
+    SELECT p.id FROM {PENDING} p
+    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.queue = :queue
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +110,11 @@ class QueuePage:
     """Successes that left no row."""
 
 
-def queue_page(connection: Connection, settings: Settings, queue: str) -> QueuePage:
+def queue_page(connection: Connection, queue: str, settings: Settings) -> QueuePage:
     """Return what is known of a queue, be it nothing."""
     at = instant(connection)
     around = surroundings(connection, settings)
-    lines = overview.lines(connection, FAILED_WITHIN, queue=queue)
+    lines = name_lines(connection, queue=queue)
     names = [line.name for line in lines]
     found = around.settings.get(queue)
     weights = fair.fair_queues(connection).get(queue)
@@ -117,7 +124,8 @@ def queue_page(connection: Connection, settings: Settings, queue: str) -> QueueP
         if queue in each.queues
     ]
     held = locks(connection, at)
-    ours = rows.queues_of(connection, [each.task_id for each in held if each.task_id])
+    ids = [each.task_id for each in held if each.task_id]
+    ours = set(connection.execute(_OURS, {"ids": ids, "queue": queue}).scalars())
     return QueuePage(
         at=at,
         line=around.line(queue, lines),
@@ -130,7 +138,7 @@ def queue_page(connection: Connection, settings: Settings, queue: str) -> QueueP
         weights=weights,
         shares=() if weights is None else _shares(connection, queue, weights),
         breakers=tuple(each for each in breakers(connection) if {*names} & {*each.names}),
-        locks=tuple(each for each in held if each.task_id and ours.get(each.task_id) == queue),
+        locks=tuple(each for each in held if each.task_id in ours),
         unkept=unkept(connection, queue=queue),
     )
 
@@ -158,12 +166,13 @@ def _span(ms: int | None) -> str | None:
 
 def _shares(connection: Connection, queue: str, weights: dict[str, float]) -> tuple[ShareLine, ...]:
     lines, _ = fair.lines(connection, queue)
-    running = rows.running_by_fair_key(connection, queue)
+    found = connection.execute(_SHARES, {"queue": queue})
+    running = {row.key: row.number for row in found}
     waiting_keys = {line.key for line in lines if line.key}
     keys = sorted({*waiting_keys, *running, *weights})[:MOST_KEYS]
     waiting = fair.waiting(connection, queue, [key for key in keys if key], MOST_WAITING + 1)
     shares, among = Shares(weights), {*waiting_keys, *running} or set(keys)
-    found = [
+    shown = [
         ShareLine(
             key=key,
             weight=weights.get(key, 1.0),
@@ -174,4 +183,4 @@ def _shares(connection: Connection, queue: str, weights: dict[str, float]) -> tu
         )
         for key in keys
     ]
-    return tuple(sorted(found, key=lambda each: (-(each.waiting or 0), each.key)))
+    return tuple(sorted(shown, key=lambda each: (-(each.waiting or 0), each.key)))

@@ -1,17 +1,20 @@
-"""Queues: how each stands, and what holds tasks back in all of them."""
+"""Queues: what waits, runs and has failed in them, how each stands, and what holds tasks back."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row, text
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.explain.queues import standing
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.domain.queues.queue import Queue
+from tasks_app.domain.tasks.states import State
 from tasks_app.monitor.pages.flow_control import (
     BreakerLine,
     LimitLine,
@@ -25,13 +28,61 @@ from tasks_app.pool.flow_control import limits as limits_of_all
 from tasks_app.pool.flow_control import queue_settings
 from tasks_app.pool.flow_control.fair_queues import fair_queues
 from tasks_app.pool.metrics import control
-from tasks_app.pool.pages import overview as rows
-from tasks_app.pool.pages.overview import NameLine
-from tasks_app.pool.tables import EVERY_QUEUE
+from tasks_app.pool.operations.diagnostics import QUEUES
+from tasks_app.pool.tables import ERROR, EVERY_QUEUE, NOW, PENDING
 
-FILTERS = ("text",)
 MOST_SHOWN = 200
 FAILED_WITHIN = timedelta(hours=24)
+MOST = 10_000
+"""Rows of a queue that are counted: nobody needs the rest, and it may be millions."""
+
+AT_ONCE = 150_000
+"""Up to so many waiting tasks are read in one pass, which costs a quarter of a pass per queue."""
+
+_COUNTED = f"""
+    p.queue, p.name, count(*) AS pending, count(*) FILTER (WHERE p.due_at <= {NOW}) AS due,
+    min(p.due_at) FILTER (WHERE p.due_at <= {NOW}) AS oldest
+"""
+_ALL_WAITING = text(f"""
+    SELECT {_COUNTED} FROM (
+        SELECT p.queue, p.name, p.due_at FROM {PENDING} p
+        WHERE p.state = '{State.PENDING}' LIMIT {AT_ONCE + 1}) AS p
+    GROUP BY p.queue, p.name
+""")
+_WAITING_IN = text(f"""
+    SELECT {_COUNTED} FROM unnest(CAST(:queues AS text[])) AS q(queue) CROSS JOIN LATERAL (
+        SELECT p.queue, p.name, p.due_at FROM {PENDING} p
+        WHERE p.queue = q.queue AND p.state = '{State.PENDING}'
+        ORDER BY p.priority, p.scan_at LIMIT {MOST + 1}) AS p
+    GROUP BY p.queue, p.name
+""")
+_QUEUES = text(QUEUES)
+_RUNNING = text(f"""
+    SELECT queue, name, count(*) AS number FROM {PENDING}
+    WHERE state = '{State.RUNNING}' AND (CAST(:queue AS text) IS NULL OR queue = :queue)
+    GROUP BY queue, name
+""")
+_FAILED = text(f"""
+    SELECT queue, name, count(*) AS number FROM (
+        SELECT e.queue, e.name FROM {ERROR} e
+        WHERE e.finished_at > {NOW} - CAST(:within AS interval)
+          AND (CAST(:queue AS text) IS NULL OR e.queue = :queue) LIMIT {MOST + 1}) AS e
+    GROUP BY queue, name
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class NameLine:
+    """Tasks of one name in one queue."""
+
+    queue: str
+    name: str
+    pending: int
+    due: int
+    oldest_due_at: datetime | None
+    running: int
+    failed: int
+    """Within a day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +159,8 @@ class Surroundings:
             words=words if self.every is None else f"every queue is {self.every}",
             reason=(found.reason or "") if found else "",
             until=found.resume_at if found else None,
-            pending=min(pending, rows.MOST),
-            more=pending > rows.MOST,
+            pending=min(pending, MOST),
+            more=pending > MOST,
             due=sum(each.due for each in some),
             oldest_due_at=min((x.oldest_due_at for x in some if x.oldest_due_at), default=None),
             running=sum(each.running for each in some),
@@ -129,11 +180,11 @@ def surroundings(connection: Connection, settings: Settings) -> Surroundings:
     )
 
 
-def queues(connection: Connection, settings: Settings, filters: dict[str, str]) -> Queues:
+def queues(connection: Connection, filters: dict[str, str], settings: Settings) -> Queues:
     at = instant(connection)
     around = surroundings(connection, settings)
     counts: dict[str, list[NameLine]] = {}
-    for each in rows.lines(connection, FAILED_WITHIN):
+    for each in name_lines(connection):
         counts.setdefault(each.queue, []).append(each)
     own = [each.target for each in around.limits if each.kind is GateKind.QUEUE]
     known = {*counts, *around.settings, *around.children, *own, *around.shared} - {EVERY_QUEUE}
@@ -155,3 +206,35 @@ def queues(connection: Connection, settings: Settings, filters: dict[str, str]) 
 
 def _own(queue: str) -> tuple[GateKind, str]:
     return GateKind.QUEUE, queue
+
+
+def name_lines(connection: Connection, *, queue: str | None = None) -> list[NameLine]:
+    """Count by queue and name, of one queue or of all; those of which most are due come first."""
+    values = {"within": FAILED_WITHIN, "queue": queue, "now": None}
+    waiting = {(r.queue, r.name): r for r in _waiting(connection, queue)}
+    running = {(r.queue, r.name): r.number for r in connection.execute(_RUNNING, values)}
+    failed = {(r.queue, r.name): r.number for r in connection.execute(_FAILED, values)}
+    found = []
+    for place in {*waiting, *running, *failed}:
+        row = waiting.get(place)
+        pending, due, oldest = (row.pending, row.due, row.oldest) if row else (0, 0, None)
+        runs, bad = running.get(place, 0), failed.get(place, 0)
+        found.append(NameLine(*place, pending, due, oldest, runs, bad))
+    return sorted(found, key=lambda x: (-x.due, -x.failed, -x.pending, x.queue, x.name))
+
+
+def _waiting(connection: Connection, queue: str | None) -> list[Row[Any]]:
+    """Count what waits; of a queue with more than MOST only those that go first."""
+    if queue is not None:
+        return [*connection.execute(_WAITING_IN, {"queues": [queue], "now": None})]
+    rows = connection.execute(_ALL_WAITING, {"now": None}).all()
+    numbers: Counter[str] = Counter()
+    for row in rows:
+        numbers[row.queue] += row.pending
+    crowded = [queue for queue, number in numbers.items() if number > MOST]
+    if numbers.total() > AT_ONCE:
+        crowded = list(connection.execute(_QUEUES).scalars())
+    counted = [row for row in rows if row.queue not in crowded]
+    if not crowded:
+        return counted
+    return [*counted, *connection.execute(_WAITING_IN, {"queues": crowded, "now": None})]

@@ -3,29 +3,83 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from tasks_app.domain.config.setting_sources import masked
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.schedules.schedule import Schedule
 from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.pages import schedules as rows
-from tasks_app.pool.pages.schedules import STANDINGS, Fire
+from tasks_app.pool.schedules.schedules import COLUMNS, record
+from tasks_app.pool.tables import COMPLETED, ERROR, FIRE, PENDING, SCHEDULE
 from tasks_app.runtime.encryption.values import masks
 from tasks_app.runtime.schedules.preview import Preview, preview_change, preview_schedule
 from tasks_app.runtime.schedules.schedules import get_schedule
 
-__all__ = ["FILTERS", "RULE", "STANDINGS", "ScheduleLine", "SchedulePage", "Schedules"]
-FILTERS = ("enabled", "queue", "text")
 RULE = ("cron", "every", "timezone", "missed", "overlap", "queue", "priority")
 """What can be changed, and previewed."""
 PAGE, SHOWN, INSTANTS = 50, 10, 20
 LATE = timedelta(seconds=10)
 """Less is the pace of the scan."""
+MOST = 10_000
+"""Schedules that are counted."""
+
+_ENABLED = {
+    "yes": "s.enabled AND s.remark IS NULL",
+    "no": "NOT s.enabled",
+    "broken": "s.enabled AND s.remark IS NOT NULL",
+}
+STANDINGS = tuple(_ENABLED)
+_FITS = f"""
+    (CAST(:queue AS text) IS NULL OR s.queue = :queue)
+    AND (CAST(:text AS text) IS NULL OR strpos(lower(s.name), lower(:text)) > 0
+        OR strpos(lower(s.task), lower(:text)) > 0)
+    AND CASE CAST(:enabled AS text)
+        {" ".join(f"WHEN '{word}' THEN {fits}" for word, fits in _ENABLED.items())}
+        ELSE true END
+"""
+_FIND = text(f"""
+    SELECT {COLUMNS} FROM {SCHEDULE} s
+    WHERE {_FITS} AND (CAST(:after AS text) IS NULL OR s.name > :after)
+    ORDER BY s.name LIMIT :most
+""")
+_COUNT = text(f"""
+    SELECT count(*) FROM (SELECT FROM {SCHEDULE} s WHERE {_FITS} LIMIT {MOST + 1}) AS s
+""")
+# A task ends after it was made: days before that are not opened.
+_FIRES = text(f"""
+    SELECT u.id AS schedule_id, f.fire_at, f.fired_at, f.outcome, f.task_id, (
+        SELECT t.state FROM (
+            SELECT p.state FROM {PENDING} p WHERE p.id = f.task_id
+            UNION ALL SELECT e.state FROM {ERROR} e WHERE e.id = f.task_id
+            UNION ALL SELECT c.state FROM {COMPLETED} c
+                WHERE c.id = f.task_id AND c.finished_at >= f.fired_at) AS t LIMIT 1) AS state
+    FROM unnest(CAST(:ids AS bigint[])) AS u(id)
+    CROSS JOIN LATERAL (
+        SELECT * FROM {FIRE} f WHERE f.schedule_id = u.id
+        ORDER BY f.fire_at DESC LIMIT :each) AS f
+    ORDER BY u.id, f.fire_at
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Fire:
+    """What became of one instant."""
+
+    fire_at: datetime
+    fired_at: datetime
+    outcome: str
+    task_id: int | None
+    state: str | None
+    """Of its task; None: there is none, or it was pruned."""
+
+    @property
+    def late_s(self) -> float:
+        return max(0.0, (self.fired_at - self.fire_at).total_seconds())
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +151,28 @@ class SchedulePage:
     """The next ones, as if it were enabled."""
     change: Change | None
 
+    @property
+    def refused(self) -> str | None:
+        """Why the change that was asked for cannot be saved."""
+        return self.change.refused if self.change else None
+
 
 def schedules(
     connection: Connection, filters: dict[str, str], *, after: str | None = None
 ) -> Schedules:
     at = instant(connection)
-    found = rows.find(connection, filters, after=after, most=PAGE + 1)
+    values = {word: filters.get(word) for word in ("enabled", "queue", "text")}
+    rows = connection.execute(_FIND, {**values, "after": after, "most": PAGE + 1})
+    found = [record(row) for row in rows]
     shown = found[:PAGE]
-    fires = rows.fires(connection, [each.id for each in shown], SHOWN)
-    number = rows.count(connection, filters)
+    fires = _fires(connection, [each.id for each in shown], SHOWN)
+    number = connection.execute(_COUNT, values).scalar_one()
     return Schedules(
         at=at,
         filters=filters,
         lines=tuple(_line(each, fires.get(each.id, []), at) for each in shown),
-        number=min(number, rows.MOST),
-        more=number > rows.MOST,
+        number=min(number, MOST),
+        more=number > MOST,
         following=shown[-1].name if len(found) > PAGE else None,
     )
 
@@ -128,7 +189,7 @@ def schedule_page(
         return None
     at = instant(connection)
     standing = _preview(connection, found)
-    fires = rows.fires(connection, [found.id], SHOWN)
+    fires = _fires(connection, [found.id], SHOWN)
     return SchedulePage(
         at=at,
         line=_line(found, fires.get(found.id, []), at),
@@ -194,3 +255,11 @@ def _change(connection: Connection, name: str, given: dict[str, str]) -> Change:
     except ValueError:
         return Change(given, "", (), "priority is no number. Allowed: 0 .. 9.")
     return Change(given, shown.words, tuple(shown.instants), None)
+
+
+def _fires(connection: Connection, ids: Sequence[int], each: int) -> dict[int, list[Fire]]:
+    """Return the last instants of each schedule, the oldest of them first."""
+    found: dict[int, list[Fire]] = {}
+    for row in connection.execute(_FIRES, {"ids": list(ids), "each": each}):
+        found.setdefault(row.schedule_id, []).append(Fire(*row[1:]))
+    return found

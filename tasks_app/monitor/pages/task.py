@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from tasks_app.domain.config.setting_sources import masked
 from tasks_app.domain.config.settings import Settings
@@ -15,11 +15,10 @@ from tasks_app.domain.coordination.groups import GroupProgress
 from tasks_app.domain.explain.explanation import Explanation
 from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Pool, State
-from tasks_app.monitor.pages.timeline import Moment, Sources, timeline
+from tasks_app.monitor.pages.timeline import Moment, Sources, timeline, transitions
 from tasks_app.pool.groups.browse import groups_of
 from tasks_app.pool.operations.audit import AuditLine, find_among_newest
-from tasks_app.pool.pages import trail
-from tasks_app.pool.pages.schedules import of_task
+from tasks_app.pool.tables import COMPLETED, ERROR, PENDING, SCHEDULE
 from tasks_app.pool.tasks import browse, checkpoint
 from tasks_app.pool.tasks.log_lines import read_lines
 from tasks_app.runtime.api.tasks import explain_task
@@ -35,6 +34,16 @@ from tasks_app.runtime.encryption.values import (
 
 MOST_LINES = 50
 _TRACEPARENT = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_OF_TASK = {
+    pool: text(f"""
+        SELECT s.name FROM {table} t JOIN {SCHEDULE} s ON s.id = t.schedule_id WHERE t.id = :id
+    """)
+    for pool, table in (
+        (Pool.PENDING, PENDING),
+        (Pool.ERROR, ERROR),
+        (Pool.COMPLETED, COMPLETED),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +93,7 @@ class TaskPage:
 
 
 def task_page(
-    connection: Connection, settings: Settings, task_id: int, *, decrypt: bool = False
+    connection: Connection, task_id: int, settings: Settings, *, decrypt: bool = False
 ) -> TaskPage | None:
     """Return what is known of the task; None: no pool has it.
 
@@ -128,7 +137,7 @@ def sources_of(connection: Connection, task: Task, schedule: str | None) -> Sour
     return Sources(
         task,
         browse.attempts(connection, task.id),
-        trail.transitions(connection, task.id),
+        transitions(connection, task.id),
         read_lines(connection, task.id),
         find_among_newest(connection, task_id=task.id, most=MOST_LINES),
         None if schedule is None else f"schedule {schedule}",
@@ -145,3 +154,8 @@ def _trace_of(headers: Any) -> str | None:
     given = headers.get("traceparent") if isinstance(headers, dict) else None
     found = _TRACEPARENT.fullmatch(given) if isinstance(given, str) else None
     return found[1] if found else None
+
+
+def of_task(connection: Connection, pool: str, task_id: int) -> str | None:
+    """Return the name of the schedule that made a task, if it still exists."""
+    return connection.execute(_OF_TASK[Pool(pool)], {"id": task_id}).scalar()

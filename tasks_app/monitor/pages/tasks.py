@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, TextClause, text
 
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.explain.queues import standing
+from tasks_app.domain.queues.queue import Queue
 from tasks_app.domain.statistics.unkept import Unkept
-from tasks_app.domain.tasks.states import Pool, State
+from tasks_app.domain.tasks.states import Pool, State, pool_of
 from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.pages import tasks as rows
-from tasks_app.pool.pages.tasks import FILTERS, MOST, TaskLine
+from tasks_app.pool.flow_control import queue_settings
+from tasks_app.pool.fragments.held import is_held, own_date
+from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.statistics.unkept import unkept
+from tasks_app.pool.tables import ALL, EVERY_QUEUE, FIRE, GROUP_IDS, SCHEDULE
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.encryption.older_texts import masked_errors, masked_texts
 
-__all__ = ["FILTERS", "SINCE", "Tasks", "page_by_page", "tasks"]
 PAGE, EXPORTED = 50, 1_000
 MOST_EXPORTED = 100_000
 SINCE = ("1h", "24h", "7d", "30d")
@@ -28,8 +33,86 @@ SELECTIONS = {
     "error": "error_text",
 }
 """Filters that a bulk knows, too, and what it calls them."""
+UNSERVED = "no live worker serves its queue"
+UNKNOWN = "no live worker of its queue knows its name"
 _NEVER_THEIRS = frozenset({"error", "fingerprint", "group", "held"})
 """No success that left no row has one of these."""
+MOST = 10_000
+"""Tasks that are counted; with more, the page says so."""
+
+LOOKED_AT, LOOKED_INTO = 400_000, 150_000
+"""Rows that one look goes through for a name, say, and for a part of a text."""
+MOST_FIRES = 1_000
+
+_SINCE = "statement_timestamp() - CAST(:since AS interval)"
+_NARROW = {
+    "pool": "t.pool = :pool",
+    "biz_key": "t.biz_key = :biz_key",
+    "group": f"t.id IN (SELECT unnest(g.ids) FROM {GROUP_IDS} g WHERE g.group_id = :group)",
+    "schedule": f"""t.id = ANY(ARRAY(
+        SELECT f.task_id FROM {SCHEDULE} s JOIN {FIRE} f ON f.schedule_id = s.id
+        WHERE s.name = :schedule AND f.task_id IS NOT NULL
+        ORDER BY f.fire_at DESC LIMIT {MOST_FIRES}))""",
+    "since": f"t.created_at > {_SINCE} AND (t.finished_at IS NULL OR t.finished_at > {_SINCE})",
+}
+"""An index, or the pool, leaves few rows to be looked at."""
+_TEXTS = {
+    "error": "strpos(lower(t.error), lower(:error)) > 0",
+    "payload": "strpos(lower(CAST(t.payload AS text)), lower(:payload)) > 0",
+}
+_WALKED = {
+    "state": "t.state = :state",
+    "name": "t.name = :name",
+    "queue": "t.queue = :queue",
+    "sub_status": "t.sub_status = :sub_status",
+    **_TEXTS,
+}
+"""Row by row, the newest first: an index of each would cost every task more than this costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLine:
+    """A task without its data."""
+
+    id: int
+    pool: str
+    state: State
+    name: str
+    queue: str
+    biz_key: str | None
+    attempt: int
+    failures: int
+    max_attempts: int | None
+    created_at: datetime
+    due_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    run_ms: int | None
+    parked: str | None
+    error: str | None
+    held: bool
+    sub_status: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look found."""
+
+    rows: tuple[TaskLine, ...]
+    """The newest id first."""
+    number: int
+    """How many fit among those that were looked at; MOST + 1: more."""
+    whole: bool
+    """All rows were looked at."""
+    below: int | None
+    """The id to go on below; None: there are no more rows."""
+
+
+_STORED = {"due_at": own_date("t"), "held": is_held("t")}
+_COLUMNS = ", ".join(
+    f"{_STORED.get(name, f't.{name}')} AS {name}" for name in TaskLine.__dataclass_fields__
+)
+_ROWS = text(f"SELECT {_COLUMNS} FROM {ALL} t WHERE t.id = ANY(:ids) ORDER BY t.id DESC")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +141,23 @@ class Tasks:
         return {SELECTIONS[name]: value for name, value in self.filters.items()}
 
 
-def tasks(connection: Connection, filters: dict[str, str], *, before: int | None = None) -> Tasks:
-    found = rows.look(connection, filters, before=before, most=PAGE)
+def tasks(
+    connection: Connection,
+    filters: dict[str, str],
+    settings: Settings,
+    *,
+    before: int | None = None,
+) -> Tasks:
+    filters = _narrowed(filters)
+    found = look(connection, filters, before=before, most=PAGE)
     shown = tuple(masked_errors(connection, found.rows))
     going = [row.id for row in shown if row.attempt and row.finished_at is None]
     causes = masked_texts(connection, browse.last_causes(connection, going))
-    remarks = {row.id: _remark(row, causes.get(row.id)) for row in shown}
+    at = instant(connection)
+    waits = _waits(connection, [row for row in shown if row.state is State.PENDING], at, settings)
+    remarks = {row.id: _remark(row, waits.get(row.id), causes.get(row.id)) for row in shown}
     return Tasks(
-        at=instant(connection),
+        at=at,
         filters=filters,
         rows=shown,
         remarks=remarks,
@@ -89,18 +181,95 @@ def unkept_of(connection: Connection, filters: Mapping[str, Any]) -> Unkept | No
     return unkept(connection, name=said.get("name"), queue=said.get("queue"))
 
 
-def _remark(row: TaskLine, last_error: str | None) -> str:
-    said = (row.sub_status, row.error or row.parked or last_error)
+def _short(queue: Queue) -> str:
+    """Say why it stands still; of a pause its reason, not its times."""
+    if queue.paused_since is None:
+        return standing(queue)
+    return f"paused: {queue.reason}" if queue.reason else "paused"
+
+
+def _narrowed(filters: dict[str, str]) -> dict[str, str]:
+    """Search errors in the error pool only: a million completed tasks have none."""
+    if "error" in filters and "state" not in filters:
+        return {**filters, "pool": filters.get("pool", Pool.ERROR)}
+    return filters
+
+
+def _remark(row: TaskLine, waits: str | None, last_error: str | None) -> str:
+    said = (row.sub_status, row.error or row.parked or waits or last_error)
     return "; ".join(each for each in said if each)
+
+
+def _waits(
+    connection: Connection, rows: list[TaskLine], at: datetime, settings: Settings
+) -> dict[int, str]:
+    """Say of those that could not run now why, if that is their queue or their name."""
+    if not rows:
+        return {}
+    found = {each.queue: each for each in queue_settings.find(connection) if not each.runs}
+    still = {queue: f"its queue is {_short(each)}" for queue, each in found.items()}
+    if EVERY_QUEUE in found:
+        every = f"every queue is {_short(found[EVERY_QUEUE])}"
+        return {row.id: every for row in rows}
+    known = heartbeats.known_names(connection, settings.lease)
+    waits = {row.id: still[row.queue] for row in rows if row.queue in still}
+    for row in rows:
+        if row.id not in waits and row.due_at <= at and row.name not in known.get(row.queue, ()):
+            waits[row.id] = UNKNOWN if row.queue in known else UNSERVED
+    return waits
 
 
 def page_by_page(engine: Engine, filters: dict[str, str]) -> Iterator[list[TaskLine]]:
     """Yield all that match, at most MOST_EXPORTED, the newest first; a short read for each page."""
+    filters = _narrowed(filters)
     before, left, more = None, MOST_EXPORTED, True
     while left > 0 and more:
         with engine.connect() as connection:
-            found = rows.look(connection, filters, before=before, most=min(EXPORTED, left))
+            found = look(connection, filters, before=before, most=min(EXPORTED, left))
             shown = masked_errors(connection, found.rows)
         if shown:
             yield shown
         before, left, more = found.below, left - len(found.rows), found.below is not None
+
+
+@lru_cache(256)
+def _statement(narrow: tuple[str, ...], walked: tuple[str, ...], *, behind: bool) -> TextClause:
+    inner = " AND ".join(["true", *(_NARROW[each] for each in narrow)])
+    outer = " AND ".join(["true", *(_WALKED[each] for each in walked)])
+    further = "AND t.id < :before" if behind else ""
+    return text(f"""
+        SELECT (array_agg(t.id ORDER BY t.id DESC) FILTER (WHERE {outer}))[1 : {MOST + 1}] AS ids,
+            count(*) AS looked, min(t.id) AS lowest
+        FROM (SELECT * FROM {ALL} t WHERE {inner} {further} ORDER BY t.id DESC LIMIT :window) AS t
+    """)
+
+
+def look(
+    connection: Connection,
+    filters: dict[str, str],
+    *,
+    before: int | None,
+    most: int,
+    through: int | None = None,
+) -> Look:
+    """Look for tasks from the newest id down, or below ``before``.
+
+    Where no index helps, it goes ``through`` so many rows; default: as many as cost 0.1 s.
+    """
+    given = dict(filters)
+    if "state" in given:
+        given.setdefault("pool", pool_of(State(given["state"])))
+    narrow = tuple(name for name in _NARROW if name in given)
+    walked = tuple(name for name in _WALKED if name in given)
+    walks = LOOKED_INTO if given.keys() & _TEXTS else LOOKED_AT
+    window = (through or walks) if walked else MOST + 1
+    values: dict[str, object] = {**given, "window": window}
+    if before is not None:
+        values["before"] = before
+    found = connection.execute(_statement(narrow, walked, behind=before is not None), values).one()
+    ids = found.ids or []
+    rows = connection.execute(_ROWS, {"ids": ids[:most]}).all() if ids else []
+    whole = found.looked < window
+    below = ids[most - 1] if len(ids) > most else None if whole else found.lowest
+    shown = tuple(TaskLine(row.id, row.pool, State(row.state), *row[3:]) for row in rows)
+    return Look(shown, len(ids), whole, below)

@@ -8,14 +8,16 @@ it has all, what people did to this task.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, text
 
 from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.transition_log import CREATED
 from tasks_app.pool.operations.audit import AuditLine
-from tasks_app.pool.pages.trail import Transition
+from tasks_app.pool.tables import TRANSITION
 from tasks_app.pool.tasks.log_lines import LogLine, LogOfAttempt
 
 _BACK = {
@@ -33,6 +35,35 @@ _OF_STATE = {
 }
 _STEP = timedelta(seconds=10)
 """Within so long after a line of the log the audit has its own of the same action."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One line of the log of transitions."""
+
+    at: datetime
+    attempt: int
+    event: str
+    from_state: str | None
+    """None: it was created."""
+    to_state: str
+    owner: str | None
+    started_at: datetime | None
+    """When the claim that ended was made."""
+    due_at: datetime | None
+    detail: str | None
+    who: str | None
+    """If no child did it: an operator, or what made the task."""
+    why: str | None
+
+
+_COLUMNS = ", ".join(field.name for field in fields(Transition))
+_READ = text(f"""
+    SELECT {_COLUMNS} FROM (
+        SELECT id, {_COLUMNS} FROM {TRANSITION} WHERE task_id = :id ORDER BY id DESC LIMIT :most)
+        AS newest
+    ORDER BY at, from_state IS NOT NULL, id
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,3 +250,8 @@ def _folded(moments: Iterator[Moment]) -> list[Moment]:
             shown[trace] = moment.attempt
         folded.append(moment)
     return folded[::-1]
+
+
+def transitions(connection: Connection, task_id: int, most: int = 200) -> list[Transition]:
+    """Return the newest lines of a task, oldest first."""
+    return [Transition(*row) for row in connection.execute(_READ, {"id": task_id, "most": most})]

@@ -19,7 +19,7 @@ from tasks_app.monitor.pages.overview import Overview, overview
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.connection.read_only import looking
 from tasks_app.pool.errors.groups import ErrorGroup, groups
-from tasks_app.pool.pages.schedule_trouble import ScheduleTrouble, schedule_trouble
+from tasks_app.pool.operations.schedule_trouble import ScheduleTrouble, schedule_trouble
 from tasks_app.pool.statistics.read import Grain, Wanted, history, times
 from tasks_app.pool.tasks.browse import attempts
 from tasks_app.runtime.db.database import Database
@@ -27,7 +27,6 @@ from tasks_app.runtime.db.database import Database
 LONGEST = timedelta(seconds=30)
 """Of one statement."""
 PATIENCE = timedelta(minutes=1)
-COUNTED_AFTER = timedelta(minutes=2)
 MOST_NAMES, MOST_GROUPS, MOST_QUEUES = 10, 10, 20
 ASKED_GROUPS = 200
 _CLASS = re.compile(r"[\w.]+")
@@ -81,7 +80,7 @@ class Report:
     @property
     def counted_until(self) -> datetime:
         """Ends of runs from then on are not counted yet."""
-        return self.at.replace(second=0, microsecond=0) - COUNTED_AFTER
+        return self.history.counted_until
 
     @property
     def done_per_s(self) -> float:

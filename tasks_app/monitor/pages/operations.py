@@ -1,4 +1,4 @@
-"""Workers: which children live, what each serves and runs, and which queues nobody serves."""
+"""Workers, and which queues nobody serves; the audit of what operators did."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.operations.audit import AuditLine, find_among_newest
 from tasks_app.pool.operations.diagnostics import queues_in_use
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.heartbeats import Worker
 
 SHOWN_FOR = timedelta(hours=1)
 """A child that has fallen silent is shown as long, unless its row was pruned before."""
+PAGE = 50
+"""Lines of the audit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +75,27 @@ def workers(connection: Connection, settings: Settings) -> Workers:
         unserved=unserved,
         start=heartbeats.run_by(connection, settings.lease).start_worker(",".join(unserved)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """One page of lines, the newest first."""
+
+    at: datetime
+    filters: dict[str, str]
+    lines: tuple[AuditLine, ...]
+    older: int | None
+    """The id to go on below; None: this is the last page."""
+
+
+def audit(connection: Connection, filters: dict[str, str], *, before: int | None = None) -> Audit:
+    found = find_among_newest(
+        connection,
+        who=filters.get("who"),
+        task_id=int(filters["task"]) if "task" in filters else None,
+        action=filters.get("action"),
+        before=before,
+        most=PAGE + 1,
+    )
+    older = found[PAGE - 1].id if len(found) > PAGE else None
+    return Audit(instant(connection), filters, tuple(found[:PAGE]), older)

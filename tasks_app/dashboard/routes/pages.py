@@ -1,0 +1,320 @@
+"""All pages: the address of each, what it reads, and the template that shows it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, NoReturn
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tasks_app.dashboard.rendering.html import place_of
+from tasks_app.dashboard.routes.asked import cause, row_id
+from tasks_app.dashboard.routes.desk import Desk
+from tasks_app.dashboard.routes.reading import PAGES, Filter, Visit, page
+from tasks_app.dashboard.security import Role
+from tasks_app.dashboard.security.guard import HttpError, requires
+from tasks_app.domain.batch.records import BatchStatus
+from tasks_app.domain.schedules.overlap import Overlap
+from tasks_app.domain.tasks.states import Pool, State
+from tasks_app.monitor.checks.due import what_runs
+from tasks_app.monitor.metrics.exposition import CONTENT_TYPE
+from tasks_app.monitor.pages import batches as of_batches
+from tasks_app.monitor.pages import errors as of_errors
+from tasks_app.monitor.pages import groups as of_groups
+from tasks_app.monitor.pages import operations as of_operations
+from tasks_app.monitor.pages import schedules as of_schedules
+from tasks_app.monitor.pages import tasks as of_tasks
+from tasks_app.monitor.pages.bulk import BulkPage, bulk_page
+from tasks_app.monitor.pages.find import Hits, find
+from tasks_app.monitor.pages.history import RANGES, History, task_history
+from tasks_app.monitor.pages.overview import Overview, findings, overview
+from tasks_app.monitor.pages.queue import QueuePage, queue_page
+from tasks_app.monitor.pages.queues import Queues, queues
+from tasks_app.monitor.pages.task import TaskPage, task_page
+from tasks_app.pool.statistics.unkept import unkept
+from tasks_app.pool.tables import EVERY_QUEUE
+from tasks_app.runtime.handlers.registry import load_handlers
+
+FINDINGS_S, HISTORY_S = 10.0, 30.0
+REST = 100
+"""A page that stays open takes no more than a hundredth of one core of the database for each."""
+
+
+def _within(visit: Visit) -> str:
+    within = visit.request.query_params.get("within", "24h")
+    if within not in RANGES:
+        raise HttpError(400, f"The time is none of {', '.join(RANGES)}. Correct the address.")
+    return within
+
+
+def _beside(visit: Visit) -> dict[str, Any]:
+    """Return what is read beside Overview."""
+    reader, settings = visit.desk.reader, visit.desk.settings
+    found = reader.soon("findings", lambda: findings(reader.engine, settings), FINDINGS_S, REST)
+    runs = visit.read(what_runs, settings=True, rest=REST)
+    return {"findings": found, "runs": runs, "within": _within(visit)}
+
+
+@page(
+    "/",
+    "overview/page.html",
+    api="/api/overview",
+    more=_beside,
+    parts=("now", "queues", "causes"),
+)
+def show_overview(visit: Visit) -> Overview:
+    """Pending, due, running and failed tasks by queue and name."""
+    return visit.read(overview, settings=True, rest=REST)
+
+
+@page(
+    "/history",
+    "overview/history.html",
+    query=("within",),
+    parts=("names",),
+    more=lambda _: {"ranges": list(RANGES)},
+)
+def show_history(visit: Visit) -> History:
+    """How tasks ended within 1h, 24h or 7d, and how long they waited and ran."""
+    return visit.read(task_history, _within(visit), keep_s=HISTORY_S)
+
+
+@page("/find", "find.html", query=("q",), leads=lambda hits: hits.only and place_of(hits.only))
+def show_found(visit: Visit) -> Hits:
+    """What has this id, key or name, or contains it."""
+    return visit.read(find, visit.given("q").get("q", ""))
+
+
+@page(
+    "/tasks",
+    "tasks/list.html",
+    query=("before",),
+    export=(of_tasks.TaskLine, of_tasks.page_by_page),
+    filters=(
+        Filter("pool", "Pool", tuple(Pool)),
+        Filter("state", "State", tuple(State)),
+        Filter("name", "Name"),
+        Filter("queue", "Queue"),
+        Filter("biz_key", "Business key"),
+        Filter("since", "Created within", of_tasks.SINCE, every="ever"),
+        Filter("error", "Error contains", rare=True),
+        Filter("payload", "Payload contains", rare=True),
+        Filter("schedule", "Schedule", rare=True),
+        Filter("sub_status", "Sub-status", rare=True),
+        Filter("group", "Group", kind="id", rare=True),
+    ),
+)
+def show_tasks(visit: Visit) -> of_tasks.Tasks:
+    """Tasks of all pools, the newest first; `before` is `older` of the page before."""
+    return visit.read(of_tasks.tasks, visit.filters, before=visit.before, settings=True)
+
+
+def _no_task(visit: Visit, task_id: int) -> NoReturn:
+    gone = visit.desk.reader.read("unkept", unkept)
+    words = f" {gone.words}" if gone else ""
+    raise HttpError(404, f"There is no task {task_id}. It may have been pruned.{words}")
+
+
+@page("/tasks/{task_id}", "tasks/task.html", live="tasks/live.html")
+def show_task(visit: Visit) -> TaskPage:
+    """One task, its failed attempts, and why it does not run."""
+    task_id = visit.id("task_id")
+    return visit.read(task_page, task_id, settings=True) or _no_task(visit, task_id)
+
+
+@page("/tasks/{task_id}/decrypted", "tasks/decrypted.html", role=Role.ADMIN, api=None)
+def show_decrypted(visit: Visit) -> TaskPage:
+    """Show what is encrypted, by the keys of this process; nothing of it is kept."""
+    task_id, settings = visit.id("task_id"), visit.desk.settings
+    with visit.desk.reader.engine.connect() as connection:
+        found = task_page(connection, task_id, settings=settings, decrypt=True)
+    return found or _no_task(visit, task_id)
+
+
+@page(
+    "/errors",
+    "errors/list.html",
+    filters=(
+        Filter("name", "Name"),
+        Filter("queue", "Queue"),
+        Filter("since", "Failed within", tuple(of_errors.SINCE), every="ever"),
+        Filter("known", "Known", of_errors.KNOWN),
+    ),
+)
+def show_errors(visit: Visit) -> of_errors.Errors:
+    """The error pool by cause, most tasks first."""
+    return visit.read(of_errors.errors, visit.filters)
+
+
+def _instant(text: str) -> datetime:
+    at: datetime | None = None
+    with suppress(ValueError):
+        at = datetime.fromisoformat(text.replace(" ", "+"))  # as a + arrives
+    if at is None or at.tzinfo is None:
+        raise HttpError(400, "before is an instant with a zone. Correct the address.")
+    return at
+
+
+@page(
+    "/errors/{fingerprint}",
+    "errors/error.html",
+    query=("before", "before_id"),
+    missing="No failed task has the fingerprint {fingerprint} any more.",
+)
+def show_error(visit: Visit) -> of_errors.ErrorPage | None:
+    """One cause and its tasks; `older` goes into `before` and `before_id`."""
+    fingerprint, before = cause(visit.request), None
+    if given := visit.given("before", "before_id"):
+        before = _instant(given.get("before", "")), row_id(given.get("before_id", "0"))
+    return visit.read(of_errors.error_page, fingerprint, before=before)
+
+
+@page("/bulks/{token}", "bulks/page.html", live="bulks/live.html")
+def show_bulk(visit: Visit) -> BulkPage:
+    """A bulk, what it did, and what became of its tasks."""
+    return read_bulk(visit.id("token"), visit.desk)
+
+
+def read_bulk(token: int, desk: Desk) -> BulkPage:
+    found = desk.reader.read(("bulk", token), lambda c: bulk_page(c, token))
+    if found is None:
+        raise HttpError(404, f"There is no bulk {token}. The audit has all that were opened.")
+    return found
+
+
+@page(
+    "/schedules",
+    "schedules/list.html",
+    live="schedules/lines.html",
+    filters=(
+        Filter("enabled", "State", of_schedules.STANDINGS, labels=("enabled", "paused", "broken")),
+        Filter("text", "Name or task contains"),
+        Filter("queue", "Queue"),
+    ),
+    query=("after",),
+)
+def show_schedules(visit: Visit) -> of_schedules.Schedules:
+    """Schedules by name, with their last instants; `after` is `following` of the page before."""
+    after = visit.given("after").get("after")
+    return visit.read(of_schedules.schedules, visit.filters, after=after)
+
+
+@page(
+    "/schedules/{name:path}",
+    "schedules/schedule.html",
+    live="schedules/live.html",
+    query=of_schedules.RULE,
+    missing="There is no schedule {name}. It may have been removed.",
+    more=lambda _: {"overlaps": list(Overlap)},
+)
+def show_schedule(visit: Visit) -> of_schedules.SchedulePage | None:
+    """One schedule; with fields of a change, `change` says what it would lead to."""
+    name, given = visit.name("name"), visit.given(*of_schedules.RULE)
+    return visit.read(of_schedules.schedule_page, name, given)
+
+
+def _its_name(visit: Visit) -> dict[str, Any]:
+    """Return where forms of limits, breakers and locks lead back to."""
+    return {"queue": visit.request.path_params.get("queue", "")}
+
+
+@page(
+    "/queues",
+    "queues/list.html",
+    live="queues/live.html",
+    filters=(Filter("text", "Name contains"),),
+    more=_its_name,
+)
+def show_queues(visit: Visit) -> Queues:
+    """All queues, those that stand still first; breakers, limits and locks."""
+    return visit.read(queues, visit.filters, settings=True)
+
+
+@page(
+    "/queues/{queue:path}",
+    "queues/queue.html",
+    live="queues/queue_live.html",
+    more=lambda visit: {**_its_name(visit), "runs": visit.read(what_runs, settings=True)},
+)
+def show_queue(visit: Visit) -> QueuePage:
+    """One queue: its state, tasks by name, workers, limits, shares, breakers and locks."""
+    queue = visit.name("queue")
+    if queue == EVERY_QUEUE:
+        raise HttpError(404, "No queue is called *. See the page Queues.")
+    return visit.read(queue_page, queue, settings=True)
+
+
+@page("/groups", "groups/list.html", query=("open",))
+def show_groups(visit: Visit) -> of_groups.Groups:
+    """The newest groups; `open=yes`: those that are not over."""
+    return visit.read(of_groups.groups, only_open=visit.given("open") == {"open": "yes"})
+
+
+@page(
+    "/groups/{group_id}",
+    "groups/group.html",
+    live="groups/live.html",
+    missing="There is no group {group_id}. It may have been pruned.",
+)
+def show_group(visit: Visit) -> of_groups.GroupPage | None:
+    """One group, and the first of its members."""
+    return visit.read(of_groups.group_page, visit.id("group_id"))
+
+
+@page(
+    "/batches",
+    "batches/list.html",
+    filters=(Filter("job", "Job"), Filter("status", "Status", tuple(BatchStatus))),
+)
+def show_batches(visit: Visit) -> of_batches.Batches:
+    """The newest instances of batch jobs."""
+    return visit.read(of_batches.batches, visit.filters)
+
+
+@page(
+    "/batches/{batch_id}",
+    "batches/batch.html",
+    live="batches/live.html",
+    missing="There is no batch {batch_id}. It may have been pruned.",
+)
+def show_batch(visit: Visit) -> of_batches.BatchPage | None:
+    """One instance with its steps and their partitions."""
+    load_handlers(visit.desk.settings.modules)  # the job's declaration says the order of its steps
+    return visit.read(of_batches.batch_page, visit.id("batch_id"))
+
+
+@page("/workers", "workers/page.html", live="workers/live.html")
+def show_workers(visit: Visit) -> of_operations.Workers:
+    """The children of all workers, and what each runs."""
+    return visit.read(of_operations.workers, settings=True)
+
+
+@page(
+    "/audit",
+    "audit/list.html",
+    filters=(
+        Filter("who", "Who"),
+        Filter("action", "Action"),
+        Filter("task", "Task id", kind="id"),
+    ),
+    query=("before",),
+)
+def show_audit(visit: Visit) -> of_operations.Audit:
+    """What operators did, the newest first; filters look at the newest 100,000 lines."""
+    return visit.read(of_operations.audit, visit.filters, before=visit.before)
+
+
+@requires(Role.VIEWER, scraped=True)
+async def show_metrics(_request: Request, desk: Desk) -> Response:
+    """Return what ``tasks-app metrics`` shows, for a Prometheus without a process of its own."""
+    text = await run_in_threadpool(desk.metrics.read)
+    return Response(text, headers={"content-type": CONTENT_TYPE, "cache-control": "no-store"})
+
+
+ROUTES = (
+    *(route for each in PAGES for route in each.routes),
+    ("/metrics", show_metrics, "GET"),
+)
