@@ -21,7 +21,7 @@ ROLES = (None, "viewer", "operator", "admin")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 TOKENS = ("right", "wrong", "none", "other site")
 PASSWORDS = {"password": "right", "wrong password": "wrong", "metrics password": "scrape"}
-NOT_FOUND, GONE = 404, 999_999
+NOT_FOUND, REFUSED, GONE = 404, 409, 999_999
 
 
 FIXED = {"action": "requeue", "queue": "nobody"}
@@ -72,7 +72,7 @@ def expected(path: str, how: str, role: str | None, method: str, token: str) -> 
     refused = token == "other site" if path.startswith("/api/") else token != "right"
     if method not in ("GET", "HEAD") and refused:
         return {403}
-    return {200, 303, 400, NOT_FOUND}
+    return {200, 303, 400, NOT_FOUND, REFUSED}
 
 
 def asked(how: str) -> Iterator[tuple[str | None, str, str]]:
