@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from sqlalchemy import Engine, text
 
+from tasks_app import Settings
 from tasks_app.pool.flow_control.pause import pause
 from tasks_app.pool.runs.heartbeats import beat
-from tests.dashboard.browser import Browser, text_of
+from tests.dashboard.browser import Browser, dashboard, text_of
 from tests.dashboard.test_errors import fails, fingerprint_of
 from tests.dashboard.test_pages import waiting_task
 
@@ -51,6 +52,31 @@ def test_warnings_stand_apart_from_what_fails(engine: Engine, browser: Browser) 
         pause(connection, "mail")
     assert 'class="alarm warn" aria-label="Warnings"' in browser.get("/").text
     assert 'class="alarm"' not in browser.get("/").text
+
+
+def test_advice_is_a_button_for_who_may(
+    engine: Engine, browser: Browser, settings: Settings
+) -> None:
+    with engine.begin() as connection:
+        pause(connection, "mail")
+        pause(connection, "*")
+        connection.execute(
+            text("""
+                INSERT INTO task_breaker (dependency, names, state, mode, ratio, least, "window",
+                    open_for, probes)
+                VALUES ('bank', '{pay}', 'open', 'open', 0.5, 10, '1 min', '30 s', 3)
+            """)
+        )
+    shown = browser.get("/").text
+    operator = Browser(dashboard(settings, role=lambda _: "operator")).get("/").text
+    task = waiting_task(engine, name="t", queue="mail")
+
+    for to in ("/queues/mail/resume", "/queues/*/resume", "/breakers/override"):
+        assert f'action="{to}"' in shown
+    assert 'name="mode" value="auto"' in shown
+    assert 'action="/queues/mail/resume"' in operator
+    assert 'action="/queues/*/resume"' not in operator
+    assert 'action="/queues/*/resume"' in browser.get(f"/tasks/{task}").text
 
 
 def test_causes_of_a_day_the_known_ones_last(engine: Engine, browser: Browser) -> None:

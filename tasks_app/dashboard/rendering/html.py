@@ -122,6 +122,19 @@ def _mended_at(finding: Finding) -> tuple[str, str] | None:
     return _MENDED_AT.get(finding.subject)
 
 
+def offered(finding: Finding) -> tuple[str, str, dict[str, str]] | None:
+    """Return the action that does what the advice's command would: name, target, fields."""
+    match finding.advice.rpartition("tasks-app ")[2].split(" "):
+        case ["resume", "--all"]:
+            return "queues/*/resume", "", {}
+        case ["resume", queue]:
+            return "queues/resume", queue, {}
+        case ["breakers", "auto", name]:
+            return "breakers/override", "", {"dependency": name.rstrip("."), "mode": "auto"}
+        case _:
+            return None
+
+
 def segment(name: str) -> str:
     """Return a name as one segment of an address, whatever is in it."""
     return quote(name, safe="")
@@ -156,6 +169,7 @@ _TEMPLATES.globals.update(
     without=_without,
     place_of=place_of,
     mended_at=_mended_at,
+    offered=offered,
 )
 _TEMPLATES.filters.update(
     number=values.number,
