@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 from sqlalchemy import Connection
 
-from tasks_app.actions.action import ActionResult, Nothing, Role, action, param
+from tasks_app.actions.action import ActionResult, Nothing, Role, Short, action, param
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.api import limits
 from tasks_app.runtime.api import queues as verbs
@@ -31,7 +31,7 @@ def _list_page(_: object) -> str:
 class Pausing:
     """Until when, and why. With neither time it lasts until somebody resumes the queue."""
 
-    reason: str = param(
+    reason: Short = param(
         "--why", "Shown by stats and explain.", "", label="Why", hint="shown to all", metavar="TEXT"
     )
     resume_in: str | None = param("--for", "Resume after this long: 2h.", label="For", hint="2h")

@@ -14,10 +14,14 @@ from tasks_app.domain.schedules.schedule import Schedule
 from tasks_app.runtime.schedules import schedules as verbs
 
 
+def _not_there(name: str) -> NotThereError:
+    return NotThereError(f"There is no schedule {name}. Run: tasks-app schedules list")
+
+
 def _known(connection: Connection, name: str) -> Schedule:
     found = verbs.get_schedule(connection, name)
     if found is None:
-        raise NotThereError(f"There is no schedule {name}. Run: tasks-app schedules list")
+        raise _not_there(name)
     return found
 
 
@@ -39,7 +43,10 @@ def change(connection: Connection, name: str, rule: Rule, by: str) -> ActionResu
     """Change the rule, queue or priority. What is left out stays."""
     found = _known(connection, name)
     given: Any = {word: value for word, value in asdict(rule).items() if value is not None}
-    if verbs.change_schedule(connection, name, by=by, **given) == found:
+    changed = verbs.change_schedule(connection, name, by=by, **given)
+    if changed is None:
+        raise _not_there(name)
+    if changed == found:
         return ActionResult("Nothing was changed: it is so already.", changed=False)
     return ActionResult("Changed. Code that declares the schedule leaves the change alone.")
 
@@ -53,8 +60,8 @@ def change(connection: Connection, name: str, rule: Rule, by: str) -> ActionResu
 )
 def remove(connection: Connection, name: str, _: Nothing, by: str) -> ActionResult:
     """Delete a schedule; its tasks stay. One that code declares comes back: disable it."""
-    _known(connection, name)
-    verbs.remove_schedule(connection, name, by=by)
+    if not verbs.remove_schedule(connection, name, by=by):
+        raise _not_there(name)
     return ActionResult(
         f"Schedule {name} was removed. Its tasks stay.", {"name": name, "removed": True}
     )
@@ -63,9 +70,9 @@ def remove(connection: Connection, name: str, _: Nothing, by: str) -> ActionResu
 @action(Role.OPERATOR, "Run now", "/schedules/{name:path}/run", command="schedules run")
 def run(connection: Connection, name: str, _: Nothing, by: str) -> ActionResult:
     """Make a task of a schedule now. When it fires next stays as it is."""
-    _known(connection, name)
     made = verbs.run_schedule(connection, name, by=by)
-    assert made is not None  # noqa: S101  it is known
+    if made is None:
+        raise _not_there(name)
     fields = {"name": name, "id": int(made), "created": made.created}
     if not made.created:
         return ActionResult(
@@ -80,7 +87,8 @@ def disable(connection: Connection, name: str, _: Nothing, by: str) -> ActionRes
     fields = {"name": name, "enabled": False}
     if not _known(connection, name).enabled:
         return ActionResult("Nothing was changed: it is paused.", fields, changed=False)
-    verbs.disable_schedule(connection, name, by=by)
+    if not verbs.disable_schedule(connection, name, by=by):
+        raise _not_there(name)
     return ActionResult("Paused. Instants until it is resumed make no task.", fields)
 
 
@@ -91,6 +99,7 @@ def enable(connection: Connection, name: str, _: Nothing, by: str) -> ActionResu
     fields = {"name": name, "enabled": True, "next_run_at": found.next_run_at}
     if found.enabled and found.remark is None:
         return ActionResult("Nothing was changed: it is not paused.", fields, changed=False)
-    verbs.enable_schedule(connection, name, by=by)
+    if not verbs.enable_schedule(connection, name, by=by):
+        raise _not_there(name)
     at = fields["next_run_at"] = _known(connection, name).next_run_at
     return ActionResult(f"Resumed, from now on. Next: {exact(at) if at else 'never'}", fields)

@@ -206,6 +206,8 @@ def _open_streams() -> None:
 def _refuse_empty(args: list[str]) -> None:
     """Refuse them: an empty shell variable would drop a filter, and the command meet more tasks."""
     for before, given in pairwise(["", *args]):
+        if not given.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in given):
+            raise click.UsageError("An argument is not UTF-8. Type it on a terminal that is.")
         option, _, value = given.partition("=")
         if not given.strip() or (option.startswith("--") and option != given and not value.strip()):
             where = before if before.startswith("-") and not given.strip() else option

@@ -90,6 +90,15 @@ class FolderLock:
         """Tell others how the servers came up."""
         write_private(self._folder / OWNER, asdict(state))
 
+    @property
+    def is_of_the_folder(self) -> bool:
+        """Whether the lock that we hold is the one that others would ask for."""
+        try:
+            asked = (self._folder / LOCK).stat()
+        except OSError:
+            return False
+        return os.path.samestat(asked, os.fstat(self.descriptor))
+
     def release(self) -> None:
         """Release it; the files stay, because removing them would race with the next owner."""
         for descriptor in (self._alone, self.descriptor):
@@ -131,6 +140,9 @@ def write_private(path: Path, facts: dict[str, Any]) -> None:
     draft = path.with_suffix(".new")
     draft.touch(0o600)
     draft.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    if os.geteuid() == 0:  # who owns the folder may use it in turn
+        around = path.parent.stat()
+        os.chown(draft, around.st_uid, around.st_gid)
     draft.replace(path)
 
 

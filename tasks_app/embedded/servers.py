@@ -192,7 +192,7 @@ class Postgres(Server):
 
     def _probe(self) -> str | None:
         # All of it is said, or libpq would take it from the environment.
-        how = f"?hostaddr={HOST}&sslmode=disable&connect_timeout=5"
+        how = f"?hostaddr={HOST}&sslmode=disable&connect_timeout=5&options="
         url = self.url_of("postgres").replace("+psycopg", "") + how
         with (
             suppress(psycopg.OperationalError),
@@ -256,10 +256,15 @@ class Valkey(Server):
 
 def open_folder(folder: Path) -> None:
     """Make what is missing of a folder; root's servers, which are not root, may pass through."""
-    if not folder.exists():
-        folder.mkdir(parents=True)
-        folder.chmod(0o711 if os.geteuid() == 0 else 0o700)
-    (folder / "log").mkdir(mode=0o700, exist_ok=True)
+    try:
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            folder.chmod(0o711 if os.geteuid() == 0 else 0o700)
+        (folder / "log").mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise EmbeddedError(
+            f"The folder {folder} cannot be used: {error}. Name another, or make this one yours."
+        ) from error
 
 
 def installed(wheel: str, pattern: str) -> Path:

@@ -69,6 +69,11 @@ class Stack:
         return all(server.running for server in self.servers)
 
     @property
+    def owns_folder(self) -> bool:
+        """Whether the folder is still the one whose lock we hold: it may have been removed."""
+        return self._lock.is_of_the_folder
+
+    @property
     def urls(self) -> Urls:
         """Where both are; a URL changes when its server comes up again on another port."""
         return Urls(self._database_url or self.postgres.url, self.valkey.url)
@@ -141,12 +146,12 @@ def supervise(folder: Path | str, on_up: Callable[[Stack], None]) -> None:
     with Stack(folder, supervised=True) as stack:
         on_up(stack)
         pause = LOOK_EVERY_S
-        while not told.wait(pause):
+        while not told.wait(pause) and stack.owns_folder:
             try:
                 if not stack.running:
                     stack.heal(lambda it: logger.warning("%s had died, started again", it.name))
                 pause = LOOK_EVERY_S
-            except EmbeddedError as error:
+            except (EmbeddedError, OSError) as error:  # such as a full disk
                 logger.error("%s", error)  # noqa: TRY400  the message is enough
                 pause = min(2 * pause, LONGEST_PAUSE_S)
 
@@ -169,7 +174,8 @@ def up(folder: Path | str = DEFAULT_FOLDER) -> Urls:
         if state is not None and state.owner == owner:
             return state.urls
         time.sleep(0.05)
-    raise EmbeddedError(log.read_text(encoding="utf-8").splitlines()[-1])
+    said = log.read_text(encoding="utf-8").splitlines() or ["The servers did not come up."]
+    raise EmbeddedError(said[-1])
 
 
 def down(folder: Path | str = DEFAULT_FOLDER) -> bool:

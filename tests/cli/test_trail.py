@@ -96,7 +96,7 @@ def test_a_long_reason_is_cut_and_one_that_cannot_be_stored_is_refused(
 
     refused = run("cancel", str(other), "--why", "\udcff")
     assert refused.returncode == 2
-    assert "why holds a lone surrogate" in refused.stderr
+    assert "An argument is not UTF-8." in refused.stderr
     assert "Traceback" not in refused.stderr
 
 

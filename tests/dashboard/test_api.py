@@ -88,3 +88,14 @@ def test_odd_requests_are_refused_in_a_sentence(browser: Browser) -> None:
     odd = {**json, "origin": "http://["}
     assert browser.ask("POST", free, headers=odd, content="{}").status_code == 403
     assert browser.get("/", headers={"host": "["}).status_code == 403
+
+
+def test_a_field_that_there_is_not_is_refused(browser: Browser) -> None:
+    """A typing error would remove settings, or widen what a bulk means."""
+    wrong = browser.ask("POST", "/api/queues/q/change", json={"max_attemps": 5})
+    assert wrong.status_code == 400
+    assert "There is no field max_attemps. It has: " in wrong.json()["title"]
+    wrong = browser.ask("POST", "/api/bulks", json={"action": "hold", "name": "t", "bizkey": "k"})
+    assert wrong.status_code == 400
+    long = browser.ask("POST", "/api/queues/q/pause", json={"reason": "x" * 301})
+    assert long.status_code == 400

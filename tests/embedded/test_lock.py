@@ -11,12 +11,15 @@ import pytest
 
 from tasks_app.embedded.folder import (
     AlreadyOwnedError,
+    EmbeddedError,
     FolderLock,
     StackState,
     Started,
     Urls,
     read_state,
+    write_private,
 )
+from tasks_app.embedded.servers import open_folder
 
 STATE = StackState(
     os.getpid(), True, Urls("a", "b"), (Started("Valkey", "9.1", 0.1, 1234, 5, "there"),)
@@ -74,3 +77,24 @@ def test_a_child_does_not_keep_it_when_it_is_released(lock: FolderLock, tmp_path
 
         child.communicate(b"\n")
     lock.release()
+
+
+def test_a_folder_that_was_removed_is_not_owned_any_more(lock: FolderLock, tmp_path: Path) -> None:
+    assert lock.is_of_the_folder
+    (tmp_path / "lock").unlink()
+    assert not lock.is_of_the_folder
+    (tmp_path / "lock").touch()
+    assert not lock.is_of_the_folder
+
+
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EmbeddedError, match="cannot be used"):
+        open_folder(tmp_path / "file")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_what_root_writes_is_the_folders_owners(tmp_path: Path) -> None:
+    os.chown(tmp_path, 65534, 65534)
+    write_private(tmp_path / "facts.json", {})
+    assert (tmp_path / "facts.json").stat().st_uid == 65534

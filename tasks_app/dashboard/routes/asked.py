@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable
 from functools import lru_cache
@@ -110,6 +111,12 @@ def _checked(model: type[Fields], given: Any) -> Fields:
     try:
         if _is_unstorable(given):
             raise HttpError(400, "A field has a NUL or half a character. Leave it out.")
+        known = {field.name for field in dataclasses.fields(model)}  # type: ignore[arg-type]
+        if isinstance(given, dict) and (strange := sorted(given.keys() - known)):
+            said = (
+                f"There is no field {strange[0]:.40}. It has: {', '.join(sorted(known)) or 'none'}."
+            )
+            raise HttpError(400, said)
         return _adapter(model).validate_python(given)  # type: ignore[no-any-return,arg-type]
     except RecursionError:
         raise HttpError(400, "The fields are nested too deep. Send less.") from None

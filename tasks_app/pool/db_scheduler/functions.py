@@ -38,6 +38,7 @@ _STANDING = text(rf"""
       AND obj_description(p.oid, 'pg_proc') LIKE '{_MARK}%'
     ORDER BY p.oid
 """)
+_ALONE = text("SELECT pg_advisory_xact_lock(hashtextextended('tasks_app db-scheduler', 0))")
 _HOME = text("""
     SELECT CAST(CAST(c.relnamespace AS regnamespace) AS text) FROM pg_class c
     WHERE c.oid = CAST(:pending AS regclass)
@@ -55,17 +56,27 @@ class Installed(StrEnum):
 def create(
     connection: Connection, settings: Settings, tasks: Sequence[SqlTask] | None = None
 ) -> None:
-    """Make the functions anew; nobody but who makes them, and whom he lets, may call them.
+    """Make those that are not as they should be; nobody but who makes them may call them.
 
+    A job that runs meanwhile would miss one that is dropped, so those that stand stay.
     ``tasks``: those in SQL that the database carries out.
     """
-    drop(connection)
-    for signature, definition in _all(connection, settings, tasks).items():
+    connection.execute(_ALONE)
+    wanted = {_mark(*each): each for each in _all(connection, settings, tasks).items()}
+    standing = set()
+    for row in connection.execute(_STANDING, {"pending": PENDING}).all():
+        if row.mark in wanted:
+            standing.add(row.mark)
+        else:
+            connection.exec_driver_sql(f"DROP ROUTINE {row.signature}")
+    for mark, (signature, definition) in wanted.items():
+        if mark in standing:
+            continue
         kind = "PROCEDURE" if signature.startswith(f"{RUN}(") else "FUNCTION"
         name = signature.partition("(")[0]
         connection.exec_driver_sql(f"CREATE {kind} {signature} {definition}".replace("%", "%%"))
         connection.exec_driver_sql(f"REVOKE EXECUTE ON ROUTINE {name} FROM PUBLIC")
-        connection.exec_driver_sql(f"COMMENT ON ROUTINE {name} IS '{_mark(signature, definition)}'")
+        connection.exec_driver_sql(f"COMMENT ON ROUTINE {name} IS '{mark}'")
 
 
 def drop(connection: Connection) -> int:

@@ -22,8 +22,10 @@ _RULES = {
     "hard_timeout_ms": "integer",
 }
 _GATE = ("running_below", "waiting_below")
-_LOCK = text(f"INSERT INTO {QUEUE} (queue) VALUES (:queue) ON CONFLICT (queue) DO NOTHING")
-_ROW = text(f"SELECT * FROM {QUEUE} g WHERE g.queue = :queue FOR UPDATE")
+_LOCK = text(f"""
+    INSERT INTO {QUEUE} (queue) VALUES (:queue)
+    ON CONFLICT (queue) DO UPDATE SET queue = EXCLUDED.queue RETURNING *
+""")
 _WRITE = text(f"""
     UPDATE {QUEUE} SET shut = CASE WHEN CAST(:gate AS boolean) THEN shut END,
         {", ".join(f"{name} = CAST(:{name} AS {kind})" for name, kind in _RULES.items())}
@@ -64,8 +66,7 @@ _REMOVE_CALENDAR = text(f"DELETE FROM {CALENDAR} WHERE name = :name RETURNING na
 
 def change(connection: Connection, queue: str, said: Mapping[str, Any]) -> None:
     """Write what is said of a queue, checked; what is not said stays. Others wait."""
-    connection.execute(_LOCK, {"queue": queue})
-    standing = connection.execute(_ROW, {"queue": queue}).one()._mapping  # noqa: SLF001
+    standing = connection.execute(_LOCK, {"queue": queue}).one()._mapping  # noqa: SLF001
     rules = {name: said.get(name, standing[name]) for name in _RULES}
     gate = any(rules[name] is not None for name in _GATE)
     connection.execute(_WRITE, {**rules, "queue": queue, "gate": gate})

@@ -93,8 +93,10 @@ def change_schedule(
     }
     if not changes:
         return standing
-    note(connection, "schedule change", {"schedule": name, "changed": sorted(changes)}, who=by)
-    return rows.change(connection, name, changes)
+    done = rows.change(connection, name, changes)
+    if done is not None:
+        note(connection, "schedule change", {"schedule": name, "changed": sorted(changes)}, who=by)
+    return done
 
 
 def get_schedule(session: Sync, name: str) -> Schedule | None:

@@ -162,3 +162,21 @@ def test_status_tells_functions_of_other_settings(database: Database, engine: En
         assert functions.installed(connection, other) is Installed.OTHERWISE
         assert functions.drop(connection) == 5
         assert functions.installed(connection, SETTINGS) is Installed.NO
+
+
+def test_what_stands_is_not_made_anew(database: Database, engine: Engine) -> None:
+    """A job that runs meanwhile finds what it calls; one of other settings is made anew."""
+    query = text("SELECT proname, CAST(oid AS bigint) FROM pg_proc WHERE proname LIKE 'task\\_%'")
+
+    def standing() -> dict[str, int]:
+        with engine.connect() as connection:
+            return {row.proname: row.oid for row in connection.execute(query)}
+
+    before = standing()
+    with engine.begin() as connection:
+        functions.create(connection, SETTINGS)
+    assert standing() == before
+    with engine.begin() as connection:
+        functions.create(connection, Settings(lease=timedelta(seconds=99)))
+    changed = {name for name, oid in standing().items() if before[name] != oid}
+    assert changed == {"task_rescue_expired"}

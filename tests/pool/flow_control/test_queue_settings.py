@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from tasks_app.domain.queues.queue import check_options
@@ -21,6 +21,7 @@ from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.tables import NOW
 from tests.domain.queues.windows import CHANGES, WRITTEN, brute_force, in_zone, minutes_around
 from tests.factory import claimed_task, claimer, pending_task
+from tests.pool.interleave import Blocked, two
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)  # a Monday
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -267,3 +268,15 @@ def test_an_idle_scanner_sees_that_there_are_gates(connection: Connection) -> No
     assert not check_idle(connection, now=NOON).gates
     change(connection, running_below=1)
     assert check_idle(connection, now=NOON).gates
+
+
+def test_two_who_change_one_queue_follow_one_another(engine: Engine) -> None:
+    """The first leaves no row behind, which the second waited for."""
+    four = {"max_attempts": 4}
+    with two(engine) as (first, second):
+        queue_settings.change(first, "mail", {})
+        waits = Blocked(engine, second, first, lambda c: queue_settings.change(c, "mail", four))
+        first.commit()
+        waits.result()
+        second.commit()
+        assert [queue.max_attempts for queue in queue_settings.find(second)] == [4]
