@@ -133,3 +133,9 @@ def pool_of_task(connection: Connection, task_id: int) -> str | None:
 def tables(connection: Connection) -> set[str]:
     query = "SELECT schemaname || '.' || tablename FROM pg_tables WHERE tablename LIKE 'task%'"
     return set(connection.exec_driver_sql(query.replace("%", "%%")).scalars())
+
+
+_OF_US = "'ALTER ROLE CURRENT_USER IN DATABASE ' || quote_ident(current_database())"
+IN_BERLIN = f"DO $$BEGIN EXECUTE {_OF_US} || $q$ SET TimeZone = 'Europe/Berlin'$q$; END$$"
+AS_BEFORE = f"DO $$BEGIN EXECUTE {_OF_US} || ' RESET TimeZone'; END$$"
+"""In this database alone: others share the role on a server that is given."""

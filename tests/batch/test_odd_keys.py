@@ -20,6 +20,7 @@ from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.problems import Wrong
 from tasks_app.domain.partition.sources import Marker, Table
 from tests.batch.yard import Yard
+from tests.factory import AS_BEFORE, IN_BERLIN
 
 ODD = Table("odd", "k")
 DIGITS = "1234567890123456789012345678901234567890"
@@ -153,7 +154,7 @@ def test_a_row_that_is_left_out_is_named_by_its_whole_key(yard: Yard, odd: Any) 
 def test_a_list_has_both_instants_that_a_clock_shows_as_one(yard: Yard, odd: Any) -> None:
     """When it is put back: 00:30Z and 01:30Z are both half past two in Berlin."""
     number = odd("instants when the clock is put back")
-    yard.sql("ALTER ROLE CURRENT_USER SET TimeZone = 'Europe/Berlin'")
+    yard.sql(IN_BERLIN)
     yard.engine.dispose()
     try:
         step = yard.step(
@@ -165,7 +166,7 @@ def test_a_list_has_both_instants_that_a_clock_shows_as_one(yard: Yard, odd: Any
         )
         view = yard.run(yard.job(step))
     finally:
-        yard.sql("ALTER ROLE CURRENT_USER RESET TimeZone")
+        yard.sql(AS_BEFORE)
         yard.engine.dispose()
 
     assert view.batch.status is BatchStatus.COMPLETED

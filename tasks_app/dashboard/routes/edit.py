@@ -114,7 +114,7 @@ def _again(request: Request, task: Task, given: dict[str, Any] | str, error: Htt
 def _object(given: dict[str, Any] | str) -> dict[str, Any]:
     try:
         payload = json.loads(given) if isinstance(given, str) else given
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise HttpError(400, f"The payload is no JSON: {error}. Correct it.") from None
     if not isinstance(payload, dict):
         raise HttpError(400, "The payload is no JSON object. Begin it with {.")

@@ -11,6 +11,7 @@ from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.queues.queue import Queue, QueueOptions, check_days, check_options
 from tasks_app.domain.schedules.timing import check_instant
 from tasks_app.domain.tasks.names import check_queue
+from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.flow_control import queue_settings as rows
 from tasks_app.pool.flow_control.pause import pause, resume
 from tasks_app.pool.operations.audit import note
@@ -159,8 +160,10 @@ def pause_queue(
     if resume_at is not None and resume_in is not None:
         raise InvalidTaskError("resume_in", "is given together with resume_at", "one of the two")
     at = None if resume_at is None else check_instant("resume_at", resume_at)
-    connection = connection_of(session)
-    changed = pause(connection, queue, reason, resume_at=at, resume_in=_span(resume_in))
+    connection, span = connection_of(session), _span(resume_in)
+    if (at is not None and at <= instant(connection)) or span == timedelta(0):
+        raise InvalidTaskError("resume_at", "is over", "an instant of the future")
+    changed = pause(connection, queue, reason, resume_at=at, resume_in=span)
     if changed:
         ends = {"resume_at": at and at.isoformat(), "resume_in": resume_in and str(resume_in)}
         given = {name: value for name, value in ends.items() if value}

@@ -27,6 +27,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from tasks_app.domain.handlers.outcomes import Retry
 from tasks_app.runtime.api.queues import change_queue, pause_queue, reset_queue, resume_queue
 from tasks_app.runtime.handlers.context import TaskContext
+from tests.factory import AS_BEFORE, IN_BERLIN
 from tests.runtime.bench import EFFECT, Bench
 from tests.tiers import few
 
@@ -506,7 +507,7 @@ def test_keys_are_compared_in_their_columns_type_whatever_is_declared(
 ) -> None:
     rows, declared = DECLARED[kind]
     statement: Any = select(column("k", declared)).select_from(table("odd"))
-    bench.sql("ALTER ROLE CURRENT_USER SET TimeZone = 'Europe/Berlin'")
+    bench.sql(IN_BERLIN)
     bench.sql(f"CREATE TABLE odd AS SELECT k FROM ({rows}) AS r(k)")
     try:
 
@@ -519,7 +520,7 @@ def test_keys_are_compared_in_their_columns_type_whatever_is_declared(
         bench.drain()
     finally:
         bench.sql("DROP TABLE odd")
-        bench.sql("ALTER ROLE CURRENT_USER RESET TimeZone")
+        bench.sql(AS_BEFORE)
 
     assert bench.state(task_id) == "SUCCEEDED"
     assert len(bench.runs) == len(set(bench.runs)) == 40
