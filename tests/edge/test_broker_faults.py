@@ -137,8 +137,8 @@ class TestValkey:
 
 
 def send_signal(broker: Valkey, number: signal.Signals) -> None:
-    assert broker.pid is not None
-    os.kill(broker.pid, number)
+    assert broker.started is not None
+    os.kill(broker.started.pid, number)
 
 
 @pytest.mark.skipif(
