@@ -98,8 +98,8 @@ class Override:
 
 
 _MODES = {
-    BreakerMode.OPEN: "is open by hand, until somebody says: tasks-app breakers auto",
-    BreakerMode.CLOSED: "is closed by hand, until somebody says: tasks-app breakers auto",
+    BreakerMode.OPEN: "is open by hand",
+    BreakerMode.CLOSED: "is closed by hand",
     BreakerMode.AUTO: "is left to its outcomes",
 }
 
@@ -117,9 +117,10 @@ def override(connection: Connection, _: None, given: Override, by: str) -> Actio
     dependency, mode = given.dependency, given.mode
     if not override_breaker(connection, dependency, mode, by=by):
         raise NotThereError(f"There is no breaker {dependency}. Run: tasks-app breakers list")
-    tail = "" if mode is BreakerMode.AUTO else f" {dependency}"
-    said = f"Breaker {dependency} {_MODES[mode]}{tail}."
-    return ActionResult(said, {"dependency": dependency, "mode": mode})
+    said = f"Breaker {dependency} {_MODES[mode]}"
+    if mode is not BreakerMode.AUTO:
+        said += f", until somebody says: tasks-app breakers auto {dependency}"
+    return ActionResult(f"{said}.", {"dependency": dependency, "mode": mode})
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,6 @@ CHANGES = frozenset({Cancelled.CANCELLED, Cancelled.REQUESTED, Requeued.REQUEUED
 """The answers that say that it was done."""
 
 
-_AT = "2031-01-31T09:00+01:00"
-
-
 @dataclass(frozen=True, slots=True)
 class AnotherDate(Why):
     """Another date: one of both."""
@@ -44,7 +41,7 @@ class AnotherDate(Why):
         "--at",
         "ISO 8601 with its zone: 2026-01-31T09:00+01:00.",
         label="Or at",
-        hint=_AT,
+        hint="2031-01-31T09:00+01:00",
         metavar="INSTANT",
     )
     """An ISO 8601 instant with its zone."""
