@@ -43,25 +43,25 @@ check: $(READY)  ## format, lint, types, floors, the quick part of the model
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m verification --quick
+	@$(BIN)/python -m dev.verification --quick
 
 model: $(READY)  ## every configuration and mutant of the protocol's model (minutes)
-	@$(BIN)/python -m verification
+	@$(BIN)/python -m dev.verification
 
 mutants: $(READY)  ## take one rule after the other out of the product: does a test notice? (half an hour)
-	@$(BIN)/python -m torture.mutants $(ARGS)
+	@$(BIN)/python -m dev.torture.mutants $(ARGS)
 
 torture: $(READY)  ## each of 79 kinds of faults alone, three seeds, and a table (an hour)
-	@$(BIN)/python -m torture matrix $(ARGS)
+	@$(BIN)/python -m dev.torture matrix $(ARGS)
 
 zombies: $(READY)  ## a thousand processes stopped beyond their lease; all that they write is refused (minutes)
-	@$(BIN)/python -m torture.zombies $(ARGS)
+	@$(BIN)/python -m dev.torture.zombies $(ARGS)
 
 late-commits: $(READY)  ## 2,000 producers' transactions held up to 20 s; none may be missed (minutes)
-	@$(BIN)/python -m torture.late $(ARGS)
+	@$(BIN)/python -m dev.torture.late $(ARGS)
 
 torture-smoke: $(READY)  ## kill -9 everything during 20,000 tasks, then count (about 3 minutes)
-	@$(BIN)/python -m torture $(ARGS)
+	@$(BIN)/python -m dev.torture $(ARGS)
 
 COUNT ?= 10000
 SEED ?= $(shell date +%s)
@@ -76,35 +76,35 @@ stateful: $(READY)  ## the pool's verbs against a model, batches of any key and 
 		tests/pool/test_stateful_gates.py tests/runtime/test_odd_handlers.py tests/batch/test_once.py tests/batch/test_any_file.py $(ARGS)
 
 bench: $(READY)  ## measure us and the peers, write docs/performance.md (half an hour; be alone on the machine)
-	@$(BIN)/python -m benchmarks run --minutes 33 $(ARGS); status=$$?; \
-		$(BIN)/python -m benchmarks report && exit $$status
+	@$(BIN)/python -m dev.benchmarks run --minutes 33 $(ARGS); status=$$?; \
+		$(BIN)/python -m dev.benchmarks report && exit $$status
 
 bench-quick: $(READY)  ## the main rows of it, once (minutes)
-	@$(BIN)/python -m benchmarks run --quick $(ARGS)
+	@$(BIN)/python -m dev.benchmarks run --quick $(ARGS)
 
 scale: $(READY)  ## what a task costs in a pool of a million rows, state by state (minutes)
-	@$(BIN)/python -m benchmarks.scale $(ARGS)
+	@$(BIN)/python -m dev.benchmarks.scale $(ARGS)
 
 scaling: $(READY)  ## compute what docs/scaling.md says of many cores and hosts (a minute)
-	@$(BIN)/python -m benchmarks.simulation page
+	@$(BIN)/python -m dev.benchmarks.simulation page
 
 scaling-measure: $(READY)  ## measure what that is computed from, and check it, again (half an hour; be alone on the machine)
-	@$(BIN)/python -m benchmarks.simulation measure costs && $(BIN)/python -m benchmarks.simulation measure checks
+	@$(BIN)/python -m dev.benchmarks.simulation measure costs && $(BIN)/python -m dev.benchmarks.simulation measure checks
 
 size: $(READY)  ## what the database of TASKS_APP_DATABASE_URL can do (half a minute); ARGS="--cores 4 --database-cores 8"
-	@$(BIN)/python -m benchmarks.sizing $(ARGS)
+	@$(BIN)/python -m dev.benchmarks.sizing $(ARGS)
 
 bench-dashboard: $(READY)  ## p95 of each page over a million completed tasks (minutes)
-	@$(BIN)/python -m benchmarks.dashboard $(ARGS)
+	@$(BIN)/python -m dev.benchmarks.dashboard $(ARGS)
 
 bench-memory: $(READY)  ## watch the memory of children over a million tasks
-	@$(BIN)/python -m benchmarks run --scenario memory $(ARGS)
+	@$(BIN)/python -m dev.benchmarks run --scenario memory $(ARGS)
 
 bench-scrape: $(READY)  ## what a scrape takes beside a million rows, and they on disk (two minutes)
-	@$(BIN)/python -m benchmarks.scrape $(ARGS)
+	@$(BIN)/python -m dev.benchmarks.scrape $(ARGS)
 
-bench-gate: $(READY)  ## has something become slower than benchmarks/gate.json says? (two minutes)
-	@$(BIN)/python -m benchmarks gate $(ARGS)
+bench-gate: $(READY)  ## has something become slower than dev/benchmarks/gate.json says? (two minutes)
+	@$(BIN)/python -m dev.benchmarks gate $(ARGS)
 
 # PACKAGES= of test-all: the newest or the oldest of all that pyproject allows, in an environment of its own.
 SHOWN := grep -E '^(alembic|billiard|celery|kombu|psycopg|pydantic|redis|sqlalchemy) '
@@ -126,7 +126,7 @@ format: $(READY)  ## let ruff format and fix
 	@$(BIN)/ruff check --fix .
 
 docs: $(READY)  ## write the pages that come from the code: schema, settings, commands, API
-	@$(BIN)/python -m documents
+	@$(BIN)/python -m dev.documents
 	@$(BIN)/python -m tests.docs.payload_types
 	@$(BIN)/python -m tests.docs.sql_page
 
@@ -140,11 +140,11 @@ $(SITE)/.venv/.ready: requirements/site.txt
 
 site: $(SITE)/.venv/.ready  ## build the documentation as a web site: .tasks_app/site/html/index.html
 	@rm -rf $(SITE)/html
-	@$(SITE)/.venv/bin/sphinx-build -q -E -W --keep-going -b site -c documents/site -d $(SITE)/read . $(SITE)/html
+	@$(SITE)/.venv/bin/sphinx-build -q -E -W --keep-going -b site -c dev/documents/site -d $(SITE)/read . $(SITE)/html
 	@echo "$(SITE)/html/index.html"
 
 screenshots: $(READY)  ## take the dashboard's pictures anew, of a shop on real servers (two minutes; needs chromium)
-	@$(BIN)/python -m documents.screenshots $(ARGS)
+	@$(BIN)/python -m dev.documents.screenshots $(ARGS)
 
 RELEASE := .tasks_app/release/.venv
 $(RELEASE)/.ready: requirements/release.txt
@@ -155,11 +155,11 @@ $(RELEASE)/.ready: requirements/release.txt
 	@touch $@
 
 release-check: $(RELEASE)/.ready  ## build sdist, wheel and bill of materials in dist/, and try each extra as users do (minutes)
-	@$(RELEASE)/bin/python -m release check
+	@$(RELEASE)/bin/python -m dev.release check
 
 release: $(RELEASE)/.ready  ## VERSION=0.2.0: give the package and the unreleased changes that version
 	@test -n "$(VERSION)" || { echo "Say which: make release VERSION=0.2.0"; exit 2; }
-	@$(RELEASE)/bin/python -m release version "$(VERSION)"
+	@$(RELEASE)/bin/python -m dev.release version "$(VERSION)"
 
 PIN := ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 lock: $(READY)  ## pin the newest versions that pyproject allows

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.servers import Servers
-from benchmarks.stage import Stage
+from dev.benchmarks.servers import Servers
+from dev.benchmarks.stage import Stage
 from tasks_app.embedded.stack import Stack
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import against
-from benchmarks.environments import PROJECT
-from benchmarks.figures import Figures
+from dev.benchmarks import against
+from dev.benchmarks.environments import PROJECT
+from dev.benchmarks.figures import Figures
 
 
 def figures(*runs: dict[str, Any]) -> Figures:
@@ -34,7 +34,7 @@ def test_the_other_checkout_lends_all_but_its_benchmarks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(against, "LINKS", tmp_path / "links")
-    for name in ("tasks_app", "benchmarks", ".venv"):
+    for name in ("tasks_app", "dev", ".venv"):
         (tmp_path / "other" / name).mkdir(parents=True)
 
     for _ in range(2):
@@ -42,5 +42,5 @@ def test_the_other_checkout_lends_all_but_its_benchmarks(
 
     assert {each.name: each.resolve() for each in links.iterdir()} == {
         "tasks_app": tmp_path / "other" / "tasks_app",
-        "benchmarks": PROJECT / "benchmarks",
+        "dev": PROJECT / "dev",
     }

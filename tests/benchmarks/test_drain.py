@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import marks
-from benchmarks.audit import AuditError, audit
-from benchmarks.environments import Ours
-from benchmarks.scenarios.drain import drain
-from benchmarks.servers import Servers
-from benchmarks.stage import Run, Stage
-from benchmarks.systems import SYSTEMS
-from benchmarks.systems.system import System
+from dev.benchmarks import marks
+from dev.benchmarks.audit import AuditError, audit
+from dev.benchmarks.environments import Ours
+from dev.benchmarks.scenarios.drain import drain
+from dev.benchmarks.servers import Servers
+from dev.benchmarks.stage import Run, Stage
+from dev.benchmarks.systems import SYSTEMS
+from dev.benchmarks.systems.system import System
 from tasks_app.embedded.stack import Stack
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from benchmarks.environments import PEERS, MissingError, newest_python, run
+from dev.benchmarks.environments import PEERS, MissingError, newest_python, run
 
 
 def test_what_needs_a_python_that_is_not_here_is_not_measured() -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.sizing.costs import Deployment, TaskCost
-from benchmarks.sizing.expectation import expect
-from benchmarks.sizing.measured import DrainMeasured, Measured
+from dev.benchmarks.sizing.costs import Deployment, TaskCost
+from dev.benchmarks.sizing.expectation import expect
+from dev.benchmarks.sizing.measured import DrainMeasured, Measured
 
 COST = TaskCost(child_s=0.000_6, database_s=0.000_3, beat_s=0.000_005, trips=2, flushes=1)
 PLACE = Deployment(

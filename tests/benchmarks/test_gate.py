@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gate
-from benchmarks.calibration import calibrate
+from dev.benchmarks import gate
+from dev.benchmarks.calibration import calibrate
 
 RECORDED = dict.fromkeys(gate.TOLERANCES, 8.0)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import run
-from benchmarks.processes import left_over
+from dev.benchmarks import run
+from dev.benchmarks.processes import left_over
 
 
 @pytest.mark.test_all

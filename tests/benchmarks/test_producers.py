@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.scenarios.contention import contention
-from benchmarks.scenarios.create import create
-from benchmarks.scenarios.latency import latency
-from benchmarks.stage import Stage
-from benchmarks.systems import SYSTEMS
+from dev.benchmarks.scenarios.contention import contention
+from dev.benchmarks.scenarios.create import create
+from dev.benchmarks.scenarios.latency import latency
+from dev.benchmarks.stage import Stage
+from dev.benchmarks.systems import SYSTEMS
 
 pytestmark = [pytest.mark.test_all]
 OURS = SYSTEMS["ours-celery"]

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.figures import Figures
-from benchmarks.goals import GOALS
-from benchmarks.plan import SCENARIOS
-from benchmarks.report import TEMPLATE, goal_rows, page
-from benchmarks.run import Choice
-from benchmarks.systems import SYSTEMS
-from benchmarks.verdicts import Goal, judge
+from dev.benchmarks.figures import Figures
+from dev.benchmarks.goals import GOALS
+from dev.benchmarks.plan import SCENARIOS
+from dev.benchmarks.report import TEMPLATE, goal_rows, page
+from dev.benchmarks.run import Choice
+from dev.benchmarks.systems import SYSTEMS
+from dev.benchmarks.verdicts import Goal, judge
 
 SESSION = {
     "kind": "session",

@@ -6,13 +6,13 @@ import statistics
 
 import pytest
 
-from benchmarks.simulation import page
-from benchmarks.simulation.engine import Clock, Cores, Lock, Log, Process, Resource
-from benchmarks.simulation.measure import read
-from benchmarks.simulation.model import simulate
-from benchmarks.simulation.profiles import checks, profiles, usable
-from benchmarks.sizing.costs import Deployment, TaskCost
-from benchmarks.sizing.expectation import expect
+from dev.benchmarks.simulation import page
+from dev.benchmarks.simulation.engine import Clock, Cores, Lock, Log, Process, Resource
+from dev.benchmarks.simulation.measure import read
+from dev.benchmarks.simulation.model import simulate
+from dev.benchmarks.simulation.profiles import checks, profiles, usable
+from dev.benchmarks.sizing.costs import Deployment, TaskCost
+from dev.benchmarks.sizing.expectation import expect
 
 INSERT = TaskCost(0.000_6, 0.000_3, 0.000_01, 0.000_005, 2, 1.02)
 GROUPS = TaskCost(0.000_04, 0.000_03, 0.000_003, 0.000_005, 0.02, 0.006, group=500)

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, make_url, text
 
-from benchmarks.sizing import __main__ as sizing
-from benchmarks.sizing import schema as bench_schema
-from benchmarks.sizing.measured import DrainMeasured, Measured
-from benchmarks.sizing.run import tidy
+from dev.benchmarks.sizing import __main__ as sizing
+from dev.benchmarks.sizing import schema as bench_schema
+from dev.benchmarks.sizing.measured import DrainMeasured, Measured
+from dev.benchmarks.sizing.run import tidy
 from tasks_app.runtime.db.database import Database
 from tests.cli.shell import Done
 from tests.factory import pending_task
@@ -254,7 +254,7 @@ def run(*arguments: str) -> Done:
 
 def start(*arguments: str, **more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.sizing", "--yes", "--seconds", "3", *arguments],
+        [sys.executable, "-m", "dev.benchmarks.sizing", "--yes", "--seconds", "3", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

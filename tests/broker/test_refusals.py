@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from dev.torture.fault_proxy import FaultProxy
 from tests.broker.conftest import House
 from tests.broker.rabbitmq import Account, account
-from torture.fault_proxy import FaultProxy
 
 pytestmark = [
     pytest.mark.test_all,

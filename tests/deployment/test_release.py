@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from release import archives, licences, version
-from release.environment import Environment
+from dev.release import archives, licences, version
+from dev.release.environment import Environment
 from tests.docs.reading import PROJECT
 
 pytestmark = pytest.mark.test_all

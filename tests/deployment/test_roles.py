@@ -35,7 +35,7 @@ FORBIDDEN = (
 @pytest.fixture
 def urls(postgres: Postgres) -> Iterator[dict[str, str]]:
     """The URL of each role, in a database made as Docker makes it."""
-    sql = re.sub(r"(?m)^\\getenv .*$", "", text_of("docker-roles.sql"))  # as psql does it
+    sql = re.sub(r"(?m)^\\getenv .*$", "", text_of("deploy/docker-roles.sql"))  # as psql does it
     sql = re.sub(r":'\w+'", f"'{PASSWORD}'", sql)
     sql = sql.replace("DATABASE tasks_app ", f"DATABASE {NAME} ")
     administrator = create_engine(postgres.url_of("postgres"), isolation_level="AUTOCOMMIT")

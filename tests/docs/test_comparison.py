@@ -95,9 +95,9 @@ def test_each_figure_is_that_of_the_measurements() -> None:
 
 def test_the_versions_that_it_names_are_those_that_were_tried() -> None:
     pins = {
-        "Procrastinate": "benchmarks/peers/procrastinate",
-        "PGQueuer": "benchmarks/peers/pgqueuer",
-        "Dramatiq": "benchmarks/peers/dramatiq",
+        "Procrastinate": "dev/benchmarks/peers/procrastinate",
+        "PGQueuer": "dev/benchmarks/peers/pgqueuer",
+        "Dramatiq": "dev/benchmarks/peers/dramatiq",
         "RQ": "tests/peers/rq",
         "django-celery-outbox": "tests/peers/django_celery_outbox",
     }

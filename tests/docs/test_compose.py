@@ -138,7 +138,7 @@ def test_the_broker_evicts_nothing_and_keeps_nothing() -> None:
 
 def test_the_image_does_not_run_as_root() -> None:
     """By number: Kubernetes cannot tell whether a name is root."""
-    lines = text_of("Dockerfile").splitlines()
+    lines = text_of("deploy/Dockerfile").splitlines()
 
     users = [line.split()[1] for line in lines if line.startswith("USER ")]
     made = [i for i, line in enumerate(lines) if line.startswith(("RUN ", "COPY "))]
@@ -159,7 +159,7 @@ def test_a_worker_lets_go_before_it_is_killed() -> None:
 def test_the_image_is_made_of_pinned_wheels_and_of_nothing_private() -> None:
     pins = r"(?m)^([a-z0-9-]+(?:\[.*\])?==\S+)"
     image, dev = (set(re.findall(pins, text_of(f"requirements/{n}.txt"))) for n in ("image", "dev"))
-    source = text_of("Dockerfile")
+    source = text_of("deploy/Dockerfile")
 
     assert len(image) > 30
     assert image <= dev

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import click
 import pytest
 
-from documents import api, commands, lifecycle
-from documents.__main__ import PAGES
-from documents.settings import setting_texts
-from documents.source import class_of, methods
+from dev.documents import api, commands, lifecycle
+from dev.documents.__main__ import PAGES
+from dev.documents.settings import setting_texts
+from dev.documents.source import class_of, methods
 from tasks_app import Settings, __all__
 from tasks_app.cli.group import group
 from tasks_app.domain.tasks.states import TRANSITIONS

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
+from dev.verification import configurations
 from tasks_app.cli.group import group
 from tests.cases import in_one_test
 from tests.docs.reading import (
@@ -20,7 +21,6 @@ from tests.docs.reading import (
     named_files,
     named_tests,
 )
-from verification import configurations
 
 pages = in_one_test("document", DOCUMENTS)
 DECISIONS = [path for path in DOCUMENTS if path.parent.name == "decisions"]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from documents.site.address import address
-from documents.site.navigation import entries, trees
+from dev.documents.site.address import address
+from dev.documents.site.navigation import entries, trees
 from tests.docs.reading import PROJECT, text_of
 
 DOCS = PROJECT / "docs"

@@ -7,7 +7,7 @@ import re
 import pytest
 from sqlalchemy import Connection, text
 
-from documents import schema
+from dev.documents import schema
 from tests.docs.reading import first_column, section, text_of
 
 PAGE = text_of("docs/schema.md")

@@ -14,7 +14,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page as Window
 from playwright.sync_api import expect
 
-from documents.site.navigation import entries
+from dev.documents.site.navigation import entries
 from tests.dashboard.chromium import CHROMIUM, chromium
 from tests.docs.built import Page, page, pages
 from tests.docs.reading import PROJECT, text_of

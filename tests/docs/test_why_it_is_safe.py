@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from torture.mutants.all import ALL as OF_THE_PRODUCT
-from verification import configurations, mutants
-from verification.report import print_trace, visit
+from dev.torture.mutants.all import ALL as OF_THE_PRODUCT
+from dev.verification import configurations, mutants
+from dev.verification.report import print_trace, visit
 
-REPLAY = re.compile(r'```\n\$ python -m verification "(?P<name>[^"]+)"\n(?P<trace>.*?)```', re.S)
+REPLAY = re.compile(
+    r'```\n\$ python -m dev.verification "(?P<name>[^"]+)"\n(?P<trace>.*?)```', re.S
+)
 
 
 @pytest.fixture

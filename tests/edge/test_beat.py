@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
+from dev.torture.fault_proxy import FaultProxy
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.broker.scans import Scans
 from tests.waiting import until
-from torture.fault_proxy import FaultProxy
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(300, method="thread")]
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy.orm import Session
 
+from dev.torture.rabbit_node import Node, rabbitmq_program
 from tasks_app import create_schedule
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.waiting import until
-from torture.rabbit_node import Node, rabbitmq_program
 
 pytestmark = [
     pytest.mark.test_all,

@@ -16,13 +16,13 @@ import pytest
 from redis import Redis
 from sqlalchemy import Engine
 
+from dev.torture.fault_proxy import FaultProxy
+from dev.torture.rabbit_node import Node, rabbitmq_program
 from tasks_app.embedded.servers import Valkey
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.edge.load import SPANS, Load
 from tests.waiting import until
-from torture.fault_proxy import FaultProxy
-from torture.rabbit_node import Node, rabbitmq_program
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(400, method="thread")]
 

@@ -21,6 +21,7 @@ import pytest
 from redis import Redis
 from sqlalchemy.orm import Session
 
+from dev.torture.fault_proxy import FaultProxy
 from tasks_app import create_task
 from tasks_app.broker.publish.hints import CeleryHints
 from tasks_app.domain.config.settings import Settings
@@ -31,7 +32,6 @@ from tasks_app.runtime.hints.hints import HINTS
 from tasks_app.runtime.hints.sender import Hint, HintSender
 from tests.broker.conftest import House
 from tests.waiting import until
-from torture.fault_proxy import FaultProxy
 
 ROUNDS = 100
 PRODUCERS, RATE, OUTAGE_S = 2, 500, 8

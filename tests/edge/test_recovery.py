@@ -16,11 +16,11 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
+from dev.torture.fault_proxy import FaultProxy
 from tasks_app.embedded.servers import Postgres
 from tests.broker.conftest import House
 from tests.edge.load import DONE, SPANS, Load
 from tests.waiting import until
-from torture.fault_proxy import FaultProxy
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(400, method="thread")]
 

@@ -17,10 +17,10 @@ import pytest
 from celery import Celery
 from sqlalchemy.engine import make_url
 
+from dev.torture.fault_proxy import FaultProxy
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.waiting import until
-from torture.fault_proxy import FaultProxy
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(180, method="thread")]
 

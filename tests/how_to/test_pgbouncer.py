@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.orm import Session
 
+from dev.torture.pgbouncer import pgbouncer_program
 from tasks_app import Settings, create_task, get_task, handler
 from tasks_app.embedded.process import HOST, choose_port
 from tasks_app.monitor.checks.sessions import wake_ups
@@ -31,7 +32,6 @@ from tests.how_to.pages import page
 from tests.servers import GIVEN, NO_PGBOUNCER, NOT_OURS
 from tests.tiers import starts_processes
 from tests.waiting import until
-from torture.pgbouncer import pgbouncer_program
 
 (INI,) = blocks(page("pgbouncer"), "ini")
 USED = text("SELECT count(*) FROM pg_prepared_statements")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.environments import FOLDER, PEERS, MissingError, Virtual
+from dev.benchmarks.environments import FOLDER, PEERS, MissingError, Virtual
 from tests.releases import NO_PEER
 
 HERE = Path(__file__).parent

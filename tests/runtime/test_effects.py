@@ -13,6 +13,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from dev.torture.fault_proxy import FaultProxy
 from tasks_app import acancel_task, acreate_task, acreate_tasks
 from tasks_app.runtime.handler_db import handler_sessions
 from tests.cases import in_one_test
@@ -25,7 +26,6 @@ from tests.runtime.effects import (  # noqa: F401  fixtures
 )
 from tests.runtime.handler_db.twins import twin
 from tests.waiting import until
-from torture.fault_proxy import FaultProxy
 
 INSERT = b"INSERT INTO effect"
 """What handlers do, and no housekeeper, whose COMMIT might be lost in place of theirs."""

@@ -15,6 +15,7 @@ from sqlalchemy import text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DataError
 
+from dev.torture.fault_proxy import FaultProxy
 from tasks_app import NewTask, create_group, create_tasks
 from tasks_app.runtime.execution import settler
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
@@ -25,7 +26,6 @@ from tests.runtime.execution.flushes import flushes_and_counts
 from tests.runtime.execution.warm_child import carry_out, known_as_writes, run_many, warm
 from tests.tiers import few
 from tests.waiting import until
-from torture.fault_proxy import FaultProxy
 
 INSERT = "INSERT INTO effect (task_id, note) VALUES (%s, %s)"
 KILL_ME = "SELECT pg_terminate_backend(pg_backend_pid())"

@@ -9,8 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from torture.failpoints import ACTIONS, CALM, HITS, Dice, Failpoint, Injected, hits, install, read
-from torture.points import AFTER, PLACES, place
+from dev.torture.failpoints import (
+    ACTIONS,
+    CALM,
+    HITS,
+    Dice,
+    Failpoint,
+    Injected,
+    hits,
+    install,
+    read,
+)
+from dev.torture.points import AFTER, PLACES, place
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,7 +74,7 @@ def test_the_seed_decides_how_often(tmp_path: Path) -> None:
 
 
 SCRIPT = """
-import socket, sys, torture.failpoints as f
+import socket, sys, dev.torture.failpoints as f
 server = socket.create_server(("127.0.0.1", 0))
 client = socket.create_connection(server.getsockname())
 f.set_up()

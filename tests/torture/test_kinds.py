@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-import torture.__main__ as command
+import dev.torture.__main__ as command
+from dev.torture import matrix
+from dev.torture.failpoints import read
+from dev.torture.kinds import KINDS, OF_A_POOLER, OF_BATCHES, Kind, together
+from dev.torture.surroundings import Surroundings
 from tests.cases import in_one_test
-from torture import matrix
-from torture.failpoints import read
-from torture.kinds import KINDS, OF_A_POOLER, OF_BATCHES, Kind, together
-from torture.surroundings import Surroundings
 
 
 def test_there_are_more_than_forty_and_no_two_have_one_name() -> None:

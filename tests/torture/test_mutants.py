@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dev.torture.mutants.all import ALL
+from dev.torture.mutants.change import Change, Mutant, StaleMutantError, apply, restore
+from dev.torture.mutants.trial import Trial
 from tests.cases import in_one_test
 from tests.conftest import CASES
-from torture.mutants.all import ALL
-from torture.mutants.change import Change, Mutant, StaleMutantError, apply, restore
-from torture.mutants.trial import Trial
 
 each = in_one_test("mutant", ALL)
 

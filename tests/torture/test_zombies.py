@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from torture import zombies
+from dev.torture import zombies
 
 pytestmark = pytest.mark.test_all
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from verification import configurations, mutants
-from verification.explorer import Step, explore, fault, progress
-from verification.report import is_caught, visit
-from verification.rules import DispatchRules, GateRules, RunRules
-from verification.trial import Mutant
+from dev.verification import configurations, mutants
+from dev.verification.explorer import Step, explore, fault, progress
+from dev.verification.report import is_caught, visit
+from dev.verification.rules import DispatchRules, GateRules, RunRules
+from dev.verification.trial import Mutant
 
 
 class Staircase:

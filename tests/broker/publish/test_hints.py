@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from redis import Redis
 
+from dev.torture.fault_proxy import FaultProxy
 from tasks_app.broker.app import make_celery
 from tasks_app.broker.publish.hints import CeleryHints
 from tasks_app.domain.config.settings import Settings
@@ -23,7 +24,6 @@ from tasks_app.runtime.hints.hints import Hints
 from tasks_app.runtime.hints.sender import Hint, HintSender
 from tests.broker.conftest import House
 from tests.waiting import until
-from torture.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.test_all
 

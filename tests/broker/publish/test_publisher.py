@@ -11,6 +11,7 @@ import pytest
 from celery import Celery
 from kombu import Queue
 
+from dev.torture.fault_proxy import FaultProxy
 from tasks_app.broker.config.defaults import EXECUTE, celery_defaults
 from tasks_app.broker.publish.envelope import WAKE
 from tasks_app.broker.publish.publisher import CeleryPublisher
@@ -18,7 +19,6 @@ from tasks_app.broker.tasks import register
 from tasks_app.domain.errors import PublishError
 from tests.broker.conftest import House
 from tests.broker.publish.messages import message
-from torture.fault_proxy import FaultProxy
 
 KEEPALIVE = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
 

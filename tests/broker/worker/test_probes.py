@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from dev.torture.fault_proxy import FaultProxy
 from tasks_app.broker.worker.worker import HUNGRY_S, Watch
 from tasks_app.runtime.health_files import RUN_DIR_VARIABLE, judge
 from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
@@ -18,7 +19,6 @@ from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.waiting import until
-from torture.fault_proxy import FaultProxy
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
 

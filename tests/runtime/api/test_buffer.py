@@ -17,13 +17,13 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
+from dev.torture.fault_proxy import FaultProxy
 from tasks_app import InvalidTaskError, TaskBuffer, TaskBufferFullError, TasksError
 from tests.forbidden import forbidden
 from tests.runtime.bench import Bench
 from tests.runtime.hints.ear import Ear, told
 from tests.statements import once_after
 from tests.waiting import until
-from torture.fault_proxy import FaultProxy
 
 LONG = "1h"
 """A buffer that does not write by time."""

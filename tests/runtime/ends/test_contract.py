@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.orm import Session
 
+from dev.torture.fault_proxy import FaultProxy
 from tasks_app import NewTask, create_tasks
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.testing import drain
@@ -16,7 +17,6 @@ from tests.runtime.bench import Bench
 from tests.runtime.ends.points import SEEN, WAYS, Actor, Case, Setting, cases, triggers
 from tests.runtime.ends.trial import Trial, differences
 from tests.tiers import few
-from torture.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.timeout(120, method="thread")
 

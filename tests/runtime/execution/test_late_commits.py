@@ -14,6 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
+from dev.torture.fault_proxy import FaultProxy
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.rescue import rescue_expired
 from tasks_app.runtime.api.tasks import cancel_task
@@ -25,7 +26,6 @@ from tests.factory import claimed_task, ending
 from tests.runtime.bench import Bench
 from tests.runtime.execution.warm_child import carry_out, known_as_writes, warm
 from tests.waiting import until
-from torture.fault_proxy import FaultProxy
 
 INSERT = "INSERT INTO effect (task_id, note) VALUES (%s, %s)"
 RETAKEN = "UPDATE task_pending SET lease_token = gen_random_uuid() WHERE id = :id"

@@ -14,6 +14,7 @@ from sqlalchemy import event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
+from dev.torture.fault_proxy import FaultProxy
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handler_db.connection_liveness import IDLE_S
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
@@ -21,7 +22,6 @@ from tasks_app.runtime.worker.child import Child
 from tests.runtime.bench import EFFECT, Bench
 from tests.runtime.handler_db.twins import twin
 from tests.waiting import until
-from torture.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.usefixtures("cold_connections")
 

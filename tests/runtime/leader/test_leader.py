@@ -10,6 +10,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
+from dev.torture.fault_proxy import FaultProxy
 from tasks_app.domain.errors import PublishError, RefusedError
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.leader_lease import MAINTAIN, SCAN, Rank
@@ -21,7 +22,6 @@ from tests.runtime.bench import Bench, own_maintainer
 from tests.runtime.memory import Memory
 from tests.runtime.timetable import scheduled, tasks
 from tests.waiting import until
-from torture.fault_proxy import FaultProxy
 
 HOLDER = "SELECT holder FROM task_lease WHERE name = 'scan'"
 PAST = datetime.now(UTC) - timedelta(minutes=10)

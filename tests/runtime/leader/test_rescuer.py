@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
+from dev.torture.fault_proxy import FaultProxy
 from tasks_app.pool.runs.renew import renew
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hooks import HOOKS, Notice
@@ -15,7 +16,6 @@ from tasks_app.runtime.leader.rescuer import Rescuer
 from tests.factory import LEASE, claimed_task
 from tests.runtime.bench import Bench
 from tests.waiting import until
-from torture.fault_proxy import FaultProxy
 
 LATER = datetime.now(UTC) + timedelta(hours=1)
 

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.engine import make_url
 
+from dev.torture.fault_proxy import FaultProxy
 from tasks_app import cancel_task
 from tasks_app.domain.handlers.settlement import succeeded
 from tasks_app.embedded.servers import Postgres
@@ -24,7 +25,6 @@ from tests.runtime.bench import Bench
 from tests.runtime.refusing import Refusals
 from tests.tiers import starts_processes
 from tests.waiting import until
-from torture.fault_proxy import FaultProxy
 
 LOCK = text("SELECT FROM task_pending WHERE id = :id FOR UPDATE")
 

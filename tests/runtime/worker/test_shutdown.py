@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import Connection, event, text
 from sqlalchemy.engine import make_url
 
+from dev.torture.fault_proxy import FaultProxy
 from tasks_app.runtime.worker.child import Child
 from tests.runtime.bench import Bench, effect
 from tests.waiting import until
-from torture.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnhandledThreadExceptionWarning"  # how one ends here: see ``ended``

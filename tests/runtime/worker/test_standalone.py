@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy.engine import make_url
 
+from dev.torture.fault_proxy import FaultProxy
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.pool.dispatch.notifications import notify
@@ -21,7 +22,6 @@ from tests.factory import claimed_task
 from tests.runtime.bench import Bench
 from tests.runtime.notify.conftest import LISTENERS, until_quiet
 from tests.waiting import until
-from torture.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.timeout(60, method="thread")  # limits in handlers use the alarm
 

@@ -1,0 +1,1 @@
+"""What surrounds the product: benchmarks, generated documents, releases, fault tests, the model."""

@@ -1,0 +1,84 @@
+"""docs/reference/cli.md: every command with its arguments and options, from click."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+
+import click
+
+from dev.documents.source import cell, generated
+from tasks_app.cli.group import group
+
+ABOUT = """
+`celery -A tasks_app pool …` takes the same commands, and gives the same messages and exit codes.
+`--json` prints one document on standard output; errors are text on standard error.
+
+Exit codes: 0 done; 1 the answer is no; 2 wrong usage or configuration; 3 the database or the broker
+does not answer.
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    lines = generated("Commands", "tasks_app/cli/", ABOUT)
+    for words, command in _leaves(group):
+        lines += [f"## tasks-app {' '.join(words)}", "", f"`{_usage(words, command)}`", ""]
+        for paragraph in textwrap.dedent(command.help or "").replace("\b", "").split("\n\n"):
+            lines += [_escaped(" ".join(paragraph.split())), ""]
+        rows = [row for each in command.params if (row := _row(each))]
+        if rows:
+            lines += ["| option | takes | meaning |", "|---|---|---|", *rows, ""]
+    return "\n".join(lines)
+
+
+def _leaves(command: click.Command, *words: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    if not isinstance(command, click.Group):
+        yield words, command
+        return
+    with click.Context(command) as context:
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            if child is not None and not child.hidden:
+                yield from _leaves(child, *words, name)
+
+
+def _usage(words: tuple[str, ...], command: click.Command) -> str:
+    parts = ["tasks-app", *words]
+    for each in command.params:
+        if isinstance(each, click.Argument):
+            name = (each.metavar or str(each.name).upper()) + ("…" if each.nargs == -1 else "")
+            parts.append(name if each.required else f"[{name.strip('[]')}]")
+    return " ".join(parts)
+
+
+def _row(option: click.Parameter) -> str | None:
+    if not isinstance(option, click.Option) or option.hidden:
+        return None
+    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+    default = option.default if isinstance(option.default, str | int) else None
+    is_said = default is not None and not isinstance(default, bool) and default != ""
+    more = f" Default: `{default}`." if is_said else ""
+    often = " May be given several times." if option.multiple else ""
+    text = _escaped(" ".join((option.help or "").split()))
+    return f"| {names} | {_takes(option)} | {(text + more + often).strip()} |"
+
+
+def _takes(option: click.Option) -> str:
+    match option.type:
+        case _ if option.is_flag:
+            return ""
+        case click.Choice(choices=choices):
+            return ", ".join(f"`{getattr(each, 'value', each)}`" for each in choices)
+        case click.types.IntParamType():
+            return "a number"
+        case click.types.FloatParamType():
+            return "a number"
+        case _:
+            return "text"
+
+
+def _escaped(text: str) -> str:
+    """What Markdown would take for markup."""
+    return cell(re.sub(r"([*<])", r"\\\1", text))

@@ -1,0 +1,118 @@
+"""The Celery edge without one of its rules."""
+
+from __future__ import annotations
+
+from dev.torture.mutants.change import mutant
+
+LIMITS = "tests/broker/config/test_pool_limits.py::test_"
+LEADER = "tests/runtime/leader/test_leader.py::TestABrokerThatRefuses::test_"
+POOLS = "tests/broker/publish/test_two_pools.py::"
+REFUSALS = "tests/broker/checks/test_celery_refusals.py::test_"
+SETTINGS = "tests/broker/config/test_celery_settings.py::test_"
+
+BROKER = (
+    mutant(
+        "Celery's limits stay on the pool",
+        "A time limit of Celery bounds a task, never a message of many.",
+        "tasks_app/broker/config/time_limits.py",
+        "    worker.soft_time_limit = worker.time_limit = None\n",
+        "",
+        f"{LIMITS}of_celerys_limit_and_ours_the_shorter_holds_for_a_task",
+    ),
+    mutant(
+        "settings of Celery's tasks reach our messages",
+        "Nothing that is set for Celery's tasks is meant for what carries ours.",
+        "tasks_app/broker/tasks.py",
+        "    from_config = ()\n",
+        "",
+        f"{SETTINGS}no_message_feels_a_time_limit",
+    ),
+    mutant(
+        "annotations reach our messages",
+        "Nothing that is set for Celery's tasks is meant for what carries ours.",
+        "tasks_app/broker/tasks.py",
+        "    def annotate(cls) -> None:",
+        "    def annotated(cls) -> None:",
+        f"{SETTINGS}no_message_of_ours_feels_what_is_neutralised",
+    ),
+    mutant(
+        "remote control sets a limit of a message",
+        "Remote control cannot bound what carries many tasks.",
+        "tasks_app/broker/control.py",
+        '    ways |= {"time_limit": _for_others, "rate_limit": _for_others}\n',
+        "",
+        f"{REFUSALS}the_remote_commands_that_are_refused_are_for_our_messages",
+    ),
+    mutant(
+        "a message is read before its kind is known",
+        "Nothing but JSON is read, whatever accept_content lets in.",
+        "tasks_app/broker/guard/foreign_tasks.py",
+        "    if message.content_type != JSON or not (is_name",
+        "    if not (is_name",
+        f"{REFUSALS}what_is_no_json_is_not_even_read",
+    ),
+    mutant(
+        "short tasks know no default limit",
+        "TASKS_APP_TIMEOUT bounds the shortest tasks, too.",
+        "tasks_app/runtime/execution/runner.py",
+        "or tools.limits.limit_s(spec))",
+        "or spec.timeout)",
+        "tests/runtime/execution/test_short_tasks.py::test_a_limit_for_all_holds_within_a_row",
+    ),
+    mutant(
+        "a broker that refuses ends the leader's duties",
+        "What needs no broker goes on while it refuses messages.",
+        "tasks_app/runtime/leader/leader.py",
+        "            trouble = self._publish()\n",
+        "            self._give_up(trouble := self._publish())\n",
+        f"{LEADER}it_stops_neither_schedules_nor_rescue_nor_the_word_that_they_are_done",
+    ),
+    mutant(
+        "a broker that refuses everybody changes the leader",
+        "Who leads goes on where nobody's messages are taken.",
+        "tasks_app/runtime/leader/leader.py",
+        "        if not isinstance(trouble, RefusedError):\n",
+        "        if trouble is not None:\n",
+        f"{LEADER}who_leads_stays_when_nobodys_messages_are_taken",
+    ),
+    mutant(
+        "who leads next publishes before it asks",
+        "A broker that refused the last leader is asked before anything is published.",
+        "tasks_app/runtime/leader/leader.py",
+        "                self._dispatcher.doubt()\n",
+        "                pass\n",
+        f"{LEADER}who_leads_next_asks_before_it_enters_anything",
+    ),
+    mutant(
+        "a stranger's message is taken",
+        "A message of another pool is refused.",
+        "tasks_app/broker/guard/other_pools.py",
+        "if named is None or own is None or named == own:",
+        "if True:",
+        f"{POOLS}TestOneMessage::test_another_pools_is_refused",
+    ),
+    mutant(
+        "a message without a name is refused",
+        "A message of the version before is taken: workers are replaced one by one.",
+        "tasks_app/broker/guard/other_pools.py",
+        "if named is None or own",
+        "if own",
+        f"{POOLS}TestOneMessage::test_ours_is_taken_and_so_is_one_of_the_version_before",
+    ),
+    mutant(
+        "hints at a pool under another's name",
+        "A producer of two pools hints at the one whose name it says.",
+        "tasks_app/runtime/hints/hints.py",
+        "return name in (None, self.pool)",
+        "return True",
+        f"{POOLS}test_a_producer_asks_once_and_hints_at_one_pool_only",
+    ),
+    mutant(
+        "a Celery worker enters no breakers",
+        "What handlers depend on is known from the start of a worker, however it is started.",
+        "tasks_app/broker/checks/startup.py",
+        "    enter_breakers(connection, HANDLERS)\n",
+        "",
+        "tests/broker/worker/test_breaker.py::test_few_more_calls_go_out_than_its_threshold",
+    ),
+)

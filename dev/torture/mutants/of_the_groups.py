@@ -1,0 +1,171 @@
+"""Groups, checkpoints and chunks, each time without one of their rules."""
+
+from __future__ import annotations
+
+from dev.torture.mutants.change import mutant
+
+COUNT = "tasks_app/pool/groups/count.py"
+MAKE = "tasks_app/pool/groups/create.py"
+SUCCEED = "tasks_app/pool/runs/settle_success.py"
+REQUEUE = "tasks_app/pool/tasks/requeue.py"
+PROGRESS = "tasks_app/pool/tasks/checkpoint.py"
+GROUPS = "tests/pool/groups/test_groups.py::test_"
+KEPT = "tests/pool/tasks/test_checkpoint.py::test_"
+
+GROUPS_AND_PROGRESS = (
+    mutant(
+        "group counted from what the statement saw",
+        "Who counts adds to what others have committed meanwhile.",
+        COUNT,
+        "SET succeeded = g.succeeded + ",
+        "SET succeeded = (SELECT s.succeeded FROM {GROUP} s WHERE s.id = g.id) + ",
+        f"{GROUPS}the_last_two_wait_for_each_other_and_one_calls",
+    ),
+    mutant(
+        "group that counts after its end",
+        "What is over counts nobody any more, and calls once.",
+        COUNT,
+        '_OPEN = "g.outcome IS NULL"',
+        '_OPEN = "true"',
+        f"{GROUPS}what_ends_after_the_call_is_not_counted",
+    ),
+    mutant(
+        "member settled as a plain task",
+        "Each end of a member is counted.",
+        "tasks_app/pool/runs/settle.py",
+        '_PLAIN = f"{_ENDS} AND p.batch_id IS NULL"',
+        "_PLAIN = _ENDS",
+        f"{GROUPS}the_last_success_calls_then",
+    ),
+    mutant(
+        "who ends the last member with effects tells nobody of the callback",
+        "A callback is hinted at by who ends the last member.",
+        "tasks_app/runtime/handler_db/ends.py",
+        "one.ending.called.extend(called_by(",
+        "list(called_by(",
+        "tests/runtime/hints/test_hints.py::"
+        "test_who_ends_the_last_member_hints_at_the_callback[with effects]",
+    ),
+    mutant(
+        "member that ends like all others",
+        "Each end of a member is counted.",
+        SUCCEED,
+        "    if settlement.task is None or settlement.task.in_group:\n",
+        "    if False:\n",
+        f"{GROUPS}the_last_success_calls_then",
+        "tests/runtime/ends/test_contract.py::"
+        "test_effects_stand_if_and_only_if_the_outcome_does[plain-group]",
+    ),
+    mutant(
+        "member held before its group",
+        "Who may wait locks the group first and then the member.",
+        COUNT,
+        '        ORDER BY g.id FOR NO KEY UPDATE)\n    """',
+        '        ORDER BY g.id)\n    """',
+        f"{GROUPS}an_open_cancellation_holds_up_members_and_no_other",
+    ),
+    mutant(
+        "settle that waits for a group",
+        "A settle of many waits for nobody.",
+        COUNT,
+        "ORDER BY g.id FOR NO KEY UPDATE SKIP LOCKED)",
+        "ORDER BY g.id FOR NO KEY UPDATE)",
+        f"{GROUPS}a_group_settle_waits_for_nobody_and_leaves_members_of_a_busy_group",
+    ),
+    mutant(
+        "member of a busy group moved all the same",
+        "Members of a group that somebody counts stay for the next time.",
+        COUNT,
+        "OR batch_id = ANY((SELECT ids FROM busy)::bigint[]) IS NOT TRUE)",
+        "OR true)",
+        f"{GROUPS}a_group_settle_waits_for_nobody_and_leaves_members_of_a_busy_group",
+    ),
+    mutant(
+        "requeue that is not taken back",
+        "A member that runs again has not ended.",
+        REQUEUE,
+        "if found.batch_id is not None:",
+        "if False:",
+        f"{GROUPS}requeue_takes_a_failure_back",
+    ),
+    mutant(
+        "requeue that changes what is over",
+        "A group that is over stays as it was.",
+        REQUEUE,
+        "WHERE g.id = :id AND g.outcome IS NULL",
+        "WHERE g.id = :id",
+        f"{GROUPS}requeue_changes_nothing_of_a_group_that_is_over",
+    ),
+    mutant(
+        "callback of the other end",
+        "A group that failed calls on_failure.",
+        COUNT,
+        "WHEN '{State.FAILED}' THEN c.on_failure END AS given)",
+        "WHEN '{State.FAILED}' THEN c.then_row END AS given)",
+        f"{GROUPS}other_ends_count_as_they_say",
+    ),
+    mutant(
+        "inner group that nobody waits for",
+        "The outer group waits for the callback of the inner one.",
+        MAKE,
+        "        extend(connection, group.part_of, [callback_id])",
+        "        assert callback_id",
+        f"{GROUPS}the_callback_of_an_inner_group_is_waited_for_by_the_outer_one",
+    ),
+    mutant(
+        "inner callback that is nobody's member",
+        "The outer group counts the callback of the inner one.",
+        COUNT,
+        "            c.part_of, t.due_at",
+        "            CAST(NULL AS bigint), t.due_at",
+        f"{GROUPS}the_callback_of_an_inner_group_is_waited_for_by_the_outer_one",
+    ),
+    mutant(
+        "inner group in one that is over",
+        "Nothing becomes part of a group that is over.",
+        MAKE,
+        "if not connection.execute(_EXTEND, more).scalar():",
+        "if connection.execute(_EXTEND, more).scalar() is None:",
+        f"{GROUPS}an_inner_group_that_comes_late_is_refused",
+    ),
+    mutant(
+        "groups forgotten while they go on",
+        "What is forgotten was over.",
+        "tasks_app/pool/groups/prune.py",
+        "g.outcome IS NOT NULL AND g.counted_at",
+        "g.counted_at",
+        f"{GROUPS}groups_that_were_over_long_ago_are_forgotten",
+    ),
+    mutant(
+        "checkpoint without the token",
+        "Who has lost the fence keeps nothing.",
+        PROGRESS,
+        " AND p.lease_token = :token\n",
+        " AND (p.lease_token = :token OR true)\n",
+        f"{KEPT}a_stale_fence_keeps_nothing",
+    ),
+    mutant(
+        "checkpoint whose row is not held",
+        "From the fence to the COMMIT nobody else has the row.",
+        PROGRESS,
+        "FOR NO KEY UPDATE OF p),",
+        "),",
+        f"{KEPT}nobody_else_has_the_row_until_the_commit_and_the_renewal_does_not_wait",
+    ),
+    mutant(
+        "chunk whose place comes before its effects",
+        "A page's effects and its place are one commit.",
+        "tasks_app/runtime/handlers/chunks.py",
+        """\
+            yield page
+            after = self._leave()
+            self._point.commit()
+""",
+        """\
+            after = self._leave()
+            self._point.commit()
+            yield page
+""",
+        "tests/runtime/handlers/test_chunks.py::test_the_next_attempt_goes_on_behind_the_last_commit",
+    ),
+)

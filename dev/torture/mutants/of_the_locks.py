@@ -1,0 +1,155 @@
+"""Logical locks, each time without one of their rules."""
+
+from __future__ import annotations
+
+from dev.torture.mutants.change import mutant
+
+ACQUIRE = "tasks_app/pool/locks/acquire.py"
+HOLD = "tasks_app/pool/locks/renew.py"
+VERBS = "tests/pool/locks/test_locks.py::"
+RACES = "tests/pool/locks/test_races_of_locks.py::test_"
+WAKE_UPS = "tests/runtime/locks/test_wake_ups.py::test_"
+HANDLERS = "tests/runtime/locks/test_locks.py::TestHandlers::test_"
+
+LOCKS = (
+    mutant(
+        "lock without its control row",
+        "Who decides about a resource locks its row first.",
+        ACQUIRE,
+        "ORDER BY r.resource FOR NO KEY UPDATE OF r",
+        "ORDER BY r.resource",
+        f"{RACES}the_second_waits_for_the_first_and_sees_what_it_took",
+    ),
+    mutant(
+        "lock judged by what was seen before the wait for it",
+        "Who decides by one statement takes nothing if somebody decided meanwhile.",
+        ACQUIRE,
+        "USING (resource, version)",
+        "USING (resource)",
+        f"{RACES}who_decides_at_once_takes_nothing_that_was_decided_meanwhile",
+    ),
+    mutant(
+        "lock whose line leaves no trace on what was free",
+        "Who stands in line for a group writes all of its control rows.",
+        ACQUIRE,
+        "WHERE r.resource = w.resource AND {enters}",
+        "WHERE r.resource = w.resource AND v.granted",
+        f"{RACES}who_decides_at_once_takes_nothing_that_was_decided_meanwhile",
+    ),
+    mutant(
+        "lock granted before it is on the disk",
+        "A grant waits for the disk.",
+        ACQUIRE,
+        "CASE WHEN NOT v.granted THEN {NO_FLUSH} END",
+        "{NO_FLUSH}",
+        f"{RACES}only_a_grant_waits_for_the_disk",
+    ),
+    mutant(
+        "lock past those who wait for it",
+        "Who comes first goes first.",
+        ACQUIRE,
+        "NOT d.dead AND h.id < coalesce(",
+        "false AND h.id < coalesce(",
+        f"{VERBS}TestTheLine::test_readers_who_come_and_go_do_not_pass_a_writer_who_waits",
+    ),
+    mutant(
+        "lock taken from the living, too",
+        "Only what is over is taken over, judged when it is locked.",
+        ACQUIRE,
+        "AND h.token <> :token AND {DEAD}\n        FOR UPDATE",
+        "AND h.token <> :token\n        FOR UPDATE",
+        f"{VERBS}TestLeases::test_only_what_is_over_is_taken",
+    ),
+    mutant(
+        "lock that outlives its run",
+        "The locks of a run end with it.",
+        "tasks_app/pool/locks/__init__.py",
+        "(h.task_id IS NOT NULL AND NOT EXISTS (",
+        "(false AND NOT EXISTS (",
+        f"{VERBS}TestRunsOfTasks::test_the_locks_of_a_run_end_with_it",
+    ),
+    mutant(
+        "lock taken over beneath a guard",
+        "Under an open guard nobody takes over.",
+        HOLD,
+        "\n    FOR KEY SHARE\n",
+        "\n",
+        f"{RACES}under_an_open_guard_nobody_takes_over_and_renewals_go_on",
+    ),
+    mutant(
+        "lock whose guard keeps renewals out",
+        "Under an open guard renewals go on.",
+        HOLD,
+        "FOR KEY SHARE",
+        "FOR UPDATE",
+        f"{RACES}under_an_open_guard_nobody_takes_over_and_renewals_go_on",
+    ),
+    mutant(
+        "lock released before its writes are visible",
+        "What a handler wrote and its locks end with one commit.",
+        "tasks_app/runtime/locks/run_locks.py",
+        "lock.release(self._access.connection)\n        else:\n            super().end(lock)",
+        "lock.release()\n        else:\n            super().end(lock)",
+        f"{HANDLERS}what_it_wrote_and_its_locks_end_with_one_commit",
+    ),
+    mutant(
+        "lock waited for by who holds another",
+        "Nobody who holds waits.",
+        "tasks_app/runtime/locks/hold.py",
+        "if held and self._wait_s:",
+        "if False:",
+        "tests/runtime/locks/test_locks.py::TestOnline::test_who_holds_may_not_wait_for_more",
+    ),
+    mutant(
+        "lock given back in silence",
+        "A release wakes the next in line.",
+        "tasks_app/runtime/locks/lock.py",
+        "        self.end()\n        wake_next(self.database, self.resources)\n",
+        "        self.end()\n",
+        f"{WAKE_UPS}a_release_wakes_the_next_in_line_and_only_it",
+    ),
+    mutant(
+        "lock that wakes all who wait",
+        "Only the first in line is woken, and who gets along with it.",
+        "tasks_app/pool/locks/wake.py",
+        "(h.fence IS NOT NULL OR q.holder_id < p.holder_id)",
+        "h.fence IS NOT NULL",
+        "tests/pool/locks/test_wake.py::test_the_first_in_line_is_told_and_nobody_behind_it",
+    ),
+    mutant(
+        "lock waited for without a look first",
+        "Who has joined a line looks once, since nobody was told of what was released meanwhile.",
+        "tasks_app/runtime/locks/acquire.py",
+        "if told or passed_by or not answer or not _is_hindered(database, ask):",
+        "if told or passed_by:",
+        f"{WAKE_UPS}a_release_while_somebody_joins_the_line_is_not_missed",
+    ),
+    mutant(
+        "lock on a row without its fence",
+        "A flag that was taken over is not its old holder's.",
+        "tasks_app/pool/locks/row_locks.py",
+        "columns.lock_fence == fence, ",
+        "",
+        "tests/runtime/locks/test_row_locks.py::TestFlags::"
+        "test_an_expired_flag_is_taken_over_and_what_its_old_holder_writes_is_refused",
+    ),
+    mutant(
+        "locks: release at once",
+        "A release in a transaction is one if that commits.",
+        "tasks_app/runtime/locks/lock.py",
+        "            self._released_in = connection.get_transaction()\n            return\n",
+        "            self.end()\n            return\n",
+        "tests/runtime/locks/test_locks.py::TestOnline::test_a_release_that_is_rolled_back_is_none",
+        "tests/runtime/locks/test_locks.py::TestOnline::"
+        "test_what_was_to_be_released_and_was_not_is_renewed_again",
+    ),
+    mutant(
+        "locks: released is not lost",
+        "A renewal does not take for lost what a commit has released.",
+        "tasks_app/runtime/locks/lock.py",
+        "            self._ended, self._released_in = bool(gone), None\n",
+        "            self._released_in = None\n",
+        "tests/runtime/locks/test_locks.py::TestOnline::"
+        "test_a_renewal_does_not_take_what_was_released_by_a_commit_for_lost",
+    ),
+)
