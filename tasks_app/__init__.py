@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from tasks_app.batch.step import Step
     from tasks_app.domain.batch.records import BatchView, JobRun, PartResult
     from tasks_app.domain.config.settings import Settings
-    from tasks_app.domain.coordination.groups import Ended, Group, GroupProgress
-    from tasks_app.domain.creation.new_task import NewTask
+    from tasks_app.domain.groups import Ended
+    from tasks_app.domain.groups import Group
+    from tasks_app.domain.groups import GroupProgress
+    from tasks_app.domain.creation import NewTask
     from tasks_app.domain.errors import (
         BatchStateError, ChunkRowError, HandlerTimeoutError, InvalidJobError, InvalidScheduleError,
         InvalidSelectionError, InvalidTaskError, LeaseLostError, PlanError, TaskBufferFullError,
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from tasks_app.domain.handlers.spec import Handler
     from tasks_app.domain.partition.sources import File, Table
     from tasks_app.domain.queues.queue import Queue, QueueOptions
-    from tasks_app.domain.queues.time_window import Window
+    from tasks_app.domain.queues import Window
     from tasks_app.domain.schedules.misfire import FireAll, fire_all
     from tasks_app.domain.schedules.schedule import Schedule
     from tasks_app.domain.tasks.options import TaskOptions
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from tasks_app.domain.tasks.retry_policy import Exponential, Fixed, Levels
     from tasks_app.domain.tasks.unique_key import CreateOutcome
     from tasks_app.pool.batch.sources.relation import Query
-    from tasks_app.pool.errors.groups import ErrorGroup
+    from tasks_app.pool.error_groups import ErrorGroup
     from tasks_app.pool.tasks.cancel import Cancelled
     from tasks_app.pool.tasks.requeue import Requeued
     from tasks_app.runtime.api.amend_waiting import (
@@ -83,7 +85,7 @@ if TYPE_CHECKING:
     from tasks_app.runtime.handlers.middleware import middleware
     from tasks_app.runtime.handlers.registry import handler
     from tasks_app.runtime.handlers.sql_handler import sql_handler
-    from tasks_app.runtime.hints.hints import hint_tasks
+    from tasks_app.runtime.hints import hint_tasks
     from tasks_app.runtime.hooks import Notice, subscribe
     from tasks_app.runtime.schedules.declared import schedule
     from tasks_app.runtime.schedules.preview import (
@@ -146,8 +148,8 @@ _ROOMS = {
     "batch.step": "Step",
     "domain.batch.records": "BatchView JobRun PartResult",
     "domain.config.settings": "Settings",
-    "domain.coordination.groups": "Ended Group GroupProgress",
-    "domain.creation.new_task": "NewTask",
+    "domain.groups": "Ended Group GroupProgress",
+    "domain.creation": "NewTask",
     "domain.errors": "BatchStateError ChunkRowError HandlerTimeoutError InvalidJobError"
     " InvalidScheduleError InvalidSelectionError InvalidTaskError LeaseLostError PlanError"
     " TaskBufferFullError TasksError UniqueKeyTakenError UnknownTaskError WaitTimeoutError",
@@ -159,7 +161,7 @@ _ROOMS = {
     "domain.handlers.spec": "Handler",
     "domain.partition.sources": "File Table",
     "domain.queues.queue": "Queue QueueOptions",
-    "domain.queues.time_window": "Window",
+    "domain.queues": "Window",
     "domain.schedules.misfire": "FireAll fire_all",
     "domain.schedules.schedule": "Schedule",
     "domain.tasks.options": "TaskOptions",
@@ -167,7 +169,7 @@ _ROOMS = {
     "domain.tasks.retry_policy": "Exponential Fixed Levels",
     "domain.tasks.unique_key": "CreateOutcome",
     "pool.batch.sources.relation": "Query",
-    "pool.errors.groups": "ErrorGroup",
+    "pool.error_groups": "ErrorGroup",
     "pool.tasks.cancel": "Cancelled",
     "pool.tasks.requeue": "Requeued",
     "runtime.api.amend_waiting": "Changed adisable_task aenable_task ahold_task amove_task"
@@ -197,7 +199,7 @@ _ROOMS = {
     "runtime.handlers.middleware": "middleware",
     "runtime.handlers.registry": "handler",
     "runtime.handlers.sql_handler": "sql_handler",
-    "runtime.hints.hints": "hint_tasks",
+    "runtime.hints": "hint_tasks",
     "runtime.hooks": "Notice subscribe",
     "runtime.schedules.declared": "schedule",
     "runtime.schedules.preview": "Preview abackfill_schedule apreview apreview_schedule"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tasks_app.broker.celery_tasks.adoption import run_from_pool
-from tasks_app.broker.celery_tasks.outbox import PoolResult, outbox
+from tasks_app.broker.task_loading import run_from_pool
+from tasks_app.broker.outbox import PoolResult
+from tasks_app.broker.outbox import outbox
 from tasks_app.broker.celery_tasks.outbox_task import OutboxTask
 from tasks_app.domain.errors import OutboxError
 

@@ -6,13 +6,11 @@ ends with their task. A lock protects only against code that takes it, too.
 
 from __future__ import annotations
 
-from tasks_app.domain.coordination.locks import (
-    LockDeniedError,
-    LockLostError,
-    LockOrderError,
-    LostUpdateError,
-    Obstacle,
-)
+from tasks_app.domain.locks import LockDeniedError
+from tasks_app.domain.locks import LockLostError
+from tasks_app.domain.locks import LockOrderError
+from tasks_app.domain.locks import LostUpdateError
+from tasks_app.domain.locks import Obstacle
 from tasks_app.domain.errors import InvalidLockError
 from tasks_app.runtime.locks.client import hold
 from tasks_app.runtime.locks.hold import Hold

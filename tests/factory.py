@@ -11,7 +11,8 @@ from psycopg import errors
 from psycopg.pq import ExecStatus
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.creation import validate
 from tasks_app.domain.flow_control.waiting_reason import WaitingKind, WaitingReason
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.domain.tasks.run import ClaimedTask, Settlement

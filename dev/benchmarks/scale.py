@@ -18,7 +18,8 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, create_engine, text
 
-from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.creation import validate
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.embedded.stack import temporary
@@ -28,7 +29,7 @@ from tasks_app.pool.operations import diagnostics
 from tasks_app.pool.retention.partitions import add_partition, missing_partitions
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.claim_sql import Claimer
-from tasks_app.pool.runs.rescue import rescue_expired
+from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.pool.runs.settle import settle_group
 from tasks_app.pool.schema import migrate
 from tasks_app.pool.tasks import browse

@@ -19,7 +19,7 @@ from sqlalchemy import text
 from dev.benchmarks.scale import Meter, fresh_database
 from tasks_app import Settings
 from tasks_app.embedded.stack import temporary
-from tasks_app.monitor.metrics.catalogue import READ_SECONDS
+from tasks_app.monitor.metric_catalogue import READ_SECONDS
 from tasks_app.monitor.metrics.reader import MetricsReader
 from tasks_app.pool.retention.partitions import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dev.documents.source import cell, generated
-from tasks_app.monitor.metrics.catalogue import METRICS
+from tasks_app.monitor.metric_catalogue import METRICS
 
 ABOUT = """
 `tasks-app metrics` shows these to Prometheus. A gauge is what is true when it reads; counters and
@@ -18,7 +18,7 @@ seconds the longest.
 
 def page() -> str:
     """Return the page."""
-    lines = generated("Metrics", "tasks_app/monitor/metrics/catalogue.py", ABOUT)
+    lines = generated("Metrics", "tasks_app/monitor/metric_catalogue.py", ABOUT)
     lines += ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
     for each in METRICS:
         labels = ", ".join(f"`{label}`" for label in each.labels)

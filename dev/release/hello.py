@@ -58,7 +58,7 @@ ENCRYPTED = """
 import os
 from sqlalchemy import create_engine, text
 from tasks_app import create_task, get_task
-from tasks_app.domain.encryption.keyring import new_key
+from tasks_app.domain.encryption import new_key
 
 os.environ["TASKS_APP_ENCRYPTION_KEYS"] = f"k1:{new_key()}"
 os.environ["TASKS_APP_ENCRYPTED_TASKS"] = "release.*"

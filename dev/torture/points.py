@@ -22,12 +22,12 @@ AFTER = {
 
 PLACES: dict[str, str] = {
     "create.inserted": "tasks_app.pool.tasks.create:create_one",
-    "create.committed": "tasks_app.runtime.hints.hints:Hints._committed",
-    "hint.before": "tasks_app.runtime.hints.channel:HintChannel.start",
-    "hint.sent": "tasks_app.runtime.hints.channel:HintChannel._was_sent",
-    "dispatch.found": "tasks_app.runtime.dispatch.dispatcher:Dispatcher._find",
-    "dispatch.before": "tasks_app.runtime.dispatch.dispatcher:Dispatcher._publish",
-    "dispatch.published": "tasks_app.runtime.dispatch.dispatcher:Dispatcher._publish",
+    "create.committed": "tasks_app.runtime.hints:Hints._committed",
+    "hint.before": "tasks_app.runtime.hint_sender:HintChannel.start",
+    "hint.sent": "tasks_app.runtime.hint_sender:HintChannel._was_sent",
+    "dispatch.found": "tasks_app.runtime.leader.dispatcher:Dispatcher._find",
+    "dispatch.before": "tasks_app.runtime.leader.dispatcher:Dispatcher._publish",
+    "dispatch.published": "tasks_app.runtime.leader.dispatcher:Dispatcher._publish",
     "lead.taken": "tasks_app.runtime.leader.leadership:Leadership._ask",
     "message.received": "tasks_app.runtime.execution.executor:Executor.execute",
     "claim.before": "tasks_app.runtime.inflight.fetcher:Fetcher._by_id",

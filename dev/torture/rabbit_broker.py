@@ -11,7 +11,7 @@ from kombu.connection import Connection
 
 from dev.torture.brokers import QUEUE, SOME
 from dev.torture.rabbit_node import Node
-from tasks_app.broker.config.defaults import CONTROL_QUEUE
+from tasks_app.broker.defaults import CONTROL_QUEUE
 
 
 class RabbitBroker:

@@ -28,7 +28,7 @@ from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.claim_sql import Claimer
 from tasks_app.pool.runs.release import release
 from tasks_app.pool.runs.renew import renew
-from tasks_app.pool.runs.rescue import rescue_expired
+from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one
 from tasks_app.pool.runs.settle_success import last_word
 from tasks_app.pool.schema import migrate

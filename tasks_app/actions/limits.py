@@ -11,7 +11,8 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from tasks_app.actions.action import ActionResult, Role, action, param
-from tasks_app.domain.coordination.locks import MOST_COUNTED, parts_of
+from tasks_app.domain.locks import MOST_COUNTED
+from tasks_app.domain.locks import parts_of
 from tasks_app.domain.errors import NotThereError
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode
 from tasks_app.domain.flow_control.limits import GateKind

@@ -10,7 +10,7 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from tasks_app.actions.action import Action, ActionResult, Nothing, Role, Short, Why, action, param
-from tasks_app.domain.operations.selection import BulkAction as Word
+from tasks_app.domain.operations import BulkAction as Word
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.cancel import Cancelled
 from tasks_app.pool.tasks.requeue import Requeued

@@ -7,7 +7,7 @@ from typing import Any
 
 from tasks_app.batch.step import Job, Step
 from tasks_app.domain.batch.records import Batch
-from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.records import TaskId

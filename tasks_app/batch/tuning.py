@@ -7,8 +7,8 @@ from random import uniform
 
 from sqlalchemy.orm.exc import StaleDataError
 
-from tasks_app.domain.coordination.locks import LostUpdateError
-from tasks_app.pool.fragments.availability import LOOK_EVERY_S
+from tasks_app.domain.locks import LostUpdateError
+from tasks_app.pool.fragments.conditions import LOOK_EVERY_S
 from tasks_app.runtime.db.errors import sqlstate
 
 _TRANSIENT = frozenset({"40001", "40P01", "55P03"})

@@ -10,19 +10,19 @@ from celery import Celery
 from celery.app.amqp import Queues
 from celery.signals import celeryd_init
 
-from tasks_app.broker.celery_tasks.adoption import load_tasks
+from tasks_app.broker.task_loading import load_tasks
 from tasks_app.broker.checks.startup import ends_the_process
-from tasks_app.broker.config.configuration import configuration
-from tasks_app.broker.config.defaults import CONTROL_QUEUE
+from tasks_app.broker.config import configuration
+from tasks_app.broker.defaults import CONTROL_QUEUE
 from tasks_app.broker.control import connect_control
 from tasks_app.broker.flower import guard_flower
 from tasks_app.broker.internals import QUEUE_TYPE
 from tasks_app.broker.tasks import register
 from tasks_app.broker.worker.log_format import format_logs
-from tasks_app.broker.worker.processes import ProcessState
+from tasks_app.broker.processes import ProcessState
 from tasks_app.broker.worker.quiet_log import quieten_messages
-from tasks_app.broker.worker.shutdown import PoolWorker
-from tasks_app.broker.worker.worker import connect_worker
+from tasks_app.broker.worker_pool import PoolWorker
+from tasks_app.broker.worker import connect_worker
 from tasks_app.domain.config.settings import Settings
 from tasks_app.runtime.encryption.encryption import Encryption
 from tasks_app.runtime.handlers.middleware import load_middleware

@@ -19,9 +19,10 @@ from celery.beat import ScheduleEntry, Scheduler
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.broker.checks.startup import check_surroundings
-from tasks_app.broker.config.defaults import MAINTAIN, SCAN
+from tasks_app.broker.defaults import MAINTAIN
+from tasks_app.broker.defaults import SCAN
 from tasks_app.broker.events.beat import report_from_beat
-from tasks_app.broker.worker.processes import beat_leader
+from tasks_app.broker.processes import beat_leader
 from tasks_app.domain.config.settings import load_settings
 from tasks_app.domain.errors import PublishError
 from tasks_app.domain.explain.words import exact
@@ -29,7 +30,7 @@ from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
 from tasks_app.runtime.db.errors import is_unanswered, patience_s
 from tasks_app.runtime.health_files import BEAT, Liveness
-from tasks_app.runtime.notify.listener import Listener
+from tasks_app.runtime.notify import Listener
 from tasks_app.runtime.scan.result import AGAIN_S
 
 log = quiet_logger(__name__)

@@ -15,7 +15,7 @@ from typing import Any
 from celery.worker import state as worker_state
 from celery.worker.control import Panel, control_command, inspect_command
 
-from tasks_app.broker.config.defaults import OURS
+from tasks_app.broker.defaults import OURS
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.pool.flow_control.pause import checked_queue
 from tasks_app.pool.tables import EVERY_QUEUE

@@ -8,10 +8,12 @@ from typing import Any
 from celery import Celery, Task
 from celery.backends.base import DisabledBackend
 
-from tasks_app.broker.config.defaults import EXECUTE, MAINTAIN, SCAN
+from tasks_app.broker.defaults import EXECUTE
+from tasks_app.broker.defaults import MAINTAIN
+from tasks_app.broker.defaults import SCAN
 from tasks_app.broker.guard.body import are_ids
-from tasks_app.broker.worker.processes import ProcessState
-from tasks_app.broker.worker.shutdown import heed_signals
+from tasks_app.broker.processes import ProcessState
+from tasks_app.broker.worker_pool import heed_signals
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
 

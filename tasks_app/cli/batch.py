@@ -15,7 +15,7 @@ from tasks_app.batch.job import known_job
 from tasks_app.batch.split import split
 from tasks_app.batch.step import Step
 from tasks_app.cli import output
-from tasks_app.cli.acting import add_commands
+from tasks_app.cli.commands import add_commands
 from tasks_app.cli.arguments import json_object
 from tasks_app.cli.database import as_why, caller, connected, settings, transaction
 from tasks_app.domain.batch.identity import checked_params

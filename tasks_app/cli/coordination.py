@@ -10,13 +10,16 @@ import click
 
 from tasks_app.actions import limits, work
 from tasks_app.cli import output
-from tasks_app.cli.acting import add_commands
+from tasks_app.cli.commands import add_commands
 from tasks_app.cli.arguments import options
 from tasks_app.cli.database import transaction
-from tasks_app.domain.coordination.groups import Ended, GroupProgress
+from tasks_app.domain.groups import Ended
+from tasks_app.domain.groups import GroupProgress
 from tasks_app.pool.groups import browse
-from tasks_app.pool.locks import report as rows
-from tasks_app.pool.locks.report import Contention, Held, Wait
+from tasks_app.pool.locks import holders as rows
+from tasks_app.pool.locks.holders import Contention
+from tasks_app.pool.locks.holders import Held
+from tasks_app.pool.locks.holders import Wait
 from tasks_app.runtime.encryption.older_texts import masked_errors
 
 SHOWN = 20

@@ -93,8 +93,8 @@ def _celery(given: Settings) -> list[Finding]:
     """Check Celery, imported here only; the broker may stand in celeryconfig.py alone."""
     try:
         from tasks_app.broker import internals  # noqa: PLC0415
-        from tasks_app.broker.checks import broker as checkup  # noqa: PLC0415
-        from tasks_app.broker.config.configuration import configuration  # noqa: PLC0415
+        from tasks_app.broker import checks as checkup  # noqa: PLC0415
+        from tasks_app.broker.config import configuration  # noqa: PLC0415
 
         _ = configuration(given)  # says what is wrong, where the app would end the process
         from tasks_app.celery import app  # noqa: PLC0415
@@ -153,7 +153,7 @@ def config(*, wide: bool, json_: bool) -> None:
         else each
         for each in ours
     ]
-    from tasks_app.broker.config.configuration import effective_celery_settings  # noqa: PLC0415  Celery
+    from tasks_app.broker.config import effective_celery_settings  # noqa: PLC0415  Celery
     from tasks_app.celery import app  # noqa: PLC0415
 
     theirs = effective_celery_settings(app)

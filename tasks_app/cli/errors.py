@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from tasks_app.actions import work
 from tasks_app.cli import output
-from tasks_app.cli.acting import add_commands
+from tasks_app.cli.commands import add_commands
 from tasks_app.cli.arguments import fingerprint_digits, moment
 from tasks_app.cli.database import as_why, caller, connected, settings, transaction
 from tasks_app.domain.durations import parse_duration
@@ -20,7 +20,9 @@ from tasks_app.domain.errors import NO
 from tasks_app.domain.explain.words import count
 from tasks_app.monitor.pages.errors import causes, error_page
 from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.errors.groups import MOST_WITHOUT, ErrorGroup, without_fingerprint
+from tasks_app.pool.error_groups import MOST_WITHOUT
+from tasks_app.pool.error_groups import ErrorGroup
+from tasks_app.pool.error_groups import without_fingerprint
 from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.api.bulk_preview import foresee_bulk
 from tasks_app.runtime.api.errors import (

@@ -10,11 +10,12 @@ from tasks_app.actions import limits as of_limits
 from tasks_app.actions.limits import override
 from tasks_app.actions.tasks import unblock as unblocking
 from tasks_app.cli import output
-from tasks_app.cli.acting import add_commands, command_of
+from tasks_app.cli.commands import add_commands
+from tasks_app.cli.commands import command_of
 from tasks_app.cli.database import as_why, caller, transaction
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerStanding
 from tasks_app.domain.flow_control.limits import Limit
-from tasks_app.pool.flow_control import breaker as breaker_rows
+from tasks_app.pool.flow_control import circuit_breakers as breaker_rows
 from tasks_app.pool.flow_control.fair_queues import fair_queues
 from tasks_app.runtime.api import limits as limit_rows
 from tasks_app.runtime.api.limits import share_queue, unshare_queue

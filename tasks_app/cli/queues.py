@@ -9,7 +9,11 @@ import click
 
 from tasks_app.actions import queues as of_queues
 from tasks_app.cli import output
-from tasks_app.cli.acting import add_commands, carry_out, command_of, params_of, print_done
+from tasks_app.cli.commands import add_commands
+from tasks_app.cli.commands import carry_out
+from tasks_app.cli.commands import command_of
+from tasks_app.cli.commands import params_of
+from tasks_app.cli.commands import print_done
 from tasks_app.cli.arguments import options
 from tasks_app.cli.database import as_why, caller, settings, transaction
 from tasks_app.domain.explain.queues import standing

@@ -16,8 +16,9 @@ from tasks_app.cli import output
 from tasks_app.cli.database import opened, settings, transaction
 from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.tasks.error_text import printable
-from tasks_app.monitor.reports.html import page
-from tasks_app.monitor.reports.report import Report, read_report
+from tasks_app.monitor.report_html import page
+from tasks_app.monitor.report import Report
+from tasks_app.monitor.report import read_report
 from tasks_app.monitor.reports.sections import counted, headline, sections, summary
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.operations import audit as rows

@@ -10,7 +10,7 @@ import click
 
 from tasks_app.actions import schedules as actions
 from tasks_app.cli import output
-from tasks_app.cli.acting import add_commands
+from tasks_app.cli.commands import add_commands
 from tasks_app.cli.arguments import json_object, moment, options
 from tasks_app.cli.database import as_why, caller, settings, transaction
 from tasks_app.cli.task_moves import hint_at_name

@@ -14,13 +14,14 @@ import click
 from tasks_app.actions.action import taken
 from tasks_app.actions.tasks import BY_WORD, CHANGES
 from tasks_app.cli import output
-from tasks_app.cli.acting import params_of
+from tasks_app.cli.commands import params_of
 from tasks_app.cli.arguments import json_object, options
 from tasks_app.cli.database import caller, connected, settings, transaction
 from tasks_app.domain.creation.patch import patch_of
 from tasks_app.domain.errors import NO
 from tasks_app.domain.explain.words import count
-from tasks_app.domain.operations.selection import DONE, WAITING
+from tasks_app.domain.operations import DONE
+from tasks_app.domain.operations import WAITING
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.runtime.api.bulk import SHOWN as HAS_IDS
 from tasks_app.runtime.api.bulk import Done, run_bulk, start_bulk

@@ -19,7 +19,8 @@ from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.unique_key import POLICIES, SCOPES, CreateOutcome
 from tasks_app.runtime.api.producer import create_task
 from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
-from tasks_app.runtime.transfer.exporting import cancel_moved, export_tasks
+from tasks_app.runtime.transfer import cancel_moved
+from tasks_app.runtime.transfer import export_tasks
 from tasks_app.runtime.transfer.importing import import_tasks
 
 

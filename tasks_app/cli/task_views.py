@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from tasks_app.cli import output
 from tasks_app.cli.arguments import fingerprint_digits
 from tasks_app.cli.database import settings, transaction
-from tasks_app.domain.coordination.groups import GroupProgress
+from tasks_app.domain.groups import GroupProgress
 from tasks_app.domain.errors import NO
 from tasks_app.domain.explain.explanation import Explanation
 from tasks_app.domain.explain.last_attempt import why_last
@@ -29,7 +29,8 @@ from tasks_app.pool.flow_control.pause import paused
 from tasks_app.pool.groups.browse import groups_of
 from tasks_app.pool.statistics.unkept import unkept
 from tasks_app.pool.tables import EVERY_QUEUE
-from tasks_app.pool.tasks import browse, checkpoint
+from tasks_app.pool.tasks import browse
+from tasks_app.pool.tasks import run_records
 from tasks_app.runtime.api.tasks import explain_task
 from tasks_app.runtime.encryption.encryption import encryption
 from tasks_app.runtime.encryption.values import (
@@ -242,8 +243,8 @@ def show(task_id: int, *, trail: bool, decrypt: bool, json_: bool) -> None:
             click.echo(output.cell(attempt.traceback.rstrip()))
 
 
-def _kept(connection: Connection, task: Task | None) -> checkpoint.SavedProgress | None:
-    found = None if task is None else checkpoint.read(connection, task.id)
+def _kept(connection: Connection, task: Task | None) -> run_records.SavedProgress | None:
+    found = None if task is None else run_records.read(connection, task.id)
     if task is None or found is None:
         return None
     return found._replace(checkpoint=masks().value(task.name, found.checkpoint))

@@ -11,11 +11,12 @@ import click
 
 from tasks_app.cli import output
 from tasks_app.cli.database import as_why, caller, connected, opened, settings, transaction
-from tasks_app.domain.encryption.keyring import new_key
+from tasks_app.domain.encryption import new_key
 from tasks_app.domain.errors import NO
 from tasks_app.domain.explain.words import count
 from tasks_app.pool.operations import encrypted_values
-from tasks_app.pool.operations.bloat import RelationSize, sizes
+from tasks_app.pool.operations.maintenance import RelationSize
+from tasks_app.pool.operations.maintenance import sizes
 from tasks_app.runtime.encryption.encryption import encryption as encryption_here
 from tasks_app.runtime.encryption.rotation import Rotated, rotate
 from tasks_app.runtime.erasure import Receipt, preview_erasure

@@ -120,7 +120,7 @@ def scan(*, json_: bool) -> None:
     Beat does it every second.
     """
     _ = settings().broker  # raises with advice when there is none
-    from tasks_app.broker.worker.processes import beat_leader  # noqa: PLC0415  Celery only where used
+    from tasks_app.broker.processes import beat_leader  # noqa: PLC0415  Celery only where used
     from tasks_app.celery import app  # noqa: PLC0415
 
     with transaction() as connection:
@@ -265,7 +265,7 @@ def _load(given: Settings) -> None:
     if not given.celery_app:
         load_handlers(given.modules)
         return
-    from tasks_app.broker.celery_tasks.adoption import load_tasks  # noqa: PLC0415  it imports Celery
+    from tasks_app.broker.task_loading import load_tasks  # noqa: PLC0415  it imports Celery
 
     load_tasks(given)
 

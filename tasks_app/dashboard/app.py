@@ -16,9 +16,10 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from tasks_app.dashboard.reader import PageReader
-from tasks_app.dashboard.rendering.html import STATIC, render
+from tasks_app.dashboard.html import STATIC
+from tasks_app.dashboard.html import render
 from tasks_app.dashboard.rendering.json import problem
-from tasks_app.dashboard.rendering.openapi import describe
+from tasks_app.dashboard.json_api import describe
 from tasks_app.dashboard.routes import (
     actions,
     bulks,
@@ -29,7 +30,9 @@ from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.security import Role
 from tasks_app.dashboard.security.envelope import RequestEnvelope, TooLargeError
 from tasks_app.dashboard.security.guard import HttpError, guarded, requires
-from tasks_app.dashboard.security.identity import RoleOf, WhoOf, identify
+from tasks_app.dashboard.security import RoleOf
+from tasks_app.dashboard.security import WhoOf
+from tasks_app.dashboard.security import identify
 from tasks_app.dashboard.security.same_site import is_api
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.unreachable import why_unreachable

@@ -25,7 +25,7 @@ from tasks_app.django.creating import alias_to_write
 from tasks_app.django.results import DJANGO, find_result
 from tasks_app.runtime.api.producer import create_task
 from tasks_app.runtime.handlers.registry import HANDLERS, handler
-from tasks_app.runtime.hints.hints import hint_tasks
+from tasks_app.runtime.hints import hint_tasks
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
 
 _OF_HANDLERS = frozenset({"retry", "max_attempts", "timeout"})

@@ -9,7 +9,7 @@ from django.apps import apps
 from django.db import connections
 
 from tasks_app.django.configuration import database_alias
-from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import ConfigurationError, InvalidConnectionError
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.records import TaskId

@@ -35,8 +35,9 @@ from tasks_app.runtime.db.transaction import Transaction, of_commit
 from tasks_app.runtime.fork_safety import keep_from_fork
 from tasks_app.runtime.handler_db.ends import OutcomeRefusedError, RunEnd, end_on
 from tasks_app.runtime.handler_db.handler_driver import UNFINISHED, UnusableConnectionError
-from tasks_app.runtime.handler_db.late_writes import Write, write_of
-from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.handler_db.statements import Write
+from tasks_app.runtime.handler_db.statements import write_of
+from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.hints.new_tasks import of_called
 
 log = quiet_logger(__name__)

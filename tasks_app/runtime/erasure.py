@@ -11,13 +11,13 @@ from itertools import chain
 
 from sqlalchemy import Connection, Engine
 
-from tasks_app.domain.operations.selection import BulkAction
+from tasks_app.domain.operations import BulkAction
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.operations import erase as rows
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks.cancel import cancel_these
 from tasks_app.pool.tasks.large_values import outside
-from tasks_app.runtime.large_values.values import large_values
+from tasks_app.runtime.large_values import large_values
 
 STEP = 500
 """Tasks in one transaction."""

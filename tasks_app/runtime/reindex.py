@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.errors import ConfigurationError, InvalidSelectionError
-from tasks_app.pool.operations import bloat
+from tasks_app.pool.operations import maintenance
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import sqlstate
 from tasks_app.runtime.migration import IN_USE
@@ -50,18 +50,18 @@ def reindex(
     engine = database.migration_engine()
     try:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            if bloat.others_tables(connection):
+            if maintenance.others_tables(connection):
                 raise ConfigurationError(
                     "This role does not own the tables, and only their owner may reindex. "
                     "Run it with the TASKS_APP_DATABASE_URL that migrates."
                 )
-            bloat.set_lock_timeout(connection, patience_s)
+            maintenance.set_lock_timeout(connection, patience_s)
             chosen = _chosen(connection, names)
             dropped = _clean(connection)
             done, in_use = [], []
             for index in chosen:
                 try:
-                    bloat.rewrite(connection, index.name)
+                    maintenance.rewrite(connection, index.name)
                 except DBAPIError as error:
                     if sqlstate(error) not in IN_USE:
                         raise
@@ -77,7 +77,7 @@ def reindex(
         engine.dispose()
 
 
-def _chosen(connection: Connection, names: Sequence[str]) -> list[bloat.RelationSize]:
+def _chosen(connection: Connection, names: Sequence[str]) -> list[maintenance.RelationSize]:
     there = _indexes(connection)
     unknown = [name for name in names if name not in there]
     if unknown:
@@ -89,16 +89,16 @@ def _chosen(connection: Connection, names: Sequence[str]) -> list[bloat.Relation
     return [index for index in there.values() if index.is_bloated]
 
 
-def _indexes(connection: Connection) -> dict[str, bloat.RelationSize]:
-    return {size.name: size for size in bloat.sizes(connection) if size.kind == "index"}
+def _indexes(connection: Connection) -> dict[str, maintenance.RelationSize]:
+    return {size.name: size for size in maintenance.sizes(connection) if size.kind == "index"}
 
 
 def _clean(connection: Connection) -> list[str]:
     """Drop what is half done. Another one's that still runs is locked, and stays."""
     dropped = []
-    for name in bloat.left_over(connection):
+    for name in maintenance.left_over(connection):
         try:
-            bloat.drop(connection, name)
+            maintenance.drop(connection, name)
         except DBAPIError as error:
             if sqlstate(error) not in IN_USE:
                 raise

@@ -22,10 +22,12 @@ from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.run import ClaimedTask, Fence, Run
 from tasks_app.pool.flow_control.order_and_limits import in_front
 from tasks_app.pool.runs.claim_next import claim_next
-from tasks_app.pool.runs.rescue import rescue_claims
+from tasks_app.pool.runs.leases import rescue_claims
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks import browse
-from tasks_app.pool.testing.shift import next_instant, shift, shift_fired
+from tasks_app.pool.testing import next_instant
+from tasks_app.pool.testing import shift
+from tasks_app.pool.testing import shift_fired
 from tasks_app.runtime.db.connections import Async, Raw, Sync, checked_async, shown, unwrapped
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.pending_writes import PendingWrite

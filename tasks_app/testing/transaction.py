@@ -38,7 +38,7 @@ from tasks_app.runtime.handler_db.handler_driver import NOBODY
 from tasks_app.runtime.handler_db.handler_statements import ENDED, ends_transaction
 from tasks_app.runtime.handler_db.lending import driver_of
 from tasks_app.runtime.handler_db.loop_connection import LoopConnection, LoopCursor
-from tasks_app.runtime.hints.hints import UNHEARD
+from tasks_app.runtime.hints import UNHEARD
 
 BEGIN = "SAVEPOINT tasks_app_runs"
 """Also the COMMIT at the end: what is before the newest savepoint of a name stays."""

@@ -12,7 +12,7 @@ from tasks_app.actions.action import Action, taken
 from tasks_app.actions.table import ACTIONS
 from tasks_app.cli.group import group
 from tasks_app.dashboard.app import ROUTES
-from tasks_app.dashboard.rendering.openapi import describe
+from tasks_app.dashboard.json_api import describe
 
 named = pytest.mark.parametrize(
     "action", ACTIONS, ids=[each.name or each.command for each in ACTIONS]

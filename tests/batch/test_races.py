@@ -23,7 +23,7 @@ from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.pool.batch import instances, partition_progress
 from tasks_app.pool.batch.partition_progress import Word
 from tasks_app.pool.runs.claim import claim
-from tasks_app.pool.runs.rescue import rescue_expired
+from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.cancel import cancel
 from tests.batch.yard import Ranges, Yard

@@ -8,7 +8,7 @@ from typing import Any
 from celery import Celery
 from celery.events.state import State
 
-from tasks_app.broker.config.defaults import celery_defaults
+from tasks_app.broker.defaults import celery_defaults
 
 
 class Listener:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from tasks_app.broker.config.defaults import EXECUTE
+from tasks_app.broker.defaults import EXECUTE
 from tasks_app.broker.tasks import register
 
 LARGEST = 2**63 - 1

@@ -7,11 +7,12 @@ import re
 import pytest
 from sqlalchemy import Engine
 
-from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.domain.creation import NewTask
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.settle import settle_one
-from tasks_app.pool.tasks.checkpoint import Note, keep
+from tasks_app.pool.tasks.run_records import Note
+from tasks_app.pool.tasks.run_records import keep
 from tasks_app.runtime.api.groups import create_group
 from tests.cli.shell import Shell
 from tests.factory import claimed_task, ending

@@ -18,7 +18,7 @@ from sqlalchemy import Engine, text
 from tasks_app import Breaker, NewTask, create_group, locks
 from tasks_app.batch.progress import JobProgress
 from tasks_app.batch.split import split
-from tasks_app.domain.encryption.keyring import new_key
+from tasks_app.domain.encryption import new_key
 from tasks_app.domain.partition.sources import Table
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
@@ -26,7 +26,7 @@ from tasks_app.embedded.stack import Stack
 from tasks_app.locks import LockLostError
 from tasks_app.pool.batch import instances
 from tasks_app.pool.batch.sources import buckets
-from tasks_app.pool.flow_control import breaker
+from tasks_app.pool.flow_control import circuit_breakers
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.runtime.encryption.encryption import encryption
@@ -188,7 +188,7 @@ def known(run: Shell, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setenv("TASKS_APP_ENCRYPTION_KEYS", f"k1:{new_key()}")
     encryption.cache_clear()
     with engine.begin() as connection:
-        breaker.synchronise(connection, {Breaker("bank"): ["pay"]}, ["pay"])
+        circuit_breakers.synchronise(connection, {Breaker("bank"): ["pay"]}, ["pay"])
         buckets.add_bucket(connection, Table("person"), "bucket", 2)
         blocks = pending_task(connection, order_key="k")
         (blocking,) = claim(connection, [blocks], claimer(), uuid4(), admitted=True)

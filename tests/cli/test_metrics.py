@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 
 from tasks_app import Settings
 from tasks_app.domain.errors import ConfigurationError
-from tasks_app.monitor.metrics.catalogue import METRICS
+from tasks_app.monitor.metric_catalogue import METRICS
 from tasks_app.monitor.metrics.reader import MetricsReader
 from tasks_app.monitor.metrics.server import MetricsServer, check_address
 from tasks_app.runtime.db.database import Database

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.pool.statistics.parts import CountPart, write
 from tasks_app.pool.statistics.roll_up import roll_up
 from tests.cli.shell import Shell

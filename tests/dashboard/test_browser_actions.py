@@ -13,7 +13,7 @@ from tasks_app import TaskContext, handler, locks
 from tasks_app.batch.job import JOBS
 from tasks_app.dashboard.app import ROUTES
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
-from tasks_app.pool.flow_control.breaker import synchronise
+from tasks_app.pool.flow_control.circuit_breakers import synchronise
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tests.batch.conftest import bench, yard
 from tests.batch.yard import Yard

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tasks_app import Settings, TaskContext, create_task, handler
-from tasks_app.domain.encryption.keyring import new_key
+from tasks_app.domain.encryption import new_key
 from tasks_app.runtime.encryption.encryption import encryption
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tests.dashboard.browser import Browser, dashboard

@@ -7,7 +7,7 @@ from sqlalchemy import Engine, text
 
 from tasks_app import locks
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
-from tasks_app.pool.flow_control.breaker import synchronise
+from tasks_app.pool.flow_control.circuit_breakers import synchronise
 from tests.dashboard.browser import Browser, text_of
 from tests.dashboard.test_pages import audit, waiting_task
 from tests.dashboard.test_queues import queue

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine
 
-from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.monitor.pages.history import Bar, History, Percentiles, task_history
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.statistics.roll_up import roll_up

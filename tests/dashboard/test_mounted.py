@@ -49,7 +49,7 @@ def test_links_and_actions_keep_the_prefix(engine: Engine, settings: Settings, h
 def test_the_files_of_others_are_those_that_were_looked_at() -> None:
     from hashlib import sha256
 
-    from tasks_app.dashboard.rendering.html import STATIC
+    from tasks_app.dashboard.html import STATIC
 
     said = (STATIC / "VENDORED.md").read_text()
     assert sha256((STATIC / "htmx.min.js").read_bytes()).hexdigest() in said

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tasks_app import Settings
-from tasks_app.dashboard.doors.server import check_address
+from tasks_app.dashboard.server import check_address
 from tasks_app.domain.errors import ConfigurationError
 
 URL = "postgresql+psycopg://u@h/n"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from tasks_app.monitor.metrics.catalogue import METRICS, Kind
+from tasks_app.monitor.metric_catalogue import METRICS
+from tasks_app.monitor.metric_catalogue import Kind
 
 EXPORTED = {
     metric.name + suffix: {*metric.labels, *({"le"} if suffix == "_bucket" else ())}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks_app.broker.worker.shutdown import PATIENCE_S
+from tasks_app.broker.worker_pool import PATIENCE_S
 from tasks_app.cli.serving import PORT
 from tasks_app.domain.durations import parse_duration
 from tests.deployment.exported import EXPORTED, names_of

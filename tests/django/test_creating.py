@@ -11,7 +11,7 @@ import pytest
 from tasks_app import NewTask, get_task
 from tasks_app import create_task as create_on
 from tasks_app.domain.errors import ConfigurationError, InvalidConnectionError
-from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints import HINTS
 from tests.runtime.bench import Bench
 from tests.runtime.hints.ear import Ear, ear  # noqa: F401  a fixture
 

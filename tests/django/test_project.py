@@ -97,7 +97,7 @@ print([(p.status_code, b"orders.award" in p.content) for p in pages])
 print([client.get(f"/admin/tasks_app/taskview/{n}/").status_code for n in ("add", "1/delete")])
 print([b"left no row" in p.content for p in pages])
 from django.db import connection
-from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.pool.connection.psycopg_connection import on_psycopg
 from tasks_app.pool.statistics.parts import note
 note(on_psycopg(connection.connection), [("mail", "default", CountedOutcome.UNKEPT)])

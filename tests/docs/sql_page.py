@@ -16,7 +16,8 @@ from uuid import uuid4
 from sqlalchemy import Connection
 from sqlalchemy.exc import DatabaseError
 
-from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.creation import validate
 from tasks_app.embedded.stack import temporary
 from tasks_app.pool.connection.execute import ask as send
 from tasks_app.pool.connection.steps import Statement
@@ -26,7 +27,9 @@ from tasks_app.pool.runs import settle
 from tasks_app.pool.runs.claim import claim, claim_unhindered
 from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.runs.renew import renew
-from tasks_app.pool.runs.rescue import EXPIRED, VANISHED_VALUES, rescue_expired
+from tasks_app.pool.runs.leases import EXPIRED
+from tasks_app.pool.runs.leases import VANISHED_VALUES
+from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.pool.tables import NOW
 from tasks_app.pool.tasks.create import create_one
 from tasks_app.pool.tasks.next_in_line import _NEXT
@@ -145,13 +148,13 @@ HOT = (
     ),
     Hot(
         "rescue: whose lease is over",
-        "tasks_app/pool/runs/rescue.py",
+        "tasks_app/pool/runs/leases.py",
         "Looks at RUNNING rows alone.",
         lambda c: rescue_expired(c, lease=LEASE, max_crashes=5),
     ),
     Hot(
         "rescue",
-        "tasks_app/pool/runs/rescue.py, fragments/move_rows.py",
+        "tasks_app/pool/runs/leases.py, fragments/move_rows.py",
         "Looks at the lease again as it writes.",
         lambda c: c.execute(EXPIRED(), {**VANISHED_VALUES, **OVER, "ids": [1, 2]}),
     ),

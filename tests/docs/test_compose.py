@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks_app.broker.worker.shutdown import PATIENCE_S
+from tasks_app.broker.worker_pool import PATIENCE_S
 from tasks_app.domain.durations import parse_duration
 from tests.docs.reading import text_of
 

@@ -18,7 +18,7 @@ from tasks_app import (
     create_tasks,
     get_task,
 )
-from tasks_app.domain.config.alert_rules import EXAMPLES
+from tasks_app.domain.alerts import EXAMPLES
 from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.dispatch import leader_lease, scan
 from tasks_app.pool.operations.grants import RoleKind, grants_sql

@@ -22,7 +22,7 @@ from tasks_app import Breaker, NewTask, create_group, locks
 from tasks_app.cli.group import group
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.flow_control import breaker
+from tasks_app.pool.flow_control import circuit_breakers
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.settle import settle_one
 from tests.cli.conftest import shell  # noqa: F401  a fixture
@@ -59,7 +59,7 @@ def grouped(engine: Engine) -> None:
 
 def depending(engine: Engine) -> None:
     with engine.begin() as connection:
-        breaker.synchronise(connection, {Breaker("bank"): ["bank.pay"]}, ["bank.pay"])
+        circuit_breakers.synchronise(connection, {Breaker("bank"): ["bank.pay"]}, ["bank.pay"])
 
 
 def teller(engine: Engine) -> None:

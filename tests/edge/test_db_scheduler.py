@@ -23,7 +23,7 @@ from tasks_app.domain.schedules.cron import check_cron
 from tasks_app.domain.schedules.pg_cron import why_not, written_for_pg_cron
 from tasks_app.domain.schedules.timing import between
 from tasks_app.pool.db_scheduler.jobs import EVERY_MINUTE
-from tasks_app.pool.schedules import schedules
+from tasks_app.pool import scheduling
 from tasks_app.pool.schema import migrate
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.schedules.db_scheduler import DbScheduler
@@ -86,7 +86,7 @@ def _set_up(database: Database) -> None:
         create_schedule(connection, "minutely", "work", cron="* * * * *")
         create_schedule(connection, "even", "work", cron="*/2 * * * *", timezone="Etc/UTC")
         create_schedule(connection, "odd", "work", cron="1-59/2 * * * *", missed="skip")
-        create_task(connection, "late", expires_at=schedules.clock(connection))
+        create_task(connection, "late", expires_at=scheduling.clock(connection))
         connection.execute(text(ROWS))
 
 
@@ -94,7 +94,7 @@ def _expected(database: Database, end: datetime) -> set[tuple[str, datetime]]:
     with database.begin() as connection:
         return {
             (each.name, at)
-            for each in schedules.find(connection)
+            for each in scheduling.find(connection)
             for at in between(each.timing, each.created_at + TICK, end)
         }
 

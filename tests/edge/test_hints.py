@@ -23,12 +23,13 @@ from sqlalchemy.orm import Session
 
 from dev.torture.fault_proxy import FaultProxy
 from tasks_app import create_task
-from tasks_app.broker.publish.hints import CeleryHints
+from tasks_app.broker.publisher import CeleryHints
 from tasks_app.domain.config.settings import Settings
 from tasks_app.embedded.servers import Valkey
 from tasks_app.runtime.dispatch.served_queues import SPARE_MESSAGES
-from tasks_app.runtime.hints.channel import DEEP, LOOK_EVERY
-from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hint_sender import DEEP
+from tasks_app.runtime.hint_sender import LOOK_EVERY
+from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.hints.sender import Hint, HintSender
 from tests.broker.conftest import House
 from tests.waiting import until
@@ -42,7 +43,7 @@ import json, os, sys, time
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 from tasks_app import NewTask, create_tasks
-from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints import HINTS
 
 engine = create_engine(os.environ["TASKS_APP_DATABASE_URL"])
 rate, seconds = float(sys.argv[1]), float(sys.argv[2])

@@ -28,7 +28,7 @@ from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.runs.claim_sql import Claimer
-from tasks_app.runtime.scan.position import ScanPosition
+from tasks_app.runtime.scan import ScanPosition
 from tests.broker.conftest import House
 from tests.edge.load import SPANS
 from tests.waiting import until

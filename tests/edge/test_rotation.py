@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tasks_app import NewTask, create_tasks, get_task
-from tasks_app.domain.encryption.keyring import new_key
+from tasks_app.domain.encryption import new_key
 from tasks_app.runtime.encryption.encryption import encryption
 from tests.edge.gated_runs import Workers
 from tests.waiting import until

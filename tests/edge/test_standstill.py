@@ -17,7 +17,7 @@ from sqlalchemy.engine import make_url
 from tasks_app import Breaker, NewTask, change_queue, create_tasks, pause_queue
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode
 from tasks_app.domain.flow_control.limits import GateKind, Limit
-from tasks_app.pool.flow_control import breaker
+from tasks_app.pool.flow_control import circuit_breakers
 from tasks_app.pool.flow_control.breaker_waiting_list import hold
 from tasks_app.pool.flow_control.limits import set_limit
 from tasks_app.pool.runs import heartbeats
@@ -89,8 +89,8 @@ def shut(bench: Bench) -> None:
 def broken(bench: Bench) -> None:
     """The breaker of what its tasks depend on is open; those that come are put aside."""
     with bench.engine.begin() as connection:
-        breaker.synchronise(connection, {Breaker("bank"): ["t"]}, ["t"])
-        breaker.override(connection, "bank", BreakerMode.OPEN)
+        circuit_breakers.synchronise(connection, {Breaker("bank"): ["t"]}, ["t"])
+        circuit_breakers.override(connection, "bank", BreakerMode.OPEN)
 
 
 def limited(bench: Bench) -> None:

@@ -12,7 +12,7 @@ import redis
 from sqlalchemy import make_url
 
 from tasks_app import Settings, get_task
-from tasks_app.domain.encryption.keyring import new_key
+from tasks_app.domain.encryption import new_key
 from tasks_app.runtime.encryption.encryption import encryption
 from tests.broker.celery_process import HOUSE
 from tests.broker.conftest import House

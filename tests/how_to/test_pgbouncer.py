@@ -23,7 +23,7 @@ from tasks_app.embedded.process import HOST, choose_port
 from tasks_app.monitor.checks.sessions import wake_ups
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import Registry
-from tasks_app.runtime.notify.listener import Listener
+from tasks_app.runtime.notify import Listener
 from tasks_app.runtime.notify.publisher import NotifyHints
 from tasks_app.testing import drain
 from tests.docs.reading import blocks

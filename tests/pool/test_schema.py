@@ -273,8 +273,8 @@ from tasks_app.pool import schema
 from tasks_app.pool.retention import partitions
 from tasks_app.pool.tasks.browse import get
 from tasks_app.pool.tasks.create import create_many
-from tasks_app.domain.creation.new_task import validate
-from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.domain.creation import validate
+from tasks_app.domain.creation import NewTask
 from tasks_app.pool.retention.partitions import add_partition
 from tasks_app.pool.tables import TABLES
 from tasks_app.runtime import migration

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from tasks_app.pool.runs.rescue import rescue_expired
+from tasks_app.pool.runs.leases import rescue_expired
 from tests.factory import LEASE
 from tests.runtime.bench import Bench, effect
 

@@ -9,9 +9,9 @@ from sqlalchemy import text
 
 from tasks_app import NewTask, create_group, explain_task
 from tasks_app.domain.errors import HandlerError
-from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.pool.fragments.transition_log import LOG, Logged
-from tasks_app.runtime.statistics.task_counts import TASK_COUNTS
+from tasks_app.runtime.statistics import TASK_COUNTS
 from tests.runtime.bench import Bench, effect
 from tests.runtime.execution.warm_child import carry_out
 from tests.runtime.handler_db.twins import twin

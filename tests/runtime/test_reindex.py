@@ -7,7 +7,10 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.errors import ConfigurationError, InvalidSelectionError
-from tasks_app.pool.operations.bloat import LEAST_WASTE, RelationSize, left_over, sizes
+from tasks_app.pool.operations.maintenance import LEAST_WASTE
+from tasks_app.pool.operations.maintenance import RelationSize
+from tasks_app.pool.operations.maintenance import left_over
+from tasks_app.pool.operations.maintenance import sizes
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.reindex import reindex
 

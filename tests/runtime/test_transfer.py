@@ -17,7 +17,9 @@ from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.pool.schema import migrate
 from tasks_app.pool.tasks.transfer import prune
 from tasks_app.runtime.leader.maintainer import FORGET_IMPORTS_AFTER
-from tasks_app.runtime.transfer.exporting import MoveEnded, cancel_moved, export_tasks
+from tasks_app.runtime.transfer import MoveEnded
+from tasks_app.runtime.transfer import cancel_moved
+from tasks_app.runtime.transfer import export_tasks
 from tasks_app.runtime.transfer.importing import Imported, import_tasks
 from tests.factory import claimed_task
 from tests.servers import Databases

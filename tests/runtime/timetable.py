@@ -7,9 +7,10 @@ from typing import Any
 
 from sqlalchemy import text
 
-from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.creation import validate
 from tasks_app.domain.schedules.schedule import Schedule, plan_of
-from tasks_app.pool.schedules import schedules
+from tasks_app.pool import scheduling
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.schedules.scheduler import Scheduler
 from tests.runtime.bench import Bench
@@ -30,7 +31,7 @@ def scheduled(bench: Bench, name: str = "s", *, now: datetime = NOON, **when: An
     when = when if {"cron", "at", "every"} & when.keys() else {"every": 60, **when}
     row = validate(NewTask("t", {"of": name}, options), None, 65536)  # type: ignore[typeddict-item]
     with bench.engine.begin() as connection:
-        made = schedules.add(connection, name, plan_of(row, when), now=now)  # type: ignore[arg-type]
+        made = scheduling.add(connection, name, plan_of(row, when), now=now)  # type: ignore[arg-type]
     assert made is not None
     return made
 
@@ -45,7 +46,7 @@ def scheduler(bench: Bench) -> Scheduler:
 def standing(bench: Bench, name: str = "s") -> Schedule:
     """Read a schedule."""
     with bench.engine.begin() as connection:
-        found = schedules.get(connection, name)
+        found = scheduling.get(connection, name)
     assert found is not None
     return found
 

@@ -20,7 +20,7 @@ from dev.benchmarks.sizing.probe import (
 )
 from dev.benchmarks.sizing.schema import guard, is_there
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.domain.creation import NewTask
 from tasks_app.pool.schema import be_patient
 from tasks_app.pool.tables import SCHEMA
 from tasks_app.runtime.api.producer import create_task, create_tasks

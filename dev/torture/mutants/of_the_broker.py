@@ -102,7 +102,7 @@ BROKER = (
     mutant(
         "hints at a pool under another's name",
         "A producer of two pools hints at the one whose name it says.",
-        "tasks_app/runtime/hints/hints.py",
+        "tasks_app/runtime/hints.py",
         "return name in (None, self.pool)",
         "return True",
         f"{POOLS}test_a_producer_asks_once_and_hints_at_one_pool_only",

@@ -183,7 +183,7 @@ CONNECTIONS = (
     mutant(
         "a worker starts with queues that nobody guards",
         "A Celery that would not ask us what a message may start is refused.",
-        "tasks_app/broker/worker/worker.py",
+        "tasks_app/broker/worker.py",
         "        check_guard()\n",
         "",
         "tests/broker/test_internals.py::"

@@ -244,7 +244,7 @@ ENDS_OF_RUNS = (
     mutant(
         "a handler may SET by ctx.write",
         "ctx.write takes one statement that writes.",
-        "tasks_app/runtime/handler_db/late_writes.py",
+        "tasks_app/runtime/handler_db/statements.py",
         "if not _WRITES.match(tags[0])",
         "if not tags",
         f"{LATE}what_fails_or_is_not_one_statement_that_writes_fails_alone[row]",
@@ -287,7 +287,7 @@ ENDS_OF_RUNS = (
     mutant(
         "late writes keep what the handler goes on changing",
         "What a handler asked to write is what it gave.",
-        "tasks_app/runtime/handler_db/late_writes.py",
+        "tasks_app/runtime/handler_db/statements.py",
         "        return dict(parameters)\n",
         "        return parameters\n",
         "tests/runtime/test_late_writes.py::TestOneThatIsHostile::"
@@ -362,7 +362,7 @@ ENDS_OF_RUNS = (
     mutant(
         "no history: nobody is told",
         "Of successes that left no row it is counted that they did, so that pages tell.",
-        "tasks_app/runtime/statistics/task_counts.py",
+        "tasks_app/runtime/statistics.py",
         "                    if not settlement.is_kept:",
         "                    if settlement.is_kept is None:",
         f"{HISTORY}they_are_counted",

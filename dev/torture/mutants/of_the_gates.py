@@ -175,7 +175,7 @@ GATES = (
     mutant(
         "a breaker that holds nothing",
         "What depends on something that is down is not claimed.",
-        "tasks_app/pool/fragments/availability.py",
+        "tasks_app/pool/fragments/conditions.py",
         "unnest(b.names) FROM {BREAKER} b WHERE b.state <> 'closed')",
         "unnest(b.names) FROM {BREAKER} b WHERE b.state = 'none')",
         f"{BREAKER}TestHolding::test_its_tasks_are_not_claimed_and_others_are",
@@ -183,7 +183,7 @@ GATES = (
     mutant(
         "a breaker that lets all through at once",
         "A breaker that was open lets a few probes through first.",
-        "tasks_app/pool/flow_control/breaker.py",
+        "tasks_app/pool/flow_control/circuit_breakers.py",
         "wanted = standing.breaker.probes - number",
         "wanted = 1_000",
         f"{BREAKER}TestProbing::test_as_many_as_declared_are_let_through_and_no_more",
@@ -207,7 +207,7 @@ GATES = (
     mutant(
         "a breaker past which claimed tasks go",
         "What was claimed before a breaker opened goes back.",
-        "tasks_app/runtime/inflight/held_claims.py",
+        "tasks_app/runtime/execution/in_flight.py",
         "for task in self._waiting.take_named(names):",
         "for task in self._waiting.take_named(()):",
         f"{OUTAGES}what_was_claimed_before_it_opened_is_given_back",
@@ -215,7 +215,7 @@ GATES = (
     mutant(
         "windows that the claim does not know",
         "Nothing of a queue is claimed outside of its windows.",
-        "tasks_app/pool/fragments/availability.py",
+        "tasks_app/pool/fragments/conditions.py",
         "GROUP BY w.queue HAVING NOT bool_or({OPEN})",
         "GROUP BY w.queue HAVING false",
         "tests/pool/flow_control/test_queue_settings.py::TestWindows::"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dev.torture.mutants.change import mutant
 
-COUNT = "tasks_app/pool/groups/count.py"
+COUNT = "tasks_app/pool/task_groups.py"
 MAKE = "tasks_app/pool/groups/create.py"
 SUCCEED = "tasks_app/pool/runs/settle_success.py"
 REQUEUE = "tasks_app/pool/tasks/requeue.py"
-PROGRESS = "tasks_app/pool/tasks/checkpoint.py"
+PROGRESS = "tasks_app/pool/tasks/run_records.py"
 GROUPS = "tests/pool/groups/test_groups.py::test_"
 KEPT = "tests/pool/tasks/test_checkpoint.py::test_"
 

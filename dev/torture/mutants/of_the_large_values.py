@@ -30,7 +30,7 @@ LARGE_VALUES = (
     mutant(
         "large values: handed in",
         "Nobody is given a stored value by handing its reference in.",
-        "tasks_app/domain/creation/new_task.py",
+        "tasks_app/domain/creation.py",
         "        reference.check_no_reference(payload)\n",
         "        assert payload\n",
         f"{RUNS}test_a_reference_is_nobodys_payload",

@@ -12,7 +12,7 @@ NOTICES = (
     mutant(
         "notices: before the first one",
         "Who begins to listen looks once for what he has not heard.",
-        "tasks_app/runtime/notify/listener.py",
+        "tasks_app/runtime/notify.py",
         "        self._wake(set())  # what came before this was not heard\n",
         "",
         f"{LISTENER}TestListener::test_it_listens_again_when_the_server_has_ended_its_connection",

@@ -160,7 +160,7 @@ OPERATORS = (
     mutant(
         "logs: values of payloads",
         "No value of a payload is in a line of a worker's log.",
-        "tasks_app/runtime/tracing/attempt_log.py",
+        "tasks_app/runtime/tracing/run_logs.py",
         "text = exception_text(cause, notice.payload) if cause",
         'text = f"{cause.kind}: {cause.message}" if cause',
         f"{LOG}test_values_of_the_payload_are_in_no_line",
@@ -168,7 +168,7 @@ OPERATORS = (
     mutant(
         "logs: storms",
         "A storm of failures fills no disk.",
-        "tasks_app/runtime/tracing/attempt_log.py",
+        "tasks_app/runtime/tracing/run_logs.py",
         "            if place <= IN_FULL:\n",
         "            if place:\n",
         f"{LOG}test_of_a_storm_the_first_are_said_and_the_others_counted",

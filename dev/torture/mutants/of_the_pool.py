@@ -14,7 +14,7 @@ CLAIM_NEXT = "tasks_app/pool/runs/claim_next.py"
 CLAIMING = "tasks_app/pool/runs/claim_sql.py"
 TABLES = "tasks_app/pool/tables.py"
 SUCCEED = "tasks_app/pool/runs/settle_success.py"
-RESCUE = "tasks_app/pool/runs/rescue.py"
+RESCUE = "tasks_app/pool/runs/leases.py"
 POOL = (
     mutant(
         "settle without the attempt",

@@ -7,7 +7,7 @@ from dev.torture.mutants.change import Change, mutant
 CONNECTIONS = "tasks_app/runtime/handler_db/handler_connections.py"
 DRIVER = "tasks_app/runtime/handler_db/handler_driver.py"
 END = "tasks_app/runtime/handler_db/ends.py"
-SESSION = "tasks_app/pool/connection/session_state.py"
+SESSION = "tasks_app/pool/connection/sessions.py"
 ODD = "tests/runtime/handler_db/test_handler_connections.py::test_"
 MEETS = f"{ODD}what_a_run_sets_or_leaves_the_next_does_not_meet"
 SNAPSHOT = f"{ODD}a_run_with_a_snapshot_outlives_renewals"

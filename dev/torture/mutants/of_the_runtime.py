@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dev.torture.mutants.change import Change, mutant
 
-DISPATCHER = "tasks_app/runtime/dispatch/dispatcher.py"
+DISPATCHER = "tasks_app/runtime/leader/dispatcher.py"
 PUBLISHED = "tasks_app/runtime/dispatch/recently_published.py"
 RUNNER = "tasks_app/runtime/execution/runner.py"
 RETURNER = "tasks_app/runtime/worker/claim_returner.py"
@@ -18,7 +18,7 @@ RUNTIME = (
     mutant(
         "a run that never began is forgotten",
         "However a task of the event loop ends, its run is given back or has ended.",
-        "tasks_app/runtime/execution/async_pool.py",
+        "tasks_app/runtime/execution/pools.py",
         "self._leave(run)  # it may not even have begun",
         "pass",
         f"{ASYNC}test_at_whichever_await_one_comes_the_run_ends_or_goes_back",
@@ -26,7 +26,7 @@ RUNTIME = (
     mutant(
         "runs are among all tasks",
         "No handler finds the runs of others.",
-        "tasks_app/runtime/execution/async_pool.py",
+        "tasks_app/runtime/execution/pools.py",
         "    _unregister_task(task)\n",
         "",
         f"{ASYNC}test_who_cancels_all_tasks_of_the_loop_hits_no_run",
@@ -143,7 +143,7 @@ RUNTIME = (
     mutant(
         "passes over the pool never come back to its front",
         "What was committed late, or has come back, stands before the places.",
-        "tasks_app/runtime/scan/position.py",
+        "tasks_app/runtime/scan.py",
         "        if self.places and began < self._back_at:\n",
         "        if self.places:\n",
         "tests/runtime/scan/test_passes.py::"
@@ -244,7 +244,7 @@ RUNTIME = (
     mutant(
         "hints before the commit",
         "A hint tells of what is committed.",
-        "tasks_app/runtime/hints/hints.py",
+        "tasks_app/runtime/hints.py",
         "        transaction = session.get_nested_transaction() or",
         "        self.offer(of_new(rows, ids))\n"
         "        transaction = session.get_nested_transaction() or",
@@ -278,7 +278,7 @@ RUNTIME = (
     mutant(
         "a hint that nobody answered is forgotten",
         "What a producer's thread sent over a connection that was dead already is sent again.",
-        "tasks_app/runtime/hints/channel.py",
+        "tasks_app/runtime/hint_sender.py",
         "            self._send(started)  # over",
         "            pass  # over",
         "tests/runtime/hints/test_channel.py::test_what_is_not_answered_is_sent_again",

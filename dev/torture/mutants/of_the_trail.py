@@ -60,7 +60,7 @@ TRAIL = (
     mutant(
         "waiting: release at a rate",
         "A release at a rate is early for nobody.",
-        "tasks_app/pool/tasks/amend_waiting.py",
+        "tasks_app/pool/tasks/amend.py",
         "CASE WHEN place.taken THEN place.at ELSE p.held_due_at END",
         "place.at",
         "tests/pool/tasks/test_amend_waiting.py::"

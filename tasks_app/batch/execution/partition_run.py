@@ -21,7 +21,7 @@ from tasks_app.domain.handlers.outcomes import Cancel, Snooze
 from tasks_app.domain.partition.records import RowCounts, Status, StoredPartition
 from tasks_app.pool.batch import partition_progress
 from tasks_app.pool.batch.partition_progress import Word
-from tasks_app.pool.fragments.availability import stands_still
+from tasks_app.pool.fragments.conditions import stands_still
 from tasks_app.runtime.db.errors import is_unanswered
 from tasks_app.runtime.gc_pause import uncollected
 from tasks_app.runtime.handlers.context import TaskContext

@@ -9,9 +9,9 @@ from typing import Any
 from celery import Task
 
 from tasks_app.broker.celery_tasks.options import options_of
-from tasks_app.broker.celery_tasks.outbox import current_sink
+from tasks_app.broker.outbox import current_sink
 from tasks_app.domain.config.settings import load_settings
-from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import OutboxError
 from tasks_app.domain.safe_logging import quiet_logger
 

@@ -7,7 +7,8 @@ from datetime import timedelta
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Task
 
-from tasks_app.broker.celery_tasks.run import CeleryRun, attempts_of
+from tasks_app.broker.celery_tasks import CeleryRun
+from tasks_app.broker.celery_tasks import attempts_of
 from tasks_app.broker.celery_tasks.values import to_json
 from tasks_app.domain.handlers.outcomes import Reaction
 from tasks_app.domain.handlers.spec import HandlerSpec

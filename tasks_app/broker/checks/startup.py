@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from tasks_app.broker import internals
-from tasks_app.broker.checks.broker import examine_access
+from tasks_app.broker.checks import examine_access
 from tasks_app.broker.guard.other_pools import learn_own_name
 from tasks_app.domain.config.refusals import MAY_NOT, NOT_GRANTED
 from tasks_app.domain.config.setting_sources import unknown_variables

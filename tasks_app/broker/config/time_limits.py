@@ -11,7 +11,7 @@ import os
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from tasks_app.broker.config.defaults import OURS
+from tasks_app.broker.defaults import OURS
 from tasks_app.domain.config.schema_name import PREFIX
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import format_duration

@@ -18,7 +18,8 @@ from celery import Celery
 
 from tasks_app.broker.events.pipe import EventPipe
 from tasks_app.broker.events.reporter import SILENT_S, bursts, publish
-from tasks_app.broker.events.writer import EventWriter, events_of
+from tasks_app.broker.events import EventWriter
+from tasks_app.broker.events import events_of
 from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.db.database import Database

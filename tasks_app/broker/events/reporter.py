@@ -19,7 +19,7 @@ from celery.events.event import Event
 from celery.utils.time import utcoffset
 
 from tasks_app.broker.events.pipe import EventPipe
-from tasks_app.broker.events.writer import LATE
+from tasks_app.broker.events import LATE
 from tasks_app.domain.config.settings import load_settings
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks_app.broker.config.defaults import EXECUTE
+from tasks_app.broker.defaults import EXECUTE
 
 MOST_IDS = 500
 LARGEST_ID = 2**63 - 1

@@ -15,7 +15,8 @@ from typing import Any
 from celery import Celery
 from celery.worker.strategy import default
 
-from tasks_app.broker.config.defaults import CONTROL_QUEUE, OURS
+from tasks_app.broker.defaults import CONTROL_QUEUE
+from tasks_app.broker.defaults import OURS
 from tasks_app.broker.guard.body import is_name, is_ours
 from tasks_app.broker.guard.other_pools import HEADER, Strangers
 from tasks_app.domain.safe_logging import quiet_logger

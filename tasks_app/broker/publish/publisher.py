@@ -9,8 +9,8 @@ from celery import Celery
 from tasks_app.broker.guard.other_pools import own_name
 from tasks_app.broker.publish.blocked import BlockedError, try_to_send
 from tasks_app.broker.publish.connection import BrokerConnection
-from tasks_app.broker.publish.envelope import Envelope
-from tasks_app.broker.publish.sending import send
+from tasks_app.broker.messages import Envelope
+from tasks_app.broker.sending import send
 from tasks_app.domain.errors import PublishError, RefusedError
 from tasks_app.runtime.publisher import Message
 

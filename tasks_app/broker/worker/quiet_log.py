@@ -12,7 +12,7 @@ from typing import Any
 from celery.exceptions import WorkerLostError
 from celery.worker.request import Request
 
-from tasks_app.broker.config.defaults import OURS
+from tasks_app.broker.defaults import OURS
 from tasks_app.domain.safe_logging import quiet_logger
 
 log = quiet_logger(__name__)

@@ -10,10 +10,10 @@ from typing import Any
 
 from celery import bootsteps
 
-from tasks_app.broker.worker.shutdown import slot_path
+from tasks_app.broker.worker_pool import slot_path
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
-from tasks_app.runtime.scoreboard.slot import Stage
+from tasks_app.runtime.scoreboard import Stage
 from tasks_app.runtime.scoreboard.watchdog import STALE_S, starving
 
 log = quiet_logger(__name__)

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from tasks_app.dashboard.rendering.html import tell
+from tasks_app.dashboard.html import tell
 from tasks_app.dashboard.rendering.json import answer
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.security.guard import HttpError

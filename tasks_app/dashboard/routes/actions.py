@@ -11,7 +11,10 @@ from starlette.responses import Response
 from tasks_app.actions.action import Action, Nothing
 from tasks_app.actions.table import ACTIONS
 from tasks_app.dashboard.routes.acting import ActionAnswer, act
-from tasks_app.dashboard.routes.asked import cause, fields, named, row_id
+from tasks_app.dashboard.routes.parameters import cause
+from tasks_app.dashboard.routes.parameters import fields
+from tasks_app.dashboard.routes.parameters import named
+from tasks_app.dashboard.routes.parameters import row_id
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.security.guard import Handler, HttpError, requires
 from tasks_app.domain.errors import NotThereError

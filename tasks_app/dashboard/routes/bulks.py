@@ -12,10 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tasks_app.actions.tasks import BY_WORD
-from tasks_app.dashboard.rendering.html import render
+from tasks_app.dashboard.html import render
 from tasks_app.dashboard.rendering.json import answer
 from tasks_app.dashboard.routes.acting import ActionAnswer, carried_out, go_to, who
-from tasks_app.dashboard.routes.asked import fields, query, row_id
+from tasks_app.dashboard.routes.parameters import fields
+from tasks_app.dashboard.routes.parameters import query
+from tasks_app.dashboard.routes.parameters import row_id
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.routes.pages import read_bulk
 from tasks_app.dashboard.security import Role
@@ -26,7 +28,7 @@ from tasks_app.domain.explain.words import count
 from tasks_app.domain.operations.amendment import WORDS
 from tasks_app.monitor.pages.bulk import BulkPage
 from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.errors.groups import groups
+from tasks_app.pool.error_groups import groups
 from tasks_app.runtime.api.bulk import run_bulk, start_bulk
 from tasks_app.runtime.api.bulk_preview import Foreseen, foresee_bulk
 

@@ -16,9 +16,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tasks_app.dashboard.rendering.html import render
+from tasks_app.dashboard.html import render
 from tasks_app.dashboard.routes.acting import ActionAnswer, act, carried_out
-from tasks_app.dashboard.routes.asked import fields, row_id
+from tasks_app.dashboard.routes.parameters import fields
+from tasks_app.dashboard.routes.parameters import row_id
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.security import Role
 from tasks_app.dashboard.security.guard import HttpError, requires

@@ -10,8 +10,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tasks_app.dashboard.rendering.html import place_of
-from tasks_app.dashboard.routes.asked import cause, row_id
+from tasks_app.dashboard.html import place_of
+from tasks_app.dashboard.routes.parameters import cause
+from tasks_app.dashboard.routes.parameters import row_id
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.routes.reading import PAGES, Filter, Visit, page
 from tasks_app.dashboard.security import Role

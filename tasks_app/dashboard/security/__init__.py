@@ -3,6 +3,5 @@
 from __future__ import annotations
 
 from tasks_app.actions.action import Role
-from tasks_app.dashboard.security.identity import Visitor
 
 __all__ = ["Role", "Visitor"]

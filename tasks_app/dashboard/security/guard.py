@@ -9,7 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tasks_app.actions.action import Role
-from tasks_app.dashboard.security.identity import Visitor, scraper
+from tasks_app.dashboard.security import Visitor
+from tasks_app.dashboard.security import scraper
 from tasks_app.dashboard.security.same_site import SAFE, refusal, remember, token_of
 
 Handler = Callable[..., Awaitable[Response]]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tasks_app.domain.config.alert_rules import UserRule, parse_rules
+from tasks_app.domain.alerts import UserRule
+from tasks_app.domain.alerts import parse_rules
 from tasks_app.domain.config.field_types import Mail, Positive, Span, UserRules, Webhook
 from tasks_app.domain.config.framework_settings import LayeredSettings
 

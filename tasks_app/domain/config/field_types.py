@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
-from tasks_app.domain.config.alert_rules import parse_rules
+from tasks_app.domain.alerts import parse_rules
 from tasks_app.domain.config.dashboard_access import read_passwords
 from tasks_app.domain.config.mail import read_mail
 from tasks_app.domain.config.retention import parse_histories, parse_keep
@@ -16,7 +16,7 @@ from tasks_app.domain.config.schema_name import IDENTIFIER
 from tasks_app.domain.config.urls import ENCODED, NO_BROKERS, is_broker_url, read_database_url
 from tasks_app.domain.config.webhook import read_webhook
 from tasks_app.domain.durations import parse_duration
-from tasks_app.domain.encryption.keyring import read_keys
+from tasks_app.domain.encryption import read_keys
 from tasks_app.domain.tasks.masks import masks_of
 
 _PLACE = re.compile(r"folder:/.+|(?!folder:)[A-Za-z_][\w.]*:[A-Za-z_]\w*")

@@ -17,7 +17,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.urls import BETWEEN
 from tasks_app.domain.config.webhook import shown
 from tasks_app.domain.durations import format_duration
-from tasks_app.domain.encryption.keyring import read_keys
+from tasks_app.domain.encryption import read_keys
 from tasks_app.domain.finding import Finding, warn
 from tasks_app.domain.spelling import meant
 from tasks_app.domain.tasks.masks import MASK

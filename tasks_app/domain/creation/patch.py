@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.creation import validate
 from tasks_app.domain.errors import InvalidSelectionError, InvalidTaskError, UnreadableTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.payload_type import explain

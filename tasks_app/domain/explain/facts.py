@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from tasks_app.domain.coordination.groups import GroupProgress
+from tasks_app.domain.groups import GroupProgress
 from tasks_app.domain.explain.run_by import RunBy
 from tasks_app.domain.explain.surroundings import (
     ConnectionLimit,

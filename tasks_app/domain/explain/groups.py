@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks_app.domain.coordination.groups import GroupProgress
+from tasks_app.domain.groups import GroupProgress
 from tasks_app.domain.explain.facts import TaskFacts
 from tasks_app.domain.explain.words import count
 from tasks_app.domain.finding import Finding, ok

@@ -9,7 +9,7 @@ from typing import Any
 from tasks_app.domain.durations import ALLOWED_RATE, format_duration, parse_rate
 from tasks_app.domain.errors import InvalidSelectionError, InvalidTaskError
 from tasks_app.domain.operations.author import author
-from tasks_app.domain.operations.selection import BulkAction
+from tasks_app.domain.operations import BulkAction
 from tasks_app.domain.tasks import option_checks
 from tasks_app.domain.tasks.names import check_queue
 

@@ -7,16 +7,15 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import Any, TypedDict
 
-from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.creation import validate
 from tasks_app.domain.durations import Duration, format_duration, parse_duration
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.queues.time_window import (
-    MOST_HOLIDAYS,
-    MOST_WINDOWS,
-    Window,
-    next_opening,
-    parse_window,
-)
+from tasks_app.domain.queues import MOST_HOLIDAYS
+from tasks_app.domain.queues import MOST_WINDOWS
+from tasks_app.domain.queues import Window
+from tasks_app.domain.queues import next_opening
+from tasks_app.domain.queues import parse_window
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.retry_policy import RetryPolicy
 

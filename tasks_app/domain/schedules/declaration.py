@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.creation import validate
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.schedules.schedule import (

@@ -13,7 +13,7 @@ from tasks_app.domain.errors import SchemaError
 from tasks_app.domain.explain.words import count, rough
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.pool.operations import diagnostics
-from tasks_app.pool.operations.bloat import sizes
+from tasks_app.pool.operations.maintenance import sizes
 from tasks_app.pool.operations.sequences import behind
 from tasks_app.pool.retention import partitions as days
 from tasks_app.pool.runs import heartbeats

@@ -11,8 +11,8 @@ from tasks_app.domain.explain.words import NAME_ITS_MODULE, rough
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.flow_control.circuit_breaker import BreakerState
 from tasks_app.domain.spelling import similar
-from tasks_app.pool.flow_control import breaker
-from tasks_app.pool.fragments.availability import standing_still
+from tasks_app.pool.flow_control import circuit_breakers
+from tasks_app.pool.fragments.conditions import standing_still
 from tasks_app.pool.operations import diagnostics
 from tasks_app.pool.operations.diagnostics import DueWork
 from tasks_app.pool.runs import heartbeats
@@ -139,7 +139,7 @@ def what_runs(connection: Connection, settings: Settings) -> Callable[[str, str]
     known = heartbeats.known_names(connection, settings.lease)
     down = {
         name
-        for each in breaker.find(connection)
+        for each in circuit_breakers.find(connection)
         if each.state is not BreakerState.CLOSED
         for name in each.names
     }

@@ -5,7 +5,8 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.encryption.keyring import NO_KEY, check_package
+from tasks_app.domain.encryption import NO_KEY
+from tasks_app.domain.encryption import check_package
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.explain.words import count
 from tasks_app.domain.finding import Finding, fail, ok, warn

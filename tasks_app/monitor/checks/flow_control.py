@@ -9,7 +9,9 @@ from tasks_app.domain.explain.words import count, to_the_minute
 from tasks_app.domain.finding import Finding, ok, warn
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerStanding, BreakerState
 from tasks_app.monitor.checks.database import Check
-from tasks_app.pool.flow_control import breaker, pause, queue_settings
+from tasks_app.pool.flow_control import circuit_breakers
+from tasks_app.pool.flow_control import pause
+from tasks_app.pool.flow_control import queue_settings
 from tasks_app.pool.tables import EVERY_QUEUE
 
 
@@ -40,7 +42,7 @@ def standing(connection: Connection, _settings: Settings) -> list[Finding]:
 
 def dependencies(connection: Connection, _settings: Settings) -> list[Finding]:
     """Is a dependency of tasks down, or its breaker left to nobody's judgement?"""
-    found = breaker.find(connection)
+    found = circuit_breakers.find(connection)
     by_hand = [
         warn(
             "breakers",

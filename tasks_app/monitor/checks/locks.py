@@ -10,7 +10,8 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.explain.words import rough
 from tasks_app.domain.finding import Finding, ok, warn
 from tasks_app.monitor.checks.database import Check
-from tasks_app.pool.locks.report import Held, find
+from tasks_app.pool.locks.holders import Held
+from tasks_app.pool.locks.holders import find
 
 BEYOND, LONG_WAIT = timedelta(minutes=1), timedelta(minutes=1)
 LOOKED_AT = 1_000

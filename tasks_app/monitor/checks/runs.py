@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.explain.words import count, rough, to_the_minute
 from tasks_app.domain.finding import Finding, fail, ok, warn
-from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.monitor.checks.database import Check
 from tasks_app.pool.connection.row_by_row import refusals
 from tasks_app.pool.operations import diagnostics

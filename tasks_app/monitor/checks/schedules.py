@@ -11,7 +11,8 @@ from tasks_app.domain.explain.words import rough
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.monitor.checks.database import Check
 from tasks_app.pool.runs import heartbeats
-from tasks_app.pool.schedules.schedules import clock, find
+from tasks_app.pool.scheduling import clock
+from tasks_app.pool.scheduling import find
 
 PATIENCE = timedelta(minutes=1)
 """A schedule that should have fired longer ago was missed."""

@@ -15,7 +15,7 @@ from tasks_app.domain.tasks.error_text import clean
 from tasks_app.monitor.checks import due, runs
 from tasks_app.monitor.checks.database import Check
 from tasks_app.pool.dispatch import leader_lease
-from tasks_app.pool.errors.groups import groups
+from tasks_app.pool.error_groups import groups
 from tasks_app.pool.operations import diagnostics
 from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.api.tasks import LATE_SCANS, PATIENCE

@@ -12,8 +12,11 @@ from itertools import accumulate
 from operator import attrgetter
 
 from tasks_app.domain.statistics.histogram import BOUNDS_MS
-from tasks_app.domain.statistics.outcomes import OTHER
-from tasks_app.monitor.metrics.catalogue import METRICS, OPEN, Kind, Metric
+from tasks_app.domain.statistics import OTHER
+from tasks_app.monitor.metric_catalogue import METRICS
+from tasks_app.monitor.metric_catalogue import OPEN
+from tasks_app.monitor.metric_catalogue import Kind
+from tasks_app.monitor.metric_catalogue import Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BOUNDS = (*(str(bound / 1000) for bound in BOUNDS_MS), "+Inf")

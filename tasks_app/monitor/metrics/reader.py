@@ -13,8 +13,9 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.monitor.metrics import catalogue
-from tasks_app.monitor.metrics.collectors import PARTS, Collect
+from tasks_app.monitor import metric_catalogue
+from tasks_app.monitor.metrics import PARTS
+from tasks_app.monitor.metrics import Collect
 from tasks_app.monitor.metrics.exposition import Sample, render
 from tasks_app.pool.connection.read_only import looking
 from tasks_app.runtime.db.errors import sqlstate
@@ -58,9 +59,9 @@ class MetricsReader:
             found = self._part(name, collect)
             whole = whole and found is not None
             yield from found or ()
-            yield Sample(catalogue.READ_UP, found is not None, (name,))
-            yield Sample(catalogue.READ_SECONDS, time.monotonic() - started, (name,))
-        yield Sample(catalogue.UP, whole)
+            yield Sample(metric_catalogue.READ_UP, found is not None, (name,))
+            yield Sample(metric_catalogue.READ_SECONDS, time.monotonic() - started, (name,))
+        yield Sample(metric_catalogue.UP, whole)
 
     def _part(self, name: str, collect: Collect) -> list[Sample] | None:
         """Read it in a transaction of its own: one that fails leaves the others whole."""

@@ -8,9 +8,10 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.statistics.histogram import merged
-from tasks_app.domain.statistics.outcomes import OTHER, CountedOutcome
-from tasks_app.monitor.metrics import catalogue as m
-from tasks_app.monitor.metrics.catalogue import Metric
+from tasks_app.domain.statistics import OTHER
+from tasks_app.domain.statistics import CountedOutcome
+from tasks_app.monitor import metric_catalogue as m
+from tasks_app.monitor.metric_catalogue import Metric
 from tasks_app.monitor.metrics.exposition import Sample, histogram
 from tasks_app.pool.metrics.created import created
 from tasks_app.pool.statistics.totals import totals as read

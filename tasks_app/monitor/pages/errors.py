@@ -12,14 +12,12 @@ from tasks_app.domain.tasks.fingerprint import traits_of
 from tasks_app.domain.tasks.records import Attempt
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.errors.groups import (
-    MOST_WITHOUT,
-    ErrorGroup,
-    FailedTask,
-    groups,
-    tasks_of,
-    without_fingerprint,
-)
+from tasks_app.pool.error_groups import MOST_WITHOUT
+from tasks_app.pool.error_groups import ErrorGroup
+from tasks_app.pool.error_groups import FailedTask
+from tasks_app.pool.error_groups import groups
+from tasks_app.pool.error_groups import tasks_of
+from tasks_app.pool.error_groups import without_fingerprint
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.encryption.older_texts import masked_errors, masked_texts
 

@@ -12,8 +12,9 @@ from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerSt
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit, Limits
 from tasks_app.domain.flow_control.waiting_reason import WaitingKind
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.flow_control import breaker, capacity
-from tasks_app.pool.locks import report
+from tasks_app.pool.flow_control import circuit_breakers
+from tasks_app.pool.flow_control import capacity
+from tasks_app.pool.locks import holders
 from tasks_app.pool.metrics import control
 from tasks_app.pool.tables import PENDING
 
@@ -167,7 +168,7 @@ def _limit_line(
 
 
 def breakers(connection: Connection) -> tuple[BreakerLine, ...]:
-    return tuple(_breaker(each) for each in breaker.find(connection, most=MOST_HELD + 1))
+    return tuple(_breaker(each) for each in circuit_breakers.find(connection, most=MOST_HELD + 1))
 
 
 def locks(connection: Connection, at: datetime) -> tuple[LockLine, ...]:
@@ -184,7 +185,7 @@ def locks(connection: Connection, at: datetime) -> tuple[LockLine, ...]:
             blocked_by=each.blocked_by,
             token=str(each.token),
         )
-        for each in report.find(connection, most=MOST_LOCKS)
+        for each in holders.find(connection, most=MOST_LOCKS)
     )
 
 

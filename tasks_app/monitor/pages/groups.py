@@ -9,7 +9,7 @@ from itertools import islice
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.coordination.groups import GroupProgress
+from tasks_app.domain.groups import GroupProgress
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.groups import browse
 from tasks_app.runtime.encryption.older_texts import masked_errors

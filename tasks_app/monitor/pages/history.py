@@ -9,7 +9,7 @@ from math import log10
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.statistics.read import (
     Failing,

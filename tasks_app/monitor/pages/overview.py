@@ -15,7 +15,7 @@ from tasks_app.monitor.checks.due import what_runs
 from tasks_app.monitor.pages import errors
 from tasks_app.monitor.pages.queues import FAILED_WITHIN, MOST, NameLine, name_lines
 from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.errors.groups import ErrorGroup
+from tasks_app.pool.error_groups import ErrorGroup
 from tasks_app.pool.flow_control.pause import Pause, paused
 from tasks_app.pool.runs import heartbeats
 

@@ -14,7 +14,8 @@ from tasks_app.domain.config.setting_sources import masked
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.schedules.schedule import Schedule
 from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.schedules.schedules import COLUMNS, record
+from tasks_app.pool.scheduling import COLUMNS
+from tasks_app.pool.scheduling import record
 from tasks_app.pool.tables import COMPLETED, ERROR, FIRE, PENDING, SCHEDULE
 from tasks_app.runtime.encryption.values import masks
 from tasks_app.runtime.schedules.preview import Preview, preview_change, preview_schedule

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from tasks_app.domain.explain.words import count, distance, exact, span, to_the_minute
 from tasks_app.domain.finding import Finding
-from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.monitor.pages.history import Percentiles
-from tasks_app.monitor.reports.report import Report
+from tasks_app.monitor.report import Report
 
 MOST_LINES = 20
 _TWICE = CountedOutcome.DUPLICATE.name.lower()

@@ -14,7 +14,8 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.config.retention import Keep
 from tasks_app.pool.connection.row_by_row import row_by_row
-from tasks_app.pool.retention.prune import ages, too_old
+from tasks_app.pool.retention import ages
+from tasks_app.pool.retention import too_old
 from tasks_app.pool.tables import BATCH, BATCH_SKIP, NOW, PARTITION, PARTITION_VALUE, PENDING
 
 ROWS = 2_000

@@ -14,7 +14,8 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.config.retention import HistoryLevel, parse_histories
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.statistics.outcomes import CountedOutcome, outcome_of
+from tasks_app.domain.statistics import CountedOutcome
+from tasks_app.domain.statistics import outcome_of
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.domain.text_array import text_array
 from tasks_app.pool.connection.planner import IN_FUNCTION

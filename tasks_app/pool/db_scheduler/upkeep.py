@@ -10,7 +10,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.statistics.outcomes import outcome_of
+from tasks_app.domain.statistics import outcome_of
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.planner import IN_FUNCTION
 from tasks_app.pool.connection.row_by_row import NOTE_OF_REFUSAL, ROUNDS, TELL
@@ -22,8 +22,12 @@ from tasks_app.pool.dispatch.set_aside import (
 from tasks_app.pool.fragments.transition_log import Logged
 from tasks_app.pool.retention.drop_partition import LOCK_WAIT, history_of
 from tasks_app.pool.retention.partitions import DAYS_AHEAD, DayPartition
-from tasks_app.pool.retention.prune import DEFAULT, LOOKED_AT
-from tasks_app.pool.runs.rescue import EXPIRED, FIND_EXPIRED, RESCUES, VANISHED_VALUES
+from tasks_app.pool.retention import DEFAULT
+from tasks_app.pool.retention import LOOKED_AT
+from tasks_app.pool.runs.leases import EXPIRED
+from tasks_app.pool.runs.leases import FIND_EXPIRED
+from tasks_app.pool.runs.leases import RESCUES
+from tasks_app.pool.runs.leases import VANISHED_VALUES
 from tasks_app.pool.statistics.parts import NOTE
 from tasks_app.pool.tables import COMPLETED, table
 

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.fragments.availability import is_free, runs
+from tasks_app.pool.fragments.conditions import is_free
+from tasks_app.pool.fragments.conditions import runs
 from tasks_app.pool.fragments.fences import array
 from tasks_app.pool.tables import NOW, PENDING, WORKER, admits_by_id
 

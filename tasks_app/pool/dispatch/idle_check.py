@@ -14,7 +14,7 @@ from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection.execute import ask, in_psycopgs_words
 from tasks_app.pool.connection.steps import Statement
 from tasks_app.pool.dispatch.set_aside import BARRED
-from tasks_app.pool.fragments.availability import runs
+from tasks_app.pool.fragments.conditions import runs
 from tasks_app.pool.fragments.queue_probe import HAS_GATE, WAITS
 from tasks_app.pool.tables import BREAKER, GATE, NOW, PENDING, QUEUE, SCHEDULE
 

@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.fragments.availability import is_free, runs
+from tasks_app.pool.fragments.conditions import is_free
+from tasks_app.pool.fragments.conditions import runs
 from tasks_app.pool.fragments.scan_position import BEHIND, NUMBERED, SINCE, Places, place_values
 from tasks_app.pool.tables import NOW, PENDING, UNGATED, has_pending
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.fragments.availability import runs
+from tasks_app.pool.fragments.conditions import runs
 from tasks_app.pool.tables import NOW, PENDING, has_pending
 
 

@@ -15,7 +15,8 @@ from tasks_app.domain.flow_control.waiting_reason import WORDS
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.connection.execute import ask, in_psycopgs_words
 from tasks_app.pool.connection.steps import Statement
-from tasks_app.pool.fragments.availability import is_free, runs
+from tasks_app.pool.fragments.conditions import is_free
+from tasks_app.pool.fragments.conditions import runs
 from tasks_app.pool.fragments.clear_gates import CLEAR, LIMIT_OF_KEY
 from tasks_app.pool.fragments.fences import array
 from tasks_app.pool.tables import GATE, PENDING, READY, admits_by_id

@@ -15,7 +15,8 @@ from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.flow_control.fair_share import FairLine
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.fragments.availability import is_free, runs
+from tasks_app.pool.fragments.conditions import is_free
+from tasks_app.pool.fragments.conditions import runs
 from tasks_app.pool.tables import FAIR, NOW, PENDING, UNGATED
 
 MOST_LINES = 1_000

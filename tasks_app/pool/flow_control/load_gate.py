@@ -10,7 +10,7 @@ from datetime import datetime
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.fragments.availability import runs
+from tasks_app.pool.fragments.conditions import runs
 from tasks_app.pool.fragments.queue_probe import HAS_GATE, WAITS
 from tasks_app.pool.tables import NOW, PENDING, QUEUE
 

@@ -12,7 +12,8 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.flow_control.admission import Waiting
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit, Limits
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.fragments.availability import is_free, runs
+from tasks_app.pool.fragments.conditions import is_free
+from tasks_app.pool.fragments.conditions import runs
 from tasks_app.pool.fragments.fences import array
 from tasks_app.pool.tables import (
     COMPLETED,

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.tasks.error_text import clean
 from tasks_app.domain.tasks.names import check_queue
-from tasks_app.pool.fragments.availability import STOPS
+from tasks_app.pool.fragments.conditions import STOPS
 from tasks_app.pool.tables import EVERY_QUEUE, NOW, PAUSE
 
 LONGEST_REASON = 300

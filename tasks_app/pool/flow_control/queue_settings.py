@@ -9,8 +9,9 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.queues.queue import Queue
-from tasks_app.domain.queues.time_window import Window
-from tasks_app.pool.fragments.availability import OPEN, STOPS
+from tasks_app.domain.queues import Window
+from tasks_app.pool.fragments.conditions import OPEN
+from tasks_app.pool.fragments.conditions import STOPS
 from tasks_app.pool.tables import CALENDAR, NOW, PAUSE, QUEUE, WINDOW
 
 _RULES = {

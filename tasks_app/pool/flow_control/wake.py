@@ -21,7 +21,8 @@ from tasks_app.domain.text_array import text_array
 from tasks_app.pool.connection.row_by_row import row_by_row
 from tasks_app.pool.flow_control.capacity import rooms_of
 from tasks_app.pool.flow_control.waiting_list import SHORTEST_LOOK_S, look_in_s
-from tasks_app.pool.fragments.availability import is_free, runs
+from tasks_app.pool.fragments.conditions import is_free
+from tasks_app.pool.fragments.conditions import runs
 from tasks_app.pool.fragments.fences import array
 from tasks_app.pool.fragments.parked import UNPARKED
 from tasks_app.pool.tables import GATE, NOW, PENDING, READY

@@ -17,7 +17,11 @@ from tasks_app.domain.tasks.states import Event, Pool, State, states_in
 from tasks_app.pool.fragments.held import own_date
 from tasks_app.pool.fragments.parked import UNPARKED
 from tasks_app.pool.fragments.transition_log import Logged, Moving, lines_of, lines_of_successes
-from tasks_app.pool.groups.count import ENDS, LOCKED, counting, locking, sparing
+from tasks_app.pool.task_groups import ENDS
+from tasks_app.pool.task_groups import LOCKED
+from tasks_app.pool.task_groups import counting
+from tasks_app.pool.task_groups import locking
+from tasks_app.pool.task_groups import sparing
 from tasks_app.pool.tables import (
     ATTEMPT,
     CARRIED,

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.coordination.groups import Ended, GroupProgress
+from tasks_app.domain.groups import Ended
+from tasks_app.domain.groups import GroupProgress
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.tables import ALL, COMPLETED, ERROR, GROUP, GROUP_IDS, PENDING, group_of
 

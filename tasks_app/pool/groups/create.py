@@ -7,9 +7,10 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.coordination.groups import GroupRow
+from tasks_app.domain.groups import GroupRow
 from tasks_app.domain.errors import TasksError
-from tasks_app.pool.groups.count import called, locking
+from tasks_app.pool.task_groups import called
+from tasks_app.pool.task_groups import locking
 from tasks_app.pool.tables import EXTEND, GROUP, GROUP_IDS, NOW, PENDING
 
 PAGE = 1_000

@@ -12,7 +12,10 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.coordination.locks import Ask, Granted, LockMode, Obstacle
+from tasks_app.domain.locks import Ask
+from tasks_app.domain.locks import Granted
+from tasks_app.domain.locks import LockMode
+from tasks_app.domain.locks import Obstacle
 from tasks_app.pool.locks import DEAD, NO_FLUSH
 from tasks_app.pool.tables import LOCK, LOCK_FENCE, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, NOW
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.coordination.locks import LockMode
+from tasks_app.domain.locks import LockMode
 from tasks_app.pool.connection.listening import driver_of, is_pooled
 from tasks_app.pool.locks import DEAD
 from tasks_app.pool.tables import LOCK_HOLDER, LOCK_PART, NOW

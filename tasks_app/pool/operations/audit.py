@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.explain.surroundings import StandingHold
 from tasks_app.domain.operations.author import Signed
-from tasks_app.domain.operations.selection import BulkAction
+from tasks_app.domain.operations import BulkAction
 from tasks_app.domain.tasks.error_text import clean
 from tasks_app.pool.tables import AUDIT
 

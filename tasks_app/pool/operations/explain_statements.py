@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from tasks_app.domain.explain.facts import MOST_AHEAD, StoredRow
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.fragments.availability import STOPS
+from tasks_app.pool.fragments.conditions import STOPS
 from tasks_app.pool.fragments.held import is_held, own_date
 from tasks_app.pool.runs.heartbeats import OF_WORK
 from tasks_app.pool.tables import (

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.flow_control.waiting_reason import WaitingKind
-from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.operations.diagnostics import QUEUES
 from tasks_app.pool.tables import (

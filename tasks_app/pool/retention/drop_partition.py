@@ -10,7 +10,8 @@ from __future__ import annotations
 from sqlalchemy import Connection, text
 
 from tasks_app.pool.retention.partitions import DayPartition, Mark, remember
-from tasks_app.pool.retention.prune import DEFAULT, LOOKED_AT
+from tasks_app.pool.retention import DEFAULT
+from tasks_app.pool.retention import LOOKED_AT
 from tasks_app.pool.tables import ATTEMPT, COMPLETED, LARGE_VALUE, LOG_LINES, table
 
 LOCK_WAIT = "100ms"

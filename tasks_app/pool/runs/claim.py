@@ -12,7 +12,9 @@ from tasks_app.domain.tasks.run import ClaimedTask, Fence
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.execute import ask, in_psycopgs_words
 from tasks_app.pool.connection.steps import Statement
-from tasks_app.pool.fragments.availability import ALL_RUN, is_free, runs
+from tasks_app.pool.fragments.conditions import ALL_RUN
+from tasks_app.pool.fragments.conditions import is_free
+from tasks_app.pool.fragments.conditions import runs
 from tasks_app.pool.fragments.clear_gates import CLEAR
 from tasks_app.pool.fragments.fences import array
 from tasks_app.pool.fragments.transition_log import LOG

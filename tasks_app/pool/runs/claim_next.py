@@ -12,7 +12,8 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.large_values.reference import MARK
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.fragments.availability import is_free, runs
+from tasks_app.pool.fragments.conditions import is_free
+from tasks_app.pool.fragments.conditions import runs
 from tasks_app.pool.fragments.scan_position import BEHIND, NUMBERED, Place, place_values
 from tasks_app.pool.fragments.transition_log import LOG
 from tasks_app.pool.runs.claim_sql import (

@@ -11,12 +11,14 @@ from typing import NamedTuple
 
 import psycopg
 
-from tasks_app.domain.coordination.groups import Called
+from tasks_app.domain.groups import Called
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.move_rows import attempts_of
 from tasks_app.pool.fragments.transition_log import LOG, lines_of_successes
-from tasks_app.pool.groups.count import LOCKED, counting, locking
+from tasks_app.pool.task_groups import LOCKED
+from tasks_app.pool.task_groups import counting
+from tasks_app.pool.task_groups import locking
 from tasks_app.pool.tables import CARRIED, COMPLETED, FENCE_LOST, PENDING, admits
 
 _KEPT = ", ".join(CARRIED)

@@ -15,7 +15,8 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.schedules.overlap import Fired
 from tasks_app.domain.schedules.schedule import Schedule
-from tasks_app.pool.schedules.schedules import COLUMNS, record
+from tasks_app.pool.scheduling import COLUMNS
+from tasks_app.pool.scheduling import record
 from tasks_app.pool.tables import FIRE, NOW, PENDING, SCHEDULE
 
 NEWEST = 10

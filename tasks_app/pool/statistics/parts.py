@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.statistics.outcomes import CountedOutcome, outcome_of
+from tasks_app.domain.statistics import CountedOutcome
+from tasks_app.domain.statistics import outcome_of
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.statistics.sums import KEY, SUMS
 from tasks_app.pool.tables import COUNT_PART, NOW

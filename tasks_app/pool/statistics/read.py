@@ -15,7 +15,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.statistics.histogram import percentile
-from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.pool.statistics.sums import summed
 from tasks_app.pool.tables import COUNT, COUNT_PART, NOW
 

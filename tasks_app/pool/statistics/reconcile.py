@@ -12,7 +12,9 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.statistics.outcomes import FINAL, CountedOutcome, state_of
+from tasks_app.domain.statistics import FINAL
+from tasks_app.domain.statistics import CountedOutcome
+from tasks_app.domain.statistics import state_of
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.retention.partitions import DayPartition, partitions
 from tasks_app.pool.statistics.roll_up import HOUR, sum_days

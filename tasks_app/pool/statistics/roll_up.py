@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.statistics.outcomes import MOST_KEYS, OTHER
+from tasks_app.domain.statistics import MOST_KEYS
+from tasks_app.domain.statistics import OTHER
 from tasks_app.pool.statistics.sums import KEY, RAISED, SUMS, added_up
 from tasks_app.pool.statistics.totals import keep_totals
 from tasks_app.pool.tables import COUNT, COUNT_PART, NOW

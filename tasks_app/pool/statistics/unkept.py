@@ -6,7 +6,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, TextClause, text
 
-from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.domain.statistics.unkept import MOST_NAMES, UNKEPT_WITHIN, Unkept
 from tasks_app.pool.tables import COUNT, COUNT_PART, NOW
 

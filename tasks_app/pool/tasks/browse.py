@@ -13,7 +13,7 @@ from tasks_app.domain.errors import UnreadableTaskError
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Pool, State, pool_of
-from tasks_app.pool.fragments.availability import runs
+from tasks_app.pool.fragments.conditions import runs
 from tasks_app.pool.fragments.held import is_held, own_date
 from tasks_app.pool.tables import (
     ALL,

@@ -11,11 +11,12 @@ from typing import Any
 from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.operations.author import NOBODY, Author
-from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.move_rows import WAIT, WITH_ITS_DATE, leave
 from tasks_app.pool.fragments.operator_lines import tell
-from tasks_app.pool.groups.count import LOCKED, locking
+from tasks_app.pool.task_groups import LOCKED
+from tasks_app.pool.task_groups import locking
 from tasks_app.pool.statistics.parts import note
 from tasks_app.pool.tables import ALL, NOW, PENDING, admits, admits_by_id
 from tasks_app.pool.tasks.next_in_line import look_at_next

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.operations.author import NOBODY, Author
-from tasks_app.domain.operations.selection import BulkAction
+from tasks_app.domain.operations import BulkAction
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.fragments.operator_lines import tell

@@ -13,7 +13,7 @@ from tasks_app.domain.errors import UniqueKeyTakenError
 from tasks_app.domain.operations.author import NOBODY, Author
 from tasks_app.domain.tasks.states import Event, Pool, State, pool_of
 from tasks_app.pool.fragments.operator_lines import tell
-from tasks_app.pool.groups.count import GOOD
+from tasks_app.pool.task_groups import GOOD
 from tasks_app.pool.tables import (
     ALL,
     CARRIED,

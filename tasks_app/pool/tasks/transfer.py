@@ -13,7 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.creation.portable_task import PortableTask
+from tasks_app.domain.portable_task import PortableTask
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.fragments.held import is_held, own_date
 from tasks_app.pool.tables import IMPORT, NOW, PENDING

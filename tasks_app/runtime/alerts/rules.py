@@ -11,16 +11,16 @@ from tasks_app.domain.alerts.alert import Alert, cause_in
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.explain.run_by import RunBy
 from tasks_app.domain.explain.words import count, rough
-from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.pool.batch.instances import biz_key
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.dispatch import leader_lease
-from tasks_app.pool.fragments.availability import standing_still
+from tasks_app.pool.fragments.conditions import standing_still
 from tasks_app.pool.metrics import storage
 from tasks_app.pool.operations import trouble
 from tasks_app.pool.retention.partitions import has_strays
 from tasks_app.pool.runs import heartbeats
-from tasks_app.pool.schedules import schedules as plans
+from tasks_app.pool import scheduling as plans
 from tasks_app.pool.statistics.read import Grain, Wanted, history, live
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.alerts.user_rules import user

@@ -8,10 +8,11 @@ from datetime import timedelta
 from sqlalchemy import Connection
 
 from tasks_app.domain.alerts.alert import Alert
-from tasks_app.domain.config.alert_rules import RuleKind, UserRule
+from tasks_app.domain.alerts import RuleKind
+from tasks_app.domain.alerts import UserRule
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.explain.words import rough
-from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.operations import trouble
 from tasks_app.pool.statistics.read import Grain, Wanted, history, live

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.alerts.alert import Alert, cause_in, message_of
 from tasks_app.domain.config.settings import Settings
-from tasks_app.pool.alerts import alerts
+from tasks_app.pool import alerts
 from tasks_app.pool.connection.read_only import looking
 from tasks_app.pool.errors import known
 from tasks_app.runtime.alerts.channels import Send

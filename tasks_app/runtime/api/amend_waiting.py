@@ -17,11 +17,14 @@ from sqlalchemy import Connection
 from tasks_app.domain.durations import Duration
 from tasks_app.domain.operations.amendment import Amendment, amendment_of
 from tasks_app.domain.operations.author import Author
-from tasks_app.domain.operations.selection import DONE, BulkAction
+from tasks_app.domain.operations import DONE
+from tasks_app.domain.operations import BulkAction
 from tasks_app.domain.tasks.names import check_id
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.operations.audit import note
-from tasks_app.pool.tasks.amend_waiting import amend, lock, state_of
+from tasks_app.pool.tasks.amend import amend
+from tasks_app.pool.tasks.amend import lock
+from tasks_app.pool.tasks.amend import state_of
 from tasks_app.runtime.db.connections import Raw, Sync, made_async, on_connection
 
 

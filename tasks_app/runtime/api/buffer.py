@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, Unpack, overloa
 
 from sqlalchemy import Engine
 
-from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.domain.creation import NewTask
 from tasks_app.domain.durations import Duration, named_duration
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.safe_logging import quiet_logger

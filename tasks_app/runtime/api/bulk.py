@@ -19,7 +19,8 @@ from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.operations.amendment import Amendment
-from tasks_app.domain.operations.selection import BulkAction, Selection
+from tasks_app.domain.operations import BulkAction
+from tasks_app.domain.operations import Selection
 from tasks_app.pool.operations import audit
 from tasks_app.pool.operations.selection import cut
 from tasks_app.runtime.api.bulk_step import BulkStep, BulkStepResult, Edits, in_the_way, parted

@@ -10,7 +10,8 @@ from typing import Any
 from sqlalchemy import Engine
 
 from tasks_app.domain.errors import InvalidSelectionError
-from tasks_app.domain.operations.selection import BulkAction, Selection
+from tasks_app.domain.operations import BulkAction
+from tasks_app.domain.operations import Selection
 from tasks_app.pool.operations.audit import take_turn
 from tasks_app.pool.operations.selection import SelectionCut, cut, look, read
 from tasks_app.runtime.api.bulk import checked, transaction_of

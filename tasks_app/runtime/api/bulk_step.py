@@ -16,14 +16,19 @@ from tasks_app.domain.errors import InvalidSelectionError, UniqueKeyTakenError, 
 from tasks_app.domain.large_values.reference import reference_of
 from tasks_app.domain.operations.amendment import WORDS, Amendment, amendment_of
 from tasks_app.domain.operations.author import Author
-from tasks_app.domain.operations.selection import DONE, WAITING, BulkAction, Selection, select
+from tasks_app.domain.operations import DONE
+from tasks_app.domain.operations import WAITING
+from tasks_app.domain.operations import BulkAction
+from tasks_app.domain.operations import Selection
+from tasks_app.domain.operations import select
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.pool.connection.transactions import wait_for_locks
 from tasks_app.pool.groups.create import hold
 from tasks_app.pool.operations import audit
 from tasks_app.pool.operations.audit import NEXT_AT, Opening
 from tasks_app.pool.operations.selection import Found, SelectionCut, lock, look
-from tasks_app.pool.tasks.amend_waiting import amend, spread
+from tasks_app.pool.tasks.amend import amend
+from tasks_app.pool.tasks.amend import spread
 from tasks_app.pool.tasks.cancel import cancel_these
 from tasks_app.pool.tasks.edit_payload import edit
 from tasks_app.pool.tasks.requeue import requeue

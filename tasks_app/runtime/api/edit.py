@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.creation.patch import accepted
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.operations.author import author
-from tasks_app.domain.operations.selection import BulkAction
+from tasks_app.domain.operations import BulkAction
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks import browse

@@ -16,7 +16,8 @@ from tasks_app.domain.tasks.fingerprint import parse_fingerprint
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.errors import known
 from tasks_app.pool.errors.fill import fill
-from tasks_app.pool.errors.groups import ErrorGroup, groups
+from tasks_app.pool.error_groups import ErrorGroup
+from tasks_app.pool.error_groups import groups
 from tasks_app.pool.operations.audit import note as note_action
 from tasks_app.runtime.db.connections import Raw, Sync, made_async, on_connection
 

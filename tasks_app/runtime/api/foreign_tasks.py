@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import TypeAlias
 
-from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
 
@@ -17,7 +17,7 @@ Translator: TypeAlias = Callable[[NewTask], Translated | None]
 """None: the object is not of its library."""
 
 _TRANSLATORS: dict[str, Translator] = {}
-_MODULES = {"celery": "tasks_app.broker.celery_tasks.translation"}
+_MODULES = {"celery": "tasks_app.broker.translation"}
 """Each registers its translator. It is imported when its library is loaded and an object comes that
 is none of ours: a producer gives us Celery tasks without importing our Celery edge, and producers
 that use no Celery load none."""

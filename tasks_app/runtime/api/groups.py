@@ -9,11 +9,16 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.coordination.groups import Ended, Group, GroupProgress, group_of, member
-from tasks_app.domain.creation.new_task import NewTask, check_many
+from tasks_app.domain.groups import Ended
+from tasks_app.domain.groups import Group
+from tasks_app.domain.groups import GroupProgress
+from tasks_app.domain.groups import group_of
+from tasks_app.domain.groups import member
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.creation import check_many
 from tasks_app.domain.errors import InvalidTaskError, TasksError
 from tasks_app.domain.operations.author import author
-from tasks_app.domain.operations.selection import BulkAction
+from tasks_app.domain.operations import BulkAction
 from tasks_app.domain.tasks.names import check_id
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.pool.connection.execute import commits_itself

@@ -10,7 +10,10 @@ from contextlib import nullcontext
 from sys import modules
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from tasks_app.domain.creation.new_task import NewTask, admit_alike, check_many, validate
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.creation import admit_alike
+from tasks_app.domain.creation import check_many
+from tasks_app.domain.creation import validate
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.safe_logging import quiet_logger
@@ -36,9 +39,9 @@ from tasks_app.runtime.encryption.encryption import encryption
 from tasks_app.runtime.encryption.values import sealed_rows
 from tasks_app.runtime.gc_pause import uncollected
 from tasks_app.runtime.handlers.registry import HANDLERS
-from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.hints.new_tasks import of_new
-from tasks_app.runtime.large_values.values import large_values
+from tasks_app.runtime.large_values import large_values
 from tasks_app.runtime.payload_limit import creation_limit, payload_limit
 
 if TYPE_CHECKING:

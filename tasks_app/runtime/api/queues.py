@@ -15,7 +15,7 @@ from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.flow_control import queue_settings as rows
 from tasks_app.pool.flow_control.pause import pause, resume
 from tasks_app.pool.operations.audit import note
-from tasks_app.pool.schedules import schedules
+from tasks_app.pool import scheduling
 from tasks_app.runtime.db.connections import Sync, connection_of, made_async
 
 _NOTHING: Any = dict.fromkeys(QueueOptions.__annotations__)
@@ -100,7 +100,7 @@ def set_calendar(session: Sync, name: str, days: Sequence[date], *, by: str = ""
     found = check_days(days)
     connection = connection_of(session)
     rows.set_calendar(connection, check_queue(name), found)
-    schedules.aim_again(connection, name)
+    scheduling.aim_again(connection, name)
     note(connection, "calendar set", {"calendar": name, "days": len(found)}, who=by)
     return found
 
@@ -117,7 +117,7 @@ def remove_calendar(session: Sync, name: str, *, by: str = "") -> bool:
     connection = connection_of(session)
     for what, users in (
         ("the windows of", rows.users_of(connection, name)),
-        ("schedule", schedules.naming(connection, name)),
+        ("schedule", scheduling.naming(connection, name)),
     ):
         if users:
             said = f"is named by {what} {', '.join(users)}"

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from sqlalchemy import Engine
 
-from tasks_app.domain.operations.selection import BulkAction
+from tasks_app.domain.operations import BulkAction
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.errors.again import Since, look_again
 from tasks_app.runtime.api.bulk import Done, run_bulk, start_bulk, transaction_of

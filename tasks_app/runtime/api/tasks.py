@@ -17,11 +17,12 @@ from tasks_app.domain.explain.explanation import Explanation, explain
 from tasks_app.domain.flow_control.circuit_breaker import BreakerState
 from tasks_app.domain.large_values.reference import PAYLOAD, RESULT, reference_of
 from tasks_app.domain.operations.author import Author, author
-from tasks_app.domain.operations.selection import BulkAction
+from tasks_app.domain.operations import BulkAction
 from tasks_app.domain.tasks.names import check_id
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.records import Task
-from tasks_app.pool.flow_control import breaker, queue_settings
+from tasks_app.pool.flow_control import circuit_breakers
+from tasks_app.pool.flow_control import queue_settings
 from tasks_app.pool.groups.browse import groups_of
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.operations.explain import read_facts
@@ -38,7 +39,7 @@ from tasks_app.runtime.db.connections import (
 )
 from tasks_app.runtime.encryption.older_texts import masked_facts
 from tasks_app.runtime.encryption.values import opened_task
-from tasks_app.runtime.large_values.values import large_values
+from tasks_app.runtime.large_values import large_values
 
 if TYPE_CHECKING:
     from tasks_app.domain.config.settings import Settings
@@ -132,7 +133,7 @@ def _explained(connection: Connection, task_id: int, settings: Settings | None) 
         name = facts.waiting.name
         down = [
             standing
-            for standing in breaker.find(connection, now=facts.now)
+            for standing in circuit_breakers.find(connection, now=facts.now)
             if name in standing.names and standing.state is not BreakerState.CLOSED
         ]
         queue = said.get(facts.waiting.queue)

@@ -35,9 +35,10 @@ from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.handler_driver import CLOSED, OVER, UnusableConnectionError
 from tasks_app.runtime.handler_db.handler_sessions import AsyncHandlerSession, HandlerSession
 from tasks_app.runtime.handler_db.handler_statements import ENDED
-from tasks_app.runtime.handler_db.late_writes import Write, write_of
+from tasks_app.runtime.handler_db.statements import Write
+from tasks_app.runtime.handler_db.statements import write_of
 from tasks_app.runtime.handler_db.lending import ADOPT, driver_of
-from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.hints.new_tasks import of_called
 
 log = quiet_logger(__name__)

@@ -17,7 +17,8 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.domain.tasks.states import State
 from tasks_app.runtime.db.errors import is_unanswered
-from tasks_app.runtime.handler_db.late_writes import Write, query_of
+from tasks_app.runtime.handler_db.statements import Write
+from tasks_app.runtime.handler_db.statements import query_of
 
 E = TypeVar("E", bound=BaseException)
 _OF_COMMIT = "_tasks_app_sent_a_commit"

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.dispatch.upcoming import Upcoming, upcoming
-from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.hints.sender import Hint
 
 AHEAD = timedelta(seconds=0.5)

@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.pool.fragments.availability import standing_still
+from tasks_app.pool.fragments.conditions import standing_still
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.flow_control.fair_queues import Fairness

@@ -11,7 +11,9 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from tasks_app.domain.encryption.envelope import HIDDEN, Token, token_in, wrapped
-from tasks_app.domain.encryption.keyring import Keyring, MissingKeyError, check_package
+from tasks_app.domain.encryption import Keyring
+from tasks_app.domain.encryption import MissingKeyError
+from tasks_app.domain.encryption import check_package
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import Cause

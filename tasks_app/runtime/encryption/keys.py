@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks_app.domain.encryption.keyring import checked_keys, read_keys
+from tasks_app.domain.encryption import checked_keys
+from tasks_app.domain.encryption import read_keys
 from tasks_app.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine
 
 from tasks_app.domain.encryption.envelope import wrapped
-from tasks_app.domain.encryption.keyring import Keyring, MissingKeyError, SealBrokenError
+from tasks_app.domain.encryption import Keyring
+from tasks_app.domain.encryption import MissingKeyError
+from tasks_app.domain.encryption import SealBrokenError
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.operations.encrypted_values import (

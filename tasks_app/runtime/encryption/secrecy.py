@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from tasks_app.domain.encryption.envelope import BEGIN, HIDDEN, token_in
-from tasks_app.domain.encryption.keyring import MissingKeyError, SealBrokenError
+from tasks_app.domain.encryption import MissingKeyError
+from tasks_app.domain.encryption import SealBrokenError
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.large_values import reference as references

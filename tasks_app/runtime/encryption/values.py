@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from tasks_app.domain.encryption.envelope import concealed, parse_token, token_of
-from tasks_app.domain.encryption.keyring import MissingKeyError, SealBrokenError
+from tasks_app.domain.encryption import MissingKeyError
+from tasks_app.domain.encryption import SealBrokenError
 from tasks_app.domain.errors import ConfigurationError, UnreadableTaskError
 from tasks_app.domain.large_values.reference import described, reference_of
 from tasks_app.domain.tasks.masks import Masks, masks_of

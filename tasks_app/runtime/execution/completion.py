@@ -10,7 +10,8 @@ from datetime import timedelta
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from tasks_app.domain.encryption.keyring import NO_KEY, MissingKeyError
+from tasks_app.domain.encryption import NO_KEY
+from tasks_app.domain.encryption import MissingKeyError
 from tasks_app.domain.flow_control.waiting_reason import WaitingKind, WaitingReason
 from tasks_app.domain.handlers.settlement import CONNECTION_LOST, OUTCOME_UNKNOWN, failed
 from tasks_app.domain.handlers.spec import HandlerSpec

@@ -12,18 +12,18 @@ from contextlib import suppress
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.pool.runs.claim_sql import Claimer
 from tasks_app.runtime.db.errors import patience_s
-from tasks_app.runtime.execution.async_pool import AsyncPool
+from tasks_app.runtime.execution.pools import AsyncPool
 from tasks_app.runtime.execution.runner import Runner, RunParts
 from tasks_app.runtime.execution.thread_pool import ThreadPool
 from tasks_app.runtime.inflight.claimant import Claimant
 from tasks_app.runtime.inflight.fetcher import Fetcher
 from tasks_app.runtime.inflight.parts import ChildParts
 from tasks_app.runtime.inflight.passing_on import PassingOn
-from tasks_app.runtime.inflight.poller import Poller
-from tasks_app.runtime.statistics.task_counts import TASK_COUNTS
+from tasks_app.runtime.execution.claims import Poller
+from tasks_app.runtime.statistics import TASK_COUNTS
 
 TURN_PATIENCE_S = 0.5
 """Between two looks whether a task that runs alone may start."""

@@ -32,7 +32,7 @@ from tasks_app.domain.tasks.error_text import cause_of, primary
 from tasks_app.domain.tasks.masks import MASK, masks_of
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.connection.session_state import limits_locks
+from tasks_app.pool.connection.sessions import limits_locks
 from tasks_app.pool.runs.outages import count_outage
 from tasks_app.pool.tasks.edit_payload import amend
 from tasks_app.runtime.db.database import Database

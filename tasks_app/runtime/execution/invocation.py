@@ -31,7 +31,7 @@ from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.middleware import Middleware, chain
 from tasks_app.runtime.large_values.stores import LargeStoreError
-from tasks_app.runtime.large_values.values import LargeValues
+from tasks_app.runtime.large_values import LargeValues
 
 log = quiet_logger(__name__)
 

@@ -15,7 +15,7 @@ from tasks_app.domain.tasks.run import Fence
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.run_transaction import AsyncTransaction, RunTransaction
 from tasks_app.runtime.db.transaction import Transaction
-from tasks_app.runtime.execution.async_pool import unlisted
+from tasks_app.runtime.execution.pools import unlisted
 from tasks_app.runtime.execution.process_guard import ProcessGuard
 from tasks_app.runtime.handlers.time_limits import time_limit
 

@@ -7,13 +7,13 @@ from datetime import timedelta
 
 from tasks_app.domain.handlers.settlement import VANISHED
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.runtime.hooks import HOOKS, Notice, of_return, of_settlement
 from tasks_app.runtime.statistics.run_counts import RUN_COUNTS
-from tasks_app.runtime.statistics.task_counts import TASK_COUNTS
-from tasks_app.runtime.tracing.attempt_log import ATTEMPTS
+from tasks_app.runtime.statistics import TASK_COUNTS
+from tasks_app.runtime.tracing.run_logs import ATTEMPTS
 
 log = quiet_logger(__name__)
 

@@ -10,7 +10,7 @@ from functools import partial
 from random import uniform
 from typing import Any
 
-from tasks_app.domain.encryption.keyring import MissingKeyError
+from tasks_app.domain.encryption import MissingKeyError
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
@@ -29,7 +29,7 @@ from tasks_app.runtime.execution.invocation import FenceLostError, Invocation, N
 from tasks_app.runtime.execution.lanes import Lane
 from tasks_app.runtime.execution.notices import count_stale
 from tasks_app.runtime.execution.process_guard import ProcessGuard
-from tasks_app.runtime.execution.run_times import RunTimes
+from tasks_app.runtime.run_times import RunTimes
 from tasks_app.runtime.execution.settler import Settler
 from tasks_app.runtime.flow_control.dependency_report import DependencyReport
 from tasks_app.runtime.handler_db.handler_statements import ENDED

@@ -16,7 +16,7 @@ from random import shuffle
 import psycopg
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from tasks_app.domain.coordination.groups import Called
+from tasks_app.domain.groups import Called
 from tasks_app.domain.handlers.settlement import BAD_OUTCOME
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import clean
@@ -31,9 +31,10 @@ from tasks_app.runtime.execution.notices import count_settled, notices_of, tell_
 from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, SHARED_SESSIONS
 from tasks_app.runtime.handler_db.ends import NotTriedError, OutcomeRefusedError, RunEnd, in_time
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
-from tasks_app.runtime.handler_db.late_writes import PROVEN, Write
+from tasks_app.runtime.handler_db.statements import PROVEN
+from tasks_app.runtime.handler_db.statements import Write
 from tasks_app.runtime.handler_db.lending import driver_of
-from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.hints.new_tasks import of_called, of_returned
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.inflight.inflight import InFlight

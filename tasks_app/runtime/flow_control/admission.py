@@ -30,7 +30,7 @@ from tasks_app.pool.flow_control.wake import wake
 from tasks_app.pool.runs.claim import claim, claim_clear
 from tasks_app.pool.runs.claim_sql import Claimer
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.hints.sender import Hint
 
 MOST_LOOKED_AT = 500

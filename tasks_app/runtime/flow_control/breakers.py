@@ -10,7 +10,9 @@ from sqlalchemy.exc import OperationalError
 from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerMode
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
-from tasks_app.pool.flow_control.breaker import look, override, synchronise
+from tasks_app.pool.flow_control.circuit_breakers import look
+from tasks_app.pool.flow_control.circuit_breakers import override
+from tasks_app.pool.flow_control.circuit_breakers import synchronise
 from tasks_app.pool.operations.audit import note
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import Registry

@@ -20,7 +20,8 @@ from tasks_app.domain.handlers.outcomes import DependencyDown, Outcome, Reaction
 from tasks_app.domain.handlers.settlement import is_outage
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.pool.flow_control.breaker import failures_left, report
+from tasks_app.pool.flow_control.circuit_breakers import failures_left
+from tasks_app.pool.flow_control.circuit_breakers import report
 from tasks_app.pool.flow_control.breaker_waiting_list import held_names
 from tasks_app.runtime.db.database import Database
 

@@ -17,21 +17,22 @@ from psycopg import errors
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 
-from tasks_app.domain.coordination.groups import Called
+from tasks_app.domain.groups import Called
 from tasks_app.domain.tasks.run import Settlement
-from tasks_app.pool.connection.session_state import (
-    FIRE,
-    FIRE_AND_RESET,
-    FLUSH,
-    LOOK,
-    NO_TABLES,
-    RESETS,
-    SAME_ENCODING,
-    UNFLUSHED,
-)
+from tasks_app.pool.connection.sessions import FIRE
+from tasks_app.pool.connection.sessions import FIRE_AND_RESET
+from tasks_app.pool.connection.sessions import FLUSH
+from tasks_app.pool.connection.sessions import LOOK
+from tasks_app.pool.connection.sessions import NO_TABLES
+from tasks_app.pool.connection.sessions import RESETS
+from tasks_app.pool.connection.sessions import SAME_ENCODING
+from tasks_app.pool.connection.sessions import UNFLUSHED
 from tasks_app.pool.runs.settle_success import LastWord, called_by, is_fence_lost, last_word
 from tasks_app.runtime.handler_db.driver_internals import SHARED_SESSIONS, generators
-from tasks_app.runtime.handler_db.late_writes import Sent, Write, blame, sent_as
+from tasks_app.runtime.handler_db.statements import Sent
+from tasks_app.runtime.handler_db.statements import Write
+from tasks_app.runtime.handler_db.statements import blame
+from tasks_app.runtime.handler_db.statements import sent_as
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Any, Any, T]

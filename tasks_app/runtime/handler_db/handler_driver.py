@@ -32,7 +32,8 @@ from tasks_app.runtime.handler_db.handler_statements import (
     ends_transaction,
     stays_in_session,
 )
-from tasks_app.runtime.handler_db.late_writes import PROVEN, Write
+from tasks_app.runtime.handler_db.statements import PROVEN
+from tasks_app.runtime.handler_db.statements import Write
 
 OVER = "The task is over; what it left running has no connection any more."
 UNFINISHED = (

@@ -11,7 +11,9 @@ from sqlalchemy import Connection
 from tasks_app.domain.errors import InvalidTaskError, LeaseLostError
 from tasks_app.domain.tasks.payload import encode_object
 from tasks_app.pool.runs.sub_status import say
-from tasks_app.pool.tasks.checkpoint import Note, keep, read
+from tasks_app.pool.tasks.run_records import Note
+from tasks_app.pool.tasks.run_records import keep
+from tasks_app.pool.tasks.run_records import read
 from tasks_app.runtime.db.connections import noted
 from tasks_app.runtime.db.transaction import Access
 from tasks_app.runtime.handlers.active_run import ActiveRun

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tasks_app.domain.handlers.outcomes import Cancel, Snooze
 from tasks_app.domain.partition.keyset import Key, pack, unpack
-from tasks_app.pool.fragments.availability import LOOK_EVERY_S, stands_still
+from tasks_app.pool.fragments.conditions import LOOK_EVERY_S
+from tasks_app.pool.fragments.conditions import stands_still
 from tasks_app.pool.tasks.paging import Paged
 from tasks_app.runtime.db.transaction import Access
 

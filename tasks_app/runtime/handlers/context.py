@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
     from typing_extensions import TypeVar
 
-    from tasks_app.domain.coordination.locks import Names
+    from tasks_app.domain.locks import Names
     from tasks_app.domain.durations import Duration
     from tasks_app.domain.tasks.run import Fence
     from tasks_app.runtime.db.transaction import Access

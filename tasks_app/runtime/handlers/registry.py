@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, Unpack, overload
 
-from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import ConfigurationError, HandlerError
 from tasks_app.domain.handlers.signature import signature_of
 from tasks_app.domain.handlers.spec import Handler, HandlerSpec

@@ -2,6 +2,5 @@
 
 from __future__ import annotations
 
-from tasks_app.runtime.hints.hints import HINTS
 
 __all__ = ["HINTS"]

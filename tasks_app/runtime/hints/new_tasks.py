@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
-from tasks_app.domain.coordination.groups import Called
+from tasks_app.domain.groups import Called
 from tasks_app.domain.tasks.records import RowTemplate, TaskId, TaskRow
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.runtime.hints.sender import Hint

@@ -14,7 +14,10 @@ from contextlib import suppress
 from queue import Empty
 from typing import NamedTuple
 
-from tasks_app.runtime.hints.channel import WINDOW_S, HintChannel, HintCounts, HintMessage
+from tasks_app.runtime.hint_sender import WINDOW_S
+from tasks_app.runtime.hint_sender import HintChannel
+from tasks_app.runtime.hint_sender import HintCounts
+from tasks_app.runtime.hint_sender import HintMessage
 from tasks_app.runtime.hints.delay_queue import DelayQueue
 from tasks_app.runtime.publisher import HintPublisher
 

@@ -9,7 +9,7 @@ from math import inf
 
 from tasks_app.domain.tasks.run import ClaimedTask, Fence, Settlement
 from tasks_app.runtime.handlers.active_run import ActiveRun, ReturnedClaim
-from tasks_app.runtime.inflight.held_claims import HeldClaims
+from tasks_app.runtime.execution.in_flight import HeldClaims
 
 
 class InFlight(HeldClaims):

@@ -11,7 +11,7 @@ from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.identity import Identity
 from tasks_app.runtime.inflight.inflight import InFlight
 from tasks_app.runtime.scan.throttle import PACES, PollPaces
-from tasks_app.runtime.scoreboard.slot import Slot
+from tasks_app.runtime.scoreboard import Slot
 
 
 @dataclass(frozen=True, slots=True)

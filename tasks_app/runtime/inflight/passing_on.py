@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.pool.dispatch.elsewhere import known_elsewhere, of_others
-from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.hints.sender import Hint
 from tasks_app.runtime.inflight.parts import ChildParts
 

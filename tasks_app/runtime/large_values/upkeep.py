@@ -13,7 +13,8 @@ from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.tasks.large_values import FIRST, LOOKED_AT, remove_lost, unknown
 from tasks_app.runtime.large_values.stores import LargeStoreError
-from tasks_app.runtime.large_values.values import Begin, LargeValues
+from tasks_app.runtime.large_values import Begin
+from tasks_app.runtime.large_values import LargeValues
 
 log = quiet_logger(__name__)
 

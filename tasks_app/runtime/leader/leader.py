@@ -16,7 +16,7 @@ from tasks_app.pool.dispatch.leader_lease import SCAN, Rank
 from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch.delay_lookahead import AHEAD
-from tasks_app.runtime.dispatch.dispatcher import Dispatcher
+from tasks_app.runtime.leader.dispatcher import Dispatcher
 from tasks_app.runtime.health_files import DB, Liveness
 from tasks_app.runtime.leader.duties import Duties
 from tasks_app.runtime.leader.leadership import TTL, Leadership

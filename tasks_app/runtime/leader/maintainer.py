@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
-from tasks_app.pool.alerts import alerts
+from tasks_app.pool import alerts
 from tasks_app.pool.connection.row_by_row import row_by_row
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.leader_lease import MAINTAIN, Rank
@@ -23,10 +23,12 @@ from tasks_app.pool.locks.prune import prune as prune_locks
 from tasks_app.pool.retention.partitions import add_partition, has_strays, missing_partitions
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schedules import fire
-from tasks_app.pool.tasks import checkpoint, transfer, unique_keys
+from tasks_app.pool.tasks import run_records
+from tasks_app.pool.tasks import transfer
+from tasks_app.pool.tasks import unique_keys
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.large_values.upkeep import LargeValueUpkeep
-from tasks_app.runtime.large_values.values import LargeValues
+from tasks_app.runtime.large_values import LargeValues
 from tasks_app.runtime.leader.leadership import Leadership
 from tasks_app.runtime.leader.lost_batches import end_lost
 from tasks_app.runtime.leader.retention import Pruned, Retention
@@ -165,7 +167,7 @@ class Maintainer:
             "locks": lambda c: prune_locks(c, most, now=now),
             "gates": lambda c: order_and_limits.prune(c, most, now=now),
             "groups": lambda c: prune_groups(c, FORGET_GROUPS_AFTER, most, now=now),
-            "progress": lambda c: checkpoint.prune(c, most, now=now),
+            "progress": lambda c: run_records.prune(c, most, now=now),
             "alerts": lambda c: alerts.prune(c, self._keep_alerts, most, now=now),
             "imports": lambda c: transfer.prune(c, FORGET_IMPORTS_AFTER, most, now=now),
         }

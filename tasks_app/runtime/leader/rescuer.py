@@ -12,7 +12,7 @@ from tasks_app.domain.explain.words import count
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection import clock
-from tasks_app.pool.runs.rescue import rescue_expired
+from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.flow_control.admission import AdmissionControl

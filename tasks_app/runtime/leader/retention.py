@@ -14,9 +14,13 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.pool.batch import prune as batches
 from tasks_app.pool.operations.audit import note
-from tasks_app.pool.retention import drop_partition, prune, trail
+from tasks_app.pool.retention import drop_partition
+from tasks_app.pool import retention
+from tasks_app.pool.retention import trail
 from tasks_app.pool.retention.partitions import DayPartition, Mark, due_names, owns, partitions
-from tasks_app.pool.retention.prune import DEFAULT, LOOKED_AT, Place
+from tasks_app.pool.retention import DEFAULT
+from tasks_app.pool.retention import LOOKED_AT
+from tasks_app.pool.retention import Place
 from tasks_app.pool.tables import ERROR
 from tasks_app.runtime.db.database import Database
 
@@ -172,7 +176,7 @@ class Retention:
             mark = Mark(names=names, done=mark.done)
         while mark.names:
             with self._database.begin() as connection:
-                mark, gone = prune.thin(connection, day, mark, most=self._rows)
+                mark, gone = retention.thin(connection, day, mark, most=self._rows)
             pruned.completed += gone
             yield
 
@@ -180,7 +184,7 @@ class Retention:
         while True:
             place = self._places.get(pool)
             with self._database.begin() as connection:
-                place, gone = prune.delete_old(connection, pool, keep, place, most=self._rows)
+                place, gone = retention.delete_old(connection, pool, keep, place, most=self._rows)
             self._places[pool] = place
             if gone or place:
                 yield gone

@@ -11,7 +11,7 @@ from tasks_app.domain.config.retention import Keep, format_age
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.tasks.states import Pool
 from tasks_app.pool.batch.prune import count_old as count_batches
-from tasks_app.pool.retention import prune
+from tasks_app.pool import retention
 from tasks_app.pool.retention.partitions import due_names, owns, partitions
 from tasks_app.pool.tables import BATCH, ERROR
 
@@ -34,13 +34,13 @@ class RetentionPreview:
 
 def preview_retention(connection: Connection, settings: Settings) -> Iterator[RetentionPreview]:
     """Count what is too old. Reads all of it."""
-    prune.take_time(connection)
+    retention.take_time(connection)
     yield from _days(connection, settings.completed)
     for pool, table, keep in (
-        (Pool.COMPLETED, prune.DEFAULT, settings.completed),
+        (Pool.COMPLETED, retention.DEFAULT, settings.completed),
         (Pool.ERROR, ERROR, settings.errors),
     ):
-        rows, size = prune.count_old(connection, table, keep)
+        rows, size = retention.count_old(connection, table, keep)
         if rows:
             yield RetentionPreview(pool, table, rows, size, "deleted", format_age(keep.shortest))
     found, size = count_batches(connection, settings.batches)
@@ -55,12 +55,12 @@ def _days(connection: Connection, keep: Keep) -> Iterator[RetentionPreview]:
     found, now = partitions(connection)
     for day in found:
         if not day.attached or (keep.longest is not None and day.until <= now - keep.longest):
-            rows, _ = prune.count_in(connection, day)
+            rows, _ = retention.count_in(connection, day)
             age = format_age(keep.longest)
             yield RetentionPreview(Pool.COMPLETED, day.name, rows, day.bytes, "dropped", age)
             continue
         for name in due_names(day, keep.early, now):
-            rows, size = prune.count_in(connection, day, name)
+            rows, size = retention.count_in(connection, day, name)
             if rows:
                 what, age = f"{name} in {day.name}", format_age(keep.names[name])
                 yield RetentionPreview(Pool.COMPLETED, what, rows, size, "deleted", age)

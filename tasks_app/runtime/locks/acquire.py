@@ -13,7 +13,10 @@ from typing import Protocol, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.domain.coordination.locks import Ask, Granted, LockDeniedError, Obstacle
+from tasks_app.domain.locks import Ask
+from tasks_app.domain.locks import Granted
+from tasks_app.domain.locks import LockDeniedError
+from tasks_app.domain.locks import Obstacle
 from tasks_app.pool.locks.acquire import WAIT_LEASE, acquire, acquire_at_once, is_hindered, open_up
 from tasks_app.pool.locks.renew import give_up, release_now, renew
 from tasks_app.pool.locks.wake import wake

@@ -14,7 +14,10 @@ from uuid import uuid4
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
 
-from tasks_app.domain.coordination.locks import LONGEST_WHO, Ask, Names, parts_of
+from tasks_app.domain.locks import LONGEST_WHO
+from tasks_app.domain.locks import Ask
+from tasks_app.domain.locks import Names
+from tasks_app.domain.locks import parts_of
 from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import InvalidConnectionError, InvalidLockError
 from tasks_app.runtime.db.connections import shown

@@ -8,7 +8,8 @@ from dataclasses import replace
 from types import TracebackType
 from uuid import uuid4
 
-from tasks_app.domain.coordination.locks import Ask, LockOrderError
+from tasks_app.domain.locks import Ask
+from tasks_app.domain.locks import LockOrderError
 from tasks_app.runtime.locks.acquire import Transacts, take
 from tasks_app.runtime.locks.lock import _HELD, Lock, Renewing
 

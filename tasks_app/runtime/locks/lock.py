@@ -9,7 +9,9 @@ from typing import Protocol
 
 from sqlalchemy import Transaction
 
-from tasks_app.domain.coordination.locks import Ask, Granted, LockLostError
+from tasks_app.domain.locks import Ask
+from tasks_app.domain.locks import Granted
+from tasks_app.domain.locks import LockLostError
 from tasks_app.pool.locks.renew import guard, release, release_now, renew
 from tasks_app.runtime.db.connections import Sync, connection_of
 from tasks_app.runtime.locks.acquire import Transacts, patiently, wake_next

@@ -18,14 +18,12 @@ from sqlalchemy import BigInteger, DateTime, Integer, String, inspect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 
-from tasks_app.domain.coordination.locks import (
-    LONGEST_WHO,
-    LockDeniedError,
-    LockLostError,
-    LockMode,
-    LostUpdateError,
-    Obstacle,
-)
+from tasks_app.domain.locks import LONGEST_WHO
+from tasks_app.domain.locks import LockDeniedError
+from tasks_app.domain.locks import LockLostError
+from tasks_app.domain.locks import LockMode
+from tasks_app.domain.locks import LostUpdateError
+from tasks_app.domain.locks import Obstacle
 from tasks_app.domain.durations import Duration
 from tasks_app.domain.errors import InvalidLockError
 from tasks_app.pool.locks import row_locks

@@ -14,7 +14,10 @@ from uuid import uuid4
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.coordination.locks import LONGEST_WHO, Ask, Names, parts_of
+from tasks_app.domain.locks import LONGEST_WHO
+from tasks_app.domain.locks import Ask
+from tasks_app.domain.locks import Names
+from tasks_app.domain.locks import parts_of
 from tasks_app.domain.durations import Duration
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.pool.locks.renew import release

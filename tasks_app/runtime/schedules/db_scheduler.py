@@ -20,7 +20,7 @@ from tasks_app.pool.db_scheduler.functions import Installed
 from tasks_app.pool.db_scheduler.jobs import EVERY_MINUTE, CronCall, CronJob
 from tasks_app.pool.db_scheduler.statements import SqlTask, UnfitStatementError
 from tasks_app.pool.retention.partitions import owns
-from tasks_app.pool.schedules import schedules
+from tasks_app.pool import scheduling
 from tasks_app.pool.schema import check_version
 from tasks_app.runtime.db.database import Database
 
@@ -99,8 +99,8 @@ class DbScheduler:
                     "type is unknown."
                 ) from None
             functions.make_day(connection)
-            now = schedules.clock(connection)
-            fit, unfit = _fit(schedules.find(connection), now, zone)
+            now = scheduling.clock(connection)
+            fit, unfit = _fit(scheduling.find(connection), now, zone)
             if not leave:
                 _refuse(unfit)
             home = functions.home_of(connection)
@@ -122,12 +122,12 @@ class DbScheduler:
             standing = functions.installed(connection, self._settings, tasks)
             runs = functions.carries_out(connection)
             home = functions.home_of(connection)
-            rows = [] if standing is Installed.NO else schedules.find(connection)
+            rows = [] if standing is Installed.NO else scheduling.find(connection)
         not_carried_out = dict(unfit or {}) if runs else {}
         with self._cron() as cron:
             version = jobs.version(cron)
             found = jobs.find(cron, jobs.prefix_of(home), self._name) if version else []
-            now = schedules.clock(cron)
+            now = scheduling.clock(cron)
             fit, left = _fit(rows, now, jobs.zone(cron) if version else None)
             wanted = functions.jobs_of(home, fit, now, runs=runs)
             again = {

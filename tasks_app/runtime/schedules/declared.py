@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import HandlerError, InvalidTaskError
 from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.safe_logging import quiet_logger
@@ -17,7 +17,7 @@ from tasks_app.domain.schedules.declaration import changes_by_code, declare
 from tasks_app.domain.schedules.when import When
 from tasks_app.domain.tasks.error_text import brief
 from tasks_app.domain.tasks.options import TaskOptions
-from tasks_app.pool.schedules import schedules as rows
+from tasks_app.pool import scheduling as rows
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 

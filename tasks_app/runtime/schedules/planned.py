@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.days_off import CALENDAR, kept_in
 from tasks_app.domain.schedules.schedule import PLANNED, Schedule, SchedulePlan, plan_of

@@ -9,7 +9,7 @@ from itertools import islice
 from random import Random
 from typing import Final, NamedTuple, Unpack
 
-from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.misfire import first_at, next_at
 from tasks_app.domain.schedules.overlap import Fired
@@ -19,7 +19,7 @@ from tasks_app.domain.schedules.when import When
 from tasks_app.domain.tasks.names import check_name
 from tasks_app.domain.tasks.records import TaskId
 from tasks_app.pool.operations.audit import note
-from tasks_app.pool.schedules import schedules as rows
+from tasks_app.pool import scheduling as rows
 from tasks_app.runtime.db.connections import Sync, connection_of, made_async
 from tasks_app.runtime.schedules.declared import ScheduleOptions
 from tasks_app.runtime.schedules.planned import changed, days_of, planned

@@ -13,7 +13,7 @@ from tasks_app.domain.schedules.schedule import PLANNED, Schedule
 from tasks_app.domain.tasks.names import check_name
 from tasks_app.domain.tasks.records import TaskId
 from tasks_app.pool.operations.audit import note
-from tasks_app.pool.schedules import schedules as rows
+from tasks_app.pool import scheduling as rows
 from tasks_app.pool.tasks.create import create_one
 from tasks_app.runtime.db.connections import Sync, connection_of, made_async
 from tasks_app.runtime.encryption.values import sealed_rows

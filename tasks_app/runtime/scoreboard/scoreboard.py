@@ -16,7 +16,8 @@ from pathlib import Path
 from tasks_app.runtime.scoreboard import layout
 from tasks_app.runtime.scoreboard.layout import SLOTS, SlotView
 from tasks_app.runtime.scoreboard.process_birth import own_birth
-from tasks_app.runtime.scoreboard.slot import Slot, Stage
+from tasks_app.runtime.scoreboard import Slot
+from tasks_app.runtime.scoreboard import Stage
 
 
 class Scoreboard:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from tasks_app.pool.connection import clock as database_clock
 from tasks_app.pool.statistics.parts import write
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.statistics.task_counts import TASK_COUNTS, TaskCounts
+from tasks_app.runtime.statistics import TASK_COUNTS
+from tasks_app.runtime.statistics import TaskCounts
 
 EVERY_S = 5.0
 """A process that is killed loses so much, until the hour is reconciled with the pools."""

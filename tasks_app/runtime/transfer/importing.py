@@ -9,13 +9,14 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from tasks_app.domain.creation.portable_task import PortableTask, task_of
+from tasks_app.domain.portable_task import PortableTask
+from tasks_app.domain.portable_task import task_of
 from tasks_app.domain.encryption.envelope import token_in
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks.transfer import ArrivedTask, bring_in, here
 from tasks_app.runtime.api.bulk import transaction_of
-from tasks_app.runtime.large_values.values import large_values
+from tasks_app.runtime.large_values import large_values
 from tasks_app.runtime.payload_limit import creation_limit
 from tasks_app.runtime.transfer.private_file import written_privately
 

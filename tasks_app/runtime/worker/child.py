@@ -17,7 +17,7 @@ from tasks_app.runtime.handlers.middleware import Middleware
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.scan.throttle import PACES, PollPaces
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
-from tasks_app.runtime.tracing.attempt_log import ATTEMPTS
+from tasks_app.runtime.tracing.run_logs import ATTEMPTS
 from tasks_app.runtime.tracing.tracing import flush_traces
 from tasks_app.runtime.worker.wiring import ThreadCounts, child_parts, wire
 

@@ -9,11 +9,12 @@ from datetime import timedelta
 from tasks_app.domain.handlers.settlement import VANISHED
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.release import release
-from tasks_app.pool.runs.rescue import FIRST_S, rescue_claims
+from tasks_app.pool.runs.leases import FIRST_S
+from tasks_app.pool.runs.leases import rescue_claims
 from tasks_app.pool.runs.settle import still_held
 from tasks_app.runtime.execution.notices import tell_returned
 from tasks_app.runtime.handlers.active_run import ReturnedClaim
-from tasks_app.runtime.inflight.held_claims import ACQUITS_S
+from tasks_app.runtime.execution.in_flight import ACQUITS_S
 from tasks_app.runtime.inflight.parts import ChildParts
 
 

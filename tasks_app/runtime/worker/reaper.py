@@ -28,7 +28,7 @@ from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.claim import claims_of
 from tasks_app.pool.runs.release import release
-from tasks_app.pool.runs.rescue import rescue_claims
+from tasks_app.pool.runs.leases import rescue_claims
 from tasks_app.pool.runs.settle import settle_each
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.browse import Outline
@@ -36,13 +36,13 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.execution.notices import tell_returned, tell_settled
 from tasks_app.runtime.flow_control.admission import AdmissionControl
 from tasks_app.runtime.handlers.registry import Registry
-from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.hints.new_tasks import of_returned
 from tasks_app.runtime.hints.sender import Hint
 from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_outline
 from tasks_app.runtime.scoreboard.layout import SlotView
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
-from tasks_app.runtime.scoreboard.slot import Stage
+from tasks_app.runtime.scoreboard import Stage
 
 log = quiet_logger(__name__)
 

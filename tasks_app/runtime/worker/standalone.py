@@ -21,13 +21,13 @@ from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.elsewhere import known_elsewhere
 from tasks_app.pool.dispatch.scan import DueRows, due
 from tasks_app.pool.dispatch.upcoming import Upcoming, upcoming
-from tasks_app.pool.runs.rescue import FIRST_S
+from tasks_app.pool.runs.leases import FIRST_S
 from tasks_app.runtime.db.errors import is_crowded, patience_s
 from tasks_app.runtime.flow_control.admission import AdmissionControl, AdmissionVerdict
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.leader.duties import Duties
-from tasks_app.runtime.notify.listener import Listener
-from tasks_app.runtime.scan.position import ScanPosition
+from tasks_app.runtime.notify import Listener
+from tasks_app.runtime.scan import ScanPosition
 from tasks_app.runtime.scan.throttle import Pace, Throttle
 from tasks_app.runtime.scan.triage import tidy
 from tasks_app.runtime.worker.child import Child

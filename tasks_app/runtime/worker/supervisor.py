@@ -21,7 +21,7 @@ from tasks_app.runtime.health_files import WORKER, Liveness
 from tasks_app.runtime.health_folders import remove_abandoned
 from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE, new_slot_path, remove_slots
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
-from tasks_app.runtime.scoreboard.slot import Stage
+from tasks_app.runtime.scoreboard import Stage
 from tasks_app.runtime.scoreboard.watchdog import LOOK_EVERY_S, watch
 from tasks_app.runtime.worker.signals import heed_signals
 

@@ -12,11 +12,11 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch.run_time_report import RunTimeReport
-from tasks_app.runtime.execution.async_pool import AsyncPool
+from tasks_app.runtime.execution.pools import AsyncPool
 from tasks_app.runtime.execution.executor import Executor
 from tasks_app.runtime.execution.invocation import Invocation
 from tasks_app.runtime.execution.process_guard import ProcessGuard
-from tasks_app.runtime.execution.run_times import RunTimes
+from tasks_app.runtime.run_times import RunTimes
 from tasks_app.runtime.execution.runner import Runner, RunParts
 from tasks_app.runtime.execution.settler import LATE_PATIENCE_S, Settler
 from tasks_app.runtime.execution.thread_pool import ThreadPool
@@ -33,7 +33,7 @@ from tasks_app.runtime.json_log import name_worker
 from tasks_app.runtime.scan.throttle import PACES, PollPaces
 from tasks_app.runtime.scoreboard.location import parent_of
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
-from tasks_app.runtime.tracing.attempt_log import ATTEMPTS
+from tasks_app.runtime.tracing.run_logs import ATTEMPTS
 from tasks_app.runtime.tracing.kept_lines import KeptLines, take_lines
 from tasks_app.runtime.tracing.line_writer import LineWriter
 from tasks_app.runtime.tracing.tracing import traced_layers

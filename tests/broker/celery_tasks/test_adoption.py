@@ -16,7 +16,7 @@ from celery.exceptions import Reject, Retry
 from sqlalchemy import Engine, text
 
 from tasks_app import Settings, Snooze, create_task, handler, requeue_task
-from tasks_app.broker.celery_tasks.adoption import load_tasks
+from tasks_app.broker.task_loading import load_tasks
 from tasks_app.celery_tasks import run_from_pool
 from tasks_app.domain.errors import ConfigurationError, HandlerError
 from tasks_app.domain.tasks import records

@@ -10,11 +10,14 @@ import pytest
 import redis
 from celery import Celery
 
-from tasks_app.broker.checks.broker import examine_access, examine_broker, examine_celery
-from tasks_app.broker.config.configuration import effective_celery_settings
-from tasks_app.broker.config.defaults import celery_defaults
+from tasks_app.broker.checks import examine_access
+from tasks_app.broker.checks import examine_broker
+from tasks_app.broker.checks import examine_celery
+from tasks_app.broker.config import effective_celery_settings
+from tasks_app.broker.defaults import celery_defaults
 from tasks_app.broker.guard.other_pools import POOL_VARIABLE
-from tasks_app.broker.worker.processes import NODE_VARIABLE, QUEUES_VARIABLE
+from tasks_app.broker.processes import NODE_VARIABLE
+from tasks_app.broker.processes import QUEUES_VARIABLE
 from tasks_app.domain.config.setting_sources import unknown_variables
 from tasks_app.domain.finding import Finding
 from tasks_app.embedded.servers import Valkey

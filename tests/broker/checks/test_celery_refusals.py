@@ -16,7 +16,7 @@ from kombu.message import Message
 
 from tasks_app.broker import control
 from tasks_app.broker.checks.startup import check_surroundings
-from tasks_app.broker.config.defaults import EXECUTE
+from tasks_app.broker.defaults import EXECUTE
 from tasks_app.broker.guard.foreign_tasks import OURS, guard_queues
 from tasks_app.broker.tasks import register
 from tasks_app.domain.config.settings import Settings

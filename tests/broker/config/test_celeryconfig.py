@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks_app.broker.config.defaults import celery_defaults
+from tasks_app.broker.defaults import celery_defaults
 from tasks_app.broker.consumer import PatientConsumer, RabbitConsumer
 
 CONFIG = """

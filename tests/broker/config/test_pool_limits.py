@@ -13,7 +13,7 @@ from celery import Celery
 from celery.concurrency.base import BasePool
 
 from tasks_app.broker.checks.pools import check_limits
-from tasks_app.broker.config.defaults import EXECUTE
+from tasks_app.broker.defaults import EXECUTE
 from tasks_app.broker.config.time_limits import CeleryLimits, take_limits
 from tasks_app.broker.tasks import register
 from tasks_app.domain.config.settings import Settings

@@ -9,7 +9,8 @@ import pytest
 from celery import Celery
 from kombu import Connection, Exchange, Queue
 
-from tasks_app.broker.config.defaults import CONTROL_QUEUE, celery_defaults
+from tasks_app.broker.defaults import CONTROL_QUEUE
+from tasks_app.broker.defaults import celery_defaults
 from tasks_app.broker.publish.publisher import CeleryPublisher
 from tasks_app.broker.tasks import register
 from tasks_app.domain.errors import NoQueueError

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import make_url
 
 from tasks_app.broker.app import make_celery
-from tasks_app.broker.config.configuration import effective_celery_settings
+from tasks_app.broker.config import effective_celery_settings
 from tasks_app.domain.config.setting_sources import effective_settings
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.errors import ConfigurationError

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
-from tasks_app.broker.config.configuration import configuration
-from tasks_app.broker.config.defaults import EXECUTE
-from tasks_app.broker.publish.hints import CeleryHints
+from tasks_app.broker.config import configuration
+from tasks_app.broker.defaults import EXECUTE
+from tasks_app.broker.publisher import CeleryHints
 from tasks_app.domain.config.settings import Settings
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House

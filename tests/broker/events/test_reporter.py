@@ -14,7 +14,8 @@ import pytest
 
 from tasks_app.broker.events.pipe import LONGEST_LINE, EventPipe
 from tasks_app.broker.events.reporter import BURST, Reporter, is_wanted
-from tasks_app.broker.events.writer import LATE, line_of
+from tasks_app.broker.events import LATE
+from tasks_app.broker.events import line_of
 from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 

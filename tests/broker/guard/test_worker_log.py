@@ -12,8 +12,8 @@ from celery.worker.control import Panel
 from tasks_app.broker import control
 from tasks_app.broker.app import make_celery
 from tasks_app.broker.guard.foreign_tasks import OURS
-from tasks_app.broker.worker import shutdown
-from tasks_app.broker.worker.shutdown import PoolWorker
+from tasks_app.broker import worker_pool
+from tasks_app.broker.worker_pool import PoolWorker
 from tasks_app.domain.config.settings import load_settings
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.broker.conftest import House
@@ -107,7 +107,7 @@ def test_what_is_listed_is_registered_nowhere(monkeypatch: pytest.MonkeyPatch) -
     registry = Registry()
     handler("mail.send", queue="mail", registry=registry)(lambda ctx: None)
     monkeypatch.setattr(control, "HANDLERS", registry)
-    monkeypatch.setattr(shutdown, "HANDLERS", registry)
+    monkeypatch.setattr(worker_pool, "HANDLERS", registry)
     monkeypatch.setenv("TASKS_APP_BROKER_URL", "memory://")
     app = make_celery(load_settings())
     worker = PoolWorker.__new__(PoolWorker)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from kombu import Queue
 
-from tasks_app.broker.config.defaults import EXECUTE
+from tasks_app.broker.defaults import EXECUTE
 from tasks_app.broker.guard.other_pools import POOL_VARIABLE
-from tasks_app.broker.publish.hints import CeleryHints
+from tasks_app.broker.publisher import CeleryHints
 from tasks_app.domain.config.settings import Settings
-from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints import HINTS
 from tests.broker.conftest import House
 
 pytestmark = pytest.mark.parametrize("house", ["broker", "rabbitmq"], indirect=True, scope="module")

@@ -17,10 +17,10 @@ from redis import Redis
 
 from dev.torture.fault_proxy import FaultProxy
 from tasks_app.broker.app import make_celery
-from tasks_app.broker.publish.hints import CeleryHints
+from tasks_app.broker.publisher import CeleryHints
 from tasks_app.domain.config.settings import Settings
-from tasks_app.runtime.hints.channel import HintCounts
-from tasks_app.runtime.hints.hints import Hints
+from tasks_app.runtime.hint_sender import HintCounts
+from tasks_app.runtime.hints import Hints
 from tasks_app.runtime.hints.sender import Hint, HintSender
 from tests.broker.conftest import House
 from tests.waiting import until
@@ -33,7 +33,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 from tasks_app import create_task
-from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints import HINTS
 
 engine = create_engine(os.environ["TASKS_APP_DATABASE_URL"], poolclass=NullPool)
 

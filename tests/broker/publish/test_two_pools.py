@@ -16,11 +16,11 @@ from sqlalchemy.orm import Session
 from tasks_app import create_task
 from tasks_app.broker.guard import other_pools
 from tasks_app.broker.guard.other_pools import POOL_VARIABLE, Strangers
-from tasks_app.broker.publish.hints import CeleryHints
+from tasks_app.broker.publisher import CeleryHints
 from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.pool_name import pool_name
 from tasks_app.pool.schema import migrate
-from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints import HINTS
 from tests.broker.conftest import House
 from tests.runtime.hints.ear import Ear, ear, told  # noqa: F401  a fixture
 from tests.servers import Databases

@@ -7,7 +7,10 @@ from datetime import timedelta
 import pytest
 
 from tasks_app import Settings
-from tasks_app.domain.config.alert_rules import EXAMPLES, RuleKind, UserRule, parse_rules
+from tasks_app.domain.alerts import EXAMPLES
+from tasks_app.domain.alerts import RuleKind
+from tasks_app.domain.alerts import UserRule
+from tasks_app.domain.alerts import parse_rules
 from tasks_app.domain.config.mail import read_mail
 from tasks_app.domain.config.settings import load_settings
 from tasks_app.domain.errors import ConfigurationError

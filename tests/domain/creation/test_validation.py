@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.creation import validate
 from tasks_app.domain.errors import InvalidTaskError, TasksError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.options import TaskOptions

@@ -14,13 +14,11 @@ from tasks_app.domain.encryption.envelope import (
     token_of,
     wrapped,
 )
-from tasks_app.domain.encryption.keyring import (
-    Keyring,
-    MissingKeyError,
-    SealBrokenError,
-    new_key,
-    read_keys,
-)
+from tasks_app.domain.encryption import Keyring
+from tasks_app.domain.encryption import MissingKeyError
+from tasks_app.domain.encryption import SealBrokenError
+from tasks_app.domain.encryption import new_key
+from tasks_app.domain.encryption import read_keys
 from tasks_app.domain.errors import InvalidTaskError
 
 A, B = b"a" * 32, b"b" * 32
@@ -151,7 +149,9 @@ def test_people_see_which_key_it_needs() -> None:
 
 
 def test_a_token_is_no_payload() -> None:
-    from tasks_app.domain.creation.new_task import NewTask, admit_alike, validate
+    from tasks_app.domain.creation import NewTask
+    from tasks_app.domain.creation import admit_alike
+    from tasks_app.domain.creation import validate
 
     stored = {"$encrypted": str(Keyring({"k1": A}).seal("x", "payload", "t"))}
     terms = validate(NewTask("t"), None, 1000).terms

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from tasks_app.domain.errors import InvalidSelectionError
-from tasks_app.domain.operations.selection import MOST_IDS, BulkAction, Selection, select
+from tasks_app.domain.operations import MOST_IDS
+from tasks_app.domain.operations import BulkAction
+from tasks_app.domain.operations import Selection
+from tasks_app.domain.operations import select
 from tasks_app.domain.tasks.states import Pool, State
 
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.creation import validate
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.cron import SHORTHANDS, check_cron, next_cron, zone_of
 from tasks_app.domain.schedules.pg_cron import offset_of, why_not, written_for_pg_cron

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tasks_app.domain.statistics.outcomes import FINAL, CountedOutcome, outcome_of, state_of
+from tasks_app.domain.statistics import FINAL
+from tasks_app.domain.statistics import CountedOutcome
+from tasks_app.domain.statistics import outcome_of
+from tasks_app.domain.statistics import state_of
 from tasks_app.domain.tasks.states import TERMINAL, TRANSITIONS, Event, State
 
 

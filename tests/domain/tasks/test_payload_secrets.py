@@ -22,7 +22,8 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from tasks_app.domain.batch.identity import checked_params
-from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.creation import validate
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.payload import encode_object

@@ -15,7 +15,8 @@ import pytest
 from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, RootModel, ValidationError
 from typing_extensions import TypedDict
 
-from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.creation import validate
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.payload_type import PayloadType, explain, payload_type_of

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, text
 from tasks_app import Settings, create_task
 from tasks_app.domain.finding import Finding
 from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerMode
-from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.monitor.checks import connections, database, due, flow_control, runs, sessions, work
@@ -22,9 +22,10 @@ from tasks_app.monitor.checks.checkup import examine, run_checks
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.connection.row_by_row import row_by_row
 from tasks_app.pool.dispatch import leader_lease
-from tasks_app.pool.flow_control import breaker, pause
+from tasks_app.pool.flow_control import circuit_breakers
+from tasks_app.pool.flow_control import pause
 from tasks_app.pool.operations import diagnostics, notify_trigger, sequences
-from tasks_app.pool.operations.bloat import RelationSize
+from tasks_app.pool.operations.maintenance import RelationSize
 from tasks_app.pool.operations.diagnostics import due_work
 from tasks_app.pool.operations.grants import RoleKind
 from tasks_app.pool.runs import heartbeats
@@ -687,10 +688,10 @@ def test_a_run_that_takes_far_longer_than_others_of_its_name_is_told(
 def test_breakers_that_somebody_keeps_by_hand_are_told(
     connection: Connection, settings: Settings
 ) -> None:
-    breaker.synchronise(connection, {Breaker("bank"): ["t"]}, ["t"])
+    circuit_breakers.synchronise(connection, {Breaker("bank"): ["t"]}, ["t"])
     told = []
     for mode in (BreakerMode.OPEN, BreakerMode.CLOSED, BreakerMode.AUTO):
-        breaker.override(connection, "bank", mode)
+        circuit_breakers.override(connection, "bank", mode)
         told += [flow_control.dependencies(connection, settings)]
     (kept_open,), (kept_closed,), left_alone = told
 
@@ -705,9 +706,9 @@ def test_breakers_that_somebody_keeps_by_hand_are_told(
 def test_a_breaker_that_probes_and_holds_nothing_needs_nobody(
     connection: Connection, settings: Settings
 ) -> None:
-    breaker.synchronise(connection, {Breaker("bank"): ["t"]}, ["t"])
-    breaker.override(connection, "bank", BreakerMode.OPEN)
-    breaker.override(connection, "bank", BreakerMode.AUTO)
+    circuit_breakers.synchronise(connection, {Breaker("bank"): ["t"]}, ["t"])
+    circuit_breakers.override(connection, "bank", BreakerMode.OPEN)
+    circuit_breakers.override(connection, "bank", BreakerMode.AUTO)
 
     (finding,) = flow_control.dependencies(connection, settings)
 

@@ -16,11 +16,13 @@ from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.domain.queues.queue import check_options
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.monitor.metrics.catalogue import METRICS
+from tasks_app.monitor.metric_catalogue import METRICS
 from tasks_app.monitor.metrics.reader import MetricsReader
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.set_aside import park
-from tasks_app.pool.flow_control import breaker, pause, queue_settings
+from tasks_app.pool.flow_control import circuit_breakers
+from tasks_app.pool.flow_control import pause
+from tasks_app.pool.flow_control import queue_settings
 from tasks_app.pool.flow_control.limits import set_limit
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.settle import settle_one
@@ -47,7 +49,7 @@ def everything(connection: Connection) -> None:
         leader_lease.done(connection, name, token, MINUTE, {"mail": 3})
     pause.pause(connection, "mail", "")
     queue_settings.change(connection, "night", check_options({"windows": ["22:00-06:00"]}))
-    breaker.synchronise(connection, {Breaker("bank"): ["t"]}, ["t"])
+    circuit_breakers.synchronise(connection, {Breaker("bank"): ["t"]}, ["t"])
     set_limit(connection, Limit(GateKind.QUEUE, "slow", 7))
     put(connection, "a", part(NOON, 5))
     roll_up(connection, None, KEPT, now=NOON + 2 * MINUTE)

@@ -18,8 +18,9 @@ from tasks_app import Settings
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.monitor.metrics import catalogue, collectors
-from tasks_app.monitor.metrics.catalogue import METRICS
+from tasks_app.monitor import metric_catalogue
+from tasks_app.monitor import metrics
+from tasks_app.monitor.metric_catalogue import METRICS
 from tasks_app.monitor.metrics.exposition import MOST_QUEUES, Sample, render
 from tasks_app.monitor.metrics.reader import MetricsReader
 from tasks_app.pool.connection.read_only import looking
@@ -187,9 +188,9 @@ def test_a_part_that_fails_leaves_the_others_whole(
 ) -> None:
     def broken(connection: Connection, _settings: Settings) -> Iterator[Sample]:
         connection.execute(text("SELECT 1/0"))
-        yield Sample(catalogue.UP, 1)
+        yield Sample(metric_catalogue.UP, 1)
 
-    monkeypatch.setitem(collectors.PARTS, "waiting", broken)
+    monkeypatch.setitem(metrics.PARTS, "waiting", broken)
 
     found = values(reader.read())
 
@@ -220,11 +221,11 @@ def test_many_who_scrape_cost_as_one(database: Database, settings: Settings) -> 
 
     assert len(set(texts)) == 1
     assert len(texts) == 8
-    assert sum("transaction_read_only" in each for each in sent) == len(collectors.PARTS)
+    assert sum("transaction_read_only" in each for each in sent) == len(metrics.PARTS)
 
 
 def test_labels_are_escaped() -> None:
-    said = render([Sample(catalogue.PENDING, 1.0, ('a"b\\c\nd',))])
+    said = render([Sample(metric_catalogue.PENDING, 1.0, ('a"b\\c\nd',))])
 
     assert said.splitlines()[-1] == r'tasks_app_pending{queue="a\"b\\c\nd"} 1'
 
@@ -260,7 +261,7 @@ def test_promtool_finds_no_fault(engine: Engine, reader: MetricsReader) -> None:
 
 def test_any_number_of_queues_makes_a_bounded_number_of_lines() -> None:
     """Sums and maxima over all queues stay exact."""
-    kinds = {catalogue.PENDING: sum, catalogue.OLDEST_DUE: max, catalogue.OPEN: min}
+    kinds = {metric_catalogue.PENDING: sum, metric_catalogue.OLDEST_DUE: max, metric_catalogue.OPEN: min}
     given = [Sample(m, n + 5, (f"q{n}",)) for m in kinds for n in range(1_000)]
     said = values(render(given))
 
@@ -270,5 +271,5 @@ def test_any_number_of_queues_makes_a_bounded_number_of_lines() -> None:
         assert of_all(shown) == of_all(range(5, 1_005))
     assert said['tasks_app_pending{queue="q999"}'] == 1_004
     assert said['tasks_app_queue_open{queue="q0"}'] == 5
-    few = [Sample(catalogue.PENDING, 1, (f"q{n}",)) for n in range(MOST_QUEUES)]
+    few = [Sample(metric_catalogue.PENDING, 1, (f"q{n}",)) for n in range(MOST_QUEUES)]
     assert "other" not in render(few)

@@ -14,7 +14,7 @@ from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.runs.release import release
 from tasks_app.pool.runs.renew import renew
-from tasks_app.pool.runs.rescue import rescue_expired
+from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one
 from tests.factory import LEASE, claimed_task, claimer, ending, pending_task, row_of
 

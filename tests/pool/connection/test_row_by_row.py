@@ -16,14 +16,18 @@ from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerMode
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit
 from tasks_app.pool.connection.row_by_row import Refusal, refusals, row_by_row
 from tasks_app.pool.dispatch.set_aside import park, sweep, sweep_all
-from tasks_app.pool.flow_control import breaker, breaker_waiting_list, order_and_limits, wake
+from tasks_app.pool.flow_control import circuit_breakers
+from tasks_app.pool.flow_control import breaker_waiting_list
+from tasks_app.pool.flow_control import order_and_limits
+from tasks_app.pool.flow_control import wake
 from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of
 from tasks_app.pool.flow_control.limits import set_limit
 from tasks_app.pool.flow_control.waiting_list import hold
-from tasks_app.pool.retention import prune
+from tasks_app.pool import retention
 from tasks_app.pool.retention.partitions import Mark
 from tasks_app.pool.runs.release import release
-from tasks_app.pool.runs.rescue import rescue_claims, rescue_expired
+from tasks_app.pool.runs.leases import rescue_claims
+from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.pool.runs.settle import settle_each
 from tasks_app.pool.tables import ERROR
 from tests.cases import in_one_test
@@ -89,8 +93,8 @@ def woken(connection: Connection, _ids: Sequence[int]) -> None:
 
 
 def broken(connection: Connection) -> list[int]:
-    breaker.synchronise(connection, {Breaker("bank"): ["t"]}, ["t"])
-    breaker.override(connection, "bank", BreakerMode.OPEN, now=NOON)
+    circuit_breakers.synchronise(connection, {Breaker("bank"): ["t"]}, ["t"])
+    circuit_breakers.override(connection, "bank", BreakerMode.OPEN, now=NOON)
     return tasks(connection)
 
 
@@ -112,7 +116,7 @@ def a_day(connection: Connection) -> list[int]:
 
 
 def thin(connection: Connection, _ids: Sequence[int]) -> None:
-    prune.thin(connection, day_of(connection), Mark(names=("t",)))
+    retention.thin(connection, day_of(connection), Mark(names=("t",)))
 
 
 RUNNING, PENDING, PARKED = "state = 'RUNNING'", "true", "parked IS NOT NULL"
@@ -159,7 +163,7 @@ CASES = {
     ),
     "pruning of errors": Case(
         lambda c: [failed(c, now=NOON) for _ in range(ROWS)],
-        lambda c, _: prune.delete_old(c, ERROR, KEPT, now=NOON + timedelta(days=2)),
+        lambda c, _: retention.delete_old(c, ERROR, KEPT, now=NOON + timedelta(days=2)),
         HERE,
         "task_error",
     ),

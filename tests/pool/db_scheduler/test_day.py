@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.schedules.timing import between
-from tasks_app.pool.schedules import schedules
+from tasks_app.pool import scheduling
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.schedules.scheduler import Scheduler
 from tests.pool.db_scheduler.test_firing import MINUTE, jobs, run
@@ -88,7 +88,7 @@ def test_each_instant_is_entered_once(
 ) -> None:
     with engine.begin() as connection:
         for name, when in WHEN.items():
-            schedules.add(connection, name, plan(**when), now=START)
+            scheduling.add(connection, name, plan(**when), now=START)
     clocks = Clocks(database, engine)
     acts: list[Act] = [getattr(clocks, each) for each in who]
     with ThreadPoolExecutor(2) as threads:
@@ -98,7 +98,7 @@ def test_each_instant_is_entered_once(
                 done.result()
 
     with engine.connect() as connection:
-        found = schedules.find(connection)
+        found = scheduling.find(connection)
         fired = Counter(tuple(row) for row in connection.execute(text(FIRED)))
         tasks = Counter(tuple(row) for row in connection.execute(text(TASKS)))
     wanted = {

@@ -10,14 +10,15 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.creation import validate
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.cron import check_cron, next_cron, zone_of
 from tasks_app.domain.schedules.pg_cron import why_not
 from tasks_app.domain.schedules.schedule import plan_of
 from tasks_app.pool.db_scheduler import functions
 from tasks_app.pool.db_scheduler.jobs import CronCall, prefix_of
-from tasks_app.pool.schedules import schedules
+from tasks_app.pool import scheduling
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.schedules.scheduler import Scheduler
 from tests.domain.schedules.test_pg_cron import CRON, MINUTES, schedule
@@ -43,12 +44,12 @@ TASK: dict[str, Any] = {
 def add(connection: Connection, name: str = "s", task: Any = None, **when: Any) -> None:
     when = when or {"cron": "*/5 * * * *"}
     plan = plan_of(validate(NewTask("t", {"n": 1}, task or {}), None, 65536), when)  # type: ignore[arg-type]
-    assert schedules.add(connection, name, plan, now=NOON + SECOND)
+    assert scheduling.add(connection, name, plan, now=NOON + SECOND)
 
 
 def jobs(connection: Connection) -> list[CronCall]:
     """The jobs of the schedules as they stand."""
-    rows = [row for row in schedules.find(connection) if why_not(row, NOON) is None]
+    rows = [row for row in scheduling.find(connection) if why_not(row, NOON) is None]
     found = functions.jobs_of(functions.home_of(connection), rows, NOON)
     return [job for job in found if job.duty.startswith(functions.FIRE)]
 
@@ -183,9 +184,9 @@ def test_a_job_fires_nothing_of_what_its_schedule_is_not_any_more(
         add(connection)
         (job,) = jobs(connection)
         if change is None:
-            schedules.remove(connection, "s")
+            scheduling.remove(connection, "s")
         else:
-            schedules.change(connection, "s", change, now=NOON + SECOND)
+            scheduling.change(connection, "s", change, now=NOON + SECOND)
     as_before = stands(engine)
     with engine.begin() as connection:
         assert run(connection, job.command, NOON + 5 * MINUTE) is None
@@ -199,7 +200,7 @@ def test_an_instant_from_before_it_was_enabled_again_is_nobodys(
         add(connection)
         (job,) = jobs(connection)
         for enabled in (False, True):
-            schedules.change(connection, "s", {"enabled": enabled}, now=NOON + 6 * MINUTE)
+            scheduling.change(connection, "s", {"enabled": enabled}, now=NOON + 6 * MINUTE)
         assert run(connection, job.command, NOON + 7 * MINUTE) is None
         assert run(connection, job.command, NOON + 10 * MINUTE) == "made"
 
@@ -237,7 +238,7 @@ def test_a_task_that_cannot_be_written_breaks_its_schedule(
         add(connection)
         connection.execute(text("""UPDATE task_schedule SET options = '{"max_attempts": "x"}'"""))
         assert fire(connection, NOON + 5 * MINUTE) == "broken"
-        broken = schedules.get(connection, "s")
+        broken = scheduling.get(connection, "s")
         assert broken is not None
         assert fire(connection, NOON + 10 * MINUTE) is None
     assert broken.last_outcome == "broken"

@@ -14,7 +14,7 @@ from tasks_app.pool.db_scheduler.functions import Installed
 from tasks_app.pool.dispatch.set_aside import sweep_all
 from tasks_app.pool.retention import drop_partition
 from tasks_app.pool.retention.partitions import partitions
-from tasks_app.pool.runs.rescue import rescue_expired
+from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.runtime.db.database import Database
 from tests.pool.connection.test_row_by_row import POISON
 

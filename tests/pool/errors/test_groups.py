@@ -11,9 +11,11 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.tasks.fingerprint import fingerprint_of
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.errors import groups as room
+from tasks_app.pool import error_groups as room
 from tasks_app.pool.errors.fill import fill
-from tasks_app.pool.errors.groups import groups, tasks_of, without_fingerprint
+from tasks_app.pool.error_groups import groups
+from tasks_app.pool.error_groups import tasks_of
+from tasks_app.pool.error_groups import without_fingerprint
 from tasks_app.pool.errors.known import enter, mark, unmark
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.requeue import requeue

@@ -16,7 +16,7 @@ from tasks_app.domain.flow_control.circuit_breaker import (
 )
 from tasks_app.pool.dispatch.idle_check import check_idle
 from tasks_app.pool.dispatch.scan import due
-from tasks_app.pool.flow_control import breaker
+from tasks_app.pool.flow_control import circuit_breakers
 from tasks_app.pool.flow_control.breaker_waiting_list import hold
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.claim_next import claim_next
@@ -31,17 +31,17 @@ CLAIMER = claimer("bank.pay", "t")
 
 @pytest.fixture
 def bank(connection: Connection) -> Connection:
-    breaker.synchronise(connection, {BANK: ["bank.pay"]}, ["bank.pay", "t"])
+    circuit_breakers.synchronise(connection, {BANK: ["bank.pay"]}, ["bank.pay", "t"])
     return connection
 
 
 def standing(connection: Connection, now: datetime = NOON) -> BreakerStanding:
-    (found,) = breaker.find(connection, now=now)
+    (found,) = circuit_breakers.find(connection, now=now)
     return found
 
 
 def opened(connection: Connection, now: datetime = NOON) -> None:
-    breaker.report(connection, "bank", 2, 2, now=now)
+    circuit_breakers.report(connection, "bank", 2, 2, now=now)
     assert standing(connection, now).state is BreakerState.OPEN
 
 
@@ -66,26 +66,26 @@ def let(connection: Connection) -> list[int]:
 
 class TestOpening:
     def test_a_failure_ratio_opens_it_when_there_are_enough_calls(self, bank: Connection) -> None:
-        assert breaker.report(bank, "bank", 0, 3, now=NOON) is None
+        assert circuit_breakers.report(bank, "bank", 0, 3, now=NOON) is None
         assert standing(bank).state is BreakerState.CLOSED
 
-        step = breaker.report(bank, "bank", 2, 0, now=NOON + SECOND)
+        step = circuit_breakers.report(bank, "bank", 2, 0, now=NOON + SECOND)
 
         assert step is not None
         assert standing(bank, NOON + SECOND).state is BreakerState.OPEN
         assert standing(bank, NOON + SECOND).reason == "3 of 5 calls failed"
 
     def test_calls_fall_out_of_the_window(self, bank: Connection) -> None:
-        breaker.report(bank, "bank", 0, 3, now=NOON)
+        circuit_breakers.report(bank, "bank", 0, 3, now=NOON)
 
-        assert breaker.report(bank, "bank", 0, 3, now=NOON + 2 * MINUTE) is None
+        assert circuit_breakers.report(bank, "bank", 0, 3, now=NOON + 2 * MINUTE) is None
         assert standing(bank, NOON + 2 * MINUTE).bad == 3
 
     def test_more_good_calls_than_bad_ones_keep_it_closed(self, bank: Connection) -> None:
-        assert breaker.report(bank, "bank", 100, 99, now=NOON) is None
+        assert circuit_breakers.report(bank, "bank", 100, 99, now=NOON) is None
 
     def test_what_nobody_declared_is_not_counted(self, bank: Connection) -> None:
-        assert breaker.report(bank, "post", 0, 100, now=NOON) is None
+        assert circuit_breakers.report(bank, "post", 0, 100, now=NOON) is None
 
 
 class TestHolding:
@@ -117,13 +117,13 @@ class TestProbing:
         ids = pays(bank, 5)
         opened(bank)
         hold(bank, ids, now=NOON)
-        assert breaker.look(bank, now=NOON + 29 * SECOND) == {}
+        assert circuit_breakers.look(bank, now=NOON + 29 * SECOND) == {}
 
         later = NOON + 30 * SECOND
         assert check_idle(bank, now=later).breakers
-        assert breaker.look(bank, now=later) == {"bank": 2}
+        assert circuit_breakers.look(bank, now=later) == {"bank": 2}
         for more in range(1, 9):
-            assert breaker.look(bank, now=later + more * SECOND) == {"bank": 0}
+            assert circuit_breakers.look(bank, now=later + more * SECOND) == {"bank": 0}
 
         assert let(bank) == ids[:2]
         assert taken(bank, ids, later) == ids[:2]
@@ -133,10 +133,10 @@ class TestProbing:
         opened(bank)
         hold(bank, ids, now=NOON)
         later = NOON + 30 * SECOND
-        breaker.look(bank, now=later)
+        circuit_breakers.look(bank, now=later)
         taken(bank, ids[:1], later)
 
-        breaker.report(bank, "bank", 0, 1, now=later)
+        circuit_breakers.report(bank, "bank", 0, 1, now=later)
 
         assert standing(bank, later).state is BreakerState.OPEN
         assert let(bank) == []
@@ -148,14 +148,14 @@ class TestProbing:
         opened(bank)
         hold(bank, ids, now=NOON)
         at = NOON + 30 * SECOND
-        breaker.look(bank, now=at)
+        circuit_breakers.look(bank, now=at)
         assert taken(bank, ids, at) == ids[:2]
 
-        breaker.report(bank, "bank", 2, 0, now=at)
+        circuit_breakers.report(bank, "bank", 2, 0, now=at)
         assert standing(bank, at).state is BreakerState.RAMPING
         freed = []
         for _ in range(4):
-            freed.append(breaker.look(bank, now=at).get("bank", 0))
+            freed.append(circuit_breakers.look(bank, now=at).get("bank", 0))
             at += SECOND
 
         assert freed == [10, 20, 13, 0]
@@ -168,12 +168,12 @@ class TestProbing:
         opened(bank)
         hold(bank, ids, now=NOON)
         at = NOON + 30 * SECOND
-        breaker.look(bank, now=at)
+        circuit_breakers.look(bank, now=at)
         taken(bank, ids, at)
-        breaker.report(bank, "bank", 2, 0, now=at)
-        breaker.look(bank, now=at)
+        circuit_breakers.report(bank, "bank", 2, 0, now=at)
+        circuit_breakers.look(bank, now=at)
 
-        breaker.report(bank, "bank", 1, 9, now=at)
+        circuit_breakers.report(bank, "bank", 1, 9, now=at)
 
         assert standing(bank, at).state is BreakerState.OPEN
         assert let(bank) == []
@@ -183,14 +183,14 @@ class TestProbing:
         opened(bank)
         hold(bank, ids, now=NOON)
         at = NOON + 30 * SECOND
-        breaker.look(bank, now=at)
+        circuit_breakers.look(bank, now=at)
         for task_id in ids[:2]:
             cancel(bank, task_id)
 
-        breaker.look(bank, now=at + 9 * SECOND)
+        circuit_breakers.look(bank, now=at + 9 * SECOND)
         assert let(bank) == []
-        breaker.look(bank, now=at + 11 * SECOND)
-        breaker.look(bank, now=at + 12 * SECOND)
+        circuit_breakers.look(bank, now=at + 11 * SECOND)
+        circuit_breakers.look(bank, now=at + 12 * SECOND)
 
         assert let(bank) == ids[2:4]
 
@@ -199,31 +199,31 @@ class TestProbing:
         opened(bank)
         hold(bank, ids, now=NOON)
         at = NOON + 30 * SECOND
-        breaker.look(bank, now=at)
+        circuit_breakers.look(bank, now=at)
         assert taken(bank, ids, at) == ids[:2]
 
-        assert breaker.look(bank, now=at + 10 * MINUTE) == {"bank": 0}
+        assert circuit_breakers.look(bank, now=at + 10 * MINUTE) == {"bank": 0}
         assert standing(bank, at).state is BreakerState.PROBING
 
     def test_a_task_that_comes_when_none_waited_is_the_probe(self, bank: Connection) -> None:
         opened(bank)
         at = NOON + 30 * SECOND
-        assert breaker.look(bank, now=at) == {"bank": 0}
+        assert circuit_breakers.look(bank, now=at) == {"bank": 0}
         ids = pays(bank, now=at)
         assert hold(bank, found_held(bank, at), now=at) == 1
 
-        assert breaker.look(bank, now=at + SECOND) == {"bank": 1}
+        assert circuit_breakers.look(bank, now=at + SECOND) == {"bank": 1}
         assert taken(bank, ids, at + SECOND) == ids
 
 
 class TestOperators:
     def test_open(self, bank: Connection) -> None:
         ids = pays(bank)
-        assert breaker.override(bank, "bank", BreakerMode.OPEN, now=NOON)
+        assert circuit_breakers.override(bank, "bank", BreakerMode.OPEN, now=NOON)
 
         assert taken(bank, ids) == []
-        breaker.report(bank, "bank", 100, 0, now=NOON)
-        assert breaker.look(bank, now=NOON + 24 * 60 * MINUTE) == {}
+        circuit_breakers.report(bank, "bank", 100, 0, now=NOON)
+        assert circuit_breakers.look(bank, now=NOON + 24 * 60 * MINUTE) == {}
         assert standing(bank).state is BreakerState.OPEN
 
     def test_close(self, bank: Connection) -> None:
@@ -231,43 +231,43 @@ class TestOperators:
         opened(bank)
         hold(bank, ids, now=NOON)
 
-        breaker.override(bank, "bank", BreakerMode.CLOSED, now=NOON)
-        assert breaker.look(bank, now=NOON) == {"bank": 3}
-        breaker.report(bank, "bank", 0, 100, now=NOON)
+        circuit_breakers.override(bank, "bank", BreakerMode.CLOSED, now=NOON)
+        assert circuit_breakers.look(bank, now=NOON) == {"bank": 3}
+        circuit_breakers.report(bank, "bank", 0, 100, now=NOON)
 
         assert taken(bank, ids) == ids
         assert standing(bank).state is BreakerState.CLOSED
 
     def test_auto(self, bank: Connection) -> None:
         ids = pays(bank, 3)
-        breaker.override(bank, "bank", BreakerMode.OPEN, now=NOON)
+        circuit_breakers.override(bank, "bank", BreakerMode.OPEN, now=NOON)
         hold(bank, ids, now=NOON)
 
-        breaker.override(bank, "bank", BreakerMode.AUTO, now=NOON)
+        circuit_breakers.override(bank, "bank", BreakerMode.AUTO, now=NOON)
 
-        assert breaker.look(bank, now=NOON) == {"bank": 2}
+        assert circuit_breakers.look(bank, now=NOON) == {"bank": 2}
         assert standing(bank).state is BreakerState.PROBING
 
     def test_no_such_breaker(self, bank: Connection) -> None:
-        assert not breaker.override(bank, "post", BreakerMode.OPEN)
+        assert not circuit_breakers.override(bank, "post", BreakerMode.OPEN)
 
 
 class TestDeclarations:
     def test_names_of_others_stay_and_ours_move(self, connection: Connection) -> None:
-        breaker.synchronise(connection, {BANK: ["a", "b"]}, ["a", "b"])
-        breaker.synchronise(connection, {BANK: ["c"]}, ["c", "d"])
+        circuit_breakers.synchronise(connection, {BANK: ["a", "b"]}, ["a", "b"])
+        circuit_breakers.synchronise(connection, {BANK: ["c"]}, ["c", "d"])
         assert standing(connection).names == ["a", "b", "c"]
 
-        breaker.synchronise(connection, {BANK: ["b"]}, ["a", "b"])
+        circuit_breakers.synchronise(connection, {BANK: ["b"]}, ["a", "b"])
         assert standing(connection).names == ["b", "c"]
-        breaker.synchronise(connection, {}, ["c", "d"])
+        circuit_breakers.synchronise(connection, {}, ["c", "d"])
         assert standing(connection).names == ["b"]
 
     def test_other_settings_replace_those_it_had_and_its_state_stays(
         self, bank: Connection
     ) -> None:
         opened(bank)
-        breaker.synchronise(bank, {Breaker("bank", probes=7): ["bank.pay"]}, ["bank.pay"])
+        circuit_breakers.synchronise(bank, {Breaker("bank", probes=7): ["bank.pay"]}, ["bank.pay"])
 
         assert standing(bank).breaker.probes == 7
         assert standing(bank).state is BreakerState.OPEN
@@ -275,5 +275,5 @@ class TestDeclarations:
     def test_nothing_is_written_where_all_is_as_it_should(self, bank: Connection) -> None:
         version = "SELECT CAST(CAST(xmin AS text) AS bigint), ctid FROM task_breaker"
         before = bank.execute(text(version)).one()
-        breaker.synchronise(bank, {BANK: ["bank.pay"]}, ["bank.pay", "t"])
+        circuit_breakers.synchronise(bank, {BANK: ["bank.pay"]}, ["bank.pay", "t"])
         assert bank.execute(text(version)).one() == before

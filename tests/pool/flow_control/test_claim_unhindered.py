@@ -13,7 +13,8 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerMode
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.domain.queues.queue import check_options
-from tasks_app.pool.flow_control import breaker, queue_settings
+from tasks_app.pool.flow_control import circuit_breakers
+from tasks_app.pool.flow_control import queue_settings
 from tasks_app.pool.flow_control.limits import set_limit
 from tasks_app.pool.flow_control.pause import pause
 from tasks_app.pool.runs.claim import claim, claim_unhindered
@@ -109,8 +110,8 @@ ELSEWHERE: dict[str, Hindrance] = {
 
 
 def opened(connection: Connection) -> None:
-    breaker.synchronise(connection, {Breaker("bank"): ["other"]}, ["other"])
-    breaker.override(connection, "bank", BreakerMode.OPEN)
+    circuit_breakers.synchronise(connection, {Breaker("bank"): ["other"]}, ["other"])
+    circuit_breakers.override(connection, "bank", BreakerMode.OPEN)
 
 
 ELSEWHERE["a breaker"] = opened
@@ -132,7 +133,7 @@ def test_what_holds_nobody_any_more_hinders_nobody(connection: Connection) -> No
     task_id = pending_task(connection, now=NOON)
     pause(connection, "other", resume_at=NOON, now=NOON - HOUR)
     said(connection, running_below=5)
-    breaker.synchronise(connection, {Breaker("bank"): ["other"]}, ["other"])
+    circuit_breakers.synchronise(connection, {Breaker("bank"): ["other"]}, ["other"])
     set_limit(connection, Limit(GateKind.KEY, "tenant:*", 1))
 
     assert taken(connection, [task_id]) == [task_id]

@@ -10,12 +10,13 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from tasks_app.domain.queues.queue import check_options
-from tasks_app.domain.queues.time_window import parse_window
+from tasks_app.domain.queues import parse_window
 from tasks_app.pool.dispatch.idle_check import check_idle
 from tasks_app.pool.flow_control import queue_settings
 from tasks_app.pool.flow_control.load_gate import look_at_gates
 from tasks_app.pool.flow_control.pause import pause, paused, resume
-from tasks_app.pool.fragments.availability import OPEN, standing_still
+from tasks_app.pool.fragments.conditions import OPEN
+from tasks_app.pool.fragments.conditions import standing_still
 from tasks_app.pool.runs.claim import claim, claims_of
 from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.tables import NOW

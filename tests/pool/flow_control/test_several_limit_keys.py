@@ -17,7 +17,7 @@ from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of
 from tasks_app.pool.flow_control.limits import set_limit
 from tasks_app.pool.flow_control.wake import wake as wake_held
 from tasks_app.pool.runs.release import release
-from tasks_app.pool.runs.rescue import rescue_expired
+from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.requeue import requeue

@@ -12,10 +12,13 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerMode
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit
-from tasks_app.domain.queues.time_window import parse_window
+from tasks_app.domain.queues import parse_window
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.flow_control import breaker, order_and_limits, queue_settings, wake
+from tasks_app.pool.flow_control import circuit_breakers
+from tasks_app.pool.flow_control import order_and_limits
+from tasks_app.pool.flow_control import queue_settings
+from tasks_app.pool.flow_control import wake
 from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of
 from tasks_app.pool.flow_control.limits import set_limit
 from tasks_app.pool.flow_control.pause import pause
@@ -34,8 +37,8 @@ def shut(connection: Connection) -> None:
 
 
 def broken(connection: Connection) -> None:
-    breaker.synchronise(connection, {Breaker("bank"): ["bank.pay"]}, ["bank.pay", "t"])
-    breaker.override(connection, "bank", BreakerMode.OPEN)
+    circuit_breakers.synchronise(connection, {Breaker("bank"): ["bank.pay"]}, ["bank.pay", "t"])
+    circuit_breakers.override(connection, "bank", BreakerMode.OPEN)
 
 
 STOPS: dict[str, Callable[[Connection], object]] = {

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event, State
@@ -21,7 +21,8 @@ from tasks_app.pool.groups import browse
 from tasks_app.pool.groups.create import PAGE
 from tasks_app.pool.groups.prune import prune
 from tasks_app.pool.runs.release import release
-from tasks_app.pool.runs.rescue import rescue_claims, rescue_expired
+from tasks_app.pool.runs.leases import rescue_claims
+from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one
 from tasks_app.pool.tasks.cancel import Cancelled, cancel, cancel_these
 from tasks_app.pool.tasks.requeue import Requeued, requeue

@@ -10,7 +10,10 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.coordination.locks import Ask, Granted, Obstacle, parts_of
+from tasks_app.domain.locks import Ask
+from tasks_app.domain.locks import Granted
+from tasks_app.domain.locks import Obstacle
+from tasks_app.domain.locks import parts_of
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.locks.acquire import WAIT_LEASE, acquire, is_hindered, open_up

@@ -9,7 +9,9 @@ from uuid import uuid4
 from psycopg import Connection as Psycopg
 from sqlalchemy import Connection, Engine, create_engine
 
-from tasks_app.domain.coordination.locks import Ask, Granted, parts_of
+from tasks_app.domain.locks import Ask
+from tasks_app.domain.locks import Granted
+from tasks_app.domain.locks import parts_of
 from tasks_app.pool.locks.acquire import WAIT_LEASE, acquire, open_up
 from tasks_app.pool.locks.renew import release
 from tasks_app.pool.locks.wake import listen, wake, woken

@@ -6,17 +6,18 @@ from datetime import timedelta
 
 import pytest
 
-from tasks_app.pool.metrics import backlog, control
+from tasks_app.pool import metrics
+from tasks_app.pool.metrics import control
 from tests.pool.filled import Ask, Verb, statistics
 from tests.pool.runs.query_plans import FILL
 
 FULL = FILL
 HOUR = timedelta(hours=1)
 VERBS: dict[str, tuple[Verb, int]] = {
-    "waiting": (lambda c, _: backlog.waiting(c), 1),
-    "parked": (lambda c, _: backlog.parked(c), 1),
-    "running": (lambda c, _: backlog.running(c), 1),
-    "failed": (lambda c, _: backlog.failed(c, HOUR), 1),
+    "waiting": (lambda c, _: metrics.waiting(c), 1),
+    "parked": (lambda c, _: metrics.parked(c), 1),
+    "running": (lambda c, _: metrics.running(c), 1),
+    "failed": (lambda c, _: metrics.failed(c, HOUR), 1),
     "limits": (lambda c, _: control.limits(c), 1),
 }
 

@@ -13,14 +13,15 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app.cli.output import found_here
-from tasks_app.domain.coordination.locks import Ask, parts_of
+from tasks_app.domain.locks import Ask
+from tasks_app.domain.locks import parts_of
 from tasks_app.domain.explain import due, groups, over, running, waiting
 from tasks_app.domain.explain.explanation import RULES, Explanation, explain
 from tasks_app.domain.explain.facts import MOST_AHEAD
 from tasks_app.domain.explain.last_attempt import why_last
 from tasks_app.domain.finding import Finding, Level
 from tasks_app.domain.flow_control.limits import GateKind, Limit
-from tasks_app.domain.queues.time_window import parse_window
+from tasks_app.domain.queues import parse_window
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.dispatch import leader_lease, set_aside
@@ -28,7 +29,9 @@ from tasks_app.pool.flow_control import limits, load_gate, pause, queue_settings
 from tasks_app.pool.locks.acquire import acquire, open_up
 from tasks_app.pool.locks.renew import release
 from tasks_app.pool.operations.explain import read_facts
-from tasks_app.pool.runs import heartbeats, rescue, settle
+from tasks_app.pool.runs import heartbeats
+from tasks_app.pool.runs import leases
+from tasks_app.pool.runs import settle
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.tasks import cancel
 from tests.cases import in_one_test
@@ -383,7 +386,7 @@ class TestWaiting:
 
     def test_not_due_by_the_distance_of_a_rescue(self, healthy: Connection) -> None:
         task = claimed_task(healthy, now=NOON - MINUTE)
-        rescue.rescue_expired(healthy, lease=LEASE, max_crashes=5, now=NOON)
+        leases.rescue_expired(healthy, lease=LEASE, max_crashes=5, now=NOON)
         healthy.execute(
             text("UPDATE task_pending SET due_at = :at, scan_at = :at WHERE id = :id"),
             {"id": task.task_id, "at": NOON + timedelta(seconds=3)},

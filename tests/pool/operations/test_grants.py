@@ -24,7 +24,9 @@ from tasks_app import (
     get_group,
     requeue_task,
 )
-from tasks_app.domain.coordination.locks import Ask, Granted, parts_of
+from tasks_app.domain.locks import Ask
+from tasks_app.domain.locks import Granted
+from tasks_app.domain.locks import parts_of
 from tasks_app.domain.large_values.reference import RESULT, LargePayload
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.ranges import between
@@ -40,8 +42,10 @@ from tasks_app.pool.locks.acquire import acquire, open_up
 from tasks_app.pool.locks.renew import guard, release, renew
 from tasks_app.pool.operations import audit
 from tasks_app.pool.operations.grants import RoleKind, grants_sql
-from tasks_app.pool.runs import heartbeats, rescue, settle
-from tasks_app.pool.schedules import schedules
+from tasks_app.pool.runs import heartbeats
+from tasks_app.pool.runs import leases
+from tasks_app.pool.runs import settle
+from tasks_app.pool import scheduling
 from tasks_app.pool.schema import check_schema
 from tasks_app.pool.tasks import browse, unique_keys
 from tasks_app.pool.tasks.create import create_one
@@ -105,7 +109,7 @@ def run(connection: Connection, rows: Rows) -> None:
     leader_lease.hold(
         connection, "scan", holder="h", token=uuid4(), rank=1, ttl=timedelta(seconds=1)
     )
-    rescue.rescue_expired(connection, lease=timedelta(0), max_crashes=1)
+    leases.rescue_expired(connection, lease=timedelta(0), max_crashes=1)
 
 
 def look(connection: Connection, rows: Rows) -> None:
@@ -184,7 +188,7 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
     "cancel": lambda c, rows: cancel_task(c, rows.waiting),
     "requeue": lambda c, rows: requeue_task(c, rows.failed),
     "schedule": lambda c, _: create_schedule(c, "s", "t", every=60),
-    "look at schedules": lambda c, _: (schedules.find(c), c.execute(text(VIEW))),
+    "look at schedules": lambda c, _: (scheduling.find(c), c.execute(text(VIEW))),
     "lock": lock_something,
     "free a lock": lambda c, _: c.execute(text("DELETE FROM task_lock_holder")),
     "look at locks": lambda c, _: c.execute(text("SELECT FROM task_locks, task_lock_report")),

@@ -14,7 +14,7 @@ from tasks_app.pool.dispatch.notifications import listen, received
 from tasks_app.pool.operations import notify_trigger
 from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.notify.listener import apart
+from tasks_app.runtime.notify import apart
 from tests.servers import named
 from tests.waiting import until
 

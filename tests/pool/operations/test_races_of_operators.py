@@ -15,7 +15,7 @@ from tasks_app.pool.dispatch.set_aside import park, sweep
 from tasks_app.pool.flow_control.pause import pause, resume
 from tasks_app.pool.runs.release import release
 from tasks_app.pool.runs.renew import renew
-from tasks_app.pool.runs.rescue import rescue_claims
+from tasks_app.pool.runs.leases import rescue_claims
 from tasks_app.pool.runs.settle import settle_group, settle_one
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.edit_payload import amend

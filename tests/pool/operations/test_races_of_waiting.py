@@ -12,11 +12,12 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from tasks_app.domain.operations.amendment import Amendment
-from tasks_app.domain.operations.selection import WAITING, BulkAction
+from tasks_app.domain.operations import WAITING
+from tasks_app.domain.operations import BulkAction
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.dispatch.set_aside import sweep
-from tasks_app.pool.tasks.amend_waiting import amend
+from tasks_app.pool.tasks.amend import amend
 from tasks_app.pool.tasks.cancel import Cancelled, cancel
 from tests.factory import pending_task, pool_of_task, row_of
 from tests.pool.interleave import blocked, two

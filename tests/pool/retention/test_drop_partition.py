@@ -9,7 +9,9 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import OperationalError
 
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.retention import drop_partition, partitions, prune
+from tasks_app.pool.retention import drop_partition
+from tasks_app.pool.retention import partitions
+from tasks_app.pool import retention
 from tasks_app.pool.retention.partitions import Mark
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.browse import attempts, get
@@ -151,7 +153,7 @@ def test_thinning_waits_for_a_row_that_somebody_holds(committed_day: Engine) -> 
         a.execute(text(f"SELECT FROM {NAME} FOR UPDATE"))
 
         waits = blocked(
-            committed_day, b, a, lambda c: prune.thin(c, day_of(c), Mark(names=("t",)))[1]
+            committed_day, b, a, lambda c: retention.thin(c, day_of(c), Mark(names=("t",)))[1]
         )
         a.rollback()
 

@@ -7,9 +7,9 @@ from datetime import timedelta
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.config.retention import parse_keep
-from tasks_app.pool.retention import prune
+from tasks_app.pool import retention
 from tasks_app.pool.retention.partitions import Mark, due_names
-from tasks_app.pool.retention.prune import LOOKED_AT
+from tasks_app.pool.retention import LOOKED_AT
 from tasks_app.pool.tables import ERROR
 from tasks_app.pool.tasks.browse import attempts, get
 from tests.factory import count
@@ -24,7 +24,7 @@ def thin(connection: Connection, *names: str, most: int = LOOKED_AT) -> int:
     day, total = day_of(connection), 0
     mark = Mark(names=names)
     while mark.names:
-        mark, gone = prune.thin(connection, day, mark, most=most)
+        mark, gone = retention.thin(connection, day, mark, most=most)
         assert day_of(connection).mark == mark
         total += gone
     return total
@@ -74,7 +74,7 @@ class TestByAge:
     def delete(self, connection: Connection, keep: str, most: int = LOOKED_AT) -> int:
         place, total = None, 0
         while True:
-            place, gone = prune.delete_old(
+            place, gone = retention.delete_old(
                 connection, ERROR, parse_keep(keep), place, most=most, now=WEEK_LATER
             )
             total += gone
@@ -126,7 +126,7 @@ class TestByAge:
         failed(connection)
         failed(connection, "kept")
 
-        rows, size = prune.count_old(
+        rows, size = retention.count_old(
             connection, ERROR, parse_keep("1d,kept=forever"), now=WEEK_LATER
         )
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.tasks.run import Cause, ClaimedTask
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.runs.claim import claim
-from tasks_app.pool.runs.rescue import rescue_expired
+from tasks_app.pool.runs.leases import rescue_expired
 from tests.factory import (
     LEASE,
     claimer,

@@ -12,7 +12,8 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.operations.amendment import amendment_of
 from tasks_app.domain.operations.author import Author
-from tasks_app.domain.operations.selection import WAITING, BulkAction
+from tasks_app.domain.operations import WAITING
+from tasks_app.domain.operations import BulkAction
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import TERMINAL, TRANSITIONS, Event, Pool, State
 from tasks_app.pool.dispatch.set_aside import sweep, sweep_all
@@ -20,9 +21,11 @@ from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.pool.runs.claim import claim_unhindered
 from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.runs.release import release, release_token
-from tasks_app.pool.runs.rescue import rescue_claims, rescue_expired
+from tasks_app.pool.runs.leases import rescue_claims
+from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one
-from tasks_app.pool.tasks.amend_waiting import amend, spread
+from tasks_app.pool.tasks.amend import amend
+from tasks_app.pool.tasks.amend import spread
 from tasks_app.pool.tasks.cancel import cancel, cancel_many, cancel_these
 from tasks_app.pool.tasks.edit_payload import edit
 from tasks_app.pool.tasks.requeue import requeue

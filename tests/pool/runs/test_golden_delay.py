@@ -8,7 +8,8 @@ from uuid import uuid4
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.creation import validate
 from tasks_app.domain.handlers.outcomes import Snooze
 from tasks_app.domain.handlers.settlement import ended_by, succeeded
 from tasks_app.domain.handlers.spec import HandlerSpec

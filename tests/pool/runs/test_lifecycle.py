@@ -16,7 +16,7 @@ from tasks_app.pool.dispatch.set_aside import park, sweep
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.release import release
 from tasks_app.pool.runs.renew import renew
-from tasks_app.pool.runs.rescue import rescue_expired
+from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.requeue import requeue

@@ -23,7 +23,8 @@ from tasks_app.pool.runs.claim import claim, claim_unhindered, waiting
 from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.runs.release import release
 from tasks_app.pool.runs.renew import renew
-from tasks_app.pool.runs.rescue import rescue_claims, rescue_expired
+from tasks_app.pool.runs.leases import rescue_claims
+from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.pool.runs.settle import still_held
 from tasks_app.pool.tasks.browse import find, get
 from tests.factory import LEASE, claimer, unknown

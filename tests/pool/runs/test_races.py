@@ -16,7 +16,8 @@ from tasks_app.pool.runs.claim import claim, claim_unhindered
 from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.runs.release import release, release_token
 from tasks_app.pool.runs.renew import renew
-from tasks_app.pool.runs.rescue import rescue_claims, rescue_expired
+from tasks_app.pool.runs.leases import rescue_claims
+from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
 from tasks_app.pool.tasks.cancel import Cancelled, CancelledMany, cancel, cancel_many
 from tasks_app.pool.tasks.requeue import Requeued, requeue

@@ -9,12 +9,14 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import IntegrityError
 
-from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.creation import validate
 from tasks_app.domain.schedules.misfire import next_at
 from tasks_app.domain.schedules.overlap import Fired
 from tasks_app.domain.schedules.schedule import Schedule, SchedulePlan, plan_of
 from tasks_app.pool.dispatch.idle_check import check_idle
-from tasks_app.pool.schedules import fire, schedules
+from tasks_app.pool.schedules import fire
+from tasks_app.pool import scheduling
 from tasks_app.pool.schedules.fire import Standing
 from tests.factory import count, pending_task
 from tests.pool.interleave import blocked, two
@@ -31,7 +33,7 @@ def plan(task: str = "t", **when: Any) -> SchedulePlan:
 def scheduled(
     connection: Connection, name: str = "s", now: datetime = NOON - HOUR, **when: Any
 ) -> Schedule:
-    made = schedules.add(connection, name, plan(**when), now=now)
+    made = scheduling.add(connection, name, plan(**when), now=now)
     assert made is not None
     return made
 
@@ -48,16 +50,16 @@ def test_a_schedule_is_read_as_it_was_written_and_knows_when_it_is_next(
 ) -> None:
     made = scheduled(connection, jitter=5, every=60, ends_at=NOON, overlap="queue")
 
-    assert made == schedules.get(connection, "s")
+    assert made == scheduling.get(connection, "s")
     assert made.plain() == plan(jitter=5, every=60, ends_at=NOON, overlap="queue").plain()
     assert made.next_run_at == NOON - HOUR + timedelta(seconds=60)
-    assert schedules.add(connection, "s", plan()) is None
-    assert schedules.find(connection) == [made]
+    assert scheduling.add(connection, "s", plan()) is None
+    assert scheduling.find(connection) == [made]
 
 
 def test_due_is_what_has_come_and_is_enabled(connection: Connection) -> None:
     first, other = scheduled(connection), scheduled(connection, "off")
-    schedules.change(connection, "off", {"enabled": False})
+    scheduling.change(connection, "off", {"enabled": False})
 
     assert fire.lock_due(connection, 9, now=NOON - timedelta(microseconds=1)) == ([], None)
     assert fire.lock_due(connection, 9, now=NOON) == ([first], NOON)
@@ -159,7 +161,7 @@ def test_what_is_pruned_bars_the_past_and_the_newest_stays(connection: Connectio
     assert fire.prune(connection, HOUR, 10, now=NOON + 2 * HOUR) == 2
 
     assert [task for *_, task in outcomes(connection)] == [102]
-    pruned = schedules.get(connection, "s")
+    pruned = scheduling.get(connection, "s")
     assert pruned is not None
     assert pruned.forgotten_until == NOON + HOUR
 
@@ -181,8 +183,8 @@ def test_a_removed_schedule_takes_its_instants_along_and_leaves_its_tasks(
     fire.enter(connection, {key: Fired.MADE})
     pending_task(connection)
 
-    assert schedules.remove(connection, "s")
-    assert not schedules.remove(connection, "s")
+    assert scheduling.remove(connection, "s")
+    assert not scheduling.remove(connection, "s")
     assert (count(connection, "task_schedule_fire"), count(connection, "task_pending")) == (0, 1)
 
 
@@ -190,9 +192,9 @@ def test_a_change_aims_anew_and_from_now_on(connection: Connection) -> None:
     scheduled(connection)
     late = NOON + 5 * HOUR + timedelta(minutes=1)
 
-    same = schedules.change(connection, "s", {"priority": 1}, now=late)
-    disabled = schedules.change(connection, "s", {"enabled": False}, now=late)
-    enabled = schedules.change(connection, "s", {"enabled": True}, now=late)
+    same = scheduling.change(connection, "s", {"priority": 1}, now=late)
+    disabled = scheduling.change(connection, "s", {"enabled": False}, now=late)
+    enabled = scheduling.change(connection, "s", {"enabled": True}, now=late)
 
     assert same is not None
     assert disabled is not None
@@ -200,7 +202,7 @@ def test_a_change_aims_anew_and_from_now_on(connection: Connection) -> None:
     assert (same.priority, same.next_run_at) == (1, NOON)
     assert disabled.next_run_at is None
     assert enabled.next_run_at == NOON + 6 * HOUR == next_at(enabled.timing, late, None)
-    assert schedules.change(connection, "nobody", {"enabled": True}) is None
+    assert scheduling.change(connection, "nobody", {"enabled": True}) is None
 
 
 @pytest.mark.parametrize(

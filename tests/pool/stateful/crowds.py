@@ -17,15 +17,16 @@ from sqlalchemy import text
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
 from tasks_app.domain.flow_control.limits import GateKind, Limit
-from tasks_app.domain.queues.time_window import parse_window
+from tasks_app.domain.queues import parse_window
 from tasks_app.domain.tasks.run import ClaimedTask
-from tasks_app.pool.flow_control import breaker, queue_settings
+from tasks_app.pool.flow_control import circuit_breakers
+from tasks_app.pool.flow_control import queue_settings
 from tasks_app.pool.flow_control.limits import set_limit
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.renew import renew
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.dispatch.dispatcher import Dispatcher
+from tasks_app.runtime.leader.dispatcher import Dispatcher
 from tasks_app.runtime.flow_control.admission import AdmissionControl
 from tasks_app.runtime.leader.rescuer import Rescuer
 from tasks_app.runtime.leader.sweeper import Sweeper
@@ -85,7 +86,7 @@ class Crowds(RuleBasedStateMachine):
             connection.exec_driver_sql(CLEAN)
             for limit in (*(Limit(GateKind.KEY, key, 1) for key in "lk"), OF_NAME, RATE):
                 set_limit(connection, limit, now=self.now)
-            breaker.synchronise(connection, {Breaker("bank"): ["pay"]}, list(NAMES))
+            circuit_breakers.synchronise(connection, {Breaker("bank"): ["pay"]}, list(NAMES))
             window = parse_window(f"{OPENS:%H:%M}-{CLOSES:%H:%M}")
             queue_settings.change(connection, "hours", {"windows": (window,)})
 
@@ -101,7 +102,7 @@ class Crowds(RuleBasedStateMachine):
             values: dict[str, Any] = {"queues": QUEUES, "handlers": NAMES, "threads": 50}
             heartbeats.beat(connection, owner="w1", node="n", now=now, **values)
             renew(connection, [run.fence for run in self.runs], LEASE, now=now)
-            breaker.look(connection, now=now)
+            circuit_breakers.look(connection, now=now)
         self.leader.look(now=now)
         self.rescuer.run_once(now=now)
         self.sweeper.run_once(now=now)

@@ -12,7 +12,7 @@ from tasks_app.domain.flow_control.circuit_breaker import BreakerMode
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.flow_control import breaker
+from tasks_app.pool.flow_control import circuit_breakers
 from tasks_app.pool.flow_control.limits import drop_limit, set_limit
 from tasks_app.pool.flow_control.order_and_limits import unblock
 from tasks_app.pool.flow_control.pause import pause, resume
@@ -148,7 +148,7 @@ class RulesOfCrowds(Crowds):
     @rule(mode=st.sampled_from((BreakerMode.OPEN, BreakerMode.CLOSED)))
     def a_breaker_changes(self, mode: BreakerMode) -> None:
         with self.database.begin() as connection:
-            breaker.override(connection, "bank", mode, now=self.now)
+            circuit_breakers.override(connection, "bank", mode, now=self.now)
 
     @rule(
         gate=st.sampled_from(

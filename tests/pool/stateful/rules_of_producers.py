@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from sqlalchemy import Connection
 
-from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.creation import validate
 from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.pool.tasks.create import create_many, create_one
 from tests.pool.stateful.oracle_of_people import create

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from tasks_app.domain.operations.amendment import Amendment
-from tasks_app.domain.operations.selection import BulkAction
-from tasks_app.pool.tasks.amend_waiting import amend
+from tasks_app.domain.operations import BulkAction
+from tasks_app.pool.tasks.amend import amend
 from tests.pool.stateful import oracle_of_waiting as oracle
 from tests.pool.stateful.picks import Pick, Picks, one
 from tests.pool.stateful.seats import GIVE_UP, seats, ways_out

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.pool.retention.partitions import add_partition, partitions
 from tasks_app.pool.statistics.reconcile import _PROBE, _first_block, reconcile
 from tasks_app.pool.statistics.roll_up import DAY, HOUR, roll_up

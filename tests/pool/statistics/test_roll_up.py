@@ -6,7 +6,9 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.statistics.outcomes import MOST_KEYS, OTHER, CountedOutcome
+from tasks_app.domain.statistics import MOST_KEYS
+from tasks_app.domain.statistics import OTHER
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.pool.statistics.parts import note, write
 from tasks_app.pool.statistics.roll_up import DAY, HOUR, MINUTE, roll_up
 from tests.pool.statistics.counted import KEPT, NOON, numbers, part, put

@@ -9,7 +9,8 @@ from itertools import accumulate
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.statistics.outcomes import OTHER, CountedOutcome
+from tasks_app.domain.statistics import OTHER
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.pool.retention.partitions import add_partition
 from tasks_app.pool.statistics.reconcile import reconcile
 from tasks_app.pool.statistics.roll_up import CountRetention, roll_up

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection
 
 from tasks_app import Settings
-from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.monitor.metrics.totals import totals
 from tasks_app.monitor.pages.history import read_history
 from tasks_app.monitor.pages.tasks import unkept_of

@@ -11,16 +11,18 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.waiting_reason import WaitingKind, WaitingReason
 from tasks_app.domain.operations.amendment import Amendment
-from tasks_app.domain.operations.selection import WAITING, BulkAction
+from tasks_app.domain.operations import WAITING
+from tasks_app.domain.operations import BulkAction
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.dispatch.set_aside import park, sweep_all
 from tasks_app.pool.runs.claim import claim
-from tasks_app.pool.tasks.amend_waiting import amend, spread
+from tasks_app.pool.tasks.amend import amend
+from tasks_app.pool.tasks.amend import spread
 from tasks_app.pool.tasks.browse import get
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.requeue import requeue
-from tasks_app.pool.testing.shift import shift
+from tasks_app.pool.testing import shift
 from tests.factory import claimed_task, claimer, count, pending_task, pool_of_task, row_of
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -14,7 +14,10 @@ from tasks_app.pool.runs.release import release
 from tasks_app.pool.runs.renew import renew
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.cancel import cancel
-from tasks_app.pool.tasks.checkpoint import Note, keep, prune, read
+from tasks_app.pool.tasks.run_records import Note
+from tasks_app.pool.tasks.run_records import keep
+from tasks_app.pool.tasks.run_records import prune
+from tasks_app.pool.tasks.run_records import read
 from tasks_app.pool.tasks.requeue import requeue
 from tests.factory import LEASE, claimed_task, claimer, ending, pending_task
 from tests.pool.interleave import blocked, two

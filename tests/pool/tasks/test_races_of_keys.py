@@ -9,7 +9,8 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.creation import validate
 from tasks_app.domain.errors import UniqueKeyTakenError
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.domain.tasks.states import Event

@@ -7,16 +7,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.creation import validate
 from tasks_app.domain.errors import InvalidTaskError, UniqueKeyTakenError
-from tasks_app.domain.operations.selection import BulkAction
+from tasks_app.domain.operations import BulkAction
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.domain.tasks.unique_key import CreateOutcome
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks import unique_keys
-from tasks_app.pool.tasks.amend_waiting import amend
+from tasks_app.pool.tasks.amend import amend
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.create import CHUNK, create_many, create_one
 from tasks_app.pool.tasks.requeue import requeue

@@ -9,16 +9,18 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.operations.amendment import amendment_of
-from tasks_app.domain.operations.selection import WAITING, BulkAction
+from tasks_app.domain.operations import WAITING
+from tasks_app.domain.operations import BulkAction
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event, Pool
 from tasks_app.domain.tasks.unique_key import OnConflict
 from tasks_app.pool.dispatch.set_aside import sweep
 from tasks_app.pool.runs.release import release
 from tasks_app.pool.runs.renew import renew
-from tasks_app.pool.runs.rescue import rescue_expired
+from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one
-from tasks_app.pool.tasks.amend_waiting import amend, spread
+from tasks_app.pool.tasks.amend import amend
+from tasks_app.pool.tasks.amend import spread
 from tasks_app.pool.tasks.browse import get
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.create import create_one

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection
 
 from tasks_app import Settings
-from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.statistics.roll_up import roll_up
 from tasks_app.runtime.alerts.user_rules import user

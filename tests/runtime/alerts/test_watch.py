@@ -9,7 +9,7 @@ from sqlalchemy import Engine, text
 
 from tasks_app import Settings
 from tasks_app.domain.alerts.alert import Alert
-from tasks_app.pool.alerts import alerts
+from tasks_app.pool import alerts
 from tasks_app.runtime.alerts.channels import to_log, to_webhook
 from tasks_app.runtime.alerts.watch import deliver, record
 from tasks_app.runtime.db.database import Database

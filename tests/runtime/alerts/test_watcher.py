@@ -13,7 +13,8 @@ from tasks_app import Settings
 from tasks_app.domain.alerts.alert import Alert
 from tasks_app.domain.tasks.run import Cause, ClaimedTask
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.alerts import alerts, turn
+from tasks_app.pool import alerts
+from tasks_app.pool.alerts import turn
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.runtime.alerts import watcher as module

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, field_validator
 from sqlalchemy import Connection, Engine, event, text
 
-from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event

@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 from tasks_app.domain.errors import InvalidTaskError, LeaseLostError
 from tasks_app.domain.handlers.outcomes import Retry, Snooze
 from tasks_app.domain.tasks.run import Fence
-from tasks_app.pool.runs.rescue import rescue_claims
-from tasks_app.pool.tasks.checkpoint import read
+from tasks_app.pool.runs.leases import rescue_claims
+from tasks_app.pool.tasks.run_records import read
 from tasks_app.runtime.api.producer import create_task
 from tests.factory import LEASE
 from tests.runtime.bench import EFFECT, Bench, effect

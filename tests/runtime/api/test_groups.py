@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import InvalidTaskError, TasksError, UniqueKeyTakenError
 from tasks_app.domain.handlers.outcomes import Fail, Snooze
 from tasks_app.runtime.api.groups import (

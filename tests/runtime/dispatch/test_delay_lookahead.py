@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tasks_app.pool.dispatch.upcoming import upcoming
-from tasks_app.runtime.hints import channel
-from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime import hint_sender
+from tasks_app.runtime.hints import HINTS
 from tests.runtime.bench import Bench
 from tests.runtime.dispatch.scene import Scene
 from tests.runtime.hints.ear import Ear, told
@@ -106,7 +106,7 @@ def test_the_scan_need_not_wait_for_a_hint(scene: Scene, ear: Ear) -> None:
 def test_the_scan_wakes_up_for_a_queue_that_gets_no_hints(
     scene: Scene, ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "DEEP_SILENCE_S", 60.0)
+    monkeypatch.setattr(hint_sender, "DEEP_SILENCE_S", 60.0)
     ear.depths = {"default": 1_000}
     made(scene, REAL_S)
     scene.dispatcher.run_once(now=NOW)

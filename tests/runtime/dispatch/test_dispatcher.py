@@ -10,7 +10,8 @@ from tasks_app import NewTask, create_tasks
 from tasks_app.domain.errors import PublishError
 from tasks_app.pool.dispatch import run_times
 from tasks_app.runtime.dispatch import served_queues
-from tasks_app.runtime.dispatch.dispatcher import FRONT, REACH
+from tasks_app.runtime.leader.dispatcher import FRONT
+from tasks_app.runtime.leader.dispatcher import REACH
 from tasks_app.runtime.dispatch.recently_published import IN_HAND_S, KEPT_S
 from tasks_app.runtime.dispatch.served_queues import SPARE_MESSAGES
 from tasks_app.runtime.hooks import HOOKS, Notice

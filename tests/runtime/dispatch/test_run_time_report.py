@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch.run_time_report import FASTEST_S, RunTimeReport
-from tasks_app.runtime.execution.run_times import FEW
+from tasks_app.runtime.run_times import FEW
 from tests.runtime.bench import Bench
 from tests.waiting import until
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tasks_app.domain.encryption.keyring import new_key
+from tasks_app.domain.encryption import new_key
 from tasks_app.runtime.encryption.encryption import encryption
 
 OLD, NEW = f"old:{new_key()}", f"new:{new_key()}"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tasks_app import Settings
-from tasks_app.domain.encryption.keyring import NO_KEY
+from tasks_app.domain.encryption import NO_KEY
 from tasks_app.monitor.checks.checkup import run_checks
 from tasks_app.monitor.checks.encryption import CHECKS, LOOKED_AT
 from tests.runtime.bench import Bench

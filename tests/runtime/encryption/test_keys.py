@@ -9,7 +9,7 @@ import pytest
 
 from tasks_app.domain.config.setting_sources import effective_settings
 from tasks_app.domain.config.settings import Settings, load_settings
-from tasks_app.domain.encryption.keyring import new_key
+from tasks_app.domain.encryption import new_key
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.runtime.encryption.keys import keys_of
 

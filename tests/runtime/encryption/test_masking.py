@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app import TaskContext
-from tasks_app.broker.events.writer import shown
+from tasks_app.broker.events import shown
 from tasks_app.domain.tasks.masks import Masks
 from tasks_app.pool.runs.claim_sql import PAYLOADS_UP_TO
 from tests.runtime.bench import Bench

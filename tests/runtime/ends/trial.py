@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app import Group, NewTask, create_group, create_tasks
 from tasks_app.pool.groups import browse as groups
-from tasks_app.pool.runs.rescue import rescue_expired
+from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.pool.tasks import browse
 from tests.factory import LEASE
 from tests.runtime.bench import NOW_DUE, Bench

@@ -16,12 +16,12 @@ from sqlalchemy.exc import OperationalError
 
 from dev.torture.fault_proxy import FaultProxy
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.runs.rescue import rescue_expired
+from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.runtime.api.tasks import cancel_task
 from tasks_app.runtime.execution import settler
 from tasks_app.runtime.execution.runner import Runner
 from tasks_app.runtime.handler_db.ends import in_time
-from tasks_app.runtime.handler_db.late_writes import PROVEN
+from tasks_app.runtime.handler_db.statements import PROVEN
 from tests.factory import claimed_task, ending
 from tests.runtime.bench import Bench
 from tests.runtime.execution.warm_child import carry_out, known_as_writes, warm

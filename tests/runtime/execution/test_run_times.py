@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
-from tasks_app.runtime.execution.run_times import FEW, GROWTH, HOLD_S, MOST_NAMES, RunTimes
+from tasks_app.runtime.run_times import FEW
+from tasks_app.runtime.run_times import GROWTH
+from tasks_app.runtime.run_times import HOLD_S
+from tasks_app.runtime.run_times import MOST_NAMES
+from tasks_app.runtime.run_times import RunTimes
 from tests.runtime.bench import Bench
 from tests.waiting import until
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks_app.runtime.handler_db.late_writes import PROVEN
+from tasks_app.runtime.handler_db.statements import PROVEN
 from tasks_app.runtime.worker.child import Child
 from tests.runtime.bench import Bench
 from tests.waiting import until

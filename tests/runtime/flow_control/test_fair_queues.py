@@ -198,7 +198,7 @@ def test_work_without_a_broker_shares_too(engine: Engine, bench: Bench) -> None:
 
 
 def test_what_has_a_share_is_not_hinted() -> None:
-    from tasks_app.domain.creation.new_task import validate
+    from tasks_app.domain.creation import validate
     from tasks_app.runtime.hints.new_tasks import is_near
 
     keyed = validate(NewTask("t", None, {"fair_key": "a"}), None, 100).terms

@@ -12,7 +12,7 @@ from tasks_app.domain.errors import HandlerError
 from tasks_app.domain.handlers.outages import OutageRule, Outages, parse_limit
 from tasks_app.domain.handlers.outcomes import Reaction
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.pool.flow_control import breaker as rows
+from tasks_app.pool.flow_control import circuit_breakers as rows
 from tasks_app.runtime.flow_control.breakers import Breakers, bring_in_breakers
 from tasks_app.runtime.flow_control.dependency_report import (
     SHARE,

@@ -17,7 +17,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app import create_task
-from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.domain.creation import NewTask
 from tasks_app.runtime.api.groups import create_group
 from tasks_app.runtime.handler_db import handler_connections
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints import HINTS
 from tests.runtime.bench import Bench
 
 

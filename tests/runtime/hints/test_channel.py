@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from tasks_app.domain.errors import ConfigurationError
-from tasks_app.runtime.hints import channel
-from tasks_app.runtime.hints.channel import HintChannel, HintCounts, HintMessage
+from tasks_app.runtime import hint_sender
+from tasks_app.runtime.hint_sender import HintChannel
+from tasks_app.runtime.hint_sender import HintCounts
+from tasks_app.runtime.hint_sender import HintMessage
 from tasks_app.runtime.hints.sender import MOST_AT_ONCE, Hint, HintSender
 from tests.clock import Clock
 from tests.waiting import until
@@ -121,7 +123,7 @@ def test_nobody_waits_for_an_answer_to_what_went_before(hinter: HintSender, line
 
 def test_nothing_is_started_after_a_burst(line: Line) -> None:
     hints = HintChannel(lambda: line, HintCounts(), window_s=3600.0)
-    messages = [HintMessage("q", [n]) for n in range(channel.BURST + 1)]
+    messages = [HintMessage("q", [n]) for n in range(hint_sender.BURST + 1)]
     hints.send(messages)
 
     assert not hints.start(HintMessage("q", [100]))
@@ -135,15 +137,15 @@ def silent(line: Line, hinter: HintSender) -> None:
 
 
 def deep(line: Line, hinter: HintSender) -> None:
-    line.depths = channel.DEEP
-    for n in range(channel.LOOK_EVERY):
+    line.depths = hint_sender.DEEP
+    for n in range(hint_sender.LOOK_EVERY):
         offer(hinter, n)
     line.depths = 0
 
 
 @pytest.mark.test_all
 @pytest.mark.parametrize(
-    ("state", "lasts_s"), [(silent, channel.SILENCE_S), (deep, channel.DEEP_SILENCE_S)]
+    ("state", "lasts_s"), [(silent, hint_sender.SILENCE_S), (deep, hint_sender.DEEP_SILENCE_S)]
 )
 def test_nothing_is_started_into_a_silence(
     line: Line, state: Callable[[Line, HintSender], None], lasts_s: float
@@ -186,12 +188,12 @@ def test_a_queue_is_looked_at_before_anything_is_started_into_it(
 def test_what_is_started_counts_among_those_after_which_a_queue_is_looked_at(
     hinter: HintSender, line: Line
 ) -> None:
-    line.depths = channel.DEEP
-    for n in range(1, 2 * channel.LOOK_EVERY):
+    line.depths = hint_sender.DEEP
+    for n in range(1, 2 * hint_sender.LOOK_EVERY):
         offer(hinter, n)
 
-    assert len(line.started) == channel.LOOK_EVERY - 1
-    assert hinter.counts.silent == channel.LOOK_EVERY
+    assert len(line.started) == hint_sender.LOOK_EVERY - 1
+    assert hinter.counts.silent == hint_sender.LOOK_EVERY
 
 
 def test_many_at_once_and_those_of_several_queues_go_the_other_way(
@@ -213,7 +215,7 @@ def test_a_url_that_cannot_be_used_is_said_whole_and_once(caplog: pytest.LogCapt
     broken = HintChannel(connect, HintCounts(), clock=clock)
     for _ in range(3):
         broken.send([HintMessage("mail", [1])])
-        clock.now += channel.LONGEST_SILENCE_S
+        clock.now += hint_sender.LONGEST_SILENCE_S
 
     (said,) = [record.getMessage() for record in caplog.records]
     assert "(The URL in X asks Sentinel for no master. Put it in): tasks start at" in said

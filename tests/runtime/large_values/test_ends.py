@@ -15,7 +15,7 @@ from tasks_app.pool.tasks.large_values import keep
 from tasks_app.runtime.api.edit import edit_payload
 from tasks_app.runtime.erasure import erase
 from tasks_app.runtime.large_values.upkeep import LargeValueUpkeep
-from tasks_app.runtime.large_values.values import LargeValues
+from tasks_app.runtime.large_values import LargeValues
 from tasks_app.runtime.leader.retention import Retention
 from tests.factory import claimed_task, ending
 from tests.pool.old_days import DAY, NAME, NOON, drop_old_days, old_day

@@ -17,7 +17,7 @@ from tasks_app.domain.large_values.store import LargeValueStore
 from tasks_app.runtime.erasure import erase
 from tasks_app.runtime.large_values.stores import LargeStoreError
 from tasks_app.runtime.large_values.upkeep import GRACE, LargeValueUpkeep
-from tasks_app.runtime.large_values.values import LargeValues
+from tasks_app.runtime.large_values import LargeValues
 from tests.runtime.bench import Bench
 from tests.runtime.large_values.conftest import BIG, Configure, echo, values
 from tests.waiting import until

@@ -8,11 +8,12 @@ from uuid import uuid4
 
 import pytest
 
-from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.domain.creation import NewTask
 from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerMode
-from tasks_app.domain.queues.time_window import parse_window
+from tasks_app.domain.queues import parse_window
 from tasks_app.pool.dispatch.leader_lease import Rank
-from tasks_app.pool.flow_control import breaker, queue_settings
+from tasks_app.pool.flow_control import circuit_breakers
+from tasks_app.pool.flow_control import queue_settings
 from tasks_app.pool.flow_control.fair_queues import set_fair
 from tasks_app.pool.flow_control.pause import pause
 from tasks_app.runtime.api.groups import create_group
@@ -62,8 +63,8 @@ def behind_a_closed_window(bench: Bench) -> None:
 
 def behind_an_open_breaker(bench: Bench) -> None:
     with bench.engine.begin() as connection:
-        breaker.synchronise(connection, {Breaker("bank"): ["t"]}, ["t"])
-        breaker.override(connection, "bank", BreakerMode.OPEN)
+        circuit_breakers.synchronise(connection, {Breaker("bank"): ["t"]}, ["t"])
+        circuit_breakers.override(connection, "bank", BreakerMode.OPEN)
     bench.sql(
         "UPDATE task_pending SET parked = 'held by breaker bank', parked_kind = 'breaker',"
         " parked_for = 'bank', scan_at = now() + interval '1 day'"

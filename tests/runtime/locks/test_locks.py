@@ -18,7 +18,8 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from tasks_app import locks
-from tasks_app.domain.coordination.locks import Ask, parts_of
+from tasks_app.domain.locks import Ask
+from tasks_app.domain.locks import parts_of
 from tasks_app.runtime.locks import acquire, client, renewer
 from tasks_app.runtime.locks.client import Transactions
 from tasks_app.runtime.locks.renewer import Renewals

@@ -15,7 +15,9 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from tasks_app import locks
-from tasks_app.domain.coordination.locks import Ask, LockDeniedError, parts_of
+from tasks_app.domain.locks import Ask
+from tasks_app.domain.locks import LockDeniedError
+from tasks_app.domain.locks import parts_of
 from tasks_app.pool.locks.renew import release
 from tasks_app.runtime.locks.acquire import take, wake_next
 from tasks_app.runtime.locks.client import Transactions

@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session
 from tasks_app import create_task, hint_tasks
 from tasks_app.pool.dispatch.notifications import notify
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.hints.hints import HINTS
-from tasks_app.runtime.notify.listener import Listener
+from tasks_app.runtime.hints import HINTS
+from tasks_app.runtime.notify import Listener
 from tests.runtime.bench import Bench
 from tests.runtime.notify.conftest import LISTENERS, Listening
 from tests.statements import watched

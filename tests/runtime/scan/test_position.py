@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tasks_app.runtime.scan.position import MARGIN_S, ScanPosition
+from tasks_app.runtime.scan import MARGIN_S
+from tasks_app.runtime.scan import ScanPosition
 from tasks_app.runtime.scan.throttle import LONGEST_REST_S, Pace, PollPaces
 from tests.clock import Clock
 from tests.runtime.bench import Bench

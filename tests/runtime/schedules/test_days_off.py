@@ -22,7 +22,7 @@ from tasks_app import (
     set_calendar,
 )
 from tasks_app.domain.schedules.days_off import DaysOff, OnDayOff
-from tasks_app.pool.schedules import schedules as rows
+from tasks_app.pool import scheduling as rows
 from tasks_app.runtime.schedules.preview import preview_change
 from tests.runtime.bench import Bench
 from tests.runtime.timetable import scheduled, scheduler, standing, tasks

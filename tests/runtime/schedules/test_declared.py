@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from tasks_app.domain.errors import HandlerError
 from tasks_app.domain.schedules.days_off import DaysOff
 from tasks_app.domain.schedules.schedule import Schedule
-from tasks_app.pool.schedules import schedules
+from tasks_app.pool import scheduling
 from tasks_app.runtime.api.queues import set_calendar
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import Registry, handler
@@ -46,12 +46,12 @@ def start(bench: Bench, registry: Registry, loaded: tuple[str, ...] = (HERE,)) -
 def change(bench: Bench, **changes: Any) -> None:
     """What an operator does."""
     with bench.engine.begin() as connection:
-        assert schedules.change(connection, "night", changes)
+        assert scheduling.change(connection, "night", changes)
 
 
 def all_of(bench: Bench) -> list[Schedule]:
     with bench.engine.begin() as connection:
-        return schedules.find(connection)
+        return scheduling.find(connection)
 
 
 def test_what_is_declared_is_there_after_the_start(bench: Bench) -> None:

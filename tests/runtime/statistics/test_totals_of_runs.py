@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.pool.statistics.roll_up import roll_up
 from tasks_app.pool.statistics.totals import totals
-from tasks_app.runtime.statistics.task_counts import TASK_COUNTS
+from tasks_app.runtime.statistics import TASK_COUNTS
 from tests.pool.statistics.counted import KEPT
 from tests.runtime.bench import Bench
 

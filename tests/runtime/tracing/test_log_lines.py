@@ -16,7 +16,7 @@ from sqlalchemy import text
 from tasks_app.domain.config.retention import parse_keep
 from tasks_app.pool.retention.drop_partition import forget_history
 from tasks_app.pool.retention.partitions import DayPartition
-from tasks_app.pool.retention.prune import delete_old
+from tasks_app.pool.retention import delete_old
 from tasks_app.pool.tables import ERROR
 from tasks_app.pool.tasks.log_lines import LogOfAttempt, keep_lines, read_lines
 from tasks_app.runtime.tracing.kept_lines import _TAKER, RunLines

@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from dev.torture.fault_proxy import FaultProxy
-from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.domain.creation import NewTask
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.pool.dispatch.notifications import notify
 from tasks_app.pool.flow_control.limits import set_limit
 from tasks_app.runtime.api.groups import create_group
-from tasks_app.runtime.inflight import held_claims
+from tasks_app.runtime.execution import in_flight
 from tests.factory import claimed_task
 from tests.runtime.bench import Bench
 from tests.runtime.notify.conftest import LISTENERS, until_quiet
@@ -71,7 +71,7 @@ def test_a_drain_waits_for_what_it_gave_back_for_a_while(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that has to run alone is turned away while another one runs on and on."""
-    monkeypatch.setattr(held_claims, "LONE_WAIT", timedelta(seconds=0.5))
+    monkeypatch.setattr(in_flight, "LONE_WAIT", timedelta(seconds=0.5))
     bench.succeeding()
     crashed = "UPDATE task_pending SET attempt = 1, crashes = 1 WHERE id = :id"
     away = "SELECT state = 'PENDING' AND scan_at > now() FROM task_pending WHERE id = :id"

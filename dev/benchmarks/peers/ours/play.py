@@ -29,9 +29,9 @@ from tasks_app import (
 )
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode
 from tasks_app.domain.flow_control.limits import GateKind, Limit
-from tasks_app.pool.flow_control import breaker
+from tasks_app.pool.flow_control import circuit_breakers
 from tasks_app.pool.flow_control.limits import set_limit
-from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints import HINTS
 
 AT_ONCE = 10_000
 HINTS_S = 30.0
@@ -86,8 +86,8 @@ def stand_still(n: int, how: str) -> None:
             set_limit(connection, Limit(GateKind.KEY, "tenant:*", 0))
             options = TaskOptions(limit_key="tenant:1")
         elif how == "broken":
-            breaker.synchronise(connection, {Breaker("bank"): ["noop"]}, ["noop"])
-            breaker.override(connection, "bank", BreakerMode.OPEN)
+            circuit_breakers.synchronise(connection, {Breaker("bank"): ["noop"]}, ["noop"])
+            circuit_breakers.override(connection, "bank", BreakerMode.OPEN)
     for _ in range(0, n, AT_ONCE):
         with engine.begin() as connection:
             create_tasks(connection, [NewTask("noop", {"i": 0}, options)] * AT_ONCE)

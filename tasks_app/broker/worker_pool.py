@@ -22,7 +22,7 @@ from celery.concurrency.solo import TaskPool as SoloPool
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
-from tasks_app.runtime.scoreboard.slot import Stage
+from tasks_app.runtime.scoreboard import Stage
 from tasks_app.runtime.scoreboard.watchdog import LOOK_EVERY_S, kill_holdouts
 from tasks_app.runtime.worker.child import Child
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
-from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import InvalidConnectionError, OutboxError
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.payload import decode

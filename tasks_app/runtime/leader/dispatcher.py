@@ -26,7 +26,8 @@ from tasks_app.runtime.flow_control.admission import AdmissionControl, Admission
 from tasks_app.runtime.flow_control.fair_queues import Fairness
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.publisher import Message, Publisher
-from tasks_app.runtime.scan.position import QueuePositions, ScanPosition
+from tasks_app.runtime.scan import QueuePositions
+from tasks_app.runtime.scan import ScanPosition
 from tasks_app.runtime.scan.result import ScanResult
 from tasks_app.runtime.scan.throttle import LONGEST_REST_S, Pace
 from tasks_app.runtime.scan.triage import tidy

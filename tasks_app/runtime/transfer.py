@@ -12,16 +12,19 @@ from uuid import UUID
 
 from sqlalchemy import Engine
 
-from tasks_app.domain.creation.portable_task import IDS, WRONG_JSON, line_of
+from tasks_app.domain.portable_task import IDS
+from tasks_app.domain.portable_task import WRONG_JSON
+from tasks_app.domain.portable_task import line_of
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.large_values.reference import PAYLOAD, reference_in
-from tasks_app.domain.operations.selection import BulkAction, select
+from tasks_app.domain.operations import BulkAction
+from tasks_app.domain.operations import select
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.operations.selection import LOOKED_AT, cut, look
 from tasks_app.pool.tasks.transfer import ArrivedTask, held, leaving
 from tasks_app.runtime.api.bulk import run_bulk, start_bulk, transaction_of
-from tasks_app.runtime.large_values.values import large_values
+from tasks_app.runtime.large_values import large_values
 from tasks_app.runtime.transfer.private_file import written_privately
 
 AT_ONCE = 1_000

@@ -18,7 +18,7 @@ def dashboard(context: click.Context, options: tuple[str, ...]) -> None:
     OPTIONS are those of Flower: celery flower --help.
     """
     try:
-        from tasks_app.dashboard.doors.flower import serve  # noqa: PLC0415  extras bring it
+        from tasks_app.dashboard.flower import serve  # noqa: PLC0415  extras bring it
         from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415
     except ModuleNotFoundError as error:
         needs = f"The dashboard in Flower needs {error.name}."

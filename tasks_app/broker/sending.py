@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from tasks_app.broker.internals import ONE_CLIENT
-from tasks_app.broker.publish.envelope import WAKE, Envelope
+from tasks_app.broker.messages import WAKE
+from tasks_app.broker.messages import Envelope
 from tasks_app.domain.errors import NoQueueError, PublishError
 from tasks_app.runtime.publisher import Message
 

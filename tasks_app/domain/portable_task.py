@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.creation import validate
 from tasks_app.domain.encryption.envelope import token_of, wrapped
 from tasks_app.domain.errors import InvalidSelectionError, InvalidTaskError
 from tasks_app.domain.tasks.records import TaskRow

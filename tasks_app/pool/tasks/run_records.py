@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.groups.count import GOOD
+from tasks_app.pool.task_groups import GOOD
 from tasks_app.pool.tables import COMPLETED, ERROR, NOW, PENDING, PROGRESS, quoted
 
 

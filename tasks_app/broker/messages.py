@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from celery import Celery
 
-from tasks_app.broker.config.defaults import EXECUTE
+from tasks_app.broker.defaults import EXECUTE
 from tasks_app.broker.guard.other_pools import HEADER
 
 PERSISTENT = 2

@@ -16,7 +16,7 @@ from tasks_app.pool.runs.claim_sql import Claimer
 from tasks_app.runtime.flow_control.fair_queues import Fairness
 from tasks_app.runtime.inflight.claimant import Claimant
 from tasks_app.runtime.inflight.parts import ChildParts
-from tasks_app.runtime.scan.position import ScanPasses
+from tasks_app.runtime.scan import ScanPasses
 from tasks_app.runtime.scan.throttle import EmptyPollBackoff
 
 NEXT_TIME = float("inf")

@@ -16,13 +16,14 @@ from datetime import timedelta
 
 from tasks_app.domain.handlers.settlement import BROKEN_OFF, OUTCOME_UNKNOWN, failed
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Fence, Settlement
 from tasks_app.runtime.db.pending_writes import PendingWrite, PendingWrites
 from tasks_app.runtime.handlers.active_run import ActiveRun, ReturnedClaim
 from tasks_app.runtime.inflight.open_messages import OpenMessages
-from tasks_app.runtime.inflight.waiting import LONE_WAIT, WaitingClaims
-from tasks_app.runtime.statistics.task_counts import TASK_COUNTS
+from tasks_app.runtime.execution.waiting_claims import LONE_WAIT
+from tasks_app.runtime.execution.waiting_claims import WaitingClaims
+from tasks_app.runtime.statistics import TASK_COUNTS
 
 log = quiet_logger(__name__)
 

@@ -11,13 +11,17 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.flow_control.circuit_breaker import BreakerState
-from tasks_app.monitor.metrics import catalogue as m
+from tasks_app.monitor import metric_catalogue as m
 from tasks_app.monitor.metrics.exposition import Sample
 from tasks_app.monitor.metrics.totals import totals
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.dispatch import leader_lease
-from tasks_app.pool.flow_control import breaker, pause, queue_settings
-from tasks_app.pool.metrics import backlog, control, storage
+from tasks_app.pool.flow_control import circuit_breakers
+from tasks_app.pool.flow_control import pause
+from tasks_app.pool.flow_control import queue_settings
+from tasks_app.pool import metrics
+from tasks_app.pool.metrics import control
+from tasks_app.pool.metrics import storage
 from tasks_app.pool.operations import diagnostics
 from tasks_app.pool.retention.partitions import has_strays
 from tasks_app.pool.schema import current, newest
@@ -33,11 +37,11 @@ def waiting(connection: Connection, _settings: Settings) -> Samples:
     due: Counter[str] = Counter()
     oldest: dict[str, float] = {}
     kinds: Counter[str] = Counter()
-    for queue in backlog.waiting(connection):
+    for queue in metrics.waiting(connection):
         yield Sample(m.PENDING, queue.pending, (queue.queue,))
         due[queue.queue] += queue.due
         oldest[queue.queue] = max(0.0, float(queue.oldest or 0))
-    for parked in backlog.parked(connection):
+    for parked in metrics.parked(connection):
         due[parked.queue] += parked.aside
         oldest[parked.queue] = max(oldest.get(parked.queue, 0.0), float(parked.oldest))
         kinds[parked.kind] += parked.number
@@ -50,12 +54,12 @@ def waiting(connection: Connection, _settings: Settings) -> Samples:
 
 def running(connection: Connection, _settings: Settings) -> Samples:
     """Say what is claimed, and what has failed."""
-    for each in backlog.running(connection):
+    for each in metrics.running(connection):
         yield Sample(m.RUNNING, each.number, (each.queue,))
         yield Sample(m.LONGEST, max(0.0, float(each.longest or 0)), (each.queue,))
         yield Sample(m.OVERDUE, each.overdue, (each.queue,))
         yield Sample(m.OVERDUE_FOR, each.overdue_for, (each.queue,))
-    for failed in backlog.failed(connection, LATELY):
+    for failed in metrics.failed(connection, LATELY):
         yield Sample(m.ERRORS, failed.number, (failed.queue,))
         yield Sample(m.ERRORS_LATELY, failed.lately, (failed.queue,))
 
@@ -98,7 +102,7 @@ def held_back(connection: Connection, _settings: Settings) -> Samples:
     for queue in queue_settings.find(connection):
         if queue.windows or queue.gate:
             yield Sample(m.OPEN, queue.is_open and queue.shut is None, (queue.queue,))
-    for each in breaker.find(connection)[:MOST_DEPENDENCIES]:
+    for each in circuit_breakers.find(connection)[:MOST_DEPENDENCIES]:
         name = each.breaker.dependency
         for possible in BreakerState:
             yield Sample(m.BREAKER, each.state is possible, (name, str(possible)))

@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from uuid import uuid4
 
 from tasks_app.domain.statistics.histogram import BUCKETS, LAST, trimmed
-from tasks_app.domain.statistics.outcomes import MOST_KEYS, OTHER, CountedOutcome, outcome_of
+from tasks_app.domain.statistics import MOST_KEYS
+from tasks_app.domain.statistics import OTHER
+from tasks_app.domain.statistics import CountedOutcome
+from tasks_app.domain.statistics import outcome_of
 from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.statistics.parts import CountPart

@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.pool.pool_name import pool_name
-from tasks_app.runtime.hints.channel import HintCounts
+from tasks_app.runtime.hint_sender import HintCounts
 from tasks_app.runtime.hints.new_tasks import of_new
 from tasks_app.runtime.hints.sender import Hint, HintSender
 from tasks_app.runtime.publisher import HintPublisher
@@ -37,7 +37,7 @@ log = quiet_logger(__name__)
 
 Connect: TypeAlias = "Callable[[Settings], HintPublisher]"
 
-PUBLISHER = "tasks_app.broker.publish.hints"
+PUBLISHER = "tasks_app.broker.publisher"
 """The module that sends hints through Celery's broker."""
 NOTIFIER = "tasks_app.runtime.notify.publisher"
 """The one that sends them by NOTIFY."""

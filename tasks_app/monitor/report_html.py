@@ -6,7 +6,7 @@ from html import escape
 
 from tasks_app.domain.tasks.error_text import printable
 from tasks_app.monitor.reports.plot import plot
-from tasks_app.monitor.reports.report import Report
+from tasks_app.monitor.report import Report
 from tasks_app.monitor.reports.sections import Section, counted, headline, sections, summary
 
 _STYLE = """

@@ -10,7 +10,7 @@ from typing import Any
 from celery import Celery
 from celery.app.defaults import DEFAULTS
 
-from tasks_app.broker.config.defaults import celery_defaults
+from tasks_app.broker.defaults import celery_defaults
 from tasks_app.broker.config.transport_checks import check_transports
 from tasks_app.domain.config.schema_name import PREFIX
 from tasks_app.domain.config.setting_sources import Effective, masked

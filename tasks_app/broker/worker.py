@@ -11,18 +11,20 @@ from typing import Any
 from celery import Celery, bootsteps, signals
 from celery.concurrency.prefork import TaskPool as PreforkPool
 
-from tasks_app.broker.celery_tasks.adoption import load_tasks
+from tasks_app.broker.task_loading import load_tasks
 from tasks_app.broker.checks.pools import check_limits, check_pool
 from tasks_app.broker.checks.startup import check_surroundings, ends_the_process
-from tasks_app.broker.config.defaults import CONTROL_QUEUE
+from tasks_app.broker.defaults import CONTROL_QUEUE
 from tasks_app.broker.config.time_limits import take_limits
 from tasks_app.broker.events.reporter import Reporter
 from tasks_app.broker.guard.foreign_tasks import guard_queues, own_queues, serves_only
 from tasks_app.broker.guard.redis_channel import drop_what_is_no_message
 from tasks_app.broker.internals import check_guard, said_at_start
-from tasks_app.broker.worker.processes import NODE_VARIABLE, QUEUES_VARIABLE, ProcessState
+from tasks_app.broker.processes import NODE_VARIABLE
+from tasks_app.broker.processes import QUEUES_VARIABLE
+from tasks_app.broker.processes import ProcessState
 from tasks_app.broker.worker.prompt_pool import Prompt
-from tasks_app.broker.worker.shutdown import slot_path
+from tasks_app.broker.worker_pool import slot_path
 from tasks_app.broker.worker.silent_consumer import Listening
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.safe_logging import quiet_logger

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.operations.amendment import Amendment
 from tasks_app.domain.operations.author import NOBODY, Author
-from tasks_app.domain.operations.selection import BulkAction
+from tasks_app.domain.operations import BulkAction
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.held import HELD_DUE, is_held
 from tasks_app.pool.fragments.operator_lines import tell

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from celery import Celery
 
-from tasks_app.broker.config.configuration import configuration
+from tasks_app.broker.config import configuration
 from tasks_app.broker.guard.other_pools import own_name
 from tasks_app.broker.internals import KEPT_SOCKET
 from tasks_app.broker.publish.connection import BrokerConnection
-from tasks_app.broker.publish.envelope import Envelope
+from tasks_app.broker.messages import Envelope
 from tasks_app.domain.config.settings import Settings
-from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints import HINTS
 
 
 class HintSocket(NamedTuple):

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.finding import Finding, Level
-from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.domain.tasks.fingerprint import traits_of
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.monitor.checks.checkup import examine
@@ -18,7 +18,8 @@ from tasks_app.monitor.pages.history import History, Percentiles, read_history
 from tasks_app.monitor.pages.overview import Overview, overview
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.connection.read_only import looking
-from tasks_app.pool.errors.groups import ErrorGroup, groups
+from tasks_app.pool.error_groups import ErrorGroup
+from tasks_app.pool.error_groups import groups
 from tasks_app.pool.operations.schedule_trouble import ScheduleTrouble, schedule_trouble
 from tasks_app.pool.statistics.read import Grain, Wanted, history, times
 from tasks_app.pool.tasks.browse import attempts

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from tasks_app.broker.events.pipe import EventPipe
-from tasks_app.broker.events.writer import EventWriter
+from tasks_app.broker.events import EventWriter
 from tasks_app.broker.guard.other_pools import learn_own_name
 from tasks_app.broker.publish.publisher import CeleryPublisher
 from tasks_app.domain.config.settings import Settings, load_settings

@@ -15,7 +15,8 @@ from pydantic import BaseModel
 from tasks_app.broker.celery_tasks.options import SINGLE_TASKS, options_of
 from tasks_app.broker.celery_tasks.task import spec_of
 from tasks_app.broker.internals import PYDANTIC
-from tasks_app.domain.creation.new_task import NewTask, check_call
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.creation import check_call
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.runtime.api.foreign_tasks import register_translator

@@ -9,8 +9,10 @@ from urllib.parse import urlsplit
 from celery import Celery
 from celery.app.defaults import DEFAULTS
 
-from tasks_app.broker.config.configuration import read_celeryconfig, written_in_capitals
-from tasks_app.broker.config.defaults import PASSED_BY, celery_defaults
+from tasks_app.broker.config import read_celeryconfig
+from tasks_app.broker.config import written_in_capitals
+from tasks_app.broker.defaults import PASSED_BY
+from tasks_app.broker.defaults import celery_defaults
 from tasks_app.broker.config.time_limits import limits_of, said
 from tasks_app.broker.outage import why_away
 from tasks_app.broker.publish.blocked import BlockedError, try_to_send

@@ -13,7 +13,9 @@ from celery.app.utils import find_app
 
 from tasks_app.broker.celery_tasks.pool_run import keep_here, pool_run_of
 from tasks_app.broker.celery_tasks.task import spec_of
-from tasks_app.broker.config.defaults import EXECUTE, MAINTAIN, SCAN
+from tasks_app.broker.defaults import EXECUTE
+from tasks_app.broker.defaults import MAINTAIN
+from tasks_app.broker.defaults import SCAN
 from tasks_app.broker.internals import current_app, make_current
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import ConfigurationError, InvalidTaskError

@@ -30,7 +30,8 @@ from tasks_app.dashboard.app import dashboard_app
 from tasks_app.dashboard.doors.tornado import Hosted
 from tasks_app.dashboard.security import Role
 from tasks_app.dashboard.security.envelope import RequestEnvelope
-from tasks_app.dashboard.security.identity import local, role_of
+from tasks_app.dashboard.security import local
+from tasks_app.dashboard.security import role_of
 from tasks_app.domain.config.settings import Settings
 
 AT = "/dashboard"

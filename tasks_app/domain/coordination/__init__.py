@@ -1,1 +1,0 @@
-"""Groups of tasks, and logical locks."""
