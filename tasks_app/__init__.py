@@ -34,15 +34,17 @@ if TYPE_CHECKING:
     from tasks_app.domain.flow_control.limits import Limit
     from tasks_app.domain.handlers.outcomes import Cancel, DependencyDown, Fail, Retry, Skip, Snooze
     from tasks_app.domain.handlers.spec import Handler
-    from tasks_app.domain.partition.sources import File, Table
-    from tasks_app.domain.queues.queue import Queue, QueueOptions
+    from tasks_app.domain.partition.records import File
+    from tasks_app.domain.partition.records import Table
+    from tasks_app.domain.queues import Queue
+    from tasks_app.domain.queues import QueueOptions
     from tasks_app.domain.queues import Window
     from tasks_app.domain.schedules.misfire import FireAll, fire_all
     from tasks_app.domain.schedules.schedule import Schedule
     from tasks_app.domain.tasks.options import TaskOptions
     from tasks_app.domain.tasks.records import Task, TaskId
     from tasks_app.domain.tasks.retry_policy import Exponential, Fixed, Levels
-    from tasks_app.domain.tasks.unique_key import CreateOutcome
+    from tasks_app.domain.tasks.records import CreateOutcome
     from tasks_app.pool.batch.sources.relation import Query
     from tasks_app.pool.error_groups import ErrorGroup
     from tasks_app.pool.tasks.cancel import Cancelled
@@ -54,7 +56,9 @@ if TYPE_CHECKING:
     )
     from tasks_app.runtime.api.buffer import TaskBuffer
     from tasks_app.runtime.api.bulk import Done, run_bulk, start_bulk
-    from tasks_app.runtime.api.bulk_preview import Foreseen, foresee_bulk, foresee_rest
+    from tasks_app.runtime.api.bulk import Foreseen
+    from tasks_app.runtime.api.bulk import foresee_bulk
+    from tasks_app.runtime.api.bulk import foresee_rest
     from tasks_app.runtime.api.errors import (
         afill_fingerprints, alist_errors, amark_error_known, amark_error_unknown,
         fill_fingerprints, list_errors, mark_error_known, mark_error_unknown,
@@ -75,12 +79,14 @@ if TYPE_CHECKING:
         areset_queue, aresume_queue, aset_calendar, change_queue, get_queue, list_calendars,
         list_queues, pause_queue, remove_calendar, reset_queue, resume_queue, set_calendar,
     )
-    from tasks_app.runtime.api.staged_requeue import RequeueStage, requeue_errors
+    from tasks_app.runtime.api.bulk import RequeueStage
+    from tasks_app.runtime.api.bulk import requeue_errors
     from tasks_app.runtime.api.tasks import (
         acancel_task, acancel_tasks, aexplain_task, aget_task, aload_large_values, arequeue_task,
         cancel_task, cancel_tasks, explain_task, get_task, load_large_values, requeue_task,
     )
-    from tasks_app.runtime.api.wait import await_task, wait_task
+    from tasks_app.runtime.api.tasks import await_task
+    from tasks_app.runtime.api.tasks import wait_task
     from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
     from tasks_app.runtime.handlers.middleware import middleware
     from tasks_app.runtime.handlers.registry import handler
@@ -141,14 +147,13 @@ __all__ = [
 ]  # fmt: skip
 
 _ROOMS = {
-    "batch.execution.chunk_context": "ChunkContext",
     "batch.control": "aabandon_job abandon_job aget_job alist_jobs areplan_job arestart_job"
     " astart_job astop_job get_job list_jobs replan_job restart_job start_job stop_job",
+    "batch.execution.chunk_context": "ChunkContext",
     "batch.job": "BatchJob",
     "batch.step": "Step",
     "domain.batch.records": "BatchView JobRun PartResult",
     "domain.config.settings": "Settings",
-    "domain.groups": "Ended Group GroupProgress",
     "domain.creation": "NewTask",
     "domain.errors": "BatchStateError ChunkRowError HandlerTimeoutError InvalidJobError"
     " InvalidScheduleError InvalidSelectionError InvalidTaskError LeaseLostError PlanError"
@@ -157,44 +162,39 @@ _ROOMS = {
     "domain.finding": "Finding",
     "domain.flow_control.circuit_breaker": "Breaker",
     "domain.flow_control.limits": "Limit",
+    "domain.groups": "Ended Group GroupProgress",
     "domain.handlers.outcomes": "Cancel DependencyDown Fail Retry Skip Snooze",
     "domain.handlers.spec": "Handler",
-    "domain.partition.sources": "File Table",
-    "domain.queues.queue": "Queue QueueOptions",
-    "domain.queues": "Window",
+    "domain.partition.records": "File Table",
+    "domain.queues": "Queue QueueOptions Window",
     "domain.schedules.misfire": "FireAll fire_all",
     "domain.schedules.schedule": "Schedule",
     "domain.tasks.options": "TaskOptions",
-    "domain.tasks.records": "Task TaskId",
+    "domain.tasks.records": "CreateOutcome Task TaskId",
     "domain.tasks.retry_policy": "Exponential Fixed Levels",
-    "domain.tasks.unique_key": "CreateOutcome",
     "pool.batch.sources.relation": "Query",
     "pool.error_groups": "ErrorGroup",
     "pool.tasks.cancel": "Cancelled",
     "pool.tasks.requeue": "Requeued",
     "runtime.api.amend_waiting": "Changed adisable_task aenable_task ahold_task amove_task"
-    " arelease_task"
-    " areprioritise_task areschedule_task arun_task_now disable_task enable_task hold_task"
-    " move_task release_task reprioritise_task reschedule_task run_task_now",
+    " arelease_task areprioritise_task areschedule_task arun_task_now disable_task enable_task"
+    " hold_task move_task release_task reprioritise_task reschedule_task run_task_now",
     "runtime.api.buffer": "TaskBuffer",
-    "runtime.api.bulk": "Done run_bulk start_bulk",
-    "runtime.api.bulk_preview": "Foreseen foresee_bulk foresee_rest",
+    "runtime.api.bulk": "Done Foreseen RequeueStage foresee_bulk foresee_rest requeue_errors"
+    " run_bulk start_bulk",
     "runtime.api.errors": "afill_fingerprints alist_errors amark_error_known amark_error_unknown"
     " fill_fingerprints list_errors mark_error_known mark_error_unknown",
     "runtime.api.groups": "acancel_group acreate_group aget_group agroup_results cancel_group"
     " create_group get_group group_results",
-    "runtime.api.limits": "adrop_limit alist_limits aset_limit aunblock_task drop_limit list_limits"
-    " set_limit unblock_task",
-    "runtime.api.staged_requeue": "RequeueStage requeue_errors",
-    "runtime.api.tasks": "acancel_task acancel_tasks aexplain_task aget_task arequeue_task"
-    " cancel_task cancel_tasks explain_task get_task requeue_task"
-    " aload_large_values load_large_values",
-    "runtime.api.wait": "await_task wait_task",
+    "runtime.api.limits": "adrop_limit alist_limits aset_limit aunblock_task drop_limit"
+    " list_limits set_limit unblock_task",
     "runtime.api.producer": "acreate_task acreate_tasks create_task create_tasks",
     "runtime.api.queues": "achange_queue aget_queue alist_calendars alist_queues apause_queue"
     " aremove_calendar areset_queue aresume_queue aset_calendar change_queue get_queue"
-    " list_calendars list_queues pause_queue remove_calendar reset_queue resume_queue"
-    " set_calendar",
+    " list_calendars list_queues pause_queue remove_calendar reset_queue resume_queue set_calendar",
+    "runtime.api.tasks": "acancel_task acancel_tasks aexplain_task aget_task aload_large_values"
+    " arequeue_task await_task cancel_task cancel_tasks explain_task get_task load_large_values"
+    " requeue_task wait_task",
     "runtime.handlers.context": "AsyncTaskContext TaskContext",
     "runtime.handlers.middleware": "middleware",
     "runtime.handlers.registry": "handler",
@@ -206,8 +206,8 @@ _ROOMS = {
     " backfill_schedule preview preview_schedule",
     "runtime.schedules.schedules": "achange_schedule acreate_schedule adisable_schedule"
     " aenable_schedule aget_schedule alist_schedules aremove_schedule arun_schedule"
-    " change_schedule create_schedule disable_schedule enable_schedule get_schedule"
-    " list_schedules remove_schedule run_schedule",
+    " change_schedule create_schedule disable_schedule enable_schedule get_schedule list_schedules"
+    " remove_schedule run_schedule",
 }
 """The imports above, for the running program."""
 _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}

@@ -16,7 +16,7 @@ def find_app() -> Any:
 with uncollected():  # little of what imports make is garbage
     from tasks_app.domain.config.settings import load_settings
     from tasks_app.domain.errors import USAGE, ConfigurationError
-    from tasks_app.runtime.framework import set_up_framework
+    from tasks_app.runtime.project import set_up_framework
 
     try:
         from tasks_app.broker.app import make_celery  # its tables have the schema's name in them

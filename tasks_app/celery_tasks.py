@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+from tasks_app.broker.outbox import OutboxTask, PoolResult, outbox
 from tasks_app.broker.task_loading import run_from_pool
-from tasks_app.broker.outbox import PoolResult
-from tasks_app.broker.outbox import outbox
-from tasks_app.broker.celery_tasks.outbox_task import OutboxTask
 from tasks_app.domain.errors import OutboxError
 
 __all__ = ["OutboxError", "OutboxTask", "PoolResult", "outbox", "run_from_pool"]

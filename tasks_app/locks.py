@@ -6,14 +6,15 @@ ends with their task. A lock protects only against code that takes it, too.
 
 from __future__ import annotations
 
-from tasks_app.domain.locks import LockDeniedError
-from tasks_app.domain.locks import LockLostError
-from tasks_app.domain.locks import LockOrderError
-from tasks_app.domain.locks import LostUpdateError
-from tasks_app.domain.locks import Obstacle
 from tasks_app.domain.errors import InvalidLockError
-from tasks_app.runtime.locks.client import hold
-from tasks_app.runtime.locks.hold import Hold
+from tasks_app.domain.locks import (
+    LockDeniedError,
+    LockLostError,
+    LockOrderError,
+    LostUpdateError,
+    Obstacle,
+)
+from tasks_app.runtime.locks.client import Hold, hold
 from tasks_app.runtime.locks.lock import Lock
 from tasks_app.runtime.locks.row_locks import HoldRow, LockedRow, RowLock, Versioned, hold_row
 

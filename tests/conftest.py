@@ -25,7 +25,7 @@ from tasks_app.batch.job import JOBS
 from tasks_app.embedded import servers
 from tasks_app.embedded.servers import Postgres, Valkey
 from tasks_app.embedded.stack import Stack, temporary
-from tasks_app.pool.retention.partitions import add_partition, missing_partitions
+from tasks_app.pool.retention import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tests import tiers, warm_connections

@@ -11,14 +11,12 @@ from psycopg import errors
 from psycopg.pq import ExecStatus
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.creation import NewTask
-from tasks_app.domain.creation import validate
-from tasks_app.domain.flow_control.waiting_reason import WaitingKind, WaitingReason
+from tasks_app.domain.creation import NewTask, validate_task
+from tasks_app.domain.flow_control.limits import WaitingKind, WaitingReason
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.runs.claim import claim
-from tasks_app.pool.runs.claim_sql import Claimer
+from tasks_app.pool.runs.claim import Claimer, claim
 from tasks_app.pool.runs.settle_success import is_fence_lost, last_word
 from tasks_app.pool.tasks.create import create_one
 
@@ -31,7 +29,7 @@ def unknown(name: str) -> WaitingReason:
 
 
 def a_row(name: str = "t", payload: Any = None, **options: Any) -> TaskRow:
-    return validate(NewTask(name, payload, options), None, 65536)  # type: ignore[arg-type]
+    return validate_task(NewTask(name, payload, options), None, 65536)  # type: ignore[arg-type]
 
 
 def as_json(value: Any) -> Any:

@@ -39,7 +39,7 @@ def upgrade():
 '''
 _INDEX = '''"""And an index."""
 
-from tasks_app.pool.build_index import build_index
+from tasks_app.pool.schema import build_index
 
 revision = "{revision}"
 down_revision = "{before}"

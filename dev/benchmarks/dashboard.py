@@ -25,7 +25,7 @@ from tasks_app import Settings
 from tasks_app.dashboard.app import dashboard_app
 from tasks_app.dashboard.reader import PageReader
 from tasks_app.embedded.stack import temporary
-from tasks_app.pool.retention.partitions import add_partition, missing_partitions
+from tasks_app.pool.retention import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
 from tasks_app.runtime.db.database import Database
 

@@ -23,8 +23,8 @@ from sqlalchemy import Engine, create_engine, text
 
 from tasks_app import NewTask, create_tasks
 from tasks_app.embedded.stack import Stack, temporary
-from tasks_app.pool.flow_control.pause import pause, resume
-from tasks_app.pool.retention.partitions import add_partition, missing_partitions
+from tasks_app.pool.flow_control.queue_settings import pause, resume
+from tasks_app.pool.retention import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
 
 PICTURE = Path(__file__).parents[2] / "docs" / "drain-profile.svg"

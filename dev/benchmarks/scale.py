@@ -18,17 +18,14 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, create_engine, text
 
-from tasks_app.domain.creation import NewTask
-from tasks_app.domain.creation import validate
+from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.embedded.stack import temporary
-from tasks_app.pool.dispatch.scan import due
-from tasks_app.pool.dispatch.upcoming import upcoming
+from tasks_app.pool.dispatch.scan import due, upcoming
 from tasks_app.pool.operations import diagnostics
-from tasks_app.pool.retention.partitions import add_partition, missing_partitions
-from tasks_app.pool.runs.claim import claim
-from tasks_app.pool.runs.claim_sql import Claimer
+from tasks_app.pool.retention import add_partition, missing_partitions
+from tasks_app.pool.runs.claim import Claimer, claim
 from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.pool.runs.settle import settle_group
 from tasks_app.pool.schema import migrate
@@ -86,7 +83,7 @@ class Meter:
 def measure(connection: Connection) -> dict[str, float]:
     """Return microseconds: of one task, or of one whole statement."""
     meter = Meter(connection)
-    row = validate(NewTask("bench", {"order_id": 42}), None, 65_536)
+    row = validate_task(NewTask("bench", {"order_id": 42}), None, 65_536)
     claimer = Claimer("bench", LEASE, ("bench",), (3,), (False,))
     ids: list[int] = []
 

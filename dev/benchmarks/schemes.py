@@ -22,7 +22,7 @@ from sqlalchemy import Engine, create_engine, text
 from dev.benchmarks.scale import fresh_database
 from tasks_app import NewTask, create_tasks, sql_handler
 from tasks_app.embedded.stack import Stack, temporary
-from tasks_app.pool.retention.partitions import add_partition, missing_partitions
+from tasks_app.pool.retention import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
 
 PATIENCE_S = 300

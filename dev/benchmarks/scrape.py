@@ -20,8 +20,8 @@ from dev.benchmarks.scale import Meter, fresh_database
 from tasks_app import Settings
 from tasks_app.embedded.stack import temporary
 from tasks_app.monitor.metric_catalogue import READ_SECONDS
-from tasks_app.monitor.metrics.reader import MetricsReader
-from tasks_app.pool.retention.partitions import add_partition, missing_partitions
+from tasks_app.monitor.metrics import MetricsReader
+from tasks_app.pool.retention import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
 from tasks_app.pool.statistics.totals import keep_totals
 from tasks_app.runtime.db.database import Database

@@ -24,7 +24,7 @@ from tasks_app import _ROOMS, __all__
 
 HANDLERS = "tasks_app.runtime.handlers"
 HOOKS = "tasks_app.runtime.hooks"
-WHEN = "tasks_app.domain.schedules.when"
+WHEN = "tasks_app.domain.schedules.timing"
 FOR_THE_EXECUTOR = {"check_awaited", "close", "has_locks", "end_locks", "commit_by"}
 SUBJECTS = {
     "Declare": "handler sql_handler TaskContext AsyncTaskContext Handler middleware subscribe"

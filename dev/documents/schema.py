@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from dev.documents.source import cell, generated
-from tasks_app.pool.operations.user_values import USER_VALUES, Erased
+from tasks_app.pool.operations.erase import USER_VALUES, Erased
 
 ABOUT = r"""
 Alembic owns the tables (`migrations/`). `tasks-app migrate` brings them up to date, in the schema

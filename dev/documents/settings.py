@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from dev.documents.source import cell, class_of, fields, generated
-from tasks_app.domain.config.schema_name import PREFIX
 from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.config.urls import PREFIX
 from tasks_app.domain.durations import format_duration
 
 ABOUT = """

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import redis
 
-from tasks_app.broker.config.transports import transport_settings
+from tasks_app.broker.defaults import transport_settings
 from tasks_app.embedded.servers import Valkey
 
 QUEUE = "default"

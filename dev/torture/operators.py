@@ -9,7 +9,7 @@ from sqlalchemy import text
 from dev.torture.world import World
 from tasks_app import NewTask, TaskOptions, create_tasks, set_limit
 from tasks_app.embedded.servers import ROLE
-from tasks_app.pool.flow_control.pause import pause, resume
+from tasks_app.pool.flow_control.queue_settings import pause, resume
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.requeue import requeue
 

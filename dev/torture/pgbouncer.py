@@ -8,8 +8,7 @@ from pathlib import Path
 
 import psycopg
 
-from tasks_app.embedded.process import HOST
-from tasks_app.embedded.root import give
+from tasks_app.embedded.process import HOST, give
 from tasks_app.embedded.servers import DATABASE, ROLE, Server
 
 SERVERS = 10

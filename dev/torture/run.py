@@ -25,7 +25,7 @@ from dev.torture.surroundings import Servers, Surroundings
 from dev.torture.verdict import Check, judge, remarks
 from dev.torture.world import World
 from tasks_app import NewTask, create_tasks
-from tasks_app.pool.retention.partitions import add_partition, missing_partitions
+from tasks_app.pool.retention import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
 
 NAMES = ("torture.quick", "torture.steady", "torture.flaky", "torture.awaited", "torture.slow")

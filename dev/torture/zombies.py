@@ -24,15 +24,12 @@ from tasks_app import create_task
 from tasks_app.domain.handlers.settlement import succeeded
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.embedded.stack import temporary
-from tasks_app.pool.runs.claim import claim
-from tasks_app.pool.runs.claim_sql import Claimer
-from tasks_app.pool.runs.release import release
-from tasks_app.pool.runs.renew import renew
-from tasks_app.pool.runs.leases import rescue_expired
+from tasks_app.pool.runs.claim import Claimer, claim
+from tasks_app.pool.runs.leases import release, renew, rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one
 from tasks_app.pool.runs.settle_success import last_word
 from tasks_app.pool.schema import migrate
-from tasks_app.pool.tasks.edit_payload import amend
+from tasks_app.pool.tasks.amend import replace_payload
 
 LEASE = timedelta(seconds=0.5)
 STALE, ACCEPTED = 0, 1
@@ -66,7 +63,7 @@ def _release(connection: Connection, task: ClaimedTask) -> bool:
 
 
 def _amend(connection: Connection, task: ClaimedTask) -> bool:
-    return bool(amend(connection, task.fence, "{}"))
+    return bool(replace_payload(connection, task.fence, "{}"))
 
 
 Write = Callable[[Connection, ClaimedTask], bool]

@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from tasks_app.actions.action import ActionResult, Nothing, Role, action
+from tasks_app.domain.durations import to_the_second
 from tasks_app.domain.errors import NotThereError
-from tasks_app.domain.explain.words import exact
 from tasks_app.domain.schedules.schedule import Schedule
 from tasks_app.runtime.schedules import schedules as verbs
 
@@ -102,4 +102,6 @@ def enable(connection: Connection, name: str, _: Nothing, by: str) -> ActionResu
     if not verbs.enable_schedule(connection, name, by=by):
         raise _not_there(name)
     at = fields["next_run_at"] = _known(connection, name).next_run_at
-    return ActionResult(f"Resumed, from now on. Next: {exact(at) if at else 'never'}", fields)
+    return ActionResult(
+        f"Resumed, from now on. Next: {to_the_second(at) if at else 'never'}", fields
+    )

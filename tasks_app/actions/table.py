@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tasks_app.actions import limits, queues, schedules, tasks, work
+from tasks_app.actions import queues, schedules, tasks
 from tasks_app.actions.action import actions_of
 
 ACTIONS = (
     *tasks.OF_TASKS,
-    *(each for module in (tasks, work, schedules, queues, limits) for each in actions_of(module)),
+    *(each for module in (tasks, schedules, queues) for each in actions_of(module)),
 )

@@ -1,16 +1,21 @@
-"""What is done to tasks: to one by its id, and to many in a bulk."""
+"""What is done to tasks, and to error causes, groups and batch jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Annotated, Any
 
 from pydantic import Field
 from sqlalchemy import Connection
 
 from tasks_app.actions.action import Action, ActionResult, Nothing, Role, Short, Why, action, param
+from tasks_app.batch.control import abandon_job, get_job, restart_job, stop_job
+from tasks_app.domain.config.field_types import Span
+from tasks_app.domain.errors import NotThereError
 from tasks_app.domain.operations import BulkAction as Word
+from tasks_app.pool import task_groups as group_rows
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.cancel import Cancelled
 from tasks_app.pool.tasks.requeue import Requeued
@@ -25,6 +30,8 @@ from tasks_app.runtime.api.amend_waiting import (
     reschedule_task,
     run_task_now,
 )
+from tasks_app.runtime.api.errors import mark_error_known, mark_error_unknown
+from tasks_app.runtime.api.groups import cancel_group
 from tasks_app.runtime.api.limits import unblock_task
 from tasks_app.runtime.api.tasks import cancel_task, requeue_task
 
@@ -199,3 +206,110 @@ def unblock(connection: Connection, task_id: int, _: Nothing, by: str) -> Action
     else:
         said = f"Task {task_id} holds no order key. Run: tasks-app show {task_id}"
     return ActionResult(said, changed=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is said of a cause."""
+
+    until: Span | None = param(label="For", hint="7d; empty: for ever")
+    """For how long; None: until it is taken back."""
+    note: Annotated[str, Field(max_length=500)] = param(default="", label="Note")
+
+
+@action(Role.OPERATOR, "Mark as known", "/errors/{fingerprint}/known", takes=Known)
+def mark_known(connection: Connection, fingerprint: str, given: Known, by: str) -> ActionResult:
+    """Mark a cause as known."""
+    until: timedelta | None = given.until
+    if mark_error_known(connection, fingerprint, by=by, until=until, note=given.note):
+        return ActionResult("Marked as known.")
+    return ActionResult(
+        f"No failed task has {fingerprint:.40}. Run: tasks-app errors", changed=False
+    )
+
+
+@action(
+    Role.OPERATOR,
+    "Take the mark back",
+    "/errors/{fingerprint}/unknown",
+    command="errors unknown",
+)
+def mark_unknown(connection: Connection, fingerprint: str, _: Nothing, by: str) -> ActionResult:
+    """Take the mark of a cause back."""
+    if mark_error_unknown(connection, fingerprint, by=by):
+        fields = {"fingerprint": fingerprint, "known_by": None}
+        return ActionResult("It is not marked any more.", fields)
+    said = f"{fingerprint:.40} is not marked as known. Run: tasks-app errors"
+    return ActionResult(said, changed=False)
+
+
+@action(Role.OPERATOR, "Cancel", "/groups/{group_id}/cancel", command="groups cancel", takes=Why)
+def cancel_members(connection: Connection, group_id: int, given: Why, by: str) -> ActionResult:
+    """Cancel the members that have not ended; those that run are told."""
+    if group_rows.get_group(connection, group_id) is None:
+        raise NotThereError(f"There is no group {group_id}. Run: tasks-app groups list")
+    done = cancel_group(connection, group_id, by=by, why=given.why)
+    said = f"{done.cancelled} cancelled, {done.requested} told to stop."
+    fields = {"group": group_id, **asdict(done)}
+    return ActionResult(said, fields, changed=bool(done.cancelled or done.requested))
+
+
+def _check_group(connection: Connection, batch_id: int) -> None:
+    if get_job(connection, batch_id) is None:
+        raise NotThereError(f"There is no batch {batch_id}. Run: tasks-app batch list")
+
+
+@action(
+    Role.ADMIN,
+    "Stop at the next chunks",
+    "/batches/{batch_id}/stop",
+    command="batch stop",
+    needs_handlers=True,
+)
+def stop_instance(connection: Connection, batch_id: int, _: Nothing, by: str) -> ActionResult:
+    """Stop an instance at the next chunks; a restart goes on there."""
+    _check_group(connection, batch_id)
+    left = stop_job(connection, batch_id, by=by)
+    said = f"Stopping; {left} tasks run still." if left else "Stopping."
+    return ActionResult(said, {"batch_id": batch_id, "running": left})
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """How an instance goes on."""
+
+    divide: Annotated[int, Field(ge=2, le=1000)] | None = param(
+        "--divide", "Divide what has not started by so much.", label="Divide by"
+    )
+    """Into how many each partition is divided that has not started."""
+
+
+@action(
+    Role.ADMIN,
+    "Go on",
+    "/batches/{batch_id}/restart",
+    command="batch restart",
+    takes=Restart,
+    needs_handlers=True,
+)
+def restart_instance(
+    connection: Connection, batch_id: int, given: Restart, by: str
+) -> ActionResult:
+    """Let an instance go on that has failed or was stopped. What is complete is not done again."""
+    _check_group(connection, batch_id)
+    begun = restart_job(connection, batch_id, divide=given.divide, by=by)
+    return ActionResult(f"It goes on, run {begun.run}.", begun._asdict())
+
+
+@action(
+    Role.ADMIN,
+    "Never let it go on",
+    "/batches/{batch_id}/abandon",
+    command="batch abandon",
+    needs_handlers=True,
+)
+def abandon_instance(connection: Connection, batch_id: int, _: Nothing, by: str) -> ActionResult:
+    """Never let an instance go on. What it did stays; its parameters are free again."""
+    _check_group(connection, batch_id)
+    abandon_job(connection, batch_id, by=by)
+    return ActionResult("Abandoned.", {"batch_id": batch_id, "abandoned": True})

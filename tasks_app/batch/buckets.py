@@ -15,10 +15,15 @@ from sqlalchemy import Connection, Engine
 from tasks_app.batch.job import JOBS
 from tasks_app.domain.batch.policies import ChunkPace, CommitEvery
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch.sources import rebucket
-from tasks_app.pool.batch.sources.buckets import add_bucket, drop_bucket, rebalance
-from tasks_app.pool.batch.sources.rebucket import BucketColumn, BucketReader
+from tasks_app.domain.partition.records import Table
+from tasks_app.pool.batch.sources import buckets
+from tasks_app.pool.batch.sources.buckets import (
+    BucketColumn,
+    BucketReader,
+    add_bucket,
+    drop_bucket,
+    rebalance,
+)
 
 __all__ = ["BucketColumn", "add_bucket", "drop_bucket", "rebalance", "rebalance_online"]
 
@@ -43,18 +48,20 @@ def rebalance_online(
     """
     with engine.begin() as connection:
         _refuse_readers(connection, new)
-        rebucket.begin(connection, new)
+        buckets.begin_rebucket(connection, new)
     written = 0
     while True:
         while passed := _fill(engine, new, each, told, written):
             written += passed  # rows that were changed meanwhile lie elsewhere
         with engine.connect() as connection:
-            rebucket.index(connection.execution_options(isolation_level="AUTOCOMMIT"), new)
+            buckets.build_bucket_index(
+                connection.execution_options(isolation_level="AUTOCOMMIT"), new
+            )
             connection.invalidate()
         with engine.begin() as connection:
-            rebucket.lock(connection, new)
+            buckets.lock_table(connection, new)
             _refuse_readers(connection, new)
-            if rebucket.switch(connection, new):
+            if buckets.replace_column(connection, new):
                 return written
 
 
@@ -64,11 +71,11 @@ def _fill(
     """Go through the table once; return how many rows had no bucket."""
     pace, first, written = ChunkPace(each), 0, 0
     with engine.begin() as connection:
-        blocks = rebucket.blocks(connection, new)
+        blocks = buckets.count_blocks(connection, new)
     while first < blocks:
         began, number = time.monotonic(), pace.size
         with engine.begin() as connection:
-            written += rebucket.fill(connection, new, first, number)
+            written += buckets.fill_blocks(connection, new, first, number)
         first += number
         pace.learn(number, time.monotonic() - began)
         told(before + written)
@@ -76,7 +83,11 @@ def _fill(
 
 
 def _refuse_readers(connection: Connection, new: BucketColumn) -> None:
-    found = [each for each in rebucket.readers(connection, new.column) if _reads(each, new.table)]
+    found = [
+        each
+        for each in buckets.find_bucket_readers(connection, new.column)
+        if _reads(each, new.table)
+    ]
     if found:
         named = ", ".join(f"{each.batch_id} ({each.job}, {each.step})" for each in found[:5])
         raise PlanError(

@@ -10,12 +10,19 @@ from sqlalchemy import Connection
 
 from tasks_app.batch.job import JOBS, BatchJob, known_job
 from tasks_app.batch.progress import JobProgress, clear_away
-from tasks_app.domain.batch.decisions import again
-from tasks_app.domain.batch.identity import checked_params, identity
-from tasks_app.domain.batch.records import Batch, BatchStatus, BatchView, JobRun, StepStatus
+from tasks_app.domain.batch.policies import steps_to_rerun
+from tasks_app.domain.batch.records import (
+    Batch,
+    BatchStatus,
+    BatchView,
+    JobRun,
+    StepStatus,
+    checked_params,
+    identity,
+)
 from tasks_app.domain.errors import BatchStateError
-from tasks_app.domain.operations.author import Author
-from tasks_app.pool.batch import instances, partition_runs, steps
+from tasks_app.domain.operations import Author
+from tasks_app.pool.batch import instances, partition_runs
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks.cancel import cancel_these
 from tasks_app.runtime.db.connections import Sync, connection_of, made_async
@@ -99,7 +106,7 @@ def replan_job(session: Sync, batch_id: int, step: str, *, divide: int, by: str 
     """
     connection = connection_of(session)
     batch = _locked(connection, batch_id)
-    job, stands = known_job(batch.job), steps.find(connection, batch_id).get(step)
+    job, stands = known_job(batch.job), instances.find_steps(connection, batch_id).get(step)
     if stands is None or step not in job.steps:
         names = ", ".join(job.steps)
         raise BatchStateError(batch_id, f"{batch.job} has no step {step}. Name one of: {names}.")
@@ -133,7 +140,7 @@ def stop_job(session: Sync, batch_id: int, *, by: str = "") -> int:
         raise BatchStateError(batch_id, f"Batch {batch_id} does not run: it is {batch.status}.")
     instances.change(connection, batch_id, BatchStatus.STOPPING)
     note(connection, "stop batch", {"batch": batch_id}, who=by)
-    for step in steps.find(connection, batch_id):
+    for step in instances.find_steps(connection, batch_id):
         partition_runs.lock_tasks(connection, batch_id, step)
     cancel_these(connection, instances.waiting(connection, batch_id), by=Author(by))
     if not instances.alive(connection, batch_id, 1):
@@ -161,7 +168,7 @@ def abandon_job(session: Sync, batch_id: int, *, by: str = "") -> None:
             f"Batch {batch_id} runs still. Stop it first: tasks-app batch stop {batch_id}",
         )
     instances.change(connection, batch_id, BatchStatus.ABANDONED, batch.error)
-    for step in steps.find(connection, batch_id):
+    for step in instances.find_steps(connection, batch_id):
         clear_away(connection, batch_id, step)
     note(connection, "abandon batch", {"batch": batch_id}, who=by)
 
@@ -178,7 +185,7 @@ def get_job(session: Sync, batch_id: int) -> BatchView | None:
     batch = instances.get(connection, batch_id)
     if batch is None:
         return None
-    found = steps.find(connection, batch_id)
+    found = instances.find_steps(connection, batch_id)
     job = JOBS.get(batch.job)
     planned = [name for name in job.steps if name in found] if job is not None else []
     return BatchView(
@@ -214,11 +221,11 @@ def _begin(
     session: Sync, job: BatchJob, batch: Batch, *, new: bool, divide: int | None = None
 ) -> JobRun:
     connection = connection_of(session)
-    steps.add(connection, batch.id, list(job.steps), batch.run)
+    instances.add_steps(connection, batch.id, list(job.steps), batch.run)
     if not new:
-        found = steps.find(connection, batch.id)
+        found = instances.find_steps(connection, batch.id)
         statuses = {name: each.status for name, each in found.items()}
-        steps.reset(connection, batch.id, again(statuses), batch.run)
+        instances.reset_steps(connection, batch.id, steps_to_rerun(statuses), batch.run)
     JobProgress(job, session, batch).start_ready(divide)
     return JobRun(batch.id, batch.run, new)
 

@@ -1,11 +1,8 @@
-"""An instance goes on from step to step.
-
-The caller holds the lock of the instance's row. All is one transaction: the status of steps, the
-next tasks, and whose end calls the join.
-"""
+"""How an instance moves from step to step, and the tasks that it creates for each step."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection
@@ -13,31 +10,28 @@ from sqlalchemy import Connection
 from tasks_app.batch.planners.even import Even
 from tasks_app.batch.replan import replan
 from tasks_app.batch.step import Job, Step
-from tasks_app.batch.step_tasks import StepTasks
-from tasks_app.domain.batch.decisions import (
+from tasks_app.domain.batch.policies import (
+    AbortKind,
     Move,
     after_compensation,
     after_partitions,
     error_of_batch,
-    ready,
+    ready_steps,
     status_of_batch,
 )
-from tasks_app.domain.batch.policies import AbortKind
 from tasks_app.domain.batch.records import Batch, BatchStatus, PartTally, StepStatus
-from tasks_app.domain.operations.author import Author
-from tasks_app.domain.partition.records import PartitionKind, Plan, Status
-from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch import (
-    instances,
-    lost,
-    partition_progress,
-    partition_runs,
-    partitions,
-    steps,
-)
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.errors import TasksError
+from tasks_app.domain.operations import Author
+from tasks_app.domain.partition.records import PartitionKind, Plan, Status, Table
+from tasks_app.domain.tasks.options import TaskOptions
+from tasks_app.domain.tasks.records import TaskId
+from tasks_app.pool.batch import instances, partition_progress, partition_runs, partitions
+from tasks_app.pool.batch import partitions as store
 from tasks_app.pool.batch.sources import marks
-from tasks_app.pool.batch.sources.inline import drop_views
+from tasks_app.pool.batch.sources.predicate import drop_views
 from tasks_app.pool.tasks.cancel import cancel_these
+from tasks_app.runtime.api.groups import create_group, extend_group
 from tasks_app.runtime.db.connections import Sync, connection_of
 
 BESIDE = "indicator beside"
@@ -65,15 +59,15 @@ class JobProgress:
 
         ``divide``: their plans divide each partition that has not started into so many.
         """
-        known = steps.find(self._connection, self._id)
+        known = instances.find_steps(self._connection, self._id)
         if new := [name for name in self._job.steps if name not in known]:
-            steps.add(self._connection, self._id, new, self._batch.run)  # by newer code
+            instances.add_steps(self._connection, self._id, new, self._batch.run)  # by newer code
         statuses = {
             name: known[name].status if name in known else StepStatus.WAITING
             for name in self._job.steps
         }
         if not self._stopping:
-            for name in ready(self._job.after, statuses):
+            for name in ready_steps(self._job.after, statuses):
                 self._start(self._job.steps[name], divide)
                 statuses[name] = StepStatus.PLANNING
         ended = status_of_batch(statuses, stopping=self._stopping)
@@ -150,7 +144,7 @@ class JobProgress:
 
     def follow(self, step: Step) -> Move:
         partition_runs.close(self._connection, self._id, step.name)
-        stands = steps.find(self._connection, self._id)[step.name]
+        stands = instances.find_steps(self._connection, self._id)[step.name]
         tally = partition_runs.tallies(self._connection, self._id).get(step.name, PartTally())
         given: Any = {"stopping": self._stopping, "reduces": step.reduce is not None}
         match stands.status:
@@ -215,7 +209,7 @@ class JobProgress:
             partition_runs.close(self._connection, self._id, step.name, left)
 
     def _change(self, step: Step, status: StepStatus, **more: Any) -> None:
-        steps.change(self._connection, self._id, step.name, status, **more)
+        instances.change_step(self._connection, self._id, step.name, status, **more)
 
     def _has_enough(self, step: Step) -> bool:
         """Whether an earlier run completed as many as end the step at once."""
@@ -227,7 +221,7 @@ class JobProgress:
     def _why(self, step: Step, status: StepStatus, tally: PartTally) -> str:
         look = f"See: tasks-app list --biz-key batch:{self._id}"
         if status in {StepStatus.PLANNING, StepStatus.REDUCING}:
-            cause = lost.cause(self._connection, self._id, step.name)
+            cause = partition_runs.find_lost_cause(self._connection, self._id, step.name)
             return f"{cause or 'It did not succeed'}. {look}"
         failed = partition_runs.find(self._connection, self._id, step.name, Status.FAILED)
         numbers = ", ".join(str(number) for _, number in failed[:NAMED])
@@ -248,3 +242,51 @@ def clear_away(connection: Connection, batch_id: int, step: str) -> None:
             drop_views(connection, [stored.partition])
         if stored.partition.kind is PartitionKind.MARKED:
             marks.clear(connection, stored.program)
+
+
+DECIDING = 0
+"""The priority of joins: after a decision much of what waits is not started at all."""
+
+
+class StepTasks:
+    """Makes the tasks of one instance, whose row is locked."""
+
+    def __init__(self, job: Job, session: Sync, batch: Batch) -> None:
+        self._job = job
+        self._session = session
+        self._batch = batch
+
+    def new(self, step: Step, which: str, **payload: Any) -> NewTask:
+        options: TaskOptions = {
+            "biz_key": instances.biz_key(self._batch.id),
+            "priority": DECIDING if which == "join" else step.priority,
+        }
+        given = {"batch": self._batch.id, "step": step.name, "run": self._batch.run, **payload}
+        return NewTask(getattr(self._job.handlers[step.name], which), given, options)
+
+    def begin(
+        self, step: Step, tasks: Sequence[NewTask], *, then: bool = True, **more: Any
+    ) -> list[TaskId]:
+        """Create tasks whose end calls the join; without ``then`` only a failure calls it."""
+        known = instances.find_steps(connection_of(self._session), self._batch.id)
+        join = self.new(step, "join", of=known[step.name].phase)
+        made = create_group(
+            self._session, tasks, then=join if then else None, on_failure=join, **more
+        )
+        return made.task_ids
+
+    def partitions(self, step: Step, ids: Sequence[int]) -> list[NewTask]:
+        return [self.new(step, "partition", partition=part) for part in ids]
+
+    def add(self, step: Step, ids: Sequence[int]) -> None:
+        """Start more partitions beside those that are under way: the join waits for them, too.
+
+        Raises:
+            TasksError: none is under way, or the join was called: roll back.
+        """
+        connection = connection_of(self._session)
+        _, group_id = partition_runs.under_way(connection, self._batch.id, step.name)
+        if group_id is None:
+            raise TasksError(f"Nothing of step {step.name} is under way. Restart the instance.")
+        made = extend_group(self._session, group_id, self.partitions(step, ids))
+        store.assign(connection, dict(zip(ids, made, strict=True)))

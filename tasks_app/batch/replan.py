@@ -10,12 +10,11 @@ from sqlalchemy import Connection
 
 from tasks_app.batch.planners.even import Even
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.cuts import ranges
-from tasks_app.domain.partition.keys import KeyType
-from tasks_app.domain.partition.ranges import Range
+from tasks_app.domain.partition.cuts import ranges_of_cuts
+from tasks_app.domain.partition.keys import KeyType, Range
 from tasks_app.domain.partition.records import Partition, PartitionKind, Plan, StoredPartition
-from tasks_app.pool.batch import divide as rows
 from tasks_app.pool.batch import partitions
+from tasks_app.pool.batch import partitions as rows
 from tasks_app.pool.batch.sources.cuts import keys_owned
 from tasks_app.pool.batch.sources.relation import Source
 
@@ -53,7 +52,7 @@ def share(
     kept, *others = pieces
     if not others:
         return {}
-    rows.shorten(connection, old.id, kept, old.key_type)
+    rows.shorten_range(connection, old.id, kept, old.key_type)
     new = tuple(replace(each, number=first + place) for place, each in enumerate(others))
     plan = Plan("replanned", old.key_type, new)
     return partitions.insert(connection, old.program, plan, batch_id=old.batch_id, step=old.step)
@@ -76,7 +75,7 @@ def divide(
         return [partition]
     own = keys_owned(connection, source, partition, key_type)
     cuts, number, _ = into.cut(connection, own)
-    made = ranges(cuts, number, source=partition.source)
+    made = ranges_of_cuts(cuts, number, source=partition.source)
     bounds = [span.low, *(cut.key for cut in cuts), span.high]
     spans = [Range(low, high) for low, high in pairwise(bounds)]
     made = [replace(each, range=one) for each, one in zip(made, spans, strict=True)]

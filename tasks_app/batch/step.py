@@ -1,4 +1,4 @@
-"""A step: a source, how it is split, and what is done with its rows."""
+"""A step of a batch job: its source, how it is split, what is done with its rows, and its pace."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from random import uniform
 from typing import Any, Protocol, TypeVar
 
-from tasks_app.batch.tuning import RunTuning
+from sqlalchemy.orm.exc import StaleDataError
+
 from tasks_app.domain.batch.policies import (
     AbortKind,
     AbortWord,
@@ -26,8 +28,11 @@ from tasks_app.domain.durations import Duration, named_duration
 from tasks_app.domain.errors import InvalidJobError, InvalidTaskError
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
 from tasks_app.domain.handlers.spec import Handler
-from tasks_app.domain.tasks.names import check_name
+from tasks_app.domain.locks import LostUpdateError
+from tasks_app.domain.tasks.options import check_name
 from tasks_app.domain.tasks.retry_policy import RetryPolicy
+from tasks_app.pool.fragments.conditions import LOOK_EVERY_S
+from tasks_app.runtime.db.errors import sqlstate
 
 LONGEST_NAME = 60
 TURN = timedelta(minutes=10)
@@ -184,6 +189,32 @@ class StepHandlers:
     compensate: Declared | None
 
 
+@dataclass(frozen=True, slots=True)
+class RunTuning:
+    """What the runs of a job keep to."""
+
+    most_tries: int = 8
+    """Tries of a chunk that meets transient errors; then the error is charged like any other."""
+    first_wait_s: float = 0.05
+    longest_wait_s: float = 5.0
+    others_wait_s: float = 1.0
+    """How long a run stays away when others hold the rest of its rows and may give them back."""
+    look_every_s: float = LOOK_EVERY_S
+    """How often a run checks whether its queue stands still."""
+    steal_look_every_s: float = 1.0
+    """How often a run that may be divided checks whether a partition waits."""
+    measure_every_s: float = 30.0
+    """How often it counts what it has left, which reads half of the keys."""
+    worth_s: float = 4.0
+    """Work for less time is not divided: a second worker must be told, and starts with small
+    chunks."""
+
+    def wait_s(self, tries: int) -> float:
+        """Return how long to wait before the next try; ``tries`` is 1 after the first one."""
+        longest = min(self.longest_wait_s, self.first_wait_s * float(2 ** (tries - 1)))
+        return uniform(longest / 2, longest)  # noqa: S311  not all at once
+
+
 class Job(Protocol):
     """What the runs of a step need of their job; ``BatchJob`` is one."""
 
@@ -210,3 +241,16 @@ def _checked(name: Any, make: Callable[[], T]) -> T:
         return make()
     except (InvalidTaskError, ValueError) as error:
         raise InvalidJobError(f"Step {name!r} is declared wrongly: {error}") from None
+
+
+_TRANSIENT = frozenset({"40001", "40P01", "55P03"})
+"""Serialisation failure, deadlock, lock time-out."""
+RUN_TUNING = RunTuning()
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the chunk may succeed when it is read again, as others have left the rows by then.
+
+    A row whose version has changed since it was read counts, too.
+    """
+    return sqlstate(error) in _TRANSIENT or isinstance(error, StaleDataError | LostUpdateError)

@@ -1,40 +1,40 @@
-"""PoolScheduler: beat runs our scan inline, so that it never waits behind busy children.
-
-It keeps no schedule file. Any number of beats may run: the one that holds the lease of the scan
-ticks, the others look about twice a second whether the lease is over. When each entry last fired
-is stored beside the lease, so that the next leader, or the same beat restarted, goes on from there.
-A notice that tasks were created ends the pause of the one that leads.
-"""
+"""PoolScheduler: beat scans the pool itself, and sends the events of tasks that no worker holds."""
 
 from __future__ import annotations
 
+import logging
+import os
 import socket
 import threading
 import time
+from collections import defaultdict, deque
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from celery import Celery
 from celery.beat import ScheduleEntry, Scheduler
 from sqlalchemy.exc import SQLAlchemyError
 
-from tasks_app.broker.checks.startup import check_surroundings
-from tasks_app.broker.defaults import MAINTAIN
-from tasks_app.broker.defaults import SCAN
-from tasks_app.broker.events.beat import report_from_beat
+from tasks_app.broker.checks import check_surroundings
+from tasks_app.broker.defaults import MAINTAIN, SCAN
+from tasks_app.broker.events import SILENT_S, EventPipe, EventWriter, bursts, events_of, publish
 from tasks_app.broker.processes import beat_leader
-from tasks_app.domain.config.settings import load_settings
+from tasks_app.domain.config.settings import Settings, load_settings
+from tasks_app.domain.durations import to_the_second
 from tasks_app.domain.errors import PublishError
-from tasks_app.domain.explain.words import exact
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.error_text import brief
+from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.pool.runs import heartbeats
+from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import is_unanswered, patience_s
 from tasks_app.runtime.health_files import BEAT, Liveness
+from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.notify import Listener
-from tasks_app.runtime.scan.result import AGAIN_S
+from tasks_app.runtime.scan import AGAIN_S
+from tasks_app.runtime.scoreboard import SLOTS_VARIABLE, Scoreboard
 
 log = quiet_logger(__name__)
-
 STANDBY_S = 0.5
 """Between two looks of a beat that does not lead."""
 LONGEST_NAP_S = 1.0
@@ -192,8 +192,70 @@ class PoolScheduler(Scheduler):
         away = isinstance(error, PublishError) or is_unanswered(error)
         self._trouble = "" if away else f"{what} fails ({type(error).__name__})"
         if isinstance(error, PublishError) and not self._note:
-            since = exact(datetime.now(UTC))  # noqa: TID251  shown to people
+            since = to_the_second(datetime.now(UTC))  # noqa: TID251  shown to people
             self._note = f"the broker takes no messages, since {since}"
         self._failures += 1
         if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, 8th … time
             log.warning("%s failed %s times in a row: %s", what, self._failures, brief(error))
+
+
+event_log = logging.getLogger(__name__)
+MOST_WAITING = 5_000
+"""Beyond it the oldest are dropped: events are only shown, the rows are the record."""
+
+
+def report_from_beat(app: Celery, settings: Settings, database: Database) -> None:
+    """Send events from this beat; a beat inside a worker uses the worker's pipe."""
+    if settings.events == "off":
+        return
+    slots = os.environ.get(SLOTS_VARIABLE)
+    if slots is None:
+        HOOKS.subscribe(BeatReporter(app, settings, database))
+    else:
+        file = Scoreboard(Path(slots))
+        writer = EventWriter(EventPipe.beside(file.path), settings)
+        HOOKS.subscribe(writer, while_=lambda: file.reporting)
+
+
+class BeatReporter:
+    """A subscriber with its own thread, so that no scan waits for it."""
+
+    def __init__(self, app: Celery, settings: Settings, database: Database) -> None:
+        self._app = app
+        self._settings = settings
+        self._database = database
+        self._waiting: deque[Notice] = deque(maxlen=MOST_WAITING)
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="tasks_app events", daemon=True)
+
+    def __call__(self, notice: Notice) -> None:
+        self._waiting.append(notice)
+        if self._thread.ident is None:
+            self._thread.start()
+        self._wake.set()
+
+    def _work(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            notices = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            try:
+                self._send(notices)
+            except Exception as error:
+                event_log.warning("events are off for %g s: %s", SILENT_S, type(error).__name__)
+                threading.Event().wait(SILENT_S)
+                self._waiting.clear()
+
+    def _send(self, notices: list[Notice]) -> None:
+        with self._database.begin() as connection:
+            alive = heartbeats.live(connection, self._settings.lease)
+        node_of = {queue: worker.node for worker in alive for queue in worker.queues}
+        events: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for notice in notices:
+            if notice.queue in node_of:
+                events[node_of[notice.queue]] += events_of(notice, self._settings.events_shown)
+        with self._app.connection_for_write() as connection:
+            for node, told in events.items():
+                dispatcher = self._app.events.Dispatcher(connection, hostname=node)
+                for burst in bursts(dispatcher, told, time.monotonic()):
+                    publish(dispatcher, burst)

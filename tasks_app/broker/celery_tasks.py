@@ -1,32 +1,76 @@
-"""One run of a Celery task from the pool: Celery's own tracer runs it, and we read how it ended.
-
-The same tracer runs a task in a plain worker: request, callbacks and signals are the same. Only
-sending and storing differ: a retry becomes an outcome, and the result goes to the row.
-"""
+"""A Celery task run from the pool: its options, the run itself, and how it ends."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from celery import Task
+from billiard.exceptions import SoftTimeLimitExceeded
+from celery import Celery, Task
 from celery.backends.base import DisabledBackend
+from celery.canvas import Signature
 from celery.exceptions import Ignore, Reject
 from celery.exceptions import Retry as CeleryRetry
 from celery.utils.nodenames import gethostname
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+from kombu.utils.json import JSONEncoder, object_hook
 
-from tasks_app.broker.celery_tasks.pool_run import PoolRun
-from tasks_app.broker.celery_tasks.values import from_json, moment, to_json
 from tasks_app.broker.internals import current_app, make_current
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.handlers.outcomes import Retry, Skip, Snooze
-from tasks_app.domain.tasks.call_payload import Call
+from tasks_app.domain.handlers.outcomes import Fail, Reaction, Retry, Skip, Snooze
+from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.tasks.call_payload import CALL, Call
+from tasks_app.domain.tasks.options import check_name
 from tasks_app.domain.tasks.payload import decode, encode
-from tasks_app.domain.tasks.retry_policy import MOST_ATTEMPTS
+from tasks_app.domain.tasks.retry_policy import MOST_ATTEMPTS, Fixed
 from tasks_app.runtime.handlers.context import TaskContext
+from tasks_app.runtime.handlers.registry import HANDLERS
+
+
+def spec_of(task: Task) -> HandlerSpec:
+    """Return the task's declaration as that of a handler.
+
+    Its code decides what is retried, as in Celery: any other exception fails at once. The policy's
+    wait applies after the death of a process.
+
+    Raises:
+        InvalidTaskError: its name does not fit into the pool.
+    """
+    known = HANDLERS.get(task.name)
+    if known is not None and known.payload_type is CALL:
+        return known
+    return HandlerSpec(
+        name=check_name(task.name),
+        function=CeleryRun(task),
+        queue=_queue_of(task),
+        retry=Fixed(timedelta(seconds=task.default_retry_delay or 0)),
+        max_attempts=attempts_of(task),
+        timeout=_span(task.soft_time_limit),
+        hard_timeout=_span(task.time_limit),
+        on_error={BaseException: Reaction.FAIL},
+        payload_type=CALL,
+        to_json=to_json,
+        timeout_error=lambda _seconds: SoftTimeLimitExceeded(),
+    )
+
+
+def _queue_of(task: Task) -> str:
+    """Return the queue to which Celery would route it, if our handlers have it."""
+    if len(HANDLERS.queues) > 1:
+        route = task.app.amqp.router.route({"queue": getattr(task, "queue", None)}, task.name)
+        name = getattr(route.get("queue"), "name", None)
+        if name in HANDLERS.queues:
+            return str(name)
+    return "default"
+
+
+def _span(seconds: float | None) -> timedelta | None:
+    return timedelta(seconds=seconds) if seconds else None
+
 
 REQUEUED_WAIT_S = 1.0
 """The wait after ``Reject(requeue=True)``; a broker would send the task again at once."""
@@ -151,3 +195,82 @@ def _current(app: Any) -> Iterator[None]:
         yield
     finally:
         make_current(before)
+
+
+@dataclass(slots=True)
+class PoolRun:
+    """``self.request.pool_run``, while a task runs from the pool."""
+
+    context: TaskContext
+    retries: list[Signature] = field(default_factory=list)
+    """What ``self.retry`` would have sent."""
+
+
+def keep_here(task: Task) -> None:
+    """Keep runs of this task from the pool from sending messages; other runs stay unchanged."""
+    if getattr(task, "_kept_here", False):
+        return
+    signature_from_request, replace = task.signature_from_request, task.replace
+
+    def kept_signature(
+        request: Any = None, args: Any = None, kwargs: Any = None, queue: Any = None, **more: Any
+    ) -> Signature:
+        """Make the signature that ``self.retry`` sends; a run from the pool only records it."""
+        signature = signature_from_request(request, args, kwargs, queue, **more)
+        run = pool_run_of(task)
+        if run is not None:
+            unknown = [name for name in more if name not in ("countdown", "eta", "retries")]
+            if queue or unknown:
+                raise Fail(
+                    f"self.retry({(unknown or ['queue'])[0]}=…) cannot be carried out by the pool. "
+                    "It knows countdown, eta, max_retries, args and kwargs."
+                )
+            signature.apply_async = lambda *_, **__: run.retries.append(signature)
+        return signature
+
+    def kept_replace(signature: Signature) -> Any:
+        """Refuse in the pool: the new task would have this one's id, and leave the pool."""
+        if pool_run_of(task) is None:
+            return replace(signature)
+        raise Fail("self.replace does not exist in the pool. Create the other task, and return.")
+
+    task.signature_from_request, task.replace = kept_signature, kept_replace
+    task._kept_here = True  # noqa: SLF001  our own mark
+
+
+def pool_run_of(task: Task) -> PoolRun | None:
+    """Return the task's current run from the pool; None: it has none."""
+    return getattr(task.request, "pool_run", None)
+
+
+_ENCODER = JSONEncoder()
+
+
+def to_json(value: Any) -> Any:
+    """Return what kombu writes for a date, a decimal, a UUID, bytes or a type of the user's.
+
+    Raises:
+        TypeError: kombu does not know it either.
+    """
+    return _ENCODER.default(value)  # type: ignore[no-untyped-call]
+
+
+def from_json(value: Any) -> Any:
+    """Return the value with all that :func:`to_json` wrote restored, inner values first.
+
+    Raises:
+        ValueError: it names a type that is not registered with kombu here.
+    """
+    match value:
+        case dict():
+            return object_hook({key: from_json(item) for key, item in value.items()})
+        case list():
+            return [from_json(item) for item in value]
+        case _:
+            return value
+
+
+def moment(app: Celery, value: datetime | str) -> datetime:
+    """Return an eta or an expiry as Celery reads it; naive ones are UTC."""
+    moment: datetime = maybe_make_aware(maybe_iso8601(value), app.timezone)
+    return moment

@@ -1,25 +1,170 @@
-"""Is the broker fit for us, and is Celery set up as we need it?"""
+"""What doctor and a start check of Celery, its broker and its pool of processes."""
 
 from __future__ import annotations
 
 import fnmatch
+import functools
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
 from celery import Celery
 from celery.app.defaults import DEFAULTS
+from celery.concurrency import ALIASES, get_implementation
+from celery.concurrency.prefork import TaskPool as PreforkPool
+from celery.concurrency.solo import TaskPool as SoloPool
+from celery.concurrency.thread import TaskPool as ThreadsPool
+from sqlalchemy import Connection
+from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from tasks_app.broker.config import read_celeryconfig
-from tasks_app.broker.config import written_in_capitals
-from tasks_app.broker.defaults import PASSED_BY
-from tasks_app.broker.defaults import celery_defaults
-from tasks_app.broker.config.time_limits import limits_of, said
-from tasks_app.broker.outage import why_away
-from tasks_app.broker.publish.blocked import BlockedError, try_to_send
-from tasks_app.broker.publish.publisher import PATIENCE_S
-from tasks_app.domain.config.addresses import is_local
+from tasks_app.broker import internals
+from tasks_app.broker.config import (
+    NO_LIMITS,
+    CeleryLimits,
+    limits_of,
+    read_celeryconfig,
+    said,
+    written_in_capitals,
+)
+from tasks_app.broker.defaults import PASSED_BY, celery_defaults
+from tasks_app.broker.messages import learn_own_name
+from tasks_app.broker.outage import BlockedError, try_to_send, why_away
+from tasks_app.broker.publisher import PATIENCE_S
+from tasks_app.domain.config.setting_sources import unknown_variables
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.config.unreachable import MAY_NOT, NOT_GRANTED, why_unreachable
+from tasks_app.domain.config.urls import is_local
+from tasks_app.domain.errors import (
+    AWAY,
+    NO,
+    USAGE,
+    ConfigurationError,
+    PublishError,
+    SchemaError,
+    TasksError,
+    nearest,
+)
 from tasks_app.domain.finding import Finding, away, fail, ok, warn
-from tasks_app.domain.spelling import nearest
+from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.pool.operations import diagnostics
+from tasks_app.pool.operations.grants import check_may_run
+from tasks_app.pool.schema import check_schema
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.errors import sqlstate
+from tasks_app.runtime.flow_control.breakers import enter_breakers
+from tasks_app.runtime.handler_db import driver_internals
+from tasks_app.runtime.handlers.registry import HANDLERS
+from tasks_app.runtime.schedules.declared import synchronise
+
+log = quiet_logger(__name__)
+
+
+class RefusedStart(SystemExit):
+    """The end of a command with one sentence and an exit code of ours, not Python's 1."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(status)
+        self.message = message
+        sys.stderr.write(f"{message}\n")
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def ends_the_process(receiver: Callable[..., None]) -> Callable[..., None]:
+    """Let an error in a signal's receiver end the process; Celery would log it and go on."""
+
+    @functools.wraps(receiver)
+    def strict(*args: Any, **kwargs: Any) -> None:
+        try:
+            receiver(*args, **kwargs)
+        except TasksError as error:
+            raise refused_start(error) from None
+        except Exception as error:
+            traceback.print_exc()
+            raise SystemExit(1) from error
+
+    return strict
+
+
+def refused_start(error: TasksError) -> RefusedStart:
+    """Return the end of the command for this error."""
+    match error:
+        case SchemaError():
+            return RefusedStart(str(error), NO)
+        case PublishError():
+            return RefusedStart(str(error), AWAY)
+        case _:
+            return RefusedStart(str(error), USAGE)
+
+
+def check_surroundings(app: Celery, settings: Settings) -> None:
+    """Pass if a broker is configured and the database fits; else end with one sentence."""
+    if not (app.conf.broker_url or app.conf.broker_read_url):
+        try:
+            _ = settings.broker  # Celery would try its own default, for ever
+        except ConfigurationError as error:
+            raise refused_start(error) from None
+    if not {"json", "application/json"} & set(app.conf.accept_content):
+        raise RefusedStart(
+            "accept_content leaves out json, and our messages are JSON. "
+            "Put json into it, or take it out of celeryconfig.py.",
+            USAGE,
+        )
+    for sentence in (*internals.said_at_start(), *driver_internals.said_at_start()):
+        log.warning(sentence)
+    for finding in unknown_variables():
+        log.warning("%s. %s", finding.fact, finding.advice)
+    for finding in examine_access(app):
+        log.warning("The broker %s. %s", finding.fact, finding.advice)
+    check_database(settings)
+
+
+def _enter_declared(connection: Connection) -> None:
+    synchronise(connection, HANDLERS)
+    enter_breakers(connection, HANDLERS)
+
+
+def check_database(settings: Settings) -> None:
+    """Pass if the database answers and has our schema; else end the process with one sentence.
+
+    It is the only connection that a parent ever opens, and is closed before anything forks.
+    """
+    try:
+        database = Database(settings.database, prepare=settings.prepare)
+        try:
+            with database.begin() as connection:
+                notice = check_schema(connection)
+                _enter_declared(connection)
+                check_may_run(connection, logs=settings.transitions != "off")
+                off = diagnostics.server(connection).forgetful
+                learn_own_name(connection)
+        finally:
+            database.dispose()
+    except (ConfigurationError, SchemaError) as error:
+        raise refused_start(error) from None
+    except (OperationalError, ProgrammingError) as error:
+        why = why_unreachable(str(error.orig))
+        if not sqlstate(error) and not why.away:
+            raise RefusedStart(str(why), USAGE) from None
+        if sqlstate(error) == NOT_GRANTED:
+            raise RefusedStart(MAY_NOT, NO) from None
+        if isinstance(error, ProgrammingError):
+            raise  # only its traceback can tell
+        said = f"The database did not do it ({brief(error)}). Try again."
+        raise RefusedStart(said if sqlstate(error) else str(why), AWAY) from None
+    if notice:
+        log.warning(notice)
+    if off:
+        log.warning(
+            "The database has %s = off: a crash of the server loses committed tasks, or runs them "
+            "twice. Set it on.",
+            ", ".join(off),
+        )
+
 
 LEAVE_ALONE = {
     "worker_prefetch_multiplier": "messages would wait in one worker while another one is free",
@@ -129,3 +274,58 @@ def _unknown(name: str) -> Finding:
     near = nearest(name.lower().removeprefix("celery_"), DEFAULTS)
     advice = f"Write {near}." if near else "Take it out, or give it a leading underscore."
     return warn("celery", f"celeryconfig sets {name}, which Celery ignores", advice)
+
+
+def check_pool(pool: Any) -> None:
+    """Pass if the pool, a class or Celery's name for it, lets other threads run.
+
+    Raises:
+        ConfigurationError: it runs green threads.
+    """
+    if get_implementation(pool).is_green:
+        raise ConfigurationError(
+            "The pools gevent and eventlet are refused: a handler that does not yield stops the "
+            "housekeeper, which renews the leases, and its tasks would run twice. "
+            "Take -P prefork, or -P threads for handlers that mostly wait."
+        )
+
+
+def check_limits(
+    pool: Any,
+    specs: Iterable[HandlerSpec],
+    queues: Collection[str],
+    default: CeleryLimits = NO_LIMITS,
+) -> None:
+    """Pass if the pool can enforce the limits of these queues' handlers, or the ``default`` ones.
+
+    Raises:
+        ConfigurationError: it cannot; names the handlers.
+    """
+    kind = get_implementation(pool)
+    if issubclass(kind, PreforkPool):
+        return
+    here = [spec for spec in specs if spec.queue in queues]
+    soft = [s for s in here if s.timeout or default.soft]
+    timed = [f"{s.name} (timeout)" for s in soft if not _can_raise(kind, s)]
+    hard = [f"{s.name} (hard_timeout)" for s in here if s.hard_timeout or default.hard]
+    if not timed and not hard:
+        return
+    why = [
+        *["nothing can be raised in a running thread"] * bool(timed),
+        *["no process can be killed for one task alone"] * bool(hard),
+    ]
+    raise ConfigurationError(
+        f"The {_name_of(kind)} pool cannot enforce the limits of {', '.join(timed + hard)}: "
+        f"in it {' and '.join(why)}. Serve their queues with --pool=prefork, or declare no limit."
+    )
+
+
+def _can_raise(kind: type, spec: HandlerSpec) -> bool:
+    """Solo runs in the main thread, where an alarm can raise; an event loop cancels in any."""
+    anywhere = spec.is_async or spec.keeps_timeout
+    return issubclass(kind, SoloPool) or (issubclass(kind, ThreadsPool) and anywhere)
+
+
+def _name_of(kind: type) -> str:
+    path = f"{kind.__module__}:{kind.__qualname__}"
+    return next((alias for alias, known in ALIASES.items() if known == path), path)

@@ -1,21 +1,29 @@
-"""What Celery is told: our defaults, then ``celeryconfig.py``, where Celery users keep settings."""
+"""Celery's settings: our defaults, then celeryconfig.py; checks of URLs and time limits."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
+import re
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from celery import Celery
 from celery.app.defaults import DEFAULTS
+from kombu.connection import Connection
+from kombu.transport import resolve_transport
 
-from tasks_app.broker.defaults import celery_defaults
-from tasks_app.broker.config.transport_checks import check_transports
-from tasks_app.domain.config.schema_name import PREFIX
+from tasks_app.broker.defaults import KNOWN, OURS, celery_defaults
 from tasks_app.domain.config.setting_sources import Effective, masked
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.config.urls import check_broker_urls
+from tasks_app.domain.config.urls import PREFIX, check_broker_urls
+from tasks_app.domain.durations import format_duration
+from tasks_app.domain.errors import ConfigurationError
+from tasks_app.domain.tasks.error_text import quiet_logger
 
 BY_ENVIRONMENT = {
     "broker_url": "CELERY_BROKER_URL",
@@ -101,3 +109,137 @@ def _names() -> dict[str, Any]:
         if error.name != name:
             raise
         return {}
+
+
+_REDIS = ("redis", "rediss", "sentinel")
+_NUMBER = re.compile(r"/?[0-9]*/?")
+_OPTION = re.compile(r"[a-z_]{1,30}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_TRANSPORT_OPTIONS = "broker_transport_options of celeryconfig.py"
+
+
+def check_transports(urls: Iterable[tuple[str, Any]], options: Mapping[str, Any]) -> None:
+    """Pass if Celery can use each ``(name, value)``; a value is a URL or a list.
+
+    ``options`` are those of the transport.
+
+    Raises:
+        ConfigurationError: it cannot, or what it needs is not installed. It has the setting's name,
+            and nothing of the URL but words that are no secret.
+    """
+    for name, value in urls:
+        if name.lower().endswith("result_backend"):
+            continue  # no broker
+        listed = value if isinstance(value, list | tuple) else [value]
+        for url in ";".join(url for url in listed if isinstance(url, str)).split(";"):
+            wrong = _what_is_wrong(url, options) if "://" in url else ""
+            if wrong:
+                raise ConfigurationError(f"The URL in {name} {wrong}")
+
+
+def _what_is_wrong(url: str, options: Mapping[str, Any]) -> str:
+    """Return a sentence's predicate and what to do; empty: nothing is."""
+    scheme = url.partition("://")[0]
+    kind = scheme.partition("+")[0]
+    if kind not in KNOWN and not _has(kind):
+        return (
+            f"names the transport {kind[:30]}, which Celery does not have here. "
+            "Use redis://, rediss://, sentinel:// or amqp://."
+        )
+    parts = urlsplit(url)
+    if _CONTROL.search(url) or _CONTROL.search(unquote(parts.path + parts.query)):
+        return "has a control character, perhaps the end of a line. Take it out."
+    asked = dict(parse_qsl(parts.query))
+    number = asked.get("virtual_host", "") if scheme == "redis+socket" else parts.path
+    if kind in _REDIS and not _NUMBER.fullmatch(unquote(number)):
+        return "names a database of Redis by more than a number. End it with /0, for example."
+    if kind == "sentinel" and not options.get("master_name"):
+        return f'asks Sentinel for no master. Put "master_name" into {_TRANSPORT_OPTIONS}.'
+    if asked and scheme != "redis+socket" and not _is_readable(url, kind, asked):
+        (first, *more) = asked
+        named = f" {first}" if _OPTION.fullmatch(first) and not more else ""
+        return (
+            f"has an option{named} behind its ? that Celery does not take, or not with its value. "
+            f"Correct it, or put it into {_TRANSPORT_OPTIONS}."
+        )
+    return ""
+
+
+def _is_readable(url: str, kind: str, asked: Mapping[str, str]) -> bool:
+    """Whether kombu reads the options of the URL, and the driver takes those of TLS."""
+    try:
+        Connection(url)  # type: ignore[no-untyped-call]
+    except (TypeError, ValueError, LookupError):
+        return False
+    of_tls = {key for key in asked if key.startswith("ssl_")} if kind in _REDIS else set()
+    if not of_tls:
+        return True
+    from redis import SSLConnection  # noqa: PLC0415  not every broker is Redis
+
+    return of_tls <= inspect.signature(SSLConnection.__init__).parameters.keys()
+
+
+def _has(kind: str) -> bool:
+    try:
+        return resolve_transport(kind) is not None
+    except Exception:  # some break in their own way where their library is missing
+        return False
+
+
+log = quiet_logger(__name__)
+
+
+class CeleryLimits(NamedTuple):
+    """Limits that somebody set; None: no limit."""
+
+    soft: timedelta | None
+    hard: timedelta | None
+
+    def within(self, settings: Settings) -> CeleryLimits:
+        """Return the shorter limit where both Celery and our settings have one."""
+        given = settings.hard_timeout if "hard_timeout" in settings.model_fields_set else None
+        return CeleryLimits(_shorter(self.soft, settings.timeout), _shorter(self.hard, given))
+
+
+def _shorter(one: timedelta | None, other: timedelta | None) -> timedelta | None:
+    return min((span for span in (one, other) if span), default=None)
+
+
+NO_LIMITS = CeleryLimits(None, None)
+
+
+def limits_of(soft: Any, hard: Any) -> CeleryLimits:
+    """Return Celery's seconds as spans; 0 is no limit, as in Celery."""
+    return CeleryLimits(_span(soft), _span(hard))
+
+
+def take_limits(worker: Any, settings: Settings) -> CeleryLimits:
+    """Take the limits away from a worker that has not made its pool yet, and return them.
+
+    Other Celery tasks, one message each, keep them. The returned hard limit leaves out
+    ``TASKS_APP_HARD_TIMEOUT``, which only prefork has ever enforced.
+    """
+    soft, hard = worker.soft_time_limit, worker.time_limit
+    worker.soft_time_limit = worker.time_limit = None
+    for task in worker.app.tasks.values():
+        if task.name not in OURS:
+            task.soft_time_limit = task.soft_time_limit or soft
+            task.time_limit = task.time_limit or hard
+    asked = limits_of(soft, hard)
+    held = asked.within(settings)
+    for name, span in (("TIMEOUT", held.soft), ("HARD_TIMEOUT", held.hard)):
+        if span is not None:
+            os.environ[f"{PREFIX}{name}"] = format_duration(span)
+    if any(asked):
+        log.info("Celery's time limits bound each task, not a message: %s", said(held))
+    return CeleryLimits(held.soft, asked.hard)
+
+
+def said(limits: CeleryLimits) -> str:
+    """Return the limits by our names, for people."""
+    named = (("timeout", limits.soft), ("hard_timeout", limits.hard))
+    return ", ".join(f"{name} {format_duration(span)}" for name, span in named if span)
+
+
+def _span(seconds: Any) -> timedelta | None:
+    return timedelta(seconds=float(seconds)) if seconds else None

@@ -1,8 +1,4 @@
-"""Remote control: Flower's Revoke button, and our ``celery inspect`` and ``control`` commands.
-
-They run in the worker's parent, which has no connection to the database: changes are left in the
-mailbox, and a child makes them within a second. Every worker gets every command.
-"""
+"""Remote control: Flower's Revoke button, inspect and control commands, and who may use Flower."""
 
 from __future__ import annotations
 
@@ -12,17 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
+from celery import Celery
+from celery.signals import import_modules
 from celery.worker import state as worker_state
 from celery.worker.control import Panel, control_command, inspect_command
 
+from tasks_app.broker.checks import ends_the_process
 from tasks_app.broker.defaults import OURS
-from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.pool.flow_control.pause import checked_queue
+from tasks_app.domain.config.urls import is_local
+from tasks_app.domain.errors import ConfigurationError, InvalidTaskError
+from tasks_app.pool.flow_control.queue_settings import checked_queue
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.handlers.registry import HANDLERS
-from tasks_app.runtime.scoreboard.layout import SlotView
-from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
-from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
+from tasks_app.runtime.scoreboard import SLOTS_VARIABLE, Scoreboard, SlotView
 from tasks_app.runtime.worker.control_inbox import ControlCommand, Do, Mailbox
 
 LARGEST_ID = 2**63 - 1
@@ -148,3 +147,39 @@ def _leave(command: ControlCommand) -> None:
 
 def _slots() -> Path:
     return Path(os.environ[SLOTS_VARIABLE])
+
+
+HERE = "127.0.0.1"
+COMMANDS = ("flower", "dashboard")
+"""Celery's commands that start Flower."""
+
+
+def guard_flower(app: Celery) -> None:
+    """Check Flower's options before it listens; it imports the app's modules first of all."""
+
+    @import_modules.connect(sender=app, weak=False)
+    @ends_the_process
+    def look(**_: Any) -> None:
+        """Do nothing in a worker or beat, which import the modules, too."""
+        context = click.get_current_context(silent=True)
+        if context is not None and context.info_name in COMMANDS:
+            from tornado.options import options  # noqa: PLC0415  it comes with Flower
+
+            check_address(options)
+
+
+def check_address(options: Any) -> None:
+    """Pass if there is a password, or a local address; without an address, set 127.0.0.1.
+
+    Raises:
+        ConfigurationError: anybody could shut workers down.
+    """
+    if options.basic_auth or options.auth or options.auth_provider or options.unix_socket:
+        return
+    if not options.address:
+        options.address = HERE
+    if not is_local(options.address):
+        raise ConfigurationError(
+            f"Flower has no password, and {options.address} is an address that others can reach. "
+            "Set FLOWER_BASIC_AUTH=name:password, or FLOWER_ADDRESS=127.0.0.1."
+        )

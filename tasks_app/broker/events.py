@@ -1,25 +1,151 @@
-"""Celery events of single tasks, from the notices of our hooks.
-
-Each task appears under its own id and name. A child hands its events to the worker's parent and
-goes on; nothing here asks the broker.
-"""
+"""Celery events of single tasks: children write them to a pipe, their parent sends them."""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import select
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from tasks_app.broker.events.pipe import LONGEST_LINE, EventPipe
-from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.handlers.cause_line import decoded, exception_text
-from tasks_app.domain.tasks.error_text import clean
+from celery import bootsteps
+from celery.events.event import Event
+from celery.utils.time import utcoffset
+
+from tasks_app.domain.config.settings import Settings, load_settings
+from tasks_app.domain.handlers.settlement import decoded_line, exception_text
+from tasks_app.domain.tasks.error_text import clean, quiet_logger
 from tasks_app.domain.tasks.masks import Masks, masks_of
 from tasks_app.runtime.hooks import Notice, NoticeKind
+from tasks_app.runtime.scoreboard import SLOTS_VARIABLE, Scoreboard
 
-Event = dict[str, Any]
+log = quiet_logger(__name__)
+EVERY_S = 0.1
+UNWANTED_EVERY_S = 1.0
+"""The period while nobody wants events: how late it notices that somebody does."""
+SILENT_S = 15.0
+"""A pause after an error, and after a burst that took longer than ``SLOW_S``."""
+SLOW_S = 1.0
+BURST = 100
+"""Events per message; Celery's own bursts have 24."""
+LONGEST_TICK_S = 0.2
+"""The parent has other work; the rest waits in the pipe."""
 
+
+class Reporter(bootsteps.StartStopStep):
+    """A timer of the worker's own loop that reads the pipe and publishes, also while it drains."""
+
+    requires = ("celery.worker.components:Timer",)
+    clock = staticmethod(time.monotonic)
+
+    def include_if(self, worker: Any) -> bool:  # noqa: ARG002  Celery's signature
+        """Leave the step out where events are switched off."""
+        return load_settings().events != "off"
+
+    def start(self, worker: Any) -> None:
+        path = Path(os.environ[SLOTS_VARIABLE])
+        self._slots = Scoreboard(path)
+        self._pipe = EventPipe.beside(path)
+        self._pipe.open()
+        self._worker = worker
+        self._silent_until = 0.0
+        self._slots.report(bool(worker.task_events))
+        worker.timer.call_after(EVERY_S, self._again)
+
+    def _again(self) -> None:
+        """Tick again, rarely while nobody listens: each tick wakes the whole worker."""
+        try:
+            self.tick()
+        finally:
+            pause_s = EVERY_S if self._slots.reporting else UNWANTED_EVERY_S
+            self._worker.timer.call_after(pause_s, self._again)
+
+    def tick(self) -> None:
+        """Send what waits, and tell the children whether events are wanted."""
+        dispatcher = getattr(self._worker.consumer, "event_dispatcher", None)
+        wanted = self.clock() >= self._silent_until and is_wanted(dispatcher)
+        self._slots.report(wanted)
+        if not wanted:
+            self._pipe.drain()
+            return
+        ends = self.clock() + LONGEST_TICK_S
+        while self.clock() < ends:
+            lines = self._pipe.read()
+            if not lines:
+                return
+            self._send(dispatcher, lines)
+            if self.clock() < self._silent_until:
+                return
+
+    def _send(self, dispatcher: Any, lines: list[bytes]) -> None:
+        began = self.clock()
+        try:
+            for burst in bursts(dispatcher, map(json.loads, lines), began):
+                publish(dispatcher, burst)
+        except Exception as error:
+            self._be_silent(type(error).__name__)
+        else:
+            took = self.clock() - began
+            if took > SLOW_S:
+                self._be_silent(f"the broker took {took:.1f} s")
+
+    def _be_silent(self, why: str) -> None:
+        self._silent_until = self.clock() + SILENT_S
+        log.warning("events of tasks are off for %g s: %s", SILENT_S, why)
+
+
+def is_wanted(dispatcher: Any) -> bool:
+    """Say whether Celery itself would send events of tasks now."""
+    if dispatcher is None or not dispatcher.enabled:
+        return False
+    return not dispatcher.groups or "task" in dispatcher.groups
+
+
+def bursts(dispatcher: Any, events: Iterable[dict[str, Any]], now: float) -> Iterator[list[Any]]:
+    """Yield the events that are not too late, as Celery sends them, at most ``BURST`` at a time."""
+    offset = utcoffset()
+    burst: list[Any] = []
+    for fields in events:
+        if fields.pop(LATE, now) < now:
+            continue
+        burst.append(
+            Event(
+                hostname=dispatcher.hostname,
+                utcoffset=offset,
+                pid=os.getpid(),
+                clock=dispatcher.clock.forward(),
+                **fields,
+            )
+        )
+        if len(burst) == BURST:
+            yield burst
+            burst = []
+    if burst:
+        yield burst
+
+
+def publish(dispatcher: Any, burst: list[Any]) -> None:
+    """Send a burst as one message, as Celery's dispatcher does, but raise errors."""
+    with dispatcher.mutex:
+        producer = dispatcher.producer
+        if producer is not None:
+            producer.publish(
+                burst,
+                routing_key="task.multi",
+                exchange=dispatcher.exchange.name,
+                declare=[dispatcher.exchange],
+                serializer=dispatcher.serializer,
+                headers=dispatcher.headers,
+                delivery_mode=dispatcher.delivery_mode,
+                retry=False,
+            )
+
+
+TaskEvent = dict[str, Any]
 LATE_AFTER_S = 0.25
 """How old ``task-retried`` may be when it is sent, or its wait, if that is longer.
 
@@ -56,7 +182,9 @@ class EventWriter:
             self._pipe.write(line_of(event))
 
 
-def events_of(notice: Notice, show: tuple[str, ...], masks: Masks = NO_MASKS) -> Iterator[Event]:
+def events_of(
+    notice: Notice, show: tuple[str, ...], masks: Masks = NO_MASKS
+) -> Iterator[TaskEvent]:
     """Yield the events of a notice; values of ``show`` are seen, but for what ``masks`` hide."""
     match notice.kind:
         case NoticeKind.RECEIVED:
@@ -103,7 +231,7 @@ def shown(
     """
     if text is None:
         return {}
-    values = masks.value(name, decoded(text)) if keys else None
+    values = masks.value(name, decoded_line(text)) if keys else None
     chosen = {
         key: _short(values[key]) for key in keys if isinstance(values, dict) and key in values
     }
@@ -117,7 +245,7 @@ def _short(value: Any) -> Any:
     return clean(text, LONGEST_VALUE)
 
 
-def _event(type_: str, notice: Notice, **fields: Any) -> Event:
+def _event(type_: str, notice: Notice, **fields: Any) -> TaskEvent:
     return {
         "type": type_,
         "uuid": str(notice.task_id),
@@ -127,14 +255,14 @@ def _event(type_: str, notice: Notice, **fields: Any) -> Event:
     }
 
 
-def _cause(notice: Notice) -> Event:
+def _cause(notice: Notice) -> TaskEvent:
     if notice.cause is None:
         return {}
     text = exception_text(notice.cause, notice.payload)
     return {"exception": text, "traceback": notice.cause.traceback}
 
 
-def line_of(event: Event) -> bytes:
+def line_of(event: TaskEvent) -> bytes:
     """Return the event as one line that fits; long values lose their beginning."""
     line = _line(event)
     for name in ("traceback", "kwargs", "result", "exception"):
@@ -146,5 +274,69 @@ def line_of(event: Event) -> bytes:
     return line
 
 
-def _line(event: Event) -> bytes:
+def _line(event: TaskEvent) -> bytes:
     return _ENCODER.encode(event).encode("utf-8", "replace")
+
+
+LONGEST_LINE = select.PIPE_BUF
+"""Up to this length a write is atomic among all writers."""
+ROOM = 1024 * 1024
+"""Bytes that may wait for the parent: some thousand events, about a second of a busy worker."""
+_PIECE = 64 * 1024
+
+
+class EventPipe:
+    """One worker's pipe, a FIFO in its slot folder; each process opens its own end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._reading: int | None = None
+        self._writing: int | None = None
+        self._rest = b""
+        self.lost = 0
+        """Lines that this process could not write."""
+
+    @classmethod
+    def beside(cls, slots: Path) -> EventPipe:
+        """Return the pipe of the worker with these slots."""
+        return cls(slots.with_name("events"))
+
+    def open(self) -> None:
+        """Make the pipe and hold its reading end, for the parent.
+
+        Opened for both directions, or it would be at its end when no child is there.
+        """
+        with suppress(FileExistsError):
+            os.mkfifo(self._path, 0o600)
+        self._reading = os.open(self._path, os.O_RDWR | os.O_NONBLOCK)
+        if hasattr(fcntl, "F_SETPIPE_SZ"):
+            with suppress(OSError):
+                fcntl.fcntl(self._reading, fcntl.F_SETPIPE_SZ, ROOM)
+
+    def write(self, line: bytes) -> None:
+        """Write one line, or lose it."""
+        if len(line) >= LONGEST_LINE:
+            self.lost += 1
+            return
+        try:
+            if self._writing is None:
+                self._writing = os.open(self._path, os.O_WRONLY | os.O_NONBLOCK)
+            os.write(self._writing, line + b"\n")
+        except OSError:  # full, or the parent is not there
+            self.lost += 1
+
+    def read(self) -> list[bytes]:
+        """Return some of the waiting lines; none: the pipe is empty."""
+        if self._reading is None:
+            return []
+        try:
+            piece = os.read(self._reading, _PIECE)
+        except BlockingIOError:
+            return []
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        return lines
+
+    def drain(self) -> None:
+        """Discard the waiting lines."""
+        while self.read():
+            pass

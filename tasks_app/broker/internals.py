@@ -13,8 +13,7 @@ from celery import _state
 from celery.app import app_or_default
 
 from tasks_app.domain.errors import ConfigurationError
-from tasks_app.domain.finding import Finding, fail
-from tasks_app.domain.private_api import Need, PrivateApi, findings, notices
+from tasks_app.domain.finding import Finding, Need, PrivateApi, fail, findings, notices
 
 _REDIS = "kombu.transport.redis"
 _CHANNEL = f"{_REDIS}:Channel"

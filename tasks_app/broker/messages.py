@@ -1,22 +1,25 @@
-"""The envelope: what a Celery worker expects around the ids, made once for each app.
-
-``send_task`` makes it again for every message, which costs more than the rest of a hint. Only the
-ids and the name of the message change. In Redis messages are texts in a list, so kombu's part can
-be made once as well.
-"""
+"""Our messages: the envelope, the body, and the header that names the pool."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from celery import Celery
+from sqlalchemy import Connection
 
 from tasks_app.broker.defaults import EXECUTE
-from tasks_app.broker.guard.other_pools import HEADER
+from tasks_app.domain.tasks.error_text import quiet_logger
+from tasks_app.pool.tables import pool_name
+from tasks_app.runtime.scoreboard import SLOTS_VARIABLE
+from tasks_app.runtime.worker.control_inbox import ControlCommand, Do, Mailbox
 
 PERSISTENT = 2
 WAKE = 1
@@ -81,3 +84,93 @@ class Envelope:
 
     def _body(self, wake: int | None, ids: Sequence[int]) -> str:
         return f"[{json.dumps([wake, list(ids)])}, {self._rest}"
+
+
+MOST_IDS = 500
+LARGEST_ID = 2**63 - 1
+LONGEST_NAME = 255
+_WHOLE = 3
+"""Arguments, keyword arguments, and what Celery embeds for its canvas."""
+
+
+def is_ours(task: str, body: Any) -> bool:
+    """Say whether a decoded body is one that we publish for this task, without a canvas."""
+    match body:
+        case [list() as args, dict() as kwargs, dict() as embedded] if len(body) == _WHOLE:
+            return not kwargs and not any(embedded.values()) and _are_arguments(task, args)
+        case _:
+            return False
+
+
+def _are_arguments(task: str, args: list[Any]) -> bool:
+    return not args if task != EXECUTE else len(args) == 2 and are_ids(*args)  # noqa: PLR2004
+
+
+def are_ids(wake: Any, ids: Any) -> bool:
+    """Say whether these are a positive number, or None for a hint, and 1 to 500 ids of tasks."""
+    return (
+        (wake is None or _is_id(wake))
+        and isinstance(ids, list)
+        and 1 <= len(ids) <= MOST_IDS
+        and all(map(_is_id, ids))
+    )
+
+
+def is_name(value: Any) -> bool:
+    """Say whether this may name a message: the name goes to logs."""
+    return isinstance(value, str) and len(value) <= LONGEST_NAME and value.isprintable()
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= LARGEST_ID
+
+
+log = quiet_logger(__name__)
+HEADER = "pool"
+POOL_VARIABLE = "TASKS_APP_POOL"
+"""How a worker's parent or a beat, which asked the database, tells it to the rest of its process
+and to its children."""
+SAID_EVERY_S = 60.0
+
+
+def own_name() -> str | None:
+    """Return the name of the pool that this process serves; None: unknown, or the pool has none."""
+    return os.environ.get(POOL_VARIABLE) or None
+
+
+def learn_own_name(connection: Connection) -> None:
+    os.environ[POOL_VARIABLE] = pool_name(connection) or ""
+
+
+class Strangers:
+    """What one worker's parent has refused."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._said = 0
+        self._say_at = 0.0
+
+    def refuses(self, headers: Mapping[str, Any]) -> bool:
+        """Say whether the message names another pool; older versions name none."""
+        named, own = headers.get(HEADER), own_name()
+        if named is None or own is None or named == own:
+            return False
+        self.number += 1
+        if time.monotonic() >= self._say_at:
+            self._say_at = time.monotonic() + SAID_EVERY_S
+            self._say(self.number - self._said)
+            self._said = self.number
+        return True
+
+    def _say(self, number: int) -> None:
+        log.warning(
+            "refused %s messages of another pool (%s in all): two pools share this broker, and "
+            "each waits for what the other's workers take. Give each a database of Redis, a "
+            "global_keyprefix or a virtual host of its own.",
+            number,
+            self.number,
+        )
+        if SLOTS_VARIABLE in os.environ:  # a child writes it down for doctor
+            slots = Path(os.environ[SLOTS_VARIABLE])
+            with suppress(OSError):  # Celery would take it for the loss of the connection
+                Mailbox.beside(slots).leave(ControlCommand(Do.COUNT_STRANGERS, ids=(number,)))

@@ -1,7 +1,4 @@
-"""A broker that is away: why, and what the log says of it: at once, every minute, at the end.
-
-Libraries put URLs and their own words around the cause; here it is one sentence, without secrets.
-"""
+"""A broker that doesn't answer or takes no messages: why, and what the log says."""
 
 from __future__ import annotations
 
@@ -10,14 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+from tasks_app.domain.durations import rough_span, to_the_second
 from tasks_app.domain.errors import AWAY, USAGE
-from tasks_app.domain.explain.words import exact, rough
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.error_text import printable
+from tasks_app.domain.tasks.error_text import printable, quiet_logger
 
 log = quiet_logger(__name__)
-
 SAID_EVERY_S = 60.0
 URL = "TASKS_APP_BROKER_URL"
 
@@ -114,7 +110,7 @@ class Outage:
         now = self._clock()
         if self._began is None:
             self._began = self._say_at = now
-            self._since = exact(datetime.now(UTC))  # noqa: TID251  shown to people
+            self._since = to_the_second(datetime.now(UTC))  # noqa: TID251  shown to people
         self.note = f"the broker {cause.fact}, since {self._since}"
         if now >= self._say_at:
             self._say_at = now + SAID_EVERY_S
@@ -129,4 +125,38 @@ class Outage:
             return
         away = timedelta(seconds=self._clock() - self._began)
         self._began, self.note = None, ""
-        log.warning("The broker answers again. It was away for %s.", rough(away))
+        log.warning("The broker answers again. It was away for %s.", rough_span(away))
+
+
+NOBODY = "tasks_app.nobody"
+"""No queue has this name: the broker confirms a message to it, and drops it."""
+
+
+class BlockedError(Exception):
+    """The broker takes no message from this connection."""
+
+
+def heed_alarms(connection: Any) -> None:
+    """Let a connection of kombu's raise the notice to its user."""
+    if connection.transport.driver_type == "amqp":
+        connection.connection.on_blocked = _refuse
+
+
+def try_to_send(connection: Any, patience_s: float) -> None:
+    """Pass if the broker takes a message, or is of a kind that refuses each one by itself.
+
+    Raises:
+        BlockedError: it takes none now.
+        Exception: it did not answer in time.
+    """
+    if connection.transport.driver_type != "amqp":
+        return
+    heed_alarms(connection)
+    channel = connection.default_channel
+    channel.basic_publish_confirm(
+        channel.prepare_message(b""), routing_key=NOBODY, confirm_timeout=patience_s
+    )
+
+
+def _refuse(reason: str) -> None:
+    raise BlockedError(reason)

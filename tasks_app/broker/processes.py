@@ -1,4 +1,4 @@
-"""What one process has of ours: a child that executes, its standby, a leader that scans."""
+"""What one process of a Celery worker or of beat holds: a child, its standby, a leader."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from tasks_app.broker.events.pipe import EventPipe
-from tasks_app.broker.events import EventWriter
-from tasks_app.broker.guard.other_pools import learn_own_name
-from tasks_app.broker.publish.publisher import CeleryPublisher
+from tasks_app.broker.events import EventPipe, EventWriter
+from tasks_app.broker.messages import learn_own_name
+from tasks_app.broker.publisher import CeleryPublisher
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.pool.dispatch.leader_lease import Rank
 from tasks_app.runtime.db.database import Database
@@ -20,7 +19,7 @@ from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.hooks import HOOKS
 from tasks_app.runtime.leader.leader import Leader
 from tasks_app.runtime.leader.leadership import TTL
-from tasks_app.runtime.scoreboard.location import slot_file
+from tasks_app.runtime.scoreboard import slot_file
 from tasks_app.runtime.tracing.tracing import traced_publisher
 from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.standby import Standby

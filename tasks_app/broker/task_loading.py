@@ -1,7 +1,4 @@
-"""Which Celery tasks this process runs from the pool: those of an app, or single ones.
-
-A row finds them by name, as it finds handlers. A message on our queues cannot start them.
-"""
+"""Which Celery tasks this process runs from the pool: those of an app, or single ones."""
 
 from __future__ import annotations
 
@@ -11,15 +8,12 @@ from collections.abc import Iterable, Iterator
 from celery import Celery, Task, current_task
 from celery.app.utils import find_app
 
-from tasks_app.broker.celery_tasks.pool_run import keep_here, pool_run_of
-from tasks_app.broker.celery_tasks.task import spec_of
-from tasks_app.broker.defaults import EXECUTE
-from tasks_app.broker.defaults import MAINTAIN
-from tasks_app.broker.defaults import SCAN
+from tasks_app.broker.celery_tasks import keep_here, pool_run_of, spec_of
+from tasks_app.broker.defaults import EXECUTE, MAINTAIN, SCAN
 from tasks_app.broker.internals import current_app, make_current
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import ConfigurationError, InvalidTaskError
-from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
 
 log = quiet_logger(__name__)

@@ -1,25 +1,25 @@
-"""``create_task`` with a Celery task or signature: checked as ``apply_async`` would check it."""
+"""create_task with a Celery task or signature: its call and its options become ours."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
-from celery import Task
+from celery import Celery, Task
 from celery.canvas import Signature
 from celery.exceptions import NotRegistered
 from celery.result import ResultBase
 from pydantic import BaseModel
 
-from tasks_app.broker.celery_tasks.options import SINGLE_TASKS, options_of
-from tasks_app.broker.celery_tasks.task import spec_of
+from tasks_app.broker.celery_tasks import moment, spec_of
 from tasks_app.broker.internals import PYDANTIC
-from tasks_app.domain.creation import NewTask
-from tasks_app.domain.creation import check_call
+from tasks_app.domain.creation import NewTask, check_call
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.runtime.api.foreign_tasks import register_translator
+from tasks_app.domain.tasks.options import TaskOptions
+from tasks_app.runtime.api.producer import register_translator
 from tasks_app.runtime.handlers.registry import HANDLERS
 
 _CANVAS = "celery."
@@ -96,6 +96,87 @@ def _arguments(
 
 def _given(options: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: value for name, value in (options or {}).items() if value is not None}
+
+
+OF_THE_MESSAGE = (
+    *("add_to_parent", "compression", "connection", "delivery_mode", "ignore_result"),
+    *("parent_id", "producer", "publisher", "retries", "retry", "retry_policy", "root_id"),
+    *("reply_to", "shadow"),
+)
+"""Options about sending or showing a message; a row needs none of them."""
+SINGLE_TASKS = "single tasks; a task may create the next one"
+
+
+def options_of(app: Celery, given: Mapping[str, Any]) -> TaskOptions:
+    """Return Celery's options as ours.
+
+    Raises:
+        InvalidTaskError: one that a row cannot keep.
+    """
+    options: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is None or name in OF_THE_MESSAGE or (name, value) == ("serializer", "json"):
+            continue
+        if name not in _OURS:
+            raise InvalidTaskError(f"options.{name}", *_refusal(name))
+        ours, in_our_words = _OURS[name]
+        options[ours] = in_our_words(app, value)
+    if "delay" in options:
+        options.pop("run_at", None)  # in Celery countdown wins, too
+    return options  # type: ignore[return-value]  # checked on creation, as all options are
+
+
+def _as_it_is(_app: Celery, value: Any) -> Any:
+    return value
+
+
+def _delay(_app: Celery, value: Any) -> Any:
+    return max(0, value)
+
+
+def _expiry(app: Celery, value: Any) -> Any:
+    """Seconds count from now by this machine's clock, as in Celery."""
+    if isinstance(value, int | float):
+        return app.now() + timedelta(seconds=max(0, value))
+    return moment(app, value)
+
+
+def _priority(app: Celery, value: Any) -> Any:
+    """Keep the order of the app's own broker, which may be the opposite of ours."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return value  # refused on creation
+    broker = str(app.conf.broker_url or "").partition(":")[0].partition("+")[0]
+    return min(9, max(0, value if broker in ZERO_IS_FIRST else 9 - value))
+
+
+def _queue(_app: Celery, value: Any) -> Any:
+    return getattr(value, "name", value)
+
+
+ZERO_IS_FIRST = ("redis", "rediss", "sentinel")
+"""Brokers on which Celery's priority 0 is first, as here; on others 9 is."""
+_OURS: dict[str, tuple[str, Callable[[Celery, Any], Any]]] = {
+    "countdown": ("delay", _delay),
+    "eta": ("run_at", moment),
+    "expires": ("expires_at", _expiry),
+    "priority": ("priority", _priority),
+    "queue": ("queue", _queue),
+    "time_limit": ("hard_timeout", _as_it_is),
+    "soft_time_limit": ("timeout", _as_it_is),
+    "headers": ("headers", _as_it_is),
+}
+
+
+def _refusal(name: str) -> tuple[str, str]:
+    match name:
+        case "link" | "link_error" | "chain" | "chord" | "group_id" | "group_index":
+            return "belongs to callbacks, chains, groups or chords", SINGLE_TASKS
+        case "task_id":
+            return "is given", "none: the database gives the ids"
+        case "exchange" | "routing_key":
+            return "is no part of the pool", "queue="
+        case _:
+            return "is unknown to the pool", ", ".join(_OURS)
 
 
 register_translator("celery", translate)

@@ -1,4 +1,4 @@
-"""Our part in a Celery worker: children get slots, the parent watches, without a connection."""
+"""Our part in a Celery worker: slots for its children, their watch, and a consumer that hangs."""
 
 from __future__ import annotations
 
@@ -11,38 +11,37 @@ from typing import Any
 from celery import Celery, bootsteps, signals
 from celery.concurrency.prefork import TaskPool as PreforkPool
 
-from tasks_app.broker.task_loading import load_tasks
-from tasks_app.broker.checks.pools import check_limits, check_pool
-from tasks_app.broker.checks.startup import check_surroundings, ends_the_process
+from tasks_app.broker.checks import check_limits, check_pool, check_surroundings, ends_the_process
+from tasks_app.broker.config import take_limits
+from tasks_app.broker.consumer import drop_what_is_no_message, guard_queues, own_queues, serves_only
 from tasks_app.broker.defaults import CONTROL_QUEUE
-from tasks_app.broker.config.time_limits import take_limits
-from tasks_app.broker.events.reporter import Reporter
-from tasks_app.broker.guard.foreign_tasks import guard_queues, own_queues, serves_only
-from tasks_app.broker.guard.redis_channel import drop_what_is_no_message
+from tasks_app.broker.events import Reporter
 from tasks_app.broker.internals import check_guard, said_at_start
-from tasks_app.broker.processes import NODE_VARIABLE
-from tasks_app.broker.processes import QUEUES_VARIABLE
-from tasks_app.broker.processes import ProcessState
-from tasks_app.broker.worker.prompt_pool import Prompt
-from tasks_app.broker.worker_pool import slot_path
-from tasks_app.broker.worker.silent_consumer import Listening
+from tasks_app.broker.processes import NODE_VARIABLE, QUEUES_VARIABLE, ProcessState
+from tasks_app.broker.task_loading import load_tasks
+from tasks_app.broker.worker_pool import Prompt, slot_path
 from tasks_app.domain.config.settings import Settings, load_settings
-from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.handlers.time_limits import check_hard_limit
 from tasks_app.runtime.health_files import WORKER, Liveness
-from tasks_app.runtime.health_folders import remove_abandoned
-from tasks_app.runtime.scoreboard.location import (
+from tasks_app.runtime.scoreboard import (
     SLOTS_VARIABLE,
+    Scoreboard,
+    Stage,
     new_slot_path,
     remove_slots,
     temporary_folder,
 )
-from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
-from tasks_app.runtime.scoreboard.watchdog import LOOK_EVERY_S, starving, watch
+from tasks_app.runtime.worker.supervisor import (
+    LOOK_EVERY_S,
+    STALE_S,
+    remove_abandoned,
+    starving,
+    watch_children,
+)
 
 log = quiet_logger(__name__)
-
 HUNGRY_S = 120.0
 """By then the worker has restarted its consumer several times."""
 
@@ -72,7 +71,7 @@ class Watch(bootsteps.StartStopStep):
     def look(self) -> None:
         outage = getattr(self._worker.consumer, "outage", None)  # not of a consumer of others
         show = partial(self._liveness.beat, note=outage.note if outage else "")
-        watch(self._slots, show, self._hunger())
+        watch_children(self._slots, show, self._hunger())
 
     def _hunger(self) -> str:
         """Return a complaint if messages wait for long; none while the broker is away."""
@@ -168,3 +167,50 @@ def _connect_children(app: Celery, settings: Settings, process: ProcessState) ->
         process.stop()
         remove_slots(slot_path())
         sender.liveness.end()
+
+
+CHECK_CONSUMER_EVERY_S = 2.0
+LONGEST_PAUSE_S = 600.0
+
+
+class SilentConsumerError(ConnectionResetError):
+    """An OSError, which Celery treats as a lost connection with every transport."""
+
+
+class Listening(bootsteps.StartStopStep):
+    """A timer of the worker's own loop: what it raises restarts the consumer, not the worker."""
+
+    requires = ("celery.worker.components:Timer",)
+    clock = staticmethod(time.monotonic)
+
+    def start(self, worker: Any) -> None:
+        """Start the timer; a worker without such a loop cannot be helped."""
+        if not worker.hub:
+            return
+        self._slots = Scoreboard(slot_path())
+        self._pause_s = 2 * STALE_S
+        self._again_at = 0.0
+        worker.timer.call_repeatedly(CHECK_CONSUMER_EVERY_S, self._look, (worker,))
+
+    def _look(self, worker: Any) -> None:
+        """Restart the consumer if all children starve; each restart in vain doubles the pause.
+
+        A restart in vain need not be a fault: somebody may have told this worker to leave a queue.
+        """
+        if (
+            self._slots.stage is not Stage.RUNS
+            or not worker.consumer
+            or not worker.consumer.connection
+        ):
+            return
+        now = self.clock()
+        if not starving(self._slots):
+            if now >= self._again_at:
+                self._pause_s = 2 * STALE_S
+            return
+        if now < self._again_at:
+            return
+        self._again_at = now + self._pause_s
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        log.error("all children are idle while messages wait: restarting the consumer")
+        raise SilentConsumerError("the consumer hears nothing")

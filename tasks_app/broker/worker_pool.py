@@ -1,9 +1,4 @@
-"""How a Celery worker stops: what its parent tells the children, and what signals mean to them.
-
-Celery's own cold shutdown sleeps through the grace period inside a signal handler, and then kills.
-Ours tells the children through the slot file; each gives its tasks back by itself, even while its
-handler runs. The parent needs neither database nor broker for it.
-"""
+"""The processes of a Celery worker: idle ones get messages, dead ones are replaced, all stop."""
 
 from __future__ import annotations
 
@@ -16,15 +11,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from celery import bootsteps
 from celery.apps.worker import Worker
+from celery.concurrency.asynpool import AsynPool
+from celery.concurrency.prefork import TaskPool
 from celery.concurrency.solo import TaskPool as SoloPool
+from celery.worker import state
 
+from tasks_app.broker.internals import PROMPT_POOL, is_closing, was_written
 from tasks_app.runtime.handlers.registry import HANDLERS
-from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
-from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
-from tasks_app.runtime.scoreboard import Stage
-from tasks_app.runtime.scoreboard.watchdog import LOOK_EVERY_S, kill_holdouts
+from tasks_app.runtime.scoreboard import SLOTS_VARIABLE, Scoreboard, Stage
 from tasks_app.runtime.worker.child import Child
+from tasks_app.runtime.worker.supervisor import LOOK_EVERY_S, kill_holdouts
 
 PATIENCE_S = 5.0
 """How long children may take to give back. One that takes longer lets no other thread run."""
@@ -105,3 +103,64 @@ def heed_signals(child: Child) -> None:
 
 def slot_path() -> Path:
     return Path(os.environ[SLOTS_VARIABLE])
+
+
+REAP_EVERY_S, REAP_TIMES = 0.01, 100
+"""Bounded, because a handler can close the pipe of a process that lives on."""
+
+
+class PromptPool(AsynPool):
+    """Celery's pool; a message that finds no idle child waits for the loop, as in Celery."""
+
+    _quick_put: Callable[[Any], None]
+
+    def _create_write_handlers(self, hub: Any, **options: Any) -> None:
+        """Override what is called with each new connection to the broker."""
+        super()._create_write_handlers(hub, **options)
+        put, write = self._quick_put, hub.consolidate_callback
+
+        def put_and_write(job: Any) -> None:
+            put(job)
+            idle = self._all_inqueues - self._busy_workers - self._active_writes
+            if idle and not _is_asked_to_stop():
+                write(list(idle))
+
+        self._quick_put = put_and_write
+
+    def flush(self) -> None:
+        """Override what forgets jobs: keep those that a child got, while the worker stops.
+
+        Where only the connection is lost, the loop goes on and reads their results.
+        """
+        jobs = dict(self._cache)
+        super().flush()
+        if is_closing(self):
+            self._cache |= {number: job for number, job in jobs.items() if was_written(job)}
+
+    def _event_process_exit(self, hub: Any, proc: Any) -> None:
+        """Override what is called when the pipe of a child has broken."""
+        super()._event_process_exit(hub, proc)
+        self._reap(hub, proc, REAP_TIMES)
+
+    def _reap(self, hub: Any, proc: Any, times: int) -> None:
+        """Look again until the process is known to have ended, not only its pipe."""
+        if times and proc in self._pool:
+            self.maintain_pool()
+            hub.call_later(REAP_EVERY_S, self._reap, hub, proc, times - 1)
+
+
+def _is_asked_to_stop() -> bool:
+    """Say whether the loop ends before its next round: then other workers get the message."""
+    ends = (state.should_stop, state.should_terminate)
+    return any(end is not None and end is not False for end in ends)  # 0 is a status, too
+
+
+class Prompt(bootsteps.Step):
+    """Replaces Celery's pool before the children are forked."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def create(self, worker: Any) -> None:
+        """Set the pool's class, for prefork only: other pools have no such loop."""
+        if isinstance(worker.pool, TaskPool) and PROMPT_POOL.works:
+            worker.pool.Pool = PromptPool

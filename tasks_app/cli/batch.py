@@ -8,24 +8,27 @@ from typing import Any
 
 import click
 
-from tasks_app.actions import work
+from tasks_app.actions import tasks
 from tasks_app.batch import control
 from tasks_app.batch.buckets import BucketColumn, rebalance_online
 from tasks_app.batch.job import known_job
-from tasks_app.batch.split import split
 from tasks_app.batch.step import Step
+from tasks_app.batch.validate import split
 from tasks_app.cli import output
-from tasks_app.cli.commands import add_commands
-from tasks_app.cli.arguments import json_object
+from tasks_app.cli.commands import add_commands, json_object
 from tasks_app.cli.database import as_why, caller, connected, settings, transaction
-from tasks_app.domain.batch.identity import checked_params
-from tasks_app.domain.batch.records import BatchStep, BatchView
-from tasks_app.domain.batch.statistics import Figures, bar, figures_of
-from tasks_app.domain.explain.words import rough
-from tasks_app.domain.partition.records import Partition, Plan, StoredPartition
-from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch import partitions, skips
-from tasks_app.pool.connection.clock import instant
+from tasks_app.domain.batch.records import (
+    BatchStep,
+    BatchView,
+    Figures,
+    checked_params,
+    figures_of,
+    progress_bar,
+)
+from tasks_app.domain.durations import rough_span
+from tasks_app.domain.partition.records import Partition, Plan, StoredPartition, Table
+from tasks_app.pool.batch import partition_progress, partitions
+from tasks_app.pool.tables import database_now
 from tasks_app.runtime.handlers.registry import load_handlers
 
 _PLANNED = ("no", "owns", "rows")
@@ -183,7 +186,7 @@ def list_(job: str | None, status: str | None, most: int, *, wide: bool, json_: 
     """List instances, newest first."""
     with transaction() as connection:
         found = control.list_jobs(connection, job=job, status=status, most=most)
-        now = instant(connection)
+        now = database_now(connection)
     if json_:
         output.print_json(found)
         return
@@ -240,7 +243,7 @@ def start(job: str, params: str, *, no_restart: bool, json_: bool) -> None:
     output.answer(told, begun._asdict(), json_=json_)
 
 
-add_commands(batch, work)
+add_commands(batch, tasks)
 
 
 @batch.command("partitions")
@@ -253,7 +256,7 @@ def show_partitions(batch_id: int, step: str | None, *, skipped: bool, json_: bo
     with transaction() as connection:
         _known(control.get_job(connection, batch_id), batch_id)
         found: Sequence[Any] = (
-            skips.find(connection, batch_id, step=step, most=10_000)
+            partition_progress.find_skips(connection, batch_id, step=step, most=10_000)
             if skipped
             else [p for p in partitions.of_batch(connection, batch_id) if step in {None, p.step}]
         )
@@ -292,11 +295,11 @@ def _step_line(step: BatchStep, figures: Figures, view: BatchView) -> list[Any]:
     return [
         step.step,
         step.status,
-        f"{bar(figures.fraction)} {done}" if tally else "",
+        f"{progress_bar(figures.fraction)} {done}" if tally else "",
         figures.read,
         tally.counts.skipped if tally else 0,
         None if figures.per_second is None else round(figures.per_second),
-        None if figures.left is None or step.ended_at else rough(figures.left),
+        None if figures.left is None or step.ended_at else rough_span(figures.left),
         None if figures.skew is None else f"{figures.skew:.1f}",
         step.error,
     ]
@@ -310,6 +313,6 @@ def _part_line(part: StoredPartition) -> list[Any]:
         part.partition.number,
         owns(part.partition),
         part.status,
-        bar(None if fraction is None else min(1.0, fraction), 10),
+        progress_bar(None if fraction is None else min(1.0, fraction), 10),
         *(counts.read, counts.written, counts.skipped, part.task_id, part.error),
     ]

@@ -1,7 +1,8 @@
-"""Commands made of the records of actions."""
+"""Commands made of action records, and the options that several commands share."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from types import MappingProxyType, ModuleType
@@ -12,8 +13,8 @@ import click
 
 from tasks_app.actions.action import Action, ActionResult, Taken, actions_of, taken
 from tasks_app.cli import output
-from tasks_app.cli.arguments import Command, fingerprint_digits, moment, options
 from tasks_app.cli.database import as_why, caller, settings, transaction
+from tasks_app.domain.tasks.error_text import parse_fingerprint
 from tasks_app.runtime.handlers.registry import load_handlers
 
 
@@ -83,6 +84,25 @@ class _Moment(click.ParamType[datetime]):
         return value if isinstance(value, datetime) else moment(value)
 
 
+def moment(text: str, hint: str | None = None) -> datetime:
+    """Return the instant that a command was given.
+
+    Raises:
+        click.BadParameter: it is not ISO 8601, or has no zone.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is no ISO 8601 instant. Write it so: {INSTANT}.", param_hint=hint
+        ) from None
+    if found.tzinfo is None:
+        raise click.BadParameter(
+            f"{text!r} has no time zone. Write it so: {INSTANT}; Z is UTC.", param_hint=hint
+        )
+    return found
+
+
 _TYPES: dict[type, click.ParamType[Any]] = {int: click.INT, UUID: click.UUID, datetime: _Moment()}
 
 
@@ -109,3 +129,54 @@ def add_commands(group: click.Group, module: ModuleType) -> None:
     for action in actions_of(module):
         if action.command.startswith(f"{group.name} "):
             group.add_command(command_of(action))
+
+
+Command = Callable[..., None]
+INSTANT = "2030-01-31T09:00+01:00"
+
+
+def options(*given: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return a decorator that adds options, listed by ``--help`` in this order."""
+
+    def add(command: Command) -> Command:
+        for option in reversed(given):
+            command = option(command)
+        return command
+
+    return add
+
+
+def json_value(payload: str) -> Any:
+    """Return the value that a command was given as JSON.
+
+    Raises:
+        click.BadParameter: it is not JSON.
+    """
+    try:
+        return json.loads(payload)
+    except ValueError as error:
+        raise click.BadParameter(f"is no JSON ({error})", param_hint="PAYLOAD") from None
+
+
+def json_object(payload: str) -> dict[str, Any]:
+    """Return the object that a command was given.
+
+    Raises:
+        click.BadParameter: it is not JSON, or no object.
+    """
+    value = json_value(payload)
+    if not isinstance(value, dict):
+        raise click.BadParameter('must be a JSON object, such as {"order_id": 42}')
+    return value
+
+
+def fingerprint_digits(text: str) -> str:
+    """Return the fingerprint that a command was given.
+
+    Raises:
+        click.BadParameter: it is none.
+    """
+    try:
+        return parse_fingerprint(text).hex()
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None

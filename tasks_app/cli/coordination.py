@@ -8,19 +8,15 @@ from typing import Any
 
 import click
 
-from tasks_app.actions import limits, work
+from tasks_app.actions import queues, tasks
 from tasks_app.cli import output
-from tasks_app.cli.commands import add_commands
-from tasks_app.cli.arguments import options
+from tasks_app.cli.commands import add_commands, options
 from tasks_app.cli.database import transaction
-from tasks_app.domain.groups import Ended
-from tasks_app.domain.groups import GroupProgress
-from tasks_app.pool.groups import browse
+from tasks_app.domain.groups import Ended, GroupProgress
+from tasks_app.pool import task_groups
 from tasks_app.pool.locks import holders as rows
-from tasks_app.pool.locks.holders import Contention
-from tasks_app.pool.locks.holders import Held
-from tasks_app.pool.locks.holders import Wait
-from tasks_app.runtime.encryption.older_texts import masked_errors
+from tasks_app.pool.locks.holders import Contention, Held, Wait
+from tasks_app.runtime.api.tasks import masked_errors
 
 SHOWN = 20
 _LISTED = ("id", "state", "total", "succeeded", "failed", "left", "created", "counted")
@@ -41,7 +37,7 @@ def groups() -> None:
 def list_groups(most: int, *, only_open: bool, json_: bool) -> None:
     """List groups, the newest first."""
     with transaction() as connection:
-        found = browse.newest(connection, most, only_open=only_open)
+        found = task_groups.newest_groups(connection, most, only_open=only_open)
     output.print_list(found, _LISTED, _line, json_=json_)
 
 
@@ -51,12 +47,12 @@ def list_groups(most: int, *, only_open: bool, json_: bool) -> None:
 def show(group_id: int, *, json_: bool) -> None:
     """Show how far a group is, and the first members that did not succeed."""
     with transaction() as connection:
-        found = browse.get(connection, group_id)
+        found = task_groups.get_group(connection, group_id)
         if found is None:
             output.refuse(f"There is no group {group_id}. Run: tasks-app groups list")
         states: Counter[str] = Counter()
         bad: list[Ended] = []
-        for ended in browse.results(connection, found):
+        for ended in task_groups.member_results(connection, found):
             states[str(ended.state)] += 1
             if ended.error is not None and len(bad) < SHOWN:
                 bad.append(ended)
@@ -83,7 +79,7 @@ def show(group_id: int, *, json_: bool) -> None:
     output.say(f"All members: tasks-app list --group {found.id}")
 
 
-add_commands(groups, work)
+add_commands(groups, tasks)
 
 
 def _line(g: GroupProgress) -> tuple[Any, ...]:
@@ -117,7 +113,7 @@ def locks() -> None:
 def list_locks(resource: str | None, most: int, *, json_: bool) -> None:
     """List the locks that are held or waited for now."""
     with transaction() as connection:
-        found = rows.find(connection, resource, most=most)
+        found = rows.find_holders(connection, resource, most=most)
     columns = ("resource", "mode", "state", "who", "task", "for", "remark")
     output.print_list(found, columns, _held, json_=json_)
 
@@ -140,12 +136,12 @@ def report(resource: str | None, most: int, *, json_: bool) -> None:
 def waits(resource: str | None, most: int, *, json_: bool) -> None:
     """Show the longest waits of seven days, and who was in the way."""
     with transaction() as connection:
-        found = rows.waits(connection, resource, most=most)
+        found = rows.longest_waits(connection, resource, most=most)
     columns = ("resource", "mode", "who", "task", "waited", "outcome", "times", "in the way")
     output.print_list(found, columns, _wait, json_=json_)
 
 
-add_commands(locks, limits)
+add_commands(locks, queues)
 
 
 def _held(h: Held) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""How a command finds its settings and its database, and who runs it."""
+"""How a command finds its settings and its database, and how it ends when it fails."""
 
 from __future__ import annotations
 
@@ -11,16 +11,31 @@ from pathlib import Path
 
 import click
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, ProgrammingError
 
-from tasks_app.domain.config.schema_name import PREFIX
+from tasks_app.cli.output import say
 from tasks_app.domain.config.settings import Settings, load_settings
-from tasks_app.domain.errors import ConfigurationError
-from tasks_app.domain.operations.author import Signed, signed
-from tasks_app.embedded.folder import read_urls
+from tasks_app.domain.config.unreachable import MAY_NOT, NOT_GRANTED, READ_ONLY, why_unreachable
+from tasks_app.domain.config.urls import PREFIX
+from tasks_app.domain.errors import (
+    AWAY,
+    NO,
+    USAGE,
+    BatchStateError,
+    ConfigurationError,
+    NotThereError,
+    PublishError,
+    SchemaError,
+    TasksError,
+)
+from tasks_app.domain.operations import Signed, sign_name
+from tasks_app.domain.tasks.error_text import brief
+from tasks_app.embedded.folder import EmbeddedError, read_urls
 from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.pool.schema import check_version
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.framework import set_up_framework
+from tasks_app.runtime.db.errors import sqlstate
+from tasks_app.runtime.project import set_up_framework
 
 _WHY = "tasks_app.why"
 """Where a context of click keeps it."""
@@ -99,4 +114,53 @@ def caller() -> Signed:
         name = name or getpass.getuser()
     context = click.get_current_context(silent=True)
     why = "" if context is None else context.meta.get(_WHY, "")
-    return signed(f"{name or f'uid {os.getuid()}'}@{socket.gethostname()}", why)
+    return sign_name(f"{name or f'uid {os.getuid()}'}@{socket.gethostname()}", why)
+
+
+_REFUSALS = {
+    "42P01": ("The schema is missing. Run: tasks-app migrate", NO),
+    "25006": (READ_ONLY, NO),
+    NOT_GRANTED: (MAY_NOT, NO),
+}
+"""By SQLSTATE: undefined table, read-only transaction, privileges."""
+
+
+def ending(error: BaseException) -> int | None:
+    """Print what went wrong; return the exit code. None: an unknown error, for its traceback."""
+    if isinstance(error, click.ClickException):
+        error.show()
+        return USAGE
+    said = _said(error)
+    if said is None:
+        return None
+    message, status = said
+    say(message, err=True)
+    return status
+
+
+def _said(error: BaseException) -> tuple[str, int] | None:
+    match error:
+        case click.Abort() | KeyboardInterrupt() | EOFError():
+            return "Stopped.", NO
+        case PublishError():
+            return str(error), AWAY
+        case OperationalError() | ProgrammingError() | InternalError():
+            return _of_database(error)
+        case SchemaError() | BatchStateError() | NotThereError():
+            return str(error), NO
+        case TasksError() | EmbeddedError():
+            return str(error), USAGE
+        case _:
+            return None
+
+
+def _of_database(error: DBAPIError) -> tuple[str, int] | None:
+    state = sqlstate(error)
+    why = why_unreachable(str(error.orig))
+    if not state and not why.away:
+        return str(why), USAGE
+    if not state and isinstance(error, OperationalError):
+        return str(why), AWAY
+    if isinstance(error, OperationalError):
+        return f"The database did not do it ({brief(error)}). Try again.", AWAY
+    return _REFUSALS.get(state)

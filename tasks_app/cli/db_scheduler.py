@@ -8,13 +8,12 @@ import click
 
 from tasks_app.cli import output
 from tasks_app.cli.database import opened, settings
+from tasks_app.domain.durations import count
 from tasks_app.domain.errors import NO
-from tasks_app.domain.explain.words import count
 from tasks_app.pool.db_scheduler.functions import Installed
-from tasks_app.pool.db_scheduler.statements import SqlTask
+from tasks_app.pool.db_scheduler.running import SqlTask
 from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
-from tasks_app.runtime.schedules.db_scheduler import DbScheduler
-from tasks_app.runtime.schedules.sql_tasks import sql_tasks_of, unfit_sql_tasks
+from tasks_app.runtime.schedules.db_scheduler import DbScheduler, sql_tasks_of, unfit_sql_tasks
 
 _where = click.option(
     "--cron-database", help="The database that has pg_cron, if it is not that of the tasks."

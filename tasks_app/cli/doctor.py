@@ -14,7 +14,7 @@ from tasks_app.cli.database import settings
 from tasks_app.domain.config.setting_sources import Effective, effective_settings, unknown_variables
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import AWAY, NO, ConfigurationError, TasksError
-from tasks_app.domain.explain.run_by import RunBy
+from tasks_app.domain.explain.facts import RunBy
 from tasks_app.domain.finding import Finding, Level, fail, ok, warn
 from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
 from tasks_app.runtime.handlers.time_limits import check_hard_limit
@@ -92,8 +92,8 @@ def _settings(given: Settings) -> list[Finding]:
 def _celery(given: Settings) -> list[Finding]:
     """Check Celery, imported here only; the broker may stand in celeryconfig.py alone."""
     try:
-        from tasks_app.broker import internals  # noqa: PLC0415
         from tasks_app.broker import checks as checkup  # noqa: PLC0415
+        from tasks_app.broker import internals  # noqa: PLC0415
         from tasks_app.broker.config import configuration  # noqa: PLC0415
 
         _ = configuration(given)  # says what is wrong, where the app would end the process

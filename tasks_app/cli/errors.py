@@ -10,26 +10,21 @@ from typing import Any
 import click
 from sqlalchemy import Engine
 
-from tasks_app.actions import work
+from tasks_app.actions import tasks as work
 from tasks_app.cli import output
-from tasks_app.cli.commands import add_commands
-from tasks_app.cli.arguments import fingerprint_digits, moment
+from tasks_app.cli.commands import add_commands, fingerprint_digits, moment
 from tasks_app.cli.database import as_why, caller, connected, settings, transaction
-from tasks_app.domain.durations import parse_duration
+from tasks_app.domain.durations import count, parse_duration
 from tasks_app.domain.errors import NO
-from tasks_app.domain.explain.words import count
 from tasks_app.monitor.pages.errors import causes, error_page
-from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.error_groups import MOST_WITHOUT
-from tasks_app.pool.error_groups import ErrorGroup
-from tasks_app.pool.error_groups import without_fingerprint
+from tasks_app.pool.error_groups import MOST_WITHOUT, ErrorGroup, without_fingerprint
 from tasks_app.pool.runs import heartbeats
-from tasks_app.runtime.api.bulk_preview import foresee_bulk
+from tasks_app.pool.tables import database_now
+from tasks_app.runtime.api.bulk import STAGES, foresee_bulk, requeue_errors
 from tasks_app.runtime.api.errors import (
     fill_fingerprints,
     mark_error_known,
 )
-from tasks_app.runtime.api.staged_requeue import STAGES, requeue_errors
 
 _PAGE = 1_000
 MOST_BUSY = 3
@@ -53,7 +48,7 @@ def errors(ctx: click.Context, /, *, wide: bool, json_: bool, **filters: Any) ->
     if ctx.invoked_subcommand is not None:
         return
     with transaction() as connection:
-        found, now = causes(connection, **filters), instant(connection)
+        found, now = causes(connection, **filters), database_now(connection)
         without = without_fingerprint(connection)
     if json_:
         output.print_json([asdict(group) for group in found])

@@ -6,12 +6,11 @@ from typing import Any
 
 import click
 
-from tasks_app.actions import limits as of_limits
-from tasks_app.actions.limits import override
+from tasks_app.actions import queues as of_limits
+from tasks_app.actions.queues import override
 from tasks_app.actions.tasks import unblock as unblocking
 from tasks_app.cli import output
-from tasks_app.cli.commands import add_commands
-from tasks_app.cli.commands import command_of
+from tasks_app.cli.commands import add_commands, command_of
 from tasks_app.cli.database import as_why, caller, transaction
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerStanding
 from tasks_app.domain.flow_control.limits import Limit

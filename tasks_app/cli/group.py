@@ -149,7 +149,7 @@ class Commands(click.Group):
             _suggest(error)
             raise
         except (Exception, KeyboardInterrupt) as error:
-            from tasks_app.cli.endings import ending  # noqa: PLC0415  SQLAlchemy costs 200 ms
+            from tasks_app.cli.database import ending  # noqa: PLC0415  SQLAlchemy costs 200 ms
 
             status = ending(error)
             if status is None:
@@ -165,7 +165,7 @@ def _suggest(error: click.UsageError) -> None:
             hint = f"No such option {error.option_name}. Did you mean {ours}?"
             raise click.UsageError(hint, error.ctx) from None
         return
-    from tasks_app.domain.spelling import nearest  # noqa: PLC0415  it is rare
+    from tasks_app.domain.errors import nearest  # noqa: PLC0415  it is rare
 
     said, ctx = re.match("No such command '(.*?)'", error.message), error.ctx
     if said is None or ctx is None or not isinstance(ctx.command, click.Group):

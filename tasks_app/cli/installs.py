@@ -12,9 +12,9 @@ from sqlalchemy.exc import ProgrammingError
 
 from tasks_app.cli import output
 from tasks_app.cli.database import opened, transaction
+from tasks_app.domain.durations import count
 from tasks_app.domain.errors import TasksError
-from tasks_app.domain.explain.words import count
-from tasks_app.pool.operations import notify_trigger
+from tasks_app.pool.dispatch import notifications
 from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tasks_app.pool.schema import check_schema, migration_sql, newest
 from tasks_app.runtime.db.database import Database
@@ -109,14 +109,14 @@ def notify() -> None:
 @output.as_json
 def install(*, json_: bool) -> None:
     """Make the trigger, as the owner of the tables."""
-    _change(notify_trigger.install, "installed", "was installed already", json_=json_)
+    _change(notifications.install_trigger, "installed", "was installed already", json_=json_)
 
 
 @notify.command()
 @output.as_json
 def remove(*, json_: bool) -> None:
     """Drop the trigger, as the owner of the tables."""
-    _change(notify_trigger.remove, "removed", "was not installed", json_=json_)
+    _change(notifications.remove_trigger, "removed", "was not installed", json_=json_)
 
 
 @notify.command()
@@ -124,13 +124,13 @@ def remove(*, json_: bool) -> None:
 def status(*, json_: bool) -> None:
     """Say whether the trigger is installed."""
     with transaction() as connection:
-        there = notify_trigger.is_installed(connection)
+        there = notifications.is_trigger_installed(connection)
     output.answer("installed" if there else "not installed", {"installed": there}, json_=json_)
 
 
 def _change(change: Callable[[Connection], bool], done: str, nothing: str, *, json_: bool) -> None:
     with transaction() as connection:
         changed = change(connection)
-        there = notify_trigger.is_installed(connection)
+        there = notifications.is_trigger_installed(connection)
     said = {"installed": there, "changed": changed}
     output.answer(done if changed else nothing, said, json_=json_)

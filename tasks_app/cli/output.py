@@ -17,8 +17,8 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
+from tasks_app.domain.durations import NAME_ITS_MODULE, distance_in_words, to_the_second
 from tasks_app.domain.errors import NO
-from tasks_app.domain.explain.words import NAME_ITS_MODULE, distance, exact
 from tasks_app.domain.finding import Finding
 from tasks_app.domain.tasks.error_text import printable, printable_json
 
@@ -58,7 +58,7 @@ def at(moment: datetime | None, now: datetime, *, wide: bool) -> str:
     """Return how far away an instant is; ``wide``: the instant itself."""
     if moment is None:
         return ""
-    return exact(moment) if wide else distance(moment, now)
+    return to_the_second(moment) if wide else distance_in_words(moment, now)
 
 
 def lay_out(
@@ -109,7 +109,7 @@ def fitting(table: Sequence[Sequence[str]], may: Sequence[bool]) -> list[int]:
 
 
 def age(at: datetime | None, now: datetime) -> str:
-    return "" if at is None else distance(at, now)
+    return "" if at is None else distance_in_words(at, now)
 
 
 def _shrunk(natural: Sequence[int], may: Sequence[bool], most: int) -> list[int]:
@@ -250,7 +250,7 @@ def cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, datetime):
-        return exact(value)
+        return to_the_second(value)
     if isinstance(value, dict | list):
         return printable(json.dumps(value, ensure_ascii=False))
     return printable(str(value))

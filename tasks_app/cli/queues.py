@@ -9,15 +9,16 @@ import click
 
 from tasks_app.actions import queues as of_queues
 from tasks_app.cli import output
-from tasks_app.cli.commands import add_commands
-from tasks_app.cli.commands import carry_out
-from tasks_app.cli.commands import command_of
-from tasks_app.cli.commands import params_of
-from tasks_app.cli.commands import print_done
-from tasks_app.cli.arguments import options
+from tasks_app.cli.commands import (
+    add_commands,
+    carry_out,
+    command_of,
+    options,
+    params_of,
+    print_done,
+)
 from tasks_app.cli.database import as_why, caller, settings, transaction
-from tasks_app.domain.explain.queues import standing
-from tasks_app.domain.queues.queue import Queue, QueueOptions
+from tasks_app.domain.queues import Queue, QueueOptions, queue_status
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.api import queues as queue_rows
@@ -144,11 +145,11 @@ def set_(queue: str, *, json_: bool, **given: Any) -> None:
         runs = {"queue": queue, "runs": True}
         output.answer(f"Queue {queue} has no settings any more.", runs, json_=json_)
     else:
-        output.answer(standing(found), _queue_fields(found), json_=json_)
+        output.answer(queue_status(found), _queue_fields(found), json_=json_)
 
 
 add_commands(queues, of_queues)
-queues.add_command(output.also(command_of(of_queues.remove)), "reset")
+queues.add_command(output.also(command_of(of_queues.remove_rules)), "reset")
 
 
 @queues.command()
@@ -211,13 +212,13 @@ def _days(days: list[date]) -> str:
 def _queue_line(queue: Queue) -> list[Any]:
     windows = "; ".join(map(str, queue.windows))
     defaults = ", ".join(f"{name} {value}" for name, value in queue.defaults.items())
-    return [queue.queue, standing(queue), windows, queue.gate, defaults]
+    return [queue.queue, queue_status(queue), windows, queue.gate, defaults]
 
 
 def _queue_fields(queue: Queue) -> dict[str, Any]:
     return {
         "queue": queue.queue,
-        "now": standing(queue),
+        "now": queue_status(queue),
         "runs": queue.runs,
         "windows": [str(window) for window in queue.windows] or None,
         "opens_at": queue.opens_at,

@@ -16,14 +16,12 @@ from tasks_app.cli import output
 from tasks_app.cli.database import opened, settings, transaction
 from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.tasks.error_text import printable
+from tasks_app.monitor.report import Report, counted, headline, read_report, sections, summary
 from tasks_app.monitor.report_html import page
-from tasks_app.monitor.report import Report
-from tasks_app.monitor.report import read_report
-from tasks_app.monitor.reports.sections import counted, headline, sections, summary
-from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.operations import audit as rows
 from tasks_app.pool.operations.audit import AuditLine
 from tasks_app.pool.schema import check_version
+from tasks_app.pool.tables import database_now
 from tasks_app.pool.tasks.browse import outlines
 
 
@@ -45,7 +43,7 @@ def audit(line: int | None, *, wide: bool, json_: bool, **filters: Any) -> None:
         _show(line, json_=json_)
         return
     with transaction() as connection:
-        found, now = rows.find(connection, **filters), instant(connection)
+        found, now = rows.find(connection, **filters), database_now(connection)
     if json_:
         output.print_json(found)
         return

@@ -10,14 +10,12 @@ import click
 
 from tasks_app.actions import schedules as actions
 from tasks_app.cli import output
-from tasks_app.cli.commands import add_commands
-from tasks_app.cli.arguments import json_object, moment, options
+from tasks_app.cli.commands import add_commands, json_object, moment, options
 from tasks_app.cli.database import as_why, caller, settings, transaction
 from tasks_app.cli.task_moves import hint_at_name
-from tasks_app.domain.durations import format_duration
-from tasks_app.domain.explain.words import count, exact
+from tasks_app.domain.durations import count, format_duration, to_the_second
 from tasks_app.domain.schedules.schedule import Schedule
-from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.tables import database_now
 from tasks_app.runtime.api.tasks import get_task
 from tasks_app.runtime.encryption.values import masks
 from tasks_app.runtime.handlers.registry import load_handlers
@@ -99,7 +97,7 @@ def fields(schedule: Schedule) -> dict[str, Any]:
 
 
 def shown_at(at: datetime | None) -> str:
-    return "never" if at is None else exact(at)
+    return "never" if at is None else to_the_second(at)
 
 
 @click.command()
@@ -165,7 +163,7 @@ schedules.add_command(backfill)
 def list_(*, wide: bool, json_: bool) -> None:
     """List all schedules, with their next and last instants."""
     with transaction() as connection:
-        found, now = rows.list_schedules(connection), instant(connection)
+        found, now = rows.list_schedules(connection), database_now(connection)
     if json_:
         output.print_json([fields(schedule) for schedule in found])
         return

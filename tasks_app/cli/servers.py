@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tasks_app.cli import output
-from tasks_app.domain.config.schema_name import PREFIX
+from tasks_app.domain.config.urls import PREFIX
 from tasks_app.embedded.folder import DEFAULT_FOLDER, read_state, read_urls
 
 if TYPE_CHECKING:

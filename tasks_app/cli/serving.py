@@ -17,11 +17,10 @@ from tasks_app.cli import output
 from tasks_app.cli.database import opened, settings, transaction
 from tasks_app.domain.errors import AWAY, ConfigurationError
 from tasks_app.monitor.metric_catalogue import UP
-from tasks_app.monitor.metrics.reader import MetricsReader
-from tasks_app.monitor.metrics.server import PATH, MetricsServer
+from tasks_app.monitor.metrics import PATH, MetricsReader, MetricsServer
 from tasks_app.pool import alerts as rows
-from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.schema import check_version
+from tasks_app.pool.tables import database_now
 from tasks_app.runtime.alerts.watcher import EVERY, Watcher
 
 
@@ -36,8 +35,7 @@ def dashboard(host: str, port: int) -> None:
     Without TASKS_APP_DASHBOARD_AUTH=name:password it answers this machine only.
     """
     try:
-        from tasks_app.dashboard.server import listen
-        from tasks_app.dashboard.server import serve  # noqa: PLC0415  an extra brings it
+        from tasks_app.dashboard.server import listen, serve  # noqa: PLC0415  an extra
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"The dashboard needs {error.name}. Run: pip install 'tasks_app[dashboard]'"
@@ -115,7 +113,7 @@ def alerts() -> None:
 def list_(*, most: int, wide: bool, json_: bool) -> None:
     """List the alerts that are open, then the newest."""
     with transaction() as connection:
-        found, now = rows.find(connection, most), instant(connection)
+        found, now = rows.find(connection, most), database_now(connection)
     if json_:
         output.print_json(found)
         return

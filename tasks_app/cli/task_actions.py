@@ -14,18 +14,21 @@ import click
 from tasks_app.actions.action import taken
 from tasks_app.actions.tasks import BY_WORD, CHANGES
 from tasks_app.cli import output
-from tasks_app.cli.commands import params_of
-from tasks_app.cli.arguments import json_object, options
+from tasks_app.cli.commands import json_object, options, params_of
 from tasks_app.cli.database import caller, connected, settings, transaction
-from tasks_app.domain.creation.patch import patch_of
+from tasks_app.domain.durations import count
 from tasks_app.domain.errors import NO
-from tasks_app.domain.explain.words import count
-from tasks_app.domain.operations import DONE
-from tasks_app.domain.operations import WAITING
+from tasks_app.domain.operations import DONE, WAITING, parse_patch
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.runtime.api.bulk import SHOWN as HAS_IDS
-from tasks_app.runtime.api.bulk import Done, run_bulk, start_bulk
-from tasks_app.runtime.api.bulk_preview import Foreseen, foresee_bulk, foresee_rest
+from tasks_app.runtime.api.bulk import (
+    Done,
+    Foreseen,
+    foresee_bulk,
+    foresee_rest,
+    run_bulk,
+    start_bulk,
+)
 from tasks_app.runtime.handlers.registry import load_handlers
 
 first = click.option(
@@ -134,7 +137,7 @@ def edit(
     """
     if bool(settings_) == bool(merge):
         raise click.UsageError("Give --set, once or several times, or --merge.")
-    patch = json_object(merge) if merge else patch_of(dict(map(_setting, settings_)))
+    patch = json_object(merge) if merge else parse_patch(dict(map(_setting, settings_)))
     load_handlers(settings().modules)
     many("edit", ids, given, patch, json_=json_)
 

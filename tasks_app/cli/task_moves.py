@@ -9,19 +9,16 @@ from typing import Any
 import click
 
 from tasks_app.cli import output
-from tasks_app.cli.arguments import json_value, moment
+from tasks_app.cli.commands import json_value, moment
 from tasks_app.cli.database import as_why, caller, connected, settings, transaction
 from tasks_app.cli.output import say
-from tasks_app.domain.errors import NO
-from tasks_app.domain.explain.words import count
-from tasks_app.domain.spelling import nearest
+from tasks_app.domain.durations import count
+from tasks_app.domain.errors import NO, nearest
 from tasks_app.domain.tasks.options import TaskOptions
-from tasks_app.domain.tasks.unique_key import POLICIES, SCOPES, CreateOutcome
+from tasks_app.domain.tasks.records import POLICIES, SCOPES, CreateOutcome
 from tasks_app.runtime.api.producer import create_task
 from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
-from tasks_app.runtime.transfer import cancel_moved
-from tasks_app.runtime.transfer import export_tasks
-from tasks_app.runtime.transfer.importing import import_tasks
+from tasks_app.runtime.transfer import cancel_moved, export_tasks, import_tasks
 
 
 def hint_at_name(name: str, undo: str, *, queue: str = "") -> None:

@@ -11,26 +11,23 @@ import click
 from sqlalchemy import Connection
 
 from tasks_app.cli import output
-from tasks_app.cli.arguments import fingerprint_digits
+from tasks_app.cli.commands import fingerprint_digits
 from tasks_app.cli.database import settings, transaction
-from tasks_app.domain.groups import GroupProgress
+from tasks_app.domain.durations import distance_in_words, to_the_second
 from tasks_app.domain.errors import NO
-from tasks_app.domain.explain.explanation import Explanation
-from tasks_app.domain.explain.last_attempt import why_last
-from tasks_app.domain.explain.words import distance, exact
+from tasks_app.domain.explain.explanation import Explanation, why_last_attempt
 from tasks_app.domain.finding import Finding
+from tasks_app.domain.groups import GroupProgress
 from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.monitor.pages.task import concealed_sources, of_task, sources_of
 from tasks_app.monitor.pages.tasks import unkept_of
 from tasks_app.monitor.pages.timeline import Moment, timeline
-from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.flow_control.pause import paused
-from tasks_app.pool.groups.browse import groups_of
-from tasks_app.pool.statistics.unkept import unkept
-from tasks_app.pool.tables import EVERY_QUEUE
-from tasks_app.pool.tasks import browse
-from tasks_app.pool.tasks import run_records
+from tasks_app.pool.flow_control.queue_settings import paused
+from tasks_app.pool.statistics.read import unkept
+from tasks_app.pool.tables import EVERY_QUEUE, database_now
+from tasks_app.pool.task_groups import groups_of
+from tasks_app.pool.tasks import browse, run_records
 from tasks_app.runtime.api.tasks import explain_task
 from tasks_app.runtime.encryption.encryption import encryption
 from tasks_app.runtime.encryption.values import (
@@ -72,7 +69,7 @@ def refuse_unknown(
 
 
 def _trail_line(moment: Moment) -> list[str]:
-    again = "" if moment.due_at is None else distance(moment.due_at, moment.at)
+    again = "" if moment.due_at is None else distance_in_words(moment.due_at, moment.at)
     facts = (moment.at, moment.what, moment.state, moment.attempt, moment.by, again)
     return list(map(output.cell, facts))
 
@@ -110,7 +107,7 @@ def list_(*, wide: bool, json_: bool, **filters: Any) -> None:
     given = filters["fingerprint"]
     filters["fingerprint"] = None if given is None else fingerprint_digits(given)
     with transaction() as connection:
-        tasks, now = browse.find(connection, **filters), instant(connection)
+        tasks, now = browse.find(connection, **filters), database_now(connection)
         going = [task.id for task in tasks if task.pool == Pool.PENDING and task.attempt]
         causes = browse.last_causes(connection, going)
         gone = unkept_of(connection, filters)
@@ -213,7 +210,7 @@ def show(task_id: int, *, trail: bool, decrypt: bool, json_: bool) -> None:
             refuse_unknown(connection, task_id, groups.callback_of)
     task, attempts = _as_asked(task, attempts, decrypt=decrypt)
     last = attempts[-1] if attempts else None
-    why = why_last(task, last) if task.state is State.FAILED else None
+    why = why_last_attempt(task, last) if task.state is State.FAILED else None
     if json_:
         found = None if kept is None else kept._asdict()
         of = groups._asdict()
@@ -244,7 +241,7 @@ def show(task_id: int, *, trail: bool, decrypt: bool, json_: bool) -> None:
 
 
 def _kept(connection: Connection, task: Task | None) -> run_records.SavedProgress | None:
-    found = None if task is None else run_records.read(connection, task.id)
+    found = None if task is None else run_records.read_checkpoint(connection, task.id)
     if task is None or found is None:
         return None
     return found._replace(checkpoint=masks().value(task.name, found.checkpoint))
@@ -329,4 +326,8 @@ def _sentence(finding: Finding) -> str:
 
 
 def _shown(value: Any, now: datetime) -> Any:
-    return f"{exact(value)}  {distance(value, now)}" if isinstance(value, datetime) else value
+    return (
+        f"{to_the_second(value)}  {distance_in_words(value, now)}"
+        if isinstance(value, datetime)
+        else value
+    )

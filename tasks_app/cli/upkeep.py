@@ -11,19 +11,17 @@ import click
 
 from tasks_app.cli import output
 from tasks_app.cli.database import as_why, caller, connected, opened, settings, transaction
+from tasks_app.domain.durations import count
 from tasks_app.domain.encryption import new_key
 from tasks_app.domain.errors import NO
-from tasks_app.domain.explain.words import count
 from tasks_app.pool.operations import encrypted_values
-from tasks_app.pool.operations.maintenance import RelationSize
-from tasks_app.pool.operations.maintenance import sizes
+from tasks_app.pool.operations.maintenance import RelationSize, sizes
 from tasks_app.runtime.encryption.encryption import encryption as encryption_here
 from tasks_app.runtime.encryption.rotation import Rotated, rotate
 from tasks_app.runtime.erasure import Receipt, preview_erasure
 from tasks_app.runtime.erasure import erase as carry_out
-from tasks_app.runtime.leader.retention import Pruned, Retention
-from tasks_app.runtime.leader.retention_preview import preview_retention
-from tasks_app.runtime.reindex import reindex as rewrite
+from tasks_app.runtime.leader.retention import Pruned, Retention, preview_retention
+from tasks_app.runtime.migration import reindex as rewrite
 
 
 @click.command()

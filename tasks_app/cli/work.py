@@ -22,27 +22,26 @@ from sqlalchemy import Connection
 from tasks_app.cli import output
 from tasks_app.cli.database import settings, transaction
 from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.durations import count
 from tasks_app.domain.errors import AWAY, NO, ConfigurationError
-from tasks_app.domain.explain.queues import standing
-from tasks_app.domain.explain.words import count
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.names import QUEUE
+from tasks_app.domain.queues import queue_status
+from tasks_app.domain.tasks.error_text import quiet_logger
+from tasks_app.domain.tasks.options import QUEUE
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.connection.row_by_row import Refusal, refusals
+from tasks_app.pool.operations.diagnostics import DueTasksLeft, due_tasks_left
 from tasks_app.pool.operations.grants import check_may_run
-from tasks_app.pool.operations.left_due import Left, left
 from tasks_app.pool.schema import check_schema
-from tasks_app.pool.tables import EVERY_QUEUE
+from tasks_app.pool.tables import EVERY_QUEUE, database_now
 from tasks_app.runtime.api.queues import list_queues
 from tasks_app.runtime.flow_control.breakers import enter_breakers
 from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
 from tasks_app.runtime.handlers.time_limits import check_hard_limit
-from tasks_app.runtime.json_log import JsonLines
 from tasks_app.runtime.schedules.declared import synchronise
-from tasks_app.runtime.scoreboard.location import temporary_folder
-from tasks_app.runtime.statistics.run_counts import RUN_COUNTS, read_counts
-from tasks_app.runtime.worker.assembly import run_work
+from tasks_app.runtime.scoreboard import temporary_folder
+from tasks_app.runtime.statistics import RUN_COUNTS, read_counts
+from tasks_app.runtime.tracing.run_logs import JsonLines
+from tasks_app.runtime.worker.standalone import run_work
 from tasks_app.runtime.worker.supervisor import WorkerEnd, supervise, work_command
 
 _UNKNOWN = "nobody knows why"
@@ -62,15 +61,19 @@ def find_left(
     if ended.stopped_by is not None:
         unread = _STOPPED
     if unread != _UNKNOWN:
-        since = instant(connection)
-    still = {queue.queue: standing(queue) for queue in list_queues(connection) if not queue.runs}
+        since = database_now(connection)
+    still = {
+        queue.queue: queue_status(queue) for queue in list_queues(connection) if not queue.runs
+    }
 
-    def why(each: Left) -> str:
+    def why(each: DueTasksLeft) -> str:
         stands = still.get(each.queue) or still.get(EVERY_QUEUE)
         said = f"the queue is {stands}" if stands else each.parked or unread
         return said.rstrip(".")
 
-    return [{**asdict(each), "why": why(each)} for each in left(connection, queues, since)]
+    return [
+        {**asdict(each), "why": why(each)} for each in due_tasks_left(connection, queues, since)
+    ]
 
 
 def tell(
@@ -250,7 +253,7 @@ def _drain(
 ) -> int:
     """Run it to its end and print what ran; return the exit status."""
     with transaction() as connection:
-        since = instant(connection)
+        since = database_now(connection)
     with tempfile.NamedTemporaryFile(prefix="tasks_app-counts-", dir=temporary_folder()) as file:
         ended = run([*command, f"--counts={file.name}"])
         ran = read_counts(Path(file.name))

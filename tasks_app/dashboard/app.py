@@ -15,28 +15,25 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from tasks_app.dashboard.reader import PageReader
-from tasks_app.dashboard.html import STATIC
-from tasks_app.dashboard.html import render
-from tasks_app.dashboard.rendering.json import problem
-from tasks_app.dashboard.json_api import describe
-from tasks_app.dashboard.routes import (
-    actions,
-    bulks,
-    edit,
-    pages,
+from tasks_app.dashboard.html import STATIC, render
+from tasks_app.dashboard.json_api import describe, problem
+from tasks_app.dashboard.reader import Desk, PageReader
+from tasks_app.dashboard.routes import actions, bulks, pages
+from tasks_app.dashboard.security import (
+    HttpError,
+    RequestEnvelope,
+    Role,
+    RoleOf,
+    TooLargeError,
+    WhoOf,
+    guarded,
+    identify,
+    is_api,
+    requires,
 )
-from tasks_app.dashboard.routes.desk import Desk
-from tasks_app.dashboard.security import Role
-from tasks_app.dashboard.security.envelope import RequestEnvelope, TooLargeError
-from tasks_app.dashboard.security.guard import HttpError, guarded, requires
-from tasks_app.dashboard.security import RoleOf
-from tasks_app.dashboard.security import WhoOf
-from tasks_app.dashboard.security import identify
-from tasks_app.dashboard.security.same_site import is_api
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.unreachable import why_unreachable
-from tasks_app.monitor.metrics.reader import MetricsReader
+from tasks_app.monitor.metrics import MetricsReader
 from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import sqlstate
@@ -57,7 +54,7 @@ async def show_alive(_: Request) -> Response:
 
 
 ROUTES = (
-    *edit.ROUTES,
+    *actions.EDIT_ROUTES,
     *bulks.ROUTES,
     *pages.ROUTES,  # after those whose last word is no id
     *actions.ROUTES,

@@ -1,16 +1,14 @@
-"""``celery -A … dashboard``: Flower with the dashboard as one of its tabs.
-
-``celery -A … flower`` stays as Flower made it. What is used here of Flower is not all public, so
-its version is bounded.
-"""
+"""Flower with the dashboard as one of its tabs: an ASGI application behind a Tornado handler."""
 
 from __future__ import annotations
 
+import asyncio
 import atexit
+import logging
 import signal
 import sys
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,20 +20,112 @@ from flower.app import Flower
 from flower.urls import settings as flower_settings
 from flower.views import BaseHandler
 from starlette.requests import Request
+from starlette.types import ASGIApp, Message
+from tornado.iostream import StreamClosedError
 from tornado.options import options
 from tornado.template import DictLoader
-from tornado.web import url
+from tornado.web import RequestHandler, url
 
 from tasks_app.dashboard.app import dashboard_app
-from tasks_app.dashboard.doors.tornado import Hosted
-from tasks_app.dashboard.security import Role
-from tasks_app.dashboard.security.envelope import RequestEnvelope
-from tasks_app.dashboard.security import local
-from tasks_app.dashboard.security import role_of
+from tasks_app.dashboard.security import RequestEnvelope, Role, local, role_of
 from tasks_app.domain.config.settings import Settings
 
 AT = "/dashboard"
 USER, READ_ONLY, FLOWER = "tasks_app.user", "tasks_app.read_only", "tasks_app.flower"
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+
+class Hosted(RequestHandler):
+    """Serves ``app`` under ``mount``, to users that the host's ``get_current_user`` lets in.
+
+    Mix it in before the host's handler. ``extra(handler, user)`` goes into the scope.
+    """
+
+    SUPPORTED_METHODS = _METHODS
+
+    def initialize(self, app: ASGIApp, mount: str, extra: Extra) -> None:
+        self._app, self._mount, self._extra = app, mount, extra
+        self._gone = asyncio.Event()
+        self._answered = False
+
+    def set_default_headers(self) -> None:
+        """Leave them to the application."""
+
+    def check_xsrf_cookie(self) -> None:
+        """Leave it to the application, which also asks when nobody needs a password."""
+
+    def compute_etag(self) -> None:
+        """Leave it to the application; or Tornado would hold back what is streamed."""
+
+    def on_connection_close(self) -> None:
+        self._gone.set()
+
+    async def _serve(self) -> None:
+        user = self.current_user
+        if not user:
+            self.redirect(self.get_login_url())
+        elif self.request.path == self._mount:
+            self.redirect(f"{self._mount}/")
+        else:
+            await self._run(user)
+
+    get = head = post = put = patch = delete = options = _serve
+
+    async def _run(self, user: Any) -> None:
+        request, body = self.request, [self.request.body]
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": request.method,
+            "scheme": request.protocol,
+            "path": request.path,
+            "raw_path": request.path.encode(),
+            "root_path": self._mount,
+            "query_string": (request.query or "").encode(),
+            "headers": [
+                (name.lower().encode("latin-1"), value.encode("latin-1"))
+                for name, value in request.headers.get_all()
+            ],
+            "client": (request.remote_ip, 0),
+            "server": (request.host_name, None),
+            "state": {},
+            **self._extra(self, user),
+        }
+
+        async def receive() -> Message:
+            if body:
+                return {"type": "http.request", "body": body.pop(), "more_body": False}
+            await self._gone.wait()
+            return {"type": "http.disconnect"}
+
+        try:
+            await self._app(scope, receive, self._send)
+        except Exception:
+            # Starlette raises again after it has answered; Tornado would answer with a traceback.
+            if not self._gone.is_set():
+                _log.exception("%s %s", request.method, request.path)
+            if not self._answered:
+                self.set_status(500)
+        if not self._finished and not self._gone.is_set():
+            await self.finish()
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._answered = True
+            for name in ("Content-Type", "Server"):  # Tornado's own
+                self.clear_header(name)
+            self.set_status(message["status"])
+            for name, value in message["headers"]:
+                self.add_header(name.decode("latin-1"), value.decode("latin-1"))
+            return
+        self.write(message.get("body", b""))
+        if message.get("more_body"):
+            try:
+                await self.flush()
+            except StreamClosedError:
+                self._gone.set()
+                raise OSError("the browser has gone") from None
 
 
 class PoolHandler(Hosted, BaseHandler):  # type: ignore[misc]  # Flower has no types
@@ -119,3 +209,7 @@ def serve(context: click.Context, settings: Settings, arguments: Sequence[str]) 
         click.echo(f"Dashboard: {scheme}://{options.address or 'localhost'}:{port}{prefix}{AT}/")
     with suppress(KeyboardInterrupt, SystemExit):
         flower.start()
+
+
+Extra = Callable[[RequestHandler, Any], dict[str, Any]]
+_log = logging.getLogger("tasks_app.dashboard")

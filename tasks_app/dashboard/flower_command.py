@@ -1,4 +1,4 @@
-"""``celery … dashboard``. Every start of ``celery`` imports this module, so it imports little."""
+"""The command celery dashboard. Every start of celery imports this file, so it imports little."""
 
 from __future__ import annotations
 

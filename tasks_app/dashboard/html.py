@@ -1,11 +1,15 @@
-"""Templates, with everything escaped, and what they call."""
+"""Templates, with everything escaped, and how they show values."""
 
 from __future__ import annotations
 
+import json
+import re
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -15,14 +19,12 @@ from starlette.responses import HTMLResponse, Response
 from tasks_app.actions.action import taken
 from tasks_app.actions.table import ACTIONS
 from tasks_app.actions.tasks import OF_TASKS
-from tasks_app.dashboard.rendering import values
-from tasks_app.dashboard.security import Role
-from tasks_app.dashboard.security.same_site import set_cookie
-from tasks_app.domain.explain.words import exact
+from tasks_app.dashboard.security import Role, set_cookie
+from tasks_app.domain.durations import distance_in_words, milliseconds_in_words, to_the_second
 from tasks_app.domain.finding import Finding
-from tasks_app.monitor.pages.find import Hit
+from tasks_app.monitor.pages.overview import Hit
 
-FOLDER = Path(__file__).parents[1]
+FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"
 PAGES = (
     ("/", "Overview", "o"),
@@ -155,30 +157,136 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+
+
+def age(at: datetime | None, now: datetime) -> Markup:
+    """Return how long ago, which a script keeps true, with the instant on hover."""
+    if at is None:
+        return _FAINT.format(NOTHING)
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        at.astimezone(UTC).isoformat(), to_the_second(at), distance_in_words(at, now)
+    )
+
+
+def since(at: datetime | None, now: datetime) -> Markup:
+    """Return how long it has lasted, which a script keeps true."""
+    if at is None:
+        return _FAINT.format(NOTHING)
+    return Markup('<time class="span" datetime="{}" title="{}">{}</time>').format(
+        at.astimezone(UTC).isoformat(),
+        to_the_second(at),
+        distance_in_words(at, now).removesuffix(" ago"),
+    )
+
+
+def local(at: datetime, zone: str) -> str:
+    """Return weekday and time by the clocks of a zone; nothing in UTC or an unknown one."""
+    try:
+        there = at.astimezone(ZoneInfo(zone))
+    except (ValueError, ZoneInfoNotFoundError):
+        return ""
+    return "" if zone == "UTC" else f"{there:%a %H:%M}"
+
+
+def badge(state: str) -> Markup:
+    return Markup('<span class="badge {}">{}</span>').format(shape(state), state)
+
+
+def shape(state: str) -> str:
+    return _BADGES.get(state, "off")
+
+
+NOTHING = "-"
+_FAINT = Markup('<span class="faint">{}</span>')
+_BADGES = {
+    "PENDING": "wait",
+    "RUNNING": "run",
+    "SUCCEEDED": "ok",
+    "FAILED": "bad",
+    "CANCELLED": "off",
+    "SKIPPED": "off",
+    "EXPIRED": "warn",
+    "COMPLETED": "ok",
+    "STOPPING": "warn",
+    "STOPPED": "warn",
+    "WAITING": "wait",
+    "PLANNING": "run",
+    "COMPENSATING": "warn",
+    "REDUCING": "run",
+    "queued": "wait",
+    "broken": "bad",
+    "open": "bad",
+    "closed": "ok",
+    "probing": "warn",
+    "ramping": "warn",
+}
+"""By state of a task, outcome of an instant, state of a breaker."""
 _TEMPLATES.globals.update(
     actions={action.name: action for action in ACTIONS if action.path},
     of_tasks=OF_TASKS,
     taken=taken,
-    age=values.age,
-    since=values.since,
-    badge=values.badge,
-    local=values.local,
-    shape=values.shape,
-    exact=exact,
+    age=age,
+    since=since,
+    badge=badge,
+    local=local,
+    shape=shape,
+    exact=to_the_second,
     query=_query,
     without=_without,
     place_of=place_of,
     mended_at=_mended_at,
     offered=offered,
 )
+
+
+def number(value: int, *, more: bool = False) -> str:
+    """Return it with commas; a zero stands back."""
+    return f"{value:,}{'+' if more else ''}" if value or more else _FAINT.format(0)
+
+
+def span_of(ms: float | None) -> str:
+    return _FAINT.format(NOTHING) if ms is None else milliseconds_in_words(ms)
+
+
+def whole(text: str) -> Markup:
+    """Let no line end within an option or a command's name, however narrow the window is."""
+    words = (
+        _WHOLE.format(word) if "-" in word and len(word) < LONGEST_WHOLE else escape(word)
+        for word in text.split(" ")
+    )
+    return Markup(" ").join(words)
+
+
+def tick(value: float) -> str:
+    """Return a round number of an axis."""
+    return f"{value / THOUSAND:g} k" if value >= 10 * THOUSAND else f"{value:,.0f}"
+
+
+def clock(at: datetime, *, days: bool) -> str:
+    return f"{at.astimezone(UTC):%d %b}" if days else f"{at.astimezone(UTC):%H:%M}"
+
+
+def linked(text: str, root: str) -> Markup:
+    """Return a sentence in which a task that is named is a link."""
+    link = rf'<a href="{escape(root)}/tasks/\2">\1 \2</a>'
+    return Markup(re.sub(r"\b([Tt]ask) (\d+)\b", link, str(escape(text))))  # noqa: S704  escaped
+
+
+def indented(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+
+
+_WHOLE = Markup('<span class="whole">{}</span>')
+LONGEST_WHOLE = 30
+THOUSAND = 1_000
 _TEMPLATES.filters.update(
-    number=values.number,
-    span=values.span_of,
-    tick=values.tick,
-    clock=values.clock,
-    whole=values.whole,
-    linked=values.linked,
-    json=values.indented,
+    number=number,
+    span=span_of,
+    tick=tick,
+    clock=clock,
+    whole=whole,
+    linked=linked,
+    json=indented,
     segment=segment,
 )
 VERSION = sha256(

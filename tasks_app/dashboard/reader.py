@@ -1,4 +1,4 @@
-"""The only reader of a process: all who look at the same page within a moment cost one read."""
+"""What the routes of one application share: above all one reader, so equal pages cost one read."""
 
 from __future__ import annotations
 
@@ -6,24 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Engine
 
-from tasks_app.runtime.db.read_only import reading_engine
-
-Model = TypeVar("Model")
-MOST_KEPT = 200
-STALE = 3
-"""How many times as old as it should be something may be shown while it is made anew."""
-
-
-class _Kept(NamedTuple):
-    """What was made, when, and how many seconds it took."""
-
-    at: float = float("-inf")
-    took: float = 0.0
-    model: Any = None
+from tasks_app.domain.config.settings import Settings
+from tasks_app.monitor.metrics import MetricsReader
+from tasks_app.runtime.db.database import Database, reading_engine
 
 
 class PageReader:
@@ -110,6 +100,31 @@ class PageReader:
             if self._engine is not None:
                 self._engine.dispose()
                 self._engine = None
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Reads go through ``reader``; ``database`` is for the verbs of operators."""
+
+    settings: Settings
+    reader: PageReader
+    database: Database
+    metrics: MetricsReader
+    """Whoever scrapes shares its text."""
+
+
+Model = TypeVar("Model")
+MOST_KEPT = 200
+STALE = 3
+"""How many times as old as it should be something may be shown while it is made anew."""
+
+
+class _Kept(NamedTuple):
+    """What was made, when, and how many seconds it took."""
+
+    at: float = float("-inf")
+    took: float = 0.0
+    model: Any = None
 
 
 def _made(make: Callable[[], Any]) -> _Kept:

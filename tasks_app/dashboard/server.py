@@ -1,4 +1,4 @@
-"""``tasks-app dashboard``: the application on uvicorn."""
+"""tasks-app dashboard: the application on uvicorn."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import suppress
 import uvicorn
 
 from tasks_app.dashboard.app import dashboard_app
-from tasks_app.domain.config.addresses import is_local
 from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.config.urls import is_local
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.runtime.alerts.watcher import Watcher
 from tasks_app.runtime.db.database import Database

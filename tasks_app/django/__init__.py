@@ -6,7 +6,6 @@ writes through the ORM commits together with its task's outcome.
 
 from __future__ import annotations
 
-from tasks_app.django.atomicity import non_atomic
-from tasks_app.django.creating import create_task, create_tasks
+from tasks_app.django.creating import create_task, create_tasks, non_atomic
 
 __all__ = ["create_task", "create_tasks", "non_atomic"]

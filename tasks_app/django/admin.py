@@ -13,8 +13,8 @@ from django.utils.functional import cached_property
 from tasks_app.django.configuration import database_alias
 from tasks_app.django.models import TaskView
 from tasks_app.pool.connection.psycopg_connection import on_psycopg
-from tasks_app.pool.statistics.unkept import unkept
-from tasks_app.runtime.encryption.older_texts import masked_texts
+from tasks_app.pool.statistics.read import unkept
+from tasks_app.runtime.api.tasks import masked_texts
 
 COUNTED = 10_000
 

@@ -12,8 +12,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from tasks_app.django.configuration import database_alias, settings_of_django
 from tasks_app.django.connection_reset import leave_to_parent
-from tasks_app.domain.config.framework_settings import FRAMEWORK_SETTINGS
-from tasks_app.domain.config.settings import load_settings
+from tasks_app.domain.config.settings import FRAMEWORK_SETTINGS, load_settings
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.runtime.handlers.registry import HANDLERS
 
@@ -46,7 +45,7 @@ def _check(**_: Any) -> list[Error]:
 
 
 def _lane(database: Any, guard: Any) -> Any:
-    from tasks_app.django.lane import DjangoLane  # noqa: PLC0415  only workers need it
+    from tasks_app.django.transactions import DjangoLane  # noqa: PLC0415  only workers need it
 
     return DjangoLane(database, guard, database_alias())
 

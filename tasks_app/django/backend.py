@@ -1,14 +1,10 @@
-"""A backend of ``django.tasks``, which Django has from version 6.0 on.
-
-``TASKS = {"default": {"BACKEND": "tasks_app.django.backend.TasksBackend"}}``. Its ``OPTIONS`` are
-``database`` (an alias) and those of ``@handler`` that say how often and how long: ``retry``,
-``max_attempts``, ``timeout``.
-"""
+"""A backend of django.tasks (Django 6.0 and later), and tasks as its results."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from math import ceil
 from typing import Any
 
@@ -16,14 +12,24 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 from django.tasks import task_backends
 from django.tasks.backends.base import BaseTaskBackend
-from django.tasks.base import TaskContext, TaskResult
+from django.tasks.base import Task as DjangoTask
+from django.tasks.base import TaskContext, TaskError, TaskResult, TaskResultStatus
+from django.tasks.exceptions import TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued, task_finished, task_started
 from django.utils.json import normalize_json
+from django.utils.module_loading import import_string
+from sqlalchemy import Connection
 
 from tasks_app.django.configuration import database_alias
 from tasks_app.django.creating import alias_to_write
-from tasks_app.django.results import DJANGO, find_result
+from tasks_app.domain.large_values.store import LargeValueLostError
+from tasks_app.domain.tasks.records import Attempt, Task
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.connection.psycopg_connection import on_psycopg
+from tasks_app.pool.tasks import browse
 from tasks_app.runtime.api.producer import create_task
+from tasks_app.runtime.api.tasks import in_full
+from tasks_app.runtime.encryption.values import opened_attempts
 from tasks_app.runtime.handlers.registry import HANDLERS, handler
 from tasks_app.runtime.hints import hint_tasks
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
@@ -135,3 +141,108 @@ def tell_of_failure(notice: Notice) -> None:
 def ours(priority: int) -> int:
     """Return our priority, 0 (first) to 9, for Django's, 100 (first) to -100; 0 is our usual 5."""
     return 5 - ceil(priority / 20) if priority >= 0 else 5 + ceil(-priority / 25)
+
+
+DJANGO = "django"
+"""The header that a task has which ``enqueue()`` made. One of a schedule, or by name, has none."""
+_STATUS = {
+    State.PENDING: TaskResultStatus.READY,
+    State.RUNNING: TaskResultStatus.RUNNING,
+    State.SUCCEEDED: TaskResultStatus.SUCCESSFUL,
+}
+"""All others have failed: there is no fifth status."""
+
+
+def find_result(database: Any, result_id: str) -> TaskResult:
+    """Return what became of a task.
+
+    Raises:
+        TaskResultDoesNotExist: there is none, or it is none of ``django.tasks``.
+    """
+    try:
+        number = int(result_id)
+    except (TypeError, ValueError):
+        raise TaskResultDoesNotExist(result_id) from None
+    database.ensure_connection()
+    connection = on_psycopg(database.connection)
+    task = browse.get(connection, number)
+    function = _function(task) if task else None
+    if task is None or function is None:
+        raise TaskResultDoesNotExist(result_id)
+    attempts = opened_attempts(browse.attempts(connection, number), task.name)
+    return _result(_whole(connection, task), function, attempts)
+
+
+def _whole(connection: Connection, task: Task) -> Task:
+    """Return a task with its values; of one that did not succeed its payload may be lost."""
+    try:
+        return in_full(connection, task)
+    except LargeValueLostError:
+        if task.state is State.SUCCEEDED:
+            raise
+        return task
+
+
+def _function(task: Task) -> Any:
+    """Return the function as Django knows it; None: it is none of ``django.tasks``."""
+    try:
+        function = import_string(task.name)
+    except ImportError:
+        return None
+    return function if isinstance(function, DjangoTask) else None
+
+
+def _result(task: Task, function: Any, attempts: list[Attempt]) -> TaskResult:
+    status = _STATUS.get(task.state, TaskResultStatus.FAILED)
+    errors = [_error(each.kind, each.message, each.traceback) for each in attempts]
+    if status is TaskResultStatus.FAILED and not errors:
+        errors = [_error("", f"{task.state}: {task.error or ''}", None)]
+    workers = [each.owner for each in attempts if each.owner]
+    if task.owner and task.state in {State.RUNNING, State.SUCCEEDED}:
+        workers.append(task.owner)
+    starts = [each.started_at for each in attempts if each.started_at]
+    starts += [task.started_at] if task.started_at else []
+    called = _called(task, function)
+    call = (
+        task.payload or {}
+    )  # an encrypted one has neither where its key is missing, nor has a lost one
+    result = TaskResult(
+        task=called,
+        id=str(task.id),
+        status=status,
+        enqueued_at=task.created_at,
+        started_at=min(starts, default=None),
+        last_attempted_at=max(starts, default=None),
+        finished_at=task.finished_at,
+        args=call.get("args", []),
+        kwargs=call.get("kwargs", {}),
+        backend=called.backend,
+        errors=errors,
+        worker_ids=workers,
+    )
+    object.__setattr__(result, "_return_value", task.result)
+    return result
+
+
+def _called(task: Task, function: Any) -> Any:
+    """Return the function on the terms of this call.
+
+    The queue is left out if Django does not know it: an operator or a schedule chose it.
+    """
+    terms = (task.headers or {}).get(DJANGO, {})
+    alias = terms.get("backend", function.backend)
+    changes = {"backend": alias, "priority": terms.get("priority")}
+    queues = task_backends[alias].queues
+    if not queues or task.queue in queues:
+        changes["queue_name"] = task.queue
+    if terms.get("run_after"):
+        changes["run_after"] = datetime.fromisoformat(terms["run_after"])
+    return function.using(**changes)
+
+
+def _error(kind: str, message: str, traceback: str | None) -> TaskError:
+    path = kind if "." in kind else f"builtins.{kind or 'Exception'}"
+    if " " in path:  # one of our own words, such as "process died"
+        path, message = "builtins.Exception", f"{kind}: {message}"
+    begins = f"Traceback (most recent call last):\n{traceback}" if traceback else ""
+    return TaskError(exception_class_path=path, traceback=f"{begins}{kind}: {message}\n")

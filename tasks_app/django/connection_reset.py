@@ -11,7 +11,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.pq import TransactionStatus
 
-from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import quiet_logger
 
 log = quiet_logger(__name__)
 

@@ -1,9 +1,9 @@
-"""Creating tasks in the transaction of ``transaction.atomic()``."""
+"""Creating tasks in atomic(), and handlers that run outside of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Unpack
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, Unpack
 
 from django.apps import apps
 from django.db import connections
@@ -68,3 +68,21 @@ def alias_to_write(using: str | None) -> str:
                 f"written to {alias!r}. Open transaction.atomic(using={alias!r}), too."
             )
     return alias
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+_NON_ATOMIC = "_tasks_app_non_atomic"
+
+
+def non_atomic(function: F) -> F:
+    """Call a handler outside of ``atomic()``: what it writes through Django commits by itself.
+
+    So it may be done twice, if its process dies before the outcome is written. For code that needs
+    ``atomic(durable=True)``. It stands below ``@handler``.
+    """
+    setattr(function, _NON_ATOMIC, True)
+    return function
+
+
+def is_non_atomic(function: Callable[..., Any]) -> bool:
+    return getattr(function, _NON_ATOMIC, False)

@@ -1,14 +1,12 @@
-"""The transaction of a plain handler in a Django project.
-
-Its effects through the ORM commit together with its outcome: Django's connection, in ``atomic()``,
-carries the settle, too. ``ctx.session`` and ``ctx.connection`` still work, on a connection of ours;
-a run may write through one of the two.
-"""
+"""How a Django project's plain handlers run: in atomic(), on Django's connection."""
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Callable
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import psycopg
 from django.db import connections, transaction
@@ -24,24 +22,63 @@ from tasks_app.django.connection_reset import (
     reset_connection,
     run_hooks,
 )
-from tasks_app.django.errors import judged
-from tasks_app.django.statements import keeps_something, refuse_an_end
+from tasks_app.django.creating import is_non_atomic
 from tasks_app.domain.handlers.outcomes import Fail
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.run import Settlement
+from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.tasks.error_text import quiet_logger
+from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection.psycopg_connection import on_psycopg
-from tasks_app.runtime.db.transaction import Transaction, of_commit
-from tasks_app.runtime.fork_safety import keep_from_fork
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.errors import is_conflict, mark_ours, spares_handlers
+from tasks_app.runtime.db.transaction import Transaction, as_sqlalchemy_raises, of_commit
+from tasks_app.runtime.execution.invocation import ProcessGuard, SyncLane
 from tasks_app.runtime.handler_db.ends import OutcomeRefusedError, RunEnd, end_on
 from tasks_app.runtime.handler_db.handler_driver import UNFINISHED, UnusableConnectionError
-from tasks_app.runtime.handler_db.statements import Write
-from tasks_app.runtime.handler_db.statements import write_of
-from tasks_app.runtime.hints import HINTS
-from tasks_app.runtime.hints.new_tasks import of_called
+from tasks_app.runtime.handler_db.lending import keep_from_fork
+from tasks_app.runtime.handler_db.statements import (
+    Write,
+    ends_transaction,
+    stays_in_session,
+    write_of,
+)
+from tasks_app.runtime.hints import HINTS, hints_of_called
+
+
+class DjangoLane(SyncLane):
+    """Of one child; its threads have connections of Django's of their own."""
+
+    def __init__(self, database: Database, guard: ProcessGuard, alias: str = "default") -> None:
+        super().__init__(database, guard)
+        self._alias = alias
+        self._next = threading.local()
+
+    def transaction(self, fence: Fence) -> Transaction:
+        made = DjangoTransaction(super().transaction(fence), self._alias)
+        self._next.transaction = made
+        return made
+
+    def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
+        """Begin, and call the handler."""
+        made: DjangoTransaction = vars(self._next).pop("transaction")
+        if is_non_atomic(spec.function):
+            return super().call(spec, arguments, limit)
+        try:
+            made.open()
+        except DjangoError as error:
+            raise judged(error, refused=True) from error
+        try:
+            return super().call(spec, arguments, limit)
+        except DjangoError as error:
+            db = connections[self._alias]
+            if not (db.errors_occurred or db.connection is None or db.connection.closed):
+                raise  # of another database
+            if (known := judged(error)) is error:
+                raise
+            raise known from error
+
 
 log = quiet_logger(__name__)
-
 BOTH = (
     "The handler used Django's connection and ctx.session, which are two transactions. "
     "Use one of them, also for what it only reads."
@@ -190,7 +227,7 @@ class DjangoTransaction:
         except (DjangoError, psycopg.Error) as error:
             raise of_commit(judged(error)) from error
         self._commit(db)
-        HINTS.offer(of_called(ending.called))
+        HINTS.offer(hints_of_called(ending.called))
         run_hooks(hooks)
         return State.SUCCEEDED
 
@@ -256,3 +293,52 @@ class DjangoTransaction:
             kind = type(error).__name__
             log.error("Django's connection was not given back: %s", kind)  # noqa: TRY400
         self._plain.abandon()
+
+
+COMMITS_LATER = (
+    "The transaction of a handler commits together with the task's outcome, when the handler has "
+    "returned. Use ctx.commit() for what is to stand whatever becomes of the rest."
+)
+_KEEPS = re.compile(
+    r"\A\s*(set\s+(?!constraints|transaction)|listen\b|prepare\b|declare\b.*\bwith\s+hold\b"
+    r"|create\s+((global|local)\s+)?temp)|\b(set_config|pg_(try_)?advisory_lock\w*)\s*\(",
+    re.IGNORECASE | re.DOTALL,
+)
+_COMMENTS = re.compile(r"/\*.*?\*/|--[^\n]*", re.DOTALL)
+
+
+def refuse_an_end(statement: str) -> None:
+    """Refuse a statement that ends the transaction.
+
+    Raises:
+        RuntimeError: it does.
+    """
+    if ends_transaction(statement):
+        raise RuntimeError(COMMITS_LATER)
+
+
+@lru_cache(1024)
+def keeps_something(statement: str) -> bool:
+    """Whether something may stay in the session: a setting, a lock, a temporary table."""
+    bare = _COMMENTS.sub(" ", statement)
+    return _KEEPS.search(bare) is not None or stays_in_session(statement)
+
+
+E = TypeVar("E", bound=BaseException)
+
+
+def judged(error: E, *, refused: bool = False) -> BaseException:
+    """Return the error, or what SQLAlchemy would have raised, if it is no fault of the task.
+
+    Of these the runtime knows what to do: run the task again, uncharged. All others stay what they
+    are, so that handlers' rules and the error pool have Django's names.
+    """
+    origin = error if isinstance(error, psycopg.Error) else error.__cause__
+    if not isinstance(origin, psycopg.Error):
+        return error
+    known = as_sqlalchemy_raises(origin)
+    if not (spares_handlers(known) or is_conflict(known)):
+        mark_ours(error, refused=False)
+        return error
+    mark_ours(known, refused=refused)
+    return known

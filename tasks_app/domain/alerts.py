@@ -1,28 +1,66 @@
-"""Rules of alerts that operators write: ``failed queue=mail > 10 in 5m; age queue=pay > 2m``."""
+"""Alerts: what an alert is, the rules that operators write, and where alerts are sent."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from typing import Any
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from tasks_app.domain.durations import parse_duration
+
+MOST_NAMES_SHOWN = 3
+"""Names and queues of an error that a message has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """Something is wrong; ``key`` stays the same as long as it is the same trouble."""
+
+    key: str
+    fact: str
+    advice: str
+    settle: timedelta = timedelta(0)
+    """It is told only if it lasts for longer: a deployment is no trouble."""
+
+
+def message_of(key: str, fact: str, advice: str, *, over: bool, alert_id: int) -> dict[str, Any]:
+    """Return what is posted: ``id`` and ``status`` together let a receiver drop a repetition."""
+    status = "resolved" if over else "firing"
+    return {"id": alert_id, "status": status, "key": key, "fact": fact, "advice": advice}
+
+
+def describe_cause(kind: str, names: Sequence[str], queues: Sequence[str]) -> str:
+    """Return an error's class, and whose it is: on a phone nobody looks up a fingerprint."""
+    if not names:
+        return kind
+    queue = "queue" if len(queues) == 1 else "queues"
+    return f"{kind} in {_first(names)}, {queue} {_first(queues)}"
+
+
+def _first(words: Sequence[str]) -> str:
+    more = f" and {len(words) - MOST_NAMES_SHOWN} more" * (len(words) > MOST_NAMES_SHOWN)
+    return ", ".join(words[:MOST_NAMES_SHOWN]) + more
+
 
 _RULE = re.compile(
     r"(?P<kind>\w+)\s+(?P<of>name|queue)=(?P<target>\S+)"
     r"\s*>\s*(?P<limit>[\w.]+%?)(?:\s+in\s+(?P<span>\S+))?"
 )
 _NUMBER, _SHARE = re.compile(r"\d{1,9}"), re.compile(r"\d{1,2}(?:\.\d+)?%")
-EXAMPLES = {
+RULE_EXAMPLES = {
     "failed": "failed queue=mail > 10 in 5m",
     "ratio": "ratio name=mail.send > 20% in 15m",
     "age": "age queue=pay > 2m",
     "pending": "pending queue=bulk > 10000",
     "silence": "silence name=report.daily > 25h",
 }
-LONGEST = timedelta(days=30)
-LARGEST = 1_000_000
+LONGEST_PERIOD = timedelta(days=30)
+LARGEST_NUMBER = 1_000_000
 """Waiting tasks are counted so far."""
 
 
@@ -69,7 +107,7 @@ def parse_rules(text: str) -> tuple[UserRule, ...]:
     Raises:
         ValueError: it says which rule is wrong, and how one is written.
     """
-    rules = tuple(_rule(part.strip()) for part in re.split(r"[;\n]", text) if part.strip())
+    rules = tuple(_parse_rule(part.strip()) for part in re.split(r"[;\n]", text) if part.strip())
     keys = [rule.key for rule in rules]
     for rule in rules:
         if keys.count(rule.key) > 1:
@@ -77,12 +115,12 @@ def parse_rules(text: str) -> tuple[UserRule, ...]:
     return rules
 
 
-def _rule(text: str) -> UserRule:
+def _parse_rule(text: str) -> UserRule:
     found = _RULE.fullmatch(text)
     kind = text.split(maxsplit=1)[0]
-    if kind not in EXAMPLES:
-        raise ValueError(f"{text[:80]!r} begins with none of {', '.join(EXAMPLES)}")
-    wrong = ValueError(f"{text[:80]!r} cannot be read; write it as: {EXAMPLES[kind]}")
+    if kind not in RULE_EXAMPLES:
+        raise ValueError(f"{text[:80]!r} begins with none of {', '.join(RULE_EXAMPLES)}")
+    wrong = ValueError(f"{text[:80]!r} cannot be read; write it as: {RULE_EXAMPLES[kind]}")
     if found is None:
         raise wrong
     counted, by_time = kind in ("failed", "ratio"), kind in ("age", "silence")
@@ -97,10 +135,10 @@ def _rule(text: str) -> UserRule:
     wanted = _SHARE if kind == "ratio" else _NUMBER
     if not by_time and not wanted.fullmatch(limit):
         raise wrong
-    if (counted or by_time) and not timedelta(minutes=1) <= span <= LONGEST:
+    if (counted or by_time) and not timedelta(minutes=1) <= span <= LONGEST_PERIOD:
         raise ValueError(f"{text[:80]!r} names a time outside 1m .. 30d")
-    if kind == "pending" and int(limit) >= LARGEST:
-        raise ValueError(f"{text[:80]!r} is above {LARGEST - 1}, and no more are counted")
+    if kind == "pending" and int(limit) >= LARGEST_NUMBER:
+        raise ValueError(f"{text[:80]!r} is above {LARGEST_NUMBER - 1}, and no more are counted")
     of_name = found["of"] == "name"
     return UserRule(
         RuleKind(kind),
@@ -109,3 +147,91 @@ def _rule(text: str) -> UserRule:
         0.0 if by_time else float(limit.rstrip("%")) / (100 if kind == "ratio" else 1),
         span,
     )
+
+
+MAIL_FORM = "smtps://user:password@host:465/?from=a@example.org&to=b@example.org,c@example.org"
+MAIL_PORTS = {"smtp": 587, "smtps": 465}
+
+
+@dataclass(frozen=True, slots=True)
+class MailServer:
+    """Where to, read from a URL."""
+
+    host: str
+    port: int
+    tls: bool
+    """From the first byte on; else it begins with STARTTLS, where the server has it."""
+    user: str
+    password: str = field(repr=False)
+    sender: str
+    receivers: tuple[str, ...]
+
+    @property
+    def shown(self) -> str:
+        """Without user and password."""
+        return f"{'smtps' if self.tls else 'smtp'}://{self.host}:{self.port}"
+
+
+def read_mail(url: str) -> MailServer:
+    """Read the URL; user and password are percent-encoded.
+
+    Raises:
+        ValueError: something is missing. The message repeats nothing of it.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ValueError(f"use a URL such as {MAIL_FORM}") from None
+    query = parse_qs(parts.query)
+    sender = "".join(query.get("from", ())).strip()
+    receivers = tuple(each.strip() for each in ",".join(query.get("to", ())).split(",") if each)
+    addresses = (sender, *receivers)
+    if (
+        parts.scheme not in MAIL_PORTS
+        or not parts.hostname
+        or not receivers
+        or not all(_is_address(address) for address in addresses)
+    ):
+        raise ValueError(f"use a URL such as {MAIL_FORM}")
+    if bool(parts.username) != bool(parts.password):
+        raise ValueError("give both a user and a password, percent-encoded, or neither")
+    return MailServer(
+        host=parts.hostname,
+        port=port or MAIL_PORTS[parts.scheme],
+        tls=parts.scheme == "smtps",
+        user=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+        sender=sender,
+        receivers=receivers,
+    )
+
+
+def _is_address(text: str) -> bool:
+    name, _, host = text.rpartition("@")
+    return bool(name and host) and text.isascii() and text.isprintable() and " " not in text
+
+
+def read_webhook(url: str) -> str:
+    """Return the URL.
+
+    Raises:
+        ValueError: it is none of http or https. The message repeats nothing of it.
+    """
+    parts: SplitResult | None = None
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        if parts.port == 0 or " " in url or not (url.isascii() and url.isprintable()):
+            parts = None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("use a URL such as https://host/path")
+    if "@" in parts.netloc:
+        raise ValueError("write no user and password; a token may stand in the path")
+    return url
+
+
+def shown_webhook(url: str) -> str:
+    """Return scheme and host alone: path and query are often the secret of a webhook."""
+    parts = urlsplit(url)
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://{parts.hostname}{port}"

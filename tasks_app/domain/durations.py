@@ -1,9 +1,9 @@
-"""Durations as people write them: ``30``, ``"30s"``, ``"1.5h"``, ``timedelta(minutes=2)``."""
+"""Durations, instants and counts: read as people write them, and written as people read them."""
 
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -11,12 +11,9 @@ _WRITTEN = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*$")
 _SHORTEST_PERIOD, _LONGEST_PERIOD = timedelta(milliseconds=1), timedelta(days=366)
 LONGEST = timedelta(days=3660)
 """Ten years: a longer wait is taken for a typing error."""
-
 ALLOWED = "seconds, a timedelta, or text such as '30s'"
 ALLOWED_RATE = "a number and a time, such as 100/1m"
 Duration = float | str | timedelta
-
-
 NO_DURATION = "which is not a duration"
 
 
@@ -80,3 +77,55 @@ def _span(seconds: float) -> timedelta:
     if not 0 <= seconds <= LONGEST.total_seconds():  # NaN is neither
         raise ValueError("is outside 0 .. 3660 days")
     return timedelta(seconds=seconds)
+
+
+NAME_ITS_MODULE = "Name its module in the TASKS_APP_IMPORTS of a worker"
+"""In Django it is found by itself, says the command line."""
+_NOW = timedelta(seconds=1)
+_SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000
+
+
+def rough_span(span: timedelta) -> str:
+    """Return a span in the largest unit of which it has at least two."""
+    seconds = max(0, int(span.total_seconds()))
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def milliseconds_in_words(ms: float | None) -> str:
+    """Return milliseconds as people read them; None: there are none."""
+    if ms is None:
+        return "-"
+    if ms < _SECOND:
+        return f"{ms:.0f} ms"
+    if ms < 2 * _MINUTE:
+        return f"{ms / _SECOND:.1f} s"
+    return f"{ms / _MINUTE:.0f} min" if ms < 2 * _HOUR else f"{ms / _HOUR:.1f} h"
+
+
+def to_the_minute(at: datetime) -> str:
+    """Return ``2026-01-31 09:00Z``, in UTC."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M}Z"
+
+
+def to_the_second(at: datetime) -> str:
+    """Return ``2026-01-31 09:00:00Z``: UTC, to the second."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def distance_in_words(at: datetime, now: datetime) -> str:
+    if abs(at - now) < _NOW:
+        return "just now"
+    return f"in {rough_span(at - now)}" if at > now else f"{rough_span(now - at)} ago"
+
+
+def instant_in_words(at: datetime, now: datetime) -> str:
+    return f"{distance_in_words(at, now)} ({to_the_second(at)})"
+
+
+def count(number: int, thing: str) -> str:
+    """Return ``1 child`` or ``2 children``."""
+    plural = {"child": "children", "index": "indexes"}.get(thing, f"{thing}s")
+    return f"{number} {thing if number == 1 else plural}"

@@ -1,24 +1,20 @@
-"""A keyring: named keys, of which the first encrypts and each decrypts what it has encrypted.
-
-AES-256-GCM by the package ``cryptography``. The key of each value is derived from the named key and
-a random salt, so that no number of values is too many for a named key. A token opens only as what
-it was made for: the same kind of value, of a task of the same name.
-"""
+"""The keyring that encrypts and decrypts values, and the form in which they are stored."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tasks_app.domain.encryption.envelope import VERSION, Token
-from tasks_app.domain.errors import ConfigurationError, TasksError
+from tasks_app.domain.errors import ConfigurationError, InvalidTaskError, TasksError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
 
 KEY_BYTES = 32
 SALT_BYTES = 24
@@ -76,9 +72,11 @@ class Keyring:
             raise MissingKeyError(None)
         salt = os.urandom(SALT_BYTES)
         cipher, nonce = _cipher(self._keys[self.current], salt)
-        bound = _bound(VERSION, self.current, kind, name)
+        bound = _bound(TOKEN_VERSION, self.current, kind, name)
         sealed = salt + cipher.encrypt(nonce, text.encode(), bound)
-        return Token(VERSION, self.current, base64.urlsafe_b64encode(sealed).decode().rstrip("="))
+        return Token(
+            TOKEN_VERSION, self.current, base64.urlsafe_b64encode(sealed).decode().rstrip("=")
+        )
 
     def open(self, token: Token, kind: str, name: str) -> str:
         """Return the text of a token.
@@ -87,7 +85,7 @@ class Keyring:
             MissingKeyError: its key is not here.
             SealBrokenError: it is not what was encrypted as this kind of value under this name.
         """
-        if token.version != VERSION:
+        if token.version != TOKEN_VERSION:
             raise MissingKeyError(f"{token.key_id} (of form {token.version})")
         key = self._keys.get(token.key_id)
         if key is None:
@@ -186,3 +184,69 @@ def _broken() -> tuple[type[Exception], ...]:
     from cryptography.exceptions import InvalidTag  # noqa: PLC0415  an extra
 
     return (InvalidTag, ValueError)
+
+
+TOKEN_MARK = "$encrypted"  # noqa: S105  no password
+TOKEN_VERSION = "v1"  # noqa: S105
+HIDDEN_VALUE = "encrypted"
+"""What stands for an encrypted text where people read it."""
+TOKEN_BEGIN = f'{{"{TOKEN_MARK}":'
+"""With what the JSON text of each encrypted value begins."""
+_TOKEN = re.compile(r"(v\d+)\.([A-Za-z0-9_-]{1,40})\.([A-Za-z0-9_-]+)")
+
+
+class Token(NamedTuple):
+    """The parts of a token."""
+
+    version: str
+    key_id: str
+    data: str
+    """base64, as in URLs and without its padding."""
+
+    def __str__(self) -> str:
+        return ".".join(self)
+
+
+def parse_token(text: str) -> Token | None:
+    """Return the parts of a token; None: it is none."""
+    found = _TOKEN.fullmatch(text)
+    return None if found is None else Token(*found.groups())
+
+
+def wrapped(token: Token) -> str:
+    """Return the JSON text that holds a token."""
+    return f'{TOKEN_BEGIN} "{token}"}}'
+
+
+def token_in(text: str | None) -> Token | None:
+    """Return the token that a JSON text holds and nothing beside it; None: it is not encrypted."""
+    if text is None or not text.startswith(TOKEN_BEGIN):
+        return None
+    try:
+        return token_of(json.loads(text))
+    except (ValueError, RecursionError):
+        return None
+
+
+def token_of(value: Any) -> Token | None:
+    """Return the token of a decoded JSON value; None: it is not encrypted."""
+    if not isinstance(value, dict) or len(value) != 1:
+        return None
+    text = value.get(TOKEN_MARK)
+    return parse_token(text) if isinstance(text, str) else None
+
+
+def check_no_token(text: str) -> None:
+    """Pass if a payload is no stored token: a handler would be given what it holds.
+
+    Raises:
+        InvalidTaskError: it is one.
+    """
+    if token_in(text) is not None:
+        raise InvalidTaskError(f"payload.{TOKEN_MARK}", "is an encrypted value", "the value itself")
+
+
+def concealed(value: Any) -> Any:
+    """Return what people may see of a JSON value: of an encrypted one, which key opens it."""
+    token = token_of(value)
+    return value if token is None else f"{HIDDEN_VALUE} (key {token.key_id})"

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.tasks.records import KeyRule, OnConflict
 from tasks_app.domain.tasks.states import State
-from tasks_app.domain.tasks.unique_key import KeyRule, OnConflict
 
 if TYPE_CHECKING:
     from tasks_app.domain.tasks.records import TaskId, TaskRow

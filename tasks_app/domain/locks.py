@@ -1,8 +1,4 @@
-"""Logical locks: what may be requested, and what a caller gets back.
-
-A group is taken whole or not at all. Two groups are compatible in a resource if both share it, or
-if both count in it and its number is not reached; nothing is compatible with ``exclusive``.
-"""
+"""Logical locks: what may be requested, and what a caller gets back."""
 
 from __future__ import annotations
 

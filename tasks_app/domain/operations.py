@@ -1,15 +1,24 @@
-"""Which tasks an operator means: a filter over one pool, and the actions on them."""
+"""What operators request: which tasks, what changes in them, by whom, and why."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
-from tasks_app.domain.durations import format_duration, parse_duration
-from tasks_app.domain.errors import InvalidSelectionError
-from tasks_app.domain.tasks.fingerprint import parse_fingerprint
+from pydantic import ValidationError
+
+from tasks_app.domain.creation import NewTask, validate_task
+from tasks_app.domain.durations import ALLOWED_RATE, format_duration, parse_duration, parse_rate
+from tasks_app.domain.errors import InvalidSelectionError, InvalidTaskError, UnreadableTaskError
+from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.tasks import options
+from tasks_app.domain.tasks.error_text import parse_fingerprint
+from tasks_app.domain.tasks.options import check_queue
+from tasks_app.domain.tasks.payload_checks import check_text
+from tasks_app.domain.tasks.payload_type import explain
 from tasks_app.domain.tasks.states import Pool, State, pool_of
 
 MOST_IDS = 10_000
@@ -78,7 +87,7 @@ class Selection:
 
     def plain(self) -> dict[str, Any]:
         """Return the given fields as JSON values."""
-        return {name: _plain(value) for name, value in self.given().items()}
+        return {name: _filter_as_json(value) for name, value in self.given().items()}
 
     def given(self) -> dict[str, Any]:
         """Return the fields that are not None, in their order."""
@@ -86,7 +95,7 @@ class Selection:
         return {name: value for name, value in values.items() if value is not None}
 
 
-def select(action: BulkAction, given: dict[str, Any]) -> Selection:
+def parse_selection(action: BulkAction, given: dict[str, Any]) -> Selection:
     """Return the selection for an action; durations may be text, ids may be any integers.
 
     Raises:
@@ -159,7 +168,229 @@ def _span(name: str, value: Any) -> timedelta | None:
         raise InvalidSelectionError(f"{name} {error}. Say it as 30s, 10m, 6h or 2d.") from None
 
 
-def _plain(value: Any) -> Any:
+def _filter_as_json(value: Any) -> Any:
     if isinstance(value, timedelta):
         return format_duration(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+_TAKES = {
+    BulkAction.RESCHEDULE: {"at", "delay"},
+    BulkAction.REPRIORITISE: {"to_priority"},
+    BulkAction.MOVE: {"to_queue"},
+    BulkAction.RUN_NOW: {"rate"},
+    BulkAction.RELEASE: {"rate"},
+}
+"""What each takes beside ``why``; of the first three, exactly one of it must be given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amendment:
+    """The fields that the action does not take are None."""
+
+    at: datetime | None = None
+    delay: timedelta | None = None
+    """From the beginning of the action."""
+    to_queue: str | None = None
+    to_priority: int | None = None
+    rate: str | None = None
+    """How many become due in which time: ``50/1s``."""
+    why: str | None = None
+
+    @property
+    def gap(self) -> timedelta | None:
+        """Between two tasks, by ``rate``."""
+        if self.rate is None:
+            return None
+        number, period = parse_rate(self.rate)
+        return period / number
+
+    @property
+    def place(self) -> str | None:
+        """Return the new place in words, if it is another one."""
+        if self.to_queue is not None:
+            return f"to queue {self.to_queue}"
+        return None if self.to_priority is None else f"to priority {self.to_priority}"
+
+    def plain(self) -> dict[str, Any]:
+        """Return the given fields as JSON values."""
+        return {name: _change_as_json(value) for name, value in given_fields(self).items()}
+
+
+def given_fields(change: Amendment) -> dict[str, Any]:
+    values = {field.name: getattr(change, field.name) for field in fields(change)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _change_as_json(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return format_duration(value)
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+WORDS = frozenset(field.name for field in fields(Amendment))
+"""None is a word of a selection."""
+
+
+def amendment_of(action: BulkAction, words: dict[str, Any]) -> Amendment:
+    """Return the change; instants and durations may be text.
+
+    Raises:
+        InvalidSelectionError: the action takes no such thing, lacks one, or cannot use it.
+    """
+    said = {name: value for name, value in words.items() if value not in (None, "")}
+    takes = _TAKES.get(action, set())
+    strange = said.keys() - takes - {"why"}
+    if strange:
+        raise InvalidSelectionError(
+            f"{action} takes no {', '.join(sorted(strange))}. Leave it out."
+        )
+    if takes and "rate" not in takes and len(said.keys() & takes) != 1:
+        raise InvalidSelectionError(f"{action} needs {' or '.join(sorted(takes))}. Give one.")
+    try:
+        return Amendment(**_checked_change(said))
+    except InvalidTaskError as error:
+        raise InvalidSelectionError(str(error)) from None
+
+
+def _checked_change(said: dict[str, Any]) -> dict[str, Any]:
+    checked = dict(said)
+    if isinstance(checked.get("at"), str):
+        checked["at"] = options.parse_option(_instant, checked["at"], "at", "an ISO 8601 instant")
+    if "at" in checked:
+        checked["at"] = options.read_instant(checked, "at")
+    if "delay" in checked:
+        checked["delay"] = options.read_duration(checked, "delay")
+    if "to_queue" in checked:
+        check_queue(checked["to_queue"])
+    if "to_priority" in checked:
+        options.read_integer(checked, "to_priority", 0, 9)
+    if "rate" in checked:
+        options.parse_option(parse_rate, checked["rate"], "rate", ALLOWED_RATE)
+    if "why" in checked:
+        checked["why"] = checked_author("", str(checked["why"])).why
+    return checked
+
+
+def _instant(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"is {text!r:.40}") from None
+
+
+LONGEST_WHY = 500
+
+
+class Author(NamedTuple):
+    """Empty: nobody said."""
+
+    who: str = ""
+    why: str = ""
+
+    @property
+    def reason(self) -> dict[str, str]:
+        """Return what the audit keeps beside the action."""
+        return {"why": self.why} if self.why else {}
+
+
+NOBODY = Author()
+
+
+class Signed(str):
+    """A name that brings along why, through verbs that take a name alone."""
+
+    __slots__ = ("why",)
+    why: str
+
+
+def sign_name(who: str, why: str) -> Signed:
+    """Return the name.
+
+    Raises:
+        InvalidSelectionError: the reason is no text that can be stored.
+    """
+    name = Signed(who)
+    name.why = checked_author(who, why).why
+    return name
+
+
+def checked_author(who: str, why: str) -> Author:
+    """Return who and why.
+
+    Raises:
+        InvalidSelectionError: the reason is no text that can be stored.
+    """
+    try:
+        return Author(who, check_text(why, "why")[:LONGEST_WHY] if why else "")
+    except InvalidTaskError as error:
+        raise InvalidSelectionError(str(error)) from None
+
+
+LONGEST_STEP = 40
+
+
+def apply_patch(payload: Any, patch: Any) -> Any:
+    if not isinstance(patch, Mapping):
+        return patch
+    new = dict(payload) if isinstance(payload, Mapping) else {}
+    for key, value in patch.items():
+        if value is None:
+            new.pop(key, None)
+        else:
+            new[key] = apply_patch(new.get(key), value)
+    return new
+
+
+def parse_patch(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the patch that sets each path, as in ``{"customer.name": "A"}``, to its value.
+
+    Raises:
+        InvalidSelectionError: two paths conflict.
+    """
+    patch: dict[str, Any] = {}
+    for path, value in settings.items():
+        *outer, last = path.split(".")
+        inner: Any = patch
+        for step in outer:
+            inner = inner.setdefault(step, {})
+            if not isinstance(inner, dict):
+                break
+        if not isinstance(inner, dict) or last in inner or not all((*outer, last)):
+            raise InvalidSelectionError(f"The path {path!r:.60} cannot be set beside the others.")
+        inner[last] = value
+    return patch
+
+
+def paths_of_patch(patch: Mapping[str, Any], outer: str = "payload") -> Iterator[str]:
+    """Yield the paths that a patch touches, without their values."""
+    for key, value in patch.items():
+        path = f"{outer}.{key:.{LONGEST_STEP}}"
+        if isinstance(value, Mapping) and value:
+            yield from paths_of_patch(value, path)
+        else:
+            yield path
+
+
+def check_patched_payload(name: str, payload: Any, spec: HandlerSpec, limit: int) -> str:
+    """Return the JSON text of a payload that is given as it is stored.
+
+    Raises:
+        InvalidSelectionError: the handler's model refuses it. The message says where and omits the
+            validator's own text, which may repeat the value.
+    """
+    try:
+        text = validate_task(NewTask(name, payload), None, limit).payload
+        spec.payload(text)
+    except (InvalidTaskError, ValidationError, UnreadableTaskError) as error:
+        where = _field(error, spec)
+        raise InvalidSelectionError(f"its handler refuses {where}") from None
+    return text
+
+
+def _field(error: Exception, spec: HandlerSpec) -> str:
+    """Return the first step if the model names it: further steps may be keys of the payload."""
+    path = explain(error)[0] if isinstance(error, ValidationError) else "payload"
+    _, *steps = path.replace("[", ".").split(".")
+    names = spec.payload_type.fields if spec.payload_type else ()
+    return f"payload.{steps[0]}" if steps and steps[0] in names else "the payload"

@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from tasks_app.domain.creation import NewTask
-from tasks_app.domain.creation import validate
-from tasks_app.domain.encryption.envelope import token_of, wrapped
+from tasks_app.domain.creation import NewTask, validate_task
+from tasks_app.domain.encryption import token_of, wrapped
 from tasks_app.domain.errors import InvalidSelectionError, InvalidTaskError
 from tasks_app.domain.tasks.records import TaskRow
 
@@ -95,7 +94,7 @@ def task_of(line: str, number: int, limit: int) -> PortableTask:
         life = tuple(int(given[name]) for name in _LIFE)
         task_id = int(given["id"])
         _check(task_id, created_at, life)
-        key, row = UUID(given["idempotency_key"]), validate(new, None, limit)
+        key, row = UUID(given["idempotency_key"]), validate_task(new, None, limit)
         if encrypted:  # its keys open it there, too
             row = row._replace(payload=_sealed(wrapped(encrypted), limit))
         return PortableTask(task_id, key, created_at, life, row)

@@ -1,39 +1,22 @@
-"""Time windows: when a queue is open, by the wall clock of a time zone.
-
-Written ``mon-fri 22:00-06:00 Europe/Berlin not on de``: days, zone and calendar may be left out.
-A window belongs to the day on which it opens, also beyond midnight. It is open whenever the wall
-clock shows a time in it: an hour that the clock skips is not there, one that it repeats counts
-twice.
-"""
+"""Queues: their settings, the time windows in which they are open, and why one stands still."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
+from typing import Any, TypedDict
 
+from tasks_app.domain.creation import NewTask, validate_task
+from tasks_app.domain.durations import Duration, format_duration, parse_duration, to_the_second
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.schedules.cron import next_change, zone_of
-from tasks_app.domain.tasks.names import QUEUE
+from tasks_app.domain.tasks.options import QUEUE, TaskOptions
+from tasks_app.domain.tasks.retry_policy import RetryPolicy
 
-MOST_WINDOWS, MOST_HOLIDAYS = 50, 10_000
-_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-_EVERY_DAY = tuple(range(1, 8))
-_WRITTEN = re.compile(
-    r"^(?:(?P<days>[a-z]{3}[a-z,-]*)\s+)?(?P<opens>\d\d:\d\d)-(?P<closes>\d\d:\d\d)"
-    r"(?:\s+(?!not\b)(?P<zone>\S+))?(?:\s+not\s+on\s+(?P<calendar>\S+))?$"
-)
-_ALLOWED = "such as 'mon-fri 22:00-06:00 Europe/Berlin not on de'"
-_DAY, _MINUTE = timedelta(days=1), timedelta(minutes=1)
-_MINUTES_OF_A_DAY = 24 * 60
-_FARTHEST = 400
-"""How many days ahead an opening is searched: a queue that is shut for longer is paused."""
-_ZONES_APART = 2
-"""Days by which the dates of two zones can differ, rounded up."""
-
-Holidays = Mapping[str, Collection[date]]
-"""The days of each calendar."""
+LARGEST_COUNT = 1_000_000
+_OF_TASKS = ("retry", "max_attempts", "timeout", "hard_timeout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +67,167 @@ class Window:
         midnight = datetime.combine(day, time())
         beyond = _DAY if self.closes <= self.opens else timedelta(0)
         return midnight + self.opens * _MINUTE, midnight + self.closes * _MINUTE + beyond
+
+
+class QueueOptions(TypedDict, total=False):
+    """The settings of a queue; what is left out stays, None removes a setting."""
+
+    windows: Sequence[str | Window] | None
+    """Its tasks run only then: ``mon-fri 22:00-06:00 Europe/Berlin not on de``."""
+    running_below: int | None
+    """Its tasks run only while fewer tasks of other queues run."""
+    waiting_below: Duration | None
+    """Its tasks run only while no due task of another queue has waited this long."""
+    retry: str | Sequence[Duration] | RetryPolicy | None
+    max_attempts: int | None
+    timeout: Duration | None
+    hard_timeout: Duration | None
+    """The last four: for tasks that do not set them; they override the handler's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queue:
+    """A queue with settings or a pause, and whether it runs now."""
+
+    queue: str
+    """``*``: every queue."""
+    at: datetime
+    """When this was read, by the database's clock."""
+    paused_since: datetime | None = None
+    reason: str | None = None
+    resume_at: datetime | None = None
+    windows: tuple[Window, ...] = ()
+    is_open: bool = True
+    """Whether one of its windows is open."""
+    holidays: dict[str, frozenset[date]] = field(default_factory=dict, repr=False)
+    running_below: int | None = None
+    waiting_below: timedelta | None = None
+    shut: str | None = None
+    """Why its load gate is shut: other queues' tasks are ``running``, or ``waiting``."""
+    retry: str | None = None
+    max_attempts: int | None = None
+    timeout_ms: int | None = None
+    hard_timeout_ms: int | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self.paused_since is None and self.is_open and self.shut is None
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether it has any setting but a pause."""
+        return bool(self.windows or self.gate or self.defaults)
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The settings for tasks that do not set them, by column."""
+        names = ("retry", "max_attempts", "timeout_ms", "hard_timeout_ms")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    @property
+    def opens_at(self) -> datetime | None:
+        """When the next window opens; None: the queue is open, or none opens within a year."""
+        return None if self.is_open else next_opening(self.windows, self.holidays, self.at)
+
+    @property
+    def gate(self) -> str:
+        """The condition under which its load gate is open, in words."""
+        parts = []
+        if self.running_below is not None:
+            parts.append(f"fewer than {self.running_below} tasks of other queues run")
+        if self.waiting_below is not None:
+            span = format_duration(self.waiting_below)
+            parts.append(f"no due task of another queue has waited for {span}")
+        return " and ".join(parts)
+
+
+def check_queue_options(options: QueueOptions) -> dict[str, Any]:
+    """Return the values by column, and the windows under ``windows``; raises InvalidTaskError."""
+    for word in options.keys() - QueueOptions.__annotations__.keys():
+        allowed = ", ".join(sorted(QueueOptions.__annotations__))
+        raise InvalidTaskError(f"options.{word}", "is unknown", allowed)
+    said: dict[str, Any] = {}
+    if "windows" in options:
+        said["windows"] = _windows(options["windows"])
+    if "running_below" in options:
+        said["running_below"] = _checked_count(options["running_below"])
+    if "waiting_below" in options:
+        said["waiting_below"] = _checked_span(options["waiting_below"])
+    return said | _defaults(options)
+
+
+def check_calendar_days(days: Sequence[date]) -> list[date]:
+    """Return a calendar's days, sorted, each once.
+
+    Raises:
+        InvalidTaskError: one is not a date, or there are too many.
+    """
+    found = sorted({day for day in days if type(day) is date and 1970 < day.year < 9000})  # noqa: PLR2004
+    if len(found) < len(set(days)):
+        raise InvalidTaskError("days", "are not all days", "dates of the years 1971 .. 8999")
+    if len(found) > MOST_HOLIDAYS:
+        raise InvalidTaskError("days", f"are {len(found)}", f"at most {MOST_HOLIDAYS}")
+    return found
+
+
+def _windows(windows: Sequence[str | Window] | None) -> tuple[Window, ...]:
+    if isinstance(windows, str):
+        windows = [windows]
+    found = tuple(dict.fromkeys(parse_window(window) for window in windows or ()))
+    if len(found) > MOST_WINDOWS:
+        raise InvalidTaskError("options.windows", f"are {len(found)}", f"at most {MOST_WINDOWS}")
+    return found
+
+
+def _checked_count(value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_COUNT:
+        allowed = f"an integer 1 .. {LARGEST_COUNT}"
+        raise InvalidTaskError("options.running_below", f"is {value!r:.60}", allowed)
+    return value
+
+
+def _checked_span(value: Duration | None) -> timedelta | None:
+    if value is None:
+        return None
+    try:
+        span = parse_duration(value)
+    except ValueError as error:
+        raise InvalidTaskError("options.waiting_below", str(error), "such as '30s'") from None
+    if not span:
+        raise InvalidTaskError("options.waiting_below", "is 0 s", "more than that")
+    return span
+
+
+def _defaults(options: QueueOptions) -> dict[str, Any]:
+    """Return the defaults for tasks by column, checked as a task's own options are."""
+    given: dict[str, Any] = {word: value for word, value in options.items() if word in _OF_TASKS}
+    task: TaskOptions = {**given}  # type: ignore[typeddict-item]
+    row = validate_task(NewTask("default", None, task), None, 100)
+    columns = {"timeout": "timeout_ms", "hard_timeout": "hard_timeout_ms"}
+    said = {columns.get(word, word): getattr(row.terms, columns.get(word, word)) for word in given}
+    if given.get("retry") is not None:
+        said["max_attempts"] = row.terms.max_attempts
+    return said
+
+
+MOST_WINDOWS, MOST_HOLIDAYS = 50, 10_000
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_EVERY_DAY = tuple(range(1, 8))
+_WRITTEN = re.compile(
+    r"^(?:(?P<days>[a-z]{3}[a-z,-]*)\s+)?(?P<opens>\d\d:\d\d)-(?P<closes>\d\d:\d\d)"
+    r"(?:\s+(?!not\b)(?P<zone>\S+))?(?:\s+not\s+on\s+(?P<calendar>\S+))?$"
+)
+_ALLOWED = "such as 'mon-fri 22:00-06:00 Europe/Berlin not on de'"
+_DAY, _MINUTE = timedelta(days=1), timedelta(minutes=1)
+_MINUTES_OF_A_DAY = 24 * 60
+_FARTHEST = 400
+"""How many days ahead an opening is searched: a queue that is shut for longer is paused."""
+_ZONES_APART = 2
+"""Days by which the dates of two zones can differ, rounded up."""
+Holidays = Mapping[str, Collection[date]]
+"""The days of each calendar."""
 
 
 def parse_window(text: object) -> Window:
@@ -166,3 +310,19 @@ def _written_days(days: tuple[int, ...]) -> str:
 
 def _refused(problem: str) -> InvalidTaskError:
     return InvalidTaskError("window", problem, _ALLOWED)
+
+
+def queue_status(queue: Queue) -> str:
+    """Say that it runs, or why it does not."""
+    if queue.paused_since is not None:
+        until = f" until {to_the_second(queue.resume_at)}" if queue.resume_at else ""
+        reason = f": {queue.reason}" if queue.reason else ""
+        return f"paused since {to_the_second(queue.paused_since)}{until}{reason}"
+    if not queue.is_open:
+        opens_at = queue.opens_at
+        return (
+            f"closed until {to_the_second(opens_at)}"
+            if opens_at
+            else "closed for a year and longer"
+        )
+    return f"shut: others are {queue.shut}" if queue.shut else "runs"

@@ -1,8 +1,12 @@
-"""What is counted: how runs and tasks ended, each with a number that never changes."""
+"""What is counted of tasks: outcomes, histograms of milliseconds, and successes without a row."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from enum import IntEnum
+from itertools import zip_longest
 
 from tasks_app.domain.tasks.states import Event, State
 
@@ -60,3 +64,71 @@ def outcome_of(state: State, event: Event) -> CountedOutcome:
 def state_of(outcome: CountedOutcome) -> State | None:
     """Return the state of a task that is over by this outcome; None: it is not over."""
     return next((state for state, found in _OVER.items() if found is outcome), None)
+
+
+BUCKETS = 25
+LAST_BUCKET = BUCKETS - 1
+BOUNDS_MS = tuple(1 << n for n in range(LAST_BUCKET))
+"""Bucket n holds what is below ``BOUNDS_MS[n]`` and not below the bound before it."""
+
+
+def bucket_of(ms: int) -> int:
+    """Return the bucket of so many whole milliseconds."""
+    return min(ms.bit_length(), LAST_BUCKET)
+
+
+def merge_histograms(*histograms: Sequence[int]) -> list[int]:
+    """Add histograms up; the shorter ones lack buckets that are empty."""
+    return [sum(counts) for counts in zip_longest(*histograms, fillvalue=0)]
+
+
+def trim_histogram(histogram: Sequence[int]) -> list[int]:
+    """Leave out the empty buckets at the end."""
+    used = len(histogram)
+    while used and not histogram[used - 1]:
+        used -= 1
+    return list(histogram[:used])
+
+
+def percentile(histogram: Sequence[int], share: float) -> float | None:
+    """Return the milliseconds that ``share`` of what was counted stays below; None: none was.
+
+    Of the last bucket, which has no upper bound, its lower bound.
+    """
+    total = sum(histogram)
+    if not total:
+        return None
+    left = share * total
+    for bucket, number in enumerate(histogram):
+        if number and left <= number:
+            low = BOUNDS_MS[bucket - 1] if bucket else 0
+            if bucket >= LAST_BUCKET:
+                return float(low)
+            return low + (BOUNDS_MS[bucket] - low) * max(left, 0.0) / number
+        left -= number
+    return float(BOUNDS_MS[-1])
+
+
+UNKEPT_WITHIN = timedelta(days=30)
+MOST_NAMES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Unkept:
+    """How many of the last 30 days, as the counters know; the ids are gone."""
+
+    number: int
+    names: tuple[str, ...]
+    """Those with most of them, at most ``MOST_NAMES``."""
+    more: bool
+    """There are more names."""
+
+    @property
+    def words(self) -> str:
+        """A sentence."""
+        names = ", ".join(self.names) + (" and others" if self.more else "")
+        tasks = "1 task" if self.number == 1 else f"{self.number:,} tasks"
+        return (
+            f"{tasks} of {names} succeeded in the last {UNKEPT_WITHIN.days} days and left no row, "
+            "as their history says; they are counted."
+        )

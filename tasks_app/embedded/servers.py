@@ -21,8 +21,18 @@ import psutil
 import psycopg
 
 from tasks_app.embedded.folder import DEFAULT_FOLDER, EmbeddedError, Started, locate, write_private
-from tasks_app.embedded.process import HOST, Companion, User, choose_port, last_word, surroundings
-from tasks_app.embedded.root import data_folder, give, in_reach, server_user
+from tasks_app.embedded.process import (
+    HOST,
+    Companion,
+    User,
+    choose_port,
+    data_folder,
+    give,
+    in_reach,
+    last_word,
+    server_user,
+    surroundings,
+)
 
 ROLE = DATABASE = "tasks_app"
 POSTGRES = "pginstall18"

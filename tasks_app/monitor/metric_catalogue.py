@@ -1,13 +1,14 @@
-"""Every metric: its name, its labels, what it says. The page of the documents is made of it.
-
-No label has ids or business keys: values of labels are few, and stay few. Names of tasks stand in
-totals alone. Where people make the values (names, limits, dependencies) there is a bound.
-"""
+"""Every metric with its name, labels and meaning, and Prometheus' text format."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
+from operator import attrgetter
+
+from tasks_app.domain.statistics import BOUNDS_MS, OTHER
 
 
 class Kind(StrEnum):
@@ -32,7 +33,6 @@ class Metric:
 
 
 _QUEUE = ("queue",)
-
 PENDING = Metric("tasks_app_pending", "Tasks that wait, due or not; at most 100,000.", _QUEUE)
 DUE = Metric("tasks_app_due", "Tasks whose time has come, parked ones included.", _QUEUE)
 OLDEST_DUE = Metric(
@@ -58,7 +58,6 @@ ERRORS_LATELY = Metric(
 MESSAGES = Metric(
     "tasks_app_queue_messages", "Messages in the broker, as the leader last saw them.", _QUEUE
 )
-
 OUTCOMES = Metric(
     "tasks_app_outcomes_total",
     "How often runs and tasks ended so; retried, released, rescued and snoozed ones go on. Done "
@@ -98,7 +97,6 @@ RUNS_LEFT = Metric(
     "Runs that their child had left without an end, and then gave back. None should be.",
     kind=Kind.COUNTER,
 )
-
 WORKERS = Metric(
     "tasks_app_workers", "Worker processes: live, stopping, or silent beyond the lease.", ("state",)
 )
@@ -114,7 +112,6 @@ DUTY_HELD = Metric(
 REFUSED = Metric(
     "tasks_app_broker_refused_seconds", "For how long the broker has taken no messages; 0: it does."
 )
-
 SCHEDULES = Metric("tasks_app_schedules", "Schedules: enabled, disabled, broken.", ("state",))
 MISSED = Metric("tasks_app_schedules_missed", "Enabled ones that are late by over a minute.")
 SCHEDULE_LATE = Metric("tasks_app_schedule_late_seconds", "By how much the latest one is late.")
@@ -130,7 +127,6 @@ LIMIT_MOST = Metric("tasks_app_limit_most", "How many may run under the limit.",
 LIMIT_RUNNING = Metric(
     "tasks_app_limit_running", "How many run; of a key's limit the fullest key.", ("kind", "target")
 )
-
 TABLE_BYTES = Metric("tasks_app_table_bytes", "Size without indexes.", ("table",))
 INDEX_BYTES = Metric("tasks_app_index_bytes", "Size of its indexes.", ("table",))
 ROWS = Metric("tasks_app_table_rows", "Rows, as the server estimates them.", ("table",))
@@ -145,11 +141,75 @@ HORIZON = Metric(
     "tasks_app_partitions_ahead", "Days after today that have a partition; -1: not even today has."
 )
 STRAYS = Metric("tasks_app_default_partition_used", "1: rows lie in the default partition.")
-
 INFO = Metric("tasks_app_info", "Always 1; versions of package and schema.", ("version", "schema"))
 CURRENT = Metric("tasks_app_schema_current", "1: the schema is as this version makes it.")
 UP = Metric("tasks_app_up", "1: the database answered, and every read succeeded.")
 READ_UP = Metric("tasks_app_read_up", "1: this part of the read succeeded.", ("part",))
 READ_SECONDS = Metric("tasks_app_read_seconds", "How long this part took.", ("part",))
-
 METRICS = tuple(each for each in list(vars().values()) if isinstance(each, Metric))
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+BOUNDS = (*(str(bound / 1000) for bound in BOUNDS_MS), "+Inf")
+"""Upper bounds of the buckets, in seconds."""
+MOST_QUEUES = 100
+"""That a gauge shows by name: producers make queues, and each series costs whoever stores it."""
+_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of a metric, with the values of its labels in their order."""
+
+    metric: Metric
+    value: float
+    labels: tuple[str, ...] = ()
+    suffix: str = ""
+    """Of a histogram: which of its series."""
+    bound: str = ""
+    """Of one of its buckets: the upper bound."""
+
+
+def histogram(
+    metric: Metric, buckets: Sequence[int], sum_ms: int, labels: tuple[str, ...]
+) -> Iterator[Sample]:
+    """Make the series of a histogram; empty buckets at the end may be left out."""
+    counts = [*buckets, *[0] * (len(BOUNDS) - len(buckets))]
+    number = 0
+    for bound, number in zip(BOUNDS, accumulate(counts), strict=True):
+        yield Sample(metric, number, labels, "_bucket", bound)
+    yield Sample(metric, sum_ms / 1000, labels, "_sum")
+    yield Sample(metric, number, labels, "_count")
+
+
+def render(samples: Iterable[Sample]) -> str:
+    """Write the samples, grouped by metric in the order of the catalogue."""
+    found: dict[Metric, list[Sample]] = {}
+    for sample in samples:
+        found.setdefault(sample.metric, []).append(sample)
+    lines: list[str] = []
+    for metric in METRICS:
+        if metric in found:
+            lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
+            lines += [_line(sample) for sample in _bounded(metric, found[metric])]
+    return "\n".join(lines) + "\n"
+
+
+def _bounded(metric: Metric, samples: list[Sample]) -> list[Sample]:
+    """Return those of the queues that stand out, and the rest of a gauge as one."""
+    if metric.labels != ("queue",) or metric.kind is not Kind.GAUGE or len(samples) <= MOST_QUEUES:
+        return samples
+    rising = metric is OPEN  # of what is held, 0 stands out
+    ordered = sorted(samples, key=attrgetter("value"), reverse=not rising)
+    rest = [float(each.value) for each in ordered[MOST_QUEUES:]]
+    whole = min(rest) if rising else max(rest) if metric.name.endswith("_seconds") else sum(rest)
+    return [*ordered[:MOST_QUEUES], Sample(metric, whole, (OTHER,))]
+
+
+def _line(sample: Sample) -> str:
+    pairs = zip(sample.metric.labels, sample.labels, strict=True)
+    labels = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in pairs)
+    if sample.bound:
+        labels += f',le="{sample.bound}"'
+    name = sample.metric.name + sample.suffix
+    value = float(sample.value)
+    shown = str(int(value)) if value.is_integer() else repr(round(value, 3))
+    return f"{name}{{{labels}}} {shown}" if labels else f"{name} {shown}"

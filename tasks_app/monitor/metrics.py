@@ -1,30 +1,178 @@
-"""From what the database says to samples; one function for each part of a read."""
+"""Metrics: the state of the pool as Prometheus reads it, collected once for all who scrape."""
 
 from __future__ import annotations
 
+import base64
+import hmac
+import ipaddress
+import logging
+import socket
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
+from typing import Protocol
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.flow_control.circuit_breaker import BreakerState
+from tasks_app.domain.statistics import OTHER, CountedOutcome, merge_histograms
+from tasks_app.monitor import metric_catalogue
 from tasks_app.monitor import metric_catalogue as m
-from tasks_app.monitor.metrics.exposition import Sample
-from tasks_app.monitor.metrics.totals import totals
-from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.dispatch import leader_lease
-from tasks_app.pool.flow_control import circuit_breakers
-from tasks_app.pool.flow_control import pause
-from tasks_app.pool.flow_control import queue_settings
+from tasks_app.monitor.metric_catalogue import CONTENT_TYPE, Metric, Sample, histogram, render
 from tasks_app.pool import metrics
-from tasks_app.pool.metrics import control
-from tasks_app.pool.metrics import storage
+from tasks_app.pool.connection.sessions import read_only_transaction
+from tasks_app.pool.dispatch import leader_lease
+from tasks_app.pool.flow_control import circuit_breakers, queue_settings
+from tasks_app.pool.metrics import ids_given
 from tasks_app.pool.operations import diagnostics
-from tasks_app.pool.retention.partitions import has_strays
+from tasks_app.pool.retention import has_strays
 from tasks_app.pool.schema import current, newest
+from tasks_app.pool.statistics.totals import totals as read
+from tasks_app.pool.tables import database_now
+from tasks_app.runtime.db.errors import sqlstate
+
+KEEP_S = 2.0
+LONGEST = timedelta(seconds=2)
+"""Of one statement; a part that takes longer is left out, and says so."""
+logger = logging.getLogger(__name__)
+
+
+class HasEngine(Protocol):
+    """Where the connections come from."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+
+class MetricsReader:
+    """Reads at most once in ``keep_s``; whoever comes while it reads waits for that answer."""
+
+    def __init__(self, database: HasEngine, settings: Settings, *, keep_s: float = KEEP_S) -> None:
+        self._database = database
+        self._settings = settings
+        self._keep_s = keep_s
+        self._lock = threading.Lock()
+        self._text = ""
+        self._read_at: float | None = None
+
+    def read(self) -> str:
+        """Return the metrics as text; of a database that is away, that it is away."""
+        with self._lock:
+            if self._read_at is None or time.monotonic() - self._read_at >= self._keep_s:
+                self._text = render(self._samples())
+                self._read_at = time.monotonic()
+            return self._text
+
+    def _samples(self) -> Iterator[Sample]:
+        whole = True
+        for name, collect in PARTS.items():
+            started = time.monotonic()
+            found = self._part(name, collect)
+            whole = whole and found is not None
+            yield from found or ()
+            yield Sample(metric_catalogue.READ_UP, found is not None, (name,))
+            yield Sample(metric_catalogue.READ_SECONDS, time.monotonic() - started, (name,))
+        yield Sample(metric_catalogue.UP, whole)
+
+    def _part(self, name: str, collect: Collect) -> list[Sample] | None:
+        """Read it in a transaction of its own: one that fails leaves the others whole."""
+        try:
+            with read_only_transaction(self._database.engine, LONGEST) as connection:
+                return list(collect(connection, self._settings))
+        except SQLAlchemyError as error:
+            logger.warning(
+                "metrics: %s could not be read: %s %s", name, type(error).__name__, sqlstate(error)
+            )
+            return None
+
+
+PATH, ALIVE = "/metrics", "/healthz"
+SLOW_CLIENT_S = 10
+
+
+def check_address(address: str, auth: str) -> None:
+    """Pass if there is a password, or an address of this machine.
+
+    Raises:
+        ConfigurationError: others could read it.
+    """
+    if auth and not all(auth.partition(":")):
+        raise ConfigurationError("TASKS_APP_METRICS_AUTH is wrong: write it as name:password.")
+    if not auth and not _is_local(address):
+        raise ConfigurationError(
+            f"Metrics have no password, and {address} is an address that others can reach. "
+            "Set TASKS_APP_METRICS_AUTH=name:password, or use --address 127.0.0.1."
+        )
+
+
+class MetricsServer(ThreadingHTTPServer):
+    """Answers ``/metrics`` from one reader; ``/healthz`` without a look at the database."""
+
+    daemon_threads = True
+
+    def __init__(self, address: str, port: int, reader: MetricsReader, auth: str = "") -> None:
+        check_address(address, auth)
+        self.reader = reader
+        self.wanted = f"Basic {base64.b64encode(auth.encode()).decode()}" if auth else ""
+        if ":" in address:
+            self.address_family = socket.AF_INET6
+        super().__init__((address, port), _Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: MetricsServer
+    server_version, sys_version = "tasks-app", ""
+    timeout = SLOW_CLIENT_S
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == ALIVE:
+            self._answer(HTTPStatus.OK, "alive\n")
+        elif not self._may():
+            self._answer(HTTPStatus.UNAUTHORIZED, "Name and password, please.\n")
+        elif path == PATH:
+            self._answer(HTTPStatus.OK, self.server.reader.read())
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, f"There is {PATH} only.\n")
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  its name there
+        logger.debug(format, *args)
+
+    def _may(self) -> bool:
+        given = self.headers.get("Authorization", "")
+        return hmac.compare_digest(given.encode(), self.server.wanted.encode()) or not (
+            self.server.wanted
+        )
+
+    def _answer(self, status: HTTPStatus, text: str) -> None:
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        if status is HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", 'Basic realm="tasks_app"')
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+
+def _is_local(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
 
 LATELY, PATIENCE = timedelta(minutes=5), timedelta(minutes=1)
 MOST_DEPENDENCIES = 100
@@ -37,11 +185,11 @@ def waiting(connection: Connection, _settings: Settings) -> Samples:
     due: Counter[str] = Counter()
     oldest: dict[str, float] = {}
     kinds: Counter[str] = Counter()
-    for queue in metrics.waiting(connection):
+    for queue in metrics.waiting_tasks(connection):
         yield Sample(m.PENDING, queue.pending, (queue.queue,))
         due[queue.queue] += queue.due
         oldest[queue.queue] = max(0.0, float(queue.oldest or 0))
-    for parked in metrics.parked(connection):
+    for parked in metrics.parked_tasks(connection):
         due[parked.queue] += parked.aside
         oldest[parked.queue] = max(oldest.get(parked.queue, 0.0), float(parked.oldest))
         kinds[parked.kind] += parked.number
@@ -54,19 +202,19 @@ def waiting(connection: Connection, _settings: Settings) -> Samples:
 
 def running(connection: Connection, _settings: Settings) -> Samples:
     """Say what is claimed, and what has failed."""
-    for each in metrics.running(connection):
+    for each in metrics.running_tasks(connection):
         yield Sample(m.RUNNING, each.number, (each.queue,))
         yield Sample(m.LONGEST, max(0.0, float(each.longest or 0)), (each.queue,))
         yield Sample(m.OVERDUE, each.overdue, (each.queue,))
         yield Sample(m.OVERDUE_FOR, each.overdue_for, (each.queue,))
-    for failed in metrics.failed(connection, LATELY):
+    for failed in metrics.failed_tasks(connection, LATELY):
         yield Sample(m.ERRORS, failed.number, (failed.queue,))
         yield Sample(m.ERRORS_LATELY, failed.lately, (failed.queue,))
 
 
 def dispatch(connection: Connection, _settings: Settings) -> Samples:
     """Say what is in the broker, who leads, and whether the broker takes messages."""
-    now = instant(connection)
+    now = database_now(connection)
     refused: datetime | None = None
     for name in (leader_lease.SCAN, leader_lease.MAINTAIN):
         duty = leader_lease.read(connection, name)
@@ -85,19 +233,19 @@ def dispatch(connection: Connection, _settings: Settings) -> Samples:
 
 def workers(connection: Connection, settings: Settings) -> Samples:
     """Say who works, and on which queues."""
-    found = control.workers(connection, settings.lease)
+    found = metrics.count_workers(connection, settings.lease)
     for state in ("live", "stopping", "silent"):
         yield Sample(m.WORKERS, getattr(found, state), (state,))
     yield Sample(m.THREADS, found.threads)
     yield Sample(m.SILENCE, max(0.0, float(found.silence)))
-    for queue, number in control.served(connection, settings.lease).items():
+    for queue, number in metrics.workers_by_queue(connection, settings.lease).items():
         yield Sample(m.SERVED, number, (queue,))
 
 
 def held_back(connection: Connection, _settings: Settings) -> Samples:
     """Say what operators, windows, breakers and limits hold back, and which schedules are late."""
-    now = instant(connection)
-    for paused in pause.paused(connection):
+    now = database_now(connection)
+    for paused in queue_settings.paused(connection):
         yield Sample(m.PAUSED, max(0.0, (now - paused.since).total_seconds()), (paused.queue,))
     for queue in queue_settings.find(connection):
         if queue.windows or queue.gate:
@@ -107,10 +255,10 @@ def held_back(connection: Connection, _settings: Settings) -> Samples:
         for possible in BreakerState:
             yield Sample(m.BREAKER, each.state is possible, (name, str(possible)))
         yield Sample(m.BREAKER_HELD, each.held, (name,))
-    for limit in control.limits(connection):
+    for limit in metrics.limits_in_use(connection):
         yield Sample(m.LIMIT_MOST, limit.most, (limit.kind, limit.target))
         yield Sample(m.LIMIT_RUNNING, limit.running, (limit.kind, limit.target))
-    schedules = control.schedules(connection, PATIENCE)
+    schedules = metrics.count_schedules(connection, PATIENCE)
     for state in ("enabled", "disabled", "broken"):
         yield Sample(m.SCHEDULES, getattr(schedules, state), (state,))
     yield Sample(m.MISSED, schedules.missed)
@@ -119,15 +267,15 @@ def held_back(connection: Connection, _settings: Settings) -> Samples:
 
 def tables(connection: Connection, _settings: Settings) -> Samples:
     """Say what the tables take, and what keeps vacuum away."""
-    for size in storage.sizes(connection):
+    for size in metrics.table_sizes(connection):
         yield Sample(m.TABLE_BYTES, size.table_bytes, (size.table,))
         yield Sample(m.INDEX_BYTES, size.index_bytes, (size.table,))
         yield Sample(m.ROWS, size.rows, (size.table,))
         yield Sample(m.DEAD, size.dead, (size.table,))
-    yield Sample(m.SNAPSHOT, storage.snapshot_age(connection))
+    yield Sample(m.SNAPSHOT, metrics.snapshot_age(connection))
     spans = [each.open_for.total_seconds() for each in diagnostics.open_transactions(connection)]
     yield Sample(m.OPEN_FOR, max([0.0, *spans]))
-    yield Sample(m.HORIZON, storage.horizon(connection))
+    yield Sample(m.HORIZON, metrics.days_partitioned_ahead(connection))
     yield Sample(m.STRAYS, has_strays(connection))
 
 
@@ -139,6 +287,49 @@ def versions(connection: Connection, _settings: Settings) -> Samples:
 
 
 Collect = Callable[[Connection, Settings], Samples]
+
+
+def totals(connection: Connection, _settings: Settings) -> Iterator[Sample]:
+    """Say what was, since counting began."""
+    found = read(connection)
+    events = dict.fromkeys(_EVENTS, 0)
+    for each in found:
+        if each.outcome in events:
+            events[each.outcome] += each.number
+        elif each.outcome is not CountedOutcome.UNKEPT:
+            labels = (each.name, each.queue, each.outcome.name.lower())
+            yield Sample(m.OUTCOMES, each.number, labels)
+    for outcome, number in events.items():
+        yield Sample(_EVENTS[outcome], number)
+    done = [each for each in found if each.outcome is CountedOutcome.DONE]
+    yield from _histograms(m.WAITED, ((t.queue, t.waits, t.wait_ms) for t in done))
+    yield from _histograms(m.RAN, ((t.name, t.runs, t.run_ms) for t in done))
+    given = ids_given(connection)
+    if given is not None:
+        yield Sample(m.CREATED, given)
+
+
+MOST_HISTOGRAMS = 100
+"""Names, and queues, that have a histogram of their own: those that were seen first."""
+_EVENTS = {
+    CountedOutcome.STALE: m.STALE_WRITES,
+    CountedOutcome.DUPLICATE: m.DUPLICATES,
+    CountedOutcome.LEFT: m.RUNS_LEFT,
+}
+
+
+def _histograms(
+    metric: Metric, found: Iterable[tuple[str, Sequence[int], int]]
+) -> Iterator[Sample]:
+    sums: dict[str, tuple[list[int], int]] = {}
+    for key, buckets, ms in found:
+        label = key if key in sums or len(sums) < MOST_HISTOGRAMS else OTHER
+        before, sum_ms = sums.get(label, ([], 0))
+        sums[label] = merge_histograms(before, buckets), sum_ms + ms
+    for label, (counts, sum_ms) in sums.items():
+        yield from histogram(metric, counts, sum_ms, (label,))
+
+
 PARTS: Mapping[str, Collect] = {
     each.__name__: each
     for each in (versions, waiting, running, dispatch, totals, workers, held_back, tables)

@@ -1,4 +1,4 @@
-"""What happened since an instant, and how it stands now."""
+"""A report of what happened since an instant, as tables for a terminal or a mail."""
 
 from __future__ import annotations
 
@@ -9,19 +9,25 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.durations import (
+    count,
+    distance_in_words,
+    milliseconds_in_words,
+    to_the_minute,
+    to_the_second,
+)
 from tasks_app.domain.finding import Finding, Level
 from tasks_app.domain.statistics import CountedOutcome
-from tasks_app.domain.tasks.fingerprint import traits_of
+from tasks_app.domain.tasks.error_text import traits_of
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.monitor.checks.checkup import examine
 from tasks_app.monitor.pages.history import History, Percentiles, read_history
 from tasks_app.monitor.pages.overview import Overview, overview
-from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.connection.read_only import looking
-from tasks_app.pool.error_groups import ErrorGroup
-from tasks_app.pool.error_groups import groups
-from tasks_app.pool.operations.schedule_trouble import ScheduleTrouble, schedule_trouble
+from tasks_app.pool.connection.sessions import read_only_transaction
+from tasks_app.pool.error_groups import ErrorGroup, find_error_groups
+from tasks_app.pool.operations.trouble import ScheduleTrouble, schedule_trouble
 from tasks_app.pool.statistics.read import Grain, Wanted, history, times
+from tasks_app.pool.tables import database_now
 from tasks_app.pool.tasks.browse import attempts
 from tasks_app.runtime.db.database import Database
 
@@ -109,8 +115,8 @@ def read_report(
         ValueError: ``since`` is not in the past.
     """
     findings = _findings(settings)
-    with looking(database.engine, LONGEST) as connection:
-        at = now or instant(connection)
+    with read_only_transaction(database.engine, LONGEST) as connection:
+        at = now or database_now(connection)
         begin = at - since if isinstance(since, timedelta) else since
         if begin >= at:
             raise ValueError("is not in the past")
@@ -154,7 +160,7 @@ def _queues(connection: Connection, wanted: Wanted, at: datetime) -> tuple[Queue
 
 
 def _new_errors(connection: Connection, since: datetime, at: datetime) -> tuple[NewError, ...]:
-    found = groups(connection, since=since, most=ASKED_GROUPS, now=at)
+    found = find_error_groups(connection, since=since, most=ASKED_GROUPS, now=at)
     new = [each for each in found if each.first_at >= since][:MOST_GROUPS]
     return tuple(
         NewError(e.fingerprint, e.number, e.first_at, tuple(e.names), *_place(connection, e))
@@ -176,3 +182,177 @@ def _findings(settings: Settings) -> tuple[Finding, ...]:
     # Causes of failed tasks stand in a table of their own, without their messages.
     found = [e for e in examine(settings) if e.level is not Level.OK and e.subject != "failed"]
     return tuple(sorted(found, key=lambda each: each.level is not Level.FAIL))
+
+
+MOST_LINES = 20
+_TWICE = CountedOutcome.DUPLICATE.name.lower()
+"""It is no end of a run: scan and producer may both have told the broker."""
+_UNKEPT = CountedOutcome.UNKEPT.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table with a remark below each row; without rows it says ``otherwise``."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    otherwise: str
+    remarks: tuple[str, ...] = ()
+    words: int = 1
+    """How many columns, from the left, are words; the others are figures."""
+
+
+def headline(report: Report) -> str:
+    return f"{to_the_second(report.since)} to {to_the_second(report.at)}"
+
+
+def counted(report: Report) -> str:
+    return f"Ends of runs are counted until {to_the_minute(report.counted_until)}."
+
+
+def summary(report: Report) -> tuple[str, ...]:
+    """Return sentences on how much was done, and how well."""
+    past = report.history
+    outcomes = dict(report.outcomes)
+    twice, unkept = outcomes.pop(_TWICE, 0), outcomes.pop(_UNKEPT, 0)
+    ends = ", ".join(f"{number:,} {name}" for name, number in outcomes.items())
+    dropped = f"{twice:,} ids of messages had nothing to start and were dropped: harmless."
+    if not ends:
+        return ("No task has ended, or the counters have not been added up: the leader does it.",)
+    most = max(past.bars, key=lambda bar: bar.done + bar.failed + bar.retried)
+    fullest = f"{past.highest:,} ends of runs, from {to_the_second(most.at)} on"
+    return (
+        f"Ended: {ends}.",
+        f"{report.done_per_s:,.2f} done a second. The fullest {report.grain} had {fullest}.",
+        f"{_percent(past.bad_ratio)} of the runs did not succeed.",
+        *([f"{unkept:,} of the done ones left no row, as their history says."] if unkept else []),
+        *([dropped] if twice else []),
+    )
+
+
+def sections(report: Report) -> tuple[Section, ...]:
+    parts = (_times, _slowest, _failing, _errors, _schedules, _waiting)
+    return (_findings_section(report.findings), *(part(report) for part in parts))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _findings_section(findings: tuple[Finding, ...]) -> Section:
+    return Section(
+        "What doctor finds",
+        ("level", "about", "finding"),
+        tuple((str(f.level), f.subject, f.fact) for f in findings),
+        "Nothing.",
+        tuple(f.advice for f in findings),
+        words=3,
+    )
+
+
+def _of(percentiles: Percentiles) -> tuple[str, str, str]:
+    return (
+        milliseconds_in_words(percentiles.p50),
+        milliseconds_in_words(percentiles.p95),
+        milliseconds_in_words(percentiles.p99),
+    )
+
+
+def _times(report: Report) -> Section:
+    past = report.history
+    found = [("all", past.done, past.waited, past.ran)] if past.done else []
+    found += [(q.queue, q.done, q.waited, q.ran) for q in report.queues]
+    return Section(
+        "How long tasks waited and ran, by queue",
+        ("queue", "done", "wait p50", "p95", "p99", "run p50", "p95", "p99"),
+        tuple((queue, f"{done:,}", *_of(w), *_of(r)) for queue, done, w, r in found),
+        "Nothing was done.",
+    )
+
+
+def _slowest(report: Report) -> Section:
+    return Section(
+        "Slowest on average",
+        ("name", "done", "mean"),
+        tuple(
+            (s.name, f"{s.number:,}", milliseconds_in_words(s.mean_ms))
+            for s in report.history.slowest
+        ),
+        "Nothing was done.",
+    )
+
+
+def _failing(report: Report) -> Section:
+    return Section(
+        "Most failing",
+        ("name", "failed", "retried", "done", "not succeeded"),
+        tuple(
+            (f.name, f"{f.failed:,}", f"{f.retried:,}", f"{f.done:,}", _percent(f.ratio))
+            for f in report.history.most_failing
+        ),
+        "No run failed.",
+    )
+
+
+def _errors(report: Report) -> Section:
+    new = report.new_errors
+    return Section(
+        "Errors that are new, of those that still lie in the error pool",
+        ("cause", "names", "tasks", "first"),
+        tuple(
+            (
+                e.fingerprint,
+                ", ".join(e.names),
+                f"{e.number:,}",
+                distance_in_words(e.first_at, report.at),
+            )
+            for e in new
+        ),
+        "None: what failed had failed so before, or nothing did.",
+        tuple(f"{e.kind} in {e.where}" if e.where else e.kind for e in new),
+        words=2,
+    )
+
+
+def _schedules(report: Report) -> Section:
+    rows = []
+    for each in report.schedules:
+        wrong = [
+            f"late by {milliseconds_in_words(each.late_now_s * 1000)} now"
+            if each.late_now_s is not None
+            else "",
+            "broken" if each.broken else "",
+            f"{each.late:,} late, at most {milliseconds_in_words(each.latest_s * 1000)}"
+            if each.late
+            else "",
+            f"{each.skipped:,} left out as the task before still ran" if each.skipped else "",
+            "the newest instant was missed" if each.last_outcome == "missed" else "",
+        ]
+        rows.append((each.name, f"{each.fired:,}", "; ".join(w for w in wrong if w)))
+    return Section(
+        "Schedules that were late, missed or broken",
+        ("schedule", "fired"),
+        tuple(row[:2] for row in rows),
+        "None.",
+        tuple(row[2] for row in rows),
+    )
+
+
+def _waiting(report: Report) -> Section:
+    now = report.now
+    rows = []
+    for line in now.lines[:MOST_LINES]:
+        more = "+" if line.queue in now.crowded else ""
+        oldest = distance_in_words(line.oldest_due_at, now.at) if line.oldest_due_at else "-"
+        figures = (f"{line.pending:,}{more}", f"{line.due:,}", oldest, f"{line.running:,}")
+        rows.append((line.queue, line.name, *figures))
+    left = len(now.lines) - len(rows)
+    more = f", and {count(left, 'more line')}" if left else ""
+    return Section(
+        f"What waits and runs now ({count(now.children, 'child')} at work{more})",
+        ("queue", "name", "pending", "due", "oldest due", "running"),
+        tuple(rows),
+        "Nothing.",
+        words=2,
+    )

@@ -1,13 +1,13 @@
-"""A report as one page to mail: nothing is loaded from elsewhere, nothing runs in it."""
+"""A report as one page to mail, with its plot: nothing is loaded from elsewhere."""
 
 from __future__ import annotations
 
 from html import escape
 
+from tasks_app.domain.durations import to_the_second
 from tasks_app.domain.tasks.error_text import printable
-from tasks_app.monitor.reports.plot import plot
-from tasks_app.monitor.report import Report
-from tasks_app.monitor.reports.sections import Section, counted, headline, sections, summary
+from tasks_app.monitor.pages.history import Bar, History
+from tasks_app.monitor.report import Report, Section, counted, headline, sections, summary
 
 _STYLE = """
 body{margin:0;background:#f4f5f7;color:#1d2330;font:14px/1.45 system-ui,sans-serif}
@@ -79,3 +79,34 @@ def _row(row: tuple[str, ...], numbers: list[str], remark: str) -> str:
 
 def _text(words: str) -> str:
     return escape(printable(words, keep=""))
+
+
+WIDE, HIGH, FULL = 10, 100, 96
+"""Of a bar and of the plot, in its own units; FULL is the highest bar."""
+
+
+def plot(history: History) -> str:
+    """Return stacked bars of what was done, was retried and failed."""
+    label = (
+        f"{history.done} done, {history.failed} failed and {history.retried} retried "
+        f"within {history.within}"
+    )
+    bars = "\n".join(_bar(n, bar, history.highest) for n, bar in enumerate(history.bars))
+    return (
+        f'<svg class="plot" viewBox="0 0 {WIDE * len(history.bars)} {HIGH}" '
+        f'preserveAspectRatio="none" role="img" aria-label="{escape(label)}">\n{bars}\n</svg>'
+    )
+
+
+def _bar(number: int, bar: Bar, highest: int) -> str:
+    title = f"{to_the_second(bar.at)}: {bar.done} done, {bar.failed} failed, {bar.retried} retried"
+    parts, top = [], float(HIGH)
+    for shape, amount in (("ok", bar.done), ("again", bar.retried), ("bad", bar.failed)):
+        height = FULL * amount / highest
+        top -= height
+        parts.append(
+            f'<rect class="{shape}" x="{number * WIDE + 1}" y="{top:.2f}" width="{WIDE - 2}" '
+            f'height="{height:.2f}"/>'
+        )
+    hit = f'<rect class="hit" x="{number * WIDE}" y="0" width="{WIDE}" height="{HIGH}"/>'
+    return f"<g><title>{title}</title>{hit}{''.join(parts)}</g>"

@@ -1,21 +1,21 @@
-"""Alerts: each change is a compare-and-set, so that of several watchers one wins."""
+"""Alerts: opened, sent and closed by compare-and-set, so that one of several watchers wins."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.alerts.alert import Alert
-from tasks_app.pool.tables import ALERT, NOW
+from tasks_app.domain.alerts import Alert
+from tasks_app.pool.tables import ALERT, ALERT_LOOK, NOW
 
 SEND_WITHIN = timedelta(minutes=1)
 """A message that is not marked by then is sent again, by whoever looks: its sender died."""
 FIRST_WAIT, LONGEST_WAIT = timedelta(seconds=10), timedelta(minutes=10)
 """After a refusal; each further one doubles the wait."""
-
 _OPEN = text(f"""
     INSERT INTO {ALERT} (key, fact, advice, sending_until)
     VALUES (:key, :fact, :advice, statement_timestamp() + CAST(:settle AS interval))
@@ -155,3 +155,41 @@ def prune(
 def find(connection: Connection, most: int = 50) -> list[AlertRow]:
     """Return the open ones, then the newest."""
     return [AlertRow(*row) for row in connection.execute(_FIND, {"most": most})]
+
+
+_CHECK_IS_DUE = f"""(l.held_until IS NULL OR l.held_until <= {NOW})
+    AND (l.done_at IS NULL OR l.done_at <= {NOW} - CAST(:every AS interval))"""
+# While somebody looks nothing is inserted, so nobody waits for the row.
+_BEGIN_CHECK = text(f"""
+    INSERT INTO {ALERT_LOOK} AS l (one, holder, token, held_until)
+    SELECT true, :holder, :token, {NOW} + CAST(:ttl AS interval)
+    WHERE NOT EXISTS (SELECT FROM {ALERT_LOOK} l WHERE NOT ({_CHECK_IS_DUE}))
+    ON CONFLICT (one) DO UPDATE SET holder = EXCLUDED.holder, token = EXCLUDED.token,
+        held_until = EXCLUDED.held_until
+    WHERE {_CHECK_IS_DUE}
+""")
+_FINISH_CHECK = text(f"""
+    UPDATE {ALERT_LOOK} SET done_at = {NOW}, held_until = NULL WHERE token = :token
+""")
+
+
+def begin_check(
+    connection: Connection,
+    *,
+    holder: str,
+    token: UUID,
+    every: timedelta,
+    ttl: timedelta,
+    now: datetime | None = None,
+) -> bool:
+    """False: somebody else looks, or did so within ``every``."""
+    values = {"holder": holder, "token": token, "every": every, "ttl": ttl, "now": now}
+    return connection.execute(_BEGIN_CHECK, values).rowcount > 0
+
+
+def finish_check(connection: Connection, token: UUID, *, now: datetime | None = None) -> bool:
+    """Say that this look is done; False: another has begun since, so it must not be written down.
+
+    Until the transaction ends, none can begin.
+    """
+    return connection.execute(_FINISH_CHECK, {"token": token, "now": now}).rowcount > 0

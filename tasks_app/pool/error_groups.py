@@ -1,15 +1,18 @@
-"""Groups: the error pool by fingerprint, and the tasks of one. Never locks, never writes."""
+"""The error pool by fingerprint: groups, known causes, and what requeued tasks came to."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
-from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.tables import ERROR, FINGERPRINT
+from tasks_app.domain.tasks.error_text import fingerprint_of, traits_of
+from tasks_app.domain.tasks.run import Cause
+from tasks_app.pool.tables import ATTEMPT, ERROR, FINGERPRINT, PENDING, database_now
 
 HOURS = 24
 MOST_WITHOUT = 10_000
@@ -104,7 +107,7 @@ _WITHOUT = text(f"""
 """)
 
 
-def groups(
+def find_error_groups(
     connection: Connection,
     *,
     fingerprint: str | None = None,
@@ -115,7 +118,7 @@ def groups(
     now: datetime | None = None,
 ) -> list[ErrorGroup]:
     """Return the groups with most tasks; the numbers are of the tasks that the filters mean."""
-    now = now or instant(connection)
+    now = now or database_now(connection)
     filters = {"fingerprint": fingerprint, "name": name, "queue": queue, "since": since}
     rows = connection.execute(_GROUPS, {**filters, "most": most, "now": now}).all()
     hours = _hours(connection, [row.fingerprint for row in rows], now) if rows else {}
@@ -146,3 +149,191 @@ def _hours(connection: Connection, fingerprints: list[str], now: datetime) -> di
     for row in connection.execute(_HOURS, values):
         found[row.fingerprint][HOURS - 1 - row.ago] = row.number
     return found
+
+
+MOST_LOOKED_AT = 100
+"""Of the tasks of a new cause, for its names and queues."""
+
+
+class Sighting(NamedTuple):
+    """A cause that was seen for the first time, and the tasks that failed by it."""
+
+    fingerprint: str
+    kind: str
+    names: list[str]
+    queues: list[str]
+
+
+# One probe for each cause: watchers ask every few seconds, of an error pool of any size.
+_CAUSES = f"""
+    WITH RECURSIVE cause AS (
+        (SELECT e.fingerprint FROM {ERROR} e
+         WHERE e.fingerprint IS NOT NULL ORDER BY e.fingerprint LIMIT 1)
+        UNION ALL
+        SELECT (SELECT e.fingerprint FROM {ERROR} e WHERE e.fingerprint > c.fingerprint
+                ORDER BY e.fingerprint LIMIT 1)
+        FROM cause c WHERE c.fingerprint IS NOT NULL)"""
+_ONE = "WITH cause AS (SELECT decode(:fingerprint, 'hex') AS fingerprint)"
+_NEW = {
+    one: text(f"""
+    {_ONE if one else _CAUSES}
+    SELECT encode(n.fingerprint, 'hex') AS hex, f.first_at, e.error, a.kind, a.message, a.traceback
+    FROM (
+        SELECT c.fingerprint FROM cause c WHERE c.fingerprint IS NOT NULL
+          AND NOT EXISTS (SELECT FROM {FINGERPRINT} f WHERE f.fingerprint = c.fingerprint)
+        ORDER BY c.fingerprint LIMIT :most) AS n
+    CROSS JOIN LATERAL (
+        SELECT e.finished_at AS first_at FROM {ERROR} e WHERE e.fingerprint = n.fingerprint
+        ORDER BY e.fingerprint DESC, e.finished_at LIMIT 1) AS f
+    CROSS JOIN LATERAL (
+        SELECT e.id, e.error FROM {ERROR} e WHERE e.fingerprint = n.fingerprint
+        ORDER BY e.fingerprint, e.finished_at DESC LIMIT 1) AS e
+    LEFT JOIN LATERAL (
+        SELECT a.kind, a.message, a.traceback FROM {ATTEMPT} a
+        WHERE a.task_id = e.id ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1) AS a ON true
+    """)
+    for one in (True, False)
+}
+_ENTER = text(f"""
+    INSERT INTO {FINGERPRINT} (fingerprint, kind, message, frames, first_at)
+    VALUES (decode(:hex, 'hex'), :kind, :message, :frames, :first_at)
+    ON CONFLICT DO NOTHING
+""")
+_LATE = text(f"""
+    SELECT encode(f.fingerprint, 'hex'), f.kind, w.names, w.queues FROM {FINGERPRINT} f
+    CROSS JOIN LATERAL (
+        SELECT coalesce(array_agg(DISTINCT e.name), '{{}}') AS names,
+            coalesce(array_agg(DISTINCT e.queue), '{{}}') AS queues
+        FROM (SELECT name, queue FROM {ERROR} WHERE fingerprint = f.fingerprint
+              ORDER BY fingerprint, finished_at DESC LIMIT {MOST_LOOKED_AT}) AS e) AS w
+    WHERE encode(f.fingerprint, 'hex') = ANY(CAST(:fingerprints AS text[]))
+      AND f.first_at > statement_timestamp() - CAST(:within AS interval)
+    ORDER BY f.first_at, 1
+""")
+_MARK = text(f"""
+    UPDATE {FINGERPRINT} SET known_by = :by, known_until = :until, note = :note
+    WHERE fingerprint = decode(:hex, 'hex')
+""")
+_UNMARK = text(f"""
+    UPDATE {FINGERPRINT} SET known_by = NULL, known_until = NULL, note = NULL
+    WHERE fingerprint = decode(:hex, 'hex') AND known_by IS NOT NULL
+""")
+
+
+def record_new_causes(
+    connection: Connection, fingerprint: str | None = None, *, most: int = 1_000
+) -> list[str]:
+    """Enter what failed for the first time, with its traits; return the fingerprints."""
+    named = {} if fingerprint is None else {"fingerprint": fingerprint}
+    statement = _NEW[fingerprint is not None]
+    rows = connection.execute(statement, {**named, "most": most}).all()
+    for row in rows:
+        kind, _, message = (row.error or "").partition(": ")
+        traits = traits_of(Cause(row.kind or kind, row.message or message, row.traceback))
+        connection.execute(
+            _ENTER,
+            {
+                "hex": row.hex,
+                "kind": traits.kind,
+                "message": traits.message,
+                "frames": list(traits.frames),
+                "first_at": row.first_at,
+            },
+        )
+    return [row.hex for row in rows]
+
+
+def seen_within(
+    connection: Connection, fingerprints: list[str], within: timedelta
+) -> list[Sighting]:
+    """Return those whose first sighting is no older, the oldest first."""
+    values = {"fingerprints": fingerprints, "within": within}
+    return [Sighting(*row) for row in connection.execute(_LATE, values)]
+
+
+def mark_cause(
+    connection: Connection, fingerprint: str, by: str, until: datetime | None, note: str
+) -> bool:
+    """Mark a cause as known. False: no task failed by it."""
+    record_new_causes(connection, fingerprint)
+    values = {"hex": fingerprint, "by": by, "until": until, "note": note or None}
+    return connection.execute(_MARK, values).rowcount > 0
+
+
+def unmark_cause(connection: Connection, fingerprint: str) -> bool:
+    """Take the mark back. False: there was none."""
+    return connection.execute(_UNMARK, {"hex": fingerprint}).rowcount > 0
+
+
+_LOOK = text(f"""
+    SELECT count(*) FILTER (WHERE t.again) AS again,
+        count(*) FILTER (WHERE t.going AND NOT t.again) AS going
+    FROM (
+        SELECT EXISTS (
+                SELECT FROM {ATTEMPT} a WHERE a.task_id = i.id AND a.ended_at >= :since
+                  AND a.fingerprint = decode(:fingerprint, 'hex')) AS again,
+            EXISTS (SELECT FROM {PENDING} p WHERE p.id = i.id) AS going
+        FROM unnest(CAST(:ids AS bigint[])) AS i(id)) AS t
+""")
+
+
+class Since(NamedTuple):
+    """How many of the tasks are where."""
+
+    again: int
+    """An attempt failed for the same cause, be it that a retry follows."""
+    going: int
+    """They wait or run, and have not failed for it."""
+
+
+def count_requeued(
+    connection: Connection, fingerprint: str, ids: Sequence[int], since: datetime
+) -> Since:
+    """Return what became of these tasks; changes nothing."""
+    values = {"fingerprint": fingerprint, "ids": list(ids), "since": since}
+    row = connection.execute(_LOOK, values).one()
+    return Since(row.again, row.going)
+
+
+_FIND = text(f"""
+    SELECT e.id, e.error, a.attempt, a.kind, a.message, a.traceback FROM {ERROR} e
+    LEFT JOIN LATERAL (
+        SELECT a.attempt, a.kind, a.message, a.traceback FROM {ATTEMPT} a
+        WHERE a.task_id = e.id ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1) AS a ON true
+    WHERE e.fingerprint IS NULL
+    ORDER BY e.finished_at DESC LIMIT :most FOR NO KEY UPDATE OF e SKIP LOCKED
+""")
+_GIVEN = """
+    unnest(CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:fingerprints AS text[]))
+        AS g(id, attempt, hex)
+"""
+_ERRORS = text(f"""
+    UPDATE {ERROR} e SET fingerprint = decode(g.hex, 'hex') FROM {_GIVEN} WHERE e.id = g.id
+""")
+_ATTEMPTS = text(f"""
+    UPDATE {ATTEMPT} a SET fingerprint = decode(g.hex, 'hex') FROM {_GIVEN}
+    WHERE a.task_id = g.id AND a.attempt = g.attempt AND a.fingerprint IS NULL
+""")
+
+
+def add_missing_fingerprints(connection: Connection, most: int = 1_000) -> int:
+    """Give up to ``most`` rows of the error pool their fingerprints; return how many got one."""
+    rows = connection.execute(_FIND, {"most": most}).all()
+    causes = [_cause(row.error or "", row) for row in rows]
+    values = {
+        "ids": [row.id for row in rows],
+        "attempts": [row.attempt for row in rows],
+        "fingerprints": [fingerprint_of(cause).hex() for cause in causes],
+    }
+    if rows:
+        connection.execute(_ERRORS, values)
+        connection.execute(_ATTEMPTS, values)
+    return len(rows)
+
+
+def _cause(error: str, row: object) -> Cause:
+    kind = getattr(row, "kind", None)
+    if kind is None:  # its history was pruned
+        kind, _, message = error.partition(": ")
+        return Cause(kind, message)
+    return Cause(kind, getattr(row, "message", None) or "", getattr(row, "traceback", None))

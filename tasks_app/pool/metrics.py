@@ -1,4 +1,4 @@
-"""What waits, runs and has failed, by queue; counted up to a bound, so that no backlog is dear."""
+"""What one scrape of the metrics asks of the database, each answer bounded. Reads only."""
 
 from __future__ import annotations
 
@@ -8,14 +8,32 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.tables import ERROR, NOW, PENDING
+from tasks_app.pool.tables import (
+    ATTEMPT,
+    AUDIT,
+    BATCH_SKIP,
+    COMPLETED,
+    ERROR,
+    GATE,
+    GROUP_IDS,
+    KEY,
+    LIMIT,
+    LOG_LINES,
+    NOW,
+    PARTITION,
+    PENDING,
+    PROGRESS,
+    SCHEDULE,
+    TRANSITION,
+    WORKER,
+    table,
+)
 
 MOST_COUNTED = 100_000
 """Tasks of one queue: about 15 ms in the scan's index."""
 MOST_LOOKED_AT = 100
 """Due rows of one priority whose ages are looked at, in the order of the scan."""
 MOST_PARKED = MOST_FAILED = 20_000
-
 _FIRST = f"SELECT min(queue) AS queue FROM {PENDING} WHERE state = '{State.PENDING}'"
 # The columns of both counts stand in the index of the scan: the rows themselves are not read.
 _WAITING = text(f"""
@@ -107,22 +125,203 @@ class Failed:
     lately: int
 
 
-def waiting(connection: Connection, *, now: datetime | None = None) -> list[QueueBacklog]:
+def waiting_tasks(connection: Connection, *, now: datetime | None = None) -> list[QueueBacklog]:
     values = {"now": now, "most": MOST_COUNTED, "first": MOST_LOOKED_AT}
     return [QueueBacklog(*row) for row in connection.execute(_WAITING, values)]
 
 
-def parked(connection: Connection, *, now: datetime | None = None) -> list[Parked]:
+def parked_tasks(connection: Connection, *, now: datetime | None = None) -> list[Parked]:
     values = {"now": now, "most": MOST_PARKED}
     return [Parked(*row) for row in connection.execute(_PARKED, values)]
 
 
-def running(connection: Connection, *, now: datetime | None = None) -> list[Running]:
+def running_tasks(connection: Connection, *, now: datetime | None = None) -> list[Running]:
     return [Running(*row) for row in connection.execute(_RUNNING, {"now": now})]
 
 
-def failed(
+def failed_tasks(
     connection: Connection, lately: timedelta, *, now: datetime | None = None
 ) -> list[Failed]:
     values = {"now": now, "most": MOST_FAILED, "lately": lately}
     return [Failed(*row) for row in connection.execute(_FAILED, values)]
+
+
+MOST_NAMED = 100
+"""Limits that are shown, by name: operators make them, so there may be many."""
+_LIMITS = text(f"""
+    WITH running AS MATERIALIZED (
+        SELECT queue, name, limit_key, more_limit_keys FROM {PENDING}
+        WHERE state = '{State.RUNNING}'),
+    keyed AS MATERIALIZED (
+        SELECT limit_key AS key FROM running WHERE limit_key IS NOT NULL
+        UNION ALL SELECT unnest(more_limit_keys) FROM running)
+    SELECT l.kind, l.target, l.most, CASE l.kind
+        WHEN 'queue' THEN (SELECT count(*) FROM running r WHERE r.queue = l.target)
+        WHEN 'name' THEN (SELECT count(*) FROM running r WHERE r.name = l.target)
+        ELSE (SELECT coalesce(max(k.number), 0) FROM (
+            SELECT count(*) AS number FROM keyed r WHERE r.key = l.target
+                OR l.target LIKE '%*' AND starts_with(r.key, rtrim(l.target, '*'))
+            GROUP BY r.key) AS k) END AS running
+    FROM {LIMIT} l WHERE l.most IS NOT NULL ORDER BY l.kind, l.target LIMIT :most
+""")
+_SCHEDULES = text(f"""
+    SELECT count(*) FILTER (WHERE enabled AND remark IS NULL) AS enabled,
+        count(*) FILTER (WHERE NOT enabled) AS disabled,
+        count(*) FILTER (WHERE enabled AND remark IS NOT NULL) AS broken,
+        count(*) FILTER (WHERE enabled AND next_run_at < {NOW} - CAST(:patience AS interval))
+            AS missed,
+        coalesce(extract(epoch FROM max({NOW} - next_run_at) FILTER (
+            WHERE enabled AND next_run_at < {NOW})), 0) AS late
+    FROM {SCHEDULE}
+""")
+_WORKERS = text(f"""
+    SELECT count(*) FILTER (WHERE live AND queues <> '{{}}') AS live,
+        count(*) FILTER (WHERE live AND queues = '{{}}') AS stopping,
+        count(*) FILTER (WHERE NOT live) AS silent,
+        coalesce(sum(threads) FILTER (WHERE live AND queues <> '{{}}'), 0) AS threads,
+        coalesce(extract(epoch FROM max(silence)), 0) AS silence
+    FROM (SELECT queues, threads, {NOW} - seen_at AS silence,
+              seen_at > {NOW} - CAST(:within AS interval) AS live FROM {WORKER}) AS w
+""")
+_SERVED = text(f"""
+    SELECT q.queue, count(*) AS number FROM {WORKER} w CROSS JOIN unnest(w.queues) AS q(queue)
+    WHERE w.seen_at > {NOW} - CAST(:within AS interval) GROUP BY q.queue
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class LimitInUse:
+    """A limit, and how many tasks run under it: of a key's, under the fullest one."""
+
+    kind: str
+    target: str
+    most: int
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleCounts:
+    """How many there are of each kind; seconds by which the latest is late."""
+
+    enabled: int
+    disabled: int
+    broken: int
+    missed: int
+    late: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCounts:
+    """Children by state, and the longest silence of one."""
+
+    live: int
+    stopping: int
+    silent: int
+    threads: int
+    silence: float
+
+
+def limits_in_use(connection: Connection) -> list[LimitInUse]:
+    return [LimitInUse(*row) for row in connection.execute(_LIMITS, {"most": MOST_NAMED})]
+
+
+def count_schedules(
+    connection: Connection, patience: timedelta, *, now: datetime | None = None
+) -> ScheduleCounts:
+    values = {"now": now, "patience": patience}
+    return ScheduleCounts(*connection.execute(_SCHEDULES, values).one())
+
+
+def count_workers(
+    connection: Connection, within: timedelta, *, now: datetime | None = None
+) -> WorkerCounts:
+    """Count children; who was not heard of for longer than ``within`` is silent."""
+    return WorkerCounts(*connection.execute(_WORKERS, {"now": now, "within": within}).one())
+
+
+def workers_by_queue(
+    connection: Connection, within: timedelta, *, now: datetime | None = None
+) -> dict[str, int]:
+    """Return by how many living children each queue is served."""
+    values = {"now": now, "within": within}
+    return {row.queue: row.number for row in connection.execute(_SERVED, values)}
+
+
+GROWING = tuple(
+    name.rpartition(".")[2]
+    for name in (
+        *(PENDING, COMPLETED, ERROR, ATTEMPT, TRANSITION, LOG_LINES, KEY, GATE),
+        *(AUDIT, PROGRESS, GROUP_IDS, PARTITION, BATCH_SKIP),
+    )
+)
+"""Tables that grow with the number of tasks; each size costs the server a few calls on files."""
+# A partitioned table has no file of its own: its partitions are counted for it.
+_SIZES = text("""
+    SELECT t.name, sum(pg_table_size(c.oid)) AS table_bytes, sum(pg_indexes_size(c.oid)) AS indexes,
+        sum(greatest(c.reltuples, 0)) AS rows, sum(pg_stat_get_dead_tuples(c.oid)) AS dead
+    FROM pg_class home
+    CROSS JOIN unnest(CAST(:names AS text[])) AS t(name)
+    JOIN pg_class root ON root.relname = t.name AND root.relnamespace = home.relnamespace
+    CROSS JOIN LATERAL (
+        SELECT root.oid UNION ALL SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = root.oid
+    ) AS every(oid)
+    JOIN pg_class c ON c.oid = every.oid
+    WHERE home.oid = CAST(:pending AS regclass)
+    GROUP BY t.name ORDER BY t.name
+""")
+_SNAPSHOT = text("""
+    SELECT coalesce(max(age(x.held)), 0) FROM (
+        SELECT backend_xmin AS held FROM pg_stat_activity WHERE pid <> pg_backend_pid()
+        UNION ALL SELECT transaction FROM pg_prepared_xacts
+        UNION ALL SELECT xmin FROM pg_replication_slots) AS x
+""")
+# Counted from today on: a gap ends it, though there may be partitions behind.
+_HORIZON = text(f"""
+    WITH today AS (SELECT ({NOW} AT TIME ZONE 'UTC')::date AS day)
+    SELECT min(n) - 1 FROM today CROSS JOIN generate_series(0, :most) AS n
+    WHERE 'task_completed_p' || to_char(day + n, 'YYYYMMDD') <> ALL (
+        ARRAY(SELECT CAST(c.relname AS text) FROM pg_inherits i
+              JOIN pg_class c ON c.oid = i.inhrelid
+              WHERE i.inhparent = CAST(:parent AS regclass)))
+""")
+FARTHEST = 366
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A table with all its partitions; rows are the server's estimate."""
+
+    table: str
+    table_bytes: int
+    index_bytes: int
+    rows: float
+    dead: int
+
+
+def table_sizes(connection: Connection) -> list[Size]:
+    values = {"names": list(GROWING), "pending": PENDING}
+    return [Size(*row) for row in connection.execute(_SIZES, values)]
+
+
+def snapshot_age(connection: Connection) -> int:
+    """Return how many transactions ago the oldest snapshot that somebody holds was taken."""
+    return int(connection.execute(_SNAPSHOT).scalar_one())
+
+
+def days_partitioned_ahead(connection: Connection, *, now: datetime | None = None) -> int:
+    """Return for how many days after today there are partitions; -1: not even for today."""
+    values = {"now": now, "most": FARTHEST, "parent": COMPLETED}
+    found = connection.execute(_HORIZON, values).scalar()
+    return FARTHEST if found is None else int(found)
+
+
+# A role that may not see the sequence gets null.
+_CREATED = text("""
+    SELECT CASE WHEN has_sequence_privilege(CAST(CAST(:name AS regclass) AS oid), 'SELECT, USAGE')
+        THEN coalesce(pg_sequence_last_value(CAST(:name AS regclass)), 0) END
+""")
+
+
+def ids_given(connection: Connection) -> int | None:
+    """Return how many; None: this role may not know. It only grows."""
+    return connection.execute(_CREATED, {"name": table("task_pending_id_seq")}).scalar_one()  # type: ignore[no-any-return]

@@ -1,17 +1,27 @@
-"""Prune: rows that are too old are deleted by key, some at a time."""
+"""Old rows are deleted, and the completed pool's daily partitions are made and dropped."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.config.retention import Keep
 from tasks_app.pool.connection.row_by_row import row_by_row
-from tasks_app.pool.retention.partitions import DayPartition, Mark, remember
-from tasks_app.pool.tables import ATTEMPT, ERROR, LARGE_VALUE, LOG_LINES, NOW, table
+from tasks_app.pool.tables import (
+    ATTEMPT,
+    COMPLETED,
+    ERROR,
+    LARGE_VALUE,
+    LOG_LINES,
+    NOW,
+    TRANSITION,
+    table,
+)
 
 LOOKED_AT = 5_000
 """Rows per statement: some ten milliseconds."""
@@ -30,7 +40,7 @@ def too_old(at: str, name: str) -> str:
 _OLD = too_old("t.finished_at", "t.name")
 
 
-def thin(
+def thin_partition(
     connection: Connection, partition: DayPartition, mark: Mark, *, most: int = LOOKED_AT
 ) -> tuple[Mark, int]:
     """Delete tasks of ``mark.names`` among the next ``most`` rows of a day that stays.
@@ -44,7 +54,7 @@ def thin(
         mark = Mark(done=tuple(sorted({*mark.done, *mark.names})))
     else:
         mark = Mark(after=step.after, names=mark.names, done=mark.done)
-    remember(connection, partition, mark)
+    save_mark(connection, partition, mark)
     return mark, gone
 
 
@@ -75,12 +85,12 @@ def delete_old(
     return (None if step.seen < most else (step.at, step.after)), gone
 
 
-def take_time(connection: Connection) -> None:
+def lift_statement_timeout(connection: Connection) -> None:
     """Let the counts of this transaction take as long as they do."""
     connection.execute(text("SET LOCAL statement_timeout = 0"))
 
 
-def count_in(connection: Connection, partition: DayPartition, name: str = "") -> tuple[int, int]:
+def count_day(connection: Connection, partition: DayPartition, name: str = "") -> tuple[int, int]:
     """Return rows and bytes of a day, or of one name in it. Reads all of them."""
     row = connection.execute(
         text(f"""
@@ -151,3 +161,219 @@ def _delete(connection: Connection, pool: str, ids: Sequence[int] | None, locked
 def ages(keep: Keep) -> dict[str, Any]:
     """Return the parameters of that condition."""
     return {"names": list(keep.names), "ages": list(keep.names.values()), "age": keep.age}
+
+
+LOCK_WAIT = "100ms"
+"""DETACH takes the whole table for itself: while it waits for who is in there, settles wait for it.
+CONCURRENTLY would not, but is refused where there is a default partition."""
+
+
+def detach_partition(
+    connection: Connection, partition: DayPartition, *, lock_wait: str = LOCK_WAIT
+) -> None:
+    """Take a day out of the pool, in a transaction of its own.
+
+    Readers of the old day itself are waited for first: nobody settles into it. While the parent is
+    waited for, and for the moment of the change, all others wait behind.
+
+    Raises:
+        sqlalchemy.exc.OperationalError: the table is in use. Try again later.
+    """
+    connection.execute(text(f"SET LOCAL lock_timeout = '{lock_wait}'"))
+    connection.execute(text(f"LOCK TABLE {table(partition.name)} IN ACCESS EXCLUSIVE MODE"))
+    connection.execute(text(f"LOCK TABLE {DEFAULT} IN ACCESS EXCLUSIVE MODE"))
+    save_mark(connection, partition, Mark(detached=True))
+    connection.execute(text(f"ALTER TABLE {COMPLETED} DETACH PARTITION {table(partition.name)}"))
+
+
+def forget_history(
+    connection: Connection, partition: DayPartition, after: int, *, most: int = LOOKED_AT
+) -> int | None:
+    """Delete what is kept beside ``most`` tasks of a detached day; None: that was all.
+
+    Else the id to go on after.
+    """
+    step = connection.execute(text(history_of(partition)), {"after": after, "most": most}).one()
+    if step.seen < most:
+        return None
+    save_mark(connection, partition, Mark(detached=True, after=step.after))
+    return int(step.after)
+
+
+def drop_partition(connection: Connection, partition: DayPartition) -> None:
+    connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_WAIT}'"))
+    connection.execute(text(f"DROP TABLE {table(partition.name)}"))
+
+
+def history_of(partition: DayPartition) -> str:
+    return f"""
+    WITH looked AS MATERIALIZED (
+        SELECT c.id, (c.attempt > 1 OR c.failures > 0 OR c.crashes > 0 OR c.error IS NOT NULL)
+            AS told
+        FROM {table(partition.name)} c WHERE c.id > :after ORDER BY c.id LIMIT :most),
+    history AS (
+        DELETE FROM {ATTEMPT} a WHERE a.task_id = ANY(ARRAY(SELECT id FROM looked WHERE told))),
+    said AS (DELETE FROM {LOG_LINES} l WHERE l.task_id = ANY(ARRAY(SELECT id FROM looked))),
+    large AS (DELETE FROM {LARGE_VALUE} v WHERE v.task_id = ANY(ARRAY(SELECT id FROM looked)))
+    SELECT count(*) AS seen, max(id) AS after FROM looked
+    """
+
+
+_OLD_LINES = text(f"""
+    WITH looked AS MATERIALIZED (SELECT id, at FROM {TRANSITION} ORDER BY id LIMIT :most)
+    DELETE FROM {TRANSITION} t
+    WHERE t.id = ANY(ARRAY(SELECT id FROM looked WHERE at < {NOW} - CAST(:age AS interval)))
+""")
+"""Ids rise with time, nearly: a pass looks no further than where nothing is old any more."""
+
+
+def delete_old_lines(
+    connection: Connection, age: timedelta, *, most: int = LOOKED_AT, now: datetime | None = None
+) -> tuple[int, bool]:
+    """Delete the oldest lines; return how many went, and whether there may be more."""
+    gone = connection.execute(_OLD_LINES, {"age": age, "most": most, "now": now}).rowcount
+    return gone, gone == most
+
+
+DAYS_AHEAD = 14
+_TODAY = text(f"SELECT ({NOW} AT TIME ZONE 'UTC')::date")
+_EXISTING = text("""
+    SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+    WHERE i.inhparent = CAST(:parent AS regclass)
+""")
+_STRAYS = text(f"SELECT count(*) FROM (SELECT FROM {table('task_completed_default')} LIMIT 1) s")
+
+
+def missing_partitions(connection: Connection, *, now: datetime | None = None) -> list[datetime]:
+    """Return the days, as UTC midnights, from today to 14 days ahead that have no partition."""
+    today = connection.execute(_TODAY, {"now": now}).scalar_one()
+    midnight = datetime(today.year, today.month, today.day, tzinfo=UTC)
+    names = set(connection.execute(_EXISTING, {"parent": COMPLETED}).scalars())
+    days = (midnight + timedelta(days=n) for n in range(DAYS_AHEAD + 1))
+    return [day for day in days if _name(day) not in names]
+
+
+def add_partition(connection: Connection, day: datetime) -> None:
+    """Make the partition of one day, in a transaction of its own.
+
+    ATTACH waits for settles that are open, and settles behind it wait too: hence the short
+    ``lock_timeout``. Try again at the next tick.
+
+    Raises:
+        sqlalchemy.exc.OperationalError: settles are open just now.
+        sqlalchemy.exc.IntegrityError: the default partition holds rows of that day already.
+    """
+    partition = table(_name(day))
+    until = day + timedelta(days=1)
+    connection.execute(text("SET LOCAL lock_timeout = '1s'"))
+    connection.execute(text(f"CREATE TABLE {partition} (LIKE {COMPLETED} INCLUDING ALL)"))
+    connection.execute(
+        text(
+            f"ALTER TABLE {COMPLETED} ATTACH PARTITION {partition}"
+            f" FOR VALUES FROM ('{day.isoformat()}') TO ('{until.isoformat()}')"
+        )
+    )
+
+
+def has_strays(connection: Connection) -> bool:
+    """Tell whether the default partition, which should stay empty, holds rows."""
+    return bool(connection.execute(_STRAYS).scalar())
+
+
+def _name(day: datetime) -> str:
+    return f"task_completed_p{day:%Y%m%d}"
+
+
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far pruning has come with a partition."""
+
+    detached: bool = False
+    """It is to be dropped. Tables that somebody else detached are left alone."""
+    after: int = 0
+    """The last id that was looked at."""
+    names: tuple[str, ...] = ()
+    """What is being removed from it."""
+    done: tuple[str, ...] = ()
+    """What was removed from all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DayPartition:
+    """One day of the completed pool."""
+
+    name: str
+    day: datetime
+    bytes: int
+    attached: bool
+    mark: Mark = field(default_factory=Mark)
+
+    @property
+    def until(self) -> datetime:
+        return self.day + _DAY
+
+
+_OWNS = text("""
+    SELECT pg_has_role(current_user, c.relowner, 'USAGE') FROM pg_class c
+    WHERE c.oid = CAST(:parent AS regclass)
+""")
+_PARTITIONS = text(f"""
+    SELECT c.relname AS name, pg_total_relation_size(c.oid) AS bytes,
+        i.inhrelid IS NOT NULL AS attached,
+        obj_description(c.oid, 'pg_class') AS comment, {NOW} AS now
+    FROM pg_class c
+    LEFT JOIN pg_inherits i ON i.inhrelid = c.oid AND i.inhparent = CAST(:parent AS regclass)
+    WHERE c.relkind = 'r' AND c.relname ~ '^task_completed_p[0-9]{{8}}$'
+      AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = CAST(:parent AS regclass))
+    ORDER BY c.relname
+""")
+
+
+def owns_partitions(connection: Connection) -> bool:
+    """Tell whether this role may detach and drop partitions, which are their owner's."""
+    return bool(connection.execute(_OWNS, {"parent": COMPLETED}).scalar())
+
+
+def partitions(
+    connection: Connection, *, now: datetime | None = None
+) -> tuple[list[DayPartition], datetime]:
+    """Return all days, and those detached by us and not yet dropped; and the database's time."""
+    found = []
+    at = connection.execute(text(f"SELECT {NOW}"), {"now": now}).scalar_one()
+    for row in connection.execute(_PARTITIONS, {"parent": COMPLETED, "now": now}):
+        mark = _mark(row.comment)
+        if row.attached or mark.detached:
+            day = datetime.strptime(row.name[-8:], "%Y%m%d").replace(tzinfo=UTC)
+            found.append(DayPartition(row.name, day, row.bytes, row.attached, mark))
+    return found, at
+
+
+def save_mark(connection: Connection, partition: DayPartition, mark: Mark) -> None:
+    """Write how far pruning has come, for the next leader."""
+    said = json.dumps({"tasks_app": {name: getattr(mark, name) for name in Mark.__slots__}})
+    quoted = said.replace("'", "''")
+    connection.exec_driver_sql(f"COMMENT ON TABLE {table(partition.name)} IS '{quoted}'")
+
+
+def _mark(comment: str | None) -> Mark:
+    try:
+        said = json.loads(comment or "")["tasks_app"]
+        return Mark(said["detached"], said["after"], tuple(said["names"]), tuple(said["done"]))
+    except (ValueError, KeyError, TypeError):
+        return Mark()
+
+
+def due_names(
+    partition: DayPartition, early: Mapping[str, timedelta], now: datetime
+) -> tuple[str, ...]:
+    """Return the names that are too old in all of this day, and not yet removed from it."""
+    return tuple(
+        sorted(
+            name
+            for name, age in early.items()
+            if partition.until <= now - age and name not in partition.mark.done
+        )
+    )

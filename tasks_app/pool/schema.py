@@ -1,7 +1,4 @@
-"""The schema's version: bring it up to date, or say how it stands to this code.
-
-Alembic is imported where it migrates, and nowhere else: it is a seventh of a worker's start.
-"""
+"""The schema's version: bring it up to date, or say how it stands to this code."""
 
 from __future__ import annotations
 
@@ -11,14 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alembic import op
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.config.refusals import READ_ONLY
+from tasks_app.domain.config.unreachable import READ_ONLY
 from tasks_app.domain.errors import SchemaError
-from tasks_app.pool.tables import VERSION
+from tasks_app.pool.tables import VERSION, table
 
 if TYPE_CHECKING:
     from alembic.config import Config
+
 
 _READABLE = text(f"SELECT has_table_privilege(to_regclass('{VERSION}'), 'SELECT')")
 _VERSION = text(f"SELECT version_num, oldest_code FROM {VERSION}")
@@ -32,7 +31,6 @@ _UNHURRIED = text("""
 """)
 _INSIDE = Path(__file__).parents[1] / "_migrations"
 _BESIDE = Path(__file__).parents[2] / "migrations"
-
 Say = Callable[[str], None]
 
 
@@ -178,3 +176,25 @@ def _config(output: io.StringIO | None = None) -> Config:
     config = Config(output_buffer=output) if output else Config()
     config.set_main_option("script_location", str(_migrations()))
     return config
+
+
+_IS_INVALID = text("""
+    SELECT NOT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:index)
+""")
+
+
+def build_index(name: str, of: str, what: str) -> None:
+    """Build it while others write; in a transaction of somebody else's, the usual way.
+
+    What a killed or failed try left is of no use, and costs as much: it goes first.
+    """
+    context = op.get_context()
+    index, rest = table(name), f"IF NOT EXISTS {name} ON {table(of)} {what}"
+    if context.as_sql or not context.opts["transaction_per_migration"]:
+        op.execute(f"CREATE INDEX {rest}")
+        return
+    with context.autocommit_block():
+        context.opts["say"](f"building the index {name}; nobody waits for it")
+        if op.get_bind().execute(_IS_INVALID, {"index": index}).scalar():
+            op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {index}")
+        op.execute(f"CREATE INDEX CONCURRENTLY {rest}")

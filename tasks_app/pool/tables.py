@@ -1,8 +1,12 @@
-"""The names of the tables and the few phrases that all verbs share. Alembic owns the tables."""
+"""Names of the tables, phrases that all statements share, the database's clock and pool name."""
 
 from __future__ import annotations
 
-from tasks_app.domain.config.schema_name import schema_name
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.config.urls import schema_name
 from tasks_app.domain.tasks.states import Event, Pool, State, sources, states_in
 
 SCHEMA = schema_name()
@@ -93,10 +97,8 @@ TABLES = frozenset(
     )
 )
 """The bare names of all tables; the partitions of the completed pool come and go."""
-
 NOW = "coalesce(CAST(:now AS timestamptz), statement_timestamp())"
 """Stable, so an index can use it; ``clock_timestamp()`` could not (PostgreSQL 18 docs, 36.7)."""
-
 CARRIED = (
     *("id", "name", "queue", "priority", "biz_key", "unique_key", "order_key"),
     *("payload", "headers", "enabled", "attempt", "failures", "crashes", "retry_level"),
@@ -106,20 +108,15 @@ CARRIED = (
     *("sub_status", "more_limit_keys"),
 )
 """What a row keeps when it moves to another pool; state and outcome are written anew."""
-
-
 EVERY_QUEUE = "*"
 """No queue has this name; as a pause it means all of them."""
 REFUSED, BECAUSE = "tasks_app: refused since", "tasks_app: refused because"
 """Notes in the lease of the scan: since when the broker takes no messages, and why."""
 DEPTHS = "tasks_app: messages"
 """Another: how many messages the leader last saw in the broker, by queue."""
-
-
 READY = f"""p.enabled AND p.due_at <= {NOW}
     AND (p.expires_at IS NULL OR p.expires_at > {NOW})"""
 """The condition that the row's time has come."""
-
 _WITHOUT_KEYS = "p.order_key IS NULL AND p.limit_key IS NULL"
 PLACE_UNLIMITED = f"""(NOT EXISTS (SELECT FROM {LIMIT})
         OR p.queue <> ALL (ARRAY(SELECT l.target FROM {LIMIT} l WHERE l.kind = 'queue'))
@@ -127,7 +124,6 @@ PLACE_UNLIMITED = f"""(NOT EXISTS (SELECT FROM {LIMIT})
 """The condition that neither the queue of the row nor its name has a limit."""
 UNGATED = f"{_WITHOUT_KEYS} AND {PLACE_UNLIMITED}"
 """The condition that nothing but its own row decides when a task runs."""
-
 UNLIMITED = f"""{_WITHOUT_KEYS}
     AND NOT EXISTS (SELECT FROM {LIMIT} l WHERE l.kind IN ('queue', 'name'))"""
 """The same where this is so of all tasks without keys."""
@@ -172,3 +168,28 @@ def group_of(alias: str) -> str:
         WHEN 'error' THEN (SELECT g.batch_id FROM {ERROR} g WHERE g.id = {alias}.id)
         ELSE (SELECT g.batch_id FROM {COMPLETED} g
               WHERE g.id = {alias}.id AND g.finished_at = {alias}.finished_at) END"""
+
+
+_DATABASE_TIME = text(f"SELECT CAST(EXTRACT(EPOCH FROM {NOW}) AS float)")
+
+
+def database_time(connection: Connection, *, now: datetime | None = None) -> float:
+    """Return the seconds since 1970."""
+    return float(connection.execute(_DATABASE_TIME, {"now": now}).scalar_one())
+
+
+def database_now(connection: Connection) -> datetime:
+    return datetime.fromtimestamp(database_time(connection), UTC)
+
+
+_NAME = text("""
+    SELECT left(md5(p.prosrc || current_database()), 12) FROM pg_catalog.pg_proc p
+    WHERE p.oid = to_regproc(:function)
+""")
+"""Out of the catalogue, for it is also asked within transactions of producers: there nothing may
+fail, not where the schema is a version behind either. A copy of the database has another name."""
+
+
+def pool_name(connection: Connection) -> str | None:
+    """Return it: 12 characters that stay as they are; None: the schema knows none yet."""
+    return connection.execute(_NAME, {"function": table("task_pool")}).scalar()

@@ -1,32 +1,45 @@
-"""Count: members that end are counted in the very statement that moves them.
-
-So whoever ends the last one calls the callback, in the same transaction, and nobody else can: a
-group's row is locked while it is counted, and its outcome, which the table computes, is met once.
-"""
+"""Groups: created with their members, counted as members end, read, and pruned."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.errors import TasksError
+from tasks_app.domain.groups import Ended, GroupProgress, GroupRow
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.tables import GROUP, NOW, PENDING, quoted
-
-GOOD = (State.SUCCEEDED, State.SKIPPED)
-"""Ends that count as success; all others count as failure."""
-ENDS = f"goes_to <> '{State.PENDING}'"
-CARRIED = (
-    *("name", "queue", "priority", "biz_key", "order_key", "limit_key", "payload", "enabled"),
-    *("retry_level", "max_attempts", "retry", "expires_at", "timeout_ms", "hard_timeout_ms"),
-    *("order_skips", "fair_key", "more_limit_keys"),
+from tasks_app.pool.tables import (
+    ALL,
+    COMPLETED,
+    ERROR,
+    EXTEND,
+    GROUP,
+    GROUP_IDS,
+    NOW,
+    PENDING,
+    group_of,
+    quoted,
 )
-"""What a callback's row has, beside its instants and headers."""
-_OPEN = "g.outcome IS NULL"
-"""What is over counts nobody any more."""
+
+PAGE = 1_000
+"""Ids of members in one row."""
 
 
-def _of(column: str) -> str:
-    return f"(SELECT {column} FROM tally)[array_position((SELECT ids FROM tally), g.id)]"
+def _next(table: str) -> str:
+    return f"nextval((SELECT CAST(pg_get_serial_sequence('{table}', 'id') AS regclass)))"
 
 
-def called(now: str = NOW) -> str:
+_IDS = text(f"""
+    SELECT {_next(GROUP)} AS group_id,
+        CASE WHEN CAST(:calls AS boolean) THEN {_next(PENDING)} END AS callback_id
+""")
+_EXTEND = text(f"SELECT {EXTEND}(:id, CAST(:ids AS bigint[]))")
+
+
+def insert_callbacks(now: str = NOW) -> str:
     """Return the CTE that inserts the callbacks of ``counted`` groups whose outcome is met.
 
     It yields them as ``Called`` has them; ``wait_s`` is null for those that are the scan's alone.
@@ -53,7 +66,212 @@ def called(now: str = NOW) -> str:
     """
 
 
-def counting(moved: str, *, succeeds: str = f"goes_to IN ({quoted(*GOOD)})", now: str = NOW) -> str:
+CARRIED = (
+    *("name", "queue", "priority", "biz_key", "order_key", "limit_key", "payload", "enabled"),
+    *("retry_level", "max_attempts", "retry", "expires_at", "timeout_ms", "hard_timeout_ms"),
+    *("order_skips", "fair_key", "more_limit_keys"),
+)
+"""What a callback's row has, beside its instants and headers."""
+# A producer may not read callbacks, its own included: it has them at hand.
+_INSERT = text(f"""
+    WITH inserted AS (
+        INSERT INTO {GROUP} (id, total, enough, fail_fast, then_row, on_failure, callback_id,
+            part_of, created_at, counted_at)
+        VALUES (:id, :total, CAST(:enough AS integer), :fail_fast, CAST(:then_row AS jsonb),
+            CAST(:on_failure AS jsonb), CAST(:callback_id AS bigint), CAST(:part_of AS bigint),
+            {NOW}, {NOW})
+        RETURNING id, outcome, succeeded, failed, callback_id, part_of),
+    counted AS (
+        SELECT i.*, CAST(:then_row AS jsonb) AS then_row, CAST(:on_failure AS jsonb) AS on_failure
+        FROM inserted i),
+    {insert_callbacks()}
+    SELECT id FROM counted
+""")
+_ENTER = text(f"""
+    INSERT INTO {GROUP_IDS} (group_id, no, ids) VALUES (:id, :no, CAST(:ids AS bigint[]))
+""")
+
+
+def take_group_ids(connection: Connection, group: GroupRow) -> tuple[int, int | None]:
+    """Return the id of a group to be, and of its callback, if it has any."""
+    row = connection.execute(_IDS, {"calls": group.calls}).one()
+    return row.group_id, row.callback_id
+
+
+def extend_group(connection: Connection, group_id: int, members: Sequence[int]) -> None:
+    """Let a group wait for more members, which are inserted in this transaction; it is locked.
+
+    Raises:
+        TasksError: the group is over, or unknown.
+    """
+    more = {"id": group_id, "ids": list(map(int, members))}
+    if not connection.execute(_EXTEND, more).scalar():
+        raise TasksError(
+            f"Group {group_id} is over or unknown, so nothing can become part of it. "
+            "Create what it shall wait for in a member that it still waits for."
+        )
+
+
+def insert_group(
+    connection: Connection,
+    group_id: int,
+    callback_id: int | None,
+    group: GroupRow,
+    members: Sequence[int],
+    *,
+    now: datetime | None = None,
+) -> None:
+    """Insert a group whose members are inserted; one without any calls at once.
+
+    Raises:
+        TasksError: the group that it is to be part of is over, or unknown.
+    """
+    ids = {"id": group_id, "callback_id": callback_id}
+    if group.part_of is not None and callback_id is not None:
+        extend_group(connection, group.part_of, [callback_id])
+    connection.execute(_INSERT, {**group._asdict(), **ids, "now": now})
+    pages = [list(map(int, members[i : i + PAGE])) for i in range(0, len(members), PAGE)]
+    if pages:
+        connection.execute(
+            _ENTER, [{"id": group_id, "no": no, "ids": page} for no, page in enumerate(pages)]
+        )
+
+
+def lock_groups(source: str) -> str:
+    """Return the CTE ``own``: the groups that ``source`` selects, locked, however long it takes.
+
+    Before their members: the holder of a group's lock may want any of them.
+    """
+    return f"""
+    own AS MATERIALIZED (
+        SELECT g.id FROM {GROUP} g WHERE g.id = ANY(ARRAY({source})) AND {_OPEN}
+        ORDER BY g.id FOR NO KEY UPDATE)
+    """
+
+
+_OPEN = "g.outcome IS NULL"
+"""What is over counts nobody any more."""
+_GROUPS_OF = f"SELECT p.batch_id FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[]))"
+_HOLD = text(f"""
+    WITH {lock_groups(_GROUPS_OF)}
+    SELECT id FROM own
+""")
+
+
+def lock_open_groups(connection: Connection, ids: Sequence[int]) -> list[int]:
+    """Lock the groups of these tasks that are not over; return their ids.
+
+    A run that ends locks its group and then its row: who locked the row first would stop it, and
+    then wait for it.
+    """
+    return list(connection.execute(_HOLD, {"ids": list(ids)}).scalars())
+
+
+_COLUMNS = """
+    g.id, g.total, g.succeeded, g.failed, g.enough, g.fail_fast, g.outcome, g.callback_id,
+    g.part_of, g.created_at, g.counted_at
+"""
+_GET = text(f"SELECT {_COLUMNS} FROM {GROUP} g WHERE g.id = :id")
+_NEWEST = text(f"""
+    SELECT {_COLUMNS} FROM {GROUP} g
+    WHERE NOT CAST(:open AS boolean) OR g.outcome IS NULL ORDER BY g.id DESC LIMIT :most
+""")
+_PAGE = text(f"SELECT i.ids FROM {GROUP_IDS} i WHERE i.group_id = :id AND i.no = :no")
+_ENDED = text(f"""
+    SELECT p.id, p.state, NULL::jsonb AS result, NULL AS error, p.name FROM {PENDING} p
+    WHERE p.id = ANY(CAST(:ids AS bigint[]))
+    UNION ALL
+    SELECT c.id, c.state, c.result, c.error, c.name FROM {COMPLETED} c
+    WHERE c.id = ANY(CAST(:ids AS bigint[])) AND c.finished_at >= :since
+    UNION ALL
+    SELECT e.id, e.state, e.result, e.error, e.name FROM {ERROR} e
+    WHERE e.id = ANY(CAST(:ids AS bigint[]))
+""")
+NEWEST = 100_000
+"""Of so many groups, the newest, the callback is known that does not exist yet."""
+_OF_TASK = text(f"""
+    WITH task AS MATERIALIZED (
+        SELECT {group_of("t")} AS batch_id, CASE WHEN t.headers ->> 'group_id' ~ '^[0-9]{{1,18}}$'
+            THEN CAST(t.headers ->> 'group_id' AS bigint) END AS told
+        FROM {ALL} t WHERE t.id = :id LIMIT 1)
+    SELECT {_COLUMNS}, g.callback_id IS NOT DISTINCT FROM :id AS calls
+    FROM task k JOIN {GROUP} g ON g.id = ANY(ARRAY[k.batch_id, k.told])
+    WHERE g.id = k.batch_id OR g.callback_id = :id
+""")
+_TO_BE = text(f"""
+    SELECT {_COLUMNS}, true AS calls
+    FROM (SELECT * FROM {GROUP} n ORDER BY n.id DESC LIMIT {NEWEST}) AS g
+    WHERE g.callback_id = :id
+""")
+
+
+def get_group(connection: Connection, group_id: int) -> GroupProgress | None:
+    """Return how far a group is, or None."""
+    row = connection.execute(_GET, {"id": group_id}).first()
+    return None if row is None else _progress(row)
+
+
+def newest_groups(
+    connection: Connection, most: int, *, only_open: bool = False
+) -> list[GroupProgress]:
+    """Return groups, the newest first; ``only_open``: those that are not over."""
+    rows = connection.execute(_NEWEST, {"most": most, "open": only_open})
+    return [_progress(row) for row in rows]
+
+
+def member_pages(connection: Connection, group_id: int) -> Iterator[list[int]]:
+    """Return the ids of members, some at a time, in the order in which they were created."""
+    no = 0
+    while (page := connection.execute(_PAGE, {"id": group_id, "no": no}).scalar()) is not None:
+        yield page
+        no += 1
+
+
+def member_results(connection: Connection, group: GroupProgress) -> Iterator[Ended]:
+    """Return what came of members, in the order in which they were created.
+
+    Those are left out that retention has removed. Partitions older than the group are not read.
+    """
+    for ids in member_pages(connection, group.id):
+        rows = connection.execute(_ENDED, {"ids": ids, "since": group.created_at})
+        found = {row.id: Ended(row.id, State(row.state), *row[2:]) for row in rows}
+        yield from (found[task_id] for task_id in ids if task_id in found)
+
+
+class TaskGroups(NamedTuple):
+    """What groups have to do with a task."""
+
+    member_of: GroupProgress | None = None
+    callback_of: GroupProgress | None = None
+    """The group that called it, or will."""
+
+
+def groups_of(connection: Connection, task_id: int, *, exists: bool = True) -> TaskGroups:
+    """Return the groups of a task; one that does not exist may be a callback to be."""
+    rows = connection.execute(_OF_TASK if exists else _TO_BE, {"id": task_id}).all()
+    found = {row.calls: _progress(row) for row in rows}
+    return TaskGroups(found.get(False), found.get(True))
+
+
+def _progress(row: Any) -> GroupProgress:
+    values = row._asdict()
+    values.pop("calls", None)
+    outcome = values.pop("outcome")
+    return GroupProgress(**values, outcome=None if outcome is None else State(outcome))
+
+
+GOOD = (State.SUCCEEDED, State.SKIPPED)
+"""Ends that count as success; all others count as failure."""
+ENDS = f"goes_to <> '{State.PENDING}'"
+
+
+def _of(column: str) -> str:
+    return f"(SELECT {column} FROM tally)[array_position((SELECT ids FROM tally), g.id)]"
+
+
+def count_members(
+    moved: str, *, succeeds: str = f"goes_to IN ({quoted(*GOOD)})", now: str = NOW
+) -> str:
     """Return CTEs that count the members among the rows of the CTE ``moved``, and call.
 
     All of ``moved`` have ended, and their groups are locked. ``succeeds`` tells the good ends.
@@ -72,19 +290,7 @@ def counting(moved: str, *, succeeds: str = f"goes_to IN ({quoted(*GOOD)})", now
             counted_at = {now}
         WHERE g.id = ANY((SELECT ids FROM tally)::bigint[]) AND {_OPEN}
         RETURNING g.*),
-    {called(now)}
-    """
-
-
-def locking(source: str) -> str:
-    """Return the CTE ``own``: the groups that ``source`` selects, locked, however long it takes.
-
-    Before their members: the holder of a group's lock may want any of them.
-    """
-    return f"""
-    own AS MATERIALIZED (
-        SELECT g.id FROM {GROUP} g WHERE g.id = ANY(ARRAY({source})) AND {_OPEN}
-        ORDER BY g.id FOR NO KEY UPDATE)
+    {insert_callbacks(now)}
     """
 
 
@@ -92,7 +298,7 @@ LOCKED = "(SELECT count(*) FROM own) >= 0"
 """The condition, always true, that the groups are locked by now."""
 
 
-def sparing(source: str) -> str:
+def skip_locked_groups(source: str) -> str:
     """Return CTEs that leave out of ``source`` those whose group somebody else holds: ``held``.
 
     Of rows that are locked already, without waiting.
@@ -111,3 +317,19 @@ def sparing(source: str) -> str:
         SELECT * FROM {source}
         WHERE NOT ({ENDS}) OR batch_id = ANY((SELECT ids FROM busy)::bigint[]) IS NOT TRUE)
     """
+
+
+_PRUNE = text(f"""
+    WITH old AS MATERIALIZED (
+        SELECT g.id FROM {GROUP} g
+        WHERE g.outcome IS NOT NULL AND g.counted_at < {NOW} - CAST(:older AS interval)
+        ORDER BY g.id LIMIT :most FOR UPDATE SKIP LOCKED)
+    DELETE FROM {GROUP} g WHERE g.id = ANY(ARRAY(SELECT id FROM old)) RETURNING g.id
+""")
+
+
+def prune_groups(
+    connection: Connection, older: timedelta, most: int, *, now: datetime | None = None
+) -> int:
+    """Delete groups that ended this long ago, without waiting for a lock; return their number."""
+    return len(connection.execute(_PRUNE, {"older": older, "most": most, "now": now}).all())

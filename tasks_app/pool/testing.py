@@ -1,17 +1,92 @@
-"""Let time pass for a pool: its instants are moved into the past, by as much as shall have passed.
-
-How long ago something was, or how long it still takes, is all that most of the pool asks. Schedules
-ask which day and hour it is: they are fired for the instants in between instead, and how much has
-passed in all is kept for them, in a row of the leases, which an emptied pool and a rollback lose.
-"""
+"""For users' tests: databases of their own, an empty pool, and time that is moved forward."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
 
-from tasks_app.pool.tables import BREAKER, GATE, KEY, LEASE, PAUSE, PENDING, SCHEDULE
+from tasks_app.pool.tables import (
+    BREAKER,
+    GATE,
+    KEY,
+    LEASE,
+    PAUSE,
+    PENDING,
+    SCHEDULE,
+    TABLES,
+    VERSION,
+    table,
+)
+
+PREFIX = "tasks_app_kit_"
+_LEFT = text(f"""
+    SELECT d.datname FROM pg_database d WHERE d.datname ~ '^{PREFIX}[0-9a-f]{{8}}_'
+    AND NOT EXISTS (
+        SELECT FROM pg_stat_activity s
+        WHERE s.application_name = left(d.datname, {len(PREFIX) + 8}))
+    AND pg_has_role(d.datdba, 'MEMBER')
+""")
+_HURRY = ("fsync = off", "synchronous_commit = off", "full_page_writes = off")
+
+
+def announce_use(connection: Connection, mark: str) -> None:
+    """Say as long as this connection lives that the databases of ``mark`` are in use."""
+    connection.exec_driver_sql(f"SET application_name = '{mark}'")
+
+
+def left_over_databases(connection: Connection) -> Sequence[str]:
+    """Return the databases of sessions that live no more, killed ones as it seems."""
+    return connection.execute(_LEFT).scalars().all()
+
+
+def create_database(connection: Connection, name: str, template: str | None = None) -> None:
+    """Make one, empty or as a copy."""
+    copied = f' TEMPLATE "{template}"' if template else ""
+    connection.exec_driver_sql(f'CREATE DATABASE "{name}"{copied}')
+
+
+def drop_database(connection: Connection, name: str) -> None:
+    """Drop it, whoever is connected."""
+    connection.exec_driver_sql(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+
+def do_not_flush(connection: Connection) -> None:
+    """Let a server that is thrown away wait for no disk."""
+    for setting in _HURRY:
+        connection.exec_driver_sql(f"ALTER SYSTEM SET {setting}")
+    connection.exec_driver_sql("SELECT pg_reload_conf()")
+
+
+LARGE = 100
+"""Pages. To truncate a table takes a millisecond and more: few rows are deleted."""
+_VERSION = VERSION.rpartition(".")[2]
+_NAMES = [table(name) for name in sorted(TABLES - {_VERSION})]
+_LISTED = ", ".join(_NAMES)
+_DELETES = "\n".join(
+    f"IF EXISTS (SELECT FROM {name}) THEN DELETE FROM {name}; END IF;" for name in _NAMES
+)
+_EMPTY = text(f"""
+    DO $$
+    BEGIN
+        IF EXISTS (
+            SELECT FROM unnest(ARRAY[{", ".join(f"'{name}'" for name in _NAMES)}]) AS t(name)
+            LEFT JOIN pg_partition_tree(CAST(t.name AS regclass)) ON true
+            WHERE pg_table_size(coalesce(relid, CAST(t.name AS regclass))) > {LARGE} * 8192)
+        THEN
+            TRUNCATE {_LISTED};
+        ELSE
+            {_DELETES}
+        END IF;
+    END $$
+""")
+
+
+def empty_tables(connection: Connection) -> None:
+    """Remove all that any table of ours holds, but the version of the schema; ids go on rising."""
+    connection.execute(_EMPTY)
+
 
 _TRAVELLED = "tasks_app: travelled"
 _OF_TASKS = (
@@ -49,7 +124,7 @@ _NEXT = text(f"""
 """)
 
 
-def shift(connection: Connection, span: timedelta) -> tuple[timedelta, datetime]:
+def shift_instants(connection: Connection, span: timedelta) -> tuple[timedelta, datetime]:
     """Move all instants; return how much has passed in all, and what time it is really."""
     for statement in _SHIFT:
         connection.execute(statement, {"span": span})

@@ -12,9 +12,9 @@ from itertools import chain
 from sqlalchemy import Connection, Engine
 
 from tasks_app.domain.operations import BulkAction
-from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.operations import erase as rows
 from tasks_app.pool.operations.audit import note
+from tasks_app.pool.tables import database_now
 from tasks_app.pool.tasks.cancel import cancel_these
 from tasks_app.pool.tasks.large_values import outside
 from tasks_app.runtime.large_values import large_values
@@ -64,7 +64,7 @@ def preview_erasure(
     """Return which tasks are meant; nothing is written."""
     whose = rows.Whose(biz_keys, subject)
     with engine.begin() as connection:
-        receipt = _receipt(instant(connection), whose, by, why)
+        receipt = _receipt(database_now(connection), whose, by, why)
         meant = _note_left(connection, receipt, whose)
     receipt.tasks = len(meant.over)
     return receipt
@@ -92,7 +92,7 @@ def erase(
     whose = rows.Whose(biz_keys, subject)
     with engine.begin() as connection:
         rows.check_may_erase(connection)
-        receipt = _receipt(instant(connection), whose, by, why)
+        receipt = _receipt(database_now(connection), whose, by, why)
     changed, done = Counter[str](), set[int]()
     with engine.begin() as connection:  # first: cancelled members may end their groups
         changed["task_group"] = rows.erase_callbacks(connection, whose, open_too=cancel)
@@ -144,8 +144,8 @@ def _note_left(
     """Note what is left; return what is meant."""
     meant = rows.find(connection, whose)
     receipt.waiting, receipt.running = len(meant.waiting), len(meant.running)
-    receipt.callbacks = rows.to_call(connection, whose)
-    receipt.schedules = tuple(rows.schedules(connection, whose))
+    receipt.callbacks = rows.count_callers(connection, whose)
+    receipt.schedules = tuple(rows.schedules_of(connection, whose))
     ids = sorted({*meant.over, *done})
     receipt.open_bulks = tuple(rows.open_bulks(connection, ids, whose.biz_keys))
     return meant

@@ -1,11 +1,4 @@
-"""Health files: small files by which probes see that a worker or beat is alive.
-
-A probe may take some milliseconds, so this module imports nothing that costs: no broker and no
-settings; the database's driver only where the database itself is asked. A file holds who wrote it,
-when, how long that is good for, and what is wrong; in a second line when its writer started, and
-what is to be known although nothing is wrong with it. Times are of the monotonic clock, which all
-processes of a machine share and nobody sets.
-"""
+"""Health files: small files by which probes see that a worker or beat is alive."""
 
 from __future__ import annotations
 
@@ -13,8 +6,7 @@ import os
 import sys
 import time
 
-from tasks_app.runtime.project import DATABASE_VARIABLE, key, place
-from tasks_app.runtime.scoreboard.process_birth import born_at, own_birth
+from tasks_app.runtime.project import DATABASE_VARIABLE, project_key, project_place
 
 RUN_DIR_VARIABLE = "TASKS_APP_RUN_DIR"
 WORKER, BEAT, DB = ROLES = ("worker", "beat", "db")
@@ -86,13 +78,13 @@ def judge(role: str, name: str | None = None) -> tuple[bool, str]:
 
 
 def _of_what() -> str:
-    named = place()
+    named = project_place()
     return f" ({named})" if named else ""
 
 
 def project_folder() -> str:
     """Return the folder of this project's files: a user may have several databases."""
-    return f"{run_folder()}/{key()}".rstrip("/")
+    return f"{run_folder()}/{project_key()}".rstrip("/")
 
 
 def run_folder() -> str:
@@ -126,7 +118,7 @@ def _paths(role: str, name: str | None) -> list[str]:
 
 
 def _folders() -> list[str]:
-    if key():
+    if project_key():
         return [project_folder()]
     folder = run_folder()
     try:
@@ -193,7 +185,7 @@ def probe(role: str, name: str | None = None) -> int:
 
     Of the role ``db`` the database itself is asked, if the environment names one.
     """
-    if role == DB and place():
+    if role == DB and project_place():
         good, word = _ask_database()
     else:
         good, word = judge(role, name)
@@ -222,4 +214,57 @@ def _ask_database() -> tuple[bool, str]:
             connection.execute("SELECT 1")
     except psycopg.Error as error:
         return False, f"db: the database {why_unreachable(str(error)).fact}"
-    return True, f"db: {place()} answers"
+    return True, f"db: {project_place()} answers"
+
+
+_STATE, _START = 0, 19
+"""Places in ``/proc/PID/stat`` behind the name, as proc(5) counts them from its third."""
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+if sys.platform != "linux":
+    import psutil
+
+    def _process(pid: int) -> psutil.Process | None:
+        try:
+            return psutil.Process(pid)
+        except psutil.NoSuchProcess:
+            return None
+
+
+def born_at(pid: int) -> float | None:
+    """Return when a process started, on a clock that nobody sets; None: there is none.
+
+    Linux counts from the boot. Counted from the epoch, by a clock that may be set, every live child
+    would look dead after a correction of the time.
+    """
+    if sys.platform != "linux":
+        process = _process(pid)
+        return None if process is None else process.create_time()
+    facts = _stat(pid)
+    return None if facts is None else round(int(facts[_START]) / _TICKS_PER_S, 2)
+
+
+def own_birth() -> float:
+    born = born_at(os.getpid())
+    if born is None:
+        raise RuntimeError("The system tells nothing of this process. Mount /proc.")
+    return born
+
+
+def is_zombie(pid: int) -> bool:
+    """Tell whether a process has ended, and nobody has asked how."""
+    if sys.platform != "linux":
+        process = _process(pid)
+        return process is not None and process.status() == "zombie"
+    facts = _stat(pid)
+    return facts is not None and facts[_STATE] in {b"Z", b"X"}
+
+
+def _stat(pid: int) -> list[bytes] | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  pathlib: 8 ms
+            line = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return line.rpartition(b") ")[2].split()  # its name may hold anything

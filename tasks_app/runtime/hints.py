@@ -1,11 +1,4 @@
-"""Hints: tasks that a session created are offered to workers once its transaction commits.
-
-They go through the broker or, where there is none, by PostgreSQL's NOTIFY.
-
-A savepoint's tasks pass to the transaction around it when it is released, and are forgotten when it
-rolls back. A session bound to a connection hints nothing: what it commits may be rolled back by the
-owner of that connection.
-"""
+"""Hints: tasks that a session created are announced to workers once its transaction commits."""
 
 from __future__ import annotations
 
@@ -14,32 +7,32 @@ import concurrent.futures.thread  # noqa: F401  Celery brings it, too late for a
 import importlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction
 
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.records import TaskId, TaskRow
-from tasks_app.pool.pool_name import pool_name
-from tasks_app.runtime.hint_sender import HintCounts
-from tasks_app.runtime.hints.new_tasks import of_new
-from tasks_app.runtime.hints.sender import Hint, HintSender
-from tasks_app.runtime.publisher import HintPublisher
+from tasks_app.domain.groups import Called
+from tasks_app.domain.tasks.error_text import quiet_logger
+from tasks_app.domain.tasks.records import RowTemplate, TaskId, TaskRow
+from tasks_app.domain.tasks.run import Settlement
+from tasks_app.pool.tables import pool_name
+from tasks_app.runtime.hint_sender import Hint, HintCounts, HintPublisher, HintSender
 
 if TYPE_CHECKING:
     from tasks_app.domain.config.settings import Settings
 
+
 log = quiet_logger(__name__)
-
 Connect: TypeAlias = "Callable[[Settings], HintPublisher]"
-
 PUBLISHER = "tasks_app.broker.publisher"
 """The module that sends hints through Celery's broker."""
-NOTIFIER = "tasks_app.runtime.notify.publisher"
+NOTIFIER = "tasks_app.runtime.notify"
 """The one that sends them by NOTIFY."""
 UNHEARD = "tasks_app_unheard"
 """Option of an engine whose commits are a test's: nobody else sees them."""
@@ -92,7 +85,7 @@ class Hints:
         if self._current() is None or not isinstance(session, Session):
             return
         transaction = session.get_nested_transaction() or session.get_transaction()
-        hints = of_new(rows, ids)
+        hints = hints_of_new(rows, ids)
         if hints and transaction is not None and self._hears(session):
             session.info.setdefault(_NOTES, {}).setdefault(transaction, []).extend(hints)
 
@@ -183,6 +176,18 @@ class Hints:
             notes.pop(transaction, None)
 
 
+def hints_of_new(rows: Sequence[TaskRow], ids: Sequence[TaskId]) -> list[Hint]:
+    """Of tasks that one call has created, those that are due soon."""
+    if len(rows) > BULK:
+        return []
+    now = time.monotonic()  # later than the database inserted them: no hint is early
+    return [
+        Hint(row.terms.queue, int(task_id), now + row.terms.delay.total_seconds())
+        for row, task_id in zip(rows, ids, strict=True)
+        if task_id.created and is_near(row.terms)
+    ]
+
+
 HINTS = Hints()
 os.register_at_fork(after_in_child=HINTS.forked)
 
@@ -197,3 +202,38 @@ def hint_tasks(ids: Iterable[int], *, queue: str = "default") -> None:
     >>> hint_tasks([task_id])
     """
     HINTS.offer(Hint(queue, int(task_id)) for task_id in ids)
+
+
+NEAR = timedelta(seconds=1.5)
+"""The scan finds in time what becomes due later than this: it is more than its usual interval."""
+BULK = 1_000
+"""Calls that create more tasks than this are left to the scan: nobody waits for the first task."""
+
+
+def hints_of_returned(settlements: Iterable[Settlement]) -> list[Hint]:
+    """Of tasks that have just gone back to the pool, those that are due again soon."""
+    now = time.monotonic()
+    return [
+        Hint(s.task.queue, s.fence.task_id, now + s.wait.total_seconds())
+        for s in settlements
+        if s.wait is not None and s.wait <= NEAR and s.task is not None
+    ]
+
+
+def hints_of_called(callbacks: Iterable[Called]) -> list[Hint]:
+    """Of callbacks that were just committed, those that are due soon."""
+    now, near = time.monotonic(), NEAR.total_seconds()
+    return [
+        Hint(each.queue, each.id, now + max(0.0, each.wait_s))
+        for each in callbacks
+        if each.wait_s <= near
+    ]
+
+
+def is_near(terms: RowTemplate) -> bool:
+    """Whether the task may become due before a scan finds it.
+
+    A task with a fair_key is left to the scan: by a hint it would overtake all others.
+    """
+    near = terms.run_at is None and terms.delay <= NEAR
+    return near and terms.enabled and terms.fair_key is None

@@ -20,8 +20,7 @@ from tasks_app.domain.handlers.settlement import (
     REFUSED,
     VANISHED,
 )
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.error_text import brief
+from tasks_app.domain.tasks.error_text import brief, quiet_logger
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.tasks.browse import Outline

@@ -1,41 +1,44 @@
-"""Large values of one process: which values are large, and where they are put and loaded from."""
+"""Large values of one process: which are kept outside of their rows, and in which store."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
+import os
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from datetime import datetime
 from functools import cache, cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.encryption.envelope import BEGIN as ENCRYPTED
+from tasks_app.domain.encryption import TOKEN_BEGIN as ENCRYPTED
 from tasks_app.domain.errors import ConfigurationError, InvalidTaskError, TasksError
 from tasks_app.domain.handlers.outcomes import Fail
-from tasks_app.domain.large_values.reference import (
+from tasks_app.domain.large_values.store import (
     PAYLOAD,
     RESULT,
     LargePayload,
     LargeValueLostError,
+    LargeValueStore,
     Reference,
     reference_in,
 )
-from tasks_app.domain.large_values.store import LargeValueStore
-from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.payload import encode
 from tasks_app.domain.tasks.payload_checks import ToJson
 from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.pool.tasks.large_values import StoredValue, keep, read
-from tasks_app.runtime.large_values.stores import LargeStoreError, brief, store_at
 
 if TYPE_CHECKING:
     from tasks_app.domain.config.settings import Settings
 
-log = quiet_logger(__name__)
 
+log = quiet_logger(__name__)
 DATABASE = "database"
 TELL_EVERY_S = 30.0
 Begin = Callable[[], AbstractContextManager[Connection]]
@@ -234,3 +237,105 @@ def large_values() -> LargeValues:
 def _is_longer(text: str, limit: int) -> bool:
     """Tell by bytes; most texts are so short that their characters need not be counted."""
     return len(text) > limit or (len(text) * 4 > limit and len(text.encode()) > limit)
+
+
+FOLDER = "folder:"
+
+
+class LargeStoreError(TasksError):
+    """The object store did not answer, or this process has none."""
+
+
+def store_at(place: str) -> LargeValueStore:
+    """Return the store of ``folder:/path`` or ``module:function``.
+
+    Raises:
+        ConfigurationError: there is no such function.
+        LargeStoreError: it raises.
+    """
+    if place.startswith(FOLDER):
+        return FolderStore(Path(place.removeprefix(FOLDER)))
+    module, _, name = place.partition(":")
+    try:
+        made: Callable[[], LargeValueStore] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        raise ConfigurationError(
+            f"TASKS_APP_LARGE_VALUES is wrong: {place} is no function. "
+            "Write database, folder:/path or module:function."
+        ) from None
+    try:
+        return made()
+    except Exception as error:
+        raise LargeStoreError(
+            f"The store of large values cannot be opened: {brief(error)}. "
+            "See to the function that TASKS_APP_LARGE_VALUES names, and try again."
+        ) from None
+
+
+def brief(error: Exception) -> str:
+    """Return the kind of an error, and what the system says; another text may hold anything."""
+    said = error.strerror if isinstance(error, OSError) and error.errno else None
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+PART = ".part"
+
+
+class FolderStore:
+    """Each value is a file; it is there when all of it is on the disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, key: str, data: bytes) -> None:
+        path = self._path(key)
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _sync(self._folder)
+        part = path.with_name(f"{key}-{uuid4().hex}{PART}")
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o660)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(descriptor)
+            part.replace(path)
+        except BaseException:  # a disk that is full does not become fuller by each try
+            part.unlink(missing_ok=True)
+            raise
+        _sync(path.parent)
+
+    def get(self, key: str) -> bytes | None:
+        try:
+            return self._path(key).read_bytes()
+        except FileNotFoundError:
+            self._folder.stat()  # a disk that is not mounted has lost nothing
+            return None
+
+    def delete(self, key: str) -> None:
+        self._path(key).unlink(missing_ok=True)
+
+    def keys(self, before: datetime) -> Iterator[str]:
+        """Yield the names of old files; what a killed process had begun is removed in passing."""
+        until = before.timestamp()
+        for path in self._folder.glob("??/*"):
+            try:
+                if path.stat().st_mtime >= until:
+                    continue
+            except FileNotFoundError:
+                continue
+            if path.suffix == PART:
+                path.unlink(missing_ok=True)
+            else:
+                yield path.name
+
+    def _path(self, key: str) -> Path:
+        return self._folder / key[:2] / key
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,7 +1,4 @@
-"""The listener: a thread that hears by NOTIFY which queue has work, and wakes who claims.
-
-Who is woken goes on looking by itself, too: a notice that is lost costs time and nothing else.
-"""
+"""Hints without a broker: sent and heard by PostgreSQL's NOTIFY."""
 
 from __future__ import annotations
 
@@ -9,22 +6,21 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.error_text import brief
-from tasks_app.pool.connection.listening import driver_of, is_pooled
-from tasks_app.pool.dispatch.notifications import listen, received
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.pool.connection.sessions import driver_of, is_pooled
+from tasks_app.pool.dispatch.notifications import listen, notify, received
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import patience_s
 
 log = quiet_logger(__name__)
-
 LONGEST_PATIENCE_S = 30.0
 """Between two tries to connect; the first are as near as those of other threads."""
 JOIN_S = 1.0
@@ -125,3 +121,24 @@ class Listener:
                 brief(error),
             )
         self._patience_s = min(2 * self._patience_s or self._patience(), LONGEST_PATIENCE_S)
+
+
+class NotifyHints:
+    """A :class:`HintPublisher`. It connects when first used, and keeps one connection."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._database = Database(settings.database, prepare=settings.prepare)
+
+    def publish(self, queue: str, ids: Sequence[int]) -> None:  # noqa: ARG002  a broker's wants them
+        with self._database.single() as connection:
+            notify(connection, queue)
+
+    def start(self, queue: str, ids: Sequence[int]) -> bool:  # noqa: ARG002
+        return False
+
+    def finish(self) -> None:
+        """Nothing is ever started."""
+
+    def depth(self, queue: str) -> int:  # noqa: ARG002
+        """Return 0: notices do not pile up in front of those who are busy."""
+        return 0

@@ -1,12 +1,12 @@
-"""Which project this is: the database and schema that the environment names, or Django's settings.
-
-Probes use it, so it imports nothing slow, and reads no settings.
-"""
+"""Which project this is, and the setup of its framework."""
 
 from __future__ import annotations
 
 import os
 from binascii import crc32
+from importlib.util import find_spec
+
+from tasks_app.domain.errors import ConfigurationError
 
 DATABASE_VARIABLE, SCHEMA_VARIABLE = "TASKS_APP_DATABASE_URL", "TASKS_APP_SCHEMA"
 DJANGO_VARIABLE = "DJANGO_SETTINGS_MODULE"
@@ -14,7 +14,7 @@ _CHOOSE = ("host", "port", "dbname", "service")
 """Query options of a URL that choose the database."""
 
 
-def place() -> str:
+def project_place() -> str:
     """Return where the tables are, without user and password; empty: it is not configured."""
     url = os.environ.get(DATABASE_VARIABLE, "")
     if not url and (module := os.environ.get(DJANGO_VARIABLE)):
@@ -29,7 +29,34 @@ def place() -> str:
     return " ".join([at.lower() or "localhost", *chosen, *([f"schema {schema}"] if schema else [])])
 
 
-def key() -> str:
+def project_key() -> str:
     """Return a short name of it for a folder; empty where :func:`place` is."""
-    found = place()
+    found = project_place()
     return f"{crc32(found.encode()):08x}" if found else ""
+
+
+def set_up_framework() -> None:
+    """Set Django up, if its settings are named and nobody has done it: ``manage.py`` has.
+
+    Otherwise models could not be imported, and our settings could not stand among Django's.
+
+    Raises:
+        ConfigurationError: the module that is named cannot be found.
+    """
+    module = os.environ.get(DJANGO_VARIABLE)
+    if not module or find_spec("django") is None:
+        return
+    import django  # noqa: PLC0415  few have it
+    from django.apps import apps  # noqa: PLC0415
+
+    if apps.ready or apps.loading:
+        return
+    try:
+        django.setup()
+    except ModuleNotFoundError as error:
+        if error.name is None or not module.startswith(error.name):
+            raise
+        raise ConfigurationError(
+            f"{DJANGO_VARIABLE} names {module}, which cannot be found. "
+            "Check the spelling and that the project's folder is on PYTHONPATH."
+        ) from error

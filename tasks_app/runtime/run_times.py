@@ -1,12 +1,15 @@
-"""Run times: how long the runs of each name took lately, as one child learned it.
-
-A child claims as many tasks at a time as it likely carries out in a moment: hundreds of fast ones,
-one of the slow ones, so that nothing waits behind a slow task that another child could run.
-"""
+"""How long runs take: learned by each child, reported, and used to size messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from sqlalchemy import Connection
+
+from tasks_app.pool.dispatch.scan import read_run_times, write_run_times
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.handlers.registry import Registry
 
 FAST_S = 0.05
 """A handler whose runs take less is known to be fast; before others, outcomes are written."""
@@ -16,7 +19,7 @@ GROWTH = 4
 """A group is at most this many times the one before: a few fast tasks say little about others."""
 _WEIGHT = 0.2
 """Of the newest run in the moving average: ten fast runs make up for a slow one."""
-FEW = 5
+FEW_RUNS = 5
 """A name is known after this many runs: the first ones connect, compile and import."""
 MOST_NAMES = 10_000
 
@@ -58,8 +61,8 @@ class RunTimes:
 
     def _grow(self, name: str, shortest_s: float) -> None:
         self._of_name[name] = shortest_s
-        runs = self._young.get(name, FEW) + 1
-        if runs < FEW:
+        runs = self._young.get(name, FEW_RUNS) + 1
+        if runs < FEW_RUNS:
             self._young[name] = runs
         else:
             self._know(name)
@@ -88,3 +91,121 @@ class RunTimes:
             for name, seconds in list(self._of_name.items())
             if seconds >= self.fast_s or name not in young
         }
+
+
+REPORT_EVERY_S = 10.0
+NEWS = 1.2
+"""What changed by less than this factor is not worth a write."""
+GREAT_NEWS = 2.0
+"""What changed by more is written soon: the first run of a name often takes long."""
+NEVER_HEARD = float("inf")
+"""A name that nobody has run is told at once."""
+PAUSE_S = 0.3
+"""Between two writes; on a busy machine the run times of fast tasks vary much."""
+GREATEST_NEWS = 10.0
+"""What changed by more does not wait for it: a first run that had to connect, say."""
+FASTEST_S = 0.0002
+"""Faster makes no difference: the largest messages of such tasks are still short."""
+
+
+class RunTimeReport:
+    """A duty of the housekeeper; it costs a look at a few numbers while nothing changes."""
+
+    def __init__(
+        self,
+        database: Database,
+        snapshot: Callable[[], dict[str, float]],
+        registry: Registry,
+        *,
+        threads: int = 1,
+        async_concurrency: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._database = database
+        self._snapshot = snapshot
+        self._registry = registry
+        self._threads = threads
+        self._async_concurrency = async_concurrency
+        self._told: dict[str, float] = {}
+        self._look_at = self._told_at = 0.0
+
+    def tell(self) -> None:
+        """Write what is news.
+
+        Raises:
+            sqlalchemy.exc.SQLAlchemyError: it was not written, and is still news.
+        """
+        now = self._clock()
+        least = NEWS if now >= self._look_at else GREAT_NEWS
+        if now < self._told_at + PAUSE_S:
+            least = GREATEST_NEWS
+        news = {
+            name: seconds
+            for name, run_s in self._snapshot().items()
+            if _factor(seconds := self._share_s(name, run_s), self._told.get(name)) >= least
+        }
+        if least == NEWS:
+            self._look_at = now + REPORT_EVERY_S
+        if news:
+            with self._database.begin() as connection:
+                write_run_times(connection, news)
+            self._told |= news
+            self._told_at = now
+
+    def _share_s(self, name: str, run_s: float) -> float:
+        """Return how much of the child's time one task takes up, with others beside it.
+
+        A message is to hold as many slow tasks as the child can run at once.
+        """
+        spec = self._registry.get(name)
+        at_once = self._async_concurrency if spec and spec.is_async else self._threads
+        return max(FASTEST_S, run_s if at_once == 1 else min(run_s, MESSAGE_S) / at_once)
+
+
+def _factor(seconds: float, told: float | None) -> float:
+    return NEVER_HEARD if told is None else max(seconds / told, told / seconds)
+
+
+MESSAGE_S = 0.4
+"""How much of a child's time a message likely takes; between two the child waits milliseconds."""
+UNKNOWN_S = MESSAGE_S / 2
+"""For names of which nobody has run a task yet: a few go out, and then it is known."""
+
+
+def grouped(
+    tasks: Iterable[tuple[int, str]], paces: Mapping[str, float], *, messages: int, largest: int
+) -> list[list[int]]:
+    """Return the ids of at most so many messages; what does not fit waits for the next pass."""
+    groups: list[list[int]] = []
+    full_s = 0.0
+    for task_id, name in tasks:
+        takes_s = paces.get(name, UNKNOWN_S)
+        if not groups or len(groups[-1]) >= largest or full_s + takes_s > MESSAGE_S + 1e-9:
+            if len(groups) == messages:
+                break
+            groups.append([])
+            full_s = 0.0
+        groups[-1].append(task_id)
+        full_s += takes_s
+    return groups
+
+
+GOOD_FOR_S = 0.5
+
+
+class KnownRunTimes:
+    """Seconds by name. One that nobody has learned yet is asked for again each time."""
+
+    def __init__(self) -> None:
+        self._of_name: dict[str, tuple[float, float]] = {}
+
+    def of(self, connection: Connection, names: Collection[str]) -> dict[str, float]:
+        now = time.monotonic()
+        stale = [n for n in names if self._of_name.get(n, (0.0, -GOOD_FOR_S))[1] + GOOD_FOR_S < now]
+        if stale:
+            if len(self._of_name) > MOST_NAMES:
+                self._of_name.clear()
+                stale = list(names)
+            self._of_name |= {n: (s, now) for n, s in read_run_times(connection, stale).items()}
+        return {name: self._of_name[name][0] for name in names if name in self._of_name}

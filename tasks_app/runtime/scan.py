@@ -1,26 +1,59 @@
-"""Scan positions: where a pass over due rows begins to read.
-
-Completed rows leave dead entries at the front of the index. Vacuum soon removes them, unless an
-old transaction prevents it: then each pass from the front reads all of them, and their number
-grows. So passes that begin there are made rarer as they become slower. Those in between read what
-became due since a pass left nothing behind. The next whole pass finds what is older and was
-committed late, locked, given back, paused or dated back meanwhile.
-"""
+"""Scans of due tasks: where they begin, how often they run, what they do with what cannot run."""
 
 from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
-from datetime import timedelta
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from sqlalchemy import Connection
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.flow_control.limits import WaitingKind, WaitingReason
 from tasks_app.pool.dispatch.scan import DueRows
-from tasks_app.pool.fragments.scan_position import Place
-from tasks_app.runtime.scan.throttle import PACES, Pace, PollPaces, Throttle
+from tasks_app.pool.dispatch.set_aside import park, sweep
+from tasks_app.pool.flow_control.circuit_breakers import hold_tasks
+from tasks_app.pool.fragments.conditions import Place
+from tasks_app.pool.tasks import browse
+from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind, of_outline
 
 MARGIN_S = 5.0
 """A row that commits at most this late does not wait for a whole pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often slow passes of one kind are made."""
+
+    slow_s: float
+    """A faster pass is followed by no rest."""
+    rest: float
+    """The rest after a slow pass, in multiples of its duration …"""
+    longest_rest_s: float
+    """… but never longer than this: rows that only such a pass finds would wait too long."""
+
+
+LONGEST_REST_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class PollPaces:
+    """How often one child reads what it need not read each time."""
+
+    front: Pace = Pace(0.01, 200, LONGEST_REST_S)
+    """Passes from the front of the index. Slow ones take a two-hundredth of the time, so that of a
+    hundred passes hardly one is slow."""
+    back: Pace = Pace(0.0, 20, LONGEST_REST_S)
+    """Passes that do not go on where the last one ended: a twentieth of the time."""
+    empty: Pace = Pace(0.005, 20, 5.0)
+    """Polls for a kind of tasks that found none: a twentieth of the time."""
+
+
+PACES = PollPaces()
 
 
 class ScanPosition:
@@ -118,3 +151,138 @@ class ScanPasses:
         self._front.was_read(began, start.within, left=left)
         now = self._clock()
         self._back_at = now + self._throttle.rest_after(now - began)
+
+
+@dataclass(slots=True)
+class Throttle:
+    """Says how long to rest after each pass of one kind."""
+
+    pace: Pace
+    _last_s: float = 0.0
+
+    def rest_after(self, took_s: float) -> float:
+        """Return the seconds to rest after a pass of ``took_s``: by the faster of the last two.
+
+        One slow pass proves nothing: the machine, or the database, may have stalled meanwhile.
+        """
+        faster_s, self._last_s = min(took_s, self._last_s), took_s
+        if faster_s <= self.pace.slow_s:
+            return 0.0
+        return min(self.pace.rest * faster_s, self.pace.longest_rest_s)
+
+    def forget(self) -> None:
+        """Treat the next pass as the first one."""
+        self._last_s = 0.0
+
+
+class EmptyPollBackoff:
+    """A kind of tasks of which the pool has none is polled rarely while there are others.
+
+    To find none, a claim reads all that is due of the other kinds: beside a hundred thousand tasks
+    that takes as long as to claim a thousand of them.
+    """
+
+    def __init__(
+        self, pace: Pace = PACES.empty, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._throttle = Throttle(pace)
+        self._clock = clock
+        self._until = 0.0
+
+    @property
+    def lasts(self) -> bool:
+        """Whether to poll for other kinds only, as long as there are some."""
+        return self._clock() < self._until
+
+    def looked(self, began: float, *, found: int) -> None:
+        """Learn from a poll that began at this instant and is over."""
+        now = self._clock()
+        if found:
+            self._throttle.forget()
+            self._until = now
+        else:
+            self._until = now + self._throttle.rest_after(now - began)
+
+
+class Tidied(NamedTuple):
+    """What was found due, sorted out."""
+
+    ready: list[tuple[int, str]]
+    """What may run: ids and names."""
+    swept: Sequence[Notice] = ()
+    """What there is to tell of those that were swept; it is true after the COMMIT."""
+
+
+def triage_found(
+    connection: Connection,
+    found: list[tuple[int, str]],
+    seen: DueRows,
+    names: set[str],
+    settings: Settings,
+    *,
+    now: datetime | None = None,
+) -> Tidied:
+    """Sort out what may run; sweep what is barred, and put aside what is held or nobody knows."""
+    if not (seen.barred or seen.held) and {name for _, name in found} <= names:  # the usual case
+        return Tidied(found)
+    unknown: dict[str, list[int]] = defaultdict(list)
+    gone: list[int] = []
+    waits: list[int] = []
+    ready: list[tuple[int, str]] = []
+    for task_id, name in found:
+        if task_id in seen.barred:
+            gone.append(task_id)
+        elif task_id in seen.held:
+            waits.append(task_id)
+        elif name not in names:
+            unknown[name].append(task_id)
+        else:
+            ready.append((task_id, name))
+    swept: list[Notice] = []
+    if gone:
+        gone = list(sweep(connection, gone, now=now))
+        if HOOKS.wanted:
+            swept = [of_outline(o, NoticeKind.RELEASED) for o in browse.outlines(connection, gone)]
+    if waits:
+        hold_tasks(connection, waits, now=now)
+    for name, ids in unknown.items():
+        reason = WaitingReason(WaitingKind.HANDLER, name)
+        park(connection, ids, reason, settings.park_for, now=now)
+    return Tidied(ready, swept)
+
+
+AGAIN_S = 0.05
+"""Shortest pause between two passes while one due instant follows the other."""
+MORE_S = 0.1
+"""The pause while there is more than the broker was given: children work that off meanwhile."""
+FULL_S = 0.25
+"""The same where the broker has no room for more: it holds about a second of work."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanResult:
+    """What one pass did."""
+
+    published: int = 0
+    """Ids in messages."""
+    more: bool = False
+    """Rows were left over: scan again as soon as there is room."""
+    next_due_s: float | None = None
+    """In how many seconds the next row becomes due that no hint will announce."""
+    depths: dict[str, int] = field(default_factory=dict)
+    """How many messages were in the broker before, of queues with some."""
+
+    @property
+    def did_something(self) -> bool:
+        """Whether the next pass is likely to have something to do, too."""
+        return bool(self.published or self.more)
+
+    def again_in(self, interval_s: float) -> float:
+        """Return the pause before the next pass: short while work moves, longer without room.
+
+        A scanner with nothing to do wakes up for the next row, not a whole interval after it.
+        """
+        if self.more:
+            return min(interval_s / 4, MORE_S if self.published else FULL_S)
+        wanted = interval_s if self.next_due_s is None else max(AGAIN_S, self.next_due_s)
+        return min(interval_s, wanted)

@@ -1,20 +1,121 @@
-"""A child's slot in the scoreboard."""
+"""The scoreboard: a file in which each child notes what it runs, so that a death has a cause."""
 
 from __future__ import annotations
 
+import fcntl
+import mmap
 import os
+import shutil
+import struct
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from enum import IntEnum
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.tasks.run import Run
-from tasks_app.runtime.scoreboard import layout
-from tasks_app.runtime.scoreboard.layout import MOST_RUNS
+from tasks_app.runtime.health_files import born_at, is_zombie, own_birth
 
-if TYPE_CHECKING:
-    from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
+
+class Scoreboard:
+    """The file with all slots of one worker."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            if file.tell() < FILE_SIZE:
+                file.truncate(FILE_SIZE)
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), FILE_SIZE)
+        self._view = memoryview(self._map)
+        self._mutex = threading.Lock()
+
+    def occupied(self) -> list[SlotView]:
+        views = map(self.read, occupied_slots(self._view))
+        return [view for view in views if view is not None]
+
+    @property
+    def stage(self) -> Stage:
+        """How far the worker is in its shutdown."""
+        return Stage(self._map[STAGE_AT])
+
+    @property
+    def runs(self) -> bool:
+        """Whether the worker is not stopping. Asked before each task."""
+        return self._map[STAGE_AT] == 0
+
+    def drain(self) -> None:
+        """Tell the children to start nothing more. One byte, so that a signal handler may do it."""
+        self._map[STAGE_AT] = max(Stage.DRAINS, self.stage)
+
+    def leave(self) -> None:
+        """Tell the children to let go of what they run, and to end."""
+        self._map[STAGE_AT] = Stage.LEAVES
+
+    @property
+    def reporting(self) -> bool:
+        """Whether somebody wants to hear of single tasks now."""
+        return self._map[REPORTING_AT] != 0
+
+    def report(self, wanted: bool) -> None:  # noqa: FBT001  a switch
+        """Tell the children whether to write events."""
+        self._map[REPORTING_AT] = wanted
+
+    @property
+    def tidy_at(self) -> float:
+        """When one of the children is to tidy the pool, for all of them."""
+        return read_tidy_at(self._view)
+
+    @tidy_at.setter
+    def tidy_at(self, instant: float) -> None:
+        self.write(TIDY_AT, pack_tidy_at(instant))
+
+    def take(self, owner: str) -> Slot:
+        """Take a free record for this process.
+
+        Raises:
+            RuntimeError: all are in use.
+        """
+        born = own_birth()
+        with self._locked():
+            for index in range(SLOTS):
+                if self.read(index) is None:
+                    slot = Slot(self, index, owner, born)
+                    slot.beat()
+                    return slot
+        raise RuntimeError(f"All {SLOTS} slots are in use. Run more workers with fewer children.")
+
+    def free(self, view: SlotView) -> bool:
+        """Empty the record if it is still that child's; False: somebody else was faster."""
+        with self._locked():
+            now = self.read(view.index)
+            if now is None or now.owner != view.owner:
+                return False
+            self.write(head_offset(view.index), NO_HEAD)
+            return True
+
+    def note_kill(self, view: SlotView, instant: float) -> None:
+        """Say why the child is killed: the runs that are past their hard limits then."""
+        self.write(kill_offset(view.index), pack_kill(view.pid, instant))
+
+    def write(self, at: int, record: bytes) -> None:
+        self._map[at : at + len(record)] = record
+
+    def read(self, index: int) -> SlotView | None:
+        return read_slot(self._view, index)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Exclude the other processes (flock) and our own other threads."""
+        with self._mutex, self.path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
 
 class Stage(IntEnum):
@@ -90,8 +191,8 @@ class Slot:
                 self._write()
                 return
             self._places[run] = place
-            entry = layout.a_run(run, started, started + hard_limit_s)
-            self._file.write(layout.run_at(self._index, place), entry)
+            entry = pack_run(run, started, started + hard_limit_s)
+            self._file.write(run_offset(self._index, place), entry)
             if place == self._places_used:
                 self._places_used += 1
                 self._write()
@@ -106,8 +207,8 @@ class Slot:
             if place is not None:
                 self._places[run] = place
                 if not self._left:
-                    at = layout.run_at(self._index, place)
-                    self._file.write(at, layout.a_run(run, since, kill_at))
+                    at = run_offset(self._index, place)
+                    self._file.write(at, pack_run(run, since, kill_at))
                 return
         self.finish(before)
         self.start(run, kill_at - since)
@@ -119,7 +220,7 @@ class Slot:
             if place is not None:
                 heappush(self._free, place)
                 if not self._left:
-                    self._file.write(layout.run_at(self._index, place), layout.NO_RUN)
+                    self._file.write(run_offset(self._index, place), NO_RUN)
             elif run in self._untold:
                 self._untold.remove(run)
                 self._write()
@@ -140,12 +241,12 @@ class Slot:
         with self._lock:
             if not self._left:
                 self._left = True
-                self._file.write(layout.head_at(self._index), layout.NO_HEAD)
+                self._file.write(head_offset(self._index), NO_HEAD)
 
     def _write(self) -> None:
         if self._left:
             return
-        record = layout.head(
+        record = pack_head(
             pid=self._pid,
             born=self._born,
             owner=self.owner,
@@ -155,4 +256,193 @@ class Slot:
             untold=len(self._untold),
             messages=self._messages,
         )
-        self._file.write(layout.head_at(self._index), record)
+        self._file.write(head_offset(self._index), record)
+
+
+SLOTS = 256
+MOST_RUNS = 10_240
+"""Runs that one child's list has room for; of more it tells how many."""
+_HEAD = struct.Struct("=q d 160s d d q q q")
+_RUN = struct.Struct("=q q d d")
+_HEAD_SIZE = 256
+_PIDS = struct.Struct("=" + f"q {_HEAD_SIZE - 8}x" * SLOTS)
+"""Of all records at once: most are free, and the parent looks often."""
+_KILL = struct.Struct("=q d")
+_KILL_AT = _HEAD_SIZE - _KILL.size
+"""In a head's unused end, which its child does not write."""
+NO_HEAD, NO_RUN = bytes(_HEAD_SIZE), bytes(_RUN.size)
+STAGE_AT, REPORTING_AT, TIDY_AT = (SLOTS * _HEAD_SIZE + n for n in (0, 1, 8))
+_TIDY = struct.Struct("=d")
+_RUNS_AT = SLOTS * _HEAD_SIZE + 4096
+FILE_SIZE = _RUNS_AT + SLOTS * MOST_RUNS * _RUN.size
+
+
+@dataclass(frozen=True, slots=True)
+class SlotView:
+    """One record, read. Instants are of ``time.monotonic``, which all processes share."""
+
+    index: int
+    pid: int
+    born: float
+    owner: str
+    messages: int
+    """How many are in hand; in a pool of threads there may be several."""
+    since: float
+    """When the first of ``running`` started; 0: nothing runs."""
+    kill_at: float
+    """When the parent shall kill the child; 0: never."""
+    beat: float
+    hungry: float
+    """When it was last seen idle while tasks were due that nobody took; 0: it was not."""
+    running: tuple[Run, ...]
+    untold: int = 0
+    """How many more run than the list has room for."""
+    limits: tuple[tuple[float, float], ...] = ()
+    """Of each of ``running``: since when, and until when it may run."""
+    killed: float = 0.0
+    """When the parent killed the child, as a run was past its hard limit; 0: it did not."""
+
+    def past(self, at: float) -> dict[Run, float]:
+        """Return the runs that were past their hard limits then, with these limits in seconds."""
+        runs = zip(self.running, self.limits, strict=False)
+        return {run: until - since for run, (since, until) in runs if 0 < until <= at}
+
+    @property
+    def dead(self) -> bool:
+        """Whether the process is gone. A zombie is, and so is a pid that was given out anew."""
+        return born_at(self.pid) != self.born or is_zombie(self.pid)
+
+
+def head_offset(index: int) -> int:
+    return index * _HEAD_SIZE
+
+
+def run_offset(index: int, place: int) -> int:
+    return _RUNS_AT + (index * MOST_RUNS + place) * _RUN.size
+
+
+def pack_head(  # noqa: PLR0913  a record
+    *,
+    pid: int,
+    born: float,
+    owner: str,
+    beat: float,
+    hungry: float,
+    places: int,
+    untold: int,
+    messages: int,
+) -> bytes:
+    """Return a head as it is written; ``places``: how many of the list were ever used."""
+    return _HEAD.pack(pid, born, owner.encode()[:160], beat, hungry, places, untold, messages)
+
+
+def pack_run(run: Run, since: float, kill_at: float) -> bytes:
+    return _RUN.pack(run[0], run[1], since, kill_at)
+
+
+def pack_kill(pid: int, instant: float) -> bytes:
+    return _KILL.pack(pid, instant)
+
+
+def kill_offset(index: int) -> int:
+    return head_offset(index) + _KILL_AT
+
+
+def occupied_slots(memory: memoryview) -> list[int]:
+    return [index for index, pid in enumerate(_PIDS.unpack_from(memory)) if pid]
+
+
+def read_slot(memory: memoryview, index: int) -> SlotView | None:
+    pid, born, owner, beat, hungry, places, untold, messages = _HEAD.unpack_from(
+        memory, head_offset(index)
+    )
+    if pid == 0:
+        return None
+    listed = memory[run_offset(index, 0) : run_offset(index, places)]
+    runs = [run for run in _RUN.iter_unpack(listed) if run[0]]
+    killed_pid, killed = _KILL.unpack_from(memory, kill_offset(index))
+    return SlotView(
+        index,
+        pid,
+        born,
+        owner.rstrip(b"\0").decode(),
+        messages,
+        min((since for _, _, since, _ in runs if since), default=0.0),
+        min((kill_at for *_, kill_at in runs if kill_at), default=0.0),
+        beat,
+        hungry,
+        tuple(Run(task_id, attempt) for task_id, attempt, *_ in runs),
+        untold,
+        tuple((since, until) for _, _, since, until in runs),
+        killed if killed_pid == pid else 0.0,
+    )
+
+
+def pack_tidy_at(instant: float) -> bytes:
+    return _TIDY.pack(instant)
+
+
+def read_tidy_at(memory: memoryview) -> float:
+    instant: float = _TIDY.unpack_from(memory, TIDY_AT)[0]
+    return instant
+
+
+SLOTS_VARIABLE = "TASKS_APP_SLOTS"
+"""Where a parent tells its children the path of their slot file."""
+_PRIVATE = 0o700
+
+
+def new_slot_path() -> Path:
+    base = _base()
+    _remove_the_dead(base)
+    folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-{own_birth()}-", dir=base))
+    return folder / "slots"
+
+
+def remove_slots(path: Path) -> None:
+    shutil.rmtree(path.parent, ignore_errors=True)
+
+
+def slot_file() -> Scoreboard:
+    """Open the slot file that the parent made, or one of our own if there is no parent."""
+    given = os.environ.get(SLOTS_VARIABLE)
+    return Scoreboard(Path(given) if given else new_slot_path())
+
+
+def parent_of(slots: Scoreboard) -> int | None:
+    """Return the pid of the parent that watches this process; None: nobody does."""
+    pid, _, _ = slots.path.parent.name.partition("-")
+    return int(pid) if pid.isdigit() and int(pid) != os.getpid() else None
+
+
+def temporary_folder() -> str:
+    """Return a folder that can be written to.
+
+    Raises:
+        ConfigurationError: there is none: the file system is read-only, or full.
+    """
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        raise ConfigurationError(
+            "No folder for temporary files can be written to, and the processes of a worker share "
+            "one. Mount a volume at /tmp, or set TMPDIR to a folder that this user may write to."
+        ) from None
+
+
+def _base() -> Path:
+    base = Path(temporary_folder()) / f"tasks_app-slots-{os.getuid()}"
+    with suppress(FileExistsError):
+        base.mkdir(_PRIVATE)
+    if base.is_symlink() or base.stat().st_uid != os.getuid():  # somebody else was there first
+        return Path(tempfile.mkdtemp(prefix="tasks_app-slots-"))
+    return base
+
+
+def _remove_the_dead(base: Path) -> None:
+    for folder in base.iterdir():
+        pid, _, rest = folder.name.partition("-")
+        born = rest.rpartition("-")[0]
+        with suppress(ValueError):
+            if born_at(int(pid)) != float(born):
+                shutil.rmtree(folder, ignore_errors=True)

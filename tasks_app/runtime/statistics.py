@@ -1,25 +1,39 @@
-"""Task counts: how runs ended and how long they took, as one process heard from the database.
-
-Totals by minute, name, queue and outcome, which only grow. A write repeats them, so nothing is
-counted twice when a COMMIT was not answered.
-"""
+"""Counters of runs: kept by each process, reported, and added up by the leader."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from uuid import uuid4
 
-from tasks_app.domain.statistics.histogram import BUCKETS, LAST, trimmed
-from tasks_app.domain.statistics import MOST_KEYS
-from tasks_app.domain.statistics import OTHER
-from tasks_app.domain.statistics import CountedOutcome
-from tasks_app.domain.statistics import outcome_of
+from sqlalchemy import Connection
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.statistics import (
+    BUCKETS,
+    LAST_BUCKET,
+    MOST_KEYS,
+    OTHER,
+    CountedOutcome,
+    outcome_of,
+    trim_histogram,
+)
+from tasks_app.domain.tasks.error_text import brief, quiet_logger
 from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.statistics.parts import CountPart
+from tasks_app.pool import tables
+from tasks_app.pool import tables as database_clock
+from tasks_app.pool.dispatch import leader_lease
+from tasks_app.pool.dispatch.leader_lease import MAINTAIN, Lease, Rank
+from tasks_app.pool.statistics.parts import CountPart, write_parts
+from tasks_app.pool.statistics.roll_up import CountRetention, hour_of, reconcile, roll_up
+from tasks_app.runtime.db.database import Database
 
 MOST_EARLY = 10_000
 """Runs that are kept until the database's time is known: that takes a moment."""
@@ -29,7 +43,6 @@ _WAITS, _RUNS = 3, 3 + BUCKETS
 _SUCCEEDED, _DONE = State.SUCCEEDED, int(CountedOutcome.DONE)
 _UNKEPT = int(CountedOutcome.UNKEPT)
 _EMPTY = [0] * (3 + 2 * BUCKETS)
-
 Key = tuple[str, str, int]
 _Ended = tuple[Key, float, float | None, int | None]
 """Also when, by our clock; how long it waited, less the offset of the clocks; its run_ms."""
@@ -179,15 +192,182 @@ def _time(cell: list[int], wait_ms: int, run_ms: int) -> None:
     wait_ms = max(wait_ms, 0)
     cell[1] += wait_ms
     cell[2] += run_ms
-    cell[_WAITS + min(wait_ms.bit_length(), LAST)] += 1
-    cell[_RUNS + min(run_ms.bit_length(), LAST)] += 1
+    cell[_WAITS + min(wait_ms.bit_length(), LAST_BUCKET)] += 1
+    cell[_RUNS + min(run_ms.bit_length(), LAST_BUCKET)] += 1
 
 
 def _part(minute: int, key: Key, cell: list[int]) -> CountPart:
     number, wait_ms, run_ms = cell[:_WAITS]
-    waits, runs = trimmed(cell[_WAITS:_RUNS]), trimmed(cell[_RUNS:])
+    waits, runs = trim_histogram(cell[_WAITS:_RUNS]), trim_histogram(cell[_RUNS:])
     return CountPart(minute, *key, number, wait_ms, run_ms, waits, runs)
 
 
 TASK_COUNTS = TaskCounts()
 os.register_at_fork(after_in_child=TASK_COUNTS.forget)
+
+
+class RunCounts:
+    """One process's; its threads may count at once."""
+
+    def __init__(self) -> None:
+        self._file = -1
+
+    def into(self, path: Path) -> None:
+        """Count into this file from now on, behind what others wrote there."""
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+
+    def add(self, states: Collection[State]) -> None:
+        """Count what the database has answered, for a waiting parent."""
+        if self._file >= 0:
+            lines = [f"{state} {number}\n" for state, number in Counter(states).items()]
+            with suppress(OSError):  # a full disk costs the count, and no outcome
+                os.write(self._file, "".join(lines).encode())
+
+
+RUN_COUNTS = RunCounts()
+
+
+def read_counts(path: Path) -> Counter[State]:
+    sums: Counter[State] = Counter()
+    for line in path.read_text().splitlines():
+        state, _, number = line.partition(" ")
+        sums[State(state)] += int(number)
+    return sums
+
+
+REPORT_EVERY_S = 5.0
+"""A process that is killed loses so much, until the hour is reconciled with the pools."""
+
+
+class CountReport:
+    """A duty of the housekeeper; idle, it costs a look at the clock."""
+
+    def __init__(
+        self,
+        database: Database,
+        counts: TaskCounts = TASK_COUNTS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._database = database
+        self._counts = counts
+        self._clock = clock
+        self._look_at = 0.0
+
+    def write_counts(self, *, last: bool = False) -> None:
+        """Write what has changed, every few seconds, or now if it is the ``last`` time.
+
+        Raises:
+            sqlalchemy.exc.SQLAlchemyError: nobody knows whether it was written; it is repeated.
+        """
+        now = self._clock()
+        if now < self._look_at and not last:
+            return
+        self._look_at = now + REPORT_EVERY_S
+        with self._counts.writing:
+            if not self._counts.knows_time:
+                self._ask()
+            parts = self._counts.news()
+            if not parts:
+                return
+            with self._database.begin() as connection:
+                asked_at = time.monotonic()
+                said_s = database_clock.database_time(connection)
+                write_parts(connection, self._counts.slot, parts)
+            self._counts.written(parts)
+            self._counts.heard(said_s, asked_at)
+
+    def _ask(self) -> None:
+        asked_at = time.monotonic()
+        with self._database.begin() as connection:
+            said_s = database_clock.database_time(connection)
+        self._counts.heard(said_s, asked_at)
+
+
+log = quiet_logger(__name__)
+ADD_UP_EVERY = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+AGAIN_S = 10.0
+"""When a process looks again that found another at work, or the minute not over."""
+LONGEST = timedelta(minutes=2)
+RECONCILED_AFTER = timedelta(minutes=5)
+"""After the end of an hour: by then its last parts are added up."""
+MOST_HOURS = timedelta(hours=24)
+"""Hours that are made up for, if nobody did it: after an upgrade, say."""
+ROLLED_UP, RECONCILED = "tasks_app: counts rolled up", "tasks_app: counts reconciled"
+"""Notes in the lease: when the last roll-up began, and until when hours are reconciled."""
+Notes = dict[str, str]
+
+
+class CountKeeper:
+    """A duty of whoever leads; any number may try."""
+
+    def __init__(self, settings: Settings, database: Database, holder: str) -> None:
+        self._kept = CountRetention(
+            settings.keep_minute_counts, settings.keep_hour_counts, settings.keep_day_counts
+        )
+        self._database = database
+        self._holder = holder
+        self._look_at = 0.0
+
+    def run_if_due(self) -> None:
+        """Add up, if nobody did so in the last minute. Nothing is raised."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + AGAIN_S
+        try:
+            self.run_once()
+        except Exception as error:
+            log.warning("counters could not be added up, again soon: %s", brief(error))
+
+    def run_once(self, *, now: datetime | None = None) -> bool:
+        """Add up, and compare an hour if one is over; False: another process has done so."""
+        with self._database.begin() as connection:
+            lease = leader_lease.read(connection, MAINTAIN, now=now)
+            at = datetime.fromtimestamp(tables.database_time(connection, now=now), UTC)
+        since = _noted(lease, ROLLED_UP)
+        if since is not None and since <= at < since + ADD_UP_EVERY:
+            return False
+        return self._in_turn(self._roll_up, now) and self._in_turn(self._reconcile, now)
+
+    def _in_turn(
+        self, duty: Callable[[Connection, Lease, datetime | None], Notes], now: datetime | None
+    ) -> bool:
+        """Do it and note it in one transaction, which holds the lease; False: another holds it."""
+        token = uuid4()
+        with self._database.begin() as connection:
+            lease = leader_lease.hold(
+                connection,
+                MAINTAIN,
+                holder=self._holder,
+                token=token,
+                rank=Rank.STANDBY,
+                ttl=LONGEST,
+                now=now,
+            )
+            if lease is None:
+                return False
+            notes = duty(connection, lease, now)
+            if notes:
+                leader_lease.note(connection, MAINTAIN, token, notes)
+            leader_lease.release(connection, MAINTAIN, token)
+        return True
+
+    def _roll_up(self, connection: Connection, lease: Lease, now: datetime | None) -> Notes:
+        rolled = roll_up(connection, _noted(lease, ROLLED_UP), self._kept, now=now)
+        return {ROLLED_UP: rolled.until.isoformat()}
+
+    def _reconcile(self, connection: Connection, lease: Lease, now: datetime | None) -> Notes:
+        at = datetime.fromtimestamp(tables.database_time(connection, now=now), UTC)
+        first = hour_of(at) - MOST_HOURS
+        hour = max(first, _noted(lease, RECONCILED) or first)
+        if at < hour + HOUR + RECONCILED_AFTER:
+            return {}
+        missing = reconcile(connection, hour)
+        if missing:
+            log.info("%s ends of tasks were not counted in the hour of %s", missing, hour)
+        return {RECONCILED: (hour + HOUR).isoformat()}
+
+
+def _noted(lease: Lease | None, name: str) -> datetime | None:
+    text = lease.notes.get(name) if lease else None
+    return datetime.fromisoformat(text) if isinstance(text, str) else None

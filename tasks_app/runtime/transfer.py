@@ -1,33 +1,34 @@
-"""Export: waiting tasks to a file; and the end of a move, at the database that they came from."""
+"""Moves waiting tasks to another database by a file; no task is lost or created twice."""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from uuid import UUID
 
 from sqlalchemy import Engine
 
-from tasks_app.domain.portable_task import IDS
-from tasks_app.domain.portable_task import WRONG_JSON
-from tasks_app.domain.portable_task import line_of
+from tasks_app.domain.encryption import token_in
 from tasks_app.domain.errors import InvalidSelectionError
-from tasks_app.domain.large_values.reference import PAYLOAD, reference_in
-from tasks_app.domain.operations import BulkAction
-from tasks_app.domain.operations import select
+from tasks_app.domain.large_values.store import PAYLOAD, reference_in
+from tasks_app.domain.operations import BulkAction, parse_selection
+from tasks_app.domain.portable_task import IDS, WRONG_JSON, PortableTask, line_of, task_of
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.operations.selection import LOOKED_AT, cut, look
-from tasks_app.pool.tasks.transfer import ArrivedTask, held, leaving
+from tasks_app.pool.tasks.transfer import ArrivedTask, bring_in, held, here, leaving
 from tasks_app.runtime.api.bulk import run_bulk, start_bulk, transaction_of
+from tasks_app.runtime.api.producer import creation_limit
 from tasks_app.runtime.large_values import large_values
-from tasks_app.runtime.transfer.private_file import written_privately
 
-AT_ONCE = 1_000
+EXPORTED_AT_ONCE = 1_000
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ def export_tasks(engine: Engine, path: Path, *, by: str = "", **selection: Any) 
         LargeStoreError: a large payload is in an object store that does not answer.
         LargeValueLostError: a task with one began meanwhile and is over and removed.
     """
-    chosen = select(BulkAction.CANCEL, {**selection, "state": State.PENDING})
+    chosen = parse_selection(BulkAction.CANCEL, {**selection, "state": State.PENDING})
     done = Exported()
     with written_privately(path) as file:
         with transaction_of(engine) as connection:
@@ -96,8 +97,8 @@ def cancel_moved(engine: Engine, receipt: Path, *, by: str = "") -> MoveEnded:
     """
     done = MoveEnded()
     moved = list(_receipt(receipt))  # all of it is read before anything is done
-    for start in range(0, len(moved), AT_ONCE):
-        some = moved[start : start + AT_ONCE]
+    for start in range(0, len(moved), EXPORTED_AT_ONCE):
+        some = moved[start : start + EXPORTED_AT_ONCE]
         with transaction_of(engine) as connection:
             ids = held(connection, some)
         done.left += sorted({task.id for task in some} - set(ids))
@@ -123,3 +124,147 @@ def _receipt(path: Path) -> Iterator[ArrivedTask]:
         raise InvalidSelectionError(
             f"{path} is no receipt of an import. tasks-app import writes one."
         ) from None
+
+
+IMPORTED_AT_ONCE, MOST_CHARACTERS = 200, 16 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Imported:
+    """What came of it."""
+
+    tasks: int = 0
+    """Of the file, that are or were here: now, or by an earlier import."""
+    left_out: list[int] = field(default_factory=list)
+    """By their ids in the file: another task has their name and unique_key here."""
+
+
+def import_tasks(engine: Engine, path: Path, receipt: Path, *, by: str = "") -> Imported:
+    """Create the tasks of a file, and write which of them are here into a receipt.
+
+    The whole file is checked before the first one is created. They keep their idempotency keys.
+    The receipt is there when all is done.
+
+    Raises:
+        InvalidSelectionError: a line is none of an export, the tasks are of this very database, or
+            there is such a receipt.
+    """
+    limit, done = creation_limit(), Imported()
+    with written_privately(receipt) as written:
+        for some in _parts(_tasks(path, limit)):
+            with transaction_of(engine) as connection:
+                own = here(connection, some)
+            if own:
+                raise InvalidSelectionError(
+                    f"Task {own[0]} waits in this database: it was exported from here. "
+                    "Set TASKS_APP_DATABASE_URL to the one that the tasks shall go to."
+                )
+        for some in _parts(_tasks(path, limit)):
+            with transaction_of(engine) as connection:
+                became = bring_in(connection, _outside_of(some))
+                ids = sorted(became.values())
+                note(connection, "import", {"file": path.name}, who=by, ids=ids)
+            for task in some:
+                if task.idempotency_key in became:
+                    done.tasks += 1
+                    moved = ArrivedTask(task.id, task.idempotency_key, became[task.idempotency_key])
+                    written.write(json.dumps(moved._asdict(), default=str) + "\n")
+                else:
+                    done.left_out.append(task.id)
+    return done
+
+
+def _parts(tasks: Iterator[PortableTask]) -> Iterator[list[PortableTask]]:
+    """Yield some at a time: few where payloads are large, since they are all in memory."""
+    some: list[PortableTask] = []
+    length = 0
+    for task in tasks:
+        some.append(task)
+        length += len(task.row.payload)
+        if len(some) >= IMPORTED_AT_ONCE or length >= MOST_CHARACTERS:
+            yield some
+            some, length = [], 0
+    if some:
+        yield some
+
+
+def _outside_of(tasks: list[PortableTask]) -> list[PortableTask]:
+    """Return the tasks with large payloads outside of their rows."""
+    values = large_values()
+    large = {i for i, task in enumerate(tasks) if values.has_large_payload(task.row.payload)}
+    if not large:
+        return tasks
+    encrypted = {i for i in large if token_in(tasks[i].row.payload)}
+    rows = values.outside_of([task.row for task in tasks], large, encrypted)
+    return [replace(task, row=row) for task, row in zip(tasks, rows, strict=True)]
+
+
+def _tasks(path: Path, limit: int) -> Iterator[PortableTask]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                yield task_of(line, number, limit)
+    except OSError as error:
+        raise InvalidSelectionError(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise InvalidSelectionError(f"{path} is no text. Nothing was imported.") from None
+
+
+PART = ".part"
+
+
+@contextmanager
+def written_privately(path: Path) -> Iterator[TextIO]:
+    """Yield a file to write; if the block raises, nothing is at ``path``.
+
+    Raises:
+        InvalidSelectionError: there is a file, somebody else writes it, or it cannot be written.
+    """
+    part = path.with_name(path.name + PART)
+    try:
+        with os.fdopen(_begun(path, part), "w", encoding="utf-8") as file:
+            try:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                os.link(part, path)  # fails if somebody made it meanwhile
+            finally:
+                with suppress(FileNotFoundError):
+                    part.unlink()
+    except FileExistsError:
+        raise _there(path) from None
+    except OSError as error:
+        raise InvalidSelectionError(
+            f"{path} cannot be written: {error.strerror}. Choose another folder."
+        ) from None
+
+
+def _begun(path: Path, part: Path) -> int:
+    """Return an empty file that is this process's alone while it is open.
+
+    What an export that was killed has left is written anew; its lock ended with its process.
+    """
+    while True:
+        if path.exists():
+            raise _there(path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
+        descriptor = os.open(part, flags, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.fchmod(descriptor, 0o600)
+            if os.fstat(descriptor).st_nlink:  # else its writer has just ended, and removed it
+                os.ftruncate(descriptor, 0)
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            raise InvalidSelectionError(
+                f"{path} is being written by another process. Wait for it, or choose another name."
+            ) from None
+        except OSError:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _there(path: Path) -> InvalidSelectionError:
+    return InvalidSelectionError(f"{path} is there already. Choose another name, or remove it.")

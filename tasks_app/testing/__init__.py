@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     )
     from tasks_app.testing.databases import empty_pool
     from tasks_app.testing.draining import adrain, atravel, drain, travel
-    from tasks_app.testing.faults import crash_next, fail_next
+    from tasks_app.testing.draining import crash_next
+    from tasks_app.testing.draining import fail_next
     from tasks_app.testing.handler_call import ContextOptions, arun, make_context, run
     from tasks_app.testing.mixin import TasksTestMixin
     from tasks_app.testing.results import Drained, TaskRun
@@ -31,8 +32,7 @@ __all__ = [
 _ROOMS = {
     "creation": "Where aassert_created acreated assert_created created",
     "databases": "empty_pool",
-    "draining": "adrain atravel drain travel",
-    "faults": "crash_next fail_next",
+    "draining": "adrain atravel crash_next drain fail_next travel",
     "handler_call": "ContextOptions arun make_context run",
     "mixin": "TasksTestMixin",
     "results": "Drained TaskRun",

@@ -11,9 +11,9 @@ from sqlalchemy import URL, Connection, NullPool, create_engine, make_url
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.errors import ConfigurationError
-from tasks_app.pool.retention.partitions import add_partition, missing_partitions
-from tasks_app.pool.testing import databases
-from tasks_app.pool.testing.empty import empty
+from tasks_app.pool import testing
+from tasks_app.pool.retention import add_partition, missing_partitions
+from tasks_app.pool.testing import empty_tables
 from tasks_app.runtime.db.connections import Raw, Sync, on_connection
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.migration import migrate
@@ -31,7 +31,7 @@ def empty_pool(session: Sync | Raw) -> None:
     >>> assert_created(session, count=0)
     []
     """
-    on_connection(session, empty)
+    on_connection(session, empty_tables)
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def embedded_server() -> Iterator[str]:
             ) from error
         url = running.postgres.url_of("postgres")
         with _administrator(url) as connection:
-            databases.hurry(connection)
+            testing.do_not_flush(connection)
         yield url
 
 
@@ -68,7 +68,7 @@ class TestDatabases:
     def __init__(self, server: str, prepare: Prepare | None = None) -> None:
         self._url = make_url(server).set(drivername="postgresql+psycopg")
         self._prepare = prepare
-        self._mark = databases.PREFIX + secrets.token_hex(4)
+        self._mark = testing.PREFIX + secrets.token_hex(4)
         self._template = ""
         self._made: list[str] = []
 
@@ -76,15 +76,15 @@ class TestDatabases:
     def guarded(self) -> Iterator[Self]:
         """Drop all at the end; meanwhile a connection says that this session lives."""
         with _administrator(self._url) as self._guard:
-            databases.announce(self._guard, self._mark)
-            for name in databases.left_over(self._guard):
+            testing.announce_use(self._guard, self._mark)
+            for name in testing.left_over_databases(self._guard):
                 with suppress(DBAPIError):  # a process still works in it
-                    databases.drop_database(self._guard, name)
+                    testing.drop_database(self._guard, name)
             try:
                 yield self
             finally:
                 for name in reversed(self._made):
-                    databases.drop_database(self._guard, name)
+                    testing.drop_database(self._guard, name)
 
     def create(self) -> str:
         """Copy the template, which is made before the first copy; return the new one's URL."""
@@ -94,12 +94,12 @@ class TestDatabases:
     def drop(self, url: str) -> None:
         """Drop one before the end."""
         name = make_url(url).database or ""
-        databases.drop_database(self._guard, name)
+        testing.drop_database(self._guard, name)
         self._made.remove(name)
 
     def _new(self, template: str | None) -> str:
         name = f"{self._mark}_{len(self._made)}_{secrets.token_hex(2)}"
-        databases.create_database(self._guard, name, template)
+        testing.create_database(self._guard, name, template)
         self._made.append(name)
         return name
 

@@ -1,16 +1,14 @@
-"""Drain and travel: run what is due in this process, and let time pass so that more is.
-
-Both work in the transaction of the test, or on what is committed.
-"""
+"""Drain and travel: run what is due in this process, with faults that a test orders."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 from sqlalchemy.util import greenlet_spawn
@@ -18,40 +16,35 @@ from sqlalchemy.util import greenlet_spawn
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.durations import Duration, named_duration
 from tasks_app.domain.errors import ConfigurationError
-from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.handlers.spec import Handler, HandlerSpec
 from tasks_app.domain.tasks.run import ClaimedTask, Fence, Run
 from tasks_app.pool.flow_control.order_and_limits import in_front
-from tasks_app.pool.runs.claim_next import claim_next
+from tasks_app.pool.runs.claim import claim_next
 from tasks_app.pool.runs.leases import rescue_claims
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks import browse
-from tasks_app.pool.testing import next_instant
-from tasks_app.pool.testing import shift
-from tasks_app.pool.testing import shift_fired
+from tasks_app.pool.testing import next_instant, shift_fired, shift_instants
 from tasks_app.runtime.db.connections import Async, Raw, Sync, checked_async, shown, unwrapped
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.db.pending_writes import PendingWrite
-from tasks_app.runtime.execution.failure_policy import FailurePolicy
+from tasks_app.runtime.db.errors import PendingWrite
+from tasks_app.runtime.execution.claims import claimer_of
+from tasks_app.runtime.execution.completion import FailurePolicy
 from tasks_app.runtime.execution.invocation import Invocation
-from tasks_app.runtime.execution.notices import notices_of
+from tasks_app.runtime.execution.settler import notices_of
 from tasks_app.runtime.flow_control.admission import AdmissionControl
-from tasks_app.runtime.flow_control.breakers import Breakers, bring_in_breakers
-from tasks_app.runtime.flow_control.dependency_report import DependencyReport
+from tasks_app.runtime.flow_control.breakers import Breakers, DependencyReport, bring_in_breakers
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext
-from tasks_app.runtime.handlers.middleware import load_middleware
+from tasks_app.runtime.handlers.middleware import Middleware, load_middleware
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_claim, of_outline
-from tasks_app.runtime.inflight.claimant import claimer_of
-from tasks_app.runtime.leader.rescuer import Rescuer
-from tasks_app.runtime.leader.sweeper import Sweeper
+from tasks_app.runtime.leader.rescuer import Rescuer, Sweeper
 from tasks_app.runtime.locks.run_locks import LocksOfChild
 from tasks_app.runtime.schedules.declared import bring_in_schedules
 from tasks_app.runtime.schedules.scheduler import Scheduler
-from tasks_app.runtime.worker.assembly import run_work
-from tasks_app.testing.faults import CrashOrdered, layer
+from tasks_app.runtime.worker.standalone import run_work
 from tasks_app.testing.handler_call import LocklessContext, in_own_loop
-from tasks_app.testing.results import Drained, collected
+from tasks_app.testing.results import Drained, collected, name_of
 from tasks_app.testing.transaction import NO_GUARD, InlineLane, OneConnection, joined
 
 MOST_RUNS = 100
@@ -185,7 +178,7 @@ def _passes(session: Any, span: Duration, registry: Registry, most: int) -> None
     with joined(session) as database:
         bring_in_schedules(database, registry)
         connection, scheduler = database.connection, Scheduler(database)
-        passed, now = shift(connection, passes)
+        passed, now = shift_instants(connection, passes)
         until, at, number = now + passed, None, 0
         while (at := next_instant(connection, until, after=at)) is not None:
             number += 1
@@ -316,3 +309,83 @@ def _rescue(database: Database, fence: Fence, max_crashes: int) -> None:
         moved = rescue_claims(connection, [fence], lease=timedelta(0), max_crashes=max_crashes)
         outlines = browse.outlines(connection, list(moved))
     HOOKS.tell(of_outline(outline, NoticeKind.RESCUED) for outline in outlines)
+
+
+When = Literal["before", "after"]
+
+
+def fail_next(
+    task: Handler[Any, Any] | str,
+    error: BaseException | type[BaseException],
+    *,
+    times: int = 1,
+    when: When = "after",
+) -> None:
+    """Let the next run of this name raise ``error``, in a drain.
+
+    ``after``: when its handler has returned, so that all it did outside of its transaction is done;
+    ``before``: instead of its handler. The task is retried, or fails, as its handler declares.
+
+    >>> fail_next("mail.send", ConnectionResetError)
+    >>> len(drain(session).of("mail.send").waiting)
+    1
+    """
+    _order(task, error() if isinstance(error, type) else error, times, when)
+
+
+def crash_next(task: Handler[Any, Any] | str, *, times: int = 1, when: When = "after") -> None:
+    """Let the next run of this name end as if its process had died before the COMMIT, in a drain.
+
+    What it wrote through ``ctx.session`` is gone, what it did elsewhere is done. The task is
+    rescued, as when a machine vanishes, and comes back at once: nobody is charged, and after
+    ``max_crashes`` (5) it fails. An ``at_most_once`` task fails with "outcome unknown".
+
+    >>> crash_next(send_mail)
+    >>> len(drain(session).assert_succeeded().runs)
+    2
+    """
+    _order(task, None, times, when)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedFault:
+    """What is to happen to one run."""
+
+    name: str
+    error: BaseException | None
+    """None: a crash."""
+    when: When
+
+
+class CrashOrdered(BaseException):
+    """The process of the run has died."""
+
+
+FAULTS: list[OrderedFault] = []
+"""Those that have hit no run yet; the plugin of pytest clears them after each test."""
+
+
+def _order(
+    task: Handler[Any, Any] | str, error: BaseException | None, times: int, when: When
+) -> None:
+    if when not in {"before", "after"}:
+        raise ValueError(f"when is {when!r}. Allowed: before, after.")
+    FAULTS.extend([OrderedFault(name_of(task), error, when)] * times)
+
+
+def layer(on_crash: Callable[[TaskContext], object] = lambda _: None) -> Middleware:
+    """Return what surrounds each run of a drain; ``on_crash`` is called before the run ends."""
+
+    def faulty(context: TaskContext, call: Callable[[], Any]) -> Any:
+        fault = next((each for each in FAULTS if each.name == context.name), None)
+        if fault is None:
+            return call()
+        FAULTS.remove(fault)
+        if fault.when == "after":
+            call()
+        if fault.error is not None:
+            raise fault.error
+        on_crash(context)
+        raise CrashOrdered
+
+    return faulty

@@ -14,17 +14,16 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 from sqlalchemy.util import greenlet_spawn
 
-from tasks_app.domain.creation import NewTask
-from tasks_app.domain.creation import validate
+from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.durations import Duration, named_duration
 from tasks_app.domain.handlers.spec import Handler, HandlerSpec
 from tasks_app.domain.tasks.payload import encode_object
 from tasks_app.domain.tasks.records import Task
 from tasks_app.domain.tasks.run import ClaimedTask, Fence
+from tasks_app.runtime.api.producer import creation_limit
 from tasks_app.runtime.db.connections import Async, Raw, Sync, is_async_session, unwrapped
 from tasks_app.runtime.db.transaction import Access, carry_out
-from tasks_app.runtime.execution.invocation import arguments_of
-from tasks_app.runtime.execution.lanes import Lane
+from tasks_app.runtime.execution.invocation import Lane, arguments_of
 from tasks_app.runtime.handler_db.statements import write_of
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.checkpoint import LIMIT, AsyncPoint, CheckpointPoint, PlainPoint
@@ -32,7 +31,6 @@ from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
 from tasks_app.runtime.handlers.middleware import Middleware, chain
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 from tasks_app.runtime.large_values import large_values
-from tasks_app.runtime.payload_limit import creation_limit
 from tasks_app.testing.transaction import NO_TASK, joined, lane_of, session_of
 
 if TYPE_CHECKING:
@@ -195,7 +193,7 @@ def _value(
     if isinstance(task, Task) and payload is None:
         text = encode_object(task.payload, "payload", creation_limit())
     else:
-        text = validate(NewTask(spec.name, payload), spec, creation_limit()).payload
+        text = validate_task(NewTask(spec.name, payload), spec, creation_limit()).payload
 
     def value(lane: Lane, access: Access) -> Any:
         context = MadeContext(access, _options_of(spec, task, options))

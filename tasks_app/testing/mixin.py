@@ -12,7 +12,7 @@ from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.tasks.records import Task
 from tasks_app.runtime.db.connections import Raw, Sync
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
-from tasks_app.testing import creation, draining, faults, handler_call
+from tasks_app.testing import creation, draining, handler_call
 from tasks_app.testing.handler_call import ContextOptions
 from tasks_app.testing.results import Drained
 
@@ -58,12 +58,12 @@ class TasksTestMixin:
 
     created: Final = _on_session(creation.created)
     assert_created: Final = _on_session(creation.assert_created)
-    fail_next: Final = staticmethod(faults.fail_next)
-    crash_next: Final = staticmethod(faults.crash_next)
+    fail_next: Final = staticmethod(draining.fail_next)
+    crash_next: Final = staticmethod(draining.crash_next)
 
     def tearDown(self) -> None:
         """Forget the faults that hit no run."""
-        faults.FAULTS.clear()
+        draining.FAULTS.clear()
         up: Callable[[], None] | None = getattr(super(), "tearDown", None)
         if up is not None:
             up()

@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
     """Forget the faults that a test has ordered and that hit no run."""
-    if (faults := sys.modules.get("tasks_app.testing.faults")) is not None:
+    if (faults := sys.modules.get("tasks_app.testing.draining")) is not None:
         faults.FAULTS.clear()
 
 
@@ -107,10 +107,10 @@ def tasks_app_pool(
 
     During the test the environment names it, so that ``drain()`` needs no settings, and no broker.
     """
-    from tasks_app.pool.testing.empty import empty  # noqa: PLC0415  see above
+    from tasks_app.pool.testing import empty_tables  # noqa: PLC0415  see above
 
     with tasks_app_engine.begin() as connection:
-        empty(connection)
+        empty_tables(connection)
     return _named(tasks_app_url, monkeypatch)
 
 

@@ -29,15 +29,14 @@ from tasks_app.pool.runs.settle_success import LastWord
 from tasks_app.runtime.db.connections import is_raw, unwrapped, writing_connection_of
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.transaction import Transaction
-from tasks_app.runtime.execution.lanes import AsyncLane, Lane, SyncLane
+from tasks_app.runtime.execution.invocation import AsyncLane, Lane, SyncLane
 from tasks_app.runtime.handler_db import loop_connection
 from tasks_app.runtime.handler_db.ends import COMMIT, UNDOING, RunEnd
-from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
-from tasks_app.runtime.handler_db.handler_cursors import HandlerCursor
+from tasks_app.runtime.handler_db.handler_connections import HandlerConnection, HandlerCursor
 from tasks_app.runtime.handler_db.handler_driver import NOBODY
-from tasks_app.runtime.handler_db.handler_statements import ENDED, ends_transaction
 from tasks_app.runtime.handler_db.lending import driver_of
 from tasks_app.runtime.handler_db.loop_connection import LoopConnection, LoopCursor
+from tasks_app.runtime.handler_db.statements import ENDED, ends_transaction
 from tasks_app.runtime.hints import UNHEARD
 
 BEGIN = "SAVEPOINT tasks_app_runs"

@@ -19,8 +19,8 @@ from tasks_app.batch.planners.indicator import Indicator
 from tasks_app.batch.planners.keys import KeyList, KeyRanges
 from tasks_app.batch.planners.physical import Physical
 from tasks_app.batch.planners.views import Views
-from tasks_app.domain.partition.amount import Amount
-from tasks_app.domain.partition.sources import Marker, Table
+from tasks_app.domain.partition.cuts import Amount
+from tasks_app.domain.partition.records import Marker, Table
 from tasks_app.pool.batch.sources.relation import Query
 
 NAME = "odd_rows"

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, Integer, case, column, select, text
 
 from tasks_app.domain.partition.keys import KeyType
-from tasks_app.domain.partition.records import Partition, Plan
-from tasks_app.domain.partition.sources import Table
+from tasks_app.domain.partition.records import Partition, Plan, Table
 from tasks_app.pool.batch.sources.predicate import predicate
 from tasks_app.pool.batch.sources.relation import Source, find, source_of
 

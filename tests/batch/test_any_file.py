@@ -18,12 +18,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection
 
-from tasks_app.batch.files.reader import FileReader, SegmentReader
+from tasks_app.batch.files.segments import FileReader, SegmentReader
 from tasks_app.batch.planners.flat_file import FlatFile
 from tasks_app.batch.validate import problems
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.records import Partition
-from tasks_app.domain.partition.sources import File, Format
+from tasks_app.domain.partition.records import File, Format, Partition
 
 pytestmark = pytest.mark.test_all
 

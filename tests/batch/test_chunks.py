@@ -14,7 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from tasks_app import cancel_task
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.locks import Versioned
-from tasks_app.pool.batch import skips
+from tasks_app.pool.batch import partition_progress
 from tests.batch.yard import Yard
 from tests.pool.interleave import blocked, two
 from tests.waiting import until
@@ -44,7 +44,7 @@ def test_rows_that_fail_are_left_out_with_their_reasons(yard: Yard) -> None:
     assert yard.done == [i for i in range(1, 101) if i not in bad]
     assert view.tallies["step"].counts[:3] == (100, 97, 3)
     with yard.engine.connect() as connection:
-        left_out = skips.find(connection, view.batch.id)
+        left_out = partition_progress.find_skips(connection, view.batch.id)
     assert sorted((each.partition_no, each.key) for each in left_out) == [
         (1, "7"),
         (1, "8"),
@@ -104,9 +104,14 @@ def test_who_counts_what_is_left_out_waits_for_others(yard: Yard) -> None:
 
     with two(yard.engine) as (a, b):
         for number, connection in enumerate((a, b)):
-            skips.add(connection, batch_id, "step", number, [("7", "odd")])
-        assert skips.count_alone(a, batch_id, "step") == 1
-        waits_for = blocked(yard.engine, b, a, lambda c: skips.count_alone(c, batch_id, "step"))
+            partition_progress.add_skips(connection, batch_id, "step", number, [("7", "odd")])
+        assert partition_progress.count_skips_exclusively(a, batch_id, "step") == 1
+        waits_for = blocked(
+            yard.engine,
+            b,
+            a,
+            lambda c: partition_progress.count_skips_exclusively(c, batch_id, "step"),
+        )
         a.commit()
         assert waits_for.result() == 2
 
@@ -307,7 +312,7 @@ def test_a_row_that_changed_meanwhile_is_read_again(yard: Yard) -> None:
         for each in found:
             each.amount += 1
 
-    from tasks_app.domain.partition.sources import Table
+    from tasks_app.domain.partition.records import Table
 
     view = yard.run(yard.job(yard.step(chunk, source=Table("stock"), cuts=(), max_attempts=1)))
 

@@ -24,11 +24,9 @@ from tasks_app.batch.planners.physical import Physical
 from tasks_app.batch.planners.repository import Repository
 from tasks_app.batch.validate import problems
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.amount import Amount
-from tasks_app.domain.partition.keys import KeyType
-from tasks_app.domain.partition.ranges import between
-from tasks_app.domain.partition.records import Plan
-from tasks_app.domain.partition.sources import Table
+from tasks_app.domain.partition.cuts import Amount
+from tasks_app.domain.partition.keys import KeyType, ranges_between
+from tasks_app.domain.partition.records import Plan, Table
 from tasks_app.pool.batch import partitions
 from tasks_app.pool.batch.sources.measure import extent
 from tasks_app.pool.batch.sources.relation import find
@@ -171,7 +169,7 @@ def test_ranges_that_somebody_gave_or_keeps_in_the_repository(
     given_table(connection, key_type, keys)
     even = Even(parts=data.draw(st.integers(1, 6))).plan(connection, ROWS)
     bounds = [each.range.low for each in even.partitions if each.range and each.range.low]
-    given_ranges = [(span.low, span.high) for span in between(bounds)]
+    given_ranges = [(span.low, span.high) for span in ranges_between(bounds)]
 
     plan = KeyRanges(given_ranges).plan(connection, ROWS)
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from tasks_app.batch.files.reader import FileReader
-from tasks_app.batch.files.segments import file_of
+from tasks_app.batch.files.segments import FileReader, file_of
 from tasks_app.batch.planners import Planner
 from tasks_app.batch.planners.even import Even, How
 from tasks_app.batch.planners.fixed import Fixed
@@ -24,10 +23,9 @@ from tasks_app.batch.planners.physical import Physical
 from tasks_app.batch.planners.repository import Repository
 from tasks_app.batch.planners.views import Views
 from tasks_app.batch.validate import problems
-from tasks_app.domain.partition.amount import Amount
+from tasks_app.domain.partition.cuts import Amount
 from tasks_app.domain.partition.keys import KeyType
-from tasks_app.domain.partition.records import Partition, PartitionKind, Plan
-from tasks_app.domain.partition.sources import Marker, Table
+from tasks_app.domain.partition.records import Marker, Partition, PartitionKind, Plan, Table
 from tasks_app.pool.batch import partitions
 from tasks_app.pool.batch.sources import buckets, marks
 from tests.batch.ownership import COLUMNS, read

@@ -13,14 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, text
 
-from tasks_app.batch.files.reader import FileReader
-from tasks_app.batch.files.segments import body_of, file_of, verify
+from tasks_app.batch.files.segments import FileReader, body_of, file_of, verify
 from tasks_app.batch.planners.flat_file import Extract, FlatFile
 from tasks_app.batch.validate import problems, validate
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.problems import WrongPlanError
-from tasks_app.domain.partition.records import PartitionKind, Plan
-from tasks_app.domain.partition.sources import File, Format, Table
+from tasks_app.domain.partition.check import WrongPlanError
+from tasks_app.domain.partition.records import File, Format, PartitionKind, Plan, Table
 from tasks_app.pool.batch import partitions
 
 FIELD = st.text(

@@ -12,11 +12,10 @@ from sqlalchemy import text
 from tasks_app.batch.control import abandon_job
 from tasks_app.batch.planners.keys import KeyList
 from tasks_app.domain.batch.records import BatchStatus
-from tasks_app.pool.batch import lost
-from tasks_app.pool.batch.prune import ROWS
+from tasks_app.pool.batch import partition_runs
+from tasks_app.pool.batch.instances import ROWS
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.leader.retention import Retention
-from tasks_app.runtime.leader.retention_preview import preview_retention
+from tasks_app.runtime.leader.retention import Retention, preview_retention
 from tests.batch.yard import Yard
 from tests.pool.interleave import two
 from tests.pool.plans import prepared
@@ -200,7 +199,9 @@ def test_who_looks_for_lost_ones_reads_none_that_are_over(yard: Yard) -> None:
     yard.sql("ANALYZE task_batch")
 
     with yard.engine.connect() as connection:
-        plan = prepared(connection, "suspects", lambda c: lost.suspects(c, 100)).run(connection)
+        plan = prepared(
+            connection, "suspects", lambda c: partition_runs.find_batches_with_lost_steps(c, 100)
+        ).run(connection)
 
     assert "task_batch_ended" in plan.indexes
     assert plan.rows == 0

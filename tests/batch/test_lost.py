@@ -12,14 +12,14 @@ from sqlalchemy import text
 from tasks_app.domain.batch.records import BatchStatus, BatchView, StepStatus
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.batch import instances, lost
+from tasks_app.pool.batch import instances, partition_runs
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.requeue import requeue
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.leader.lost_batches import end_lost
 from tasks_app.runtime.leader.maintainer import Maintainer
+from tasks_app.runtime.leader.rescuer import end_lost_batches
 from tests.batch.yard import Yard
 from tests.factory import claimer, ending
 from tests.pool.interleave import two
@@ -113,7 +113,7 @@ def test_a_step_whose_task_ends_for_good_has_failed_and_goes_on_with_a_restart(
 
     end(yard, task_of(yard, word))
     yard.bench.drain()
-    end_lost(database)
+    end_lost_batches(database)
 
     view = yard.view(batch_id)
     status, error = step_of(view)
@@ -194,7 +194,7 @@ def test_a_join_that_is_retried_by_hand_goes_on_unless_its_step_was_ended(
 
     second = go_until(yard, job, ":join", {"other": 1})
     fails(yard, task_of(yard, ":join"))
-    assert end_lost(database) == [second]
+    assert end_lost_batches(database) == [second]
     requeued(yard, task_of(yard, ":join", "task_error"))
 
     assert yard.view(second).batch.status is BatchStatus.FAILED
@@ -224,10 +224,10 @@ def test_what_has_done_its_work_and_is_requeued_does_it_no_second_time(
 def test_what_is_at_work_is_left_alone(yard: Yard, database: Database) -> None:
     batch_id = yard.start(reduced(yard)).batch_id
     while yard.sql("SELECT count(*) FROM task_pending"):
-        assert end_lost(database) == []
+        assert end_lost_batches(database) == []
         yard.plan()
 
-    assert end_lost(database) == []
+    assert end_lost_batches(database) == []
     assert yard.view(batch_id).batch.status is BatchStatus.COMPLETED
 
 
@@ -238,7 +238,7 @@ def test_one_of_two_steps_is_ended_and_the_other_goes_on(yard: Yard, database: D
     fails(yard, task_of(yard, ":plan"))
     fails(yard, task_of(yard, ":join"))
 
-    assert end_lost(database) == [batch_id]
+    assert end_lost_batches(database) == [batch_id]
 
     view = yard.view(batch_id)
     assert view.batch.status is BatchStatus.RUNNING
@@ -255,7 +255,7 @@ def test_an_instance_that_was_to_stop_is_stopped(yard: Yard, database: Database)
     yard.stop(batch_id)
     cancelled(yard, task_of(yard, ":join"))
 
-    assert end_lost(database) == [batch_id]
+    assert end_lost_batches(database) == [batch_id]
 
     assert yard.view(batch_id).batch.status is BatchStatus.STOPPED
     assert yard.go_on_with(job, batch_id).batch.status is BatchStatus.COMPLETED
@@ -270,15 +270,15 @@ def test_who_restarts_it_just_now_is_neither_waited_for_nor_undone(
     fails(yard, task_of(yard, ":join"))
 
     with two(yard.engine) as (a, b):
-        assert lost.suspects(b, 10) == [batch_id]
+        assert partition_runs.find_batches_with_lost_steps(b, 10) == [batch_id]
         instances.lock(a, batch_id)
-        assert end_lost(database) == []
-        assert lost.hold(b, batch_id) is None
+        assert end_lost_batches(database) == []
+        assert partition_runs.lock_active_batch(b, batch_id) is None
         a.rollback()
         b.rollback()
     yard.start(job)
 
-    assert end_lost(database) == []
+    assert end_lost_batches(database) == []
     yard.bench.drain()
     assert yard.view(batch_id).batch.status is BatchStatus.COMPLETED
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, text
 from tasks_app.batch.planners.indicator import Indicator
 from tasks_app.batch.validate import problems
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.sources import Marker, Table
+from tasks_app.domain.partition.records import Marker, Table
 from tasks_app.pool.batch.sources import marks
 from tests.pool.interleave import two
 

@@ -19,8 +19,8 @@ from tasks_app.batch.planners.repository import Repository
 from tasks_app.batch.planners.views import Views
 from tasks_app.batch.step import Step
 from tasks_app.domain.batch.records import BatchStatus
-from tasks_app.domain.partition.amount import Amount
-from tasks_app.domain.partition.sources import File, Format, Marker, Table
+from tasks_app.domain.partition.cuts import Amount
+from tasks_app.domain.partition.records import File, Format, Marker, Table
 from tasks_app.pool.batch import partitions
 from tasks_app.pool.batch.sources.relation import Query
 from tests.batch.yard import TODO, Yard

@@ -14,16 +14,14 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.batch.files import reader as reader_module
-from tasks_app.batch.files.reader import FileReader, SegmentReader
+from tasks_app.batch.files import segments as reader_module
 from tasks_app.batch.files.records import Record
-from tasks_app.batch.files.segments import verify
+from tasks_app.batch.files.segments import FileReader, SegmentReader, verify
 from tasks_app.batch.planners.flat_file import Extract, FlatFile
 from tasks_app.batch.validate import problems
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.records import Partition, Plan
-from tasks_app.domain.partition.sources import File, Format, Table
+from tasks_app.domain.partition.records import File, Format, Partition, Plan, Table
 from tests.batch.yard import Yard
 
 

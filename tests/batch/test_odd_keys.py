@@ -17,8 +17,8 @@ from tasks_app.batch.planners.keys import KeyList
 from tasks_app.batch.validate import problems
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.problems import Wrong
-from tasks_app.domain.partition.sources import Marker, Table
+from tasks_app.domain.partition.check import Wrong
+from tasks_app.domain.partition.records import Marker, Table
 from tests.batch.yard import Yard
 from tests.factory import AS_BEFORE, IN_BERLIN
 

@@ -17,18 +17,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, text
 
-from tasks_app.batch.execution.reading import reader_of
-from tasks_app.batch.execution.stealing import Stealing
+from tasks_app.batch.execution.chunk import reader_of
+from tasks_app.batch.execution.partition_run import Stealing
 from tasks_app.batch.job import BatchJob
 from tasks_app.batch.planners.even import Even
 from tasks_app.batch.planners.indicator import Indicator
 from tasks_app.batch.replan import replan, share
-from tasks_app.batch.split import split
 from tasks_app.batch.step import Step
+from tasks_app.batch.validate import split
 from tasks_app.domain.batch.policies import CommitEvery
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.records import Plan, StoredPartition
-from tasks_app.pool.batch import divide, partitions
+from tasks_app.pool.batch import partitions
 from tasks_app.pool.batch.sources import marks
 from tasks_app.runtime.handlers.registry import Registry
 from tests.batch.odd_tables import REFUSED, Odd, odd_tables
@@ -113,7 +113,7 @@ class Days:
             numbers = [each.partition.number for each in self.all()]
             made = share(self.connection, stored, halves, 1 + max(numbers))
             until = stored.checkpoint["until"]
-            divide.end_at(self.connection, list(made.values()), until)
+            partitions.set_range_end(self.connection, list(made.values()), until)
             self.readers.pop(stored.id, None)
 
     def replanned(self, stored: StoredPartition) -> None:

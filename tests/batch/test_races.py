@@ -14,9 +14,8 @@ from sqlalchemy import Connection, text
 from tasks_app.batch.control import abandon_job, restart_job, start_job, stop_job
 from tasks_app.batch.job import JOBS, BatchJob
 from tasks_app.batch.progress import JobProgress
-from tasks_app.domain.batch.decisions import Move
-from tasks_app.domain.batch.identity import identity
-from tasks_app.domain.batch.records import BatchStatus, JobRun
+from tasks_app.domain.batch.policies import Move
+from tasks_app.domain.batch.records import BatchStatus, JobRun, identity
 from tasks_app.domain.errors import BatchStateError
 from tasks_app.domain.partition.records import RowCounts, Status
 from tasks_app.domain.tasks.run import ClaimedTask

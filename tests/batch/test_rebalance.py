@@ -12,13 +12,13 @@ from tasks_app.batch.buckets import BucketColumn, add_bucket, rebalance_online
 from tasks_app.batch.job import JOBS
 from tasks_app.batch.planners.hashed import Hash
 from tasks_app.batch.progress import JobProgress
-from tasks_app.batch.split import split
+from tasks_app.batch.validate import split
 from tasks_app.domain.batch.policies import CommitEvery
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.sources import Table
+from tasks_app.domain.partition.records import Table
 from tasks_app.pool.batch import instances
-from tasks_app.pool.batch.sources import rebucket
+from tasks_app.pool.batch.sources import buckets
 from tests.batch.yard import TODO, Yard
 from tests.pool.interleave import blocked, two
 
@@ -47,11 +47,11 @@ def rebalance(engine: Engine, new: BucketColumn = TO, told: Any = lambda _: None
 def by(engine: Engine, modulus: int) -> int:
     """How many rows have a bucket by another modulus."""
     with engine.connect() as connection:
-        relation = rebucket.find(connection, TODO)
-        expected = rebucket.inline(
-            connection, rebucket.bucket(relation.key, relation.key_type, modulus)
+        relation = buckets.find(connection, TODO)
+        expected = buckets.inline(
+            connection, buckets.bucket(relation.key, relation.key_type, modulus)
         )
-        wrong: int = rebucket.execute(connection, WRONG.format(expected)).scalar_one()
+        wrong: int = buckets.execute(connection, WRONG.format(expected)).scalar_one()
     return wrong
 
 
@@ -74,7 +74,7 @@ def test_another_modulus_in_small_commits(table: Yard) -> None:
 
 def test_new_rows_and_new_keys_have_it_before_and_after(table: Yard) -> None:
     with table.engine.begin() as connection:
-        rebucket.begin(connection, TO)
+        buckets.begin_rebucket(connection, TO)
     table.sql("INSERT INTO todo (id, amount) VALUES (-1, 0)")
     table.sql("UPDATE todo SET id = -2 WHERE id = 2")
     assert by(table.engine, 3) == 0
@@ -90,10 +90,10 @@ def test_the_index_may_take_longer_than_statements_of_ours(table: Yard) -> None:
     patience = {"options": "-c statement_timeout=30s"}
     engine = create_engine(table.engine.url, connect_args=patience, pool_size=1, max_overflow=0)
     with engine.begin() as connection:
-        rebucket.begin(connection, TO)
+        buckets.begin_rebucket(connection, TO)
     with engine.connect() as connection:
         alone = connection.execution_options(isolation_level="AUTOCOMMIT")
-        rebucket.index(alone, TO)
+        buckets.build_bucket_index(alone, TO)
         spans = [alone.exec_driver_sql(f"SHOW {w}_timeout").scalar() for w in ("statement", "lock")]
         alone.invalidate()
     assert spans == ["0", "0"]
@@ -142,7 +142,7 @@ def test_again_and_again(table: Yard) -> None:
     with pytest.raises(PlanError, match="is by 5 already"):
         rebalance(table.engine)
     with table.engine.begin() as connection:
-        rebucket.begin(connection, BucketColumn(TODO, "bucket", 9))  # given up
+        buckets.begin_rebucket(connection, BucketColumn(TODO, "bucket", 9))  # given up
 
     rebalance(table.engine, BucketColumn(TODO, "bucket", 2))
 
@@ -186,7 +186,7 @@ def test_an_instance_of_another_table_is_in_nobodys_way(table: Yard) -> None:
 def test_who_plans_meanwhile_is_waited_for_and_then_in_the_way(table: Yard) -> None:
     """A plan looks at the table, and is there when the table is locked."""
     with table.engine.begin() as connection:
-        rebucket.begin(connection, TO)
+        buckets.begin_rebucket(connection, TO)
     step = table.step(planner=Hash(parts=3, column="bucket"), commit_every=2000)
     job = table.job(step)
     begun = table.start(job)
@@ -194,10 +194,12 @@ def test_who_plans_meanwhile_is_waited_for_and_then_in_the_way(table: Yard) -> N
         locked = instances.lock(b, begun.batch_id)
         assert locked is not None
         JobProgress(job, b, locked).enter(step, split(b, step, None))
-        waiting = blocked(table.engine, a, b, lambda c: rebucket.lock(c, TO))
+        waiting = blocked(table.engine, a, b, lambda c: buckets.lock_table(c, TO))
         b.commit()
         waiting.result()
-        assert [each.batch_id for each in rebucket.readers(a, "bucket")] == [begun.batch_id]
+        assert [each.batch_id for each in buckets.find_bucket_readers(a, "bucket")] == [
+            begun.batch_id
+        ]
 
 
 def test_a_column_that_people_write_is_theirs(table: Yard) -> None:

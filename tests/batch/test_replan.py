@@ -15,8 +15,8 @@ from tasks_app.batch.planners.repository import Repository
 from tasks_app.batch.replan import replan
 from tasks_app.batch.validate import problems
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.ranges import Range
-from tasks_app.domain.partition.sources import Table
+from tasks_app.domain.partition.keys import Range
+from tasks_app.domain.partition.records import Table
 from tasks_app.pool.batch import partition_progress, partitions
 from tasks_app.pool.batch.sources.measure import owned
 from tasks_app.pool.batch.sources.relation import find

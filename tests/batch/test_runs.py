@@ -15,7 +15,7 @@ from tasks_app.batch.job import BatchJob
 from tasks_app.batch.step import Step
 from tasks_app.domain.batch.records import BatchStatus, PartResult, StepStatus
 from tasks_app.domain.errors import InvalidJobError
-from tasks_app.domain.partition.sources import Table
+from tasks_app.domain.partition.records import Table
 from tests.batch.yard import TODO, Yard
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks_app.batch.execution.chunk import sift
+from tasks_app.batch.execution.chunk import process_by_halves
 
 
 @given(st.integers(0, 70), st.sets(st.integers(0, 69), max_size=8))
@@ -24,7 +24,7 @@ def test_all_rows_but_the_bad_ones_are_done_once_and_in_order(number: int, bad: 
             raise LookupError
         done.extend(part)
 
-    sift(range(number), do, lambda row, _: judged.append(row), lambda _: True)
+    process_by_halves(range(number), do, lambda row, _: judged.append(row), lambda _: True)
 
     assert done == [row for row in range(number) if row not in bad]
     assert judged == sorted(bad.intersection(range(number)))
@@ -39,7 +39,9 @@ def test_what_no_row_is_to_blame_for_comes_out_at_once() -> None:
         raise ConnectionError
 
     with pytest.raises(ConnectionError):
-        sift([1, 2, 3], do, lambda *_: None, lambda error: not isinstance(error, ConnectionError))
+        process_by_halves(
+            [1, 2, 3], do, lambda *_: None, lambda error: not isinstance(error, ConnectionError)
+        )
     assert len(calls) == 1
 
 
@@ -52,4 +54,4 @@ def test_what_the_judge_raises_comes_out() -> None:
         raise KeyError(row) from error
 
     with pytest.raises(KeyError):
-        sift([1, 2, 3], do, judge, lambda _: True)
+        process_by_halves([1, 2, 3], do, judge, lambda _: True)

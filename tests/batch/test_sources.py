@@ -16,8 +16,8 @@ from tasks_app.batch.planners.indicator import Indicator
 from tasks_app.batch.planners.keys import KeyList
 from tasks_app.batch.planners.views import Views
 from tasks_app.domain.batch.records import BatchStatus
-from tasks_app.domain.partition.sources import Format, Marker
-from tasks_app.pool.batch import skips
+from tasks_app.domain.partition.records import Format, Marker
+from tasks_app.pool.batch import partition_progress
 from tasks_app.pool.batch.sources import marks
 from tests.batch.yard import DONE, TODO, Yard
 
@@ -81,7 +81,7 @@ def test_lines_of_a_file_and_those_that_cannot_be_read(yard: Yard, folder: Path)
     assert yard.done == [i for i in range(1, 101) if i != 50]
     assert len(yard.parts(view.batch.id)) == 4
     with yard.engine.connect() as connection:
-        (left_out,) = skips.find(connection, view.batch.id)
+        (left_out,) = partition_progress.find_skips(connection, view.batch.id)
     assert left_out.key.startswith("byte ")
     assert left_out.reason.startswith("ValueError: 1 fields")
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, text
 
 from tasks_app.batch.control import replan_job, stop_job
-from tasks_app.batch.execution.stealing import NotNowError, Stealing
+from tasks_app.batch.execution.partition_run import NotNowError, Stealing
 from tasks_app.batch.job import JOBS, BatchJob
 from tasks_app.batch.planners.even import Even
 from tasks_app.batch.planners.hashed import Hash
@@ -24,15 +24,14 @@ from tasks_app.batch.planners.keys import KeyList, KeyRanges
 from tasks_app.batch.planners.repository import Repository
 from tasks_app.batch.planners.views import Views
 from tasks_app.batch.replan import replan, share
-from tasks_app.batch.step import Step
-from tasks_app.batch.tuning import RunTuning
+from tasks_app.batch.step import RunTuning, Step
 from tasks_app.batch.validate import problems
 from tasks_app.domain.batch.policies import ChunkPace, CommitEvery
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.errors import BatchStateError, PlanError
 from tasks_app.domain.partition.keys import KeyType, write_key
 from tasks_app.domain.partition.records import Partition, RowCounts, Status
-from tasks_app.domain.partition.sources import Table as Source
+from tasks_app.domain.partition.records import Table as Source
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.batch import partition_progress, partitions

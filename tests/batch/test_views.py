@@ -14,12 +14,11 @@ from tasks_app.batch.planners.physical import Physical
 from tasks_app.batch.planners.views import Views
 from tasks_app.batch.validate import problems
 from tasks_app.domain.errors import PlanError
+from tasks_app.domain.partition.check import Wrong
 from tasks_app.domain.partition.keys import KeyType
-from tasks_app.domain.partition.problems import Wrong
-from tasks_app.domain.partition.records import Plan
-from tasks_app.domain.partition.sources import Table
+from tasks_app.domain.partition.records import Plan, Table
 from tasks_app.pool.batch.sources import buckets
-from tasks_app.pool.batch.sources.inline import drop_views
+from tasks_app.pool.batch.sources.predicate import drop_views
 from tasks_app.pool.batch.sources.relation import Query
 from tests.batch.ownership import COLUMNS, ROWS, SOME, fill, make_table, read
 

@@ -15,10 +15,10 @@ from tasks_app.batch.planners.physical import Physical
 from tasks_app.batch.planners.repository import Repository
 from tasks_app.batch.validate import problems, validate
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.problems import Wrong, WrongPlanError
-from tasks_app.domain.partition.sources import File, Table
+from tasks_app.domain.partition.check import Wrong, WrongPlanError
+from tasks_app.domain.partition.records import File, Table
 from tasks_app.pool.batch import partitions
-from tasks_app.pool.batch.sources.plan_facts import MOST_VALUES
+from tasks_app.pool.batch.sources.measure import MOST_VALUES
 
 ORDERS = Table("orders", key="id")
 GIVEN = [

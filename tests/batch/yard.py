@@ -12,14 +12,11 @@ from sqlalchemy import Engine, text
 
 from tasks_app.batch.control import get_job, restart_job, start_job, stop_job
 from tasks_app.batch.job import JOBS, BatchJob
-from tasks_app.batch.step import Step
-from tasks_app.batch.tuning import RUN_TUNING
+from tasks_app.batch.step import RUN_TUNING, Step
 from tasks_app.domain.batch.policies import ChunkPace
 from tasks_app.domain.batch.records import BatchView, JobRun
-from tasks_app.domain.partition.keys import KeyType
-from tasks_app.domain.partition.ranges import Range
-from tasks_app.domain.partition.records import Partition, Plan, StoredPartition
-from tasks_app.domain.partition.sources import Table
+from tasks_app.domain.partition.keys import KeyType, Range
+from tasks_app.domain.partition.records import Partition, Plan, StoredPartition, Table
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.batch import partitions

@@ -15,8 +15,8 @@ from celery.bin.worker import worker
 from celery.worker.control import Panel
 
 import tasks_app.broker.control  # noqa: F401  it adds our commands
+from tasks_app.broker.app import register
 from tasks_app.broker.defaults import celery_defaults
-from tasks_app.broker.tasks import register
 from tests.docs.reading import section, text_of
 
 PAGE = text_of("docs/celery-settings.md")

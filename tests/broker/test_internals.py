@@ -12,8 +12,7 @@ from tasks_app.broker import internals
 from tasks_app.broker.app import make_celery
 from tasks_app.broker.celery_tasks import _current
 from tasks_app.broker.internals import CURRENT_APP, KEPT_SOCKET, ONE_CLIENT, Need, PrivateApi
-from tasks_app.broker.publisher import CeleryHints
-from tasks_app.broker.publish.publisher import CeleryPublisher
+from tasks_app.broker.publisher import CeleryHints, CeleryPublisher
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.finding import Level
 from tests.broker.conftest import House

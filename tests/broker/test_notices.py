@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tasks_app.pool.operations.notify_trigger import install, remove
+from tasks_app.pool.dispatch.notifications import install_trigger, remove_trigger
 from tests.broker.conftest import House
 from tests.runtime.notify.conftest import LISTENERS
 from tests.waiting import until
@@ -20,10 +20,10 @@ SOON_S = 20.0
 @pytest.fixture
 def trigger(house: House) -> Iterator[None]:
     with house.engine.begin() as connection:
-        install(connection)
+        install_trigger(connection)
     yield
     with house.engine.begin() as connection:
-        remove(connection)
+        remove_trigger(connection)
 
 
 @pytest.mark.usefixtures("trigger")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from tasks_app.broker.app import register
 from tasks_app.broker.defaults import EXECUTE
-from tasks_app.broker.tasks import register
 
 LARGEST = 2**63 - 1
 

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from sqlalchemy import Engine, text
 
 from tasks_app import Settings
-from tasks_app.domain.alerts.alert import Alert
+from tasks_app.domain.alerts import Alert
 from tasks_app.pool import alerts
-from tasks_app.pool.retention.partitions import DAYS_AHEAD
+from tasks_app.pool.retention import DAYS_AHEAD
 from tests.cli.shell import Shell
 from tests.runtime.alerts.hook import listening
 from tests.waiting import until

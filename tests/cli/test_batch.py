@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tasks_app.batch.progress import JobProgress
-from tasks_app.batch.split import split
-from tasks_app.domain.partition.sources import Table
+from tasks_app.batch.validate import split
+from tasks_app.domain.partition.records import Table
 from tasks_app.pool.batch import instances
 from tasks_app.pool.batch.sources import buckets
 from tests.cli.shell import Shell

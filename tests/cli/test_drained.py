@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import Engine
 
 from tasks_app.cli.work import find_left, tell
-from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.connection.row_by_row import Refusal
 from tasks_app.pool.dispatch.set_aside import park
-from tasks_app.pool.flow_control.pause import pause
+from tasks_app.pool.flow_control.queue_settings import pause
+from tasks_app.pool.tables import database_now
 from tasks_app.runtime.worker.supervisor import WorkerEnd
 from tests.cli.shell import Shell
 from tests.factory import claimed_task, pending_task, unknown
@@ -116,7 +116,7 @@ def test_several_queues_may_be_given_in_one_text(shell: Shell, engine: Engine) -
 @pytest.fixture
 def now(engine: Engine) -> datetime:
     with engine.begin() as connection:
-        return instant(connection)
+        return database_now(connection)
 
 
 def found(engine: Engine, since: datetime) -> list[tuple[str, int, int, str]]:

@@ -9,8 +9,7 @@ import pytest
 from sqlalchemy import Engine
 
 from tasks_app import create_task
-from tasks_app.domain.encryption import new_key
-from tasks_app.domain.encryption import read_keys
+from tasks_app.domain.encryption import new_key, read_keys
 from tasks_app.runtime.encryption.encryption import encryption
 from tests.cli.shell import Shell
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine
 
-from tasks_app.domain.tasks.fingerprint import fingerprint_of
+from tasks_app.domain.tasks.error_text import fingerprint_of
 from tasks_app.domain.tasks.run import Cause
 from tests.cli.shell import Shell
 from tests.runtime.api.bulk_rows import failed_task, pools

@@ -11,8 +11,7 @@ from tasks_app.domain.creation import NewTask
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.settle import settle_one
-from tasks_app.pool.tasks.run_records import Note
-from tasks_app.pool.tasks.run_records import keep
+from tasks_app.pool.tasks.run_records import Note, save_checkpoint
 from tasks_app.runtime.api.groups import create_group
 from tests.cli.shell import Shell
 from tests.factory import claimed_task, ending
@@ -97,7 +96,7 @@ def test_show_says_why_the_last_attempt_was_the_last(run: Shell, group) -> None:
 def test_what_a_long_run_has_kept_is_shown_with_its_task(run: Shell, engine: Engine) -> None:
     with engine.begin() as connection:
         task = claimed_task(connection)
-        keep(connection, task.fence, Note('{"month": 3}', True, 0.25, "March"))
+        save_checkpoint(connection, task.fence, Note('{"month": 3}', True, 0.25, "March"))
 
     shown = run("show", str(task.task_id)).stdout
     as_json = run.json("show", str(task.task_id))["progress"]

@@ -17,9 +17,9 @@ from sqlalchemy import Engine, text
 
 from tasks_app import Breaker, NewTask, create_group, locks
 from tasks_app.batch.progress import JobProgress
-from tasks_app.batch.split import split
+from tasks_app.batch.validate import split
 from tasks_app.domain.encryption import new_key
-from tasks_app.domain.partition.sources import Table
+from tasks_app.domain.partition.records import Table
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.embedded.stack import Stack

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import Engine
 
 from tasks_app import create_task
+from tasks_app.runtime.api.producer import creation_limit
 from tasks_app.runtime.large_values import large_values
-from tasks_app.runtime.payload_limit import creation_limit
 from tests.cli.shell import Shell
 
 

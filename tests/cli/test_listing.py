@@ -32,7 +32,7 @@ from tasks_app.domain.tasks.error_text import printable
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.dispatch.set_aside import park
-from tasks_app.pool.flow_control.pause import pause
+from tasks_app.pool.flow_control.queue_settings import pause
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.cli.shell import Shell

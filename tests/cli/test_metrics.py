@@ -18,8 +18,7 @@ from sqlalchemy import Engine
 from tasks_app import Settings
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.monitor.metric_catalogue import METRICS
-from tasks_app.monitor.metrics.reader import MetricsReader
-from tasks_app.monitor.metrics.server import MetricsServer, check_address
+from tasks_app.monitor.metrics import MetricsReader, MetricsServer, check_address
 from tasks_app.runtime.db.database import Database
 from tests.cli.shell import Shell
 from tests.docs.reading import first_column, text_of

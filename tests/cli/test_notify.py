@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine
 
-from tasks_app.pool.operations import notify_trigger
+from tasks_app.pool.dispatch import notifications
 from tests.cli.shell import Shell
 
 
@@ -15,7 +15,7 @@ from tests.cli.shell import Shell
 def _removed(engine: Engine) -> Iterator[None]:
     yield
     with engine.begin() as connection:
-        notify_trigger.remove(connection)
+        notifications.remove_trigger(connection)
 
 
 def test_it_is_installed_and_removed_and_says_how_it_stands(shell: Shell) -> None:

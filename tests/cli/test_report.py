@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.statistics import CountedOutcome
-from tasks_app.pool.statistics.parts import CountPart, write
+from tasks_app.pool.statistics.parts import CountPart, write_parts
 from tasks_app.pool.statistics.roll_up import roll_up
 from tests.cli.shell import Shell
 from tests.factory import pending_task
@@ -59,7 +59,7 @@ def day(engine: Engine) -> None:
             parts.append(count(connection, at, "shop.pay", CountedOutcome.RETRIED, 7, "default"))
             parts.append(count(connection, at, "shop.pay", CountedOutcome.FAILED, 2, "default"))
         parts.append(count(connection, now - HOUR, EVIL, CountedOutcome.FAILED, 1, EVIL))
-        write(connection, "a", parts)
+        write_parts(connection, "a", parts)
         roll_up(connection, None, KEPT)
         failed_task(connection, "shop.DeclinedError", DECLINED, traceback=TRACEBACK)
         failed_task(connection, "EvilError", EVIL)
@@ -122,7 +122,7 @@ def test_ids_that_came_twice_are_no_ends(shell: Shell, engine: Engine) -> None:
             count(connection, at, "mail.send", outcome, number, "mail")
             for outcome, number in ((CountedOutcome.DONE, 3), (CountedOutcome.DUPLICATE, 2))
         ]
-        write(connection, "a", parts)
+        write_parts(connection, "a", parts)
         roll_up(connection, None, KEPT)
     told = shell("report").stdout
     assert "Ended: 3 done.\n" in told

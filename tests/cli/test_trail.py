@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, text
 
-from tasks_app.domain.operations.author import LONGEST_WHY
+from tasks_app.domain.operations import LONGEST_WHY
 from tests.cli.shell import Shell
 from tests.factory import pending_task
 from tests.runtime.api.bulk_rows import failed_task, make

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, make_url
 
-from tasks_app.broker.checks.startup import RefusedStart, check_database
-from tasks_app.domain.config.refusals import MAY_NOT
+from tasks_app.broker.checks import RefusedStart, check_database
 from tasks_app.domain.config.settings import load_settings
+from tasks_app.domain.config.unreachable import MAY_NOT
 from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tests.cli.shell import Shell
 from tests.servers import named

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from tasks_app.broker.checks.startup import check_database
+from tasks_app.broker.checks import check_database
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.errors import ConfigurationError
 from tests.cli.shell import Shell

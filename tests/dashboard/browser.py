@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from tasks_app.dashboard.app import dashboard_app
-from tasks_app.dashboard.security.envelope import RequestEnvelope
+from tasks_app.dashboard.security import RequestEnvelope
 
 HOST = "http://localhost"
 SAME = {"sec-fetch-site": "same-origin"}

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from sqlalchemy import Engine, text
 
 from tasks_app import Settings, TaskContext, handler
-from tasks_app.dashboard.routes.edit import unmasked
-from tasks_app.dashboard.security.guard import HttpError
+from tasks_app.dashboard.routes.actions import unmasked
+from tasks_app.dashboard.security import HttpError
 from tasks_app.domain.config.setting_sources import masked
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tests.dashboard.browser import Browser, dashboard

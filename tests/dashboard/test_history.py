@@ -9,15 +9,15 @@ from sqlalchemy import Connection, Engine
 
 from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.monitor.pages.history import Bar, History, Percentiles, task_history
-from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.statistics.roll_up import roll_up
+from tasks_app.pool.tables import database_now
 from tests.dashboard.browser import Browser, text_of
 from tests.pool.statistics.counted import KEPT, part, put
 
 
 def count(connection: Connection) -> None:
     """Six runs of an hour ago, of which one failed and two were retried."""
-    at = instant(connection).replace(second=0, microsecond=0) - timedelta(minutes=30)
+    at = database_now(connection).replace(second=0, microsecond=0) - timedelta(minutes=30)
     put(
         connection,
         "child",

@@ -8,12 +8,12 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tasks_app import create_task
-from tasks_app.domain.large_values.reference import RESULT, LargePayload
+from tasks_app.domain.large_values.store import RESULT, LargePayload
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.large_values import keep
+from tasks_app.runtime.api.producer import creation_limit
 from tasks_app.runtime.large_values import large_values
-from tasks_app.runtime.payload_limit import creation_limit
 from tests.dashboard.browser import Browser
 from tests.factory import claimed_task, ending
 

@@ -7,7 +7,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from tasks_app import NewTask, Settings, create_group
-from tasks_app.monitor.pages import operations
+from tasks_app.monitor.pages import overview
 from tasks_app.pool.runs.heartbeats import beat
 from tests.dashboard.browser import Browser, dashboard, text_of
 from tests.dashboard.test_pages import EVIL, audit, failed_task, waiting_task
@@ -78,7 +78,7 @@ def test_the_audit_by_who_action_and_task(
     assert ids("action=requeue") == [[second], [first]]
     assert ids("who=API") == [[later]]
     assert ids(f"task={first}") == [[first]]
-    monkeypatch.setattr(operations, "PAGE", 2)
+    monkeypatch.setattr(overview, "PAGE", 2)
     older = browser.get("/api/audit?who=local").json()["older"]
     assert ids(f"who=local&before={older}") == [[first]]
     assert browser.get("/audit?task=x").status_code == 400

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Engine, text
 
 from tasks_app import Settings
-from tasks_app.pool.flow_control.pause import pause
+from tasks_app.pool.flow_control.queue_settings import pause
 from tasks_app.pool.runs.heartbeats import beat
 from tests.dashboard.browser import Browser, dashboard, text_of
 from tests.dashboard.test_errors import fails, fingerprint_of

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tasks_app import create_schedule
-from tasks_app.dashboard.rendering.values import local
+from tasks_app.dashboard.html import local
 from tasks_app.domain.tasks.states import Event
 from tasks_app.monitor.pages import schedules as pages
 from tasks_app.pool.runs.settle import settle_one

@@ -12,9 +12,7 @@ from starlette.routing import compile_path
 from tasks_app import Settings
 from tasks_app.actions.table import ACTIONS
 from tasks_app.dashboard.app import ROUTES
-from tasks_app.dashboard.security import Role
-from tasks_app.dashboard.security.envelope import MOST_BYTES
-from tasks_app.dashboard.security.guard import guarded
+from tasks_app.dashboard.security import MOST_BYTES, Role, guarded
 from tests.dashboard.browser import SAME, Browser, basic, dashboard
 
 ROLES = (None, "viewer", "operator", "admin")

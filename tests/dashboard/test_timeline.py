@@ -22,8 +22,8 @@ from tasks_app import (
 )
 from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.runtime.handlers.registry import Registry, handler
-from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
-from tasks_app.runtime.worker.assembly import run_work
+from tasks_app.runtime.scoreboard import Scoreboard
+from tasks_app.runtime.worker.standalone import run_work
 from tests.dashboard.browser import Browser, text_of
 from tests.dashboard.test_pages import failed_task
 

@@ -16,7 +16,7 @@ from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
 from tornado.web import Application, RequestHandler, url
 
-from tasks_app.dashboard.doors.tornado import Hosted
+from tasks_app.dashboard.flower import Hosted
 
 Asking = Callable[[httpx.AsyncClient], Any]
 

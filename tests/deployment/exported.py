@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tasks_app.monitor.metric_catalogue import METRICS
-from tasks_app.monitor.metric_catalogue import Kind
+from tasks_app.monitor.metric_catalogue import METRICS, Kind
 
 EXPORTED = {
     metric.name + suffix: {*metric.labels, *({"le"} if suffix == "_bucket" else ())}

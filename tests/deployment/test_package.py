@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tasks_app.broker import internals
-from tasks_app.domain.private_api import Need, PrivateApi
+from tasks_app.domain.finding import Need, PrivateApi
 from tasks_app.runtime.handler_db import driver_internals
 from tests.docs.reading import PROJECT, text_of
 

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from sqlalchemy.engine import make_url
 
-from tasks_app.domain.config.framework_settings import FRAMEWORK_SETTINGS
+from tasks_app.domain.config.settings import FRAMEWORK_SETTINGS
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tests.django.django_shop import shop  # noqa: F401  a fixture
 from tests.runtime.bench import Bench
@@ -70,7 +70,7 @@ def site(configured: None, bench: Bench) -> Iterator[Bench]:  # noqa: F811
     from django.db import connections
 
     from tasks_app.django.configuration import settings_of_django
-    from tasks_app.django.lane import DjangoLane
+    from tasks_app.django.transactions import DjangoLane
     from tests.django.shop.models import Order
 
     Order.objects.all().delete()

@@ -9,10 +9,10 @@ import pytest
 
 from tasks_app import load_large_values
 from tasks_app.django import create_task
-from tasks_app.domain.large_values.reference import reference_of
+from tasks_app.domain.large_values.store import reference_of
+from tasks_app.runtime.api.producer import creation_limit, payload_limit
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.large_values import large_values
-from tasks_app.runtime.payload_limit import creation_limit, payload_limit
 from tests.runtime.bench import Bench
 
 if pytest.importorskip("django"):

@@ -20,7 +20,7 @@ from tasks_app.runtime.handlers.middleware import MIDDLEWARE
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.hooks import HOOKS
 from tasks_app.testing import drain, fail_next
-from tasks_app.testing.faults import FAULTS
+from tasks_app.testing.draining import FAULTS
 
 ROOMS = {tasks_app: tasks_app.__all__, tasks_app.testing: tasks_app.testing.__all__}
 PUBLIC: dict[str, Any] = {

@@ -16,23 +16,18 @@ from uuid import uuid4
 from sqlalchemy import Connection
 from sqlalchemy.exc import DatabaseError
 
-from tasks_app.domain.creation import NewTask
-from tasks_app.domain.creation import validate
+from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.embedded.stack import temporary
+from tasks_app.pool.connection.execute import Statement
 from tasks_app.pool.connection.execute import ask as send
-from tasks_app.pool.connection.steps import Statement
 from tasks_app.pool.dispatch.scan import due
-from tasks_app.pool.flow_control import capacity, wake
+from tasks_app.pool.flow_control import capacity, waiting_list
 from tasks_app.pool.runs import settle
-from tasks_app.pool.runs.claim import claim, claim_unhindered
-from tasks_app.pool.runs.claim_next import claim_next
-from tasks_app.pool.runs.renew import renew
-from tasks_app.pool.runs.leases import EXPIRED
-from tasks_app.pool.runs.leases import VANISHED_VALUES
-from tasks_app.pool.runs.leases import rescue_expired
+from tasks_app.pool.runs.claim import claim, claim_next, claim_unhindered
+from tasks_app.pool.runs.leases import EXPIRED, VANISHED_VALUES, renew, rescue_expired
 from tasks_app.pool.tables import NOW
+from tasks_app.pool.tasks.amend import _NEXT
 from tasks_app.pool.tasks.create import create_one
-from tasks_app.pool.tasks.next_in_line import _NEXT
 from tests.factory import LEASE, claimer
 from tests.pool.filled import FRESH, bare_database, filled
 from tests.pool.plans import sent_by
@@ -86,7 +81,9 @@ def _success(connection: Connection) -> object:
 def _line(connection: Connection) -> object:
     gates = [capacity.Gate(capacity.GateKind.ORDER, "k1")]
     rooms = dict.fromkeys(gates, capacity.Capacity(1.0))
-    return wake._read(connection, {gates[0]: 1}, rooms, {gates[0]: wake._FRONT}, None)
+    return waiting_list._read(
+        connection, {gates[0]: 1}, rooms, {gates[0]: waiting_list._FRONT}, None
+    )
 
 
 HOT = (
@@ -94,7 +91,7 @@ HOT = (
         "create",
         "tasks_app/pool/tasks/insert.py",
         "One INSERT; a column is written only where it differs from its default.",
-        lambda c: create_one(c, validate(NewTask("n1", {"a": 1}), None, 65536)),
+        lambda c: create_one(c, validate_task(NewTask("n1", {"a": 1}), None, 65536)),
     ),
     Hot(
         "scan",
@@ -116,13 +113,13 @@ HOT = (
     ),
     Hot(
         "claim the next",
-        "tasks_app/pool/runs/claim_next.py",
+        "tasks_app/pool/runs/claim.py",
         "Without a message: for `tasks-app work`, and for a child that has room.",
         lambda c: claim_next(c, ["q0"], 40, claimer(*runs.NAMES), uuid4()),
     ),
     Hot(
         "renew",
-        "tasks_app/pool/runs/renew.py",
+        "tasks_app/pool/runs/leases.py",
         "Writes `lease_until`, which is in no index, so the update stays on its page.",
         lambda c: renew(c, runs.fences(NUMBER), LEASE),
     ),
@@ -160,7 +157,7 @@ HOT = (
     ),
     Hot(
         "wake: who waits",
-        "tasks_app/pool/flow_control/wake.py",
+        "tasks_app/pool/flow_control/waiting_list.py",
         "Finds by kind and subject who is parked before a gate, however many are.",
         _line,
     ),

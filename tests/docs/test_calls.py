@@ -11,8 +11,8 @@ from typing import Any
 
 import tasks_app
 from tasks_app import testing
-from tasks_app.domain.queues.queue import QueueOptions
-from tasks_app.domain.schedules.when import When
+from tasks_app.domain.queues import QueueOptions
+from tasks_app.domain.schedules.timing import When
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.runtime.handlers.options import HandlerOptions
 from tasks_app.runtime.schedules.declared import ScheduleOptions

@@ -18,11 +18,11 @@ from tasks_app import (
     create_tasks,
     get_task,
 )
-from tasks_app.domain.alerts import EXAMPLES
+from tasks_app.domain.alerts import RULE_EXAMPLES
 from tasks_app.domain.config.settings import Settings
+from tasks_app.pool import retention
 from tasks_app.pool.dispatch import leader_lease, scan
 from tasks_app.pool.operations.grants import RoleKind, grants_sql
-from tasks_app.pool.retention import partitions
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import check_schema
 from tasks_app.runtime.alerts.rules import RULES
@@ -62,7 +62,7 @@ def test_the_page_of_alerts_names_each_rule_and_setting() -> None:
 
     assert named == {*RULES, "new-error"}
     assert [name for name in settings if f"TASKS_APP_{name.upper()}`" not in page] == []
-    assert all(f"`{rule}`" in page for rule in EXAMPLES.values())
+    assert all(f"`{rule}`" in page for rule in RULE_EXAMPLES.values())
 
 
 def test_the_contents_by_kind_name_each_page() -> None:
@@ -79,7 +79,7 @@ def test_its_sql_runs(connection: Connection, block: str) -> None:
     for role in RoleKind:
         connection.exec_driver_sql(f"CREATE ROLE {role}")
     for day in re.findall(r"DETACH PARTITION task_completed_p(\d{4})(\d\d)(\d\d)", block):
-        partitions.add_partition(connection, datetime(*map(int, day), tzinfo=UTC))
+        retention.add_partition(connection, datetime(*map(int, day), tzinfo=UTC))
     if "INSERT INTO task_completed SELECT" in block:
         connection.exec_driver_sql(
             "CREATE TABLE task_completed_strays AS SELECT * FROM task_completed_default"
@@ -103,7 +103,7 @@ def test_the_privileges_are_enough_and_no_more_than_needed(connection: Connectio
     connection.exec_driver_sql("SET LOCAL ROLE worker")
     heartbeats.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
     scan.due(connection, {"default": 1})
-    partitions.has_strays(connection)
+    retention.has_strays(connection)
     token = uuid4()
     leader_lease.hold(connection, "scan", holder="h", token=token, rank=1, ttl=timedelta(seconds=1))
     leader_lease.release(connection, "scan", token)

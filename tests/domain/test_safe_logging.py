@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import quiet_logger
 
 
 class _RaisingHandler(logging.Handler):

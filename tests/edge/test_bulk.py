@@ -14,7 +14,7 @@ from sqlalchemy import Engine, create_engine, text
 from tasks_app import NewTask, create_tasks
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.runs.claim_next import claim_next
+from tasks_app.pool.runs.claim import claim_next
 from tasks_app.pool.runs.heartbeats import live
 from tasks_app.pool.runs.settle import settle_group, settle_one
 from tasks_app.runtime.api.bulk import run_bulk, start_bulk

@@ -22,8 +22,8 @@ from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.cron import check_cron
 from tasks_app.domain.schedules.pg_cron import why_not, written_for_pg_cron
 from tasks_app.domain.schedules.timing import between
-from tasks_app.pool.db_scheduler.jobs import EVERY_MINUTE
 from tasks_app.pool import scheduling
+from tasks_app.pool.db_scheduler.jobs import EVERY_MINUTE
 from tasks_app.pool.schema import migrate
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.schedules.db_scheduler import DbScheduler

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import Engine
 
 from tasks_app import NewTask, create_tasks
-from tasks_app.domain.flow_control.fair_share import EVERY
-from tasks_app.pool.dispatch import run_times
+from tasks_app.domain.flow_control.admission import EVERY
+from tasks_app.pool.dispatch import scan
 from tests.runtime.bench import Bench
 from tests.runtime.conftest import bench  # noqa: F401  a fixture
 from tests.runtime.flow_control.fair_line import Line, fill, share
@@ -25,7 +25,7 @@ TASK_S = 0.004
 def line(engine: Engine, bench: Bench) -> Iterator[Line]:  # noqa: F811
     """A worker that takes some time for each task, and gets a hundred in a message."""
     with engine.begin() as connection:
-        run_times.learn(connection, {"t": TASK_S})
+        scan.write_run_times(connection, {"t": TASK_S})
     line = Line(engine, bench, task_s=TASK_S)
     yield line
     line.close()

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, text
 
 from tasks_app import NewTask, create_tasks
 from tasks_app.domain.flow_control.limits import GateKind, Limit, limit_of
-from tasks_app.pool.flow_control.limits import set_limit
+from tasks_app.pool.flow_control.order_and_limits import set_limit
 from tests.edge.gated_runs import Workers, most_at_once, overlaps
 from tests.waiting import until
 

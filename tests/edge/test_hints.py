@@ -26,11 +26,9 @@ from tasks_app import create_task
 from tasks_app.broker.publisher import CeleryHints
 from tasks_app.domain.config.settings import Settings
 from tasks_app.embedded.servers import Valkey
-from tasks_app.runtime.dispatch.served_queues import SPARE_MESSAGES
-from tasks_app.runtime.hint_sender import DEEP
-from tasks_app.runtime.hint_sender import LOOK_EVERY
+from tasks_app.runtime.hint_sender import DEEP, LOOK_EVERY, Hint, HintSender
 from tasks_app.runtime.hints import HINTS
-from tasks_app.runtime.hints.sender import Hint, HintSender
+from tasks_app.runtime.leader.dispatcher import SPARE_MESSAGES
 from tests.broker.conftest import House
 from tests.waiting import until
 

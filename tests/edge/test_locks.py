@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
-from tasks_app.pool.locks.prune import GONE_FOR, prune
+from tasks_app.pool.locks.holders import GONE_FOR, prune_locks
 from tests.runtime.contenders import Tried, read, violations
 
 pytestmark = pytest.mark.timeout(3600)
@@ -172,5 +172,5 @@ def nothing_is_left(engine: Engine) -> None:
         later = connection.execute(
             text("SELECT now() + interval '2 s' + CAST(:gone AS interval)"), {"gone": GONE_FOR}
         ).scalar_one()
-        prune(connection, 1000, now=later)
+        prune_locks(connection, 1000, now=later)
         assert connection.execute(text("SELECT count(*) FROM task_lock_part")).scalar_one() == 0

@@ -25,9 +25,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.finding import Level
 from tasks_app.monitor.checks import database as checks
 from tasks_app.pool.dispatch.scan import due
-from tasks_app.pool.runs.claim import claim
-from tasks_app.pool.runs.claim_next import claim_next
-from tasks_app.pool.runs.claim_sql import Claimer
+from tasks_app.pool.runs.claim import Claimer, claim, claim_next
 from tasks_app.runtime.scan import ScanPosition
 from tests.broker.conftest import House
 from tests.edge.load import SPANS

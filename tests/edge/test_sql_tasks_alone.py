@@ -19,7 +19,7 @@ from tasks_app import NewTask, create_tasks, sql_handler
 from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.db_scheduler import functions
 from tasks_app.runtime.handlers.registry import Registry
-from tasks_app.runtime.schedules.sql_tasks import sql_tasks_of
+from tasks_app.runtime.schedules.db_scheduler import sql_tasks_of
 from tests.waiting import until
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(1800, method="thread")]

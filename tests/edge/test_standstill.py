@@ -18,8 +18,8 @@ from tasks_app import Breaker, NewTask, change_queue, create_tasks, pause_queue
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.pool.flow_control import circuit_breakers
-from tasks_app.pool.flow_control.breaker_waiting_list import hold
-from tasks_app.pool.flow_control.limits import set_limit
+from tasks_app.pool.flow_control.circuit_breakers import hold_tasks
+from tasks_app.pool.flow_control.order_and_limits import set_limit
 from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.leader import Leader
@@ -118,7 +118,7 @@ def fill(bench: Bench, **options: str) -> None:
             connection, [NewTask("t", None, {"limit_key": "tenant:1", **options})] * WAITING
         )
         for start in range(0, WAITING, 1_000):
-            hold(connection, ids[start : start + 1_000])
+            hold_tasks(connection, ids[start : start + 1_000])
 
 
 @pytest.fixture

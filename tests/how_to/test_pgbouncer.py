@@ -20,11 +20,10 @@ from sqlalchemy.orm import Session
 from dev.torture.pgbouncer import pgbouncer_program
 from tasks_app import Settings, create_task, get_task, handler
 from tasks_app.embedded.process import HOST, choose_port
-from tasks_app.monitor.checks.sessions import wake_ups
+from tasks_app.monitor.checks.database import wake_ups
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import Registry
-from tasks_app.runtime.notify import Listener
-from tasks_app.runtime.notify.publisher import NotifyHints
+from tasks_app.runtime.notify import Listener, NotifyHints
 from tasks_app.testing import drain
 from tests.docs.reading import blocks
 from tests.how_to.conftest import Load

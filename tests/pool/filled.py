@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from tasks_app.pool.retention.partitions import add_partition, missing_partitions
+from tasks_app.pool.retention import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
 from tasks_app.runtime.db.database import Database
 from tests.pool.plans import Plan, prepared

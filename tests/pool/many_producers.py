@@ -15,7 +15,7 @@ from sqlalchemy import Engine, text
 
 from tasks_app import NewTask, TaskId, create_task, create_tasks
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.runs.claim_next import claim_next
+from tasks_app.pool.runs.claim import claim_next
 from tasks_app.pool.runs.settle import settle_group
 from tests.factory import claimer, ending
 

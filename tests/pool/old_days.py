@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.retention.partitions import DayPartition, add_partition, partitions
+from tasks_app.pool.retention import DayPartition, add_partition, partitions
 from tasks_app.pool.runs.settle import settle_one
 from tests.factory import claimed_task, ending
 

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.engine import Engine
 
-from tasks_app.pool.pool_name import pool_name
+from tasks_app.pool.tables import pool_name
 from tests.servers import Databases
 
 

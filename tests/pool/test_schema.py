@@ -16,7 +16,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.errors import SchemaError
-from tasks_app.pool.retention.partitions import add_partition
+from tasks_app.pool.retention import add_partition
 from tasks_app.pool.schema import (
     _config,
     _migrations,
@@ -275,7 +275,7 @@ from tasks_app.pool.tasks.browse import get
 from tasks_app.pool.tasks.create import create_many
 from tasks_app.domain.creation import validate
 from tasks_app.domain.creation import NewTask
-from tasks_app.pool.retention.partitions import add_partition
+from tasks_app.pool.retention import add_partition
 from tasks_app.pool.tables import TABLES
 from tasks_app.runtime import migration
 from tasks_app.runtime.db.database import Database

@@ -15,12 +15,11 @@ from tasks_app.domain.tasks.records import Attempt, Task, TaskId
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.api.producer import create_task
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.run_times import HOLD_S
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.runtime.leader.maintainer import Maintainer, MaintenanceTiming
-from tasks_app.runtime.scan import ScanPosition
-from tasks_app.runtime.scan.throttle import PACES, PollPaces
-from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
+from tasks_app.runtime.run_times import HOLD_S
+from tasks_app.runtime.scan import PACES, PollPaces, ScanPosition
+from tasks_app.runtime.scoreboard import Scoreboard
 from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.standalone import StandaloneWorker
 

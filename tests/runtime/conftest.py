@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
-from tasks_app.runtime.hints import HINTS
-from tasks_app.runtime.hints import as_configured
+from tasks_app.runtime.hints import HINTS, as_configured
 from tests.runtime.bench import Bench
 from tests.runtime.hints.ear import ear  # noqa: F401  a fixture
 from tests.runtime.refusing import Refusals, refusing

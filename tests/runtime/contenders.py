@@ -21,10 +21,7 @@ from typing import Any
 from sqlalchemy import create_engine
 
 from tasks_app import locks
-from tasks_app.domain.locks import LockDeniedError
-from tasks_app.domain.locks import LockMode
-from tasks_app.domain.locks import LockPart
-from tasks_app.domain.locks import parts_of
+from tasks_app.domain.locks import LockDeniedError, LockMode, LockPart, parts_of
 
 RESOURCES = 40
 WAITS = (0, 0, "300ms", "20s", "20s", "20s")

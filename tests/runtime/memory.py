@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tasks_app.domain.errors import NoQueueError, PublishError
-from tasks_app.runtime.publisher import Message
+from tasks_app.runtime.hint_sender import Message
 
 
 class Memory:

@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from tasks_app import sql_handler
 from tasks_app.pool.db_scheduler import functions
-from tasks_app.runtime.schedules.sql_tasks import sql_tasks_of
+from tasks_app.runtime.schedules.db_scheduler import sql_tasks_of
 from tests.runtime.bench import NOW_DUE, Bench
 
 EFFECTS = "SELECT array_agg(n ORDER BY n) FROM sql_effect"

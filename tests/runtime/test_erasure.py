@@ -21,14 +21,14 @@ from tasks_app import (
     start_bulk,
 )
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.large_values.reference import LargePayload
+from tasks_app.domain.large_values.store import LargePayload
 from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.pool.operations import erase as pool_erase
 from tasks_app.pool.operations.audit import note
-from tasks_app.pool.operations.user_values import USER_VALUES, Erased
+from tasks_app.pool.operations.erase import USER_VALUES, Erased
 from tasks_app.pool.tables import TABLES
 from tasks_app.pool.tasks.large_values import keep
-from tasks_app.pool.tasks.log_lines import LinesOfRun, keep_lines, read_lines
+from tasks_app.pool.tasks.run_records import LinesOfRun, keep_lines, read_lines
 from tasks_app.runtime.erasure import erase, preview_erasure
 from tests.runtime.bench import Bench
 from tests.runtime.encryption.test_runs import OLD

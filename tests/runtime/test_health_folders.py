@@ -12,7 +12,7 @@ import pytest
 
 from tasks_app.runtime import health_files
 from tasks_app.runtime.health_files import Liveness, project_folder
-from tasks_app.runtime.health_folders import LONG_AGO_S, remove_abandoned
+from tasks_app.runtime.worker.supervisor import LONG_AGO_S, remove_abandoned
 
 URL = "postgresql+psycopg://me@db1:5432/{}"
 LATER = time.time() + 2 * LONG_AGO_S
@@ -82,7 +82,7 @@ def test_a_folder_of_somebody_else_stays(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_two_at_once_and_one_that_was_killed_over_it_do_no_harm(base: Path) -> None:
     gone = [folder_of(f"db{number}", ended=True) for number in range(5)]
     (base / "taken-1-0123abcd").mkdir()
-    code = "from tasks_app.runtime.health_folders import *; remove_abandoned({})"
+    code = "from tasks_app.runtime.worker.supervisor import *; remove_abandoned({})"
     both = [subprocess.Popen([sys.executable, "-c", code.format(LATER)]) for _ in range(2)]
 
     assert [process.wait(60) for process in both] == [0, 0]

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from tasks_app import NewTask, create_tasks, requeue_task, wait_task
 from tasks_app.domain.errors import UniqueKeyTakenError, UnknownTaskError
 from tasks_app.domain.flow_control.limits import GateKind, Limit
-from tasks_app.pool.flow_control.limits import set_limit
+from tasks_app.pool.flow_control.order_and_limits import set_limit
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.reaper import Reaper

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 
-from tasks_app.runtime.json_log import JsonLines, name_worker
+from tasks_app.runtime.tracing.run_logs import JsonLines, name_worker
 
 
 def line(message: str, *arguments: object, **fields: object) -> dict[str, object]:

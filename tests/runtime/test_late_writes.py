@@ -19,8 +19,7 @@ from dev.torture.fault_proxy import FaultProxy
 from tasks_app import NewTask, create_group, create_tasks
 from tasks_app.runtime.execution import settler
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
-from tasks_app.runtime.handler_db.statements import MOST_NAMES
-from tasks_app.runtime.handler_db.statements import PROVEN
+from tasks_app.runtime.handler_db.statements import MOST_NAMES, PROVEN
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
 from tests.runtime.bench import EFFECT, Bench
 from tests.runtime.execution.flushes import flushes_and_counts

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tasks_app.domain.errors import InvalidSelectionError
-from tasks_app.runtime.transfer.private_file import written_privately
+from tasks_app.runtime.transfer import written_privately
 
 
 def test_of_two_writers_one_is_refused_and_the_other_ones_file_is_whole(tmp_path: Path) -> None:

@@ -7,12 +7,9 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.errors import ConfigurationError, InvalidSelectionError
-from tasks_app.pool.operations.maintenance import LEAST_WASTE
-from tasks_app.pool.operations.maintenance import RelationSize
-from tasks_app.pool.operations.maintenance import left_over
-from tasks_app.pool.operations.maintenance import sizes
+from tasks_app.pool.operations.maintenance import LEAST_WASTE, RelationSize, invalid_indexes, sizes
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.reindex import reindex
+from tasks_app.runtime.migration import reindex
 
 INDEX = "task_attempt_task"
 FILL = """
@@ -43,7 +40,7 @@ def size_of(engine: Engine, name: str = INDEX) -> RelationSize:
 
 def halves(engine: Engine) -> list[str]:
     with engine.connect() as connection:
-        return left_over(connection)
+        return invalid_indexes(connection)
 
 
 def valid(engine: Engine) -> bool:

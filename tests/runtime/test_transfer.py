@@ -17,10 +17,7 @@ from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.pool.schema import migrate
 from tasks_app.pool.tasks.transfer import prune
 from tasks_app.runtime.leader.maintainer import FORGET_IMPORTS_AFTER
-from tasks_app.runtime.transfer import MoveEnded
-from tasks_app.runtime.transfer import cancel_moved
-from tasks_app.runtime.transfer import export_tasks
-from tasks_app.runtime.transfer.importing import Imported, import_tasks
+from tasks_app.runtime.transfer import Imported, MoveEnded, cancel_moved, export_tasks, import_tasks
 from tests.factory import claimed_task
 from tests.servers import Databases
 from tests.statements import once_after

@@ -7,8 +7,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from tasks_app.domain.creation import NewTask
-from tasks_app.domain.creation import validate
+from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.schedules.schedule import Schedule, plan_of
 from tasks_app.pool import scheduling
 from tasks_app.runtime.db.database import Database
@@ -29,7 +28,7 @@ def scheduled(bench: Bench, name: str = "s", *, now: datetime = NOON, **when: An
     """Commit a schedule of tasks ``t``; unless the test says otherwise, one each minute."""
     options = {word: when.pop(word) for word in ("unique_key", "queue") if word in when}
     when = when if {"cron", "at", "every"} & when.keys() else {"every": 60, **when}
-    row = validate(NewTask("t", {"of": name}, options), None, 65536)  # type: ignore[typeddict-item]
+    row = validate_task(NewTask("t", {"of": name}, options), None, 65536)  # type: ignore[typeddict-item]
     with bench.engine.begin() as connection:
         made = scheduling.add(connection, name, plan_of(row, when), now=now)  # type: ignore[arg-type]
     assert made is not None

@@ -6,8 +6,8 @@ import psycopg
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from tasks_app.pool import testing
 from tasks_app.pool.tables import TABLES
-from tasks_app.pool.testing import empty
 from tasks_app.runtime.api.limits import set_limit
 from tasks_app.runtime.api.producer import create_task
 from tasks_app.runtime.handlers.context import TaskContext
@@ -51,7 +51,7 @@ def test_on_a_connection_of_psycopg(raw: psycopg.Connection) -> None:
 
 
 def test_large_tables_are_truncated(session: Session) -> None:
-    number = 50 * empty.LARGE
+    number = 50 * testing.LARGE
     session.execute(
         text(
             "INSERT INTO task_pending (name, payload) SELECT 'a', jsonb_build_object('n',"

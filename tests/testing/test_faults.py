@@ -17,7 +17,7 @@ from tasks_app.runtime.api.tasks import get_task
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.testing import crash_next, drain, fail_next
-from tasks_app.testing.faults import FAULTS
+from tasks_app.testing.draining import FAULTS
 from tasks_app.testing.results import Drained, name_of
 
 NOTE = text("INSERT INTO note (text) VALUES ('x')")

@@ -15,7 +15,7 @@ from tasks_app.runtime.api.producer import create_task
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.testing import TasksTestMixin
-from tasks_app.testing.faults import FAULTS
+from tasks_app.testing.draining import FAULTS
 
 OWN = Registry()
 CALLS: list[Any] = []

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.tables import database_now
 from tasks_app.runtime.api.producer import acreate_task, create_task
 from tasks_app.runtime.api.queues import pause_queue
 from tasks_app.runtime.handlers.context import TaskContext
@@ -60,7 +60,7 @@ def test_each_retry_comes_in_its_turn(session: Session, registry: Registry) -> N
 
 
 def test_a_task_expires(session: Session, registry: Registry, name: str) -> None:
-    now = instant(session.connection())
+    now = database_now(session.connection())
     create_task(session, name, delay="2h", expires_at=now + timedelta(hours=1))
 
     travel("2h", session)
@@ -112,7 +112,7 @@ def test_a_schedule_fires_once_for_each_instant(
 @pytest.mark.test_all
 def test_travels_add_up_for_schedules(session: Session, registry: Registry, name: str) -> None:
     """Twice two hours in front of a daily instant: it comes once, not twice."""
-    soon = instant(session.connection()) + timedelta(hours=1)
+    soon = database_now(session.connection()) + timedelta(hours=1)
     create_schedule(session, "s", name, cron=f"{soon.minute} {soon.hour} * * *", timezone="UTC")
     numbers = []
     for _ in range(13):

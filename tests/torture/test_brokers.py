@@ -10,11 +10,11 @@ from celery import Celery
 from dev.torture.brokers import Broker, ValkeyBroker
 from dev.torture.rabbit_broker import RabbitBroker
 from dev.torture.rabbit_node import Node, rabbitmq_program
+from tasks_app.broker.app import register
 from tasks_app.broker.defaults import celery_defaults
-from tasks_app.broker.publish.publisher import CeleryPublisher
-from tasks_app.broker.tasks import register
+from tasks_app.broker.publisher import CeleryPublisher
 from tasks_app.embedded.servers import Valkey
-from tasks_app.runtime.publisher import Message
+from tasks_app.runtime.hint_sender import Message
 
 MESSAGES = 4
 HERE = "rabbitmq-server"

@@ -19,10 +19,9 @@ from dev.benchmarks.sizing.measured import DrainMeasured, Measured
 from dev.benchmarks.sizing.run import measure, tidy
 from dev.benchmarks.sizing.schema import check_may_make, new_name
 from tasks_app.cli import output
-from tasks_app.cli.database import opened, settings
-from tasks_app.cli.endings import ending
+from tasks_app.cli.database import ending, opened, settings
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.explain.words import count
+from tasks_app.domain.durations import count
 
 HOSTS, CHILDREN = (1, 2, 4, 8), (1, 2, 4, 8, 16)
 TITLES = {"inserts": "one INSERT each", "groups": "no-op, in groups"}

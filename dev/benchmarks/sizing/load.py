@@ -29,7 +29,7 @@ from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.runtime.leader.maintainer import Maintainer
 from tasks_app.runtime.migration import migrate
-from tasks_app.runtime.worker.assembly import run_work
+from tasks_app.runtime.worker.standalone import run_work
 
 BULK = 1_000
 MOST = 40_000

@@ -18,8 +18,8 @@ from sqlalchemy.exc import DBAPIError
 
 from dev.benchmarks.sizing.measured import DrainMeasured, Measured
 from dev.benchmarks.sizing.schema import drop, guard, left_behind, make
-from tasks_app.domain.config.schema_name import PREFIX
 from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.config.urls import PREFIX
 from tasks_app.domain.errors import TasksError
 from tasks_app.pool.schema import be_patient
 from tasks_app.runtime.db.database import Database

@@ -7,7 +7,7 @@ import secrets
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.config.refusals import READ_ONLY
+from tasks_app.domain.config.unreachable import READ_ONLY
 from tasks_app.domain.errors import SchemaError
 
 PREFIX = "tasks_app_bench_"

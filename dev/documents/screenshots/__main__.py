@@ -24,7 +24,7 @@ from dev.documents.screenshots.worker import load_shop
 from tasks_app import Settings
 from tasks_app.dashboard.app import dashboard_app
 from tasks_app.embedded.stack import temporary
-from tasks_app.pool.retention.partitions import add_partition, missing_partitions
+from tasks_app.pool.retention import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
 
 FOLDER = Path(__file__).parents[3] / "docs" / "images" / "dashboard"

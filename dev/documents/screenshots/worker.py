@@ -9,7 +9,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 from tasks_app import Settings
-from tasks_app.runtime.worker.assembly import run_work
+from tasks_app.runtime.worker.standalone import run_work
 
 MODULE = "shop.handlers"
 FILE = "/srv/shop/handlers.py"

@@ -127,7 +127,7 @@ BATCHES = (
     mutant(
         "skip limit that two may pass at once",
         "The limit is that of the step, whichever partition leaves out rows.",
-        "tasks_app/pool/batch/skips.py",
+        "tasks_app/pool/batch/partition_progress.py",
         "step = :step FOR NO KEY UPDATE",
         "step = :step",
         f"{CHUNKS}who_counts_what_is_left_out_waits_for_others",
@@ -151,7 +151,7 @@ BATCHES = (
     mutant(
         "taker that does not wait for others' rows",
         "Marked rows are done when none waits, also in nobody else's hands.",
-        "tasks_app/batch/execution/reading.py",
+        "tasks_app/batch/execution/chunk.py",
         "            return False\n        if self._marker is None:",
         "            return False\n        return True\n        if self._marker is None:",
         "tests/batch/test_sources.py::test_rows_that_others_have_in_hand_are_waited_for",

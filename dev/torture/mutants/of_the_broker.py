@@ -14,7 +14,7 @@ BROKER = (
     mutant(
         "Celery's limits stay on the pool",
         "A time limit of Celery bounds a task, never a message of many.",
-        "tasks_app/broker/config/time_limits.py",
+        "tasks_app/broker/config.py",
         "    worker.soft_time_limit = worker.time_limit = None\n",
         "",
         f"{LIMITS}of_celerys_limit_and_ours_the_shorter_holds_for_a_task",
@@ -22,7 +22,7 @@ BROKER = (
     mutant(
         "settings of Celery's tasks reach our messages",
         "Nothing that is set for Celery's tasks is meant for what carries ours.",
-        "tasks_app/broker/tasks.py",
+        "tasks_app/broker/app.py",
         "    from_config = ()\n",
         "",
         f"{SETTINGS}no_message_feels_a_time_limit",
@@ -30,7 +30,7 @@ BROKER = (
     mutant(
         "annotations reach our messages",
         "Nothing that is set for Celery's tasks is meant for what carries ours.",
-        "tasks_app/broker/tasks.py",
+        "tasks_app/broker/app.py",
         "    def annotate(cls) -> None:",
         "    def annotated(cls) -> None:",
         f"{SETTINGS}no_message_of_ours_feels_what_is_neutralised",
@@ -46,7 +46,7 @@ BROKER = (
     mutant(
         "a message is read before its kind is known",
         "Nothing but JSON is read, whatever accept_content lets in.",
-        "tasks_app/broker/guard/foreign_tasks.py",
+        "tasks_app/broker/consumer.py",
         "    if message.content_type != JSON or not (is_name",
         "    if not (is_name",
         f"{REFUSALS}what_is_no_json_is_not_even_read",
@@ -86,7 +86,7 @@ BROKER = (
     mutant(
         "a stranger's message is taken",
         "A message of another pool is refused.",
-        "tasks_app/broker/guard/other_pools.py",
+        "tasks_app/broker/messages.py",
         "if named is None or own is None or named == own:",
         "if True:",
         f"{POOLS}TestOneMessage::test_another_pools_is_refused",
@@ -94,7 +94,7 @@ BROKER = (
     mutant(
         "a message without a name is refused",
         "A message of the version before is taken: workers are replaced one by one.",
-        "tasks_app/broker/guard/other_pools.py",
+        "tasks_app/broker/messages.py",
         "if named is None or own",
         "if own",
         f"{POOLS}TestOneMessage::test_ours_is_taken_and_so_is_one_of_the_version_before",
@@ -110,7 +110,7 @@ BROKER = (
     mutant(
         "a Celery worker enters no breakers",
         "What handlers depend on is known from the start of a worker, however it is started.",
-        "tasks_app/broker/checks/startup.py",
+        "tasks_app/broker/checks.py",
         "    enter_breakers(connection, HANDLERS)\n",
         "",
         "tests/broker/worker/test_breaker.py::test_few_more_calls_go_out_than_its_threshold",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dev.torture.mutants.change import mutant
 
-LIVENESS = "tasks_app/runtime/handler_db/connection_liveness.py"
+LIVENESS = "tasks_app/runtime/handler_db/lending.py"
 CALLS = "tasks_app/runtime/execution/invocation.py"
-VERDICTS = "tasks_app/runtime/execution/failure_policy.py"
-RENEWER = "tasks_app/runtime/worker/lease_renewer.py"
-RETURNER = "tasks_app/runtime/worker/claim_returner.py"
+VERDICTS = "tasks_app/runtime/execution/completion.py"
+RENEWER = "tasks_app/runtime/worker/housekeeper.py"
+RETURNER = "tasks_app/runtime/worker/housekeeper.py"
 IDLE = "tests/runtime/handler_db/test_connection_liveness.py::"
 FIRST = f"{IDLE}TestTheFirstStatement::"
 HANDLERS = "tests/runtime/handler_db/test_handler_connections.py::test_"
@@ -20,7 +20,7 @@ CONNECTIONS = (
     mutant(
         "statements of ours are compiled",
         "No statement whose plan we force is compiled by a server that has JIT.",
-        "tasks_app/pool/connection/planner.py",
+        "tasks_app/pool/connection/sessions.py",
         '    "jit": "off",\n',
         "",
         "tests/runtime/db/test_database.py::test_our_settings_hold_in_all_that_we_do",
@@ -135,7 +135,7 @@ CONNECTIONS = (
     mutant(
         "a lease counts from the answer",
         "A lease counts from when its claim was sent.",
-        "tasks_app/runtime/inflight/claimant.py",
+        "tasks_app/runtime/execution/claims.py",
         "began + self._lease.total_seconds())",
         "max(began, time.monotonic()) + self._lease.total_seconds())",
         f"{LATE}test_a_claim_counts_from_when_it_was_sent",

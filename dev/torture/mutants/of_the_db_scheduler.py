@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dev.torture.mutants.change import mutant
 
-FIRING = "tasks_app/pool/db_scheduler/firing.py"
+FIRING = "tasks_app/pool/db_scheduler/functions.py"
 RUNNING = "tasks_app/pool/db_scheduler/running.py"
 UPKEEP = "tasks_app/pool/db_scheduler/upkeep.py"
 TESTS = "tests/pool/db_scheduler/test_functions.py::"

@@ -109,7 +109,7 @@ ENDS_OF_RUNS = (
     mutant(
         "conflicts are tried again for ever",
         "A handler is called again five times, and then charged.",
-        "tasks_app/runtime/execution/failure_policy.py",
+        "tasks_app/runtime/execution/completion.py",
         "run.repeats >= REPEATS",
         "run.repeats >= 2 * REPEATS",
         CONFLICT,
@@ -126,7 +126,7 @@ ENDS_OF_RUNS = (
     mutant(
         "late writes outlive their handler",
         "A handler that raises has written nothing.",
-        "tasks_app/runtime/db/run_transaction.py",
+        "tasks_app/runtime/db/transaction.py",
         "        self._writes.clear()\n        for driver",
         "        for driver",
         f"{CONTRACT}[plain-row]",
@@ -305,7 +305,7 @@ ENDS_OF_RUNS = (
     mutant(
         "late writes wait for whoever holds a row",
         "None of those that share a round trip waits for another's lock.",
-        "tasks_app/runtime/db/session_settings.py",
+        "tasks_app/runtime/db/database.py",
         '"statement_timeout": "100"',
         '"statement_timeout": "0"',
         "tests/runtime/test_late_writes.py::TestOneThatWaits::test_others_do_not_wait_for_it[row]",
@@ -329,7 +329,7 @@ ENDS_OF_RUNS = (
     mutant(
         "a refused outcome is forgotten by a child that stops",
         "A child that stops gives back what it has not written.",
-        "tasks_app/runtime/inflight/inflight.py",
+        "tasks_app/runtime/execution/in_flight.py",
         "                self._returning[task.fence] = ReturnedClaim(task, timedelta(0))\n"
         "            else:\n",
         "                pass\n            else:\n",

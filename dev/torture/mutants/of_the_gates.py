@@ -14,7 +14,7 @@ SEVERAL = "tests/pool/flow_control/test_several_limit_keys.py::test_"
 SHARES = "tests/runtime/flow_control/test_fair_queues.py::test_"
 BREAKER = "tests/pool/flow_control/test_breaker.py::"
 OUTAGES = "tests/runtime/flow_control/test_outages.py::TestBreakers::test_"
-WAKE = "tasks_app/pool/flow_control/wake.py"
+WAKE = "tasks_app/pool/flow_control/waiting_list.py"
 WAKES = "tests/pool/flow_control/test_wakes.py::test_"
 SWEEPS = "tests/runtime/leader/test_sweeper.py::test_"
 
@@ -30,7 +30,7 @@ GATES = (
     mutant(
         "keys that are not locked",
         "The short way through gates locks them first, too.",
-        "tasks_app/pool/flow_control/clear_gates.py",
+        "tasks_app/pool/flow_control/order_and_limits.py",
         "ON CONFLICT (gate) DO UPDATE SET look_at = t.look_at WHERE false",
         "ON CONFLICT (gate) DO NOTHING",
         f"{CLEAR}of_two_claims_of_one_key_the_second_waits_and_finds_it_taken",
@@ -38,7 +38,7 @@ GATES = (
     mutant(
         "a key that is clear beside others of it",
         "An order key is clear for a task that is the only one of it.",
-        "tasks_app/pool/fragments/clear_gates.py",
+        "tasks_app/pool/fragments/conditions.py",
         "WHERE o.order_key = p.order_key AND o.id <> p.id OFFSET 0",
         "WHERE false AND o.order_key = p.order_key AND o.id <> p.id OFFSET 0",
         f"{CLEAR}it_lets_pass_only_what_the_long_way_would",
@@ -46,7 +46,7 @@ GATES = (
     mutant(
         "a limit that is clear though some run",
         "A limit key is clear while all that ask find room beside those that run.",
-        "tasks_app/pool/fragments/clear_gates.py",
+        "tasks_app/pool/fragments/conditions.py",
         "k.number > l.most",
         "k.number > l.most + 1",
         f"{CLEAR}of_a_limit_key_all_that_ask_pass_beside_those_that_run_or_none",
@@ -151,7 +151,7 @@ GATES = (
     mutant(
         "shares without weights",
         "A key's share is its weight.",
-        "tasks_app/domain/flow_control/fair_share.py",
+        "tasks_app/domain/flow_control/admission.py",
         "return self.weights.get(key, 1.0)",
         "return 1.0",
         f"{SHARES}weights_are_shares",
@@ -159,7 +159,7 @@ GATES = (
     mutant(
         "shares that are not charged",
         "Who had something is behind those who had nothing.",
-        "tasks_app/domain/flow_control/fair_share.py",
+        "tasks_app/domain/flow_control/admission.py",
         "self._had[key] = self._at + self._price(key)",
         "self._had[key] = 0.0",
         f"{SHARES}keys_share_a_queue_whoever_came_first",
@@ -167,7 +167,7 @@ GATES = (
     mutant(
         "priorities without a floor",
         "Each priority that waits is owed a task of twenty.",
-        "tasks_app/domain/flow_control/fair_share.py",
+        "tasks_app/domain/flow_control/admission.py",
         "owed[waiting] = owed.get(waiting, 0) + 1",
         "owed[waiting] = 0",
         f"{SHARES}each_priority_has_its_floor",
@@ -199,7 +199,7 @@ GATES = (
     mutant(
         "a breaker that each failure writes to",
         "A storm of failures becomes no storm of writes.",
-        "tasks_app/runtime/flow_control/dependency_report.py",
+        "tasks_app/runtime/flow_control/breakers.py",
         "bad > numbers.get(name, 0)",
         "bad > 0",
         f"{OUTAGES}a_failure_is_reported_at_once_and_a_storm_of_them_is_not",
@@ -281,7 +281,7 @@ GATES = (
     mutant(
         "a leader that sees nothing to sweep",
         "A pool in which a task has expired is not quiet.",
-        "tasks_app/pool/dispatch/idle_check.py",
+        "tasks_app/pool/dispatch/scan.py",
         "or self.barred or near",
         "or near",
         f"{SWEEPS}a_quiet_leader_notices_that_a_task_has_expired",
@@ -297,7 +297,7 @@ GATES = (
     mutant(
         "a head that is swept and holds its key",
         "Who waits behind a task that is swept goes on.",
-        "tasks_app/runtime/leader/sweeper.py",
+        "tasks_app/runtime/leader/rescuer.py",
         "self._admission.gone(swept, now=now)",
         "pass",
         f"{SWEEPS}whoever_waits_behind_one_that_is_swept_is_woken",

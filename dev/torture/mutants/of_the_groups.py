@@ -5,7 +5,7 @@ from __future__ import annotations
 from dev.torture.mutants.change import mutant
 
 COUNT = "tasks_app/pool/task_groups.py"
-MAKE = "tasks_app/pool/groups/create.py"
+MAKE = "tasks_app/pool/task_groups.py"
 SUCCEED = "tasks_app/pool/runs/settle_success.py"
 REQUEUE = "tasks_app/pool/tasks/requeue.py"
 PROGRESS = "tasks_app/pool/tasks/run_records.py"
@@ -131,7 +131,7 @@ GROUPS_AND_PROGRESS = (
     mutant(
         "groups forgotten while they go on",
         "What is forgotten was over.",
-        "tasks_app/pool/groups/prune.py",
+        "tasks_app/pool/task_groups.py",
         "g.outcome IS NOT NULL AND g.counted_at",
         "g.counted_at",
         f"{GROUPS}groups_that_were_over_long_ago_are_forgotten",
@@ -155,7 +155,7 @@ GROUPS_AND_PROGRESS = (
     mutant(
         "chunk whose place comes before its effects",
         "A page's effects and its place are one commit.",
-        "tasks_app/runtime/handlers/chunks.py",
+        "tasks_app/runtime/handlers/checkpoint.py",
         """\
             yield page
             after = self._leave()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dev.torture.mutants.change import mutant
 
 PAGES = "tasks_app/pool/batch/sources/pages.py"
-WRITTEN = "tasks_app/pool/batch/sources/as_text.py"
+WRITTEN = "tasks_app/pool/batch/sources/predicate.py"
 ODD = "tests/batch/test_odd_keys.py::test_each_row_is_done_once"
 FEEDING = "tests/batch/test_feeding.py::test_"
 DEFERRED = "tests/batch/test_deferred.py::test_"
@@ -50,7 +50,7 @@ KEYS = (
     mutant(
         "days that Python does not know",
         "What Python cannot hold is given as text.",
-        "tasks_app/pool/batch/sources/as_text.py",
+        "tasks_app/pool/batch/sources/predicate.py",
         "        rows = _or_text(cursor)\n",
         "        raise\n",
         f"{ODD}[1-days beyond all bounds]",
@@ -74,7 +74,7 @@ KEYS = (
     mutant(
         "half of the rest without an end",
         "Who is given half of the rest ends where the giver does.",
-        "tasks_app/batch/execution/stealing.py",
+        "tasks_app/batch/execution/partition_run.py",
         "        divide.end_at(connection, list(made.values()), until)\n",
         "",
         f"{FEEDING}who_is_given_half_of_the_rest_ends_there_too",
@@ -114,7 +114,7 @@ KEYS = (
     mutant(
         "float as a key",
         "A key that is not written as it is compared is refused.",
-        "tasks_app/domain/partition/keyset.py",
+        "tasks_app/domain/partition/keys.py",
         '    "str": (str, str, str),\n',
         '    "str": (str, str, str),\n    "float": (float, float, float),\n',
         f"{LOOPS}keys_that_are_floats_are_refused_before_a_row_is_given",
@@ -130,7 +130,7 @@ KEYS = (
     mutant(
         "two instances of one number",
         "1 and 1.0 are one parameter.",
-        "tasks_app/domain/batch/identity.py",
+        "tasks_app/domain/batch/records.py",
         "return str(_ALL_DIGITS.normalize(exact) or 0)",
         "return repr(value)",
         "tests/domain/batch/test_batch.py::test_a_number_is_one_however_it_is_written",
@@ -138,7 +138,7 @@ KEYS = (
     mutant(
         "two instances of one instant",
         "Equal parameters are one instance.",
-        "tasks_app/domain/batch/identity.py",
+        "tasks_app/domain/batch/records.py",
         "value.astimezone(UTC).isoformat()",
         "value.isoformat()",
         "tests/domain/batch/test_batch.py::test_equal_parameters_of_each_kind_are_one_instance",
@@ -171,7 +171,7 @@ KEYS = (
     mutant(
         "blank line of one column",
         "A blank line is NULL where a record is one field.",
-        "tasks_app/batch/files/reader.py",
+        "tasks_app/batch/files/segments.py",
         "if self.head.is_narrow or not record.is_blank:",
         "if not record.is_blank:",
         f"{FILES}a_column_of_nulls_is_extracted_and_read",

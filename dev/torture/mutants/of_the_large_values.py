@@ -54,7 +54,7 @@ LARGE_VALUES = (
     mutant(
         "large values: day",
         "The values of a day's tasks go with the day.",
-        "tasks_app/pool/retention/drop_partition.py",
+        "tasks_app/pool/retention.py",
         "DELETE FROM {LARGE_VALUE} v WHERE v.task_id = ANY",
         "DELETE FROM {LARGE_VALUE} v WHERE false AND v.task_id = ANY",
         f"{ENDS}test_it_goes_with_the_partition_of_its_day",
@@ -70,7 +70,7 @@ LARGE_VALUES = (
     mutant(
         "large values: grace",
         "A file whose transaction is still open is not removed.",
-        "tasks_app/runtime/large_values/upkeep.py",
+        "tasks_app/runtime/leader/maintainer.py",
         "before = instant(connection) - GRACE",
         "before = instant(connection)",
         f"{STORES}test_a_file_whose_transaction_is_open_is_left_for_a_day",
@@ -94,7 +94,7 @@ LARGE_VALUES = (
     mutant(
         "large values: secret",
         "A handler that takes no payload has an encrypted result, too, if its payload is.",
-        "tasks_app/runtime/encryption/secrecy.py",
+        "tasks_app/runtime/execution/invocation.py",
         "if reference is not None and reference.encrypted:",
         "if reference is None:",
         f"{SECRETS}test_a_handler_that_takes_no_payload_still_has_an_encrypted_result",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dev.torture.mutants.change import mutant
 
 ACQUIRE = "tasks_app/pool/locks/acquire.py"
-HOLD = "tasks_app/pool/locks/renew.py"
+HOLD = "tasks_app/pool/locks/holders.py"
 VERBS = "tests/pool/locks/test_locks.py::"
 RACES = "tests/pool/locks/test_races_of_locks.py::test_"
 WAKE_UPS = "tests/runtime/locks/test_wake_ups.py::test_"
@@ -63,7 +63,7 @@ LOCKS = (
     mutant(
         "lock that outlives its run",
         "The locks of a run end with it.",
-        "tasks_app/pool/locks/__init__.py",
+        "tasks_app/pool/locks/holders.py",
         "(h.task_id IS NOT NULL AND NOT EXISTS (",
         "(false AND NOT EXISTS (",
         f"{VERBS}TestRunsOfTasks::test_the_locks_of_a_run_end_with_it",
@@ -95,7 +95,7 @@ LOCKS = (
     mutant(
         "lock waited for by who holds another",
         "Nobody who holds waits.",
-        "tasks_app/runtime/locks/hold.py",
+        "tasks_app/runtime/locks/client.py",
         "if held and self._wait_s:",
         "if False:",
         "tests/runtime/locks/test_locks.py::TestOnline::test_who_holds_may_not_wait_for_more",
@@ -111,7 +111,7 @@ LOCKS = (
     mutant(
         "lock that wakes all who wait",
         "Only the first in line is woken, and who gets along with it.",
-        "tasks_app/pool/locks/wake.py",
+        "tasks_app/pool/locks/acquire.py",
         "(h.fence IS NOT NULL OR q.holder_id < p.holder_id)",
         "h.fence IS NOT NULL",
         "tests/pool/locks/test_wake.py::test_the_first_in_line_is_told_and_nobody_behind_it",
@@ -119,7 +119,7 @@ LOCKS = (
     mutant(
         "lock waited for without a look first",
         "Who has joined a line looks once, since nobody was told of what was released meanwhile.",
-        "tasks_app/runtime/locks/acquire.py",
+        "tasks_app/runtime/locks/lock.py",
         "if told or passed_by or not answer or not _is_hindered(database, ask):",
         "if told or passed_by:",
         f"{WAKE_UPS}a_release_while_somebody_joins_the_line_is_not_missed",

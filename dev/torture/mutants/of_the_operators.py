@@ -56,7 +56,7 @@ OPERATORS = (
     mutant(
         "settings: styles of our engines",
         "What a role says of IntervalStyle does not reach our statements.",
-        "tasks_app/runtime/db/session_settings.py",
+        "tasks_app/runtime/db/database.py",
         """    "IntervalStyle": "postgres",\n""",
         "",
         f"{WALK}[0]",
@@ -64,7 +64,7 @@ OPERATORS = (
     mutant(
         "settings: encoding",
         "What a role says of client_encoding does not decide which text there is.",
-        "tasks_app/runtime/db/session_settings.py",
+        "tasks_app/runtime/db/database.py",
         """    "client_encoding": "utf8",""",
         "   ",
         f"{WALK}[1]",
@@ -104,7 +104,7 @@ OPERATORS = (
     mutant(
         "migrations: indexes",
         "Nobody waits while an index is built.",
-        "tasks_app/pool/build_index.py",
+        "tasks_app/pool/schema.py",
         "if context.as_sql or ",
         "if True or ",
         f"{MIGRATION}test_an_index_is_built_while_others_write",
@@ -112,7 +112,7 @@ OPERATORS = (
     mutant(
         "migrations: what is invalid",
         "An index that a killed migration left is built again.",
-        "tasks_app/pool/build_index.py",
+        "tasks_app/pool/schema.py",
         "if op.get_bind().execute(_IS_INVALID",
         "if False and op.get_bind().execute(_IS_INVALID",
         f"{MIGRATION}test_what_was_killed_is_simply_run_again",
@@ -201,7 +201,7 @@ OPERATORS = (
     mutant(
         "explain: a line that nobody leaves",
         "While messages do not go out nobody hears that the next scan finds his task.",
-        "tasks_app/domain/explain/due.py",
+        "tasks_app/domain/explain/waiting.py",
         "facts.ahead is None or facts.refused_since:",
         "facts.ahead is None:",
         f"{EXPLAIN}TestWaiting::test_messages_that_do_not_go_out",
@@ -209,7 +209,7 @@ OPERATORS = (
     mutant(
         "explain: silence",
         "A worker whose heartbeat is missing is not said to run the task.",
-        "tasks_app/domain/explain/running.py",
+        "tasks_app/domain/explain/explanation.py",
         "    if facts.silent or row.lease_until is None",
         "    if row.lease_until is None",
         f"{EXPLAIN}TestRunning::test_silent",
@@ -225,7 +225,7 @@ OPERATORS = (
     mutant(
         "reindex: what a killed one left",
         "A reindex drops what an earlier one left half done.",
-        "tasks_app/runtime/reindex.py",
+        "tasks_app/runtime/migration.py",
         "dropped = _clean(connection)",
         "dropped: list[str] = []",
         "tests/runtime/test_reindex.py::test_what_a_killed_try_left_half_done_is_dropped",
@@ -268,7 +268,7 @@ OPERATORS = (
     mutant(
         "drain: what came late",
         "What became due while a drain ended was not left by it.",
-        "tasks_app/pool/operations/left_due.py",
+        "tasks_app/pool/operations/diagnostics.py",
         "p.due_at <= CAST(:since AS timestamptz)",
         "(p.due_at <= {NOW} OR p.due_at <= CAST(:since AS timestamptz))",
         "tests/cli/test_drained.py::test_what_becomes_due_while_it_ends_does_not_count_unless_it_is"

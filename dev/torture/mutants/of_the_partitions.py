@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dev.torture.mutants.change import mutant
 
-SPANS = "tasks_app/domain/partition/coverage.py"
+SPANS = "tasks_app/domain/partition/check.py"
 CHECK = "tasks_app/domain/partition/check.py"
 PREDICATE = "tasks_app/pool/batch/sources/predicate.py"
-DIVIDE = "tasks_app/pool/batch/divide.py"
+DIVIDE = "tasks_app/pool/batch/partitions.py"
 JUDGED = "tests/domain/partition/test_check.py::test_"
 OWNED = "tests/batch/test_sources.py::test_each_row_once_whatever_splits_it"
 ONCE = "tests/batch/test_runs.py::test_each_row_is_done_once"
@@ -42,7 +42,7 @@ PARTITIONS = (
     mutant(
         "checksum that only a first run compares",
         "A place in a file is one in the file as it was.",
-        "tasks_app/batch/files/reader.py",
+        "tasks_app/batch/files/segments.py",
         "if version != self._verified:",
         "if after is None and version != self._verified:",
         "tests/batch/test_sources.py::test_a_file_that_was_changed_between_two_runs_is_not_read_on",
@@ -171,7 +171,7 @@ PARTITIONS = (
     mutant(
         "last record of a segment",
         "A record that ends where the segment does is its own.",
-        "tasks_app/batch/files/reader.py",
+        "tasks_app/batch/files/segments.py",
         "if record.end > high:",
         "if record.end >= high:",
         f"{FILES}every_record_of_a_csv_file_is_read_once",
@@ -179,7 +179,7 @@ PARTITIONS = (
     mutant(
         "checksum that nobody compares",
         "A segment that was changed is not read.",
-        "tasks_app/batch/files/reader.py",
+        "tasks_app/batch/files/segments.py",
         "if version != self._verified:",
         "if False:",
         "tests/batch/test_sources.py::test_a_file_that_was_changed_since_it_was_split_is_not_read",

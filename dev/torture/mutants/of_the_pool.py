@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dev.torture.mutants.change import Change, mutant
 
-FENCES = "tasks_app/pool/fragments/fences.py"
+FENCES = "tasks_app/pool/fragments/move_rows.py"
 FENCE = "p.id = f.id AND p.attempt = f.attempt AND p.lease_token = f.token AND {guard}"
 SETTLE = "tests/pool/runs/test_settle.py::test_"
 RACES = "tests/pool/runs/test_races.py::test_"
 CONTRACT = "tests/runtime/ends/test_contract.py::test_effects_stand_if_and_only_if_the_outcome_does"
 CLAIM = "tasks_app/pool/runs/claim.py"
-CLAIM_NEXT = "tasks_app/pool/runs/claim_next.py"
-CLAIMING = "tasks_app/pool/runs/claim_sql.py"
+CLAIM_NEXT = "tasks_app/pool/runs/claim.py"
+CLAIMING = "tasks_app/pool/runs/claim.py"
 TABLES = "tasks_app/pool/tables.py"
 SUCCEED = "tasks_app/pool/runs/settle_success.py"
 RESCUE = "tasks_app/pool/runs/leases.py"
@@ -77,7 +77,7 @@ POOL = (
     mutant(
         "renewal by owner",
         "A child renews the claims that it holds, each under its fence.",
-        "tasks_app/pool/runs/renew.py",
+        "tasks_app/pool/runs/leases.py",
         """SELECT p.id FROM {fenced(f"p.state = '{State.RUNNING}'", _LOCK)})""",
         """SELECT p.id FROM {PENDING} p WHERE p.state = '{State.RUNNING}' AND p.owner IN (
             SELECT owner FROM {PENDING} o WHERE o.id = ANY(CAST(:ids AS bigint[]))) {_LOCK})""",

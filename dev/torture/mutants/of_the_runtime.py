@@ -5,12 +5,12 @@ from __future__ import annotations
 from dev.torture.mutants.change import Change, mutant
 
 DISPATCHER = "tasks_app/runtime/leader/dispatcher.py"
-PUBLISHED = "tasks_app/runtime/dispatch/recently_published.py"
+PUBLISHED = "tasks_app/runtime/leader/dispatcher.py"
 RUNNER = "tasks_app/runtime/execution/runner.py"
-RETURNER = "tasks_app/runtime/worker/claim_returner.py"
+RETURNER = "tasks_app/runtime/worker/housekeeper.py"
 REAPER = "tasks_app/runtime/worker/reaper.py"
 SCAN = "tests/runtime/dispatch/test_dispatcher.py::"
-LOOKAHEAD = "tasks_app/runtime/dispatch/delay_lookahead.py"
+LOOKAHEAD = "tasks_app/runtime/leader/dispatcher.py"
 DELAYED = "tests/runtime/dispatch/test_delay_lookahead.py::"
 ASYNC = "tests/runtime/execution/test_async_pool.py::TestCancellations::"
 
@@ -34,7 +34,7 @@ RUNTIME = (
     mutant(
         "cancelled is failed",
         "Whose part another has cancelled is not charged.",
-        "tasks_app/runtime/execution/failure_policy.py",
+        "tasks_app/runtime/execution/completion.py",
         "if isinstance(error, CancelledError) and spec.is_async and not task.runs_alone:",
         "if False:",
         f"{ASYNC}test_who_loses_a_task_of_its_own_is_uncharged_once_and_then_runs_alone",
@@ -51,7 +51,7 @@ RUNTIME = (
     mutant(
         "timers stay armed",
         "What a handler armed ends with its run.",
-        "tasks_app/runtime/execution/process_guard.py",
+        "tasks_app/runtime/execution/invocation.py",
         "signal.setitimer(timer, 0)",
         "pass",
         "tests/runtime/execution/test_process_guard.py::"
@@ -227,7 +227,7 @@ RUNTIME = (
     mutant(
         "a claim without an answer is left to its lease",
         "It is given back by its token, until that is answered.",
-        "tasks_app/runtime/inflight/claimant.py",
+        "tasks_app/runtime/execution/claims.py",
         "            self._inflight.write_later(lambda connection: "
         "release_token(connection, token))\n",
         "",

@@ -7,7 +7,7 @@ from dev.torture.mutants.change import mutant
 RUNS = "tests/runtime/encryption/test_runs.py::"
 MISSING = "tests/runtime/encryption/test_missing_key.py::"
 INVOCATION = "tasks_app/runtime/execution/invocation.py"
-SECRECY = "tasks_app/runtime/encryption/secrecy.py"
+SECRECY = "tasks_app/runtime/execution/invocation.py"
 ERASE = "tests/runtime/test_erasure.py::"
 
 SECRETS = (
@@ -30,7 +30,7 @@ SECRETS = (
     mutant(
         "secrets: error",
         "The text of an exception of an encrypted task is encrypted.",
-        "tasks_app/runtime/execution/failure_policy.py",
+        "tasks_app/runtime/execution/completion.py",
         "        if self._invocation.secrecy.covers(task, spec):\n            cause =",
         "        if spec.encrypted:\n            cause =",
         f"{RUNS}test_an_error_is_its_class_and_place",
@@ -62,7 +62,7 @@ SECRETS = (
     mutant(
         "secrets: retry",
         "The payload for the next attempt is encrypted.",
-        "tasks_app/runtime/execution/failure_policy.py",
+        "tasks_app/runtime/execution/completion.py",
         "payload = self._invocation.secrecy.new_payload(payload, task.name)",
         "assert payload",
         f"{RUNS}test_a_payload_for_the_next_attempt_is_encrypted",
@@ -78,7 +78,7 @@ SECRETS = (
     mutant(
         "secrets: due",
         "Who waits for a key stays due since when he was.",
-        "tasks_app/pool/runs/release.py",
+        "tasks_app/pool/runs/leases.py",
         "due_at = least(due_at, CAST(:due_at AS timestamptz)),",
         "due_at = greatest(due_at, CAST(:due_at AS timestamptz)),",
         f"{MISSING}test_it_is_parked_with_the_reason",
@@ -127,7 +127,7 @@ SECRETS = (
     mutant(
         "erase: late lines",
         "Log lines that come after the end of a run do not come after its erasure.",
-        "tasks_app/pool/tasks/log_lines.py",
+        "tasks_app/pool/tasks/run_records.py",
         "    WHERE l.lines <> '[]'\n",
         "",
         f"{ERASE}test_log_lines_that_come_late_are_not_kept",
@@ -143,7 +143,7 @@ SECRETS = (
     mutant(
         "masks: errors",
         "No error text that is stored quotes a masked value.",
-        "tasks_app/runtime/execution/failure_policy.py",
+        "tasks_app/runtime/execution/completion.py",
         "cause = self._masked(error, task)",
         "cause = cause_of(error)",
         "tests/runtime/encryption/test_masking.py::"
@@ -152,7 +152,7 @@ SECRETS = (
     mutant(
         "masks: server",
         "Nothing is stored of what a database adds to a text, whose values it cuts.",
-        "tasks_app/runtime/execution/failure_policy.py",
+        "tasks_app/runtime/execution/completion.py",
         "text = primary(cause.message, error)",
         "text = cause.message",
         "tests/runtime/encryption/test_masking.py::test_nothing_is_stored_of_what_the_database_cut",
@@ -168,7 +168,7 @@ SECRETS = (
     mutant(
         "masks: older texts",
         "No command shows a text that was stored before the rule.",
-        "tasks_app/runtime/encryption/older_texts.py",
+        "tasks_app/runtime/api/tasks.py",
         "    if rules and found:",
         "    if rules and not found:",
         "tests/cli/test_masking.py::test_texts_that_were_stored_before_the_rule_are_hidden_too",

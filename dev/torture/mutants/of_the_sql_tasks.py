@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dev.torture.mutants.change import mutant
 
-SCANNER = "tasks_app/domain/handlers/sql_statement.py"
+SCANNER = "tasks_app/domain/handlers/spec.py"
 HANDLER = "tasks_app/runtime/handlers/sql_handler.py"
 PARSED = "tests/domain/handlers/test_sql_statement.py::"
 RUN = "tests/runtime/handlers/test_sql_handler.py::"

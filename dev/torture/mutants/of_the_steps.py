@@ -48,7 +48,7 @@ STEPS = (
     mutant(
         "one round too many",
         "retry_partition starts again as often as it says.",
-        "tasks_app/domain/batch/decisions.py",
+        "tasks_app/domain/batch/policies.py",
         "rounds < on_abort.tries",
         "rounds <= on_abort.tries",
         f"{ABORTS}a_partition_is_tried_again_from_its_checkpoint",
@@ -64,7 +64,7 @@ STEPS = (
         f"{ABORTS}compensate_undoes_what_was_committed",
         also=[
             Change(
-                "tasks_app/batch/handlers.py",
+                "tasks_app/batch/job.py",
                 "if stored is None or stored.status is not Status.FAILED:",
                 "if stored is None:",
             )
@@ -97,7 +97,7 @@ STEPS = (
     mutant(
         "task of an earlier run that decides",
         "A task of a run that is over changes nothing.",
-        "tasks_app/batch/handlers.py",
+        "tasks_app/batch/job.py",
         'if batch is None or batch.run != payload["run"]:',
         "if batch is None:",
         f"{RESTARTS}a_join_of_an_earlier_run_changes_nothing",
@@ -105,7 +105,7 @@ STEPS = (
     mutant(
         "task that nobody waits for",
         "What was decided stays decided, whatever is requeued.",
-        "tasks_app/batch/handlers.py",
+        "tasks_app/batch/job.py",
         "    if not waits:\n",
         "    if False:\n",
         f"{REQUEUES}an_instance_that_is_complete_stays_so",
@@ -114,7 +114,7 @@ STEPS = (
     mutant(
         "abandoned instance that goes on",
         "An abandoned instance never goes on.",
-        "tasks_app/batch/handlers.py",
+        "tasks_app/batch/job.py",
         "if batch.status is BatchStatus.ABANDONED:",
         "if False:",
         f"{REQUEUES}a_lost_instance_goes_on_with_its_plan_unless_it_was_abandoned",
@@ -146,7 +146,7 @@ STEPS = (
     mutant(
         "order of parameters that matters",
         "The same parameters are the same instance.",
-        "tasks_app/domain/batch/identity.py",
+        "tasks_app/domain/batch/records.py",
         "in sorted(parts.items())",
         "in parts.items()",
         "tests/domain/batch/test_batch.py::test_the_order_of_parameters_does_not_matter",

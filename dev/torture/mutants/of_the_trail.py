@@ -36,7 +36,7 @@ TRAIL = (
     mutant(
         "trail: off",
         "Where nothing is logged, no statement more is sent.",
-        "tasks_app/pool/fragments/operator_lines.py",
+        "tasks_app/pool/fragments/transition_log.py",
         "if not (LOG.has_successes and ids):",
         "if not ids:",
         f"{EDGES}test_off_sends_no_statement_more",

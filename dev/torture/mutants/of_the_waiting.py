@@ -93,7 +93,7 @@ WAITING = (
     mutant(
         "waiting: expiry",
         "What is held expires at its time.",
-        "tasks_app/pool/fragments/held.py",
+        "tasks_app/pool/fragments/conditions.py",
         "ELSE greatest(p.due_at, p.expires_at) END",
         "ELSE {FAR} END",
         f"{VERBS}test_what_is_held_expires_at_its_time_and_is_never_claimed_then",
@@ -109,7 +109,7 @@ WAITING = (
     mutant(
         "waiting: producers",
         "A producer who reschedules by the unique key releases nothing.",
-        "tasks_app/pool/tasks/unique_conflicts.py",
+        "tasks_app/pool/tasks/unique_keys.py",
         "        due_at = CASE WHEN {is_held()} THEN p.due_at ELSE {_DUE_IN_TIME} END,\n"
         "        scan_at = CASE WHEN {is_held()} THEN p.scan_at ELSE {_DUE_IN_TIME} END,\n",
         "        due_at = {_DUE_IN_TIME}, scan_at = {_DUE_IN_TIME},\n",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.sources import File, Format
+from tasks_app.domain.partition.records import File, Format
 
 BLOCK = 2**20
 _QUOTE = b'"'

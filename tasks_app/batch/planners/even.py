@@ -9,8 +9,13 @@ from sqlalchemy import Connection
 
 from tasks_app.batch.planners import timed
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.amount import Amount
-from tasks_app.domain.partition.cuts import CutPoint, even, of_nulls, ranges
+from tasks_app.domain.partition.cuts import (
+    Amount,
+    CutPoint,
+    even_cuts,
+    partition_of_nulls,
+    ranges_of_cuts,
+)
 from tasks_app.domain.partition.records import Plan
 from tasks_app.pool.batch.sources.cuts import exact_cuts, points, sampled_cuts
 from tasks_app.pool.batch.sources.measure import count, has_nulls
@@ -53,10 +58,10 @@ class Even(Amount):
         """
         relation = find(connection, source)
         cuts, rows, how = self.cut(connection, relation)
-        partitions = ranges(cuts, rows)
+        partitions = ranges_of_cuts(cuts, rows)
         asked = self.number_for(rows, relation.size_bytes)
         if has_nulls(connection, relation):
-            partitions.append(of_nulls(len(partitions) + 1, None))
+            partitions.append(partition_of_nulls(len(partitions) + 1, None))
         warnings = (_fewer(len(cuts) + 1, asked),) if len(cuts) + 1 < min(asked, rows) else ()
         return Plan(f"even, {how}", relation.key_type, tuple(partitions), rows, warnings=warnings)
 
@@ -73,7 +78,7 @@ class Even(Amount):
             if not found and relation.rows != 0:
                 raise PlanError(f"There are no statistics of {relation.source}. Run ANALYZE first.")
             parts = self.number_for(relation.rows, size)
-            return even(found, parts), round(sum(weight for _, weight in found)), how
+            return even_cuts(found, parts), round(sum(weight for _, weight in found)), how
         known = relation.rows
         if known is None and self.rows is not None:
             known = count(connection, relation)

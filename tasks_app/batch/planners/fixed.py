@@ -12,10 +12,8 @@ from sqlalchemy import Connection
 
 from tasks_app.batch.planners import timed
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.amount import MOST
-from tasks_app.domain.partition.cuts import of_nulls
-from tasks_app.domain.partition.keys import Key, KeyType
-from tasks_app.domain.partition.ranges import between, quoted
+from tasks_app.domain.partition.cuts import MOST, partition_of_nulls
+from tasks_app.domain.partition.keys import Key, KeyType, quoted_key, ranges_between
 from tasks_app.domain.partition.records import Extent, Partition, Plan
 from tasks_app.pool.batch.sources.measure import extent
 from tasks_app.pool.batch.sources.relation import Source, find
@@ -46,10 +44,10 @@ class Fixed:
         relation = find(connection, source)
         self._check(relation.key_type)
         found = extent(connection, relation)
-        spans = between(self._cuts(found))
+        spans = ranges_between(self._cuts(found))
         partitions = [Partition(number, range=span) for number, span in enumerate(spans, 1)]
         if found.nulls:
-            partitions.append(of_nulls(len(partitions) + 1, None))
+            partitions.append(partition_of_nulls(len(partitions) + 1, None))
         name = f"fixed, {self.width}"
         return Plan(name, relation.key_type, tuple(partitions), relation.rows)
 
@@ -88,7 +86,7 @@ class Fixed:
         if number >= MOST:
             many = number + 1 if number < 10**12 else "too many"
             raise PlanError(
-                f"Keys from {quoted(least)} to {quoted(most)} make {many} ranges of "
+                f"Keys from {quoted_key(least)} to {quoted_key(most)} make {many} ranges of "
                 f"{self.width}, more than {MOST}. Use a larger width."
             )
         for place in range(1, int(number) + 1):

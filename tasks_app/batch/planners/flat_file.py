@@ -12,11 +12,10 @@ from sqlalchemy import Connection
 
 from tasks_app.batch.files.segments import body_of, segments
 from tasks_app.batch.planners import timed
-from tasks_app.domain.partition.amount import Amount
+from tasks_app.domain.partition.cuts import Amount
 from tasks_app.domain.partition.keys import KeyType
-from tasks_app.domain.partition.records import Plan
-from tasks_app.domain.partition.sources import File
-from tasks_app.pool.batch.sources.inline import extract
+from tasks_app.domain.partition.records import File, Plan
+from tasks_app.pool.batch.sources.predicate import copy_as_csv
 from tasks_app.pool.batch.sources.relation import Source
 
 
@@ -67,7 +66,7 @@ class Extract(Amount):
         """
         new = Path(f"{self.path}.new")
         with new.open("wb") as out:
-            extract(connection, source, out)
+            copy_as_csv(connection, source, out)
             out.flush()
             os.fsync(out.fileno())
         new.replace(self.path)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from tasks_app.batch.planners import timed
-from tasks_app.domain.partition.amount import Amount
-from tasks_app.domain.partition.ranges import Range
+from tasks_app.domain.partition.cuts import Amount
+from tasks_app.domain.partition.keys import Range
 from tasks_app.domain.partition.records import Partition, PartitionKind, Plan
 from tasks_app.pool.batch.sources.measure import count, has_nulls
 from tasks_app.pool.batch.sources.relation import Source, by_bucket, find

@@ -8,9 +8,8 @@ from sqlalchemy import Connection
 
 from tasks_app.batch.planners import timed
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.amount import Amount
-from tasks_app.domain.partition.records import Partition, PartitionKind, Plan
-from tasks_app.domain.partition.sources import Marker, Table
+from tasks_app.domain.partition.cuts import Amount
+from tasks_app.domain.partition.records import Marker, Partition, PartitionKind, Plan, Table
 from tasks_app.pool.batch.sources.relation import Source, find
 
 

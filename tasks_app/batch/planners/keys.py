@@ -9,12 +9,10 @@ from sqlalchemy import Connection
 
 from tasks_app.batch.planners import timed
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.cuts import of_nulls
-from tasks_app.domain.partition.keys import Key, in_utc
-from tasks_app.domain.partition.ranges import Range
+from tasks_app.domain.partition.cuts import partition_of_nulls
+from tasks_app.domain.partition.keys import Key, Range, in_utc
 from tasks_app.domain.partition.records import Partition, PartitionKind, Plan
-from tasks_app.pool.batch.sources.measure import count_nulls, has_nulls, histogram
-from tasks_app.pool.batch.sources.plan_facts import MOST_VALUES
+from tasks_app.pool.batch.sources.measure import MOST_VALUES, count_nulls, has_nulls, histogram
 from tasks_app.pool.batch.sources.relation import Source, find
 
 
@@ -74,7 +72,7 @@ class KeyRanges:
         spans = [Range(low, high) for low, high in self.ranges]
         partitions = [Partition(number, range=span) for number, span in enumerate(spans, 1)]
         if has_nulls(connection, relation):
-            partitions.append(of_nulls(len(partitions) + 1, None))
+            partitions.append(partition_of_nulls(len(partitions) + 1, None))
         return Plan("key ranges", relation.key_type, tuple(partitions), relation.rows)
 
 

@@ -9,12 +9,9 @@ from sqlalchemy import Connection
 from tasks_app.batch.planners import timed
 from tasks_app.batch.planners.even import Even
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.amount import Amount
-from tasks_app.domain.partition.cuts import of_nulls, ranges
-from tasks_app.domain.partition.records import Partition, Plan
-from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch.sources.measure import has_nulls
-from tasks_app.pool.batch.sources.physical import is_divided, leaves
+from tasks_app.domain.partition.cuts import Amount, partition_of_nulls, ranges_of_cuts
+from tasks_app.domain.partition.records import Partition, Plan, Table
+from tasks_app.pool.batch.sources.measure import has_nulls, is_divided, leaves
 from tasks_app.pool.batch.sources.relation import Source, find
 
 ONE = Amount(parts=1)
@@ -56,9 +53,9 @@ class Physical:
         amount = self.each
         even = Even(amount.parts, amount.rows, amount.size, amount.over)
         cuts, rows, _ = even.cut(connection, relation)
-        own = ranges(cuts, rows, source=str(table), first=first)
+        own = ranges_of_cuts(cuts, rows, source=str(table), first=first)
         if has_nulls(connection, relation):
             if len(own) == 1:
                 return [replace(own[0], owns_null=True)], rows
-            own.append(of_nulls(first + len(own), None, str(table)))
+            own.append(partition_of_nulls(first + len(own), None, str(table)))
         return own, rows

@@ -8,9 +8,8 @@ from sqlalchemy import Connection
 
 from tasks_app.batch.planners import Planner, timed
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.records import Partition, PartitionKind, Plan
-from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch.sources.inline import create_view
+from tasks_app.domain.partition.records import Partition, PartitionKind, Plan, Table
+from tasks_app.pool.batch.sources.predicate import create_view
 from tasks_app.pool.batch.sources.relation import Source
 
 

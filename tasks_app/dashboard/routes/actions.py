@@ -1,23 +1,36 @@
-"""The routes of all actions, made of their records."""
+"""The routes of all actions and of editing a payload, and how an action is carried out."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import unified_diff
+from typing import Annotated, Any, TypeVar
 
+from pydantic import Field
 from sqlalchemy import Connection
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from tasks_app.actions.action import Action, Nothing
 from tasks_app.actions.table import ACTIONS
-from tasks_app.dashboard.routes.acting import ActionAnswer, act
-from tasks_app.dashboard.routes.parameters import cause
-from tasks_app.dashboard.routes.parameters import fields
-from tasks_app.dashboard.routes.parameters import named
-from tasks_app.dashboard.routes.parameters import row_id
-from tasks_app.dashboard.routes.desk import Desk
-from tasks_app.dashboard.security.guard import Handler, HttpError, requires
-from tasks_app.domain.errors import NotThereError
+from tasks_app.dashboard.html import render, tell
+from tasks_app.dashboard.json_api import answer
+from tasks_app.dashboard.reader import Desk
+from tasks_app.dashboard.routes.parameters import cause, fields, named, row_id
+from tasks_app.dashboard.security import Handler, HttpError, Role, is_api, requires
+from tasks_app.domain.config.setting_sources import masked
+from tasks_app.domain.encryption import token_of
+from tasks_app.domain.errors import NotThereError, TasksError
+from tasks_app.domain.large_values.store import reference_of
+from tasks_app.domain.tasks.masks import MASK
+from tasks_app.domain.tasks.records import Task
+from tasks_app.pool.tasks import browse
+from tasks_app.runtime.api.edit import check_payload, edit_payload
+from tasks_app.runtime.api.tasks import requeue_task
+from tasks_app.runtime.encryption.values import masks, opened_task
 from tasks_app.runtime.handlers.registry import load_handlers
 
 
@@ -51,6 +64,62 @@ def _target(request: Request, action: Action) -> Any:
     return cause(request) if action.on == "fingerprint" else named(request, action.on)
 
 
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class ActionAnswer:
+    """What came of an action."""
+
+    said: str
+    """A sentence for who asked."""
+    changed: bool = True
+
+
+def who(request: Request) -> str:
+    """Return who acts, for the audit."""
+    door = "api" if is_api(request) else "dashboard"
+    return f"{request.state.identity.who} ({door})".strip()
+
+
+async def carried_out(verb: Callable[[], Answer]) -> Answer:
+    """Call a verb of the runtime, away from the event loop.
+
+    Raises:
+        HttpError: the verb refused; a 409 in its words.
+    """
+    try:
+        return await run_in_threadpool(verb)
+    except TasksError as error:
+        raise HttpError(409, str(error)) from error
+
+
+async def act(
+    request: Request, desk: Desk, carry_out: Callable[[Connection, str], ActionAnswer], *, back: str
+) -> Response:
+    """Call ``carry_out(connection, who)`` in a transaction; then show the page ``back``.
+
+    Raises:
+        HttpError: the runtime refused, and all was rolled back.
+    """
+
+    def in_transaction() -> ActionAnswer:
+        with desk.database.begin() as connection:
+            return carry_out(connection, who(request))
+
+    done = await carried_out(in_transaction)
+    desk.reader.forget()
+    return answer(request, done) if is_api(request) else go_to(request, back, done)
+
+
+def go_to(request: Request, path: str, done: ActionAnswer | None = None) -> Response:
+    """Lead to a page of ours, which says what was done."""
+    response = RedirectResponse(f"{request.scope.get('root_path', '')}{path}", 303)
+    if done:
+        tell(request, response, done.said, changed=done.changed)
+    return response
+
+
 # A name may hold slashes: the last segment of an action's address is the action.
 ROUTES = tuple(
     (start + action.path, handler, "POST")
@@ -58,4 +127,122 @@ ROUTES = tuple(
     if action.path
     for handler in [_route(action)]
     for start in ("", "/api")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NewPayload:
+    """What a form or the API sends."""
+
+    payload: dict[str, Any] | str
+    """A JSON object, or its text."""
+    requeue: bool = False
+    why: Annotated[str, Field(max_length=300)] = ""
+    look: bool = False
+    """Only show the difference."""
+
+
+def _task(desk: Desk, task_id: int) -> Task:
+    task = desk.reader.read(("raw task", task_id), lambda c: browse.get(c, task_id), keep_s=0)
+    if task is None:
+        raise HttpError(404, f"There is no task {task_id}. It may have been pruned.")
+    task = opened_task(task)
+    if reference_of(task.payload):
+        raise HttpError(409, "Its payload is too large to be edited. Cancel it and create another.")
+    if token_of(task.payload):
+        raise HttpError(409, "Its payload is encrypted, and this process lacks the key. Set it.")
+    return task
+
+
+def _shown(task: Task, payload: Any) -> Any:
+    return masked(masks().value(task.name, payload))
+
+
+def _text(payload: Any) -> str:
+    return json.dumps(payload, indent=2, ensure_ascii=False)
+
+
+@requires(Role.ADMIN)
+async def show_edit(request: Request, desk: Desk) -> Response:
+    task = await run_in_threadpool(_task, desk, row_id(request.path_params["task_id"]))
+    text = _text(_shown(task, task.payload))
+    return render(request, "tasks/edit.html", task=task, text=text, diff=None, at=None)
+
+
+@requires(Role.ADMIN, answers=ActionAnswer, takes=NewPayload)
+async def edit_task(request: Request, desk: Desk) -> Response:
+    """Give a task that waits or has failed another payload; `requeue` returns it to the pool."""
+    task_id, said = row_id(request.path_params["task_id"]), await fields(request, NewPayload)
+    task = await run_in_threadpool(_task, desk, task_id)
+    load_handlers(desk.settings.modules)
+    try:
+        payload = unmasked(_object(said.payload), task.payload, _shown(task, task.payload))
+        await carried_out(lambda: check_payload(task.name, payload))
+    except HttpError as error:
+        if is_api(request):
+            raise
+        return _again(request, task, said.payload, error)
+    if said.look and not is_api(request):
+        old, new = (_text(_shown(task, each)) for each in (task.payload, payload))
+        lines = list(unified_diff(old.splitlines(), new.splitlines(), n=2, lineterm=""))[2:]
+        return render(request, "tasks/edit.html", task=task, text=new, diff=lines, at=None)
+
+    def carry_out(connection: Connection, who: str) -> ActionAnswer:
+        if not edit_payload(connection, task_id, payload, by=who, why=said.why):
+            return ActionAnswer(
+                "Nothing was changed: the task runs or has succeeded.", changed=False
+            )
+        if said.requeue:
+            requeue_task(connection, task_id, by=who, why=said.why)
+        return ActionAnswer("Saved and requeued." if said.requeue else "Saved.")
+
+    return await act(request, desk, carry_out, back=f"/tasks/{task_id}")
+
+
+def _again(request: Request, task: Task, given: dict[str, Any] | str, error: HttpError) -> Response:
+    """Show what was sent, to be corrected."""
+    text = given if isinstance(given, str) else _text(given)
+    parts = {"task": task, "text": text, "diff": None, "wrong": str(error), "at": None}
+    return render(request, "tasks/edit.html", status=error.status, **parts)
+
+
+def _object(given: dict[str, Any] | str) -> dict[str, Any]:
+    try:
+        payload = json.loads(given) if isinstance(given, str) else given
+    except (ValueError, RecursionError) as error:
+        raise HttpError(400, f"The payload is no JSON: {error}. Correct it.") from None
+    if not isinstance(payload, dict):
+        raise HttpError(400, "The payload is no JSON object. Begin it with {.")
+    return payload
+
+
+def unmasked(given: Any, stored: Any, shown: Any, name: str = "") -> Any:
+    """Return what was given, with the stored values where their masks came back.
+
+    Raises:
+        HttpError: a mask stands where nothing was masked.
+    """
+    if given == shown:
+        return stored
+    if isinstance(given, dict):
+        old, seen = (each if isinstance(each, dict) else {} for each in (stored, shown))
+        return {
+            key: unmasked(each, old.get(key), seen.get(key), key) for key, each in given.items()
+        }
+    if isinstance(given, list):
+        places = range(len(given))
+        before, visible = (
+            each if isinstance(each, list) and len(each) == len(given) else [None] * len(given)
+            for each in (stored, shown)
+        )
+        return [unmasked(given[n], before[n], visible[n], name) for n in places]
+    if isinstance(given, str) and MASK in given:
+        raise HttpError(400, f"{name or 'A value'} is masked. Write it whole, or leave it.")
+    return given
+
+
+EDIT_ROUTES = (
+    ("/tasks/{task_id}/edit", show_edit, "GET"),
+    ("/tasks/{task_id}/edit", edit_task, "POST"),
+    ("/api/tasks/{task_id}/edit", edit_task, "POST"),
 )

@@ -13,24 +13,19 @@ from starlette.responses import Response
 
 from tasks_app.actions.tasks import BY_WORD
 from tasks_app.dashboard.html import render
-from tasks_app.dashboard.rendering.json import answer
-from tasks_app.dashboard.routes.acting import ActionAnswer, carried_out, go_to, who
-from tasks_app.dashboard.routes.parameters import fields
-from tasks_app.dashboard.routes.parameters import query
-from tasks_app.dashboard.routes.parameters import row_id
-from tasks_app.dashboard.routes.desk import Desk
+from tasks_app.dashboard.json_api import answer
+from tasks_app.dashboard.reader import Desk
+from tasks_app.dashboard.routes.actions import ActionAnswer, carried_out, go_to, who
 from tasks_app.dashboard.routes.pages import read_bulk
-from tasks_app.dashboard.security import Role
-from tasks_app.dashboard.security.guard import HttpError, requires
-from tasks_app.dashboard.security.same_site import is_api
+from tasks_app.dashboard.routes.parameters import fields, query, row_id
+from tasks_app.dashboard.security import HttpError, Role, is_api, requires
+from tasks_app.domain.durations import count
 from tasks_app.domain.errors import TasksError
-from tasks_app.domain.explain.words import count
-from tasks_app.domain.operations.amendment import WORDS
-from tasks_app.monitor.pages.bulk import BulkPage
-from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.error_groups import groups
-from tasks_app.runtime.api.bulk import run_bulk, start_bulk
-from tasks_app.runtime.api.bulk_preview import Foreseen, foresee_bulk
+from tasks_app.domain.operations import WORDS
+from tasks_app.monitor.pages.errors import BulkPage
+from tasks_app.pool.error_groups import find_error_groups
+from tasks_app.pool.tables import database_now
+from tasks_app.runtime.api.bulk import Foreseen, foresee_bulk, run_bulk, start_bulk
 
 MOST_OF_OPERATORS = 1_000
 """Tasks of one bulk; more need an admin."""
@@ -120,8 +115,12 @@ async def foresee(request: Request, desk: Desk) -> Response:
         words = {} if new.is_told else _SOME.get(new.action, {})
         seen = foresee_bulk(engine, new.action, most=MOST_COUNTED, **words, **new.selection())
         with engine.connect() as connection:
-            cause = groups(connection, fingerprint=new.fingerprint) if new.fingerprint else ()
-            return seen, instant(connection), cause[0].error if cause else None
+            cause = (
+                find_error_groups(connection, fingerprint=new.fingerprint)
+                if new.fingerprint
+                else ()
+            )
+            return seen, database_now(connection), cause[0].error if cause else None
 
     seen, at, error = await _checked(look)
     parts = {"new": new, "what": new.selection(), "seen": seen, "error": error}

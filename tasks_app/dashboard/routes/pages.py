@@ -11,31 +11,27 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tasks_app.dashboard.html import place_of
-from tasks_app.dashboard.routes.parameters import cause
-from tasks_app.dashboard.routes.parameters import row_id
-from tasks_app.dashboard.routes.desk import Desk
+from tasks_app.dashboard.reader import Desk
+from tasks_app.dashboard.routes.parameters import cause, row_id
 from tasks_app.dashboard.routes.reading import PAGES, Filter, Visit, page
-from tasks_app.dashboard.security import Role
-from tasks_app.dashboard.security.guard import HttpError, requires
+from tasks_app.dashboard.security import HttpError, Role, requires
 from tasks_app.domain.batch.records import BatchStatus
-from tasks_app.domain.schedules.overlap import Overlap
+from tasks_app.domain.schedules.misfire import Overlap
 from tasks_app.domain.tasks.states import Pool, State
-from tasks_app.monitor.checks.due import what_runs
-from tasks_app.monitor.metrics.exposition import CONTENT_TYPE
+from tasks_app.monitor.checks.work import what_runs
+from tasks_app.monitor.metric_catalogue import CONTENT_TYPE
 from tasks_app.monitor.pages import batches as of_batches
+from tasks_app.monitor.pages import batches as of_groups
 from tasks_app.monitor.pages import errors as of_errors
-from tasks_app.monitor.pages import groups as of_groups
-from tasks_app.monitor.pages import operations as of_operations
+from tasks_app.monitor.pages import overview as of_operations
 from tasks_app.monitor.pages import schedules as of_schedules
 from tasks_app.monitor.pages import tasks as of_tasks
-from tasks_app.monitor.pages.bulk import BulkPage, bulk_page
-from tasks_app.monitor.pages.find import Hits, find
+from tasks_app.monitor.pages.errors import BulkPage, bulk_page
 from tasks_app.monitor.pages.history import RANGES, History, task_history
-from tasks_app.monitor.pages.overview import Overview, findings, overview
-from tasks_app.monitor.pages.queue import QueuePage, queue_page
-from tasks_app.monitor.pages.queues import Queues, queues
+from tasks_app.monitor.pages.overview import Hits, Overview, find, findings, overview
+from tasks_app.monitor.pages.queues import QueuePage, Queues, queue_page, queues
 from tasks_app.monitor.pages.task import TaskPage, task_page
-from tasks_app.pool.statistics.unkept import unkept
+from tasks_app.pool.statistics.read import unkept
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.handlers.registry import load_handlers
 

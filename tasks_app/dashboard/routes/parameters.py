@@ -12,9 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 
-from tasks_app.dashboard.security.guard import HttpError
-from tasks_app.dashboard.security.same_site import FIELD, is_api
-from tasks_app.domain.tasks.fingerprint import parse_fingerprint
+from tasks_app.dashboard.security import FIELD, HttpError, is_api
+from tasks_app.domain.tasks.error_text import parse_fingerprint
 
 Fields = TypeVar("Fields")
 LONGEST = 300

@@ -11,16 +11,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from tasks_app.dashboard.html import is_part
-from tasks_app.dashboard.html import render
-from tasks_app.dashboard.rendering.json import EXPORTS, answer
-from tasks_app.dashboard.routes.acting import go_to
-from tasks_app.dashboard.routes.parameters import filters
-from tasks_app.dashboard.routes.parameters import named
-from tasks_app.dashboard.routes.parameters import row_id
-from tasks_app.dashboard.routes.desk import Desk
-from tasks_app.dashboard.security import Role
-from tasks_app.dashboard.security.guard import HttpError, requires
+from tasks_app.dashboard.html import is_part, render
+from tasks_app.dashboard.json_api import EXPORTS, answer
+from tasks_app.dashboard.reader import Desk
+from tasks_app.dashboard.routes.actions import go_to
+from tasks_app.dashboard.routes.parameters import filters, named, row_id
+from tasks_app.dashboard.security import HttpError, Role, requires
 
 Model = TypeVar("Model")
 KEEP_S = 2.0

@@ -1,20 +1,21 @@
-"""When a step is done, what follows when a partition aborts, and how large a commit is."""
+"""The policies of a step, and what follows from them when its tasks have ended."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, TypeAlias
 
+from tasks_app.domain.batch.records import BatchStatus, PartTally, StepStatus
 from tasks_app.domain.durations import parse_duration
 
 MOST_ROWS = 1_000_000
 MOST_TRIES = 100
-DEFAULT_TRIES = 2
+DEFAULT_CHUNK_TRIES = 2
 LONGEST_CHUNK = timedelta(hours=1)
 
 
@@ -127,7 +128,7 @@ def parse_on_abort(word: AbortWord) -> OnAbort:
     """
     kind, *more = (word,) if isinstance(word, str) else word
     if kind == AbortKind.RETRY_PARTITION and len(more) <= 1:
-        tries = more[0] if more else DEFAULT_TRIES
+        tries = more[0] if more else DEFAULT_CHUNK_TRIES
         if isinstance(tries, int) and not isinstance(tries, bool) and 1 <= tries <= MOST_TRIES:
             return OnAbort(AbortKind.RETRY_PARTITION, tries)
     if kind == AbortKind.COMPENSATE and len(more) == 1 and callable(more[0]):
@@ -202,3 +203,89 @@ class ChunkPace:
     def is_worth_dividing(self, rows: int, worth_s: float) -> bool:
         """Whether so many rows take long enough, at the speed of the last chunk, to share them."""
         return rows >= WORTH_CHUNKS * self.size and rows * self._row_s >= worth_s
+
+
+class Move(StrEnum):
+    """What the join does next with its step."""
+
+    AGAIN = "again"
+    """Start the failed partitions again, from their checkpoints."""
+    COMPENSATE = "compensate"
+    """Undo what the failed partitions have committed."""
+    REDUCE = "reduce"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    STOP = "stop"
+
+
+def after_partitions(
+    tally: PartTally,
+    join: Join,
+    on_abort: OnAbort,
+    *,
+    rounds: int,
+    stopping: bool,
+    reduces: bool,
+) -> Move:
+    """Return the move when the partitions have ended, or enough of them have.
+
+    ``rounds``: how often failed ones were started again. A stop leaves what is not done.
+    """
+    done = Move.REDUCE if reduces else Move.COMPLETE
+    if stopping:
+        return Move.STOP if reduces or tally.completed < tally.total else Move.COMPLETE
+    if tally.failed:
+        if on_abort.kind is AbortKind.FAIL_FAST and join.enough is None:
+            return Move.FAIL
+        if on_abort.kind is AbortKind.RETRY_PARTITION and rounds < on_abort.tries:
+            if not (join.enough and join.satisfied(tally.completed, tally.total)):
+                return Move.AGAIN
+        elif on_abort.kind is AbortKind.COMPENSATE:
+            return Move.COMPENSATE
+    return done if join.satisfied(tally.completed, tally.total) else Move.FAIL
+
+
+def after_compensation(tally: PartTally, join: Join, *, stopping: bool, reduces: bool) -> Move:
+    """Return the move when all failed partitions are undone, or one could not be."""
+    if stopping:
+        return Move.STOP
+    if tally.failed or not join.satisfied(tally.completed, tally.total):
+        return Move.FAIL
+    return Move.REDUCE if reduces else Move.COMPLETE
+
+
+def ready_steps(
+    after: Mapping[str, Sequence[str]], statuses: Mapping[str, StepStatus]
+) -> list[str]:
+    """Return the waiting steps of which all predecessors are complete."""
+    return [
+        step
+        for step, before in after.items()
+        if statuses[step] is StepStatus.WAITING
+        and all(statuses[each] is StepStatus.COMPLETED for each in before)
+    ]
+
+
+def status_of_batch(statuses: Mapping[str, StepStatus], *, stopping: bool) -> BatchStatus | None:
+    """Return how an instance has ended; None: a step of it is under way.
+
+    Ask after starting all steps that are ready.
+    """
+    found = set(statuses.values())
+    if any(status.is_active for status in found):
+        return None
+    if found <= {StepStatus.COMPLETED}:
+        return BatchStatus.COMPLETED
+    if StepStatus.FAILED in found:
+        return BatchStatus.FAILED
+    return BatchStatus.STOPPED if stopping or StepStatus.STOPPED in found else None
+
+
+def error_of_batch(statuses: Mapping[str, StepStatus]) -> str | None:
+    failed = [name for name, status in statuses.items() if status is StepStatus.FAILED]
+    return f"failed: {', '.join(failed)}" if failed else None
+
+
+def steps_to_rerun(statuses: Mapping[str, StepStatus]) -> list[str]:
+    """Return the steps that a restart sets to WAITING: all that are not complete."""
+    return [step for step, status in statuses.items() if status is not StepStatus.COMPLETED]

@@ -1,13 +1,24 @@
-"""Records of batch jobs: an instance, its steps, and the state of their partitions."""
+"""Instances of batch jobs: their records, the parameters that identify one, and its figures."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from tasks_app.domain.partition.records import RowCounts, Status
+from pydantic import BaseModel, RootModel, ValidationError
+
+from tasks_app.domain.errors import InvalidJobError
+from tasks_app.domain.partition.records import RowCounts, Status, StoredPartition
+from tasks_app.domain.tasks.payload import encode_object
+from tasks_app.domain.tasks.payload_checks import check_read_back, dump_model
+from tasks_app.domain.tasks.payload_type import explain
 
 
 class BatchStatus(StrEnum):
@@ -150,3 +161,163 @@ class BatchView:
     def is_lost(self) -> bool:
         """Whether its status says that it runs, but no task of it is left."""
         return self.batch.status in {BatchStatus.RUNNING, BatchStatus.STOPPING} and not self.alive
+
+
+LONGEST_PARAMS = 16 * 1024
+"""Bytes of JSON."""
+_ALL_DIGITS = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
+_A_DAY = date(2000, 1, 2)
+"""Of times with a zone: days before and after it are there."""
+
+
+def checked_params(
+    job: str, model: type[BaseModel] | None, given: Mapping[str, Any] | BaseModel | None
+) -> dict[str, Any]:
+    """Return the parameters as plain JSON, defaults filled in.
+
+    Raises:
+        InvalidJobError: they do not fit the job's model, as given or as read from what is stored.
+        InvalidTaskError: they are not JSON, or would be read as others.
+    """
+    plain: Any = {} if given is None else given
+    if model is not None:
+        foreign = isinstance(plain, BaseModel) and not isinstance(plain, model)
+        plain = _checked(job, model.model_validate, plain.model_dump() if foreign else plain)
+    elif plain and not isinstance(plain, Mapping | BaseModel):
+        raise InvalidJobError(f"params of job {job} are no dict. Give a dict or a pydantic model.")
+    text = encode_object(plain, "params", LONGEST_PARAMS)
+    if model is not None:
+        check_read_back(plain, _checked(job, model.model_validate_json, text), "params")
+    params: dict[str, Any] = json.loads(text)
+    return params
+
+
+def _checked(job: str, check: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return check(value)
+    except ValidationError as error:
+        path, problem = explain(error)
+        where = path.replace("payload", "params", 1)
+        raise InvalidJobError(f"{where} of job {job} {problem}.") from None
+
+
+def identity(
+    params: Mapping[str, Any] | BaseModel, identifying: Sequence[str] | None = None
+) -> str:
+    """Return a hash of the identifying parameters; ``identifying`` None: all.
+
+    ``params`` are those that the handlers see: read back from what is stored.
+    """
+    plain = params if isinstance(params, Mapping) else dump_model(params, "params", round_trip=True)
+    chosen = {k: v for k, v in _parts(params, plain) if identifying is None or k in identifying}
+    return hashlib.sha256(_braced(chosen).encode()).hexdigest()
+
+
+def _canonical(value: Any, plain: Any) -> str:
+    """Return the text that all equal values have; ``plain`` is this one as JSON has it.
+
+    A set has no order, a number no digits that do not count, an instant no zone.
+    """
+    match value:
+        case RootModel():
+            return _canonical(value.root, plain)
+        case bool():
+            return json.dumps(plain)
+        case int() | float() | Decimal():
+            exact = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+            return str(_ALL_DIGITS.normalize(exact) or 0)
+        case time() if value.utcoffset() is not None:
+            return _canonical(datetime.combine(_A_DAY, value), plain)
+        case datetime() if value.utcoffset() is not None:
+            return json.dumps(value.astimezone(UTC).isoformat())
+        case list() | tuple() | set() | frozenset() | deque() if _fits(value, plain, list):
+            items = map(_canonical, value, plain)
+            return f"[{','.join(sorted(items) if isinstance(value, set | frozenset) else items)}]"
+        case _ if isinstance(plain, dict):
+            return _braced(dict(_parts(value, plain)))
+        case _:
+            return json.dumps(plain)
+
+
+def _parts(value: Any, plain: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield names and canonical values of a dict, a model or a dataclass."""
+    if isinstance(value, Mapping) and _fits(value, plain, dict):
+        for key, item, name in zip(value, value.values(), plain, strict=True):
+            yield (
+                (name if isinstance(key, str) else _canonical(key, name)),
+                _canonical(item, plain[name]),
+            )
+        return
+    fields = getattr(value, "__pydantic_fields__", {})
+    names = {each.serialization_alias or each.alias or name: name for name, each in fields.items()}
+    for name, item in plain.items():
+        yield name, _canonical(getattr(value, names.get(name, name), item), item)
+
+
+def _fits(value: Any, plain: Any, kind: type[list[Any] | dict[str, Any]]) -> bool:
+    """Whether it was written item by item; else a serializer of the user's did."""
+    return isinstance(plain, kind) and len(plain) == len(value)
+
+
+def _braced(parts: Mapping[str, str]) -> str:
+    return f"{{{','.join(f'{json.dumps(k)}:{v}' for k, v in sorted(parts.items()))}}}"
+
+
+WIDTH = 20
+
+
+class Figures(NamedTuple):
+    """What people want to know about a step."""
+
+    read: int
+    rows: int | None
+    """How many there are to read, by the plan's estimate; None: unknown."""
+    per_second: float | None
+    """Rows read per second since the first partition started; None: nothing was read."""
+    left: timedelta | None
+    """How much longer it takes at this speed."""
+    skew: float | None
+    """The largest partition / the mean, in rows that were read or are estimated; 1: all alike."""
+
+    @property
+    def fraction(self) -> float | None:
+        """The share of rows that was read, 0 to 1; None: unknown."""
+        return None if not self.rows else min(1.0, self.read / self.rows)
+
+
+def figures_of(partitions: Iterable[StoredPartition], now: datetime | None) -> Figures:
+    """Return the figures of a step's partitions; of a complete one the rows that it read count."""
+    parts = list(partitions)
+    sizes = [_size(part) for part in parts]
+    read = sum(part.counts.read for part in parts)
+    known = [size for size in sizes if size is not None]
+    rows = sum(known) if known and len(known) == len(sizes) else None
+    mean = sum(known) / len(known) if known else 0
+    skew = max(known) / mean if mean else None
+    speed = _speed(parts, read, now)
+    left = None
+    if rows is not None and speed:
+        left = timedelta(seconds=max(0, rows - read) / speed)
+    return Figures(read, rows, speed, left, skew)
+
+
+def progress_bar(fraction: float | None, width: int = WIDTH) -> str:
+    if fraction is None:
+        return "?" * width
+    full = int(fraction * width)
+    return "#" * full + "." * (width - full)
+
+
+def _size(part: StoredPartition) -> int | None:
+    if part.status is Status.COMPLETED or part.partition.rows is None:
+        return part.counts.read if part.status is Status.COMPLETED else None
+    return max(part.partition.rows, part.counts.read)
+
+
+def _speed(parts: list[StoredPartition], read: int, now: datetime | None) -> float | None:
+    starts = [part.started_at for part in parts if part.started_at is not None]
+    if not starts or not read:
+        return None
+    goes_on = any(part.status in {Status.PLANNED, Status.RUNNING} for part in parts)
+    last = now if goes_on and now else max(part.ended_at or part.changed_at for part in parts)
+    return read / max(0.001, (last - min(starts)).total_seconds())

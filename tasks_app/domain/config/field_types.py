@@ -8,13 +8,15 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
-from tasks_app.domain.alerts import parse_rules
-from tasks_app.domain.config.dashboard_access import read_passwords
-from tasks_app.domain.config.mail import read_mail
+from tasks_app.domain.alerts import parse_rules, read_mail, read_webhook
 from tasks_app.domain.config.retention import parse_histories, parse_keep
-from tasks_app.domain.config.schema_name import IDENTIFIER
-from tasks_app.domain.config.urls import ENCODED, NO_BROKERS, is_broker_url, read_database_url
-from tasks_app.domain.config.webhook import read_webhook
+from tasks_app.domain.config.urls import (
+    ENCODED,
+    IDENTIFIER,
+    NO_BROKERS,
+    is_broker_url,
+    read_database_url,
+)
 from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.encryption import read_keys
 from tasks_app.domain.tasks.masks import masks_of
@@ -123,6 +125,25 @@ Webhook = Annotated[SecretStr, AfterValidator(_webhook)]
 Mail = Annotated[SecretStr, AfterValidator(_mail)]
 UserRules = Annotated[str, AfterValidator(_user_rules)]
 """As ``parse_rules`` reads them."""
+
+
+def read_passwords(text: str) -> dict[str, str]:
+    """Return the passwords of ``name:password,other:password`` by name.
+
+    Raises:
+        ValueError: a name or a password is missing. The message repeats nothing of it.
+    """
+    pairs = _pairs(text)
+    if not all(name and password for name, password in pairs):
+        raise ValueError("use name:password, several separated by commas")
+    return dict(pairs)
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    parts = (each.strip().partition(":") for each in text.split(",") if each.strip())
+    return [(name.strip(), value) for name, _, value in parts]
+
+
 Passwords = Annotated[SecretStr, AfterValidator(_passwords)]
 Ages = Annotated[str, AfterValidator(_ages)]
 """As ``parse_keep`` reads them."""
@@ -138,3 +159,24 @@ LargeValues = Annotated[str, AfterValidator(_large_values)]
 """Where they are kept, or nothing."""
 MaskedPaths = Annotated[str, AfterValidator(_masked_paths)]
 """As ``Masks`` reads them."""
+ROLES = ("viewer", "operator", "admin")
+"""Each may do what the ones before it may."""
+EVERYBODY = "*"
+
+
+def read_roles(text: str) -> dict[str, str]:
+    """Return the roles of ``bob:admin,*:viewer`` by name.
+
+    Raises:
+        ValueError: there is no such role, or a name is missing.
+    """
+    pairs = _pairs(text)
+    if not all(name and role in ROLES for name, role in pairs):
+        raise ValueError("use bob:admin,*:viewer with the roles viewer, operator and admin")
+    return dict(pairs)
+
+
+def checked_roles(text: str) -> str:
+    """Return it, if :func:`read_roles` can read it."""
+    read_roles(text)
+    return text

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from tasks_app.domain.durations import format_duration, parse_duration
-from tasks_app.domain.tasks.names import QUEUE
+from tasks_app.domain.tasks.options import QUEUE
 
 FOREVER = "forever"
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_.:-]{0,254}$")

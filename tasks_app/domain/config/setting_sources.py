@@ -11,15 +11,13 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from tasks_app.domain.config.mail import read_mail
-from tasks_app.domain.config.schema_name import PREFIX
+from tasks_app.domain.alerts import read_mail, shown_webhook
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.config.urls import BETWEEN
-from tasks_app.domain.config.webhook import shown
+from tasks_app.domain.config.urls import BETWEEN, PREFIX
 from tasks_app.domain.durations import format_duration
 from tasks_app.domain.encryption import read_keys
+from tasks_app.domain.errors import meant
 from tasks_app.domain.finding import Finding, warn
-from tasks_app.domain.spelling import meant
 from tasks_app.domain.tasks.masks import MASK
 
 
@@ -61,7 +59,7 @@ _INTERNAL = {f"{PREFIX}{name}" for name in ("NODE", "POOL", "QUEUES", "SLOTS")}
 def _shown(value: Any, name: str) -> Any:
     match value:
         case SecretStr() if name == "alert_webhook":
-            return shown(value.get_secret_value())
+            return shown_webhook(value.get_secret_value())
         case SecretStr() if name == "encryption_keys":  # base64 may look like a URL
             return ",".join(f"{key}:{MASK}" for key in read_keys(value.get_secret_value()))
         case SecretStr() if name == "alert_mail":

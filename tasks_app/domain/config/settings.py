@@ -2,30 +2,130 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
-from tasks_app.domain.config.alert_settings import AlertSettings
-from tasks_app.domain.config.dashboard_access import checked_roles
-from tasks_app.domain.config.encryption_settings import EncryptionSettings
+from tasks_app.domain.alerts import UserRule, parse_rules
 from tasks_app.domain.config.field_types import (
     Ages,
     BrokerUrl,
     DatabaseUrl,
+    EncryptedTasks,
+    EncryptionKeys,
     HistoryOfQueues,
+    LargeValues,
+    Mail,
+    MaskedPaths,
     Passwords,
     Positive,
     SchemaName,
     ShortSpan,
     Span,
+    UserRules,
+    Webhook,
+    checked_roles,
 )
-from tasks_app.domain.config.large_value_settings import LargeValueSettings
 from tasks_app.domain.config.retention import Keep, parse_keep
-from tasks_app.domain.config.schema_name import PREFIX
+from tasks_app.domain.config.urls import PREFIX
 from tasks_app.domain.errors import ConfigurationError
+
+
+class LayeredSettings(BaseSettings):
+    """Arguments go before the environment, and that before a framework's configuration."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  pydantic's signature
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003  the same
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Say so to pydantic."""
+        framework = InitSettingsSource(settings_cls, init_kwargs=dict(FRAMEWORK_SETTINGS.read()))
+        return (init_settings, env_settings, framework)
+
+
+class AlertSettings(LayeredSettings):
+    """A part of ``Settings``."""
+
+    alert_webhook: Webhook | None = None
+    """Where alerts are posted as JSON: `https://…`. With it, or the two below, the leader watches,
+    and `tasks-app dashboard` and `metrics` do."""
+    alert_mail: Mail | None = None
+    """By which server they are mailed:
+    `smtps://user:password@host/?from=tasks@example.org&to=ops@example.org,boss@example.org`."""
+    alert_log: bool = False
+    """Log alerts, though they are neither posted nor mailed."""
+    alerts: UserRules = ""
+    """Rules of your own, separated by `;`: `failed queue=mail > 10 in 5m; silence name=bill > 25h`.
+    """
+    alert_errors: Positive = 20
+    """So many tasks that fail in ten minutes by one cause nobody marked as known are an alert."""
+    alert_snapshot: Positive = 1_000_000
+    """A snapshot that somebody holds for so many transactions is an alert: no row can be cleared
+    away meanwhile."""
+    alert_scan: Span = timedelta(seconds=30)
+    """So long without a scan, and five scan intervals more, is an alert."""
+    alert_due: Span = timedelta(minutes=1)
+    """A task that is due for longer, while a worker is idle or no worker may run it, is an alert.
+    """
+    alert_rescues: Positive = 50
+    """So many tasks whose process was lost, in ten minutes, are an alert."""
+    alert_batch: Span = timedelta(minutes=30)
+    """A running batch that did not move for so long is an alert."""
+    alert_partitions: Positive = 3
+    """Fewer days of partitions ahead are an alert; maintenance makes 14."""
+    keep_alerts: Span = timedelta(days=30)
+    """How long alerts that are over are kept."""
+
+    @property
+    def user_rules(self) -> tuple[UserRule, ...]:
+        return parse_rules(self.alerts)
+
+
+class EncryptionSettings(LayeredSettings):
+    """A part of ``Settings``."""
+
+    encrypted_tasks: EncryptedTasks = ""
+    """Tasks whose payload, result and errors are stored encrypted, by name or queue:
+    `patient.*,queue:health`. Producers and workers need the same. `@handler(encrypt=True)` says it
+    of one handler."""
+    encryption_keys: EncryptionKeys | None = None
+    """`id:key,id:key`, each key 32 bytes as base64: the first encrypts, all decrypt.
+    `tasks-app encryption new-key` makes one."""
+    encryption_keys_file: str | None = None
+    """A file with the same, a key a line. It is read again when a key is missing."""
+    encryption_keys_from: str = ""
+    """`module:function` that returns the same text, or a dict of ids and keys: for a vault."""
+    masked_paths: MaskedPaths = ""
+    """Paths of payloads and results that nobody is shown: `card.number,mail.*:**.password`. Workers
+    mask these values in the texts of errors, too."""
+
+    @property
+    def encrypted(self) -> tuple[str, ...]:
+        return tuple(each.strip() for each in self.encrypted_tasks.split(",") if each.strip())
+
+
+class LargeValueSettings(LayeredSettings):
+    """A part of ``Settings``."""
+
+    large_values: LargeValues = ""
+    """Where payloads and results above their limits are kept outside of their rows: `database`,
+    `folder:/path`, or `module:function` that returns an object store. Empty: they are refused.
+    Producers and workers need the same."""
+    large_limit: Annotated[int, Field(ge=64 * 1024, le=128 * 1024 * 1024)] = 64 * 1024 * 1024
+    """Bytes of JSON of one of them. A worker holds it several times while it reads it."""
 
 
 class Settings(EncryptionSettings, LargeValueSettings, AlertSettings):
@@ -220,3 +320,26 @@ def load_settings() -> Settings:
         name = str(first["loc"][0]).upper().removeprefix(PREFIX)
         problem = first["msg"].removeprefix("Value error, ")
         raise ConfigurationError(f"{PREFIX}{name} is wrong: {problem}.") from None
+
+
+Source = Callable[[], Mapping[str, str]]
+"""Returns texts as the environment would have them, by the names of settings: ``scan_interval``."""
+
+
+class FrameworkSettings:
+    """The one source of a process. It is asked at each load: a test may change the database."""
+
+    def __init__(self) -> None:
+        self._source: Source = dict
+
+    def provide(self, source: Source) -> Source:
+        """Ask ``source`` from now on, and return what was asked before."""
+        before, self._source = self._source, source
+        return before
+
+    def read(self) -> Mapping[str, str]:
+        return self._source()
+
+
+FRAMEWORK_SETTINGS = FrameworkSettings()
+"""Where a framework enters."""

@@ -1,8 +1,4 @@
-"""Why a database was not reached: the cause in one sentence, and what to do about it.
-
-libpq reports it as text without an SQLSTATE. A server may not speak English: then its own words
-are passed on.
-"""
+"""Why a database was not reached, or refused a statement, and what to do about it."""
 
 from __future__ import annotations
 
@@ -133,3 +129,18 @@ def why_unreachable(said: str) -> Unreachable:
             f"{at}refuses: {refusal}", f"Check {URL}, and the server's log.", away=True
         )
     return Unreachable(f"{at}does not answer{words and f': {words}'}", _RUNS, away=True)
+
+
+NOT_GRANTED = "42501"
+"""SQLSTATE: insufficient privilege."""
+OF_ONE_ROW = ("22", "23", "54", "P0")
+"""SQLSTATEs: its data, a constraint, a limit of PostgreSQL's, and what PL/pgSQL of theirs raises.
+They would come again, whoever tries."""
+MAY_NOT = (
+    "This database role may not do that. The owner of the tables gives it what it needs: "
+    "tasks-app grants KIND --role ROLE --apply"
+)
+READ_ONLY = (
+    "The database lets this role only read: it is a standby, or default_transaction_read_only is "
+    "on for the role or the database. Connect to the primary, or set it off."
+)

@@ -1,11 +1,9 @@
-"""URLs with passwords: what is wrong with one, without repeating a character of it.
-
-A parser that fails puts parts of the URL into its error, and so a password. We check first, and
-pass on only what a parser can read.
-"""
+"""Where the data is: URLs of databases and brokers, local addresses, and the schema's name."""
 
 from __future__ import annotations
 
+import ipaddress
+import os
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -81,3 +79,29 @@ def _is_one(url: str) -> bool:
     except ValueError:
         return False
     return "@" not in rest and "#" not in rest and authority.count("@") <= 1
+
+
+def is_local(host: str) -> bool:
+    """Return False unless the address is surely local; an empty one means all addresses."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+PREFIX = "TASKS_APP_"
+IDENTIFIER = re.compile(r"(?!pg_|information_schema\Z)[a-z_][a-z0-9_]{0,47}\Z")
+"""PostgreSQL keeps ``pg_*`` and ``information_schema`` to itself."""
+
+
+def schema_name() -> str | None:
+    """Return ``TASKS_APP_SCHEMA``, or None; ConfigurationError if it is no plain identifier."""
+    name = os.environ.get(f"{PREFIX}SCHEMA") or None
+    if name and not IDENTIFIER.match(name):
+        raise ConfigurationError(
+            f"{PREFIX}SCHEMA is wrong: use a lower-case identifier of at most 48 characters, "
+            "neither pg_… nor information_schema."
+        )
+    return name

@@ -1,27 +1,252 @@
-"""The explanation of a task: the findings of all rules, in their order, and the facts.
-
-A new reason is a new rule in one of the modules beside this one, and a field of the facts if it
-needs one. Rules are in the order in which reasons stop a task: the first finding is the answer.
-"""
+"""Explanations of tasks: the order of all rules, and those for running, ended and grouped tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from tasks_app.domain.explain import due, groups, over, running, waiting
-from tasks_app.domain.explain.facts import MOST_AHEAD, TaskFacts
-from tasks_app.domain.finding import Finding
+from tasks_app.domain.durations import (
+    count,
+    distance_in_words,
+    instant_in_words,
+    rough_span,
+    to_the_second,
+)
+from tasks_app.domain.explain import waiting
+from tasks_app.domain.explain.facts import MOST_AHEAD, LastAttempt, StoredRow, TaskFacts
+from tasks_app.domain.finding import Finding, fail, ok, warn
+from tasks_app.domain.groups import GroupProgress
+from tasks_app.domain.handlers.outcomes import Fail, Retry
+from tasks_app.domain.handlers.settlement import (
+    BROKEN_OFF,
+    CONNECTION_LOST,
+    INTERRUPTED,
+    OUTCOME_UNKNOWN,
+    REFUSED,
+    VANISHED,
+)
+from tasks_app.domain.tasks.records import Attempt, Task
+from tasks_app.domain.tasks.states import State
 
 Rule = Callable[[TaskFacts], Finding | None]
+
+
+def lease_over(facts: TaskFacts) -> Finding | None:
+    row = facts.row
+    if row is None or row.state is not State.RUNNING:
+        return None
+    if row.lease_until is None or row.lease_until > facts.now:
+        return None
+    fact = (
+        f"Its worker {row.owner} vanished or stands still: the lease ended "
+        f"{instant_in_words(row.lease_until, facts.now)}, and the task waits for its rescue"
+    )
+    if facts.unscanned:
+        advice = f"{facts.nobody_scans}, so nobody rescues it. {facts.run_by.start_scan}"
+        return fail("lease over", fact, advice)
+    return warn("lease over", fact, f"Nothing to do: the next scan {_takes_back(row)}.")
+
+
+def silent(facts: TaskFacts) -> Finding | None:
+    """Its worker's heartbeat is missing; its lease is not over."""
+    row, silence = facts.row, facts.silent
+    if row is None or row.state is not State.RUNNING or silence is None or facts.heard_at is None:
+        return None
+    if row.lease_until is None or row.lease_until <= facts.now:
+        return None
+    fact = (
+        f"Its worker {row.owner} has been silent for {rough_span(silence)} "
+        f"({to_the_second(facts.heard_at)}); one that lives is heard of every "
+        f"{rough_span(facts.beats_every)}"
+    )
+    if facts.unscanned:
+        advice = f"{facts.nobody_scans}, so nobody will rescue it. {facts.run_by.start_scan}"
+        return fail("silent", fact, advice)
+    end = distance_in_words(row.lease_until, facts.now)
+    then = f"unless it is heard of before, its lease ends {end}, and the next scan after that"
+    return warn("silent", fact, f"Nothing to do: {then} {_takes_back(row)}.")
+
+
+def cancel_requested(facts: TaskFacts) -> Finding | None:
+    row = facts.row
+    if row is None or row.state is not State.RUNNING or row.cancel_requested_at is None:
+        return None
+    at = instant_in_words(row.cancel_requested_at, facts.now)
+    return ok(
+        "cancel requested",
+        f"It was told {at} to stop, and still runs",
+        "Nothing to do: ctx.cancelled tells its handler, which decides when it ends; "
+        "whatever it does, the task never comes back.",
+    )
+
+
+def is_running(facts: TaskFacts) -> Finding | None:
+    row = facts.row
+    if row is None or row.state is not State.RUNNING:
+        return None
+    if facts.silent or row.lease_until is None or row.lease_until <= facts.now:
+        return None
+    since = instant_in_words(row.started_at or facts.now, facts.now)
+    said = _progress(facts)
+    fact = f"It runs: attempt {row.attempt} began {since} on {row.owner}{said}"
+    at = facts.progress.killed_at if facts.progress else None
+    if at is not None and at < facts.now - KILL_TAKES:
+        past = (
+            f"Its hard limit should have ended it and its process {instant_in_words(at, facts.now)}"
+        )
+        return warn("running", fact, f"{past}: look at that process, and kill it.")
+    limit = (
+        f"its hard limit ends it and its process {instant_in_words(at, facts.now)}" if at else ""
+    )
+    if row.cancel_requested_at:
+        told = ["it was told to stop", *([limit] if limit else [])]
+        return ok("running", fact, f"Nothing to do: {', and '.join(told)}.")
+    stop = f"to stop it{' before' if limit else ''}: tasks-app cancel {row.id}"
+    return ok("running", fact, f"Nothing to do{limit and f': {limit}'}; {stop}")
+
+
+KILL_TAKES = timedelta(seconds=10)
+"""A parent that lives looks every second, and a heartbeat tells of runs a while later."""
+
+
+def _progress(facts: TaskFacts) -> str:
+    told = facts.progress
+    if told is None or (told.fraction is None and not told.note):
+        return ""
+    parts = [f"{told.fraction:.0%}"] if told.fraction is not None else []
+    parts += [told.note] if told.note else []
+    return f", and is at {', '.join(parts)}"
+
+
+def _takes_back(row: StoredRow) -> str:
+    if row.cancel_requested_at:
+        return "cancels it, as it was asked to"
+    return "takes it back, uncharged"
+
+
+RULES_WHEN_RUNNING = (lease_over, silent, cancel_requested, is_running)
+
+
+def task_is_unknown(facts: TaskFacts) -> Finding | None:
+    if facts.row is not None or facts.callback_of is not None:
+        return None
+    gone = f"It may have left no row. {facts.unkept.words} Or: its" if facts.unkept else "Its"
+    return warn(
+        "unknown",
+        f"There is no task {facts.task_id} in any pool",
+        f"{gone} producer rolled back or has not committed yet, or its age removed it; "
+        "look for its business key: tasks-app list --biz-key KEY.",
+    )
+
+
+def has_ended(facts: TaskFacts) -> Finding | None:
+    row = facts.row
+    if row is None or row.state not in _ENDINGS:
+        return None
+    took = "" if row.run_ms is None else f" after {row.run_ms} ms"
+    why = f": {row.error}" if row.error else ""
+    at = instant_in_words(row.finished_at or facts.now, facts.now)
+    fact = f"{_ENDINGS[row.state]} {at} at attempt {row.attempt}{took}{why}"
+    return ok("ended", fact, f"Nothing to do; to run it once more: tasks-app requeue {row.id}")
+
+
+def has_failed(facts: TaskFacts) -> Finding | None:
+    row = facts.row
+    if row is None or row.state is not State.FAILED:
+        return None
+    cause = row.error or "no cause was written down"
+    at = instant_in_words(row.finished_at or facts.now, facts.now)
+    most = f" of at most {row.max_attempts}" if row.max_attempts else ""
+    fact = f"It failed for good {at}, {row.failures}{most} failures charged: {cause}"
+    again = f"tasks-app requeue {row.id}"
+    if cause.startswith(OUTCOME_UNKNOWN):
+        advice = f"Look at the other side whether its effect took place; if it did not: {again}"
+    else:
+        why = f"It was not tried again: {why_last_attempt(row, facts.last)}"
+        advice = f"{why}. Read tasks-app show {row.id}, mend the cause, then: {again}"
+    return fail("failed", fact, advice)
+
+
+def callback_without_row(facts: TaskFacts) -> Finding | None:
+    """It is a callback that has no row: the group is not over, or its row is gone."""
+    group = facts.callback_of
+    if facts.row is not None or group is None:
+        return None
+    if group.outcome is None:
+        waits = f"it waits as the callback of group {group.id}, {_group_progress(group)}"
+        fact = f"It is not there yet: {waits}"
+        return ok(
+            "callback", fact, f"The end of the last calls it: tasks-app groups show {group.id}"
+        )
+    fact = (
+        f"It would be the callback of group {group.id}, {_group_progress(group)}, and is in no pool"
+    )
+    advice = "None was declared for that end, it succeeded and left no row, or its age removed it"
+    return ok("callback", fact, f"{advice}: tasks-app groups show {group.id}")
+
+
+def member_of_group(facts: TaskFacts) -> Finding | None:
+    """Its group waits for its end."""
+    group = facts.member_of
+    if facts.row is None or group is None:
+        return None
+    fact = f"It is a member of group {group.id}, {_group_progress(group)}"
+    return ok("group", fact, f"How far it is: tasks-app groups show {group.id}")
+
+
+def callback_of_group(facts: TaskFacts) -> Finding | None:
+    group = facts.callback_of
+    if facts.row is None or group is None:
+        return None
+    fact = f"It is the callback of group {group.id}, {_group_progress(group)}"
+    return ok("callback", fact, f"How it ended: tasks-app groups show {group.id}")
+
+
+def _group_progress(group: GroupProgress) -> str:
+    if group.outcome is None:
+        return f"of whose {count(group.total, 'member')} {group.left} have not ended"
+    ends = f"{group.succeeded} succeeded and {group.failed} failed of {group.total}"
+    return f"which is over ({group.outcome}: {ends})"
+
+
+RULES_OF_GROUPS = (member_of_group, callback_of_group)
+_ENDINGS = {
+    State.SUCCEEDED: "It succeeded",
+    State.SKIPPED: "It was skipped",
+    State.CANCELLED: "It was cancelled",
+    State.EXPIRED: "It expired",
+}
+_ON_BOARD = {VANISHED, INTERRUPTED, CONNECTION_LOST, REFUSED}
+
+
+def why_last_attempt(task: StoredRow | Task, last: LastAttempt | Attempt | None) -> str:
+    """Say why the last attempt was the last one, of a task that failed for good."""
+    kind = last.kind if last is not None else (task.error or "").partition(":")[0]
+    if kind == OUTCOME_UNKNOWN:
+        return "it may run at most once, and nobody knows what that run did"
+    if kind == BROKEN_OFF:
+        return (
+            f"its run was broken off {count(task.crashes, 'time')}, by no limit, stop or operator"
+        )
+    if kind in _ON_BOARD and task.crashes:
+        return f"it was on board {count(task.crashes, 'time')} when its worker or session vanished"
+    if kind == Fail.__name__:
+        return "Fail allows no retry"
+    if task.max_attempts and task.failures >= task.max_attempts:
+        return f"its retries are used up, with {task.failures} of {task.max_attempts} attempts"
+    if kind == Retry.__name__:
+        return "its Retry allows no more attempts"
+    return f"its handler has no retry for {kind}, or may run at most once"
+
+
 RULES: tuple[Rule, ...] = (
-    *(groups.awaits_its_group, over.unknown, over.ended, over.failed),
-    *running.RULES,
-    *waiting.RULES,
-    *due.RULES,
-    *groups.RULES,
+    *(callback_without_row, task_is_unknown, has_ended, has_failed),
+    *RULES_WHEN_RUNNING,
+    *waiting.RULES_WHEN_WAITING,
+    *waiting.RULES_WHEN_DUE,
+    *RULES_OF_GROUPS,
 )
 _OF_ROW = (
     *("name", "queue", "state", "priority", "attempt", "failures", "max_attempts", "crashes"),

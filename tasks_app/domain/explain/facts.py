@@ -1,28 +1,17 @@
-"""All that is known of one task at one moment; the rules read it."""
+"""All that is known of one task and of what surrounds it at one moment; the rules read it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 
-from tasks_app.domain.groups import GroupProgress
-from tasks_app.domain.explain.run_by import RunBy
-from tasks_app.domain.explain.surroundings import (
-    ConnectionLimit,
-    Denial,
-    LastAttempt,
-    ReportedProgress,
-    Scan,
-    Service,
-    Shut,
-    StandingHold,
-    Stop,
-    Turn,
-)
-from tasks_app.domain.explain.words import when
+from tasks_app.domain.durations import instant_in_words
 from tasks_app.domain.flow_control.circuit_breaker import BreakerStanding
-from tasks_app.domain.queues.queue import Queue
-from tasks_app.domain.statistics.unkept import Unkept
+from tasks_app.domain.flow_control.limits import Limit
+from tasks_app.domain.groups import GroupProgress
+from tasks_app.domain.queues import Queue
+from tasks_app.domain.statistics import Unkept
 from tasks_app.domain.tasks.states import Pool, State, pool_of
 
 MOST_AHEAD = 10_000
@@ -76,6 +65,167 @@ class StoredRow:
     def is_over(self) -> bool:
         """Whether it is in a terminal pool."""
         return pool_of(self.state) is not Pool.PENDING
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The living children, from their heartbeats."""
+
+    children: int = 0
+    """How many serve the queue."""
+    knowing: int = 0
+    """How many of them have a handler of this name."""
+    busy: int = 0
+    """How many of them ran something at their last heartbeat."""
+    names: tuple[str, ...] = ()
+    """Handlers of the children that serve the queue."""
+    elsewhere: tuple[str, ...] = ()
+    """Queues of the children that have a handler of this name."""
+    last_seen: datetime | None = None
+    """The last heartbeat of any child that served the queue, alive or not."""
+    heard_at: datetime | None = None
+    """The last heartbeat of any child."""
+    scanning: int = 0
+    """Children of ``tasks-app work``, of any queue: each looks for what is due when it has room."""
+
+
+class RunBy(StrEnum):
+    """Whose children live, or did last; advice names no other."""
+
+    CELERY = "celery"
+    WORK = "work"
+    EITHER = "either"
+    """Both, or nobody was heard of yet."""
+
+    @property
+    def scanner(self) -> str:
+        """What looks for due tasks, to be started."""
+        return self._of("beat (celery -A tasks_app beat) and a worker", "tasks-app work", ", or ")
+
+    @property
+    def start_scan(self) -> str:
+        return f"Start {self.scanner}, and read its log."
+
+    def start_worker(self, queue: str = "") -> str:
+        """Say how, for this queue or for those of the handlers."""
+        celery = f"celery -A tasks_app worker -E{queue and f' -Q {queue}'}"
+        work = f"tasks-app work{queue and f' -q {queue}'}"
+        return f"Start one: {self._of(celery, work, ', or without a broker: ')}"
+
+    def _of(self, celery: str, work: str, between: str) -> str:
+        return {self.CELERY: celery, self.WORK: work}.get(self, f"{celery}{between}{work}")
+
+
+@dataclass(frozen=True, slots=True)
+class LastAttempt:
+    """The newest row of its history."""
+
+    attempt: int
+    event: str
+    kind: str
+    message: str
+    ended_at: datetime
+
+    @property
+    def cause(self) -> str:
+        first = (self.message.splitlines() or [""])[0]
+        return f"{self.kind}: {first}" if first else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """An operator's pause of its queue."""
+
+    queue: str
+    """``*``: every queue."""
+    since: datetime
+    reason: str
+    resume_at: datetime | None = None
+    """When it ends by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandingHold:
+    """An operator's wish that it waits until it is released."""
+
+    since: datetime
+    by: str
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """A lock that its last run could not get."""
+
+    resource: str
+    by: str | None
+    """Who held it, or waited for it."""
+    times: int
+    since: datetime
+    at: datetime
+    held: bool
+    """Whether somebody holds it now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The last scan for due tasks."""
+
+    holder: str
+    done_at: datetime | None
+    refused_since: datetime | None = None
+    """Since when the broker takes no messages; None: it takes them."""
+    refused_because: str = ""
+    held_until: datetime | None = None
+    """How long the lead is held; None: it was given back."""
+    messages: int = 0
+    """How many messages of the task's queue it saw in the broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimit:
+    """How many connections a role that may run tasks, or the database, is allowed."""
+
+    of: str
+    """Such as ``role app``."""
+    most: int
+    used: int
+
+    def is_tight(self, needed: int) -> bool:
+        return self.used >= self.most or needed > self.most
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedProgress:
+    """The run's progress in its child's last heartbeat."""
+
+    node: str
+    fraction: float | None = None
+    note: str | None = None
+    killed_at: datetime | None = None
+    """When its hard limit ends its process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The task that has the task's order key, by what it does; None: there is no such task."""
+
+    running: int | None
+    """It runs."""
+    first: int | None
+    """It has a lower id, and is due or waits for a retry."""
+    failed: int | None
+    """It has a lower id, failed for good, and blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shut:
+    """A limit that is reached."""
+
+    limit: Limit
+    key: str
+    """The queue, name or limit key that it counts."""
+    running: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +318,8 @@ class TaskFacts:
         scan = self.scan
         if scan is None or scan.done_at is None:
             return "Nobody has ever looked for due tasks"
-        return f"Nobody looks for due tasks; {scan.holder} did last, {when(scan.done_at, self.now)}"
+        last = instant_in_words(scan.done_at, self.now)
+        return f"Nobody looks for due tasks; {scan.holder} did last, {last}"
 
     @property
     def deserted(self) -> bool:

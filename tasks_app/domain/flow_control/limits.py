@@ -1,4 +1,4 @@
-"""Limits: what an operator may set, and which gates a task has to pass."""
+"""Limits: what operators may set, which gates a task has to pass, and why a due task waits."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from tasks_app.domain.durations import ALLOWED_RATE, format_duration, parse_rate
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.flow_control.waiting_reason import WORDS
-from tasks_app.domain.tasks.names import check_name, check_queue
-from tasks_app.domain.tasks.option_checks import LONGEST_KEY
+from tasks_app.domain.tasks.options import LONGEST_KEY, check_name, check_queue
 from tasks_app.domain.tasks.payload_checks import check_text
 
 MOST = 2**31 - 1
@@ -98,7 +96,7 @@ class Gate(NamedTuple):
     key: str
 
     def __str__(self) -> str:
-        return f"{WORDS[self.kind]} {self.key}"
+        return f"{REASON_WORDS[self.kind]} {self.key}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -108,8 +106,8 @@ class Gate(NamedTuple):
             ValueError: it is none.
         """
         for kind in GateKind:
-            if text.startswith(f"{WORDS[kind]} "):
-                return cls(kind, text[len(WORDS[kind]) + 1 :])
+            if text.startswith(f"{REASON_WORDS[kind]} "):
+                return cls(kind, text[len(REASON_WORDS[kind]) + 1 :])
         raise ValueError(f"{text!r:.60} is no gate")
 
 
@@ -212,3 +210,44 @@ class Limits:
                     break
         self._keys[key] = found
         return found
+
+
+class WaitingKind(StrEnum):
+    """What ``task_pending.parked_kind`` may say."""
+
+    ORDER = "order"
+    QUEUE = "queue"
+    NAME = "name"
+    KEY = "key"
+    BREAKER = "breaker"
+    LET_THROUGH = "let_through"
+    """Its breaker is not closed, and it may run all the same: a probe, or a part of the ramp."""
+    HANDLER = "handler"
+    """No live worker of its queue knows its name."""
+    ENCRYPTION = "encryption"
+    """The worker that claimed it lacks a key to decrypt or encrypt with."""
+
+
+REASON_WORDS: dict[str, str] = {
+    WaitingKind.ORDER: "order",
+    WaitingKind.QUEUE: "limit queue",
+    WaitingKind.NAME: "limit name",
+    WaitingKind.KEY: "limit key",
+    WaitingKind.BREAKER: "held by breaker",
+    WaitingKind.LET_THROUGH: "let through by breaker",
+    WaitingKind.HANDLER: "no live worker of this queue has a handler named",
+    WaitingKind.ENCRYPTION: "encryption key missing:",
+}
+"""The text is these words, a blank and the subject. Those of gates also name the rows of
+``task_gate``."""
+
+
+class WaitingReason(NamedTuple):
+    """What a row waits for; its text stands in ``parked``."""
+
+    kind: WaitingKind
+    subject: str
+    """An order key, a queue, a task's name, a limit key, or a breaker's dependency."""
+
+    def __str__(self) -> str:
+        return f"{REASON_WORDS[self.kind]} {self.subject}"

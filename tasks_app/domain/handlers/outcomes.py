@@ -1,11 +1,14 @@
-"""What a handler may raise to decide how its run ends. Returning means success."""
+"""What a handler may raise to decide how its run ends, and which failures count as outages."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from tasks_app.domain.durations import Duration, named_duration
+from tasks_app.domain.durations import Duration, named_duration, parse_duration
+from tasks_app.domain.tasks.retry_policy import MOST_ATTEMPTS, Exponential, RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,3 +93,47 @@ class Reaction(StrEnum):
     """Run again after the policy's wait, uncharged."""
     OUTAGE = "outage"
     """As DependencyDown: run again, uncharged up to the handler's limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outages:
+    """How many there were, this one included, and the time since the first."""
+
+    number: int
+    since: timedelta
+
+
+_GROWING = Exponential(cap=timedelta(minutes=5))
+
+
+@dataclass(frozen=True, slots=True)
+class OutageRule:
+    """How a handler's tasks wait for a dependency that is down, and for how long at most."""
+
+    retry: RetryPolicy = _GROWING
+    """The level is the number of outages; the policy's ``max_attempts`` is not used."""
+    most: int | None = None
+    longest: timedelta | None = timedelta(days=2)
+    """Since the first one. Longer than most outages, shorter than people's patience."""
+    then: Reaction = Reaction.RETRY
+    """After that: RETRY charges a failure as usual, FAIL leads to the error pool at once."""
+
+    def is_over(self, seen: Outages) -> bool:
+        """Whether the limit is passed, so that this outage is charged."""
+        too_many = self.most is not None and seen.number > self.most
+        return too_many or (self.longest is not None and seen.since > self.longest)
+
+
+DEFAULT_RULE = OutageRule()
+
+
+def parse_outage_limit(value: int | Duration) -> tuple[int | None, timedelta | None]:
+    """Return a number of outages (a bare int) or the time since the first; raises ValueError."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if not 1 <= value <= MOST_ATTEMPTS:
+            raise ValueError(f"is {value!r:.60}; a number is 1 .. {MOST_ATTEMPTS}")
+        return value, None
+    span = parse_duration(value)
+    if not span:
+        raise ValueError("is 0 s")
+    return None, span

@@ -1,10 +1,11 @@
-"""How a run ends: pure decisions, which the pool carries out under the fence."""
+"""How a run ends: pure decisions, and the cause in one line that is safe to show."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tasks_app.domain.config.retention import HistoryLevel
+from tasks_app.domain.errors import UnreadableTaskError
 from tasks_app.domain.handlers.outcomes import (
     Cancel,
     DependencyDown,
@@ -14,6 +15,10 @@ from tasks_app.domain.handlers.outcomes import (
     Skip,
     Snooze,
 )
+from tasks_app.domain.large_values.store import reference_in
+from tasks_app.domain.tasks.error_text import clean
+from tasks_app.domain.tasks.masks import MASK, leaves, without
+from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.retry_policy import DEFAULT_POLICY, MOST_ATTEMPTS, parse_policy
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
@@ -23,9 +28,10 @@ if TYPE_CHECKING:
     from random import Random
 
     from tasks_app.domain.config.retention import HistoryLevels
-    from tasks_app.domain.handlers.outages import Outages
+    from tasks_app.domain.handlers.outcomes import Outages
     from tasks_app.domain.handlers.spec import HandlerSpec
     from tasks_app.domain.tasks.retry_policy import RetryPolicy
+
 
 OUTCOME_UNKNOWN = "outcome unknown"
 PROCESS_DIED = "process died"
@@ -213,3 +219,41 @@ def _uncharged(
     return Settlement(
         task.fence, event, task.failures, task.retry_level, wait, cause=cause, task=task
     )
+
+
+LONGEST_TEXT = 300
+HIDDEN_TEXT = MASK
+OUR_WORDS = (
+    *(PROCESS_DIED, VANISHED, INTERRUPTED, CONNECTION_LOST, REFUSED, BROKEN_OFF, OUTCOME_UNKNOWN),
+    *(BAD_OUTCOME, "disabled", "expired"),
+)
+"""Causes whose text is our own; no handler's exception has such a name."""
+
+
+def exception_text(cause: Cause, payload: str | None) -> str:
+    """Return an exception's kind and first line, without values of the payload.
+
+    Without a payload, which may be large or elsewhere, its values are unknown: the kind alone.
+    """
+    line = cause.message.partition("\n")[0]
+    if not line:
+        return cause.kind
+    if cause.kind not in OUR_WORDS:
+        line = HIDDEN_TEXT if payload is None else masked_line(line, payload)
+    return clean(f"{cause.kind}: {line}", LONGEST_TEXT)
+
+
+def masked_line(line: str, payload: str) -> str:
+    """Replace every value of the payload in the line."""
+    document = decoded_line(payload)
+    return HIDDEN_TEXT if document is None else without(line, leaves(document))
+
+
+def decoded_line(text: str) -> Any:
+    """Return the value of a JSON text; None: it cannot be read, or is kept outside of its row."""
+    if reference_in(text) is not None:
+        return None
+    try:
+        return decode(text, "payload")
+    except UnreadableTaskError:
+        return None

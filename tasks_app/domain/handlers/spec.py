@@ -1,28 +1,44 @@
-"""The declaration of a handler."""
+"""The declaration of a handler: its options, and the function or SQL statement that it runs."""
 
 from __future__ import annotations
 
 import functools
+import inspect
+import json
+import re
+import types
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_origin, overload
+
+from pydantic.errors import PydanticUserError
 
 from tasks_app.domain.config.retention import HistoryLevel
-from tasks_app.domain.errors import HandlerTimeoutError
+from tasks_app.domain.errors import HandlerError, HandlerTimeoutError
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
-from tasks_app.domain.handlers.outages import DEFAULT_RULE, OutageRule
-from tasks_app.domain.handlers.outcomes import Reaction
-from tasks_app.domain.handlers.sql_statement import SqlStatement
+from tasks_app.domain.handlers.outcomes import DEFAULT_RULE, OutageRule, Reaction
 from tasks_app.domain.tasks.payload import decode, encode_object
 from tasks_app.domain.tasks.payload_checks import ToJson
-from tasks_app.domain.tasks.payload_type import PayloadType
+from tasks_app.domain.tasks.payload_type import PayloadType, payload_type_of, shown
 from tasks_app.domain.tasks.retry_policy import DEFAULT_POLICY, RetryPolicy
 
 Rules = Mapping[type[BaseException], Reaction]
 PayloadT_contra = TypeVar("PayloadT_contra", contravariant=True)
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class SqlStatement:
+    """Parsed by :func:`parse_statement`."""
+
+    text: str
+    """For psycopg: ``%(name)s`` stands where the value goes."""
+    names: tuple[str, ...]
+    """Of its parameters, without repeats."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +109,9 @@ class HandlerSpec:
         return self.payload_type.write(payload, limit, self.to_json)
 
 
+_OF_CELERY = frozenset({"delay", "apply_async", "apply", "s", "si", "signature"})
+
+
 class Handler(Generic[PayloadT_contra, ResultT_co]):
     """A function with its declaration; calling it calls the function, as a unit test does.
 
@@ -128,4 +147,212 @@ class Handler(Generic[PayloadT_contra, ResultT_co]):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
-_OF_CELERY = frozenset({"delay", "apply_async", "apply", "s", "si", "signature"})
+DECLARE = "Declare it as (ctx) or (ctx, payload)"
+_MARKS = {
+    inspect.Parameter.KEYWORD_ONLY: "*, ",
+    inspect.Parameter.VAR_POSITIONAL: "*",
+    inspect.Parameter.VAR_KEYWORD: "**",
+}
+
+
+def signature_of(
+    function: Callable[..., Any], plain: type, of_async: type
+) -> tuple[bool, PayloadType | None]:
+    """Return whether the handler takes a payload, and what checks it (None: any object fits).
+
+    ``plain`` and ``of_async`` are the contexts that functions of the two kinds are given.
+
+    Raises:
+        HandlerError: it cannot be called with its context, or its payloads cannot be checked.
+    """
+    where = place_of(function)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise HandlerError(
+            f"Handler {where} is a generator, and nobody would run it. "
+            "Take the yield out; return what is its result."
+        )
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except NameError as error:
+        raise _unresolved(where, error) from error
+    for each in parameters:
+        if each.kind in _MARKS:
+            name = f"{_MARKS[each.kind]}{each.name}"
+            raise HandlerError(f"Handler {where} takes {name}, which nobody gives it. {DECLARE}.")
+    if len(parameters) not in {1, 2}:
+        raise HandlerError(f"Handler {where} takes {len(parameters)} arguments. {DECLARE}.")
+    _check_context(function, parameters[0], plain, of_async)
+    if len(parameters) == 1:
+        if parameters[0].name == "payload" and parameters[0].annotation is inspect.Parameter.empty:
+            raise HandlerError(f"Handler {where} would get its context as payload. {DECLARE}.")
+        return False, None
+    return True, _payload_type(function, parameters[1], where)
+
+
+def place_of(function: Any) -> str:
+    """Return ``module.qualname``; HandlerError if it is no function."""
+    if inspect.isclass(function) or not (callable(function) and hasattr(function, "__qualname__")):
+        kind = "a class" if inspect.isclass(function) else f"of type {type(function).__name__}"
+        raise HandlerError(f"A handler must be a function, and this is {kind}. Declare a function.")
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+def _check_context(
+    function: Callable[..., Any], parameter: inspect.Parameter, plain: type, of_async: type
+) -> None:
+    where, is_async = place_of(function), inspect.iscoroutinefunction(function)
+    given = of_async if is_async else plain
+    try:
+        hint = _hint(function, parameter, extras=False)
+    except Exception:  # from a module that only type checkers import: its name is all that is known
+        hint = {kind.__name__: kind for kind in (plain, of_async)}.get(
+            str(parameter.annotation).rpartition(".")[2]
+        )
+    if hint is None:
+        return
+    if not _may_be(hint, plain):
+        raise HandlerError(
+            f"Handler {where} is given its {given.__name__} as {parameter.name}, which is "
+            f"declared as {shown(hint)}. Put ctx before it."
+        )
+    if _is_wrong(hint, plain, of_async, is_async=is_async):
+        kind, more = ("an async", ", or take the async away") if is_async else ("no async", "")
+        raise HandlerError(
+            f"Handler {where} is {kind} function, and its {parameter.name} is declared as "
+            f"{shown(hint)}. Declare it as {given.__name__}{more}."
+        )
+
+
+def _is_wrong(hint: Any, plain: type, of_async: type, *, is_async: bool) -> bool:
+    """Whether an annotation says the context of the other kind of functions."""
+    kind, of = get_origin(hint) or hint, get_args(hint)
+    if kind in {typing.Union, types.UnionType}:
+        return any(_is_wrong(each, plain, of_async, is_async=is_async) for each in of)
+    session = getattr(of[0], "__name__", "") if of else ""
+    if is_async:
+        return kind is plain and session in {"", "Session"}
+    return kind is of_async or (kind is plain and session == "AsyncSession")
+
+
+def _may_be(hint: Any, context: type) -> bool:
+    """Whether an annotation admits the context."""
+    if isinstance(hint, types.UnionType) or get_origin(hint) is typing.Union:
+        return any(_may_be(each, context) for each in get_args(hint))
+    kind = get_origin(hint) or hint
+    if kind is Any or kind is inspect.Parameter.empty or not isinstance(kind, type):
+        return True
+    protocol = getattr(kind, "_is_protocol", False)
+    return protocol or kind in context.__mro__ or context in kind.__mro__
+
+
+def _payload_type(
+    function: Callable[..., Any], parameter: inspect.Parameter, where: str
+) -> PayloadType | None:
+    try:
+        hint = _hint(function, parameter)
+    except Exception as error:
+        raise _unresolved(where, error) from error
+    try:
+        return payload_type_of(hint)
+    except PydanticUserError as error:
+        reason = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
+        raise HandlerError(
+            f"Handler {where} declares {parameter.name}: {shown(hint)}, which cannot be checked "
+            f"({reason}). Declare a model, a dataclass or what else JSON can hold."
+        ) from None
+
+
+def _hint(
+    function: Callable[..., Any], parameter: inspect.Parameter, *, extras: bool = True
+) -> Any:
+    """Return the annotation of one parameter alone: others may not be resolvable."""
+    alone = SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    return typing.get_type_hints(alone, names, include_extras=extras)[parameter.name]
+
+
+def _unresolved(where: str, error: Exception) -> HandlerError:
+    return HandlerError(
+        f"The annotations of handler {where} cannot be resolved ({error}). "
+        "Import the payload's type at run time, not under TYPE_CHECKING."
+    )
+
+
+KINDS = frozenset(
+    {"call", "delete", "insert", "merge", "refresh", "select", "truncate", "update", "with"}
+)
+_WHOLE = frozenset({"refresh", "truncate"})
+"""PostgreSQL takes no parameters in these."""
+_SEVERAL = "is more than one statement. Put them into a procedure, and CALL it."
+_TOKEN = re.compile(
+    r"""
+    (?P<comment>  --[^\n]* | /\*.*?\*/ )
+  | (?P<quoted>   [eE]'(?:[^'\\]|''|\\.)*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
+                | \$(?P<tag>(?:[^\W\d]\w*)?)\$.*?\$(?P=tag)\$ )
+  | (?P<word>     [^\W\d][\w$]* )
+  | (?P<cast>     :: )
+  | :(?P<name>    [^\W\d]\w* )
+  | (?P<position> \$\d+ )
+  | (?P<end>      ; )
+  | (?P<open>     ['"$] | /\* )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def parse_statement(statement: str) -> SqlStatement:
+    """Return the statement with its parameters.
+
+    Raises:
+        ValueError: it is not one statement that a task can carry out; says why.
+    """
+    if not isinstance(statement, str):
+        raise ValueError(f"is of type {type(statement).__name__}. Give it as a text.")
+    words, names, parts, end, is_over = list[str](), list[str](), list[str](), 0, False
+    for found in _TOKEN.finditer(statement):
+        between = statement[end : found.start()]
+        parts.append(between.replace("%", "%%"))
+        kind, token, end = found.lastgroup, found[0], found.end()
+        if is_over and (between.strip() or kind not in {"comment", "end"}):
+            raise ValueError(_SEVERAL)
+        match kind:
+            case "open":
+                raise ValueError(f"has a {token} that is not closed. Close it.")
+            case "position":
+                raise ValueError(f"has the parameter {token}. Write :name, as in the payload.")
+            case "comment" if "/*" in token[2:]:
+                raise ValueError("has a comment in a comment. Take one of them out.")
+            case "end":
+                is_over = True
+            case "name":
+                names.append(found["name"])
+                parts.append(f"%({found['name']})s")
+            case _:
+                words.extend([token.lower()] * (kind == "word"))
+                parts.append(token.replace("%", "%%"))
+    rest = statement[end:]
+    if is_over and rest.strip():
+        raise ValueError(_SEVERAL)
+    parts.append(rest.replace("%", "%%"))
+    _check_kind(words[0] if words else "", names)
+    return SqlStatement("".join(parts).strip(), tuple(dict.fromkeys(names)))
+
+
+def _check_kind(first: str, names: list[str]) -> None:
+    if first not in KINDS:
+        allowed = ", ".join(sorted(KINDS)).upper()
+        begins = f"begins with {first.upper():.30}" if first else "is empty"
+        raise ValueError(f"{begins}. Allowed: {allowed}.")
+    if names and first in _WHOLE:
+        raise ValueError(f"has parameters, which {first.upper()} cannot take. CALL a procedure.")
+
+
+def parameter_texts(payload: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return each value as ``payload ->> 'key'`` has it: null is NULL, a string itself, else JSON.
+
+    So PostgreSQL reads it as the type that its place in the statement asks for.
+    """
+    return {
+        key: value if value is None or isinstance(value, str) else json.dumps(value)
+        for key, value in payload.items()
+    }

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
+from functools import cmp_to_key
+from typing import Any, NamedTuple
 
-from tasks_app.domain.partition.coverage import aligned, side_by_side
-from tasks_app.domain.partition.keys import Key, KeyType, write_key
-from tasks_app.domain.partition.problems import (
-    MOST_SHOWN,
-    Problem,
-    Wrong,
-    named,
-    numbers,
+from tasks_app.domain.errors import PlanError
+from tasks_app.domain.partition.keys import Key, KeyType, Range, quoted_key, write_key
+from tasks_app.domain.partition.records import (
+    Extent,
+    Facts,
+    Partition,
+    PartitionKind,
+    PhysicalRange,
+    Plan,
 )
-from tasks_app.domain.partition.ranges import Range, quoted
-from tasks_app.domain.partition.records import Extent, Facts, Partition, PartitionKind, Plan
 
 LONGEST_KEY = 2_000
 """Bytes of a bound or value. Indexes hold 2,700; 8,000 of both bounds together."""
@@ -28,7 +30,7 @@ _ALIKE: dict[str, Callable[[Partition], object]] = {
 """What must be the same in all partitions of a plan."""
 
 
-def check(plan: Plan, facts: Facts) -> list[Problem]:
+def check_plan(plan: Plan, facts: Facts) -> list[Problem]:
     """Return all problems; ranges of wrong types are not compared with others."""
     problems = [*_count(plan, facts), *_kinds(plan), *_lengths(plan)]
     wrong = list(_types(plan, facts))
@@ -54,7 +56,8 @@ def _count(plan: Plan, facts: Facts) -> Iterator[Problem]:
             twice = [each for each in plan.partitions if each.number == number]
             yield Problem(
                 Wrong.DUPLICATE_NUMBER,
-                f"{times} partitions have the number {number}: {named(twice)}. Number them apart.",
+                f"{times} partitions have the number {number}: {named_partitions(twice)}. "
+                "Number them apart.",
                 (number,),
             )
 
@@ -65,8 +68,9 @@ def _kinds(plan: Plan) -> Iterator[Problem]:
         if len(firsts) > 1:
             yield Problem(
                 Wrong.MIXED,
-                f"Partitions differ in their {what}: {named(firsts)}. Use one for all of them.",
-                numbers(firsts),
+                f"Partitions differ in their {what}: {named_partitions(firsts)}. "
+                "Use one for all of them.",
+                partition_numbers(firsts),
             )
 
 
@@ -88,8 +92,8 @@ def _types(plan: Plan, facts: Facts) -> Iterator[Problem]:
         yield Problem(
             Wrong.WRONG_TYPE,
             f"The plan splits by {plan.key_type}, but the key is of type {facts.key_type}: "
-            f"{named(plan.partitions)}. Write the bounds as {facts.key_type}.",
-            numbers(plan.partitions),
+            f"{named_partitions(plan.partitions)}. Write the bounds as {facts.key_type}.",
+            partition_numbers(plan.partitions),
         )
     for each in plan.partitions:
         of_range = plan.key_type if each.kind is PartitionKind.RANGE else KeyType.INTEGER
@@ -101,7 +105,7 @@ def _types(plan: Plan, facts: Facts) -> Iterator[Problem]:
             wanted = plan.key_type if each.values else of_range
             yield Problem(
                 Wrong.WRONG_TYPE,
-                f"In partition {each.number} {' and '.join(map(quoted, bad))} "
+                f"In partition {each.number} {' and '.join(map(quoted_key, bad))} "
                 f"{'is' if len(bad) == 1 else 'are'} no {wanted}: {each}. "
                 f"Write what is of type {wanted}.",
                 (each.number,),
@@ -121,8 +125,8 @@ def _of_source(own: list[Partition], source: str | None, facts: Facts) -> Iterat
         return
     if source is not None and source not in facts.extents:
         there = ", ".join(str(name) for name in facts.extents if name is not None)
-        what = f"{named(own)}: there is no such source. There are: {there or 'none'}."
-        yield Problem(Wrong.NO_SOURCE, what, numbers(own))
+        what = f"{named_partitions(own)}: there is no such source. There are: {there or 'none'}."
+        yield Problem(Wrong.NO_SOURCE, what, partition_numbers(own))
         return
     yield from _nulls(own, extent)
     if {each.kind for each in own} <= {
@@ -147,8 +151,8 @@ def _nulls(own: list[Partition], extent: Extent) -> Iterator[Problem]:
     if len(owners) > 1:
         yield Problem(
             Wrong.OVERLAP,
-            f"Rows without a key belong to {named(owners)}. Let one of them own NULL.",
-            numbers(owners),
+            f"Rows without a key belong to {named_partitions(owners)}. Let one of them own NULL.",
+            partition_numbers(owners),
         )
     if extent.nulls and any(each.kind is PartitionKind.MARKED for each in own):
         yield Problem(
@@ -174,8 +178,9 @@ def _values(plan: Plan, facts: Facts) -> Iterator[Problem]:
         if len(several) > 1:
             yield Problem(
                 Wrong.OVERLAP,
-                f"{quoted(value)} belongs to {named(several)}. Leave it in one of them.",
-                numbers(several),
+                f"{quoted_key(value)} belongs to {named_partitions(several)}. "
+                "Leave it in one of them.",
+                partition_numbers(several),
             )
     extent = facts.extents.get(None, Extent())
     if extent.below or extent.above:
@@ -183,13 +188,208 @@ def _values(plan: Plan, facts: Facts) -> Iterator[Problem]:
             Wrong.UNOWNED,
             "There are keys that cannot be listed, like infinity. Split by ranges or by hash.",
         )
-    unowned = sorted(set(facts.values or ()) - set(owners), key=quoted)
+    unowned = sorted(set(facts.values or ()) - set(owners), key=quoted_key)
     if unowned and facts.values is not None:
         rows = sum(facts.values[value] for value in unowned)
-        shown = ", ".join(quoted(value) for value in unowned[:MOST_SHOWN])
-        more = f" and {len(unowned) - MOST_SHOWN} more" if len(unowned) > MOST_SHOWN else ""
+        shown = ", ".join(quoted_key(value) for value in unowned[:MOST_PARTITIONS_SHOWN])
+        more = (
+            f" and {len(unowned) - MOST_PARTITIONS_SHOWN} more"
+            if len(unowned) > MOST_PARTITIONS_SHOWN
+            else ""
+        )
         yield Problem(
             Wrong.UNOWNED,
             f"No partition owns {shown}{more} ({rows} rows). "
             "List them somewhere, or say auto_assign.",
         )
+
+
+Spans = list[tuple[Partition, Range]]
+
+
+def side_by_side(own: Iterable[Partition], extent: Extent) -> Iterator[Problem]:
+    """Yield the problems of the ranges of one source; ``extent`` is what they must cover."""
+    spans = [(each, each.range) for each in own if each.range is not None]
+    for each, span in spans:
+        if span.is_reversed or span.is_empty:
+            yield _inverted(each, span)
+    good = [(each, span) for each, span in spans if not (span.is_reversed or span.is_empty)]
+    good.sort(key=cmp_to_key(_compare_lows))
+    yield from _neighbours(good)
+    yield from _coverage(good, extent)
+
+
+def aligned(
+    partitions: Iterable[Partition], physical: Iterable[PhysicalRange]
+) -> Iterator[Problem]:
+    """Yield the ranges that span two of the database's own partitions."""
+    for each in partitions:
+        span = each.range
+        if each.kind is not PartitionKind.RANGE or each.source is not None or span is None:
+            continue
+        met = [one for one in physical if one.range.overlaps(span)]
+        if len({one.name for one in met}) > 1:
+            bounds = ", ".join(f"{one.name} ({one.range})" for one in met[:MOST_PARTITIONS_SHOWN])
+            yield Problem(
+                Wrong.SPANNING,
+                f"{each} spans partitions of the database: {bounds}. Split it at their bounds.",
+                (each.number,),
+            )
+
+
+def _inverted(each: Partition, span: Range) -> Problem:
+    if span.is_empty:
+        what = f"{each} holds no key: it ends where it begins. Remove it, or move a bound."
+        return Problem(Wrong.EMPTY, what, (each.number,))
+    what = f"{each} is reversed: it ends before it begins. Exchange its bounds."
+    return Problem(Wrong.REVERSED, what, (each.number,))
+
+
+def _neighbours(ordered: Spans) -> Iterator[Problem]:
+    """Compare each with the one before it that reaches furthest."""
+    furthest: tuple[Partition, Range] | None = None
+    for each, span in ordered:
+        if furthest is not None:
+            last, before = furthest
+            if before.overlaps(span):
+                yield Problem(
+                    Wrong.OVERLAP,
+                    f"{last} and {each} overlap: {_common(before, span)} is in both. "
+                    "Let one end where the other begins.",
+                    (last.number, each.number),
+                )
+            elif before.high != span.low:
+                yield Problem(
+                    Wrong.GAP,
+                    f"Between {last} and {each} is a gap: {Range(before.high, span.low)} is in "
+                    "none. Let one end where the other begins.",
+                    (last.number, each.number),
+                )
+        if furthest is None or _reaches_further(span, furthest[1]):
+            furthest = each, span
+
+
+def _coverage(ordered: Spans, extent: Extent) -> Iterator[Problem]:
+    least, most = extent.least, extent.most
+    if not ordered:
+        if extent.has_keys:
+            what = "There are keys that no bound can name"
+            if least is not None:
+                ends = _named(least, extent.below), _named(most, extent.above)
+                what = "Keys go from {} to {}".format(*ends)
+            yield Problem(
+                Wrong.SHORT, f"{what}, and no range has any of them. Add ranges that cover them."
+            )
+        return
+    first, span = ordered[0]
+    if span.low is not None and (extent.below or _less(least, span.low)):
+        yield Problem(
+            Wrong.SHORT,
+            f"The least key is {_named(least, extent.below)}, but {first} is the first: "
+            f"{Range(least, span.low)} is in none. Let it begin earlier, or without a bound.",
+            (first.number,),
+        )
+    last, span = ordered[0]
+    for each, other in ordered[1:]:
+        if _reaches_further(other, span):
+            last, span = each, other
+    if span.high is not None and (extent.above or _less(span.high, most) or span.high == most):
+        yield Problem(
+            Wrong.SHORT,
+            f"The greatest key is {_named(most, extent.above)}, but {last} is the last: "
+            f"{Range(span.high)} is in none. Let it end later, or without a bound.",
+            (last.number,),
+        )
+
+
+def _named(key: Any, beyond: bool) -> str:  # noqa: FBT001
+    return "one that no bound can name" if beyond else quoted_key(key)
+
+
+def _compare_lows(first: tuple[Partition, Range], second: tuple[Partition, Range]) -> int:
+    one: Any = first[1].low
+    other: Any = second[1].low
+    if one is None or other is None:
+        return (one is not None) - (other is not None)
+    return int(one > other) - int(one < other)
+
+
+def _reaches_further(span: Range, than: Range) -> bool:
+    if than.high is None:
+        return False
+    return span.high is None or _less(than.high, span.high)
+
+
+def _less(one: Any, other: Any) -> bool:
+    """Whether one is less; None never is."""
+    return one is not None and other is not None and bool(one < other)
+
+
+def _common(one: Range, other: Range) -> Range:
+    """Return what two ranges share; ``other`` begins later."""
+    return Range(other.low, one.high if _reaches_further(other, one) else other.high)
+
+
+MOST_PARTITIONS_SHOWN = 20
+
+
+class Wrong(StrEnum):
+    """Kinds of problems."""
+
+    TOO_FEW = "too few"
+    DUPLICATE_NUMBER = "duplicate number"
+    WRONG_TYPE = "wrong type"
+    MIXED = "mixed"
+    TOO_LONG = "too long"
+    REVERSED = "reversed"
+    EMPTY = "empty"
+    OVERLAP = "overlap"
+    GAP = "gap"
+    SHORT = "short coverage"
+    UNOWNED = "unowned"
+    SPANNING = "spanning"
+    NO_SOURCE = "no such source"
+
+
+class Problem(NamedTuple):
+    """Why a plan must not start."""
+
+    kind: Wrong
+    message: str
+    """What is wrong, with the ranges, and what to do."""
+    numbers: tuple[int, ...] = ()
+    """The numbers of the partitions concerned."""
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class WrongPlanError(PlanError):
+    """A plan does not give every row exactly one owner; nothing was started.
+
+    Attributes:
+        problems: all that is wrong.
+    """
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        shown = "\n".join(f"- {problem}" for problem in problems[:MOST_PARTITIONS_SHOWN])
+        rest = len(problems) - MOST_PARTITIONS_SHOWN
+        more = f"\n- and {rest} more" if rest > 0 else ""
+        super().__init__(f"The plan is wrong, nothing was started:\n{shown}{more}")
+        self.problems: tuple[Problem, ...] = tuple(problems)
+
+
+def named_partitions(partitions: Iterable[Partition]) -> str:
+    """Return partitions with what they own, MOST_SHOWN of them at most."""
+    shown = [str(each) for each in partitions]
+    more = (
+        f" and {len(shown) - MOST_PARTITIONS_SHOWN} more"
+        if len(shown) > MOST_PARTITIONS_SHOWN
+        else ""
+    )
+    return ", ".join(shown[:MOST_PARTITIONS_SHOWN]) + more
+
+
+def partition_numbers(partitions: Iterable[Partition]) -> tuple[int, ...]:
+    """Return their numbers, each once."""
+    return tuple(dict.fromkeys(each.number for each in partitions))

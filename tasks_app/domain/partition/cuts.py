@@ -1,13 +1,16 @@
-"""Where a range of keys is cut, and how many rows lie between the cuts."""
+"""How many partitions there are, and where a range of keys is cut."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from tasks_app.domain.partition.keys import Key
-from tasks_app.domain.partition.ranges import between
+from tasks_app.domain.errors import PlanError
+from tasks_app.domain.partition.keys import Key, ranges_between
 from tasks_app.domain.partition.records import Partition, PartitionKind
 
 
@@ -19,7 +22,7 @@ class CutPoint(NamedTuple):
     """How many rows have smaller keys."""
 
 
-def even(points: Iterable[tuple[Any, float]], parts: int) -> list[CutPoint]:
+def even_cuts(points: Iterable[tuple[Any, float]], parts: int) -> list[CutPoint]:
     """Return up to ``parts`` - 1 cuts with about the same weight between them.
 
     ``points`` are keys and how many rows each stands for, in any order. A key is never divided.
@@ -35,7 +38,7 @@ def even(points: Iterable[tuple[Any, float]], parts: int) -> list[CutPoint]:
     return cuts
 
 
-def ranges(
+def ranges_of_cuts(
     cuts: Sequence[CutPoint], rows: int | None, *, source: str | None = None, first: int = 1
 ) -> list[Partition]:
     """Return the partitions that cuts make of all keys, numbered from ``first`` on."""
@@ -48,14 +51,80 @@ def ranges(
             rows=None if rows is None else max(0, high - low),
         )
         for number, (span, (low, high)) in enumerate(
-            zip(between(cut.key for cut in cuts), pairwise(edges), strict=True), first
+            zip(ranges_between(cut.key for cut in cuts), pairwise(edges), strict=True), first
         )
     ]
 
 
-def of_nulls(number: int, rows: int | None, source: str | None = None) -> Partition:
+def partition_of_nulls(number: int, rows: int | None, source: str | None = None) -> Partition:
     """Return a partition of the rows without a key, and no others.
 
     They are apart because an index scan of a range of keys does not find them.
     """
     return Partition(number, PartitionKind.RANGE, owns_null=True, source=source, rows=rows)
+
+
+MOST = 10_000
+"""Partitions of a program: to keep more would cost more than they even out."""
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(B|KB|MB|GB)?\s*$", re.IGNORECASE)
+_BYTES = {"": 1, "B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30}
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """How many partitions are wanted, by exactly one of the first three fields.
+
+    Raises:
+        PlanError: none or several are given, or a number is out of range.
+    """
+
+    parts: int | None = None
+    rows: int | None = None
+    """About how many in each partition."""
+    size: int | str | None = None
+    """About how large each partition is: bytes, or text like ``64MB``."""
+    over: int = 1
+    """So many times more partitions, so that a worker that is done early takes another."""
+
+    def __post_init__(self) -> None:
+        given = [each for each in (self.parts, self.rows, self.size) if each is not None]
+        if len(given) != 1:
+            raise PlanError("Say how many partitions: one of parts, rows and size.")
+        for name, value in (("parts", self.parts), ("rows", self.rows), ("over", self.over)):
+            if value is not None and value < 1:
+                raise PlanError(f"{name} is {value}. Use 1 or more.")
+        if self.size is not None:
+            parse_size(self.size)
+
+    def number_for(self, rows: int | None, size_bytes: int | None) -> int:
+        """Return how many partitions a source makes, 1 .. ``MOST``.
+
+        Raises:
+            PlanError: it depends on rows or bytes, which are None.
+        """
+        if self.parts is not None:
+            wanted = self.parts
+        elif self.rows is not None:
+            wanted = _parts_of(rows, self.rows, "rows")
+        else:
+            wanted = _parts_of(size_bytes, parse_size(self.size or 0), "bytes")
+        return max(1, min(MOST, wanted * self.over))
+
+
+def parse_size(size: int | str) -> int:
+    """Return bytes.
+
+    Raises:
+        PlanError: it is no size, or less than a byte.
+    """
+    found = _SIZE.match(str(size))
+    number = math.floor(float(found[1]) * _BYTES[(found[2] or "").upper()]) if found else 0
+    if number < 1:
+        raise PlanError(f"{size!r} is no size. Write bytes, or text like 64MB.")
+    return number
+
+
+def _parts_of(whole: int | None, each: int, what: str) -> int:
+    if whole is None:
+        raise PlanError(f"Nobody knows how many {what} there are. Say parts instead.")
+    return math.ceil(whole / each)

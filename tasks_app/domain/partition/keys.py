@@ -1,11 +1,14 @@
-"""Keys that a batch can be split by: their types, and how they are written down."""
+"""Keys that a batch can be split by, half-open ranges of them, and keys in checkpoints."""
 
 from __future__ import annotations
 
 import math
-from datetime import UTC, date, datetime
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -79,7 +82,7 @@ def write_key(key: Key) -> str:
     """Return a key as text; equal keys of one type are written alike."""
     match key:
         case Decimal():
-            return plain(key)
+            return plain_decimal(key)
         case datetime(tzinfo=None):
             return key.isoformat()
         case datetime():
@@ -100,7 +103,7 @@ def in_utc(key: Any) -> Any:
     return key
 
 
-def plain(key: Decimal) -> str:
+def plain_decimal(key: Decimal) -> str:
     """Return a number with all its digits; normalize() and other arithmetic would round it."""
     if not key:
         return "0"  # there is no minus zero
@@ -123,3 +126,126 @@ def _day(at: datetime) -> date:
 
 def _instant(at: datetime) -> datetime:
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """From ``low`` to before ``high``. That both have one type is not checked here."""
+
+    low: Key | None = None
+    high: Key | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "low", in_utc(self.low))
+        object.__setattr__(self, "high", in_utc(self.high))
+
+    def __contains__(self, key: Any) -> bool:
+        return (self.low is None or self.low <= key) and (self.high is None or key < self.high)
+
+    def __str__(self) -> str:
+        return self.words("key")
+
+    def words(self, what: str) -> str:
+        """Return it as people write it; ``what`` names what lies in it."""
+        match self.low, self.high:
+            case None, None:
+                return f"every {what}"
+            case None, high:
+                return f"{what} < {quoted_key(high)}"
+            case low, None:
+                return f"{quoted_key(low)} <= {what}"
+            case low, high:
+                return f"{quoted_key(low)} <= {what} < {quoted_key(high)}"
+
+    @property
+    def bounds(self) -> tuple[Key, ...]:
+        return tuple(bound for bound in (self.low, self.high) if bound is not None)
+
+    @property
+    def is_reversed(self) -> bool:
+        return self._compare(lambda low, high: low > high)
+
+    @property
+    def is_empty(self) -> bool:
+        return self._compare(lambda low, high: low == high)
+
+    def overlaps(self, other: Range) -> bool:
+        """Whether there may be a key in both."""
+        return _before(self.low, other.high) and _before(other.low, self.high)
+
+    def _compare(self, judge: Any) -> bool:
+        return self.low is not None and self.high is not None and bool(judge(self.low, self.high))
+
+
+def ranges_between(cuts: Iterable[Key]) -> list[Range]:
+    """Return the ranges between ascending cuts, the outer ones without an outer bound."""
+    bounds = [None, *cuts, None]
+    return [Range(low, high) for low, high in pairwise(bounds)]
+
+
+def quoted_key(key: Key | None) -> str:
+    """Return a key as people read it: text in quotes, shortened."""
+    if key is None:
+        return "NULL"
+    if isinstance(key, str):
+        return repr(key if len(key) <= _MOST else key[:_MOST] + "…")
+    word = write_key(key)
+    return word if len(word) <= _MOST else word[:_MOST] + "…"
+
+
+_MOST = 60
+
+
+def _before(low: Any, high: Any) -> bool:
+    return low is None or high is None or bool(low < high)
+
+
+KeysetKey = tuple[Any, ...]
+_TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "int": (int, int, int),
+    "str": (str, str, str),
+    "datetime": (datetime, datetime.isoformat, datetime.fromisoformat),
+    "date": (date, date.isoformat, date.fromisoformat),
+    "time": (time, time.isoformat, time.fromisoformat),
+    "decimal": (Decimal, plain_decimal, Decimal),
+    "uuid": (UUID, str, UUID),
+}
+"""How each is written and read; equal keys are written alike. The order matters, as a datetime is
+a date."""
+_FLOAT = (
+    "A key is a floating point number, which is not written as PostgreSQL compares it: rows would "
+    "be given twice, or left out. Name a column of another type, or a numeric that it is cast to."
+)
+
+
+def pack_keyset(key: Sequence[Any]) -> list[list[Any]]:
+    """Return a key as JSON values, from which :func:`unpack` makes the same again.
+
+    Raises:
+        ValueError: a part of it is null, or of a type that cannot be kept.
+    """
+    return [_packed(part) for part in key]
+
+
+def unpack_keyset(packed: Sequence[Sequence[Any]]) -> KeysetKey:
+    """Return the key.
+
+    Raises:
+        ValueError: a part of it is of a type that is kept no more.
+    """
+    if any(kind not in _TYPES for kind, _ in packed):
+        raise ValueError(_FLOAT)
+    return tuple(_TYPES[kind][2](value) for kind, value in packed)
+
+
+def _packed(part: Any) -> list[Any]:
+    if part is None:
+        raise ValueError("A key is null. Name columns that never are, like the primary key.")
+    for kind, (type_, write, _) in _TYPES.items():
+        if isinstance(part, type_) and not isinstance(part, bool):
+            return [kind, write(part)]
+    if isinstance(part, float):
+        raise ValueError(_FLOAT)
+    raise ValueError(
+        f"A key of type {type(part).__name__} cannot be kept. Allowed: {', '.join(_TYPES)}."
+    )

@@ -14,8 +14,7 @@ from zoneinfo import ZoneInfo
 
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.cron import first_shown, hands_on
-from tasks_app.domain.schedules.timing import Cron, Timing, TimingKind
-from tasks_app.domain.schedules.when import When
+from tasks_app.domain.schedules.timing import Cron, Timing, TimingKind, When
 
 CALENDAR = ("calendar", "on_day_off")
 """Kept in a schedule's options: releases that know no days off leave them alone there."""

@@ -12,8 +12,7 @@ from functools import lru_cache
 
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.schedules.cron import SHORTHANDS, next_change, zone_of
-from tasks_app.domain.schedules.misfire import MisfirePolicy
-from tasks_app.domain.schedules.overlap import Overlap
+from tasks_app.domain.schedules.misfire import MisfirePolicy, Overlap
 from tasks_app.domain.schedules.schedule import Schedule
 from tasks_app.domain.schedules.timing import TimingKind
 

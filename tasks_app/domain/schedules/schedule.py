@@ -1,4 +1,4 @@
-"""The records of a schedule: its plan, and its state."""
+"""Schedules: the plan and state that are stored, and the declaration in code."""
 
 from __future__ import annotations
 
@@ -10,14 +10,22 @@ from functools import cached_property
 from random import Random
 from typing import Any
 
+from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import InvalidScheduleError
+from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.schedules.cron import zone_of
 from tasks_app.domain.schedules.days_off import DaysOff, options_of, read_days_off, with_days_off
-from tasks_app.domain.schedules.misfire import MisfirePolicy, parse_missed
-from tasks_app.domain.schedules.overlap import Overlap
-from tasks_app.domain.schedules.timing import UTC_NAME, Timing, check_instant, timing_of, written
-from tasks_app.domain.schedules.when import When
+from tasks_app.domain.schedules.misfire import MisfirePolicy, Overlap, parse_missed
+from tasks_app.domain.schedules.timing import (
+    UTC_NAME,
+    Timing,
+    When,
+    check_instant,
+    timing_of,
+    written,
+)
+from tasks_app.domain.tasks.options import check_name
 from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskRow
 
 LONGEST_JITTER = timedelta(days=1)
@@ -64,6 +72,14 @@ class SchedulePlan:
     def plain(self) -> dict[str, Any]:
         """Return all fields as JSON values, for comparison."""
         return {name: _plain(name, getattr(self, name)) for name in PLANNED}
+
+
+def _plain(name: str, value: Any) -> Any:
+    if name in ("payload", "options"):
+        return json.loads(value)
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 PLANNED = tuple(each.name for each in fields(SchedulePlan))
@@ -216,9 +232,55 @@ def _jitter(value: Duration) -> timedelta:
     return jitter
 
 
-def _plain(name: str, value: Any) -> Any:
-    if name in ("payload", "options"):
-        return json.loads(value)
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat()
-    return value.total_seconds() if isinstance(value, timedelta) else value
+_AS_ONE = ("kind", "expression", "zone")
+"""Changed by an operator, all three stay: a new kind does not fit an old expression."""
+_LIMIT = 1024 * 1024
+"""Bytes of a payload in code; the producer's limit guards against data from outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A schedule as a module declares it; its task may be declared elsewhere, and later."""
+
+    name: str
+    new: NewTask
+    when: When
+    module: str
+
+    def plan(self, spec: HandlerSpec | None) -> SchedulePlan:
+        """Check it; raises InvalidTaskError. ``spec``: the task's handler, if known here."""
+        return plan_of(validate_task(self.new, spec, _LIMIT), self.when)
+
+
+def declare(name: str, new: NewTask, when: dict[str, Any], module: str) -> Declaration:
+    """Return the declaration, checked as far as possible before all modules are loaded.
+
+    Raises:
+        InvalidTaskError: a name, option or time is wrong.
+    """
+    for word in when:
+        if word not in When.__annotations__:
+            known = ", ".join(sorted(When.__annotations__))
+            raise InvalidScheduleError(f"options.{word}"[:80], "is unknown", known)
+    words: Any = {word: value for word, value in when.items() if value is not None}
+    declaration = Declaration(check_name(name), new, words, module)
+    declaration.plan(None)
+    return declaration
+
+
+def changes_by_code(standing: Schedule, plan: SchedulePlan) -> dict[str, Any]:
+    """Return what code changes in a schedule that it declared before.
+
+    What an operator has changed since then stays, even if code changes it, too.
+    """
+    new, old, now = plan.plain(), standing.declared or {}, standing.plain()
+    theirs = {name for name in PLANNED if name in old and now[name] != old[name]}
+    if theirs & set(_AS_ONE):
+        theirs |= set(_AS_ONE)
+    if standing.retired:  # it was disabled because code no longer declared it
+        theirs.discard("enabled")
+    return {
+        name: getattr(plan, name)
+        for name in PLANNED
+        if name not in theirs and new[name] != now[name]
+    }

@@ -1,7 +1,4 @@
-"""When a schedule fires: by a cron expression, at a fixed interval, or once.
-
-A row stores each as its kind and a text. Instants are in UTC.
-"""
+"""When a schedule fires: by a cron expression, at a fixed interval, or once; and its options."""
 
 from __future__ import annotations
 
@@ -9,11 +6,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 from tasks_app.domain.durations import Duration, format_duration, parse_duration
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.cron import check_cron, explain_cron, next_cron, zone_of
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from typing import Literal
+
+    from tasks_app.domain.durations import Duration
+    from tasks_app.domain.schedules.days_off import OnDayOff
+    from tasks_app.domain.schedules.misfire import FireAll, MisfirePolicy, Overlap
+
 
 SHORTEST = timedelta(seconds=1)
 UTC_NAME = "UTC"
@@ -148,3 +154,33 @@ def _interval(value: Duration) -> timedelta:
     if interval < SHORTEST:
         raise InvalidScheduleError("every", f"is {format_duration(interval)}", "1s or more")
     return interval
+
+
+class When(TypedDict, total=False):
+    """The options of a schedule that are not its task's."""
+
+    cron: str | None
+    """Five fields, or six with seconds first; with names, steps, ``L``, ``MON#2``, ``@daily``."""
+    every: Duration | None
+    """A fixed interval, counted from ``starts_at`` or, without it, from the creation."""
+    at: datetime | None
+    """One instant, with a zone."""
+    timezone: str
+    """The IANA time zone in which ``cron`` is read. Default: UTC."""
+    missed: str | MisfirePolicy | FireAll
+    """What becomes of missed instants: ``skip``, ``fire_once`` (default), ``fire_all(n, age)``."""
+    overlap: Literal["allow", "skip", "queue", "replace"] | Overlap
+    """While the task before is not over: ``allow`` (default), ``skip``, ``queue``, ``replace``."""
+    jitter: Duration | None
+    """Each task becomes due up to this much later, at random."""
+    calendar: str | None
+    """A calendar, as ``set_calendar`` makes them: its days are days off."""
+    on_day_off: Literal["skip", "next_working_day"] | OnDayOff | None
+    """An instant on a day off: ``skip`` (default), or the same time of the ``next_working_day``,
+    for which Saturdays and Sundays are off, too."""
+    starts_at: datetime | None
+    """No instant before this one fires."""
+    ends_at: datetime | None
+    """No instant after this one fires."""
+    enabled: bool | None
+    """False: the schedule does not fire. Default: True."""

@@ -1,22 +1,24 @@
-"""Exceptions as text that can always be stored: bounded, clean, without local variables.
-
-An exception may be hostile: its ``str()`` may raise, be huge, or hold characters that no column
-accepts.
-"""
+"""Exceptions as text that can be stored, their fingerprints, and loggers that never raise."""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import traceback
+from collections import Counter
+from contextlib import suppress
+from functools import lru_cache
+from hashlib import sha256
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tasks_app.domain.tasks.run import Cause
 
 if TYPE_CHECKING:
     from types import TracebackType
+
 
 LONGEST_KIND = 200
 LONGEST_MESSAGE = 2_000
@@ -30,8 +32,6 @@ _LINE_END = re.compile(r"\n|\\n")
 """In a text, or in the ``repr`` of one."""
 _OURS = f"{Path(__file__).parents[2]}{os.sep}"
 """Our own frames are left out: they are the same each time."""
-
-
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """C0, C1, what ends a line, and what turns the direction of text."""
 
@@ -137,3 +137,117 @@ def _frames(trace: TracebackType | None) -> str | None:
         return None
     text = "".join(lines)  # a long one loses its beginning: the fault is at the end
     return text if len(text) <= LONGEST_TRACEBACK else "…" + text[1 - LONGEST_TRACEBACK :]
+
+
+FINGERPRINT_SIZE = 8
+"""Bytes."""
+MOST_FINGERPRINT_FRAMES = 5
+CIRCLE = 2
+"""A function that is called more often in one traceback calls itself, be it by others."""
+LONGEST_FINGERPRINT_MESSAGE = 300
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line \d+, in (?P<function>.*)$', re.MULTILINE)
+_FOREIGN = re.compile(
+    r"""[\\/](site|dist)-packages[\\/]      # a library
+    | [\\/]lib[\\/]python\d[^\\/]*[\\/]     # the standard library
+    | [\\/]tasks_app[\\/](batch|broker|domain|pool|runtime)[\\/]
+    | ^<frozen\ """,
+    re.VERBOSE,
+)
+_ROW = re.compile(r"\n(DETAIL|CONTEXT|HINT|LINE \d|\[SQL|\[parameters|\(Background).*", re.DOTALL)
+"""What drivers and SQLAlchemy put behind the sentence: the row, the statement, its parameters."""
+_VALUES = (
+    (re.compile(r"""(?<!\w)(['"`]).{0,2000}?(?:\1(?!\w)|…$)""", re.DOTALL), "'…'"),
+    (re.compile(r"[A-Za-z][\w+.-]*://[^\s,;)\]}>]+"), "<url>"),
+    (re.compile(r"[\w.+-]+@[\w-][\w.-]*"), "<address>"),
+    (re.compile(r"(?<![\w.])(?:[A-Za-z]:\\|~?/|\.{1,2}/)[^\s:,;()\[\]{}<>]+"), "<path>"),
+    (re.compile(r"(?<![A-Za-z0-9])[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"), "#"),
+    (re.compile(r"(?<![A-Za-z0-9])0[xX][0-9a-fA-F]+(?![A-Za-z0-9])"), "#"),
+    (re.compile(r"(?<![A-Za-z0-9])(?<!\d\.)(?=\d*[a-fA-F])[0-9a-fA-F]{8,}(?![A-Za-z0-9])"), "#"),
+    (re.compile(r"(?:(?<![\w#])[-+])?\d+(?:[.,:_-]?\d+)*(?:[eE][-+]?\d+)?"), "#"),
+    (re.compile(r"\(# sub-exceptions?\)"), "(# sub-exceptions)"),
+    (re.compile(r"(#|'…')(?:, ?\1)+"), r"\1"),
+    (re.compile(r"\s+"), " "),
+)
+"""What differs from task to task, and what stands for it; in this order."""
+_VERSION = re.compile(r"[0-9a-fA-F]{7,}|\d+")
+
+
+class ErrorTraits(NamedTuple):
+    """What of an error does not differ from task to task."""
+
+    fingerprint: bytes
+    kind: str
+    message: str
+    """Its values are replaced."""
+    frames: tuple[str, ...]
+    """Of the user's code, as module:function, the innermost last."""
+
+
+@lru_cache(256)  # many tasks fail alike at a time
+def traits_of(cause: Cause) -> ErrorTraits:
+    """Return what an error has in common with others of its cause."""
+    message, frames = without_values(cause.message), _frames_of_text(cause.traceback or "")
+    text = "\0".join((cause.kind, message, *frames))
+    digest = sha256(text.encode("utf-8", "replace")).digest()
+    return ErrorTraits(digest[:FINGERPRINT_SIZE], cause.kind, message, frames)
+
+
+def fingerprint_of(cause: Cause) -> bytes:
+    """Return the fingerprint of an error, 8 bytes."""
+    return traits_of(cause).fingerprint
+
+
+def without_values(message: str) -> str:
+    """Return a message without numbers, ids, quoted texts, paths and addresses."""
+    text = _ROW.sub("", message)
+    for pattern, word in _VALUES:
+        text = pattern.sub(word, text)
+    return text.strip()[:LONGEST_FINGERPRINT_MESSAGE]
+
+
+def parse_fingerprint(text: str) -> bytes:
+    """Return a fingerprint that somebody wrote as 16 hexadecimal digits.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        found = b""
+    if len(found) != FINGERPRINT_SIZE:
+        raise ValueError(f"{text!r:.40} is no fingerprint. Give the 16 digits that a list shows.")
+    return found
+
+
+def _frames_of_text(traceback: str) -> tuple[str, ...]:
+    named: list[str] = []
+    for found in _FRAME.finditer(traceback):
+        if _FOREIGN.search(found["file"]):
+            continue
+        name = f"{_module(found['file'])}:{found['function']}"
+        if not named or named[-1] != name:
+            named.append(name)
+    distinct = list(dict.fromkeys(reversed(named)))[:MOST_FINGERPRINT_FRAMES][::-1]
+    # Where calls go in a circle, the innermost one is an accident.
+    circles = max(Counter(named).values(), default=0) > CIRCLE
+    return tuple(sorted(distinct) if circles else distinct)
+
+
+def _module(file: str) -> str:
+    """Return a file's name and its folder's: where the code is unpacked differs by deploy."""
+    *folders, name = re.split(r"[\\/]", file.removesuffix(".py"))
+    parts = folders[-1:] if name == "__init__" else [*folders[-1:], name]
+    return _VERSION.sub("#", ".".join(filter(None, parts)))
+
+
+class _QuietLogger(logging.Logger):
+    def handle(self, record: logging.LogRecord) -> None:
+        with suppress(Exception):
+            super().handle(record)
+
+
+def quiet_logger(name: str) -> logging.Logger:
+    logger = logging.getLogger(name)
+    logger.__class__ = _QuietLogger
+    return logger

@@ -1,8 +1,4 @@
-"""Masking rules: which paths of payloads and results no person is shown.
-
-A rule is a path, ``card.number``, or one of tasks of some names alone, ``mail.*:body``. A part
-of a path is a key, with ``*`` and ``?``; ``**`` is any number of keys. Lists are no parts.
-"""
+"""What no person is shown: masked paths of payloads and results, and erased values."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
+from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.tasks.error_text import printable
 
 MASK = "***"
@@ -27,7 +24,6 @@ _BY_SERVER = re.compile(
 """What a database and SQLAlchemy add to a text. They cut values in the middle, too."""
 _CUT = "…"
 """At the end of a text that is longer."""
-
 Path = tuple[str, ...]
 
 
@@ -161,3 +157,31 @@ def _below(paths: Iterable[Path], key: str) -> frozenset[Path]:
         elif fnmatchcase(key, head):
             found.add(tuple(rest))
     return frozenset(found)
+
+
+ERASED = "erased"
+ERASED_MARK = "$erased"
+ERASED_BEGIN = f'{{"{ERASED_MARK}":'
+"""With what the JSON text of an erased value begins; the instant follows, and nothing else."""
+
+
+def is_erased(text: str) -> bool:
+    """Whether a stored payload was erased: a user's may have a key of this name beside others."""
+    if not text.startswith(ERASED_BEGIN):
+        return False
+    try:
+        return len(json.loads(text)) == 1
+    except (ValueError, RecursionError):
+        return False
+
+
+def check_not_erased(text: str) -> None:
+    """Pass if a new payload does not look like an erased one, which reaches no handler.
+
+    Raises:
+        InvalidTaskError: it does.
+    """
+    if is_erased(text):
+        raise InvalidTaskError(
+            f"payload.{ERASED_MARK}", "is alone", "another name, or further keys"
+        )

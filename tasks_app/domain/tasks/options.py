@@ -1,11 +1,16 @@
-"""The options of a task."""
+"""The options of a task, and the checks of options, names, queues and ids."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+from tasks_app.domain.durations import ALLOWED, parse_duration
+from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.tasks.payload_checks import check_text
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -76,3 +81,145 @@ class OrderPolicy(StrEnum):
     """They wait until it is over; if it failed, until it is requeued or unblocked."""
     SKIPS = "skips"
     """They run."""
+
+
+LONGEST_KEY = 255
+LONGEST_SUB_STATUS = 200
+MOST_LIMIT_KEYS = 8
+T = TypeVar("T")
+
+
+def read_key(options: Mapping[str, Any], name: str) -> str | None:
+    value = options.get(name)
+    return None if value is None else _key(value, f"options.{name}")
+
+
+def read_limit_keys(options: Mapping[str, Any]) -> list[str]:
+    """Return the keys, each once, in the order given."""
+    given = options.get("limit_key")
+    if not isinstance(given, list | tuple):
+        one = read_key(options, "limit_key")
+        return [] if one is None else [one]
+    if len(given) > MOST_LIMIT_KEYS:
+        problem = f"has {len(given)} keys"
+        raise InvalidTaskError("options.limit_key", problem, f"at most {MOST_LIMIT_KEYS}")
+    keys = [_key(value, f"options.limit_key[{place}]") for place, value in enumerate(given)]
+    return list(dict.fromkeys(keys))
+
+
+def _key(value: Any, path: str) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= LONGEST_KEY:
+        raise InvalidTaskError(
+            path, f"is {shown_value(value)}", f"text of 1 to {LONGEST_KEY} characters"
+        )
+    return check_text(value, path)
+
+
+def read_integer(options: Mapping[str, Any], name: str, least: int, most: int) -> int:
+    value = options[name]
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidTaskError(
+            f"options.{name}", f"is {shown_value(value)}", f"an integer {least} .. {most}"
+        )
+    return int(value)
+
+
+def read_boolean(options: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    value = options.get(name, default)
+    if not isinstance(value, bool):
+        raise InvalidTaskError(f"options.{name}", f"is {shown_value(value)}", "True or False")
+    return value
+
+
+def read_instant(options: Mapping[str, Any], name: str) -> datetime | None:
+    value = options.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        raise InvalidTaskError(f"options.{name}", f"is {shown_value(value)}", "an aware datetime")
+    if value.utcoffset() is None:
+        raise InvalidTaskError(
+            f"options.{name}",
+            "has no time zone",
+            "an aware datetime, such as datetime.now(UTC)",
+        )
+    if not 1970 <= value.year < 9000:  # noqa: PLR2004  what any driver can hold, and any wait
+        raise InvalidTaskError(f"options.{name}", f"is in the year {value.year}", "1970 .. 8999")
+    return value
+
+
+def read_duration(options: Mapping[str, Any], name: str) -> timedelta | None:
+    value = options.get(name)
+    if value is None:
+        return None
+    return parse_option(parse_duration, value, name, ALLOWED)
+
+
+def read_milliseconds(options: Mapping[str, Any], name: str) -> int | None:
+    """Return a duration of 1 ms to 24 days: the column is an integer."""
+    lasts = read_duration(options, name)
+    if lasts is None:
+        return None
+    number = round(lasts / timedelta(milliseconds=1))
+    if not 1 <= number < 2**31:
+        raise InvalidTaskError(f"options.{name}", f"is {lasts}", "1 ms .. 24 days")
+    return number
+
+
+def parse_option(parse: Callable[[Any], T], value: Any, name: str, allowed: str) -> T:
+    try:
+        return parse(value)
+    except (ValueError, TypeError) as error:
+        raise InvalidTaskError(f"options.{name}", str(error), allowed) from None
+
+
+def check_sub_status(text: Any) -> str:
+    """Return what a handler says of its task's state; empty: nothing any more.
+
+    Raises:
+        InvalidTaskError: it cannot be stored.
+    """
+    if not isinstance(text, str) or len(text) > LONGEST_SUB_STATUS:
+        allowed = f"text of at most {LONGEST_SUB_STATUS} characters"
+        raise InvalidTaskError("sub_status", f"is {shown_value(text)}", allowed)
+    return check_text(text, "sub_status")
+
+
+NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_.:-]{0,254}$")
+QUEUE = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]{0,99}$")
+
+
+def check_name(name: Any) -> str:
+    """Return the name of a task or schedule if it is valid; else raise InvalidTaskError."""
+    if not isinstance(name, str) or not NAME.match(name) or name.endswith("\n"):
+        raise InvalidTaskError(
+            "name", f"is {shown_value(name)}", f"text that matches {NAME.pattern}"
+        )
+    return name
+
+
+def check_queue(queue: Any) -> str:
+    """Return the name of a queue if it is valid; else raise InvalidTaskError."""
+    if not isinstance(queue, str) or not QUEUE.match(queue) or queue.endswith("\n"):
+        raise InvalidTaskError(
+            "options.queue", f"is {shown_value(queue)}", f"text that matches {QUEUE.pattern}"
+        )
+    return queue
+
+
+def check_id(value: Any, path: str = "task_id") -> int:
+    """Return the id if a row can have it; else raise InvalidTaskError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
+        raise InvalidTaskError(
+            path, f"is {shown_value(value)}", "the integer that its creation returned"
+        )
+    return int(value)
+
+
+def shown_value(value: Any) -> str:
+    """Describe a bad value without repeating much of it: it may be long, or a secret."""
+    if isinstance(value, int) and value.bit_length() > 64:  # noqa: PLR2004  too long to print
+        return f"an integer of {value.bit_length()} bits"
+    if isinstance(value, str | int | float):
+        return f"{value!r:.60}"
+    return f"of type {type(value).__name__}"

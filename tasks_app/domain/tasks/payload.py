@@ -22,12 +22,13 @@ from tasks_app.domain.tasks.payload_checks import (
     FLOATS_WITH_EXPONENT,
     LARGEST_INT,
     SMALLEST_INT,
+    STARS,
     PayloadCheck,
     ToJson,
+    check_secrets,
     dump_model,
     no_json,
 )
-from tasks_app.domain.tasks.payload_losses import STARS, check_secrets
 
 DEEPEST_READABLE = 500
 """For rows that bypassed the checks; how deep Python's reader can go depends on its version."""

@@ -19,8 +19,13 @@ from pydantic import BaseModel, ValidationError
 
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
 from tasks_app.domain.tasks.payload import decode, encode, encode_object, encode_plain
-from tasks_app.domain.tasks.payload_checks import ToJson, dump_model
-from tasks_app.domain.tasks.payload_losses import STARS, check_read_back, check_secrets
+from tasks_app.domain.tasks.payload_checks import (
+    STARS,
+    ToJson,
+    check_read_back,
+    check_secrets,
+    dump_model,
+)
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -9,16 +9,16 @@ from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError, SQLAl
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.unreachable import why_unreachable
-from tasks_app.domain.explain.run_by import RunBy
+from tasks_app.domain.explain.facts import RunBy
 from tasks_app.domain.finding import Finding, Level, away, fail, warn
-from tasks_app.monitor.checks import connections as connection_checks
+from tasks_app.monitor.checks import database as connection_checks
 from tasks_app.monitor.checks import database as database_checks
-from tasks_app.monitor.checks import db_scheduler as db_scheduler_checks
-from tasks_app.monitor.checks import encryption as encryption_checks
+from tasks_app.monitor.checks import database as encryption_checks
+from tasks_app.monitor.checks import database as session_checks
+from tasks_app.monitor.checks import flow_control as db_scheduler_checks
 from tasks_app.monitor.checks import flow_control as flow_checks
-from tasks_app.monitor.checks import locks as lock_checks
-from tasks_app.monitor.checks import schedules as schedule_checks
-from tasks_app.monitor.checks import sessions as session_checks
+from tasks_app.monitor.checks import flow_control as lock_checks
+from tasks_app.monitor.checks import flow_control as schedule_checks
 from tasks_app.monitor.checks import work as work_checks
 from tasks_app.monitor.checks.database import Check
 from tasks_app.pool.runs import heartbeats
@@ -35,16 +35,16 @@ def examine(settings: Settings) -> list[Finding]:
             if all(finding.level is not Level.FAIL for finding in findings):
                 for checks, engine in (
                     (database_checks.CHECKS, database.engine),
-                    (connection_checks.CHECKS, database.engine),
-                    (session_checks.CHECKS, database.engine),
-                    (session_checks.CHECKS_OF_HANDLERS, database.handler_engine),
+                    (connection_checks.CONNECTION_CHECKS, database.engine),
+                    (session_checks.SESSION_CHECKS, database.engine),
+                    (session_checks.HANDLER_SESSION_CHECKS, database.handler_engine),
                     (work_checks.CHECKS, database.engine),
                     (work_checks.FAILED, database.engine),
                     (flow_checks.CHECKS, database.engine),
-                    (schedule_checks.CHECKS, database.engine),
-                    (db_scheduler_checks.CHECKS, database.engine),
-                    (lock_checks.CHECKS, database.engine),
-                    (encryption_checks.CHECKS, database.engine),
+                    (schedule_checks.SCHEDULE_CHECKS, database.engine),
+                    (db_scheduler_checks.DB_SCHEDULER_CHECKS, database.engine),
+                    (lock_checks.LOCK_CHECKS, database.engine),
+                    (encryption_checks.KEY_CHECKS, database.engine),
                 ):
                     findings += run_checks(checks, engine, settings)
         finally:

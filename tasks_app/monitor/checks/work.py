@@ -1,29 +1,38 @@
-"""Does the work get done? Live workers, waiting tasks, scans."""
+"""Is the work done? Live workers, due tasks, scans, and runs that are slow or lost."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.explain.facts import ANOTHER_LEADS_AFTER, HEARTBEAT_TAKES
-from tasks_app.domain.explain.run_by import RunBy
-from tasks_app.domain.explain.words import count, rough, to_the_minute
+from tasks_app.domain.durations import NAME_ITS_MODULE, count, rough_span, to_the_minute
+from tasks_app.domain.errors import similar
+from tasks_app.domain.explain.facts import ANOTHER_LEADS_AFTER, HEARTBEAT_TAKES, RunBy
 from tasks_app.domain.finding import Finding, fail, ok, warn
+from tasks_app.domain.flow_control.circuit_breaker import BreakerState
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.domain.tasks.error_text import clean
-from tasks_app.monitor.checks import due, runs
 from tasks_app.monitor.checks.database import Check
+from tasks_app.pool.connection.row_by_row import refusals
 from tasks_app.pool.dispatch import leader_lease
-from tasks_app.pool.error_groups import groups
+from tasks_app.pool.error_groups import find_error_groups
+from tasks_app.pool.flow_control import circuit_breakers
+from tasks_app.pool.fragments.conditions import standing_still
 from tasks_app.pool.operations import diagnostics
+from tasks_app.pool.operations.diagnostics import DueWork
 from tasks_app.pool.runs import heartbeats
-from tasks_app.runtime.api.tasks import LATE_SCANS, PATIENCE
-from tasks_app.runtime.encryption.older_texts import masked_errors
+from tasks_app.pool.statistics import read
+from tasks_app.pool.statistics.read import Grain, Wanted
+from tasks_app.pool.tables import EVERY_QUEUE
+from tasks_app.runtime.api.tasks import LATE_SCANS, PATIENCE, masked_errors
+from tasks_app.runtime.handlers.registry import HANDLERS
 
 RECENT = timedelta(minutes=12)
 """Whoever shares a broker with another pool refuses one of its messages within that time."""
-MOST_NAMED, MOST_CAUSES, LONGEST_CAUSE = 3, 5, 120
+MOST_NAMES_OF_CAUSE, MOST_CAUSES, LONGEST_CAUSE = 3, 5, 120
 
 
 def living(connection: Connection, settings: Settings) -> list[Finding]:
@@ -56,7 +65,7 @@ def rescue(connection: Connection, settings: Settings) -> list[Finding]:
     number, since = diagnostics.beyond_lease(connection)
     if not number:
         return [ok("rescue", "no task runs beyond its lease")]
-    fact = f"{number} running beyond the lease, for {rough(since)}"
+    fact = f"{number} running beyond the lease, for {rough_span(since)}"
     if not _is_scanned(connection, settings, leader_lease.read(connection, leader_lease.SCAN)):
         by = heartbeats.run_by(connection, settings.lease)
         return [fail("rescue", fact, f"No scan has taken them back. {by.start_scan}")]
@@ -86,7 +95,7 @@ def scanning(connection: Connection, settings: Settings) -> list[Finding]:
     advice = heartbeats.run_by(connection, settings.lease).start_scan
     if duty is None or duty.idle is None:
         return [warn("scan", "nobody has scanned yet", advice)]
-    fact = f"the last one was {rough(duty.idle)} ago, by {duty.holder}"
+    fact = f"the last one was {rough_span(duty.idle)} ago, by {duty.holder}"
     if not _is_scanned(connection, settings, duty):
         late = any(each.waits > PATIENCE for each in diagnostics.due_work(connection))
         return [(fail if late else warn)("scan", fact, advice)]
@@ -125,13 +134,15 @@ def strangers(connection: Connection, _settings: Settings) -> list[Finding]:
 
 def failed(connection: Connection, _settings: Settings) -> list[Finding]:
     """By which causes did tasks fail for good?"""
-    causes = masked_errors(connection, groups(connection, most=MOST_CAUSES + 1), by="sample_id")
+    causes = masked_errors(
+        connection, find_error_groups(connection, most=MOST_CAUSES + 1), by="sample_id"
+    )
     if not causes:
         return [ok("failed", "no task is in the error pool, or none that has a cause")]
     findings = [
         (ok if each.known_by else warn)(
             "failed",
-            f"{each.number} of {', '.join(each.names[:MOST_NAMED])}: "
+            f"{each.number} of {', '.join(each.names[:MOST_NAMES_OF_CAUSE])}: "
             f"{clean(next(iter(each.error.splitlines()), 'without a text'), LONGEST_CAUSE)}",
             f"See: tasks-app errors show {each.fingerprint}",
         )
@@ -144,7 +155,193 @@ def failed(connection: Connection, _settings: Settings) -> list[Finding]:
 
 FAILED: tuple[Check, ...] = (failed,)
 """Not on Overview, which has a list of its own."""
+
+
+def due_tasks(connection: Connection, settings: Settings) -> list[Finding]:
+    """Ask the four below, of one reading: of 100,000 due tasks it takes a tenth of a second."""
+    due = diagnostics.due_work(connection)
+    return [
+        *reach(connection, settings, due),
+        *elsewhere(connection, due),
+        *shared(connection, settings, due),
+        *waiting(connection, settings, due),
+    ]
+
+
+def slow_runs(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Does a run take far longer than others of its name?"""
+    runs = diagnostics.long_runs(connection, PATIENCE)
+    if not runs:
+        return []
+    names = list(dict.fromkeys(run.name for run in runs))[:MOST_NAMES]
+    usual = {
+        name: timedelta(milliseconds=each.ran_ms(0.99) or 0)
+        for name in names
+        for each in read.times(connection, Wanted(Grain.HOUR, A_DAY, name))
+        if sum(each.runs) >= LEAST_RUNS
+    }
+    slow = [run for run in runs if run.name in usual and run.ran > FAR * usual[run.name]]
+    if not slow:
+        return []
+    first, more = slow[0], f", and {len(slow) - 1} more" if len(slow) > 1 else ""
+    fact = (
+        f"task {first.id} ({first.name}) has run for {rough_span(first.ran)}{more}; 99 of 100 "
+        f"of its name end within {rough_span(usual[first.name])}"
+    )
+    advice = f"tasks-app explain {first.id}; to stop it: tasks-app cancel {first.id}"
+    return [warn("slow runs", fact, advice)]
+
+
+def refused(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Does the database refuse what is to be done to single rows?"""
+    advice = "Remove the cause: a trigger or constraint of yours, or an id that is there twice."
+    return [
+        fail(
+            "rows",
+            f"{each.what} refused: {each.rows} ({each.why}), lately at {to_the_minute(each.at)}",
+            advice,
+        )
+        for each in refusals(connection)
+    ]
+
+
+def left(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Did each run have an end?"""
+    wanted = Wanted(Grain.HOUR, A_DAY, outcomes=(CountedOutcome.LEFT,))
+    number = sum(point.number for point in read.history(connection, wanted))
+    if number:
+        fact = f"{count(number, 'run')} of the last day had no end, and went back"
+        return [warn("runs", fact, "That is a fault of tasks_app: report it, with the log.")]
+    return [ok("runs", "each of the last day has had an end")]
+
+
+MOST_NAMES = 10
+"""Of long runs, whose usual time is looked up."""
+FAR, LEAST_RUNS = 4, 20
+"""Times the 99th percentile, which is off by less than a factor of two; of so many runs."""
+A_DAY = timedelta(days=1)
+RUN_CHECKS: tuple[Check, ...] = (slow_runs, refused, left)
+MOST_NAMED = 3
+
+
+def reach(connection: Connection, settings: Settings, due: list[DueWork]) -> list[Finding]:
+    """Does a live worker of its queue know every due task?"""
+    known = heartbeats.known_names(connection, settings.lease)
+    if not due and not known:
+        return []
+    by = heartbeats.run_by(connection, settings.lease)
+    findings = [
+        fail(
+            "queues",
+            f"{sum(d.number for d in due if d.queue == queue)} due in {queue}, served by no worker",
+            by.start_worker(queue),
+        )
+        for queue in sorted({d.queue for d in due} - known.keys())
+    ]
+    everybody = set().union(*known.values())
+    for each in sorted(due, key=lambda each: (each.name, each.queue)):
+        if each.queue not in known or each.name in known[each.queue]:
+            continue
+        where = sorted(queue for queue, names in known.items() if each.name in names)
+        if where:
+            fact = (
+                f"{each.number} due for {each.name} in {each.queue}, whose workers do not know it"
+            )
+            advice = f"Workers of {', '.join(where)} do: one of them must serve {each.queue}, too."
+        else:
+            fact = f"{each.number} due for {each.name}, known to no worker"
+            fact += similar(each.name, everybody)
+            advice = f"{NAME_ITS_MODULE}."
+        findings.append(fail("handlers", fact, advice))
+    return findings or [ok("queues", "every task that is due has a worker that knows it")]
+
+
+def elsewhere(connection: Connection, due: list[DueWork]) -> list[Finding]:
+    """Do tasks lie in another queue than that of their handler, past its pause?
+
+    A producer may have said so, or it did not know the handler, as SQL does not.
+    """
+    still = standing_still(connection)
+    findings = []
+    for each in due:
+        spec = HANDLERS.get(each.name)
+        if spec is None or spec.queue == each.queue:
+            continue
+        fact = f"{each.number} due for {each.name} in {each.queue}, its handler's is {spec.queue}"
+        advice = (
+            "Unless that is meant, give queue= where they are created by name, and: tasks-app move "
+            f"--name {each.name} --queue {each.queue} --to {spec.queue}"
+        )
+        passes = spec.queue in still and each.queue not in still and EVERY_QUEUE not in still
+        fact += ", which stands still" if passes else ""
+        findings.append((warn if passes else ok)("queues", fact, advice))
+    return findings
+
+
+def shared(connection: Connection, settings: Settings, due: list[DueWork]) -> list[Finding]:
+    """Do workers that know different handlers serve the same queue?
+
+    A worker reports its handlers, not the queue of each: only due tasks show that some wait for
+    another worker. Without any it is no warning.
+    """
+    known: dict[str, list[set[str]]] = {}
+    for worker in heartbeats.live(connection, settings.lease):
+        for queue in worker.queues:
+            known.setdefault(queue, []).append(set(worker.handlers))
+    findings = []
+    for queue, sets in sorted(known.items()):
+        partly = sets[0].union(*sets) - sets[0].intersection(*sets)
+        if not partly:
+            continue
+        waits = sorted({d.name for d in due if d.queue == queue} & partly)
+        named = ", ".join((waits or sorted(partly))[:MOST_NAMED])
+        fact = f"{queue} is served by workers with different handlers; not all know {named}"
+        if waits:
+            advice = "A task may make a detour. Give each service a queue of its own."
+            findings.append(warn("queues", fact, advice))
+        else:
+            findings.append(ok("queues", fact))
+    return findings
+
+
+def waiting(connection: Connection, settings: Settings, found: list[DueWork]) -> list[Finding]:
+    """How long do due tasks wait that could run?"""
+    runs = what_runs(connection, settings)
+    due = [each for each in found if runs(each.queue, each.name)]
+    if not due:
+        where = " that could run" if found else ""
+        return [ok("due tasks", f"none waits{where}")]
+    number, oldest = sum(d.number for d in due), due[0]
+    most = "at least " if number >= diagnostics.MOST_DUE else ""
+    fact = f"{most}{number} waiting, {oldest.name} in {oldest.queue} for {rough_span(oldest.waits)}"
+    if oldest.waits > PATIENCE:
+        advice = "See what runs: tasks-app list --state RUNNING. Start more workers."
+        return [warn("due tasks", fact, advice)]
+    return [ok("due tasks", fact)]
+
+
+def what_runs(connection: Connection, settings: Settings) -> Callable[[str, str], bool]:
+    """Return whether a task of this queue and name could run now, if it is due.
+
+    Not in a queue that stands still, nor behind a breaker, nor if no live worker knows it.
+    """
+    still = standing_still(connection)
+    known = heartbeats.known_names(connection, settings.lease)
+    down = {
+        name
+        for each in circuit_breakers.find(connection)
+        if each.state is not BreakerState.CLOSED
+        for name in each.names
+    }
+
+    def runs(queue: str, name: str) -> bool:
+        stands = EVERY_QUEUE in still or queue in still or name in down
+        return not stands and name in known.get(queue, ())
+
+    return runs
+
+
 CHECKS: tuple[Check, ...] = (
     *(living, scanning, publishing, strangers),
-    *(due.due_tasks, stuck, rescue, *runs.CHECKS),
+    *(due_tasks, stuck, rescue, *RUN_CHECKS),
 )

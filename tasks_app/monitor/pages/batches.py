@@ -1,30 +1,31 @@
-"""Batches: instances of batch jobs, and one with its steps, partitions and skipped rows."""
+"""Batch jobs with their steps, and groups with their members."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
 
 from sqlalchemy import Connection, text
 
 from tasks_app.batch.control import get_job, list_jobs
-from tasks_app.domain.batch.records import Batch, BatchStep, BatchView, Skipped
-from tasks_app.domain.batch.statistics import figures_of
+from tasks_app.domain.batch.records import Batch, BatchStep, BatchView, Skipped, figures_of
+from tasks_app.domain.groups import GroupProgress
 from tasks_app.domain.partition.records import Status, StoredPartition
-from tasks_app.pool.batch import partitions, skips
-from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.tables import ERROR, PARTITION
+from tasks_app.pool import task_groups
+from tasks_app.pool.batch import partition_progress, partitions
+from tasks_app.pool.tables import ERROR, PARTITION, database_now
+from tasks_app.runtime.api.tasks import masked_errors
 
-MOST, MOST_SKIPPED, MOST_FAILED = 100, 50, 50
+MOST_BATCHES, MOST_SKIPPED, MOST_FAILED_PARTS = 100, 50, 50
 MOST_MEASURED = 2_000
 """Partitions; with more, speed and skew are not worked out."""
 MOST_CELLS = 1_000
 """Of one step."""
-
 # Some joins look at failed partitions only when the others have ended: their tasks tell before.
 _FAILED = f"""CASE WHEN p.status = '{Status.RUNNING}' AND EXISTS (
     SELECT FROM {ERROR} e WHERE e.id = p.task_id) THEN '{Status.FAILED}' ELSE p.status END"""
-
 _CELLS = text(f"""
     SELECT n.step, min(n.partition_no) AS low, max(n.partition_no) AS high,
         CAST(count(*) AS integer) AS number,
@@ -141,8 +142,10 @@ class BatchPage:
 
 
 def batches(connection: Connection, filters: dict[str, str]) -> Batches:
-    found = list_jobs(connection, job=filters.get("job"), status=filters.get("status"), most=MOST)
-    return Batches(instant(connection), filters, tuple(found))
+    found = list_jobs(
+        connection, job=filters.get("job"), status=filters.get("status"), most=MOST_BATCHES
+    )
+    return Batches(database_now(connection), filters, tuple(found))
 
 
 def batch_page(connection: Connection, batch_id: int) -> BatchPage | None:
@@ -153,9 +156,9 @@ def batch_page(connection: Connection, batch_id: int) -> BatchPage | None:
     total = sum(tally.total for tally in view.tallies.values())
     parts = partitions.of_batch(connection, batch_id) if total <= MOST_MEASURED else []
     heat = cells(connection, batch_id)
-    failed = [part for part in parts if part.status is Status.FAILED][:MOST_FAILED]
+    failed = [part for part in parts if part.status is Status.FAILED][:MOST_FAILED_PARTS]
     return BatchPage(
-        at=instant(connection),
+        at=database_now(connection),
         batch=view.batch,
         alive=view.alive,
         lost=view.is_lost,
@@ -164,7 +167,7 @@ def batch_page(connection: Connection, batch_id: int) -> BatchPage | None:
             FailedPart(part.step or "", part.partition.number, part.task_id, part.error or "")
             for part in failed
         ),
-        skipped=tuple(skips.find(connection, batch_id, most=MOST_SKIPPED)),
+        skipped=tuple(partition_progress.find_skips(connection, batch_id, most=MOST_SKIPPED)),
     )
 
 
@@ -194,3 +197,58 @@ def cells(connection: Connection, batch_id: int) -> dict[str, list[Cell]]:
     for step, *values in connection.execute(_CELLS, {"batch_id": batch_id}):
         found.setdefault(step, []).append(Cell(*values))
     return found
+
+
+MOST_GROUPS, MOST_MEMBERS, MOST_FAILED_MEMBERS = 100, 2_000, 50
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The newest groups."""
+
+    at: datetime
+    only_open: bool
+    groups: tuple[GroupProgress, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FailedMember:
+    """A member that did not succeed."""
+
+    id: int
+    state: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPage:
+    """One group and the first of its members."""
+
+    at: datetime
+    group: GroupProgress
+    states: dict[str, int]
+    """Of the first members, at most MOST_MEMBERS."""
+    counted: int
+    """How many members ``states`` is of."""
+    failed: tuple[FailedMember, ...]
+
+
+def groups(connection: Connection, *, only_open: bool) -> Groups:
+    found = task_groups.newest_groups(connection, MOST_GROUPS, only_open=only_open)
+    return Groups(database_now(connection), only_open, tuple(found))
+
+
+def group_page(connection: Connection, group_id: int) -> GroupPage | None:
+    """Read a group; None: there is none."""
+    group = task_groups.get_group(connection, group_id)
+    if group is None:
+        return None
+    states: Counter[str] = Counter()
+    failed: list[FailedMember] = []
+    for ended in islice(task_groups.member_results(connection, group), MOST_MEMBERS):
+        states[str(ended.state)] += 1
+        if ended.error is not None and len(failed) < MOST_FAILED_MEMBERS:
+            failed.append(FailedMember(ended.task_id, str(ended.state), ended.error))
+    at = database_now(connection)
+    shown = masked_errors(connection, failed)
+    return GroupPage(at, group, dict(states), states.total(), tuple(shown))

@@ -1,25 +1,30 @@
-"""Errors: the error pool by cause, and one cause with its tasks."""
+"""Errors by cause, one cause with its tasks, and a bulk action step by step."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
-from tasks_app.domain.tasks.fingerprint import traits_of
+from tasks_app.domain.tasks.error_text import traits_of
 from tasks_app.domain.tasks.records import Attempt
 from tasks_app.domain.tasks.run import Cause
-from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.error_groups import MOST_WITHOUT
-from tasks_app.pool.error_groups import ErrorGroup
-from tasks_app.pool.error_groups import FailedTask
-from tasks_app.pool.error_groups import groups
-from tasks_app.pool.error_groups import tasks_of
-from tasks_app.pool.error_groups import without_fingerprint
+from tasks_app.pool.error_groups import (
+    MOST_WITHOUT,
+    ErrorGroup,
+    FailedTask,
+    count_requeued,
+    find_error_groups,
+    tasks_of,
+    without_fingerprint,
+)
+from tasks_app.pool.operations import audit
+from tasks_app.pool.tables import ALL, database_now
 from tasks_app.pool.tasks import browse
-from tasks_app.runtime.encryption.older_texts import masked_errors, masked_texts
+from tasks_app.runtime.api.tasks import masked_errors, masked_texts
 
 FILTERS = ("name", "queue", "since", "known")
 SINCE = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7)}
@@ -59,12 +64,12 @@ class ErrorPage:
 
 def causes(connection: Connection, **filters: Any) -> list[ErrorGroup]:
     """Return groups as people may see them; ``filters`` are those of the pool's."""
-    return masked_errors(connection, groups(connection, **filters), by="sample_id")
+    return masked_errors(connection, find_error_groups(connection, **filters), by="sample_id")
 
 
 def errors(connection: Connection, filters: dict[str, str]) -> Errors:
     """Read the groups that fit the filters; ``since`` is a key of SINCE, ``known`` of KNOWN."""
-    at = instant(connection)
+    at = database_now(connection)
     since = at - SINCE[filters["since"]] if "since" in filters else None
     found = causes(
         connection,
@@ -92,7 +97,7 @@ def error_page(
     most: int | None = None,
 ) -> ErrorPage | None:
     """Read one cause; None: no task in the error pool has it."""
-    at, most = instant(connection), most or PAGE
+    at, most = database_now(connection), most or PAGE
     group = next(iter(causes(connection, fingerprint=fingerprint, now=at)), None)
     if group is None:
         return None
@@ -107,3 +112,93 @@ def error_page(
     older = None if last is None else (last.finished_at, last.id)
     shown = masked_errors(connection, found[:most])
     return ErrorPage(at, group, frames, sample, tuple(shown), older)
+
+
+MOST_WATCHED = 500
+"""The newest of the tasks that were acted on."""
+MOST_STEPS = 50
+STAGES = (1, 10)
+"""Each is run when the one before went well; then comes the rest."""
+_STATES = text(f"""
+    SELECT t.state, count(*) AS number FROM {ALL} t WHERE t.id = ANY(:ids) GROUP BY t.state
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class BulkLine:
+    """A line of the audit."""
+
+    at: datetime
+    who: str
+    number: int
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class BulkPage:
+    """A bulk and what became of its tasks."""
+
+    at: datetime
+    token: int
+    action: str
+    what: dict[str, Any]
+    """The selection."""
+    who: str
+    opened_at: datetime
+    steps: tuple[BulkLine, ...]
+    """The newest, oldest first."""
+    done: int
+    """Tasks that were acted on."""
+    left_out: dict[str, list[int]]
+    """Ids by reason, a few of each."""
+    over: bool
+    """There is nothing left to do."""
+    watched: int
+    """How many of the tasks the next three fields are of."""
+    states: dict[str, int]
+    again: int
+    """They failed for the cause that was selected, once more."""
+    sample_id: int | None
+    """One of the tasks."""
+
+    @property
+    def next_stage(self) -> int | None:
+        """How many to take next; None: all the rest."""
+        return next((stage for stage in STAGES if self.done < stage), None)
+
+
+def bulk_page(connection: Connection, token: int) -> BulkPage | None:
+    """Read a bulk by its token; None: there is none."""
+    lines = audit.steps(connection, token)
+    if not lines or lines[0].until is None:
+        return None
+    opening, steps = lines[0], lines[1:]
+    left_out: dict[str, list[int]] = {}
+    answers: Counter[str] = Counter()
+    for line in steps:
+        answers += Counter(line.answers)
+        for why, ids in line.left_out.items():
+            left_out.setdefault(why, []).extend(ids)
+    ids = [each for line in steps for each in line.ids][-MOST_WATCHED:]
+    fingerprint, again = opening.what.get("fingerprint"), 0
+    if fingerprint and ids:
+        again = count_requeued(connection, fingerprint, ids, opening.at).again
+    return BulkPage(
+        at=database_now(connection),
+        token=token,
+        action=opening.action,
+        what=opening.what,
+        who=opening.who,
+        opened_at=opening.at,
+        steps=tuple(
+            BulkLine(line.at, line.who, line.number, sum(map(len, line.left_out.values())))
+            for line in steps[-MOST_STEPS:]
+        ),
+        done=answers.total(),
+        left_out={why: found[:20] for why, found in left_out.items()},
+        over=bool(steps) and steps[-1].after is None,
+        watched=len(ids),
+        states={row.state: row.number for row in connection.execute(_STATES, {"ids": ids})},
+        again=again,
+        sample_id=ids[-1] if ids else None,
+    )

@@ -9,13 +9,11 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerStanding
-from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit, Limits
-from tasks_app.domain.flow_control.waiting_reason import WaitingKind
+from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit, Limits, WaitingKind
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.flow_control import circuit_breakers
-from tasks_app.pool.flow_control import capacity
+from tasks_app.pool import metrics
+from tasks_app.pool.flow_control import capacity, circuit_breakers
 from tasks_app.pool.locks import holders
-from tasks_app.pool.metrics import control
 from tasks_app.pool.tables import PENDING
 
 MOST_LIMITS = 100
@@ -112,7 +110,7 @@ class LockLine:
 def all_limits(connection: Connection, limits: Sequence[Limit]) -> tuple[LimitLine, ...]:
     """Return the first limits with what runs under them, those that hold tasks first."""
     shown = limits[:MOST_LIMITS]
-    used = {(each.kind, each.target): each.running for each in control.limits(connection)}
+    used = {(each.kind, each.target): each.running for each in metrics.limits_in_use(connection)}
     held = _held(connection, shown)
     lines = [_limit_line(x, "", used.get((x.kind, x.target)), None, held) for x in shown]
     return tuple(sorted(lines, key=lambda each: (-each.held, -(each.running or 0))))
@@ -185,7 +183,7 @@ def locks(connection: Connection, at: datetime) -> tuple[LockLine, ...]:
             blocked_by=each.blocked_by,
             token=str(each.token),
         )
-        for each in holders.find(connection, most=MOST_LOCKS)
+        for each in holders.find_holders(connection, most=MOST_LOCKS)
     )
 
 

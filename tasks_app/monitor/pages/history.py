@@ -10,7 +10,6 @@ from math import log10
 from sqlalchemy import Connection
 
 from tasks_app.domain.statistics import CountedOutcome
-from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.statistics.read import (
     Failing,
     Grain,
@@ -22,6 +21,7 @@ from tasks_app.pool.statistics.read import (
     slowest,
     times,
 )
+from tasks_app.pool.tables import database_now
 
 HOUR, COUNTED_AFTER = timedelta(hours=1), timedelta(minutes=2)
 RANGES = {
@@ -114,7 +114,7 @@ def read_history(
 ) -> History:
     """Read any time, which ``within`` names, with the ``most`` slow and failing names."""
     grain, length = wanted.grain, wanted.within
-    at = now or instant(connection)
+    at = now or database_now(connection)
     points = history(connection, wanted, now=at)
     bars = _bars(points, grain, at - length, at)
     spread = times(connection, wanted, now=at)

@@ -13,10 +13,8 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.config.setting_sources import masked
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.schedules.schedule import Schedule
-from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.scheduling import COLUMNS
-from tasks_app.pool.scheduling import record
-from tasks_app.pool.tables import COMPLETED, ERROR, FIRE, PENDING, SCHEDULE
+from tasks_app.pool.scheduling import COLUMNS, schedule_of_row
+from tasks_app.pool.tables import COMPLETED, ERROR, FIRE, PENDING, SCHEDULE, database_now
 from tasks_app.runtime.encryption.values import masks
 from tasks_app.runtime.schedules.preview import Preview, preview_change, preview_schedule
 from tasks_app.runtime.schedules.schedules import get_schedule
@@ -161,10 +159,10 @@ class SchedulePage:
 def schedules(
     connection: Connection, filters: dict[str, str], *, after: str | None = None
 ) -> Schedules:
-    at = instant(connection)
+    at = database_now(connection)
     values = {word: filters.get(word) for word in ("enabled", "queue", "text")}
     rows = connection.execute(_FIND, {**values, "after": after, "most": PAGE + 1})
-    found = [record(row) for row in rows]
+    found = [schedule_of_row(row) for row in rows]
     shown = found[:PAGE]
     fires = _fires(connection, [each.id for each in shown], SHOWN)
     number = connection.execute(_COUNT, values).scalar_one()
@@ -188,7 +186,7 @@ def schedule_page(
     found = get_schedule(connection, name)
     if found is None:
         return None
-    at = instant(connection)
+    at = database_now(connection)
     standing = _preview(connection, found)
     fires = _fires(connection, [found.id], SHOWN)
     return SchedulePage(

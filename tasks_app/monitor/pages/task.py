@@ -11,17 +11,16 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.config.setting_sources import masked
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.groups import GroupProgress
 from tasks_app.domain.explain.explanation import Explanation
+from tasks_app.domain.groups import GroupProgress
 from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.monitor.pages.timeline import Moment, Sources, timeline, transitions
-from tasks_app.pool.groups.browse import groups_of
 from tasks_app.pool.operations.audit import AuditLine, find_among_newest
 from tasks_app.pool.tables import COMPLETED, ERROR, PENDING, SCHEDULE
-from tasks_app.pool.tasks import browse
-from tasks_app.pool.tasks import run_records
-from tasks_app.pool.tasks.log_lines import read_lines
+from tasks_app.pool.task_groups import groups_of
+from tasks_app.pool.tasks import browse, run_records
+from tasks_app.pool.tasks.run_records import read_lines
 from tasks_app.runtime.api.tasks import explain_task
 from tasks_app.runtime.encryption.values import (
     concealed_attempts,
@@ -113,7 +112,7 @@ def task_page(
         task = opened_task(task)
     sources = concealed_sources(replace(sources, task=task))
     task = sources.task
-    kept = run_records.read(connection, task_id)
+    kept = run_records.read_checkpoint(connection, task_id)
     hidden = {name: masked(shown(getattr(task, name))) for name in ("payload", "headers", "result")}
     return TaskPage(
         at=said.at,

@@ -11,18 +11,16 @@ from typing import Any
 from sqlalchemy import Connection, Engine, TextClause, text
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.explain.queues import standing
-from tasks_app.domain.queues.queue import Queue
-from tasks_app.domain.statistics.unkept import Unkept
+from tasks_app.domain.queues import Queue, queue_status
+from tasks_app.domain.statistics import Unkept
 from tasks_app.domain.tasks.states import Pool, State, pool_of
-from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.flow_control import queue_settings
-from tasks_app.pool.fragments.held import is_held, own_date
+from tasks_app.pool.fragments.conditions import is_held, own_date
 from tasks_app.pool.runs import heartbeats
-from tasks_app.pool.statistics.unkept import unkept
-from tasks_app.pool.tables import ALL, EVERY_QUEUE, FIRE, GROUP_IDS, SCHEDULE
+from tasks_app.pool.statistics.read import unkept
+from tasks_app.pool.tables import ALL, EVERY_QUEUE, FIRE, GROUP_IDS, SCHEDULE, database_now
 from tasks_app.pool.tasks import browse
-from tasks_app.runtime.encryption.older_texts import masked_errors, masked_texts
+from tasks_app.runtime.api.tasks import masked_errors, masked_texts
 
 PAGE, EXPORTED = 50, 1_000
 MOST_EXPORTED = 100_000
@@ -153,7 +151,7 @@ def tasks(
     shown = tuple(masked_errors(connection, found.rows))
     going = [row.id for row in shown if row.attempt and row.finished_at is None]
     causes = masked_texts(connection, browse.last_causes(connection, going))
-    at = instant(connection)
+    at = database_now(connection)
     waits = _waits(connection, [row for row in shown if row.state is State.PENDING], at, settings)
     remarks = {row.id: _remark(row, waits.get(row.id), causes.get(row.id)) for row in shown}
     return Tasks(
@@ -184,7 +182,7 @@ def unkept_of(connection: Connection, filters: Mapping[str, Any]) -> Unkept | No
 def _short(queue: Queue) -> str:
     """Say why it stands still; of a pause its reason, not its times."""
     if queue.paused_since is None:
-        return standing(queue)
+        return queue_status(queue)
     return f"paused: {queue.reason}" if queue.reason else "paused"
 
 

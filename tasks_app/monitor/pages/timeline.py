@@ -18,7 +18,7 @@ from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.transition_log import CREATED
 from tasks_app.pool.operations.audit import AuditLine
 from tasks_app.pool.tables import TRANSITION
-from tasks_app.pool.tasks.log_lines import LogLine, LogOfAttempt
+from tasks_app.pool.tasks.run_records import LogLine, LogOfAttempt
 
 _BACK = {
     "retry": "failed, comes back",

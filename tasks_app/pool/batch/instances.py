@@ -1,16 +1,27 @@
-"""Instances of batch jobs. A transaction that decides about one locks its row first."""
+"""Instances of batch jobs and their steps: added, locked, changed, deleted when old."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from tasks_app.domain.batch.records import Batch, BatchStatus
-from tasks_app.pool.tables import BATCH, PENDING
+from tasks_app.domain.batch.records import Batch, BatchStatus, BatchStep, StepStatus
+from tasks_app.domain.config.retention import Keep
+from tasks_app.pool.connection.row_by_row import row_by_row
+from tasks_app.pool.retention import ages, too_old
+from tasks_app.pool.tables import (
+    BATCH,
+    BATCH_SKIP,
+    BATCH_STEP,
+    NOW,
+    PARTITION,
+    PARTITION_VALUE,
+    PENDING,
+)
 
 _COLUMNS = "id, job, params, status, run, created_at, started_at, ended_at, error"
 _ADD = text(f"""
@@ -140,3 +151,152 @@ def _batch(row: Row[Any] | None) -> Batch | None:
     if row is None:
         return None
     return Batch(**{**row._asdict(), "status": BatchStatus(row.status)})
+
+
+_STEP_COLUMNS = "batch_id, step, status, run, round, plan, result, started_at, ended_at, error"
+_ADD_STEPS = text(f"""
+    INSERT INTO {BATCH_STEP} (batch_id, step, run)
+    SELECT :batch_id, s.step, :run
+    FROM unnest(CAST(:steps AS text[])) WITH ORDINALITY AS s(step, place) ORDER BY s.place
+    ON CONFLICT DO NOTHING
+""")
+_FIND_STEPS = text(f"""
+    SELECT {_STEP_COLUMNS} FROM {BATCH_STEP} WHERE batch_id = :batch_id ORDER BY started_at, step
+""")
+_RESET_STEPS = text(f"""
+    UPDATE {BATCH_STEP} SET status = 'WAITING', run = :run, round = 0, error = NULL, ended_at = NULL
+    WHERE batch_id = :batch_id AND step = ANY(CAST(:steps AS text[]))
+""")
+_CHANGE_STEP = text(f"""
+    UPDATE {BATCH_STEP} SET status = :status, error = :error,
+        round = round + :rounds,
+        plan = coalesce(CAST(:plan AS jsonb), plan),
+        result = coalesce(CAST(:result AS jsonb), result),
+        started_at = CASE WHEN :status = 'PLANNING' THEN statement_timestamp() ELSE started_at END,
+        ended_at = CASE WHEN :status IN ('COMPLETED', 'FAILED', 'STOPPED')
+            THEN statement_timestamp() END
+    WHERE batch_id = :batch_id AND step = :step
+""")
+
+
+def add_steps(connection: Connection, batch_id: int, steps: Sequence[str], run: int) -> None:
+    """Insert those that are not there."""
+    connection.execute(_ADD_STEPS, {"batch_id": batch_id, "steps": list(steps), "run": run})
+
+
+def find_steps(connection: Connection, batch_id: int) -> dict[str, BatchStep]:
+    """Return all steps of an instance by name, as they began; those that have not come last."""
+    rows = connection.execute(_FIND_STEPS, {"batch_id": batch_id})
+    return {
+        row.step: BatchStep(row.batch_id, row.step, StepStatus(row.status), *row[3:])
+        for row in rows
+    }
+
+
+def reset_steps(connection: Connection, batch_id: int, steps: Sequence[str], run: int) -> None:
+    connection.execute(_RESET_STEPS, {"batch_id": batch_id, "steps": list(steps), "run": run})
+
+
+def change_step(  # noqa: PLR0913  all by keyword
+    connection: Connection,
+    batch_id: int,
+    step: str,
+    status: StepStatus,
+    *,
+    error: str | None = None,
+    rounds: int = 0,
+    plan: dict[str, Any] | None = None,
+    result: Any = None,
+) -> None:
+    """Set the status; plan and result stay where none is given, ``rounds`` are added."""
+    values = {
+        "batch_id": batch_id,
+        "step": step,
+        "status": str(status),
+        "error": error,
+        "rounds": rounds,
+        "plan": None if plan is None else json.dumps(plan),
+        "result": None if result is None else json.dumps(result),
+    }
+    connection.execute(_CHANGE_STEP, values)
+
+
+ROWS = 2_000
+"""Per statement: some ten milliseconds."""
+_OVER = f"""b.status IN ('{BatchStatus.COMPLETED}', '{BatchStatus.ABANDONED}')
+    AND NOT EXISTS (SELECT FROM {PENDING} t WHERE t.biz_key = 'batch:' || b.id)"""
+_OLD = f"""
+    b.ended_at < {NOW} - CAST(:shortest AS interval)
+    AND {too_old("b.ended_at", "b.job")} AND {_OVER}"""
+_FIND_EXPIRED = text(f"""
+    SELECT b.id FROM {BATCH} b WHERE b.id > :after AND {_OLD} ORDER BY b.id LIMIT :most
+""")
+_HOLD_EXPIRED = text(
+    f"SELECT b.id FROM {BATCH} b WHERE b.id = :id AND {_OVER} FOR UPDATE SKIP LOCKED"
+)
+_ITS_PARTITIONS = f"{PARTITION} p WHERE p.batch_id = :id AND p.program_id LIKE '%#%'"
+_PARTS = tuple(
+    text(f"""
+    WITH chosen AS MATERIALIZED (SELECT {where} LIMIT :most)
+    DELETE FROM {table} d WHERE d.ctid = ANY(ARRAY(SELECT place FROM chosen))
+    """)
+    for table, where in (
+        (BATCH_SKIP, f"s.ctid AS place FROM {BATCH_SKIP} s WHERE s.batch_id = :id"),
+        (
+            PARTITION_VALUE,
+            f"""v.ctid AS place FROM {PARTITION_VALUE} v
+            JOIN {PARTITION} p USING (program_id, partition_no)
+            WHERE p.batch_id = :id AND p.program_id LIKE '%#%'""",
+        ),
+        (PARTITION, f"p.ctid AS place FROM {_ITS_PARTITIONS}"),
+    )
+)
+"""The largest first; the one that others refer to last."""
+_DELETE_INSTANCE = text(f"DELETE FROM {BATCH} b WHERE b.id = :id")
+_COUNT_EXPIRED = text(f"""
+    SELECT count(*) AS n, sum(pg_column_size(b)
+        + (SELECT coalesce(sum(pg_column_size(p)), 0) FROM {PARTITION} p WHERE p.batch_id = b.id)
+        + (SELECT coalesce(sum(pg_column_size(s)), 0) FROM {BATCH_SKIP} s WHERE s.batch_id = b.id)
+        ) AS b
+    FROM {BATCH} b WHERE {_OLD}
+""")
+
+
+def find_expired(
+    connection: Connection, keep: Keep, after: int, most: int, *, now: datetime | None = None
+) -> list[int]:
+    """Return ids above ``after`` that are old enough, lowest first."""
+    if keep.shortest is None:
+        return []
+    values = {**ages(keep), "shortest": keep.shortest, "after": after, "most": most, "now": now}
+    return list(connection.execute(_FIND_EXPIRED, values).scalars())
+
+
+def delete_instance_rows(connection: Connection, batch_id: int) -> bool | None:
+    """Delete some rows of an instance, its own last; True: all are gone, False: more are left.
+
+    None: it is locked, or not over any more, or the database refuses that.
+    """
+
+    def delete(_: Sequence[int]) -> bool | None:
+        if connection.execute(_HOLD_EXPIRED, {"id": batch_id}).first() is None:
+            return None
+        for part in _PARTS:
+            if connection.execute(part, {"id": batch_id, "most": ROWS}).rowcount:
+                return False
+        connection.execute(_DELETE_INSTANCE, {"id": batch_id})
+        return True
+
+    return next(iter(row_by_row(connection, [batch_id], delete, "pruning of batches")), None)
+
+
+def count_expired(
+    connection: Connection, keep: Keep, *, now: datetime | None = None
+) -> tuple[int, int]:
+    """Return how many instances are old enough, and the bytes of all their rows."""
+    if keep.shortest is None:
+        return 0, 0
+    row = connection.execute(
+        _COUNT_EXPIRED, {**ages(keep), "shortest": keep.shortest, "now": now}
+    ).one()
+    return row.n, row.b or 0

@@ -1,23 +1,20 @@
-"""How far partitions are, as their runs write it.
-
-Each write carries the fence of its task, and is in one transaction with the rows that it counts.
-The fence is checked last before a COMMIT; that keeps a run that lost it from going on.
-"""
+"""What the run of a partition writes: its progress, its end, and the rows that it skipped."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import Connection, CursorResult, text
 
-from tasks_app.domain.batch.records import BatchStatus, StepStatus
+from tasks_app.domain.batch.records import BatchStatus, Skipped, StepStatus
 from tasks_app.domain.partition.records import RowCounts, Status
+from tasks_app.domain.tasks.error_text import clean
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.tables import BATCH, BATCH_STEP, PARTITION, PENDING
+from tasks_app.pool.tables import BATCH, BATCH_SKIP, BATCH_STEP, PARTITION, PENDING
 
 LONGEST_ERROR = 2000
 _IMMEDIATE = text("SET CONSTRAINTS ALL IMMEDIATE")
@@ -176,3 +173,64 @@ def try_deferred(connection: Connection) -> None:
         check_deferred(connection)
     finally:
         savepoint.rollback()
+
+
+LONGEST_KEY = 255
+LONGEST_REASON = 1_000
+_ADD_SKIPS = text(f"""
+    INSERT INTO {BATCH_SKIP} (batch_id, step, partition_no, key, reason)
+    SELECT :batch_id, :step, :partition_no, s.key, s.reason
+    FROM unnest(CAST(:keys AS text[]), CAST(:reasons AS text[])) AS s(key, reason)
+""")
+_ALONE = text(f"""
+    SELECT FROM {BATCH_STEP} WHERE batch_id = :batch_id AND step = :step FOR NO KEY UPDATE
+""")
+_COUNT_SKIPS = text(
+    f"SELECT count(*) FROM {BATCH_SKIP} WHERE batch_id = :batch_id AND step = :step"
+)
+_FIND_SKIPS = text(f"""
+    SELECT step, partition_no, key, reason, at FROM {BATCH_SKIP}
+    WHERE batch_id = :batch_id AND (CAST(:step AS text) IS NULL OR step = :step)
+    ORDER BY id LIMIT :most
+""")
+
+
+def add_skips(
+    connection: Connection,
+    batch_id: int,
+    step: str,
+    partition_no: int,
+    rows: Sequence[tuple[str, str]],
+) -> None:
+    """Write keys with their reasons."""
+    values = {
+        "batch_id": batch_id,
+        "step": step,
+        "partition_no": partition_no,
+        "keys": [clean(key, LONGEST_KEY) for key, _ in rows],
+        "reasons": [clean(reason, LONGEST_REASON) for _, reason in rows],
+    }
+    connection.execute(_ADD_SKIPS, values)
+
+
+def count_skips(connection: Connection, batch_id: int, step: str) -> int:
+    """Return how many rows of a step were left out, as far as this transaction sees."""
+    return int(connection.execute(_COUNT_SKIPS, {"batch_id": batch_id, "step": step}).scalar_one())
+
+
+def count_skips_exclusively(connection: Connection, batch_id: int, step: str) -> int:
+    """Return the count, and keep others from committing any until this transaction ends.
+
+    The lock on the step also keeps away those who decide about the instance. So ask only in a
+    chunk that leaves rows out.
+    """
+    connection.execute(_ALONE, {"batch_id": batch_id, "step": step})
+    return count_skips(connection, batch_id, step)
+
+
+def find_skips(
+    connection: Connection, batch_id: int, *, step: str | None = None, most: int = 100
+) -> list[Skipped]:
+    """Return what was left out, in the order of the inserts."""
+    rows = connection.execute(_FIND_SKIPS, {"batch_id": batch_id, "step": step, "most": most})
+    return [Skipped(*row) for row in rows]

@@ -1,19 +1,25 @@
-"""Runs: which tasks have the partitions of a step, how they ended, and what they leave.
-
-A restart gives a partition to another task, so that a run that was left behind cannot write.
-"""
+"""Which tasks run the partitions of a step, how they ended, and steps whose tasks are lost."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.batch.records import PartResult, PartTally
+from tasks_app.domain.batch.records import ACTIVE, BatchStatus, PartResult, PartTally
 from tasks_app.domain.partition.records import RowCounts, Status
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.tables import BATCH_SKIP, ERROR, PARTITION, PARTITIONS, PENDING
+from tasks_app.pool.tables import (
+    BATCH,
+    BATCH_SKIP,
+    BATCH_STEP,
+    COMPLETED,
+    ERROR,
+    PARTITION,
+    PARTITIONS,
+    PENDING,
+)
 
 _OF_STEP = "p.batch_id = :batch_id AND p.step = :step"
 _FIND = text(f"""
@@ -141,3 +147,69 @@ def undo(connection: Connection, partition_id: int) -> bool:
     if row is not None:
         connection.execute(_UNSKIP, row._asdict())
     return row is not None
+
+
+_ACTIVE_STATUSES = ", ".join(f"'{status}'" for status in sorted(ACTIVE))
+_ACTIVE = f"s.batch_id = b.id AND s.status IN ({_ACTIVE_STATUSES})"
+_LOST = f"""{_ACTIVE} AND NOT EXISTS (
+    SELECT FROM {PENDING} p WHERE p.biz_key = 'batch:' || b.id
+      AND starts_with(p.name || ':', b.job || ':' || s.step || ':'))"""
+_BATCHES_WITH_LOST_STEPS = text(f"""
+    SELECT b.id FROM {BATCH} b WHERE b.ended_at IS NULL
+      AND (EXISTS (SELECT FROM {BATCH_STEP} s WHERE {_LOST})
+        OR NOT EXISTS (SELECT FROM {BATCH_STEP} s WHERE {_ACTIVE}))
+    ORDER BY b.id LIMIT :most
+""")
+_LOCK_ACTIVE_BATCH = text(f"""
+    SELECT status FROM {BATCH} WHERE id = :batch_id AND ended_at IS NULL FOR UPDATE SKIP LOCKED
+""")
+_LOST_STEPS = text(f"""
+    SELECT s.step FROM {BATCH} b, {BATCH_STEP} s WHERE b.id = :batch_id AND {_LOST} ORDER BY s.step
+""")
+_OF = """
+    t.biz_key = 'batch:' || b.id AND t.finished_at >= b.started_at
+      AND t.name = ANY(ARRAY(SELECT concat_ws(':', b.job, CAST(:step AS text), w)
+                             FROM unnest(ARRAY['plan', 'join', 'reduce']) AS w))
+      AND t.payload ->> 'run' = CAST(b.run AS text)"""
+_LOST_CAUSE = text(f"""
+    SELECT f.name, f.state, f.error FROM {BATCH} b, LATERAL (
+        SELECT t.name, t.state, t.error, t.finished_at FROM {ERROR} t WHERE {_OF}
+        UNION ALL
+        SELECT t.name, t.state, t.error, t.finished_at FROM {COMPLETED} t
+        WHERE {_OF} AND t.state <> '{State.SUCCEEDED}') AS f
+    WHERE b.id = :batch_id ORDER BY f.finished_at DESC LIMIT 1
+""")
+
+
+class LostCause(NamedTuple):
+    """The last plan, join or reduce of this run that did not succeed."""
+
+    name: str
+    state: State
+    error: str | None
+
+    def __str__(self) -> str:
+        word = self.name.rpartition(":")[2]
+        return f"Its {word} ended {self.state}" + (f": {self.error}" if self.error else "")
+
+
+def find_batches_with_lost_steps(connection: Connection, most: int) -> list[int]:
+    """Return instances that seem to have lost steps; check again under their lock."""
+    return list(connection.execute(_BATCHES_WITH_LOST_STEPS, {"most": most}).scalars())
+
+
+def lock_active_batch(connection: Connection, batch_id: int) -> BatchStatus | None:
+    """Lock an instance that has not ended; None: it has, or somebody else has locked it."""
+    status = connection.execute(_LOCK_ACTIVE_BATCH, {"batch_id": batch_id}).scalar()
+    return None if status is None else BatchStatus(status)
+
+
+def find_lost_steps(connection: Connection, batch_id: int) -> list[str]:
+    """Return the lost steps of an instance that the caller has locked."""
+    return list(connection.execute(_LOST_STEPS, {"batch_id": batch_id}).scalars())
+
+
+def find_lost_cause(connection: Connection, batch_id: int, step: str) -> LostCause | None:
+    """Return why a step does not go on; None: the pools do not know."""
+    row = connection.execute(_LOST_CAUSE, {"batch_id": batch_id, "step": step}).first()
+    return None if row is None else LostCause(row.name, State(row.state), row.error)

@@ -1,20 +1,20 @@
-"""How a plan is carried out in the caller's transaction, whatever kind of connection that is."""
+"""Carries out statements in the caller's transaction, on any kind of connection."""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.errors import SchemaError
-from tasks_app.pool.connection.steps import Copy, Rows, Statement, Statements
 
 if TYPE_CHECKING:
-    from tasks_app.pool.connection.psycopg_io import AsyncRaw, Raw
+    from tasks_app.pool.connection.psycopg_connection import AsyncRaw, Raw
+
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ def copies(connection: Connection | Raw | AsyncRaw) -> bool:
         if connection.dialect.driver != "psycopg":
             return False
         driver = connection.connection.driver_connection
-    from tasks_app.pool.connection.psycopg_io import is_in_pipeline  # noqa: PLC0415  it brings psycopg
+    from tasks_app.pool.connection.psycopg_connection import is_in_pipeline  # noqa: PLC0415  it brings psycopg
 
     return not is_in_pipeline(driver)
 
@@ -56,7 +56,7 @@ def carry_out(connection: Connection | Raw, plan: Statements[T]) -> T:
 
 async def acarry_out(connection: AsyncRaw, plan: Statements[T]) -> T:
     """Do the same on psycopg's async connection."""
-    from tasks_app.pool.connection.psycopg_io import ado  # noqa: PLC0415  it brings psycopg
+    from tasks_app.pool.connection.psycopg_connection import ado  # noqa: PLC0415  it brings psycopg
 
     lack = ""
     try:
@@ -98,7 +98,7 @@ def _learn(connection: Connection | Raw) -> Callable[[Any, Statement | Copy], Ro
     if hasattr(kind, "do"):  # psycopg's, in a verb that takes a Connection
         do = kind.do
     elif not isinstance(connection, Connection):
-        from tasks_app.pool.connection.psycopg_io import do  # noqa: PLC0415  it brings psycopg
+        from tasks_app.pool.connection.psycopg_connection import do  # noqa: PLC0415  it brings psycopg
     return _DOERS.setdefault(kind, do)
 
 
@@ -133,7 +133,7 @@ def below(connection: Connection, step: Statement | Copy) -> Rows:
     """Carry out a step on psycopg's own connection; its errors come out as SQLAlchemy's."""
     import psycopg  # noqa: PLC0415  as its connection is here, this costs nothing
 
-    from tasks_app.pool.connection import psycopg_io  # noqa: PLC0415
+    from tasks_app.pool.connection import psycopg_connection  # noqa: PLC0415
 
     if not connection.in_transaction():
         connection.begin()  # or it would see nothing to commit
@@ -141,9 +141,9 @@ def below(connection: Connection, step: Statement | Copy) -> Rows:
     driver: Any = pooled.driver_connection
     try:
         if isinstance(driver, psycopg.AsyncConnection):
-            rows: Rows = pooled.run_async(lambda driver: psycopg_io.ado(driver, step))
+            rows: Rows = pooled.run_async(lambda driver: psycopg_connection.ado(driver, step))
             return rows
-        return psycopg_io.do(driver, step)
+        return psycopg_connection.do(driver, step)
     except psycopg.Error as error:
         if driver.closed:
             connection.exec_driver_sql("SELECT 1")  # so that SQLAlchemy notes the loss, and says so
@@ -171,3 +171,25 @@ def in_psycopgs_words(statement: str) -> str:
 def _neutral(sql: str) -> TextClause:
     """Return the statement for SQLAlchemy's other drivers."""
     return text(re.sub(r"%\((\w+)\)s", r":\1", sql))
+
+
+Rows: TypeAlias = Sequence[Any]
+
+
+class Statement(NamedTuple):
+    """A statement whose rows are wanted."""
+
+    sql: str
+    values: Mapping[str, Any]
+    yields: bool = True
+    """False: it has no rows, such as a SAVEPOINT."""
+
+
+class Copy(NamedTuple):
+    """Rows that ``COPY … FROM STDIN`` takes, as pieces of its text."""
+
+    sql: str
+    pieces: Iterable[str]
+
+
+Statements: TypeAlias = Generator[Statement | Copy, Rows, T]

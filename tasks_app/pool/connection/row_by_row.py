@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.domain.config.refusals import OF_ONE_ROW
-from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.config.unreachable import OF_ONE_ROW
+from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.pool.connection.execute import commits_itself
 from tasks_app.pool.tables import LEASE, NOW
 

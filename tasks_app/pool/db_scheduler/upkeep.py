@@ -12,22 +12,23 @@ from datetime import UTC, datetime, timedelta
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.statistics import outcome_of
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.connection.planner import IN_FUNCTION
 from tasks_app.pool.connection.row_by_row import NOTE_OF_REFUSAL, ROUNDS, TELL
+from tasks_app.pool.connection.sessions import PLANNER_SETTINGS_OF_FUNCTION
 from tasks_app.pool.dispatch.set_aside import (
     BARRED_OF,
     FIND_BARRED,
     SWEEPS,
 )
 from tasks_app.pool.fragments.transition_log import Logged
-from tasks_app.pool.retention.drop_partition import LOCK_WAIT, history_of
-from tasks_app.pool.retention.partitions import DAYS_AHEAD, DayPartition
-from tasks_app.pool.retention import DEFAULT
-from tasks_app.pool.retention import LOOKED_AT
-from tasks_app.pool.runs.leases import EXPIRED
-from tasks_app.pool.runs.leases import FIND_EXPIRED
-from tasks_app.pool.runs.leases import RESCUES
-from tasks_app.pool.runs.leases import VANISHED_VALUES
+from tasks_app.pool.retention import (
+    DAYS_AHEAD,
+    DEFAULT,
+    LOCK_WAIT,
+    LOOKED_AT,
+    DayPartition,
+    history_of,
+)
+from tasks_app.pool.runs.leases import EXPIRED, FIND_EXPIRED, RESCUES, VANISHED_VALUES
 from tasks_app.pool.statistics.parts import NOTE
 from tasks_app.pool.tables import COMPLETED, table
 
@@ -85,7 +86,7 @@ def _moving(
     }
     return f"""
 RETURNS integer LANGUAGE plpgsql SET search_path FROM CURRENT
-{IN_FUNCTION} AS $$
+{PLANNER_SETTINGS_OF_FUNCTION} AS $$
 -- Returns how many tasks moved.
 DECLARE
     clock timestamptz := coalesce(at, statement_timestamp());
@@ -130,7 +131,7 @@ def _partitions(keep: timedelta | None) -> str:
     )
     return f"""
 RETURNS text LANGUAGE plpgsql SET search_path FROM CURRENT SET timezone TO 'UTC'
-{IN_FUNCTION}
+{PLANNER_SETTINGS_OF_FUNCTION}
 SET lock_timeout TO '{LOCK_WAIT}' AS $$
 -- Makes or drops partitions of the completed pool, one step a call; NULL: there is nothing to do.
 DECLARE

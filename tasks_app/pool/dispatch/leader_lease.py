@@ -16,8 +16,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from tasks_app.pool.connection.execute import ask, in_psycopgs_words
-from tasks_app.pool.connection.steps import Rows, Statement
+from tasks_app.pool.connection.execute import Rows, Statement, ask, in_psycopgs_words
 from tasks_app.pool.tables import BECAUSE, DEPTHS, LEASE, NOW, REFUSED
 
 SCAN, MAINTAIN = "scan", "maintain"

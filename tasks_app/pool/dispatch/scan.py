@@ -1,22 +1,39 @@
-"""Scan: which rows are due, in the order in which they run. Reads only.
-
-A whole pass starts at the front of the index: a watermark would miss rows that commit late. One
-probe for each priority keeps it cheap while millions of rows wait for a later day, on any version.
-"""
+"""Which tasks are due now or soon, whether the leader has work, and how long tasks usually run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.fragments.conditions import is_free
-from tasks_app.pool.fragments.conditions import runs
-from tasks_app.pool.fragments.scan_position import BEHIND, NUMBERED, SINCE, Places, place_values
-from tasks_app.pool.tables import NOW, PENDING, UNGATED, has_pending
+from tasks_app.pool.connection.execute import Statement, ask, in_psycopgs_words
+from tasks_app.pool.dispatch.set_aside import BARRED
+from tasks_app.pool.fragments.conditions import (
+    BEHIND,
+    HAS_GATE,
+    NUMBERED,
+    SINCE,
+    WAITS,
+    Places,
+    is_free,
+    queue_runs,
+    scan_position_values,
+)
+from tasks_app.pool.tables import (
+    BREAKER,
+    GATE,
+    NOW,
+    PACE,
+    PENDING,
+    QUEUE,
+    SCHEDULE,
+    UNGATED,
+    has_pending,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +80,7 @@ _DUE = text(f"""
                   AND {BEHIND}
                 ORDER BY p.scan_at, p.id LIMIT q.most) AS p
             ORDER BY p.priority, p.scan_at, p.id LIMIT q.most) AS p) AS d
-    WHERE {runs("q.queue")} AND {has_pending("q.queue", SINCE)} AND d.ids IS NOT NULL
+    WHERE {queue_runs("q.queue")} AND {has_pending("q.queue", SINCE)} AND d.ids IS NOT NULL
 """)
 
 
@@ -82,7 +99,7 @@ def due(
     """
     queues = list(wanted)
     values = {"queues": queues, "most": list(wanted.values()), "within": within, "now": now}
-    values |= place_values(queues, after)
+    values |= scan_position_values(queues, after)
     return [
         DueRows(
             row.queue,
@@ -96,3 +113,122 @@ def due(
         )
         for row in connection.execute(_DUE, values)
     ]
+
+
+class Upcoming(NamedTuple):
+    """A row that becomes due soon."""
+
+    id: int
+    queue: str
+    due_in_s: float
+    """From the statement on, by the database's clock."""
+
+
+# A few rows of the index per queue and priority. One that is parked has been due for a while. To
+# look behind such rows would read all of them, however many there are.
+_FROM = f"{NOW} - CAST(:since AS interval)"
+_UPCOMING = text(f"""
+    SELECT p.id, q.queue, CAST(EXTRACT(EPOCH FROM p.scan_at - {NOW}) AS float) AS due_in_s
+    FROM (SELECT q.queue FROM unnest(CAST(:queues AS text[])) AS q(queue)
+          WHERE {queue_runs("q.queue")} AND {has_pending("q.queue", _FROM)} OFFSET 0) AS q
+    CROSS JOIN generate_series(0, 9) AS r(priority)
+    CROSS JOIN LATERAL (
+        SELECT p.id, p.scan_at, p.due_at FROM {PENDING} p
+        WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
+          AND p.scan_at > {_FROM} AND p.scan_at <= {NOW} + CAST(:within AS interval)
+        ORDER BY p.scan_at, p.id LIMIT :most) AS p
+    WHERE p.due_at > {_FROM}
+    ORDER BY p.scan_at, p.id LIMIT :most
+""")
+
+
+def upcoming(
+    connection: Connection,
+    queues: Sequence[str],
+    within: timedelta,
+    most: int = 10,
+    *,
+    since: timedelta = timedelta(0),
+    now: datetime | None = None,
+) -> list[Upcoming]:
+    """Return up to ``most`` rows that become due ``within`` this time, nearest first.
+
+    Rows that became due ``since`` the caller's last look are among them: it has not seen those. A
+    queue that stands still has none: to wake up for it would be in vain.
+    """
+    values = {"queues": list(queues), "within": within, "most": most, "since": since, "now": now}
+    return [Upcoming(*row) for row in connection.execute(_UPCOMING, values)]
+
+
+@dataclass(frozen=True, slots=True)
+class IdleCheck:
+    """What one cheap read tells of a pool."""
+
+    expired: bool
+    """A lease is over."""
+    next_due: timedelta | None
+    """Until the first row is to be looked at, below zero if it is; None: nothing waits, but in
+    queues that stand still."""
+    next_fire_s: float | None = None
+    """Until the first schedule is to be looked at, in seconds."""
+    next_look_s: float | None = None
+    """Until the first gate is to be looked at, in seconds."""
+    gates: bool = False
+    """A queue gives way to others, or may have to."""
+    breakers: bool = False
+    """A breaker is to be looked at."""
+    barred: bool = False
+    """A task is to be swept."""
+
+    at_s: float = field(default=0.0, compare=False)
+    """When that was, in seconds since 1970."""
+
+    def is_quiet(self, within: timedelta) -> bool:
+        """Tell whether no queue has work for this long."""
+        near = self.next_due is not None and self.next_due <= within
+        return not (self.expired or self.barred or near)
+
+
+_IDLE_CHECK = in_psycopgs_words(f"""
+    WITH RECURSIVE {WAITS}
+    SELECT EXISTS (SELECT FROM {PENDING} p
+                WHERE p.state = '{State.RUNNING}' AND p.lease_until < {NOW}) AS expired,
+        (SELECT min(waits.scan_at) - {NOW} FROM waits
+            WHERE {queue_runs("waits.queue")}) AS next_due,
+        CAST(EXTRACT(EPOCH FROM (SELECT min(s.look_at) FROM {SCHEDULE} s WHERE s.enabled) - {NOW})
+            AS float) AS next_fire_s,
+        CAST(EXTRACT(EPOCH FROM (SELECT min(t.look_at) FROM {GATE} t WHERE t.look_at IS NOT NULL)
+            - {NOW}) AS float) AS next_look_s,
+        EXISTS (SELECT FROM {QUEUE} g WHERE {HAS_GATE}) AS gates,
+        EXISTS (SELECT FROM {BREAKER} b WHERE b.look_at <= {NOW}) AS breakers,
+        EXISTS (SELECT FROM {PENDING} p WHERE {BARRED}) AS barred,
+        CAST(EXTRACT(EPOCH FROM {NOW}) AS float) AS at_s
+""")
+
+
+def check_idle(connection: Connection, *, now: datetime | None = None) -> IdleCheck:
+    (row,) = ask(connection, Statement(_IDLE_CHECK, {"now": now}))
+    return IdleCheck(*row)
+
+
+_READ = text(f"SELECT name, run_s FROM {PACE} WHERE name = ANY(CAST(:names AS text[]))")
+_WRITE = text(f"""
+    INSERT INTO {PACE} (name, run_s, updated_at)
+    SELECT l.name, l.run_s, {NOW}
+    FROM unnest(CAST(:names AS text[]), CAST(:seconds AS double precision[])) AS l(name, run_s)
+    ORDER BY l.name
+    ON CONFLICT (name) DO UPDATE SET run_s = EXCLUDED.run_s, updated_at = EXCLUDED.updated_at
+""")
+
+
+def read_run_times(connection: Connection, names: Collection[str]) -> dict[str, float]:
+    """Return the seconds that are known."""
+    return {row.name: row.run_s for row in connection.execute(_READ, {"names": list(names)})}
+
+
+def write_run_times(
+    connection: Connection, seconds: Mapping[str, float], *, now: datetime | None = None
+) -> None:
+    """Write down what a child learned; the last one to learn is right."""
+    values = {"names": list(seconds), "seconds": list(seconds.values()), "now": now}
+    connection.execute(_WRITE, values)

@@ -1,18 +1,19 @@
-"""Due rows that must not run leave the pool: disabled ones SKIPPED, late ones EXPIRED."""
+"""Due rows that must not run here: skipped, expired, parked, or known to other workers only."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.waiting_reason import WaitingReason
+from tasks_app.domain.flow_control.limits import WaitingReason
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.row_by_row import found_task_by_task, row_by_row, task_by_task
-from tasks_app.pool.fragments.move_rows import NAMED, SKIP_LOCKED, WITH_ITS_DATE, leave
-from tasks_app.pool.statistics.parts import note_moved
-from tasks_app.pool.tables import NOW, PENDING, admits, admits_by_id
+from tasks_app.pool.fragments.conditions import is_free, queue_runs
+from tasks_app.pool.fragments.move_rows import NAMED, SKIP_LOCKED, WITH_ITS_DATE, array, leave
+from tasks_app.pool.statistics.parts import add_moved
+from tasks_app.pool.tables import NOW, PENDING, WORKER, admits, admits_by_id
 
 
 def _held(which: str) -> str:
@@ -72,7 +73,7 @@ def _mover(
 ) -> Callable[[Sequence[int]], dict[int, State]]:
     def move(ids: Sequence[int]) -> dict[int, State]:
         rows = connection.execute(BARRED_OF(), {"ids": sorted(map(int, ids)), "now": now})
-        return note_moved(connection, rows, now=now)
+        return add_moved(connection, rows, now=now)
 
     return move
 
@@ -106,3 +107,42 @@ def park(
         connection.execute(_PARK, {**values, "ids": ids, "wait": wait, "now": now})
 
     row_by_row(connection, ids, park_some, "parking of tasks", now=now)
+
+
+_KNOWN = text(f"""
+    SELECT DISTINCT h.name FROM {WORKER} w CROSS JOIN LATERAL unnest(w.handlers) AS h(name)
+    WHERE w.seen_at > {NOW} - CAST(:within AS interval)
+      AND w.queues && CAST(:queues AS text[]) AND h.name <> ALL (CAST(:own AS text[]))
+""")
+_OF_OTHERS = text(f"""
+    SELECT p.queue, p.id FROM {PENDING} p
+    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}
+      AND p.due_at <= {NOW} AND p.parked IS NULL AND p.name = ANY(CAST(:names AS text[]))
+      AND {is_free()} AND {queue_runs("p.queue")}
+    ORDER BY p.queue, p.id
+""")
+
+
+def known_elsewhere(
+    connection: Connection,
+    queues: Collection[str],
+    own: Collection[str],
+    within: timedelta,
+    *,
+    now: datetime | None = None,
+) -> set[str]:
+    """Return the names beside our ``own`` that live workers of these queues know."""
+    values = {"queues": list(queues), "own": list(own), "within": within, "now": now}
+    return set(connection.execute(_KNOWN, values).scalars())
+
+
+def tasks_of_other_workers(
+    connection: Connection,
+    ids: Sequence[int],
+    names: Collection[str],
+    *,
+    now: datetime | None = None,
+) -> list[tuple[str, int]]:
+    """Return queue and id of those that may run just now and have one of these names."""
+    values = {"ids": array(map(int, ids)), "names": list(names), "now": now}
+    return [(queue, task_id) for queue, task_id in connection.execute(_OF_OTHERS, values)]

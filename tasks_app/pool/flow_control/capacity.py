@@ -16,8 +16,8 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.admission import Capacity, TokenBucket, room_of
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limits
+from tasks_app.domain.tasks.records import text_array
 from tasks_app.domain.tasks.states import State
-from tasks_app.domain.text_array import text_array
 from tasks_app.pool.tables import ERROR, GATE, NOW, PENDING
 
 _ENTER = text(f"""

@@ -1,9 +1,9 @@
-"""Breakers: one row for each dependency, locked by each change, so that all workers agree."""
+"""Circuit breakers: one locked row for each dependency, and the tasks that it holds back."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -25,9 +25,11 @@ from tasks_app.domain.flow_control.circuit_breaker import (
     next_ramp,
 )
 from tasks_app.domain.flow_control.circuit_breaker import NOW as AT_ONCE
-from tasks_app.pool.flow_control.breaker_standing import STANDING, settings_of, standing_of
-from tasks_app.pool.flow_control.breaker_waiting_list import let_go, outstanding, unmark
-from tasks_app.pool.tables import BREAKER, CALLS, HELD, NOW
+from tasks_app.domain.flow_control.limits import REASON_WORDS, WaitingKind, WaitingReason
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.connection.row_by_row import row_by_row
+from tasks_app.pool.fragments.conditions import UNPARKED, is_parked_as
+from tasks_app.pool.tables import BREAKER, CALLS, HELD, NOW, PENDING, admits_by_id
 
 MOST_COUNTED = 1_000_000
 _SETTINGS = ("ratio", "least", '"window"', "open_for", "probes")
@@ -48,6 +50,12 @@ _FORGET = text(f"""
         SELECT n FROM unnest(names) AS n WHERE NOT n = ANY(CAST(:known AS text[])))
     WHERE NOT dependency = ANY(CAST(:declared AS text[])) AND names && CAST(:known AS text[])
 """)
+STANDING = f"""
+    SELECT b.*, {NOW} AS at, coalesce(c.good, 0) AS good, coalesce(c.bad, 0) AS bad
+    FROM {BREAKER} b LEFT JOIN LATERAL (
+        SELECT sum(c.good) AS good, sum(c.bad) AS bad FROM {CALLS} c
+        WHERE c.dependency = b.dependency AND c.at > {NOW} - b."window") AS c ON true
+"""
 _FIND = text(f"""
     SELECT s.*, (SELECT count(*) FROM (
         SELECT FROM {HELD} h WHERE h.dependency = s.dependency AND NOT h.let
@@ -76,7 +84,7 @@ _STEP = text(f"""
         let_at = NULL, look_at = {NOW} + CAST(:look_in AS interval)
     WHERE dependency = :dependency
 """)
-_LET = text(f"""
+_SET_RELEASED = text(f"""
     UPDATE {BREAKER} SET let_through = :number, look_at = {NOW} + CAST(:look_in AS interval),
         let_at = CASE WHEN CAST(:let AS boolean) THEN {NOW} ELSE let_at END
     WHERE dependency = :dependency
@@ -138,7 +146,7 @@ def failures_left(connection: Connection, dependency: str, *, now: datetime | No
     return math.inf if row is None else failures_to_open(standing_of(row))
 
 
-def look(connection: Connection, *, now: datetime | None = None) -> dict[str, int]:
+def advance_due(connection: Connection, *, now: datetime | None = None) -> dict[str, int]:
     """Advance each breaker whose time has come; return how many tasks each lets go.
 
     An open one whose time is over lets its probes through; one that ramps, more each second.
@@ -178,12 +186,14 @@ def _go_on(connection: Connection, standing: BreakerStanding, now: datetime | No
             _note(connection, dependency, number, look_in, now)
             return 0
         case BreakerState.CLOSED:
-            freed = let_go(connection, dependency, LONGEST_RAMP, marked=False, now=now)
+            freed = release_tasks(connection, dependency, LONGEST_RAMP, marked=False, now=now)
             _note(connection, dependency, number, SOON if freed else None, now)
             return freed
         case BreakerState.PROBING:
             wanted = standing.breaker.probes - number
-            freed = let_go(connection, dependency, wanted, marked=True, now=now) if wanted else 0
+            freed = (
+                release_tasks(connection, dependency, wanted, marked=True, now=now) if wanted else 0
+            )
             if not freed and _is_lost(connection, standing):
                 step = BreakerStep(
                     BreakerState.PROBING, AT_ONCE, "its probes were not heard of again"
@@ -194,7 +204,7 @@ def _go_on(connection: Connection, standing: BreakerStanding, now: datetime | No
             return freed
         case BreakerState.RAMPING:
             wanted = next_ramp(number)
-            freed = let_go(connection, dependency, wanted, marked=True, now=now)
+            freed = release_tasks(connection, dependency, wanted, marked=True, now=now)
             if freed < wanted or wanted == LONGEST_RAMP:
                 _take(connection, dependency, BreakerStep(BreakerState.CLOSED, AT_ONCE), now)
             else:
@@ -205,7 +215,7 @@ def _go_on(connection: Connection, standing: BreakerStanding, now: datetime | No
 def _is_lost(connection: Connection, standing: BreakerStanding) -> bool:
     if standing.let_at is None or standing.at - standing.let_at < LOST_AFTER:
         return False
-    return outstanding(connection, standing.breaker.dependency) == 0
+    return count_released(connection, standing.breaker.dependency) == 0
 
 
 def _take(connection: Connection, dependency: str, step: BreakerStep, now: datetime | None) -> None:
@@ -214,7 +224,7 @@ def _take(connection: Connection, dependency: str, step: BreakerStep, now: datet
         _STEP, {**values, "state": step.state, "reason": step.reason, "look_in": step.look_in}
     )
     connection.execute(_FORGET_CALLS, {**values, "all": True})
-    unmark(connection, dependency)
+    unmark_released(connection, dependency)
 
 
 def _note(
@@ -227,8 +237,173 @@ def _note(
     let: bool = False,
 ) -> None:
     values = {"dependency": dependency, "number": number, "look_in": look_in, "let": let}
-    connection.execute(_LET, {**values, "now": now})
+    connection.execute(_SET_RELEASED, {**values, "now": now})
 
 
 def _same(row: Any, breaker: Breaker) -> bool:
     return all(getattr(row, name) == value for name, value in settings_of(breaker).items())
+
+
+def settings_of(of: Any) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in Breaker.__dataclass_fields__}
+
+
+def standing_of(row: Any, held: int = 0) -> BreakerStanding:
+    return BreakerStanding(
+        Breaker(**settings_of(row)),
+        row.names,
+        BreakerState(row.state),
+        BreakerMode(row.mode),
+        row.since,
+        row.at,
+        row.look_at,
+        int(row.good),
+        int(row.bad),
+        row.let_through,
+        row.let_at,
+        row.reason,
+        held,
+    )
+
+
+_LET = is_parked_as(WaitingKind.LET_THROUGH)
+# The breaker's row is locked: a later close finds all that it holds.
+_HOLD = text(f"""
+    WITH down AS MATERIALIZED (
+        SELECT b.dependency, b.names FROM {BREAKER} b WHERE b.state <> 'closed'
+        ORDER BY b.dependency FOR SHARE),
+    aside AS MATERIALIZED (
+        SELECT p.id, p.priority, (
+            SELECT d.dependency FROM down d WHERE p.name = ANY(d.names) LIMIT 1) AS dependency
+        FROM {PENDING} p
+        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}
+          AND p.scan_at <= {NOW} AND NOT {_LET}
+          AND p.name = ANY(ARRAY(SELECT unnest(d.names) FROM down d))
+        ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED),
+    listed AS (
+        INSERT INTO {HELD} (dependency, priority, task_id)
+        SELECT a.dependency, a.priority, a.id FROM aside a ON CONFLICT DO NOTHING)
+    UPDATE {PENDING} p
+    SET scan_at = greatest({NOW}, p.due_at) + interval '1 day',
+        (parked, parked_kind, parked_for) = (
+            SELECT '{REASON_WORDS[WaitingKind.BREAKER]} ' || a.dependency, '{WaitingKind.BREAKER}',
+                a.dependency
+            FROM aside a WHERE a.id = p.id)
+    WHERE p.id = ANY(ARRAY(SELECT id FROM aside))
+""")
+_HELD_NAMES = text(f"""
+    SELECT unnest(names) FROM {BREAKER}
+    WHERE dependency = :dependency AND state = '{BreakerState.OPEN}'
+""")
+_NEXT = text(f"""
+    SELECT h.priority, h.task_id FROM {HELD} h
+    WHERE h.dependency = :dependency AND NOT h.let
+    ORDER BY h.priority, h.task_id LIMIT :most OFFSET :skipped
+""")
+_LET_GO = text(f"""
+    WITH next AS MATERIALIZED (
+        SELECT n.priority, n.task_id
+        FROM unnest(CAST(:priorities AS smallint[]), CAST(:ids AS bigint[]))
+            AS n(priority, task_id)),
+    there AS MATERIALIZED (
+        SELECT p.id FROM {PENDING} p
+        WHERE p.id = ANY(ARRAY(SELECT task_id FROM next)) AND {admits_by_id(Event.CLAIM)}
+          AND p.parked_kind = '{WaitingKind.BREAKER}' AND p.parked_for = :dependency
+        ORDER BY p.id FOR NO KEY UPDATE),
+    freed AS (
+        UPDATE {PENDING} p SET scan_at = greatest({NOW}, p.due_at), parked = CAST(:mark AS text),
+            parked_kind = CAST(:kind AS text), parked_for = CAST(:subject AS text)
+        WHERE p.id = ANY(ARRAY(SELECT id FROM there))),
+    unlisted AS (
+        DELETE FROM {HELD} h USING next n
+        WHERE h.dependency = :dependency AND NOT h.let AND h.priority = n.priority
+          AND h.task_id = n.task_id),
+    marked AS (
+        INSERT INTO {HELD} (dependency, let, priority, task_id)
+        SELECT :dependency, true, n.priority, n.task_id FROM next n JOIN there t ON t.id = n.task_id
+        WHERE CAST(:mark AS text) IS NOT NULL
+        ON CONFLICT DO NOTHING)
+    SELECT count(*) FROM there
+""")
+_MARKED = text(f"""
+    DELETE FROM {HELD} h WHERE h.dependency = :dependency AND h.let RETURNING h.task_id
+""")
+_UNMARK = text(f"""
+    UPDATE {PENDING} p SET {UNPARKED}
+    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {_LET}
+""")
+_OUTSTANDING = text(f"""
+    SELECT count(*) FROM {PENDING} p
+    WHERE p.id = ANY(ARRAY(
+        SELECT h.task_id FROM {HELD} h WHERE h.dependency = :dependency AND h.let))
+      AND (p.state = '{State.RUNNING}' OR {_LET})
+""")
+
+
+def held_names(connection: Connection, dependency: str) -> list[str]:
+    """Return the handlers whose claimed tasks should not begin, because the breaker is open."""
+    return list(connection.execute(_HELD_NAMES, {"dependency": dependency}).scalars())
+
+
+def hold_tasks(connection: Connection, ids: Sequence[int], *, now: datetime | None = None) -> int:
+    """Park due rows whose breaker is not closed; return how many."""
+
+    def park(some: Sequence[int]) -> int:
+        values = {"ids": sorted(map(int, some)), "now": now}
+        return int(connection.execute(_HOLD, values).rowcount)
+
+    return sum(row_by_row(connection, ids, park, "holding of tasks", now=now))
+
+
+def release_tasks(
+    connection: Connection,
+    dependency: str,
+    most: int,
+    *,
+    marked: bool,
+    now: datetime | None = None,
+) -> int:
+    """Let up to ``most`` go, best priority and lowest id first; return how many.
+
+    ``marked`` tasks may run although the breaker is not closed.
+    """
+    mark = WaitingReason(WaitingKind.LET_THROUGH, dependency) if marked else None
+    kind, subject = mark or (None, None)
+    values = {
+        "dependency": dependency,
+        "mark": mark and str(mark),
+        "kind": kind,
+        "subject": subject,
+        "now": now,
+    }
+
+    def free(some: Sequence[Any]) -> int:
+        columns = {"priorities": [r.priority for r in some], "ids": [r.task_id for r in some]}
+        return int(connection.execute(_LET_GO, {**values, **columns}).scalar_one())
+
+    freed = 0
+    refused = set[int]()
+    while freed < most:
+        place = {"dependency": dependency, "most": most - freed, "skipped": len(refused)}
+        rows = connection.execute(_NEXT, place).all()
+        if not rows:
+            break
+        parts = row_by_row(connection, rows, free, "letting go of tasks", left=refused, now=now)
+        freed += sum(parts)
+    return freed
+
+
+def unmark_released(connection: Connection, dependency: str) -> None:
+    """Unmark what was let through and has not begun: the next scan holds it again."""
+    marked = connection.execute(_MARKED, {"dependency": dependency}).scalars().all()
+    row_by_row(
+        connection,
+        marked,
+        lambda some: connection.execute(_UNMARK, {"ids": list(some)}),
+        "unmarking of tasks",
+    )
+
+
+def count_released(connection: Connection, dependency: str) -> int:
+    """Return how many of those that were let through wait or run."""
+    return int(connection.execute(_OUTSTANDING, {"dependency": dependency}).scalar_one())

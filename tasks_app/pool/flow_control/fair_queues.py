@@ -13,10 +13,9 @@ from datetime import datetime
 
 from sqlalchemy import Connection, TextClause, text
 
-from tasks_app.domain.flow_control.fair_share import FairLine
+from tasks_app.domain.flow_control.admission import FairLine
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.fragments.conditions import is_free
-from tasks_app.pool.fragments.conditions import runs
+from tasks_app.pool.fragments.conditions import is_free, queue_runs
 from tasks_app.pool.tables import FAIR, NOW, PENDING, UNGATED
 
 MOST_LINES = 1_000
@@ -88,7 +87,7 @@ def _heads(locking: str) -> TextClause:
               AND p.priority = l.priority AND {_DUE}
             ORDER BY p.scan_at, p.id LIMIT l.number {locking}) AS n
         WHERE n.fair_key IS NULL) AS p
-    WHERE {runs(":queue")}
+    WHERE {queue_runs(":queue")}
     ORDER BY l.key, l.priority, p.scan_at, p.id
     """)
 

@@ -1,4 +1,4 @@
-"""Gates in SQL: which tasks they stand before, and what is allowed."""
+"""Gates before tasks: order keys and limits; who waits, who surely passes, what is allowed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from functools import cached_property
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.admission import Waiting
-from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit, Limits
+from tasks_app.domain.flow_control.limits import REASON_WORDS, Gate, GateKind, Limit, Limits
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.fragments.conditions import is_free
-from tasks_app.pool.fragments.conditions import runs
-from tasks_app.pool.fragments.fences import array
+from tasks_app.pool.connection.execute import Statement, ask, in_psycopgs_words
+from tasks_app.pool.fragments.conditions import CLEAR, LIMIT_OF_KEY, is_free, queue_runs
+from tasks_app.pool.fragments.move_rows import array
 from tasks_app.pool.tables import (
     COMPLETED,
     ERROR,
@@ -31,13 +31,12 @@ FULL_AGAIN = "interval '366 days'"
 """The longest period: after it any bucket is full, with a row or without."""
 FRONT = 100
 """Rows of a queue and priority that are read: those behind them wait for their turn."""
-
 _LIMITS = text(f"SELECT kind, target, most, rate, period, burst, changed_at FROM {LIMIT}")
 _WAITING = text(f"""
     SELECT p.id, p.queue, p.name, p.order_key, p.limit_key, p.more_limit_keys FROM {PENDING} p
     WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {READY}
       AND (CAST(:names AS text[]) IS NULL OR p.name = ANY(CAST(:names AS text[])))
-      AND (p.parked IS NULL OR p.scan_at <= {NOW}) AND {runs("p.queue")} AND {is_free()}
+      AND (p.parked IS NULL OR p.scan_at <= {NOW}) AND {queue_runs("p.queue")} AND {is_free()}
       AND NOT ({UNGATED})
     ORDER BY p.priority, p.id
 """)
@@ -128,7 +127,7 @@ def limits_of(connection: Connection) -> Limits:
     return Limits(Limit(GateKind(kind), *rest) for kind, *rest in connection.execute(_LIMITS))
 
 
-def prune(connection: Connection, most: int, *, now: datetime | None = None) -> int:
+def prune_gates(connection: Connection, most: int, *, now: datetime | None = None) -> int:
     """Remove gates that were not used for long, without waiting for a lock; return their number.
 
     A task whose claim finds its gate gone is looked at again, and the gate is made anew.
@@ -141,9 +140,7 @@ _UNBLOCK = text(f"""
     WHERE e.id = :id AND e.order_key IS NOT NULL AND e.order_skips IS NOT TRUE
     RETURNING e.order_key
 """)
-
-
-_LOOK = text(f"""
+_CHECK_ORDER_GATE = text(f"""
     UPDATE {GATE} t SET look_at = {NOW} WHERE t.gate = :gate AND t.look_at IS NOT NULL
 """)
 
@@ -153,5 +150,115 @@ def unblock(connection: Connection, task_id: int, *, now: datetime | None = None
     key = connection.execute(_UNBLOCK, {"id": task_id}).scalar()
     if key is None:
         return False
-    connection.execute(_LOOK, {"gate": str(Gate(GateKind.ORDER, key)), "now": now})
+    connection.execute(_CHECK_ORDER_GATE, {"gate": str(Gate(GateKind.ORDER, key)), "now": now})
     return True
+
+
+_ORDER, _KEY = GateKind.ORDER, GateKind.KEY
+_PASSING = text(f"""
+    SELECT array_agg(p.id) FROM {PENDING} p
+    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {READY}
+      AND {queue_runs("p.queue")} AND {is_free()} AND {CLEAR}
+""")
+# Who finds a row waits for whoever has locked it, or inserts it. An update that changes nothing
+# locks without a write.
+_LOCK = in_psycopgs_words(f"""
+    WITH keyed AS MATERIALIZED (
+        SELECT p.id, p.priority, p.order_key, p.limit_key FROM {PENDING} p
+        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}
+          AND (p.order_key IS NOT NULL OR p.limit_key IS NOT NULL)),
+    locked AS (
+        INSERT INTO {GATE} AS t (gate)
+        SELECT g.gate FROM (
+            SELECT DISTINCT '{REASON_WORDS[_ORDER]} ' || k.order_key AS gate FROM keyed k
+            WHERE k.order_key IS NOT NULL
+            UNION ALL
+            SELECT '{REASON_WORDS[_KEY]} ' || k.key
+            FROM (SELECT DISTINCT k.limit_key AS key FROM keyed k
+                  WHERE k.limit_key IS NOT NULL) AS k
+            {LIMIT_OF_KEY}) AS g
+        ORDER BY g.gate COLLATE "C"
+        ON CONFLICT (gate) DO UPDATE SET look_at = t.look_at WHERE false)
+    SELECT id, order_key, limit_key FROM keyed ORDER BY priority, id
+""")
+
+
+def find_clear_tasks(
+    connection: Connection, ids: Sequence[int], *, now: datetime | None = None
+) -> set[int]:
+    """Return those of ``ids`` that surely pass now; perhaps more do. Only a read."""
+    values = {"ids": array(map(int, ids)), "now": now}
+    return set(connection.execute(_PASSING, values).scalar() or ())
+
+
+def lock_gates(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[Gate, ...]]:
+    """Lock the gates of the keys of ``ids`` in one order, made where there is none; return them.
+
+    Tasks without keys are left out. Those of the best priority come first.
+    """
+    values = {"ids": array(map(int, ids))}
+    return {
+        task_id: _gates(order_key, limit_key)
+        for task_id, order_key, limit_key in ask(connection, Statement(_LOCK, values))
+    }
+
+
+def _gates(order_key: str | None, limit_key: str | None) -> tuple[Gate, ...]:
+    """By ``tuple`` itself, as claimed tasks are made."""
+    gates: tuple[Gate, ...] = ()
+    if order_key is not None:
+        gates = (tuple.__new__(Gate, (_ORDER, order_key)),)
+    if limit_key is not None:
+        gates += (tuple.__new__(Gate, (_KEY, limit_key)),)
+    return gates
+
+
+_SET = text(f"""
+    INSERT INTO {LIMIT} (kind, target, most, rate, period, burst, changed_at)
+    VALUES (:kind, :target, :most, :rate, :period, :burst, {NOW})
+    ON CONFLICT (kind, target) DO UPDATE SET
+        most = EXCLUDED.most, rate = EXCLUDED.rate, period = EXCLUDED.period,
+        burst = EXCLUDED.burst, changed_by = current_user, changed_at = EXCLUDED.changed_at
+""")
+_DROP = text(f"DELETE FROM {LIMIT} WHERE kind = :kind AND target = :target")
+_LIST = text(f"""
+    SELECT kind, target, most, rate, period, burst FROM {LIMIT} ORDER BY kind, target
+""")
+_CHECK_GATES_SOON = text(f"""
+    UPDATE {GATE} t SET look_at = {NOW}
+    WHERE starts_with(t.gate, :prefix) AND t.look_at IS NOT NULL
+""")
+
+
+def set_limit(connection: Connection, limit: Limit, *, now: datetime | None = None) -> None:
+    """Set or change a limit; the leader looks at once at the tasks that wait for it."""
+    values = {
+        "kind": str(limit.kind),
+        "target": limit.target,
+        "most": limit.most,
+        "rate": limit.rate,
+        "period": limit.period,
+        "burst": limit.burst,
+    }
+    connection.execute(_SET, {**values, "now": now})
+    _check_gates_soon(connection, limit.kind, limit.target, now)
+
+
+def drop_limit(
+    connection: Connection, kind: GateKind, target: str, *, now: datetime | None = None
+) -> bool:
+    """Take a limit away; False: there was none."""
+    dropped = connection.execute(_DROP, {"kind": str(kind), "target": target}).rowcount == 1
+    _check_gates_soon(connection, kind, target, now)
+    return dropped
+
+
+def all_limits(connection: Connection) -> list[Limit]:
+    return [Limit(GateKind(kind), *rest) for kind, *rest in connection.execute(_LIST)]
+
+
+def _check_gates_soon(
+    connection: Connection, kind: GateKind, target: str, now: datetime | None
+) -> None:
+    prefix = str(Gate(kind, target.removesuffix("*") if kind is GateKind.KEY else target))
+    connection.execute(_CHECK_GATES_SOON, {"prefix": prefix, "now": now})

@@ -1,18 +1,20 @@
-"""Queues: what operators say of them. It holds from the next claim on, through every restart."""
+"""What operators set for queues: rules, windows, calendars, pauses and load gates."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.queues.queue import Queue
-from tasks_app.domain.queues import Window
-from tasks_app.pool.fragments.conditions import OPEN
-from tasks_app.pool.fragments.conditions import STOPS
-from tasks_app.pool.tables import CALENDAR, NOW, PAUSE, QUEUE, WINDOW
+from tasks_app.domain.queues import Queue, Window
+from tasks_app.domain.tasks.error_text import clean
+from tasks_app.domain.tasks.options import check_queue
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.fragments.conditions import HAS_GATE, OPEN, STOPS, WAITS, queue_runs
+from tasks_app.pool.tables import CALENDAR, EVERY_QUEUE, NOW, PAUSE, PENDING, QUEUE, WINDOW
 
 _RULES = {
     "running_below": "integer",
@@ -126,3 +128,113 @@ def _columns(window: Window) -> dict[str, Any]:
 def _window(row: Any) -> Window:
     opens, closes = (int(t[:2]) * 60 + int(t[3:5]) for t in (row.opens, row.closes))
     return Window(tuple(row.days), opens, closes, row.zone, row.calendar)
+
+
+LONGEST_REASON = 300
+_PAUSE = text(f"""
+    INSERT INTO {PAUSE} (queue, since, reason, resume_at)
+    VALUES (:queue, {NOW}, :reason,
+        coalesce(CAST(:until AS timestamptz), {NOW} + CAST(:wait AS interval)))
+    ON CONFLICT (queue) DO NOTHING RETURNING queue
+""")
+_FORGET = text(f"DELETE FROM {PAUSE} z WHERE z.queue = :queue AND NOT {STOPS}")
+_RESUME = text(f"""
+    DELETE FROM {PAUSE} z WHERE z.queue = :queue OR :queue = '{EVERY_QUEUE}'
+    RETURNING z.queue, {STOPS} AS stopped
+""")
+_PAUSED = text(f"""
+    SELECT z.queue, z.since, z.reason, z.resume_at FROM {PAUSE} z WHERE {STOPS} ORDER BY z.queue
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A queue that stands still."""
+
+    queue: str
+    """``*``: every queue."""
+    since: datetime
+    reason: str
+    resume_at: datetime | None = None
+    """When it ends by itself; None: when somebody ends it."""
+
+
+def checked_queue(queue: str) -> str:
+    """Return the name of one queue, or ``*`` for all.
+
+    Raises:
+        InvalidTaskError: it is neither.
+    """
+    return queue if queue == EVERY_QUEUE else check_queue(queue)
+
+
+def pause(
+    connection: Connection,
+    queue: str,
+    reason: str = "",
+    *,
+    resume_at: datetime | None = None,
+    resume_in: timedelta | None = None,
+    now: datetime | None = None,
+) -> bool:
+    """Stop a queue, or all with ``*``; False: it was paused already, and all of that stays.
+
+    ``resume_at``, or ``resume_in`` from now on: it runs again by itself then.
+
+    Raises:
+        InvalidTaskError: it is no queue's name.
+    """
+    values = {
+        "queue": checked_queue(queue),
+        "reason": clean(reason, LONGEST_REASON),
+        "until": resume_at,
+        "wait": resume_in,
+        "now": now,
+    }
+    connection.execute(_FORGET, {"queue": queue, "now": now})
+    return connection.execute(_PAUSE, values).first() is not None
+
+
+def resume(connection: Connection, queue: str, *, now: datetime | None = None) -> Sequence[str]:
+    """Let a queue run again; ``*`` lets all of them. Return what was paused.
+
+    Raises:
+        InvalidTaskError: it is no queue's name.
+    """
+    rows = connection.execute(_RESUME, {"queue": checked_queue(queue), "now": now})
+    return [row.queue for row in rows if row.stopped]
+
+
+def paused(connection: Connection, *, now: datetime | None = None) -> list[Pause]:
+    return [Pause(*row) for row in connection.execute(_PAUSED, {"now": now})]
+
+
+# Queues that stand still themselves do not count among those that wait: two gates would each keep
+# the other shut. No more running rows are read than shut the gate.
+_LOOK = text(f"""
+    WITH RECURSIVE {WAITS},
+    oldest AS MATERIALIZED (
+        SELECT waits.queue, min(waits.scan_at) AS since FROM waits
+        WHERE {queue_runs("waits.queue")} GROUP BY waits.queue),
+    judged AS MATERIALIZED (
+        SELECT g.queue, CASE
+            WHEN CASE WHEN g.running_below IS NOT NULL THEN g.running_below <= (
+                SELECT count(*) FROM (
+                    SELECT FROM {PENDING} p
+                    WHERE p.state = '{State.RUNNING}' AND p.queue <> g.queue
+                    LIMIT g.running_below) AS busy) END THEN 'running'
+            WHEN CASE WHEN g.waiting_below IS NOT NULL THEN g.waiting_below <= {NOW} - (
+                SELECT min(o.since) FROM oldest o WHERE o.queue <> g.queue) END THEN 'waiting'
+            END AS shut
+        FROM {QUEUE} g WHERE {HAS_GATE})
+    UPDATE {QUEUE} g SET shut = j.shut FROM judged j
+    WHERE g.queue = j.queue AND g.shut IS DISTINCT FROM j.shut AND {HAS_GATE}
+    RETURNING g.queue, g.shut
+""")
+
+
+def update_load_gates(
+    connection: Connection, *, now: datetime | None = None
+) -> dict[str, str | None]:
+    """Open and shut gates; return why each that changed is shut, or None."""
+    return {row.queue: row.shut for row in connection.execute(_LOOK, {"now": now})}

@@ -1,22 +1,31 @@
-"""Which queues and names may not be published or claimed just now.
-
-Judged by the database's clock, so that nothing need be written when a window ends. Claims ask once
-for each statement, over tables of a few rows.
-"""
+"""Conditions in SQL that several verbs share: which rows may run, are held, parked or read next."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.waiting_reason import WaitingKind
-from tasks_app.pool.fragments.parked import is_parked_as
-from tasks_app.pool.tables import BREAKER, CALENDAR, EVERY_QUEUE, NOW, PAUSE, QUEUE, WINDOW
+from tasks_app.domain.flow_control.limits import ANY, REASON_WORDS, WaitingKind
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.tables import (
+    BREAKER,
+    CALENDAR,
+    ERROR,
+    EVERY_QUEUE,
+    LIMIT,
+    NOW,
+    PAUSE,
+    PENDING,
+    PLACE_UNLIMITED,
+    QUEUE,
+    WINDOW,
+)
 
 STOPS = f"(z.resume_at IS NULL OR z.resume_at > {NOW})"
 """The condition that the pause ``z`` holds."""
-
 _HANDS = f"({NOW} AT TIME ZONE w.zone)"
 _MIDNIGHT_BETWEEN = "CASE WHEN w.closes <= w.opens THEN interval '1 day' ELSE interval '0' END"
 
@@ -33,7 +42,6 @@ def _open_since(day: str) -> str:
 _TODAY = f"CAST({_HANDS} AS date)"
 OPEN = f"({_open_since(_TODAY)} OR {_open_since(f'({_TODAY} - 1)')})"
 """The condition that the window ``w`` is open; two clocks that show the same are the same."""
-
 _STANDS_STILL = f"""
     SELECT z.queue FROM {PAUSE} z WHERE {STOPS}
     UNION ALL SELECT g.queue FROM {QUEUE} g WHERE g.shut IS NOT NULL
@@ -48,7 +56,7 @@ def is_free() -> str:
     return f"(NOT p.name = ANY({held}) OR {is_parked_as(WaitingKind.LET_THROUGH)})"
 
 
-def runs(queue: str) -> str:
+def queue_runs(queue: str) -> str:
     """Return the condition that the queue does not stand still; read once for each statement."""
     return f"NOT ARRAY[{queue}, '{EVERY_QUEUE}'] && ARRAY({_STANDS_STILL})"
 
@@ -58,8 +66,6 @@ ALL_RUN = f"""NOT EXISTS (SELECT FROM {PAUSE} z WHERE {STOPS})
     AND NOT EXISTS (SELECT FROM {WINDOW})
     AND NOT EXISTS (SELECT FROM {BREAKER} b WHERE b.state <> 'closed')"""
 """The condition that no queue and no name stands still, or does at other hours."""
-
-
 LOOK_EVERY_S = 1.0
 """How often a long run asks whether its queue stands still."""
 
@@ -72,3 +78,118 @@ def stands_still(connection: Connection, queue: str) -> bool:
 def standing_still(connection: Connection, *, now: datetime | None = None) -> set[str]:
     """Return the queues that stand still; ``*`` among them: every one."""
     return set(connection.execute(_READ, {"now": now}).scalars())
+
+
+_IS_PREFIX = f"right(l.target, 1) = '{ANY}'"
+LIMIT_OF_KEY = f"""CROSS JOIN LATERAL (
+        SELECT l.most, l.burst FROM (
+            SELECT l.most, l.burst, 0 AS place FROM {LIMIT} l
+            WHERE l.kind = 'key' AND l.target = k.key AND NOT {_IS_PREFIX}
+            UNION ALL
+            SELECT l.most, l.burst, -length(l.target)
+            FROM (SELECT * FROM {LIMIT} l WHERE l.kind = 'key' AND {_IS_PREFIX}) AS l
+            WHERE starts_with(k.key, left(l.target, -1))) AS l
+        ORDER BY l.place <> 0, l.place LIMIT 1) AS l"""
+"""Joins to the limit keys ``k`` the limit of each; those without one drop out."""
+_OF_IDS = f"{PENDING} t WHERE t.id = ANY(CAST(:ids AS bigint[])) AND t.limit_key IS NOT NULL"
+_NOT_CLEAR = f"""
+        SELECT k.key FROM (
+            SELECT n.key, sum(n.number) AS number FROM (
+                SELECT t.limit_key AS key, count(*) AS number FROM {_OF_IDS} GROUP BY t.limit_key
+                UNION ALL
+                SELECT r.limit_key, count(*) FROM {PENDING} r
+                WHERE r.state = '{State.RUNNING}' AND r.limit_key IS NOT NULL
+                  AND r.limit_key = ANY(ARRAY(SELECT DISTINCT t.limit_key FROM {_OF_IDS}))
+                GROUP BY r.limit_key) AS n
+            GROUP BY n.key) AS k
+        {LIMIT_OF_KEY}
+        WHERE l.burst IS NOT NULL OR k.number > l.most"""
+# OFFSET keeps the planner from a join with the whole pool.
+CLEAR = f"""(p.parked IS NULL OR p.scan_at <= {NOW}) AND p.more_limit_keys IS NULL
+    AND {PLACE_UNLIMITED}
+    AND (p.order_key IS NULL
+        OR NOT EXISTS (
+            SELECT FROM {PENDING} o
+            WHERE o.order_key = p.order_key AND o.id <> p.id OFFSET 0)
+        AND NOT EXISTS (
+            SELECT FROM {ERROR} o
+            WHERE o.order_key = p.order_key AND o.order_skips IS NOT TRUE OFFSET 0))
+    AND (p.limit_key IS NULL
+        OR p.limit_key <> ALL (ARRAY({_NOT_CLEAR}))
+        AND NOT EXISTS (
+            SELECT FROM {PENDING} m
+            WHERE m.state = '{State.RUNNING}' AND m.more_limit_keys IS NOT NULL))"""
+"""The condition on the row ``p`` that its own gates let it pass, whatever others of ``:ids`` pass.
+
+Of its order key it is the only one. Under its limit key there is a place for all of ``:ids`` that
+have it.
+"""
+Place: TypeAlias = tuple[float, int]
+"""A row's scan_at, in seconds since 1970, and its id: where it stands among those like it."""
+Places: TypeAlias = Mapping[tuple[str, int], Place]
+"""Of queues and their priorities; of those without one all is read."""
+SINCE = f"coalesce({NOW} - CAST(:within AS interval), '-infinity')"
+"""Where to begin without a place: nothing that is due for longer is read."""
+BEHIND = f"""(p.scan_at, p.id) > (
+                    coalesce(to_timestamp((CAST(:after_at AS float8[]))[n.place]), {SINCE}),
+                    coalesce((CAST(:after_id AS bigint[]))[n.place], 0))"""
+"""The condition that the row stands behind the place of its queue and priority."""
+NUMBERED = (
+    "CROSS JOIN LATERAL (SELECT CAST(10 * (q.number - 1) + r.priority + 1 AS int) AS place) AS n"
+)
+"""Joins that to ``unnest(…) WITH ORDINALITY AS q(…, number)`` and the priorities ``r``."""
+
+
+def scan_position_values(queues: Sequence[str], places: Places | None) -> dict[str, Any]:
+    """Return the values of these conditions; ``queues`` are in the order of their numbers."""
+    each: list[Place | None] = []
+    if places:
+        each = [places.get((queue, priority)) for queue in queues for priority in range(10)]
+    return {
+        "after_at": [place and place[0] for place in each],
+        "after_id": [place and place[1] for place in each],
+    }
+
+
+_FIRST = f"SELECT p.queue, p.priority, p.scan_at FROM {PENDING} p WHERE p.state = '{State.PENDING}'"
+_ORDER = "ORDER BY p.queue, p.priority, p.scan_at, p.id LIMIT 1"
+WAITS = f"""waits(queue, priority, scan_at) AS (
+    ({_FIRST} {_ORDER})
+    UNION ALL
+    SELECT next.* FROM waits CROSS JOIN LATERAL (
+        {_FIRST} AND (p.queue, p.priority) > (waits.queue, waits.priority) {_ORDER}) AS next)"""
+"""A CTE, behind WITH RECURSIVE: the first row of each queue and priority that has any."""
+HAS_GATE = "(g.running_below IS NOT NULL OR g.waiting_below IS NOT NULL)"
+"""The condition that the queue ``g`` has a gate."""
+FAR = "timestamptz '9899-01-01Z'"
+"""Below the bound of ``moments_are_readable``."""
+_FAR_OFF = "timestamptz '9500-01-01Z'"
+"""Behind all that a producer may ask for, and before ``FAR`` in a test that lets time pass."""
+HELD_DUE = f"CASE WHEN p.expires_at IS NULL THEN {FAR} ELSE greatest(p.due_at, p.expires_at) END"
+"""When a row is due while it is held; made of it before it is held."""
+
+
+def is_held(alias: str = "p") -> str:
+    """Return the condition that a PENDING row is held; never null."""
+    return f"""({alias}.held_due_at IS NOT NULL
+        AND {alias}.due_at >= coalesce({alias}.expires_at, {_FAR_OFF}))"""
+
+
+def own_date(alias: str = "p") -> str:
+    """Return the date of a row that may be held: the one that it would have otherwise."""
+    return f"CASE WHEN {is_held(alias)} THEN {alias}.held_due_at ELSE {alias}.due_at END"
+
+
+UNPARKED = "parked = NULL, parked_kind = NULL, parked_for = NULL"
+"""The SET of whatever ends a wait."""
+
+
+def parked_as(kind: WaitingKind, subject: str) -> str:
+    """Return the SET that parks a row; ``subject`` is an expression."""
+    return f"""parked = '{REASON_WORDS[kind]} ' || {subject},
+        parked_kind = '{kind}', parked_for = {subject}"""
+
+
+def is_parked_as(kind: WaitingKind) -> str:
+    """Return the condition on the row ``p``; never null, so that it can be negated."""
+    return f"p.parked_kind IS NOT DISTINCT FROM '{kind}'"

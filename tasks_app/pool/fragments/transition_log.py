@@ -1,22 +1,21 @@
-"""The log of transitions: statements that move rows write a line for each, if that is wanted.
-
-A line is written by the statement of the move, or right behind it in its transaction, so they
-commit together. That a task was created is written by the first of its moves, with the instant that
-its row knows: so producers need no rights on the log, and do nothing for it.
-"""
+"""The log of transitions: lines written by statements that move rows, and by operators' verbs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from enum import StrEnum
 from functools import cache
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import Connection, TextClause, text
 
-from tasks_app.domain.config.schema_name import PREFIX
-from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.tables import NOW, PENDING, TRANSITION
+from tasks_app.domain.config.urls import PREFIX
+from tasks_app.domain.operations import Author
+from tasks_app.domain.tasks.error_text import clean
+from tasks_app.domain.tasks.states import Event, Pool, State
+from tasks_app.pool.fragments.conditions import is_held
+from tasks_app.pool.tables import ERROR, NOW, PENDING, TRANSITION
 
 
 class Logged(StrEnum):
@@ -110,3 +109,52 @@ class Moving:
 
     def __call__(self) -> TextClause:
         return self.worded(LOG.level)
+
+
+def _told(pool: str, due_at: str) -> TextClause:
+    return text(f"""
+    INSERT INTO {TRANSITION}
+        (task_id, at, attempt, event, from_state, to_state, due_at, detail, who, why)
+    SELECT p.id, {NOW}, p.attempt, :event, coalesce(:origin, p.state), coalesce(:target, p.state),
+        {due_at}, left(:detail, {LONGEST}), coalesce(nullif(:who, ''), current_user),
+        nullif(:why, '')
+    FROM {pool} p WHERE p.id = ANY(CAST(:ids AS bigint[])) ORDER BY p.id
+    """)
+
+
+_TOLD = {
+    Pool.PENDING: _told(
+        PENDING,
+        f"""CASE WHEN p.state = '{State.PENDING}'
+        AND :target IS NULL AND NOT {is_held()} THEN p.due_at END""",
+    ),
+    Pool.ERROR: _told(ERROR, "NULL"),
+}
+_CREATED = text(creations(f"{PENDING} n WHERE n.id = ANY(CAST(:ids AS bigint[]))"))
+
+
+def log_operator_action(  # noqa: PLR0913  who did what to which, by keyword
+    connection: Connection,
+    event: str,
+    ids: Sequence[int],
+    by: Author,
+    *,
+    origin: State | None = None,
+    target: State | None = None,
+    detail: str | None = None,
+    pool: Pool = Pool.PENDING,
+    now: datetime | None = None,
+) -> None:
+    """Write a line for each task, which is in ``pool`` now.
+
+    ``origin`` and ``target`` are its states before and behind the action, where its row does not
+    say so: that is, before a cancel and behind a requeue.
+    """
+    if not (LOG.has_successes and ids):
+        return
+    values = {"ids": sorted(ids), "now": now}
+    if target is not None:
+        connection.execute(_CREATED, values)
+    words = {"event": event, "origin": origin, "target": target, "detail": detail}
+    told = {"who": clean(by.who, LONGEST), "why": by.why}
+    connection.execute(_TOLD[pool], {**values, **words, **told})

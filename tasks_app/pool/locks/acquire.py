@@ -1,31 +1,23 @@
-"""Acquire: take a group of locks whole, or stand in line for it, or be denied.
-
-Who comes first goes first: whoever waits is in the way of all who come later and do not get along
-with him, so that readers who come and go keep no writer out. Nobody who holds waits: no cycle.
-"""
+"""Acquires a group of locks at once, queues for it or is denied; wakes who is next in line."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.locks import Ask
-from tasks_app.domain.locks import Granted
-from tasks_app.domain.locks import LockMode
-from tasks_app.domain.locks import Obstacle
-from tasks_app.pool.locks import DEAD, NO_FLUSH
+from tasks_app.domain.locks import Ask, Granted, LockMode, Obstacle
+from tasks_app.pool.connection.sessions import driver_of, is_pooled
+from tasks_app.pool.locks.holders import DEAD, NO_FLUSH
 from tasks_app.pool.tables import LOCK, LOCK_FENCE, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, NOW
 
 WAIT_LEASE = timedelta(seconds=5)
 """How long a waiter keeps its place without renewing it."""
-
 LONGEST_BLOCKER = 300
 NOBODY = 0
 """No task has this id."""
-
 # The LIMIT leaves none out. It makes a plan for any values look as cheap as one for these, so that
 # PostgreSQL keeps it: to plan takes twice as long as the rest.
 _WANTED = """
@@ -241,3 +233,43 @@ def _answer(rows: Sequence[Any]) -> Granted | tuple[Obstacle, ...]:
         Obstacle(row.resource, LockMode(row.mode), row.who, row.task_id, row.since, row.held)
         for row in rows
     )
+
+
+CHANNEL = "tasks_app_locks"
+_WAKE = text(f"""
+    SELECT h.token, pg_notify('{CHANNEL}', CAST(h.token AS text))
+    FROM {LOCK_HOLDER} h WHERE h.fence IS NULL AND h.lease_until > {NOW} AND h.id IN (
+        SELECT p.holder_id FROM {LOCK_PART} p
+        WHERE p.resource = ANY(CAST(:resources AS text[])) AND NOT EXISTS (
+            SELECT FROM {LOCK_PART} q JOIN {LOCK_HOLDER} h ON h.id = q.holder_id
+            WHERE q.resource = p.resource AND q.holder_id <> p.holder_id AND NOT {DEAD}
+              AND (h.fence IS NOT NULL OR q.holder_id < p.holder_id)
+              AND (q.mode <> p.mode OR q.mode = '{LockMode.EXCLUSIVE}'
+                OR (q.mode = '{LockMode.COUNTED}' AND h.fence IS NULL))))
+""")
+_LISTEN = text(f"LISTEN {CHANNEL}")
+
+
+def notify_next(
+    connection: Connection, resources: Sequence[str], *, now: datetime | None = None
+) -> list[Any]:
+    """Notify the first in line for each of the resources, and all that get along with it.
+
+    Of those who count only the first is told: one release makes room for one.
+    """
+    values = {"resources": list(resources), "now": now}
+    return list(connection.execute(_WAKE, values).scalars())
+
+
+def listen_for_wake_ups(connection: Connection) -> bool:
+    """Hear of wake-ups on an AUTOCOMMIT connection of psycopg; False: it cannot."""
+    if connection.dialect.driver != "psycopg" or is_pooled(connection):
+        return False
+    connection.execute(_LISTEN)
+    return True
+
+
+def read_wake_ups(connection: Connection, for_s: float) -> Iterator[str]:
+    """Yield the tokens that are told to ask again, for so long."""
+    for notification in driver_of(connection).notifies(timeout=for_s):
+        yield notification.payload

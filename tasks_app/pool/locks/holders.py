@@ -1,16 +1,111 @@
-"""Report: holders, waiters, and contended resources. Reads only."""
+"""Holders and waiters of locks: renewed, released, reported, limited by operators, pruned."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from tasks_app.pool.locks import OVER
-from tasks_app.pool.tables import LOCK_HOLDER, LOCK_REPORT, LOCK_WAIT, LOCKS, NOW
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.tables import (
+    LOCK,
+    LOCK_HOLDER,
+    LOCK_PART,
+    LOCK_REPORT,
+    LOCK_WAIT,
+    LOCKS,
+    NOW,
+    PENDING,
+)
 
+_RENEW = text(f"""
+    WITH ours AS MATERIALIZED (
+        SELECT h.id FROM {LOCK_HOLDER} h WHERE h.token = ANY(CAST(:tokens AS uuid[]))
+        ORDER BY h.id FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE {LOCK_HOLDER} h SET lease_until = {NOW} + CAST(:lease AS interval)
+    FROM ours o WHERE h.id = o.id
+""")
+_THERE = text(f"SELECT token FROM {LOCK_HOLDER} WHERE token = ANY(CAST(:tokens AS uuid[]))")
+_GUARD = text(f"""
+    SELECT h.fence FROM {LOCK_HOLDER} h WHERE h.token = :token AND h.fence IS NOT NULL
+    FOR KEY SHARE
+""")
+
+
+def renew(
+    connection: Connection,
+    tokens: Sequence[UUID],
+    lease: timedelta,
+    *,
+    now: datetime | None = None,
+) -> set[UUID]:
+    """Extend the leases to ``lease`` from now; return the tokens that are lost.
+
+    A locked row is left out: its lock is being released, or taken over.
+    """
+    values = {"tokens": list(tokens), "lease": lease, "now": now}
+    connection.execute(_RENEW, values)
+    return set(tokens) - set(connection.execute(_THERE, values).scalars())
+
+
+def guard(connection: Connection, token: UUID) -> bool:
+    """Keep the lock until the caller's transaction ends, whatever its lease says; False: lost.
+
+    A renewal goes on meanwhile; an attempt to take the lock over finds it held.
+    """
+    return connection.execute(_GUARD, {"token": token}).first() is not None
+
+
+_RELEASE = text(f"""
+    DELETE FROM {LOCK_HOLDER} h WHERE h.token = ANY(CAST(:tokens AS uuid[])) RETURNING h.token
+""")
+NO_FLUSH = "set_config('synchronous_commit', 'off', true)"
+"""For a transaction of our own that grants nothing: its COMMIT does not wait for the disk. Should
+the server crash, who stood in line asks again, and what was released ends with its lease. The
+flush of the next grant takes it along."""
+UNHURRIED = f"""unhurried AS MATERIALIZED (
+    SELECT {NO_FLUSH}, set_config('lock_timeout', '1000', true))"""
+_RELEASE_NOW = text(f"""
+    WITH {UNHURRIED}
+    DELETE FROM {LOCK_HOLDER} h USING unhurried
+    WHERE h.token = ANY(CAST(:tokens AS uuid[])) RETURNING h.token
+""")
+_GIVE_UP = text(f"""
+    WITH {UNHURRIED},
+    gone AS (
+        DELETE FROM {LOCK_HOLDER} h USING unhurried WHERE h.token = :token AND h.fence IS NULL
+        RETURNING h.id, h.who, h.task_id, h.asked_at)
+    INSERT INTO {LOCK_WAIT} (resource, mode, outcome, who, task_id, blocked_by, asked_at, ended_at)
+    SELECT p.resource, p.mode, 'timed_out', g.who, g.task_id, p.blocked_by, g.asked_at, {NOW}
+    FROM gone g JOIN {LOCK_PART} p ON p.holder_id = g.id WHERE p.blocked_by IS NOT NULL
+""")
+
+
+def release(connection: Connection, *tokens: UUID) -> set[UUID]:
+    """Give groups back; return those that were there: others are taken over, or given back before.
+
+    It locks no resource: who decides about one meanwhile finds it held, and asks again.
+    """
+    return set(connection.execute(_RELEASE, {"tokens": list(tokens)}).scalars())
+
+
+def release_now(connection: Connection, *tokens: UUID) -> set[UUID]:
+    """Do the same in a transaction that does nothing else, such as that of a single statement."""
+    return set(connection.execute(_RELEASE_NOW, {"tokens": list(tokens)}).scalars())
+
+
+def leave_queue(connection: Connection, token: UUID, *, now: datetime | None = None) -> None:
+    """Leave the line, and write down what was waited for in vain."""
+    connection.execute(_GIVE_UP, {"token": token, "now": now})
+
+
+OVER = f"""(h.task_id IS NOT NULL AND NOT EXISTS (
+    SELECT FROM {PENDING} t WHERE t.id = h.task_id AND t.attempt = h.attempt
+      AND t.lease_token = h.lease_token AND t.state = '{State.RUNNING}'))"""
+"""Its run has ended. That is final: a run that has lost its fence never has it again."""
 _FIND = text(f"""
     SELECT l.resource, l.mode, l.state, l.who, l.task_id, l.fence,
         {NOW} - coalesce(l.granted_at, l.asked_at) AS age, {NOW} - l.lease_until AS beyond,
@@ -90,7 +185,7 @@ class Wait:
     ended_at: datetime
 
 
-def find(
+def find_holders(
     connection: Connection,
     resource: str | None = None,
     *,
@@ -110,7 +205,81 @@ def contention(
     return [Contention(*row) for row in connection.execute(_CONTENTION, values)]
 
 
-def waits(connection: Connection, resource: str | None = None, *, most: int = 20) -> list[Wait]:
+def longest_waits(
+    connection: Connection, resource: str | None = None, *, most: int = 20
+) -> list[Wait]:
     """Return the longest waits that are over."""
     values = {"resource": resource, "most": most}
     return [Wait(*row) for row in connection.execute(_WAITS, values)]
+
+
+_FREE = text(f"""
+    DELETE FROM {LOCK_HOLDER} h
+    WHERE h.id IN (SELECT p.holder_id FROM {LOCK_PART} p WHERE p.resource = :resource)
+      AND (CAST(:token AS uuid) IS NULL OR h.token = :token) AND h.fence IS NOT NULL
+    RETURNING h.who
+""")
+_LIMIT = text(f"""
+    INSERT INTO {LOCK} AS r (resource, most) VALUES (:resource, CAST(:most AS integer))
+    ON CONFLICT (resource) DO UPDATE SET most = EXCLUDED.most
+""")
+
+
+def free_resource(connection: Connection, resource: str, token: UUID | None = None) -> list[str]:
+    """Take the groups that hold a resource from their holders, or one of them; return whose.
+
+    Waits for a guard in an open transaction.
+    """
+    values = {"resource": resource, "token": token}
+    return list(connection.execute(_FREE, values).scalars())
+
+
+def limit_resource(connection: Connection, resource: str, most: int | None) -> None:
+    """Say how many may count in it from now on, whatever code says; None: what code says."""
+    connection.execute(_LIMIT, {"resource": resource, "most": most})
+
+
+GONE_FOR = timedelta(minutes=10)
+"""No holder comes back this long after the end of its lease. Until then a lock that nobody else
+wants stays its holder's."""
+FORGET_AFTER = timedelta(days=7)
+_HOLDERS = text(f"""
+    WITH gone AS MATERIALIZED (
+        SELECT h.id FROM {LOCK_HOLDER} h
+        WHERE h.lease_until <= {NOW} - CAST(:gone_for AS interval) OR {OVER}
+        ORDER BY h.id LIMIT :most FOR UPDATE OF h SKIP LOCKED)
+    DELETE FROM {LOCK_HOLDER} h USING gone g WHERE h.id = g.id RETURNING h.id
+""")
+_OLD_WAITS = text(f"""
+    WITH old AS MATERIALIZED (
+        SELECT w.ctid FROM {LOCK_WAIT} w
+        WHERE w.ended_at < {NOW} - CAST(:forget_after AS interval)
+        LIMIT :most FOR UPDATE OF w SKIP LOCKED)
+    DELETE FROM {LOCK_WAIT} w USING old o WHERE w.ctid = o.ctid RETURNING 1
+""")
+_UNUSED = text(f"""
+    SELECT r.resource FROM {LOCK} r
+    WHERE r.used_at < {NOW} - CAST(:forget_after AS interval) AND r.most IS NULL
+    LIMIT :most FOR UPDATE OF r SKIP LOCKED
+""")
+_RESOURCES = text(f"""
+    DELETE FROM {LOCK} r WHERE r.resource = ANY(CAST(:resources AS text[]))
+      AND NOT EXISTS (SELECT FROM {LOCK_PART} p WHERE p.resource = r.resource)
+    RETURNING r.resource
+""")
+
+
+def prune_locks(connection: Connection, most: int, *, now: datetime | None = None) -> int:
+    """Remove up to ``most`` of each kind; return the number of the most frequent kind.
+
+    Resources are locked first and looked at then: who was granted one meanwhile keeps it.
+    """
+    values = {"most": most, "gone_for": GONE_FOR, "forget_after": FORGET_AFTER, "now": now}
+    holders = len(connection.execute(_HOLDERS, values).all())
+    waits = len(connection.execute(_OLD_WAITS, values).all())
+    unused = connection.execute(_UNUSED, values).scalars().all()
+    resources = connection.execute(_RESOURCES, {"resources": list(unused)}).all() if unused else []
+    return max(holders, waits, len(resources))
+
+
+DEAD = f"(h.lease_until <= {NOW} OR {OVER})"

@@ -14,9 +14,8 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.explain.surroundings import StandingHold
-from tasks_app.domain.operations.author import Signed
-from tasks_app.domain.operations import BulkAction
+from tasks_app.domain.explain.facts import StandingHold
+from tasks_app.domain.operations import BulkAction, Signed
 from tasks_app.domain.tasks.error_text import clean
 from tasks_app.pool.tables import AUDIT
 

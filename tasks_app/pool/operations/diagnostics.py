@@ -1,10 +1,10 @@
-"""Diagnostics: what the database says of itself and of the work in it. Reads only."""
+"""What the database says of itself and of the work in it, for checks. Reads only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from sqlalchemy import Connection, text
@@ -45,7 +45,6 @@ MOST_DUE = 100_000
 """Due rows that are looked at: a backlog of millions is no reason to read it all."""
 MOST_KEYS, MOST_BEHIND = 1_000, 10_000
 """Order keys that are looked at, and tasks behind each that are counted."""
-
 _SERVER = text(f"""
     SELECT current_setting('server_version') AS version,
         current_setting('server_version_num')::int / 10000 AS major,
@@ -123,8 +122,6 @@ _BEYOND = text(f"""
     SELECT count(*) AS number, max({NOW} - lease_until) AS since
     FROM {PENDING} WHERE state = '{State.RUNNING}' AND lease_until < {NOW}
 """)
-
-
 _LONG = text(f"""
     SELECT p.id, p.name, {NOW} - p.started_at AS ran FROM {PENDING} p
     WHERE p.state = '{State.RUNNING}' AND p.started_at < {NOW} - CAST(:longer AS interval)
@@ -242,3 +239,47 @@ def long_runs(connection: Connection, longer: timedelta) -> list[LongRun]:
 def queues_in_use(connection: Connection) -> set[str]:
     """Return the queues with pending tasks."""
     return set(connection.execute(text(QUEUES)).scalars())
+
+
+MOST = 100_000
+"""Rows that are looked at."""
+# Parked rows have an index of their own; of the others, what the scan sees. A row that became due
+# since the caller began, and is not parked, was not passed over: it came too late.
+_DUE_TASKS_LEFT = text(f"""
+    SELECT d.queue, d.name, d.parked, count(*) AS number, min(d.id) AS first FROM (
+        (SELECT p.id, p.queue, p.name, p.parked FROM {PENDING} p
+         WHERE p.parked_kind IS NOT NULL AND p.state = '{State.PENDING}' AND p.due_at <= {NOW}
+           AND p.queue = ANY(CAST(:queues AS text[])) LIMIT {MOST})
+        UNION ALL
+        (SELECT p.id, p.queue, p.name, NULL FROM unnest(CAST(:queues AS text[])) AS q(queue)
+         CROSS JOIN generate_series(0, 9) AS r(priority)
+         CROSS JOIN LATERAL (
+            SELECT * FROM {PENDING} p
+            WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
+              AND p.scan_at <= {NOW} AND p.due_at <= CAST(:since AS timestamptz)
+              AND p.parked IS NULL
+            ORDER BY p.scan_at LIMIT {MOST}) AS p
+         LIMIT {MOST})) AS d
+    GROUP BY d.queue, d.name, d.parked ORDER BY number DESC, first
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class DueTasksLeft:
+    """Due tasks of one name in one queue that wait for the same."""
+
+    queue: str
+    name: str
+    parked: str | None
+    """Why they stand aside; None: they do not."""
+    number: int
+    first: int
+    """The lowest id."""
+
+
+def due_tasks_left(
+    connection: Connection, queues: Sequence[str], since: datetime, *, now: datetime | None = None
+) -> list[DueTasksLeft]:
+    """Return what is due, the most first; what is not parked only if it was due at ``since``."""
+    values = {"queues": list(queues), "since": since, "now": now}
+    return [DueTasksLeft(*row) for row in connection.execute(_DUE_TASKS_LEFT, values)]

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.encryption.envelope import BEGIN, MARK, Token, parse_token, token_in
-from tasks_app.domain.flow_control.waiting_reason import WaitingKind
+from tasks_app.domain.encryption import TOKEN_BEGIN, TOKEN_MARK, Token, parse_token, token_in
+from tasks_app.domain.flow_control.limits import WaitingKind
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.tables import ALL, ATTEMPT, COMPLETED, ERROR, GROUP, LARGE_VALUE, PENDING
 
@@ -101,7 +101,7 @@ def _encrypted(place: SecretColumn) -> str:
     return f"{place.value} LIKE '{'v%.%.%' if place.kind == 'error' else _WRAPPED}'"
 
 
-_WRAPPED = f'{BEGIN} "v%.%.%"}}'
+_WRAPPED = f'{TOKEN_BEGIN} "v%.%.%"}}'
 
 
 def read(connection: Connection, place: SecretColumn, after: int, most: int) -> ValuePage:
@@ -160,7 +160,7 @@ def count(connection: Connection) -> list[tuple[str, str, int]]:
     connection.execute(text("SET LOCAL statement_timeout = 0"))
     found: list[tuple[str, str, int]] = []
     for place in PLACES:
-        token = "s.value" if place.kind == "error" else f"CAST(s.value AS jsonb) ->> '{MARK}'"
+        token = "s.value" if place.kind == "error" else f"CAST(s.value AS jsonb) ->> '{TOKEN_MARK}'"
         rows = connection.execute(
             text(f"""
                 SELECT split_part({token}, '.', 2) AS key,

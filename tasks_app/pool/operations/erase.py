@@ -1,16 +1,16 @@
-"""Erase: what tasks hold that are over is removed, wherever it stands; rows and outcomes stay."""
+"""Erases what finished tasks hold of users' values, in every column that can hold one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.errors import SchemaError
-from tasks_app.domain.tasks.erased import ERASED, MARK
+from tasks_app.domain.tasks.masks import ERASED, ERASED_MARK
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.operations.user_values import USER_VALUES, Erased
 from tasks_app.pool.tables import (
     ALERT,
     ALL,
@@ -59,7 +59,27 @@ _FIND = text(f"""
     WHERE {_about("t.biz_key", f"t.headers ->> '{SUBJECT}'")} ORDER BY t.id
 """)
 _IDS = "CAST(:ids AS bigint[])"
-_MARKED = f"jsonb_build_object('{MARK}', {NOW})"
+_MARKED = f"jsonb_build_object('{ERASED_MARK}', {NOW})"
+
+
+class Erased(StrEnum):
+    """What ``erase`` does with the values of a task."""
+
+    OBJECT = "object"
+    """An object that says when stands in their place."""
+    WORD = "word"
+    """A word does."""
+    NULL = "null"
+    ROW = "row"
+    """The row is deleted."""
+    PART = "part"
+    """A statement of its own takes out what is about the tasks."""
+    LEFT = "left"
+    """They stay, and the receipt says so, while there is something to run."""
+    KEPT = "kept"
+    """They stay: keys, names, words of operators, and what belongs to no task."""
+
+
 _BY = {Erased.OBJECT: _MARKED, Erased.WORD: f"'{ERASED}'", Erased.NULL: "NULL"}
 
 
@@ -81,6 +101,95 @@ def _erasing(table: str, task: str) -> str:
         RETURNING t.{task}"""
 
 
+def _read(lines: str) -> tuple[UserValue, ...]:
+    """Read lines of tables, columns and words; a table's name stands for all of its columns."""
+    found = []
+    for line in lines.strip().splitlines():
+        tables, columns, erased, *words = line.split()
+        for table in tables.split(","):
+            found += [
+                UserValue(
+                    f"task_{table}",
+                    column,
+                    Erased(erased),
+                    *(word in words for word in ("masked", "encrypted", "exported")),
+                )
+                for column in columns.split(",")
+            ]
+    return tuple(found)
+
+
+class UserValue(NamedTuple):
+    """A column, and what protects its values."""
+
+    table: str
+    """Without the schema."""
+    column: str
+    erased: Erased
+    masked: bool
+    """What masked paths hold is not shown to people; in texts it is not stored."""
+    encrypted: bool
+    """Of encrypted tasks; texts say that they are."""
+    exported: bool
+    """By ``tasks-app export``, for another database."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.table}.{self.column}"
+
+
+USER_VALUES = _read("""
+pending          payload                                 left    masked encrypted exported
+pending          headers                                 left    exported
+pending          sub_status                              left
+completed,error  payload                                 object  masked encrypted
+completed        result                                  object  masked encrypted
+error            result                                  object
+completed,error  headers                                 object
+completed,error  error                                   word    masked
+completed,error  sub_status                              word
+attempt          kind                                    word
+attempt          message                                 word    masked
+attempt          encrypted_message                       null    encrypted
+attempt          traceback                               null
+transition       detail,why                              word
+log              lines                                   part
+progress         checkpoint                              row     masked
+progress         note                                    row
+large_value      content                                 row     encrypted
+group            then_row,on_failure                     part    encrypted
+worker           running                                 part
+audit            what,patch                              part
+fingerprint      kind,message,frames,known_by,note       part
+alert            fact                                    part
+schedule         payload                                 left    masked
+schedule         options,declared                        left
+pending          biz_key,unique_key,order_key,limit_key,fair_key,more_limit_keys  kept  exported
+completed,error  biz_key,unique_key,order_key,limit_key,fair_key,more_limit_keys  kept
+pending          parked,parked_for                       kept
+key              unique_key                              kept
+gate             gate                                    kept
+limit            target                                  kept
+queue_fair       weights                                 kept
+lock,lock_part,lock_wait  resource                       kept
+lock_holder,lock_wait     who                            kept
+lock_part,lock_wait       blocked_by                     kept
+batch            params,identity,error                   kept
+batch_step       plan,result,error                       kept
+batch_skip       key,reason                              kept
+marker           key                                     kept
+partition        num_range,time_range,text_range,source,checksum,checkpoint,error  kept
+partition_value  value                                   kept
+breaker          reason                                  kept
+queue_pause      reason                                  kept
+audit            role,who,answers,left_out               kept
+transition       who                                     kept
+alert            key                                     kept
+error,attempt    fingerprint                             kept
+schedule         remark                                  kept
+""")
+"""Columns that may hold a user's value. Those that hold names of code and words of ours alone are
+listed by the test."""
 _POOLS = {table: text(_erasing(table, "id")) for table in (COMPLETED, ERROR)}
 # Causes that no other task has: elsewhere their texts are those of others, too.
 _CAUSES = f"""
@@ -125,8 +234,8 @@ def _without_values(column: str) -> str:
 
 def _waits(column: str) -> str:
     return f"""{_of_row(f"g.{column}")}
-        AND NOT (g.{column} -> 'payload' ? '{MARK}' AND g.{column} @> '{{"enabled": false}}'
-            AND (g.{column} -> 'payload') - '{MARK}' = '{{}}')"""
+        AND NOT (g.{column} -> 'payload' ? '{ERASED_MARK}' AND g.{column} @> '{{"enabled": false}}'
+            AND (g.{column} -> 'payload') - '{ERASED_MARK}' = '{{}}')"""
 
 
 _GROUPS = text(f"""
@@ -156,8 +265,6 @@ _OPEN_BULKS = text(f"""
     SELECT DISTINCT coalesce(t.bulk, t.id) FROM {AUDIT} t
     WHERE {_IN_BULK} AND {_HAS_TEXT} AND {_OPEN} ORDER BY 1
 """)
-
-
 _MAY = text("SELECT has_table_privilege(:audit, 'UPDATE') AS may, current_user AS role")
 
 
@@ -236,11 +343,11 @@ def open_bulks(connection: Connection, ids: Sequence[int], biz_keys: Sequence[st
     return list(connection.execute(_OPEN_BULKS, values).scalars())
 
 
-def to_call(connection: Connection, whose: Whose) -> int:
+def count_callers(connection: Connection, whose: Whose) -> int:
     """Return how many groups that go on have such a task to call."""
     return int(connection.execute(_TO_CALL, whose.values).scalar_one())
 
 
-def schedules(connection: Connection, whose: Whose) -> list[str]:
+def schedules_of(connection: Connection, whose: Whose) -> list[str]:
     """Return the names of the schedules that make such tasks."""
     return list(connection.execute(_SCHEDULES, whose.values).scalars())

@@ -1,22 +1,27 @@
-"""Bloat: how large our tables and indexes are, and how large they would be if written anew.
-
-The estimate is from what ANALYZE found: rows, and the average width of their columns. It is made
-without an extension and without reading the tables. Equal keys, which a B-tree stores once, make
-the estimate too high, so an index is rather called good than bloated.
-"""
+"""Bloated tables and indexes, and sequences that are behind their tables: found and repaired."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
-from tasks_app.pool.tables import TABLES, table
+from tasks_app.pool import tables
+from tasks_app.pool.tables import (
+    COMPLETED,
+    ERROR,
+    GROUP,
+    LOCK_FENCE,
+    LOCK_HOLDER,
+    PENDING,
+    TABLES,
+    table,
+)
 
 LEAST_WASTE = 10 * 2**20
 """Bytes. To rewrite an index for less than that is not worth its load."""
-
 _OURS = """
     SELECT c.oid, c.relname, c.relnamespace::regnamespace::text AS schema, c.reltuples,
         coalesce((SELECT o.option_value::float8 FROM pg_options_to_table(c.reloptions) o
@@ -98,12 +103,12 @@ def sizes(connection: Connection) -> list[RelationSize]:
     return sorted(found, key=lambda size: (-size.wasted, -size.bytes, size.name))
 
 
-def left_over(connection: Connection) -> list[str]:
+def invalid_indexes(connection: Connection) -> list[str]:
     """Return the invalid indexes that a REINDEX left which failed or was killed."""
     return list(connection.execute(_LEFT_OVER, _ALL).scalars())
 
 
-def others_tables(connection: Connection) -> Sequence[str]:
+def tables_of_other_roles(connection: Connection) -> Sequence[str]:
     """Return the tables that this role does not own, so that it may not rewrite their indexes."""
     return connection.execute(_NOT_OURS, _ALL).scalars().all()
 
@@ -116,14 +121,66 @@ def set_lock_timeout(connection: Connection, seconds: float) -> None:
     )
 
 
-def rewrite(connection: Connection, index: str) -> None:
+def reindex(connection: Connection, index: str) -> None:
     """Write an index anew beside the old one; nobody who reads or writes waits."""
     connection.exec_driver_sql(f"REINDEX INDEX CONCURRENTLY {table(_quoted(index))}")
 
 
-def drop(connection: Connection, index: str) -> None:
+def drop_index(connection: Connection, index: str) -> None:
     connection.exec_driver_sql(f"DROP INDEX CONCURRENTLY IF EXISTS {table(_quoted(index))}")
 
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+_OWN = (
+    *(tables.SCHEDULE, tables.AUDIT, tables.GROUP, tables.PARTITION),
+    *(tables.BATCH, tables.BATCH_SKIP, tables.ALERT, tables.TRANSITION, tables.TOTAL, LOCK_HOLDER),
+)
+GIVEN = {
+    table("task_pending_id_seq"): (
+        *((pool, "id") for pool in (PENDING, COMPLETED, ERROR)),
+        (GROUP, "callback_id"),
+    ),
+    LOCK_FENCE: ((LOCK_HOLDER, "fence"),),
+    **{f"{name}_id_seq": ((name, "id"),) for name in _OWN},
+}
+"""Each sequence, and where the numbers lie that it has given."""
+MARGIN = 10_000
+"""Left out when one is set: others may draw from it at this moment."""
+_READABLE = text("""
+    SELECT s.name FROM unnest(CAST(:names AS text[])) AS s(name)
+    WHERE has_sequence_privilege(s.name, 'SELECT')
+""")
+_SET = text("SELECT setval(CAST(:name AS regclass), :value)")
+
+
+class Behind(NamedTuple):
+    """A sequence that will give numbers which are taken."""
+
+    name: str
+    next: int
+    highest: int
+
+
+def sequences_behind(connection: Connection) -> list[Behind]:
+    """Return the sequences that are behind, of those that this role may read."""
+    names = connection.execute(_READABLE, {"names": list(GIVEN)}).scalars().all()
+    found = []
+    for name in names:
+        highest = ", ".join(f"(SELECT max({column}) FROM {of})" for of, column in GIVEN[name])
+        row = connection.execute(
+            text(f"SELECT last_value + CAST(is_called AS int), greatest({highest}) FROM {name}")
+        ).one()
+        if row[1] is not None and row[1] >= row[0]:
+            found.append(Behind(name, *row))
+    return found
+
+
+def advance_sequences(connection: Connection) -> list[Behind]:
+    """Set those that are behind to where they should be; return how they stood."""
+    found = sequences_behind(connection)
+    for each in found:
+        connection.execute(_SET, {"name": each.name, "value": each.highest + MARGIN})
+    return found

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.operations import Selection
 from tasks_app.domain.tasks.states import Pool, State
-from tasks_app.pool.fragments.held import is_held
+from tasks_app.pool.fragments.conditions import is_held
 from tasks_app.pool.tables import ATTEMPT, COMPLETED, ERROR, PENDING
 
 LOOKED_AT = 2_000

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.explain.run_by import RunBy
+from tasks_app.domain.explain.facts import RunBy
 from tasks_app.domain.tasks.error_text import clean
 from tasks_app.pool.tables import LEASE, NOW, WORKER
 

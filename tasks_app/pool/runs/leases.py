@@ -1,17 +1,15 @@
-"""Rescue: claims whose worker is gone come back. Nobody is charged, but ``crashes`` rises.
-
-One statement that re-checks the lease at write time: reading first and writing by id later would
-take rows from workers that are alive. Rescued tasks come back at a random distance from each other
-and are claimed alone from then on, so that a machine-killer cannot take the same neighbours twice.
-"""
+"""Leases of claimed tasks: renewed, given back, and rescued from workers that are gone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from tasks_app.domain.flow_control.limits import WaitingReason
 from tasks_app.domain.handlers.settlement import (
     BROKEN_OFF,
     CONNECTION_LOST,
@@ -21,14 +19,136 @@ from tasks_app.domain.handlers.settlement import (
     REFUSED,
     VANISHED,
 )
-from tasks_app.domain.tasks.fingerprint import fingerprint_of
-from tasks_app.domain.tasks.run import Cause, Fence
+from tasks_app.domain.tasks.error_text import fingerprint_of
+from tasks_app.domain.tasks.run import Cause, ClaimedTask, Fence
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.row_by_row import found_task_by_task, task_by_task
-from tasks_app.pool.fragments.fences import fence_arrays, fenced
-from tasks_app.pool.fragments.move_rows import AS_IT_WAS, NAMED, SKIP_LOCKED, leave
-from tasks_app.pool.statistics.parts import note_moved
+from tasks_app.pool.fragments.move_rows import (
+    AS_IT_WAS,
+    NAMED,
+    SKIP_LOCKED,
+    WAIT,
+    fence_arrays,
+    fenced,
+    leave,
+)
+from tasks_app.pool.statistics.parts import add_moved
 from tasks_app.pool.tables import NOW, PENDING, admits
+
+_LOCK = "FOR NO KEY UPDATE OF p SKIP LOCKED"
+_RENEW = text(f"""
+    WITH held AS MATERIALIZED (
+        SELECT p.id FROM {fenced(f"p.state = '{State.RUNNING}'", _LOCK)})
+    UPDATE {PENDING} p SET lease_until = {NOW} + CAST(:lease AS interval)
+    WHERE p.id = ANY(ARRAY(SELECT id FROM held))
+    RETURNING p.id, p.cancel_requested_at IS NOT NULL AS cancelled
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """What the renewal told."""
+
+    ids: frozenset[int]
+    """Renewed. Of the others the fence is lost, or somebody holds their row just now."""
+    cancelled: frozenset[int]
+    """Renewed, and somebody asked for their cancellation."""
+
+
+def renew(
+    connection: Connection,
+    fences: Sequence[Fence],
+    lease: timedelta,
+    *,
+    now: datetime | None = None,
+) -> Renewed:
+    rows = connection.execute(
+        _RENEW,
+        {**fence_arrays(fences), "lease": lease, "now": now},
+    ).all()
+    return Renewed(
+        frozenset(row.id for row in rows), frozenset(row.id for row in rows if row.cancelled)
+    )
+
+
+def _released_rows(source: str) -> str:
+    return f"""
+    SELECT {AS_IT_WAS},
+        CASE WHEN p.cancel_requested_at IS NULL THEN '{State.PENDING}' ELSE '{State.CANCELLED}' END
+            AS goes_to,
+        {NOW} + CAST(:wait AS interval) AS back_at, p.failures, p.crashes, p.retry_level,
+        NULL::jsonb AS result, NULL AS kind, NULL AS message, NULL AS traceback,
+        NULL AS encrypted_message, NULL::bytea AS fingerprint,
+        NULL::integer AS run_ms, '{Event.RELEASE}' AS event
+    FROM {source}
+    """
+
+
+_PARK = text(f"""
+    UPDATE {PENDING} SET due_at = least(due_at, CAST(:due_at AS timestamptz)),
+        parked = :reason, parked_kind = :kind, parked_for = :subject
+    WHERE id = :id AND state = '{State.PENDING}'
+""")
+_MAY_RELEASE = admits(Event.RELEASE)
+_GROUP = leave(_released_rows(fenced(_MAY_RELEASE, SKIP_LOCKED)))
+_ONE = leave(_released_rows(fenced(_MAY_RELEASE, WAIT)), waits=True)
+_TOKEN = leave(
+    _released_rows(
+        f"{PENDING} p WHERE p.lease_token = :token AND {_MAY_RELEASE} ORDER BY p.id {SKIP_LOCKED}"
+    )
+)
+
+
+def release(
+    connection: Connection,
+    fences: Sequence[Fence],
+    *,
+    wait: timedelta = timedelta(0),
+    block: bool = False,
+    left: set[int] | None = None,
+    now: datetime | None = None,
+) -> dict[int, State]:
+    """Give claims back, due after ``wait``; return where each went.
+
+    Unless ``block``, rows that somebody holds are left out, as are those whose fence is lost; and
+    those that the database refuses, whose ids are added to ``left``.
+    """
+
+    def give_back(some: Sequence[Fence]) -> dict[int, State]:
+        statement = (_ONE if block else _GROUP)()
+        rows = connection.execute(statement, {**fence_arrays(some), "wait": wait, "now": now})
+        return {row.id: State(row.goes_to) for row in rows}
+
+    if block:
+        return give_back(fences)
+    return task_by_task(connection, fences, give_back, "release of tasks", left=left, now=now)
+
+
+def release_parked(
+    connection: Connection,
+    task: ClaimedTask,
+    reason: WaitingReason,
+    wait: timedelta,
+    *,
+    now: datetime | None = None,
+) -> State | None:
+    """Give a claim back, parked for ``wait``: it stays due since when it was.
+
+    It waits for the row. None: the fence is lost.
+    """
+    state = release(connection, [task.fence], wait=wait, block=True, now=now).get(task.task_id)
+    if state is State.PENDING:
+        values = {"id": task.task_id, "due_at": task.due_at, "reason": str(reason)}
+        kind = {"kind": reason.kind.value, "subject": reason.subject}
+        connection.execute(_PARK, {**values, **kind})
+    return state
+
+
+def release_token(connection: Connection, token: UUID, *, now: datetime | None = None) -> set[int]:
+    """Give back whatever a claim took whose reply never came; return the ids."""
+    values = {"token": token, "wait": timedelta(0), "now": now}
+    return {row.id for row in connection.execute(_TOKEN(), values)}
+
 
 RESCUES = "rescue of tasks"
 FIRST_S = 5
@@ -44,7 +164,7 @@ _SENTENCES = {
 }
 
 
-def _held(source: str) -> str:
+def _rescued_rows(source: str) -> str:
     return f"""
     SELECT {AS_IT_WAS},
         CASE WHEN p.cancel_requested_at IS NOT NULL THEN '{State.CANCELLED}'
@@ -67,19 +187,19 @@ def _held(source: str) -> str:
     """
 
 
-_MAY = admits(Event.RESCUE)
-_OVER = f"p.lease_until < {NOW} - CAST(:grace AS interval) AND {_MAY}"
+_MAY_RESCUE = admits(Event.RESCUE)
+_OVER = f"p.lease_until < {NOW} - CAST(:grace AS interval) AND {_MAY_RESCUE}"
 FIND_EXPIRED = f"""
     SELECT p.id FROM {PENDING} p WHERE {_OVER} ORDER BY p.id LIMIT :most OFFSET :skipped
 """
 EXPIRED = leave(
-    _held(f"""{PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_OVER}
+    _rescued_rows(f"""{PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_OVER}
         ORDER BY p.id {SKIP_LOCKED}"""),
     told=NAMED,
 )
 """``grace`` is for a rescuer that cannot know whether workers could renew just now."""
 _FIND_EXPIRED = text(FIND_EXPIRED)
-_CLAIMS = leave(_held(fenced(_MAY, SKIP_LOCKED)))
+_CLAIMS = leave(_rescued_rows(fenced(_MAY_RESCUE, SKIP_LOCKED)))
 
 
 def rescue_expired(
@@ -96,7 +216,7 @@ def rescue_expired(
 
     def move(ids: Sequence[int]) -> dict[int, State]:
         rows = connection.execute(EXPIRED(), {**values, "ids": list(ids)})
-        return note_moved(connection, rows, Event.RESCUE, now=now)
+        return add_moved(connection, rows, Event.RESCUE, now=now)
 
     return found_task_by_task(connection, _FIND_EXPIRED, over, most, move, RESCUES)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -12,19 +12,22 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.groups import Called
-from tasks_app.domain.tasks.fingerprint import fingerprint_of
+from tasks_app.domain.handlers.outcomes import Outages
+from tasks_app.domain.tasks.error_text import fingerprint_of
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State, next_state
 from tasks_app.pool.connection.execute import commits_itself
 from tasks_app.pool.connection.row_by_row import task_by_task
-from tasks_app.pool.fragments.fences import array, fence_arrays, fenced
 from tasks_app.pool.fragments.move_rows import (
     AS_IT_WAS,
     SKIP_LOCKED,
     TOLD,
     WAIT,
+    array,
     attempts_of,
     complete,
+    fence_arrays,
+    fenced,
     leave,
 )
 from tasks_app.pool.fragments.transition_log import Logged, Moving, lines_of_successes
@@ -41,7 +44,6 @@ _OUTCOMES = """
         AS f(id, attempt, token, target, wait, failures, crashes, retry_level, result, kind,
              message, traceback, encrypted_message, fingerprint, run_ms, event, said)
 """
-
 _ENDS = admits(Event.SUCCEED)
 _PLAIN = f"{_ENDS} AND p.batch_id IS NULL"
 """Members of a group must be counted; successes of others, which nearly all are, do not pay for
@@ -67,7 +69,6 @@ def _held(guard: str, lock: str) -> str:
 
 _GROUP = leave(_held(_ENDS, SKIP_LOCKED), told=TOLD)
 ONE = leave(_held(_ENDS, WAIT), waits=True, told=TOLD)
-
 _SUCCESSES = """
     unnest(
         CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:tokens AS uuid[]),
@@ -219,3 +220,20 @@ def _arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
         "events": array(s.event.value for s in ordered),
         "said": [s.sub_status for s in ordered],
     }
+
+
+_COUNT = text(f"""
+    UPDATE {PENDING} SET outages = least(coalesce(outages, 0) + 1, 32767),
+        outage_since = coalesce(outage_since, {NOW})
+    WHERE id = :task_id AND attempt = :attempt AND lease_token = :token
+      AND state = '{State.RUNNING}'
+    RETURNING outages, {NOW} - outage_since AS since
+""")
+
+
+def count_outage(
+    connection: Connection, fence: Fence, *, now: datetime | None = None
+) -> Outages | None:
+    """Count one outage more; None: the fence is lost, and nothing was written."""
+    row = connection.execute(_COUNT, {**fence._asdict(), "now": now}).first()
+    return None if row is None else Outages(row.outages, max(row.since, timedelta(0)))

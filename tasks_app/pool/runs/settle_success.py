@@ -16,10 +16,8 @@ from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.move_rows import attempts_of
 from tasks_app.pool.fragments.transition_log import LOG, lines_of_successes
-from tasks_app.pool.task_groups import LOCKED
-from tasks_app.pool.task_groups import counting
-from tasks_app.pool.task_groups import locking
 from tasks_app.pool.tables import CARRIED, COMPLETED, FENCE_LOST, PENDING, admits
+from tasks_app.pool.task_groups import LOCKED, count_members, lock_groups
 
 _KEPT = ", ".join(CARRIED)
 _NOW = "statement_timestamp()"
@@ -27,8 +25,8 @@ _LOST = "TA002"
 """The SQLSTATE that ``task_fence_lost`` raises."""
 _SAID = "nullif(coalesce($6, sub_status), '')"
 """The sub-status: the run's last word on it, or else what stood before."""
-_OWN = f"{locking(f'SELECT p.batch_id FROM {PENDING} p WHERE p.id = $1')}, "
-_COUNT = f", {counting('gone', succeeds='true', now=_NOW)}"
+_OWN = f"{lock_groups(f'SELECT p.batch_id FROM {PENDING} p WHERE p.id = $1')}, "
+_COUNT = f", {count_members('gone', succeeds='true', now=_NOW)}"
 _CALLED = """(SELECT jsonb_build_array(c.id, c.queue, c.wait_s)::text
         FROM called c WHERE c.wait_s IS NOT NULL)"""
 """As text, since the owner of a connection decides how it reads JSON."""

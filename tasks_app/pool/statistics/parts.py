@@ -1,4 +1,4 @@
-"""Parts: what one process, or one statement, has counted of a minute."""
+"""Counts of one minute as one process wrote them, and the columns that all counters share."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.statistics import CountedOutcome
-from tasks_app.domain.statistics import outcome_of
+from tasks_app.domain.statistics import BOUNDS_MS, BUCKETS, CountedOutcome, outcome_of
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.statistics.sums import KEY, SUMS
 from tasks_app.pool.tables import COUNT_PART, NOW
 
 
@@ -31,6 +29,8 @@ class CountPart(NamedTuple):
     runs: Sequence[int]
 
 
+KEY = "at, name, queue, outcome"
+SUMS = "number, wait_ms, run_ms, waits, runs"
 # Sorted, so that nobody deadlocks; totals, so that writing them twice changes nothing.
 _WRITE = text(f"""
     INSERT INTO {COUNT_PART} AS c (slot, {KEY}, {SUMS}, written_at)
@@ -56,7 +56,7 @@ NOTE = text(f"""
 """)
 
 
-def write(
+def write_parts(
     connection: Connection, slot: str, parts: Sequence[CountPart], *, now: datetime | None = None
 ) -> None:
     """Write running totals, over those that the slot wrote before."""
@@ -82,7 +82,7 @@ def write(
     )
 
 
-def note(
+def add_counts(
     connection: Connection,
     moved: Iterable[tuple[str, str, CountedOutcome]],
     *,
@@ -100,7 +100,7 @@ def note(
         connection.execute(NOTE, {**values, "numbers": numbers, "now": now})
 
 
-def note_moved(
+def add_moved(
     connection: Connection,
     moved: Iterable[Any],
     event: Event | None = None,
@@ -112,7 +112,7 @@ def note_moved(
     They have id, goes_to, name and queue; ``event`` says why some are pending again.
     """
     rows = list(moved)
-    note(
+    add_counts(
         connection,
         [(r.name, r.queue, outcome_of(State(r.goes_to), event or Event.RELEASE)) for r in rows],
         now=now,
@@ -122,3 +122,65 @@ def note_moved(
 
 def _arrays(histograms: Sequence[Sequence[int]]) -> list[str]:
     return ["{" + ",".join(map(str, histogram)) + "}" for histogram in histograms]
+
+
+BOUNDS = f"ARRAY[{', '.join(map(str, BOUNDS_MS))}]::bigint[]"
+
+
+def summed(histogram: str) -> str:
+    """Return the sum of histograms, an aggregate; empty buckets at the end may be left out.
+
+    One aggregate a bucket: to unnest them takes twice as long.
+    """
+    buckets = ", ".join(f"coalesce(sum({histogram}[{n}]), 0)" for n in range(1, BUCKETS + 1))
+    return f"CAST((ARRAY[{buckets}])[1:coalesce(max(cardinality({histogram})), 0)] AS bigint[])"
+
+
+def added_up(source: str) -> str:
+    """Return the sums over a group of rows, in the order of SUMS."""
+    plain = ", ".join(
+        f"CAST(sum({source}.{column}) AS bigint) AS {column}"
+        for column in ("number", "wait_ms", "run_ms")
+    )
+    arrays = ", ".join(
+        f"{summed(f'{source}.{column}')} AS {column}" for column in ("waits", "runs")
+    )
+    return f"{plain}, {arrays}"
+
+
+def bucket(ms: str) -> str:
+    """Return the bucket of so many milliseconds, as ``bucket_of``; null stays null."""
+    return f"width_bucket({ms}, {BOUNDS})"
+
+
+def counted(bucket: str, number: str) -> str:
+    """Return a histogram, an aggregate, of rows that say ``number`` for a bucket."""
+    buckets = ", ".join(
+        f"coalesce(sum({number}) FILTER (WHERE {bucket} = {n}), 0)" for n in range(BUCKETS)
+    )
+    return f"CAST((ARRAY[{buckets}])[1:coalesce(max({bucket}) + 1, 0)] AS bigint[])"
+
+
+def highest(one: str, other: str) -> str:
+    """Return the histogram that says of each bound the higher count of what is below it."""
+    return f"""(SELECT coalesce(array_agg(CAST(below - before AS bigint) ORDER BY n), '{{}}') FROM (
+        SELECT n, below, lag(below, 1, 0) OVER (ORDER BY n) AS before FROM (
+            SELECT n, greatest(sum(coalesce(({one})[n], 0)) OVER (ORDER BY n),
+                sum(coalesce(({other})[n], 0)) OVER (ORDER BY n)) AS below
+            FROM generate_series(1, greatest(cardinality({one}), cardinality({other}))) AS n
+        ) AS of_bounds) AS of_buckets)"""
+
+
+MERGED = {
+    "number": "EXCLUDED.number",
+    **{ms: f"greatest(c.{ms}, EXCLUDED.{ms})" for ms in ("wait_ms", "run_ms")},
+    **{array: highest(f"c.{array}", f"EXCLUDED.{array}") for array in ("waits", "runs")},
+}
+"""Of an upsert: the number is higher, but was counted in another way, so buckets may not be."""
+RAISED = {
+    column: value
+    if column == "number"
+    else f"CASE WHEN c.exact THEN {value} ELSE EXCLUDED.{column} END"
+    for column, value in MERGED.items()
+}
+"""The same where only what is ``exact`` was counted in another way."""

@@ -1,8 +1,4 @@
-"""Reads of the counters: sums over time, how long tasks waited and ran, the slowest, the failing.
-
-Sums come from the key's index alone; only histograms need the rows. The last two minutes are not in
-COUNT yet: :func:`live` reads them, on a server that takes writes.
-"""
+"""Reads of the counters: sums over time, run times, the slowest, the failing, and unkept rows."""
 
 from __future__ import annotations
 
@@ -12,11 +8,16 @@ from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import NamedTuple
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextClause, text
 
-from tasks_app.domain.statistics.histogram import percentile
-from tasks_app.domain.statistics import CountedOutcome
-from tasks_app.pool.statistics.sums import summed
+from tasks_app.domain.statistics import (
+    MOST_NAMES,
+    UNKEPT_WITHIN,
+    CountedOutcome,
+    Unkept,
+    percentile,
+)
+from tasks_app.pool.statistics.parts import summed
 from tasks_app.pool.tables import COUNT, COUNT_PART, NOW
 
 
@@ -183,3 +184,47 @@ def _values(wanted: Wanted, now: datetime | None) -> dict[str, object]:
     outcomes = None if wanted.outcomes is None else [int(outcome) for outcome in wanted.outcomes]
     span = int(wanted.grain)
     return {**wanted._asdict(), "outcomes": outcomes, "span": span, "now": now}
+
+
+DAY, MINUTE = 1440, 1
+_UNKEPT_CHOSEN = f"""c.outcome = {CountedOutcome.UNKEPT:d}
+    AND (CAST(:name AS text) IS NULL OR c.name = :name)
+    AND (CAST(:queue AS text) IS NULL OR c.queue = :queue)"""
+_UNKEPT_DAYS = f"""
+    SELECT c.name, c.number FROM {COUNT} c
+    WHERE c.span = {DAY} AND c.at > {NOW} - CAST(:within AS interval) AND {_UNKEPT_CHOSEN}"""
+_UNKEPT_LIVE = f"""
+    SELECT c.name, c.number FROM {COUNT_PART} c
+    WHERE {_UNKEPT_CHOSEN} AND c.at >
+        coalesce((SELECT max(at) FROM {COUNT} WHERE span = {MINUTE}), '-infinity')"""
+
+
+def _sums(source: str) -> TextClause:
+    return text(f"""
+        SELECT u.name, CAST(sum(u.number) AS bigint) AS number FROM ({source}) AS u
+        GROUP BY 1 ORDER BY 2 DESC, 1
+    """)
+
+
+_ALL, _WITHOUT_LIVE = _sums(f"{_UNKEPT_DAYS} UNION ALL {_UNKEPT_LIVE}"), _sums(_UNKEPT_DAYS)
+_STANDBY = text("SELECT pg_is_in_recovery()")
+
+
+def unkept(
+    connection: Connection,
+    *,
+    name: str | None = None,
+    queue: str | None = None,
+    now: datetime | None = None,
+) -> Unkept | None:
+    """Count them, of all, of a name or of a queue; None: all successes have their rows.
+
+    On a standby server without those of the last minutes: their parts are not logged.
+    """
+    standby = connection.execute(_STANDBY).scalar_one()
+    values = {"name": name, "queue": queue, "within": UNKEPT_WITHIN, "now": now}
+    rows = connection.execute(_WITHOUT_LIVE if standby else _ALL, values).all()
+    if not rows:
+        return None
+    names = tuple(row.name for row in rows[:MOST_NAMES])
+    return Unkept(sum(row.number for row in rows), names, len(rows) > MOST_NAMES)

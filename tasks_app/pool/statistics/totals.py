@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.statistics import OTHER
-from tasks_app.domain.statistics import CountedOutcome
-from tasks_app.pool.statistics.sums import SUMS, added_up
+from tasks_app.domain.statistics import OTHER, CountedOutcome
+from tasks_app.pool.statistics.parts import SUMS, added_up
 from tasks_app.pool.tables import COUNT, COUNT_PART, NOW, TOTAL
 
 MOST = 1000

@@ -1,25 +1,20 @@
-"""Amend waiting tasks: their date, priority or queue, and whether they are held or enabled.
-
-A task that runs, or is over, is left as it is. Whatever changes a row's place in a queue sets
-``scan_at`` anew: else a message that is out, or the place where a scan began, would hide it.
-"""
+"""Changes of waiting tasks: date, priority, queue, hold and payload; the next in line is told."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, TextClause, text
 
-from tasks_app.domain.operations.amendment import Amendment
-from tasks_app.domain.operations.author import NOBODY, Author
-from tasks_app.domain.operations import BulkAction
-from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.fragments.held import HELD_DUE, is_held
-from tasks_app.pool.fragments.operator_lines import tell
-from tasks_app.pool.fragments.parked import UNPARKED
-from tasks_app.pool.tables import ALL, NOW, PENDING, admits_by_id
-from tasks_app.pool.tasks.next_in_line import look_at_next
+from tasks_app.domain.flow_control.limits import WaitingKind
+from tasks_app.domain.operations import NOBODY, Amendment, Author, BulkAction
+from tasks_app.domain.tasks.records import text_array
+from tasks_app.domain.tasks.run import Fence
+from tasks_app.domain.tasks.states import Event, Pool, State
+from tasks_app.pool.fragments.conditions import HELD_DUE, UNPARKED, is_held
+from tasks_app.pool.fragments.transition_log import log_operator_action
+from tasks_app.pool.tables import ALL, ERROR, NOW, PENDING, admits_by_id
 
 _AT = f"greatest({NOW}, coalesce(CAST(:at AS timestamptz), {NOW} + CAST(:delay AS interval)))"
 _LOOKED_AT = f"scan_at = greatest({NOW}, p.due_at), {UNPARKED}"
@@ -127,9 +122,9 @@ def amend(
     }
     changed = connection.execute(_AMEND[action], values).all()
     if action in _LEAVE_THEIR_PLACE:
-        look_at_next(connection, {row.order_key for row in changed if row.order_key}, now=now)
+        wake_next_in_line(connection, {row.order_key for row in changed if row.order_key}, now=now)
     done = sorted(row.id for row in changed)
-    tell(connection, action, done, by, detail=change.place, now=now)
+    log_operator_action(connection, action, done, by, detail=change.place, now=now)
     return done
 
 
@@ -150,12 +145,12 @@ def spread(
     """
     values = {"ids": sorted(map(int, ids)), "gap": gap, "start": start, "now": now}
     changed = connection.execute(_SPREAD[action], values).all()
-    tell(connection, action, [row.id for row in changed], by, now=now)
+    log_operator_action(connection, action, [row.id for row in changed], by, now=now)
     places = [row.next_at for row in changed if row.next_at is not None]
     return sorted(row.id for row in changed), max(places, default=None)
 
 
-def lock(connection: Connection, task_id: int) -> bool:
+def lock_waiting(connection: Connection, task_id: int) -> bool:
     """Lock a task that waits, until the transaction ends; waits for its row. False: it does not."""
     return connection.execute(_LOCK, {"id": task_id}).first() is not None
 
@@ -164,3 +159,59 @@ def state_of(connection: Connection, task_id: int) -> State | None:
     """Return the state of a task in any pool; None: there is none."""
     state = connection.execute(_STATE, {"id": task_id}).scalar()
     return None if state is None else State(state)
+
+
+_REPLACE_PAYLOAD = text(f"""
+    UPDATE {PENDING} SET payload = CAST(:payload AS jsonb)
+    WHERE id = :task_id AND attempt = :attempt AND lease_token = :token
+      AND state = '{State.RUNNING}'
+    RETURNING id
+""")
+_CHANGE_PAYLOAD = {
+    pool: text(f"""
+        UPDATE {table} t SET payload = CAST(:payload AS jsonb), changed_at = statement_timestamp()
+        WHERE t.id = :id AND t.state = '{state}' RETURNING t.id
+    """)
+    for pool, table, state in (
+        (Pool.PENDING, PENDING, State.PENDING),
+        (Pool.ERROR, ERROR, State.FAILED),
+    )
+}
+
+
+def replace_payload(connection: Connection, fence: Fence, payload: str) -> bool:
+    """Replace the payload, JSON text; False: the fence is lost, and nothing was written."""
+    values = {**fence._asdict(), "payload": payload}
+    return connection.execute(_REPLACE_PAYLOAD, values).first() is not None
+
+
+def change_payload(
+    connection: Connection, pool: Pool, task_id: int, payload: str, *, by: Author = NOBODY
+) -> bool:
+    """Give a task that waits, or has failed, another payload, JSON text; False: there is none."""
+    values = {"id": task_id, "payload": payload}
+    done = connection.execute(_CHANGE_PAYLOAD[pool], values).first() is not None
+    log_operator_action(connection, BulkAction.EDIT, [task_id] if done else [], by, pool=pool)
+    return done
+
+
+# No gate is locked: the caller's transaction may stay open, and claims would wait for it.
+_NEXT = text(f"""
+    WITH next AS MATERIALIZED (
+        SELECT n.id FROM unnest(CAST(:keys AS text[])) AS k(key)
+        CROSS JOIN LATERAL (
+            SELECT p.id FROM {PENDING} p
+            WHERE p.order_key = k.key AND p.state = '{State.PENDING}'
+              AND p.parked_kind = '{WaitingKind.ORDER}'
+            ORDER BY p.id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS n)
+    UPDATE {PENDING} p SET scan_at = greatest({NOW}, p.due_at), {UNPARKED}
+    WHERE p.id = ANY(ARRAY(SELECT id FROM next))
+""")
+
+
+def wake_next_in_line(
+    connection: Connection, keys: Collection[str], *, now: datetime | None = None
+) -> None:
+    """Let the scan look at the first task that waits for each order key."""
+    if keys:
+        connection.execute(_NEXT, {"keys": text_array(keys), "now": now})

@@ -13,8 +13,7 @@ from tasks_app.domain.errors import UnreadableTaskError
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Pool, State, pool_of
-from tasks_app.pool.fragments.conditions import runs
-from tasks_app.pool.fragments.held import is_held, own_date
+from tasks_app.pool.fragments.conditions import is_held, own_date, queue_runs
 from tasks_app.pool.tables import (
     ALL,
     ATTEMPT,
@@ -84,7 +83,7 @@ _ENDED_LATELY = text(f"""
 _STATS = text(f"""
     SELECT name, queue, state, count(*) AS number,
         min(due_at) FILTER (WHERE state = '{State.PENDING}' AND due_at <= {NOW}) AS oldest_due_at,
-        NOT ({runs("t.queue")}) AS paused
+        NOT ({queue_runs("t.queue")}) AS paused
     FROM (SELECT name, queue, state, due_at FROM {PENDING}
           UNION ALL SELECT name, queue, state, due_at FROM {ERROR}
           UNION ALL SELECT name, queue, state, due_at FROM {COMPLETED}) t

@@ -10,16 +10,15 @@ from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
 
-from tasks_app.domain.operations.author import NOBODY, Author
+from tasks_app.domain.operations import NOBODY, Author
 from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.move_rows import WAIT, WITH_ITS_DATE, leave
-from tasks_app.pool.fragments.operator_lines import tell
-from tasks_app.pool.task_groups import LOCKED
-from tasks_app.pool.task_groups import locking
-from tasks_app.pool.statistics.parts import note
+from tasks_app.pool.fragments.transition_log import log_operator_action
+from tasks_app.pool.statistics.parts import add_counts
 from tasks_app.pool.tables import ALL, NOW, PENDING, admits, admits_by_id
-from tasks_app.pool.tasks.next_in_line import look_at_next
+from tasks_app.pool.task_groups import LOCKED, lock_groups
+from tasks_app.pool.tasks.amend import wake_next_in_line
 
 
 class Cancelled(StrEnum):
@@ -45,8 +44,9 @@ class CancelledMany:
 
 def _lock(which: str) -> TextClause:
     """Groups are locked first: else a member that ends just now would have to be waited for."""
+    groups = f"SELECT p.batch_id FROM {PENDING} p WHERE p.batch_id IS NOT NULL AND {which}"
     return text(f"""
-    WITH {locking(f"SELECT p.batch_id FROM {PENDING} p WHERE p.batch_id IS NOT NULL AND {which}")}
+    WITH {lock_groups(groups)}
     SELECT p.id, p.state, p.order_key, p.name, p.queue FROM {PENDING} p WHERE {which} AND {LOCKED}
     ORDER BY p.id {WAIT}
     """)
@@ -118,14 +118,16 @@ def _carry_out(
 ) -> CancelledMany:
     pending = [row.id for row in locked if row.state == State.PENDING]
     running = [row.id for row in locked if row.state == State.RUNNING]
-    tell(connection, Event.CANCEL, pending, by, target=State.CANCELLED, now=now)
-    tell(connection, Event.CANCEL, running, by, now=now)
+    log_operator_action(connection, Event.CANCEL, pending, by, target=State.CANCELLED, now=now)
+    log_operator_action(connection, Event.CANCEL, running, by, now=now)
     if pending:
         connection.execute(_MOVE(), {"ids": pending, "now": now})
         ended = [row for row in locked if row.state == State.PENDING]
-        note(connection, [(r.name, r.queue, CountedOutcome.CANCELLED) for r in ended], now=now)
+        add_counts(
+            connection, [(r.name, r.queue, CountedOutcome.CANCELLED) for r in ended], now=now
+        )
     keys = {row.order_key for row in locked if row.order_key and row.state == State.PENDING}
-    look_at_next(connection, keys, now=now)
+    wake_next_in_line(connection, keys, now=now)
     if running:
         connection.execute(_TELL, {"ids": running, "now": now})
     return CancelledMany(len(pending), len(running), tuple(row.id for row in locked))

@@ -11,20 +11,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import Connection
 
 from tasks_app.domain.errors import TasksError, UniqueKeyTakenError
-from tasks_app.domain.large_values.reference import LargePayload
-from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskId, TaskRow
-from tasks_app.domain.tasks.unique_key import KeyRule, OnConflict
-from tasks_app.pool.connection.execute import acarry_out, carry_out, commits_itself, copies
-from tasks_app.pool.connection.steps import Copy, Statement, Statements
+from tasks_app.domain.large_values.store import LargePayload
+from tasks_app.domain.tasks.records import KEYS, KeyRule, OnConflict, RowTemplate, TaskId, TaskRow
+from tasks_app.pool.connection.execute import (
+    Copy,
+    Statement,
+    Statements,
+    acarry_out,
+    carry_out,
+    commits_itself,
+    copies,
+)
 from tasks_app.pool.tables import PENDING
 from tasks_app.pool.tasks import unique_keys
-from tasks_app.pool.tasks.copy import copy_of
-from tasks_app.pool.tasks.insert import DEFAULTS, ON_CONFLICT, arrays, in_turn, take_ids
+from tasks_app.pool.tasks.insert import DEFAULTS, ON_CONFLICT, arrays, copy_of, in_turn, take_ids
 from tasks_app.pool.tasks.large_values import check_transaction, has_large, with_value, with_values
-from tasks_app.pool.tasks.unique_conflicts import met_in_the_pool, met_in_the_table
+from tasks_app.pool.tasks.unique_keys import met_in_the_pool, met_in_the_table
 
 if TYPE_CHECKING:
-    from tasks_app.pool.connection.psycopg_io import AsyncRaw, Raw
+    from tasks_app.pool.connection.psycopg_connection import AsyncRaw, Raw
 
 
 T = TypeVar("T")
@@ -152,7 +157,7 @@ def _moments(terms: RowTemplate, now: datetime | None) -> dict[str, str]:
 
 def _one_of_the_table(row: TaskRow, now: datetime | None) -> Statements[TaskId]:
     for _ in range(TRIES):
-        created = yield unique_keys.take([None], [row], now)
+        created = yield unique_keys.insert_with_keys([None], [row], now)
         if created:
             return TaskId(created[0][0])
         met = yield from met_in_the_table(row, None, now)
@@ -215,7 +220,11 @@ def _all(
         for start in range(0, len(places), CHUNK):
             part = places[start : start + CHUNK]
             of_part = [ids[i] for i in part], [rows[i] for i in part], now
-            answer = yield unique_keys.take(*of_part) if is_table else Statement(*arrays(*of_part))
+            answer = (
+                yield unique_keys.insert_with_keys(*of_part)
+                if is_table
+                else Statement(*arrays(*of_part))
+            )
             created = {task_id for (task_id,) in answer}
             met += [(i, is_table) for i in part if ids[i] not in created]
     for i, is_table in met:

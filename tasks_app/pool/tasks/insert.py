@@ -1,18 +1,17 @@
-"""What many new rows are written with: their ids, arrays, turns; COPY has its own lines.
-
-Only what differs from a column's default is written at all: most tasks are a name and a payload.
-"""
+"""How many new rows are written: ids, arrays and order for INSERT, lines of text for COPY."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from operator import attrgetter
 from typing import Any
 from zlib import crc32
 
-from tasks_app.domain.tasks.records import KEYS, TaskRow
-from tasks_app.pool.connection.steps import Statement, Statements
+from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskRow
+from tasks_app.pool.connection.execute import Statement, Statements
 from tasks_app.pool.tables import PENDING, SCHEMA
 
 DEFAULTS = {
@@ -36,8 +35,6 @@ DEFAULTS = {
 ON_CONFLICT = "ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING"
 LINES = 1_000
 """Of COPY that are sent together: the server reads while we write the next."""
-
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 IDS = f"""
     SELECT min(n.id), max(n.id),
@@ -58,8 +55,6 @@ def take_ids(number: int) -> Statements[tuple[Sequence[int], datetime]]:
 
 
 _SEED = 7_246_101 + crc32((SCHEMA or "").encode())
-
-
 _TURN = """
     SELECT pg_advisory_xact_lock(k.hash) FROM (
         SELECT DISTINCT hashtextextended(k.order_key, %(seed)s) AS hash
@@ -163,3 +158,83 @@ def values_of(
 
 
 TERMS = attrgetter("terms")
+_MOMENTS = ("created_at", "due_at", "scan_at")
+
+
+def copy_of(
+    ids: Sequence[int], rows: Sequence[TaskRow], clock: datetime, now: datetime | None = None
+) -> tuple[str, Iterator[str]]:
+    """Return a COPY of rows without a unique_key, and its text; ``clock`` is the server's time.
+
+    What rows have in common becomes text once for each run of such rows.
+    """
+    runs = [(terms, list(run)) for terms, run in groupby(rows, TERMS)]
+    kinds = dict.fromkeys(terms for terms, _ in runs)
+    columns = [
+        column
+        for column, default in DEFAULTS.items()
+        if any(getattr(terms, column) != default for terms in kinds)
+    ]
+    moments = {terms: _instants(terms, now or clock) for terms in kinds}
+    if all(each == clock for three in moments.values() for each in three):
+        moments = dict.fromkeys(kinds, ())
+    ends = {
+        terms: _line(terms.name, *(getattr(terms, column) for column in columns), *moments[terms])
+        for terms in kinds
+    }
+    keys = [key for key in KEYS if any(map(attrgetter(key), rows))]
+    written = ["id", "idempotency_key", "payload", *keys, "name", *columns]
+    written += _MOMENTS if any(moments.values()) else ()
+    sql = f"COPY {PENDING} ({', '.join(written)}) FROM STDIN"
+    return sql, _pieces(iter(ids), [(ends[terms], run) for terms, run in runs], keys)
+
+
+def _instants(terms: RowTemplate, instant: datetime) -> tuple[datetime, ...]:
+    """Return when the row was made, is due and is scanned: a day has 24 hours in any zone."""
+    due = (terms.run_at or instant).astimezone(UTC) + terms.delay
+    return instant, due, due
+
+
+def _pieces(
+    ids: Iterator[int], runs: Iterable[tuple[str, Sequence[TaskRow]]], keys: Sequence[str]
+) -> Iterator[str]:
+    """Return lines; JSON holds no tab and no line's end of its own, but backslashes."""
+    for end, run in runs:
+        for start in range(0, len(run), LINES):
+            part = run[start : start + LINES]
+            payloads = [row[0].replace("\\", r"\\") for row in part]
+            for key in keys:
+                payloads = [
+                    f"{text}\t{_field(getattr(row, key))}"
+                    for text, row in zip(payloads, part, strict=True)
+                ]
+            lines = zip(payloads, ids, _uuids(len(part)), strict=False)  # the ids go on
+            yield "".join([f"{i}\t{uuid}\t{text}\t{end}" for text, i, uuid in lines])
+
+
+def _uuids(number: int) -> list[str]:
+    """Return random UUIDs, of version 4. The server would ask its system for each of them."""
+    digits = os.urandom(16 * number).hex()
+    return [
+        f"{digits[i : i + 12]}4{digits[i + 13 : i + 16]}a{digits[i + 17 : i + 32]}"
+        for i in range(0, len(digits), 32)
+    ]
+
+
+def _line(*values: object) -> str:
+    return "\t".join(map(_field, values)) + "\n"
+
+
+def _field(value: object) -> str:
+    match value:
+        case None:
+            return r"\N"
+        case bool():
+            return "t" if value else "f"
+        case datetime():
+            return value.isoformat()
+        case _:
+            return str(value).translate(_ESCAPES)
+
+
+_ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})

@@ -13,16 +13,14 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.errors import TasksError
-from tasks_app.domain.large_values.reference import MARK, PAYLOAD, LargePayload, Reference
-from tasks_app.domain.tasks.records import TaskId, TaskRow
+from tasks_app.domain.large_values.store import PAYLOAD, REFERENCE_MARK, LargePayload, Reference
+from tasks_app.domain.tasks.records import CreateOutcome, TaskId, TaskRow
 from tasks_app.domain.tasks.states import State
-from tasks_app.domain.tasks.unique_key import CreateOutcome
-from tasks_app.pool.connection.execute import carry_out, commits_itself
-from tasks_app.pool.connection.steps import Statement, Statements
+from tasks_app.pool.connection.execute import Statement, Statements, carry_out, commits_itself
 from tasks_app.pool.tables import COMPLETED, ERROR, LARGE_VALUE, PENDING
 
 if TYPE_CHECKING:
-    from tasks_app.pool.connection.psycopg_io import Raw
+    from tasks_app.pool.connection.psycopg_connection import Raw
 
 LOOKED_AT = 500
 """Values per statement: each costs a look into every day of the completed pool."""
@@ -33,7 +31,7 @@ _KEEP = f"""
     VALUES (%(id)s, %(task_id)s, %(kind)s, %(bytes)s, %(content)s)
 """
 _READ = text(f"SELECT content FROM {LARGE_VALUE} WHERE id = :id AND task_id = :task_id")
-_IS_THERE = f"-> '{MARK}' ->> 'id' = l.id::text"
+_IS_THERE = f"-> '{REFERENCE_MARK}' ->> 'id' = l.id::text"
 _RUNS_OR_HAS = f"(p.state = '{State.RUNNING}' OR p.payload {_IS_THERE})"
 _LOST = text(f"""
     WITH looked AS MATERIALIZED (

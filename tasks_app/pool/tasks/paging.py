@@ -18,7 +18,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
-from tasks_app.domain.partition.keyset import Key
+from tasks_app.domain.partition.keys import KeysetKey
 
 _AFTER, _MOST = "tasks_app_after_", "tasks_app_most"
 
@@ -86,7 +86,7 @@ class Paged:
             return False
         return any(each.get("entity") is not None for each in self._select.column_descriptions)
 
-    def page(self, after: Key | None, most: int) -> tuple[Executable, dict[str, Any]]:
+    def page(self, after: KeysetKey | None, most: int) -> tuple[Executable, dict[str, Any]]:
         """Return the statement of the next rows behind ``after``, and its values."""
         behind = after is not None
         if behind not in self._pages:  # to make one takes longer than to read a small page
@@ -103,7 +103,7 @@ class Paged:
         missing_text = " OR ".join(f"{name} IS NULL" for name in self._names())
         return self._around(f"WHERE {missing_text} LIMIT 1"), self._parameters
 
-    def key_of(self, row: Any) -> Key:
+    def key_of(self, row: Any) -> KeysetKey:
         """Return the key of a row, or of an object.
 
         Raises:

@@ -10,10 +10,9 @@ from typing import Any
 from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.errors import UniqueKeyTakenError
-from tasks_app.domain.operations.author import NOBODY, Author
+from tasks_app.domain.operations import NOBODY, Author
 from tasks_app.domain.tasks.states import Event, Pool, State, pool_of
-from tasks_app.pool.fragments.operator_lines import tell
-from tasks_app.pool.task_groups import GOOD
+from tasks_app.pool.fragments.transition_log import log_operator_action
 from tasks_app.pool.tables import (
     ALL,
     CARRIED,
@@ -26,6 +25,7 @@ from tasks_app.pool.tables import (
     admits,
     quoted,
 )
+from tasks_app.pool.task_groups import GOOD
 
 
 class Requeued(StrEnum):
@@ -107,7 +107,9 @@ def requeue(
             found = connection.execute(source.find, {"id": task_id}).first()
             if found is not None:
                 _move(connection, source, task_id, found, now)
-                tell(connection, Event.REQUEUE, [task_id], by, origin=State(found.state), now=now)
+                log_operator_action(
+                    connection, Event.REQUEUE, [task_id], by, origin=State(found.state), now=now
+                )
                 return Requeued.REQUEUED
         state = connection.execute(_STATE, {"id": task_id}).scalar()
         if state is None:

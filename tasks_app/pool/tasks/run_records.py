@@ -1,7 +1,9 @@
-"""Checkpoint: what a run keeps for the next attempt, written in the transaction of its effects."""
+"""What a run writes beside its task: checkpoints, its sub-status and log lines."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -9,8 +11,9 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import State
+from tasks_app.pool.fragments.move_rows import array
+from tasks_app.pool.tables import COMPLETED, ERROR, LOG_LINES, NOW, PENDING, PROGRESS, quoted
 from tasks_app.pool.task_groups import GOOD
-from tasks_app.pool.tables import COMPLETED, ERROR, NOW, PENDING, PROGRESS, quoted
 
 
 class Note(NamedTuple):
@@ -65,7 +68,7 @@ _PRUNE = text(f"""
 """)
 
 
-def keep(
+def save_checkpoint(
     connection: Connection, fence: Fence, note: Note, *, now: datetime | None = None
 ) -> bool | None:
     """Write progress, and lock the row of a run until the commit, which is to follow at once.
@@ -77,15 +80,99 @@ def keep(
     return None if row is None else bool(row.cancelled)
 
 
-def read(connection: Connection, task_id: int) -> SavedProgress | None:
+def read_checkpoint(connection: Connection, task_id: int) -> SavedProgress | None:
     """Return what is kept of a task, or None."""
     row = connection.execute(_READ, {"id": task_id}).first()
     return None if row is None else SavedProgress(*row)
 
 
-def prune(connection: Connection, most: int, *, now: datetime | None = None) -> int:
+def prune_checkpoints(connection: Connection, most: int, *, now: datetime | None = None) -> int:
     """Forget what was kept of tasks that ended well, or are nowhere any more; return how many.
 
     What was cancelled, has expired or failed may be requeued, and goes on where it was.
     """
     return len(connection.execute(_PRUNE, {"most": most, "now": now}).all())
+
+
+_WRITE_SUB_STATUS = text(f"""
+    UPDATE {PENDING} SET sub_status = nullif(:said, '')
+    WHERE id = :id AND attempt = :attempt AND lease_token = :token AND state = '{State.RUNNING}'
+""")
+
+
+def write_sub_status(connection: Connection, fence: Fence, said: str) -> None:
+    """Write it if the fence holds; an empty text takes it away."""
+    of = {"id": fence.task_id, "attempt": fence.attempt, "token": fence.token}
+    connection.execute(_WRITE_SUB_STATUS, {**of, "said": said})
+
+
+_KEEP_LINES = text(f"""
+    INSERT INTO {LOG_LINES} AS l (task_id, attempt, lines, cut)
+    SELECT n.task_id, n.attempt, CAST(n.lines AS jsonb), n.cut FROM unnest(
+        CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:lines AS text[]),
+        CAST(:cuts AS integer[])) AS n(task_id, attempt, lines, cut)
+    ON CONFLICT (task_id, attempt) DO UPDATE SET lines = excluded.lines, cut = excluded.cut
+    WHERE l.lines <> '[]'
+""")
+_READ_LINES = text(f"""
+    SELECT attempt, lines, cut FROM {LOG_LINES} WHERE task_id = :id AND lines <> '[]'
+    ORDER BY attempt DESC LIMIT :most
+""")
+
+
+class LinesOfRun(NamedTuple):
+    """What is kept of one attempt."""
+
+    task_id: int
+    attempt: int
+    lines: str
+    """JSON text: an array of [instant, level, text]."""
+    cut: int
+    """How many before them were left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of a handler's log."""
+
+    at: datetime
+    """By the worker's clock."""
+    level: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogOfAttempt:
+    """The last lines of one attempt, oldest first."""
+
+    attempt: int
+    lines: tuple[LogLine, ...]
+    cut: int
+    """How many lines before them were left out."""
+
+
+def keep_lines(connection: Connection, runs: Sequence[LinesOfRun]) -> None:
+    """Write them; of an attempt that was called again its last call's, of an erased one none."""
+    latest = {run[:2]: run for run in runs}.values()
+    connection.execute(
+        _KEEP_LINES,
+        {
+            "ids": array(run.task_id for run in latest),
+            "attempts": array(run.attempt for run in latest),
+            "lines": [run.lines for run in latest],
+            "cuts": array(run.cut for run in latest),
+        },
+    )
+
+
+def read_lines(connection: Connection, task_id: int, most: int = 20) -> list[LogOfAttempt]:
+    """Return what is kept of a task's newest attempts, oldest first."""
+    rows = connection.execute(_READ_LINES, {"id": task_id, "most": most}).all()
+    return [
+        LogOfAttempt(
+            row.attempt,
+            tuple(LogLine(datetime.fromisoformat(at), *more) for at, *more in row.lines),
+            row.cut,
+        )
+        for row in reversed(rows)
+    ]

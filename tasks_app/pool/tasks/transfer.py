@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.portable_task import PortableTask
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.fragments.held import is_held, own_date
+from tasks_app.pool.fragments.conditions import is_held, own_date
 from tasks_app.pool.tables import IMPORT, NOW, PENDING
 from tasks_app.pool.tasks.create import create_many
 

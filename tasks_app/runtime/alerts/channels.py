@@ -13,12 +13,10 @@ from collections.abc import Callable
 from email.message import EmailMessage
 from typing import Any
 
-from tasks_app.domain.config.addresses import is_local
-from tasks_app.domain.config.mail import MailServer, read_mail
+from tasks_app.domain.alerts import MailServer, read_mail, shown_webhook
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.config.webhook import shown
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.error_text import printable
+from tasks_app.domain.config.urls import is_local
+from tasks_app.domain.tasks.error_text import printable, quiet_logger
 
 Send = Callable[[dict[str, Any]], bool]
 TIMEOUT_S = 10.0
@@ -95,7 +93,7 @@ def to_webhook(url: str) -> Send:
         except (OSError, ValueError, http.client.HTTPException) as error:
             status = f" {error.code}" if isinstance(error, urllib.error.HTTPError) else ""
             why = f"{type(error).__name__}{status}"
-            log.warning("alert was not taken by %s: %s", shown(url), why)
+            log.warning("alert was not taken by %s: %s", shown_webhook(url), why)
             return False
 
     return send

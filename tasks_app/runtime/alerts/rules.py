@@ -1,4 +1,4 @@
-"""The built-in rules, by the first part of the keys of their alerts. They only read."""
+"""The rules of alerts, built-in and of operators. They only read."""
 
 from __future__ import annotations
 
@@ -7,23 +7,21 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.alerts.alert import Alert, cause_in
+from tasks_app.domain.alerts import Alert, RuleKind, UserRule, describe_cause
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.explain.run_by import RunBy
-from tasks_app.domain.explain.words import count, rough
+from tasks_app.domain.durations import count, rough_span
+from tasks_app.domain.explain.facts import RunBy
 from tasks_app.domain.statistics import CountedOutcome
+from tasks_app.pool import metrics
+from tasks_app.pool import scheduling as plans
 from tasks_app.pool.batch.instances import biz_key
-from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.fragments.conditions import standing_still
-from tasks_app.pool.metrics import storage
 from tasks_app.pool.operations import trouble
-from tasks_app.pool.retention.partitions import has_strays
+from tasks_app.pool.retention import has_strays
 from tasks_app.pool.runs import heartbeats
-from tasks_app.pool import scheduling as plans
 from tasks_app.pool.statistics.read import Grain, Wanted, history, live
-from tasks_app.pool.tables import EVERY_QUEUE
-from tasks_app.runtime.alerts.user_rules import user
+from tasks_app.pool.tables import EVERY_QUEUE, database_now
 
 Rule = Callable[[Connection, Settings], Iterator[Alert]]
 SPAN = timedelta(minutes=10)
@@ -42,7 +40,7 @@ def scan(connection: Connection, settings: Settings) -> Iterator[Alert]:
     if duty is None or duty.idle is None or duty.rank == leader_lease.Rank.WORK:
         return
     if duty.idle > settings.alert_scan + LATE_SCANS * settings.scan_interval:
-        fact = f"nobody has scanned for {rough(duty.idle)}; the last was {duty.holder}"
+        fact = f"nobody has scanned for {rough_span(duty.idle)}; the last was {duty.holder}"
         by = heartbeats.run_by(connection, settings.lease)
         yield Alert("scan", fact, by.start_scan)
 
@@ -60,7 +58,7 @@ def broker(connection: Connection, settings: Settings) -> Iterator[Alert]:
     if heartbeats.run_by(connection, settings.lease) is RunBy.WORK:
         return  # what is noted there is of another time
     since = duty.refused_since if duty else None
-    if since is not None and instant(connection) - since > LATE:
+    if since is not None and database_now(connection) - since > LATE:
         fact = f"the broker has taken no messages since {since.astimezone(UTC):%Y-%m-%d %H:%M}Z"
         yield Alert("broker", fact, "Tasks wait in the database. Look at the broker, and its log.")
 
@@ -82,7 +80,7 @@ def silent(connection: Connection, settings: Settings) -> Iterator[Alert]:
     """Has a worker fallen silent, while others live?"""
     if heartbeats.live(connection, settings.lease):
         for node, silence in trouble.silent_nodes(connection, settings.lease).items():
-            fact = f"{node} was last heard of {rough(silence)} ago, and did not end in order"
+            fact = f"{node} was last heard of {rough_span(silence)} ago, and did not end in order"
             advice = "Look whether it is stopped, hangs or is gone; start it again."
             yield Alert(f"silent:{node}", fact, advice)
 
@@ -130,7 +128,7 @@ def due(connection: Connection, settings: Settings) -> Iterator[Alert]:
             and len(worker.running) < worker.threads
             for worker in found
         ):
-            waits = rough(oldest.waits)
+            waits = rough_span(oldest.waits)
             fact = f"{oldest.name} in {oldest.queue} has waited for {waits}, and a worker is idle"
             advice = "See why: tasks-app explain ID. Look at the broker, and at the worker's log."
             yield Alert(f"due:{oldest.queue}", fact, advice)
@@ -139,7 +137,7 @@ def due(connection: Connection, settings: Settings) -> Iterator[Alert]:
 def rescues(connection: Connection, settings: Settings) -> Iterator[Alert]:
     """Do many runs lose their process, or their lease?"""
     wanted = Wanted(Grain.MINUTE, SPAN, outcomes=(CountedOutcome.RESCUED,))
-    since = instant(connection) - SPAN
+    since = database_now(connection) - SPAN
     points = [*history(connection, wanted), *live(connection, wanted)]
     number = sum(point.number for point in points if point.at > since)
     if number >= settings.alert_rescues:
@@ -158,7 +156,7 @@ def schedule(connection: Connection, settings: Settings) -> Iterator[Alert]:
             advice = f"Mend it: tasks-app schedules change {each.name}"
             yield Alert(f"schedule:{each.name}", f"{each.name} is broken", advice)
         elif each.next_run_at is not None and now - each.next_run_at > LATE:
-            fact = f"{each.name} should have fired {rough(now - each.next_run_at)} ago"
+            fact = f"{each.name} should have fired {rough_span(now - each.next_run_at)} ago"
             by = heartbeats.run_by(connection, settings.lease)
             yield Alert(f"schedule:{each.name}", fact, f"Nobody scans. {by.start_scan}")
 
@@ -166,14 +164,14 @@ def schedule(connection: Connection, settings: Settings) -> Iterator[Alert]:
 def batch(connection: Connection, settings: Settings) -> Iterator[Alert]:
     """Does a running batch stand still?"""
     for each in trouble.stalled_batches(connection, settings.alert_batch):
-        fact = f"batch {each.id} of {each.job} has not moved for {rough(settings.alert_batch)}"
+        fact = f"batch {each.id} of {each.job} has not moved for {rough_span(settings.alert_batch)}"
         advice = f"tasks-app batch show {each.id}; tasks-app list --biz-key {biz_key(each.id)}"
         yield Alert(f"batch:{each.id}", fact, advice)
 
 
 def partitions(connection: Connection, settings: Settings) -> Iterator[Alert]:
     """Do the partitions of the completed pool reach far enough?"""
-    ahead = storage.horizon(connection)
+    ahead = metrics.days_partitioned_ahead(connection)
     if ahead < settings.alert_partitions:
         fact = f"partitions reach {count(max(0, ahead), 'day')} ahead"
         by = heartbeats.run_by(connection, settings.lease)
@@ -191,7 +189,7 @@ def default_partition(connection: Connection, _settings: Settings) -> Iterator[A
 def bursts(connection: Connection, settings: Settings) -> Iterator[Alert]:
     """Do errors of one cause come in numbers?"""
     for burst in trouble.bursts(connection, settings.alert_errors, SPAN):
-        cause = cause_in(burst.kind, burst.names, burst.queues)
+        cause = describe_cause(burst.kind, burst.names, burst.queues)
         fact = f"{burst.number} tasks failed in ten minutes: {cause}"
         advice = f"tasks-app errors show {burst.fingerprint}"
         yield Alert(f"error-burst:{burst.fingerprint}", fact, advice)
@@ -199,10 +197,72 @@ def bursts(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 def snapshot(connection: Connection, settings: Settings) -> Iterator[Alert]:
     """Does somebody hold a snapshot so long that nothing can be cleared away?"""
-    age = storage.snapshot_age(connection)
+    age = metrics.snapshot_age(connection)
     if age >= settings.alert_snapshot:
         fact = f"somebody has held a snapshot for {age} transactions"
         yield Alert("snapshot", fact, "Look in pg_stat_activity for an old backend_xmin.")
+
+
+def user(connection: Connection, settings: Settings) -> Iterator[Alert]:
+    """Judge each rule of the settings."""
+    for rule in settings.user_rules:
+        fact = _fact(connection, rule, settings)
+        if fact:
+            yield Alert(rule.key, fact, _ADVICE[rule.kind])
+
+
+FEWEST_RUNS = 10
+"""A share of fewer says nothing."""
+_RUNS = (CountedOutcome.DONE, CountedOutcome.FAILED, CountedOutcome.RETRIED)
+_ADVICE = {
+    RuleKind.FAILED: "See them: tasks-app errors",
+    RuleKind.RATIO: "See them: tasks-app errors",
+    RuleKind.AGE: "See what runs: tasks-app list --state RUNNING. Start more workers.",
+    RuleKind.PENDING: "See what waits: tasks-app stats. Start more workers.",
+    RuleKind.SILENCE: "See whether it is made, waits or fails: tasks-app list, tasks-app errors",
+}
+
+
+def _fact(connection: Connection, rule: UserRule, settings: Settings) -> str:
+    """Return what is above the limit, or nothing."""
+    span = rough_span(rule.span)
+    match rule.kind:
+        case RuleKind.FAILED:
+            number = sum(_ended(connection, rule, (CountedOutcome.FAILED,), settings).values())
+            return f"{number} of {rule.target} failed in {span}" if number > rule.limit else ""
+        case RuleKind.RATIO:
+            ended = _ended(connection, rule, _RUNS, settings)
+            runs = sum(ended.values())
+            share = 1 - ended.get(CountedOutcome.DONE, 0) / max(1, runs)
+            if runs < FEWEST_RUNS or share <= rule.limit:
+                return ""
+            return f"{share:.0%} of {runs} runs of {rule.target} did not succeed in {span}"
+        case RuleKind.AGE:
+            ages = {each.queue: each.waits for each in trouble.oldest_due(connection)}
+            oldest = ages.get(rule.queue or "", timedelta(0))
+            return f"a task of {rule.target} is due for {rough_span(oldest)}" * (oldest > rule.span)
+        case RuleKind.PENDING:
+            limit = int(rule.limit)
+            above = trouble.more_than(connection, limit, queue=rule.queue, name=rule.name)
+            return f"more than {limit} of {rule.target} wait" * above
+        case RuleKind.SILENCE:
+            done = sum(_ended(connection, rule, (CountedOutcome.DONE,), settings).values())
+            return "" if done else f"none of {rule.target} has succeeded for {span}"
+
+
+def _ended(
+    connection: Connection, rule: UserRule, outcomes: tuple[CountedOutcome, ...], settings: Settings
+) -> dict[CountedOutcome, int]:
+    """Count what ended in the span, its first minute whole; in hours where minutes are gone."""
+    fine = rule.span <= settings.keep_minute_counts
+    grain = Grain.MINUTE if fine else Grain.HOUR
+    wanted = Wanted(grain, rule.span, rule.name, rule.queue, outcomes)
+    since = database_now(connection) - rule.span - timedelta(minutes=grain)
+    found: dict[CountedOutcome, int] = {}
+    for point in (*history(connection, wanted), *live(connection, wanted)):
+        if point.at > since:
+            found[point.outcome] = found.get(point.outcome, 0) + point.number
+    return found
 
 
 RULES: dict[str, Rule] = {

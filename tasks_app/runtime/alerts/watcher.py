@@ -1,27 +1,28 @@
-"""The watcher: a thread of processes that run anyway. Any number may watch; one looks at a time.
-
-Who looks takes the turn, and writes down what it saw only if nobody took it since: an older look of
-a process that was stopped meanwhile would open and close alerts again.
-"""
+"""A thread that checks the rules, opens and closes alerts, and sends them to the channels."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from typing import NamedTuple
 from uuid import uuid4
 
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from tasks_app.domain.alerts import Alert, describe_cause, message_of
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.error_text import brief
-from tasks_app.pool.alerts import turn
+from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.pool import alerts, error_groups
+from tasks_app.pool.connection.sessions import read_only_transaction
 from tasks_app.runtime.alerts.channels import Send, channels, is_wanted
-from tasks_app.runtime.alerts.watch import deliver, look, record, tell_news
+from tasks_app.runtime.alerts.rules import RULES
 from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.errors import is_unanswered, sqlstate
 
 log = quiet_logger(__name__)
-
 EVERY = timedelta(seconds=10)
 TTL = timedelta(seconds=30)
 """After how long another one looks, if this one died meanwhile."""
@@ -89,14 +90,14 @@ class Watcher:
         """
         token = uuid4()
         with self._database.begin() as connection:
-            ours = turn.take(
+            ours = alerts.begin_check(
                 connection, holder=self._holder, token=token, every=self._every * 0.9, ttl=TTL
             )
         if ours:
-            seen = look(self._database.engine, self._settings)
+            seen = check_rules(self._database.engine, self._settings)
             self._say_unread(seen.unread)
             with self._database.begin() as connection:
-                if turn.end(connection, token):
+                if alerts.finish_check(connection, token):
                     tell_news(connection)
                     record(connection, *seen)
         if self._channels is None:
@@ -113,3 +114,90 @@ class Watcher:
                 "tasks-app grants admin",
                 ", ".join(sorted(news)),
             )
+
+
+LONGEST = timedelta(seconds=10)
+"""Of one statement of a rule."""
+NEW_FOR = timedelta(hours=1)
+"""An older first sighting is no news: the first watcher of a full pool would tell of each."""
+MOST_NEW = 5
+"""New errors of one look that get a message each."""
+
+
+class Seen(NamedTuple):
+    """What a look saw."""
+
+    found: list[Alert]
+    unread: list[str]
+    """Rules that could not be read, by name."""
+
+
+def check_rules(engine: Engine, settings: Settings) -> Seen:
+    """Ask each rule, in a transaction of its own that cannot write.
+
+    Raises:
+        DBAPIError: the database did not answer.
+    """
+    seen = Seen([], [])
+    for name, rule in RULES.items():
+        try:
+            with read_only_transaction(engine, LONGEST) as connection:
+                seen.found.extend(rule(connection, settings))
+        except DBAPIError as error:
+            if is_unanswered(error) or not sqlstate(error):
+                raise
+            seen.unread.append(name)
+    return seen
+
+
+def record(connection: Connection, found: Iterable[Alert], unread: Iterable[str]) -> None:
+    """Open and close; alerts of ``unread`` rules stay as they are, since nobody could look."""
+    seen = {alert.key: alert for alert in found}
+    rules = set(unread)
+    for key in sorted(seen):
+        alerts.open_alert(connection, seen[key])
+    for key in sorted(alerts.open_keys(connection) - set(seen)):
+        if key.partition(":")[0] not in rules:
+            alerts.close_alert(connection, key)
+
+
+def tell_news(connection: Connection) -> None:
+    """Enter causes of errors that are new, and an event for each, in one transaction."""
+    entered = error_groups.record_new_causes(connection)
+    news = error_groups.seen_within(connection, entered, NEW_FOR) if entered else []
+    told = [
+        Alert(
+            f"new-error:{each.fingerprint}",
+            f"a new error: {describe_cause(each.kind, each.names, each.queues)}",
+            f"tasks-app errors show {each.fingerprint}",
+        )
+        for each in news[:MOST_NEW]
+    ]
+    if len(news) > MOST_NEW:
+        fact = f"{len(news) - MOST_NEW} more new errors were seen at once"
+        told.append(Alert("new-error:more", fact, "tasks-app errors"))
+    for alert in told:
+        alerts.tell_event(connection, alert)
+
+
+def deliver(engine: Engine, channels: Mapping[str, Send]) -> int:
+    """Send what is due; return how many messages are through. A refused one is due again later.
+
+    A channel that refused one gets no other until the next call: a server that hangs would keep
+    this process from looking.
+    """
+    number, silent = 0, set[str]()
+    while True:
+        with engine.begin() as connection:
+            notice = alerts.take_notice(connection)
+        if notice is None:
+            return number
+        message = message_of(
+            notice.key, notice.fact, notice.advice, over=notice.over, alert_id=notice.id
+        )
+        wanted = notice.to_tell(channels)
+        took = [name for name in wanted if name not in silent and channels[name](message)]
+        silent.update(set(wanted) - set(took))
+        with engine.begin() as connection:
+            alerts.mark_sent(connection, notice, took, whole=took == wanted)
+        number += took == wanted

@@ -15,16 +15,11 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from tasks_app.domain.durations import Duration
-from tasks_app.domain.operations.amendment import Amendment, amendment_of
-from tasks_app.domain.operations.author import Author
-from tasks_app.domain.operations import DONE
-from tasks_app.domain.operations import BulkAction
-from tasks_app.domain.tasks.names import check_id
+from tasks_app.domain.operations import DONE, Amendment, Author, BulkAction, amendment_of
+from tasks_app.domain.tasks.options import check_id
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.operations.audit import note
-from tasks_app.pool.tasks.amend import amend
-from tasks_app.pool.tasks.amend import lock
-from tasks_app.pool.tasks.amend import state_of
+from tasks_app.pool.tasks.amend import amend, lock_waiting, state_of
 from tasks_app.runtime.db.connections import Raw, Sync, made_async, on_connection
 
 
@@ -147,7 +142,7 @@ def _verb(
 def _changed(
     connection: Connection, action: BulkAction, task_id: int, by: str, change: Amendment
 ) -> Changed:
-    while not lock(connection, task_id):
+    while not lock_waiting(connection, task_id):
         match state_of(connection, task_id):
             case None:
                 return Changed.NOT_FOUND

@@ -11,9 +11,9 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.records import TaskRow
-from tasks_app.pool.connection.transactions import has_committed, this_transaction
+from tasks_app.pool.connection.sessions import has_committed, this_transaction
 from tasks_app.runtime.api.producer import create_rows
 from tasks_app.runtime.db.connections import checked_engine
 from tasks_app.runtime.db.database import Database

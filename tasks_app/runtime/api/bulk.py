@@ -1,29 +1,34 @@
-"""Bulks: one action on all tasks of a selection, in short transactions.
-
-A bulk is kept in the audit. Its token is the id of the line that opened it; any process that has it
-goes on where the last step ended, with the same filter and cut-off, also after the process before
-was killed. A step and its line commit together, and the steps of one bulk follow one another: each
-task is acted on once.
-"""
+"""One action on all tasks of a selection, in short transactions; previews, and staged requeues."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.errors import InvalidSelectionError
-from tasks_app.domain.operations.amendment import Amendment
-from tasks_app.domain.operations import BulkAction
-from tasks_app.domain.operations import Selection
+from tasks_app.domain.operations import Amendment, BulkAction, Selection
+from tasks_app.pool.error_groups import Since, count_requeued
 from tasks_app.pool.operations import audit
-from tasks_app.pool.operations.selection import cut
-from tasks_app.runtime.api.bulk_step import BulkStep, BulkStepResult, Edits, in_the_way, parted
+from tasks_app.pool.operations.audit import take_turn
+from tasks_app.pool.operations.selection import SelectionCut, cut, look, read
+from tasks_app.pool.tables import database_now
+from tasks_app.runtime.api.bulk_step import (
+    MOST_EDITED,
+    BulkStep,
+    BulkStepResult,
+    Edits,
+    in_the_way,
+    parted,
+    read_opening,
+)
 from tasks_app.runtime.db.connections import checked_engine
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 
@@ -162,3 +167,151 @@ def checked(
             "An edit needs a patch of payloads, and nothing else takes one."
         )
     return (BulkAction(action), *parted(BulkAction(action), selection))
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What a bulk would do now."""
+
+    counts: Counter[tuple[str, str]]
+    """Tasks that it would act on, by name and state."""
+    left_out: dict[str, list[int]]
+    """Ids of those whose new payload would be refused, by reason."""
+    more: bool = False
+    """There are more than were counted."""
+
+
+def foresee_bulk(
+    engine: Engine,
+    action: str,
+    *,
+    patch: Mapping[str, Any] | None = None,
+    registry: Registry = HANDLERS,
+    most: int | None = None,
+    **selection: Any,
+) -> Foreseen:
+    """Count the tasks that ``start_bulk`` would mean; change nothing and lock nothing.
+
+    ``most``: count no further when there are so many.
+
+    >>> foresee_bulk(engine, "requeue", name="card.charge").counts.total()
+    1
+
+    Raises:
+        InvalidSelectionError: as ``start_bulk`` raises it.
+    """
+    what, _, chosen = checked(action, selection, patch)
+    with transaction_of(engine) as connection:
+        end = cut(connection)
+    return _walk(engine, what, chosen, end, 0, Edits(patch, registry), most)
+
+
+def foresee_rest(engine: Engine, token: int, *, registry: Registry = HANDLERS) -> Foreseen | None:
+    """Count the tasks that are left of a bulk. None: there is no such token.
+
+    >>> token = start_bulk(engine, "requeue", name="card.charge")
+    >>> foresee_rest(engine, token).counts.total()
+    1
+    """
+    with transaction_of(engine) as connection:
+        opening = take_turn(connection, token)
+    if opening is None:
+        return None
+    action, _, chosen, end = read_opening(opening)
+    edits = Edits(opening.patch, registry)
+    return _walk(engine, action, chosen, end, opening.after, edits)
+
+
+def _walk(
+    engine: Engine,
+    action: BulkAction,
+    chosen: Selection,
+    end: SelectionCut,
+    after: int | None,
+    edits: Edits,
+    most: int | None = None,
+) -> Foreseen:
+    counts: Counter[tuple[str, str]] = Counter()
+    left_out: dict[str, list[int]] = defaultdict(list)
+    while after is not None and (most is None or counts.total() < most):
+        with transaction_of(engine) as connection:
+            found, after = look(
+                connection, chosen, end, after, MOST_EDITED if action is BulkAction.EDIT else 500
+            )
+            counts.update((one.name, str(one.state)) for one in found)
+            ids = [one.id for one in found] if action is BulkAction.EDIT else []
+            for one in read(connection, chosen, end, ids) if ids else ():
+                try:
+                    edits.payload(one)
+                except InvalidSelectionError as why:
+                    left_out[str(why)].append(one.id)
+    return Foreseen(counts, dict(left_out), after is not None)
+
+
+STAGES: tuple[int | None, ...] = (1, 10, None)
+"""None: all the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequeueStage:
+    """A stage that was requeued, and what became of its tasks."""
+
+    done: Done
+    again: int
+    """Failed for the same cause; no further stage follows."""
+    going: int
+    """Had not ended when the patience was over; no further stage follows."""
+
+
+def requeue_errors(
+    engine: Engine,
+    fingerprint: str,
+    stages: Sequence[int | None] = STAGES,
+    *,
+    by: str = "",
+    why: str = "",
+    patience: timedelta = timedelta(minutes=10),
+    pause: Callable[[float], None] = time.sleep,
+) -> Iterator[RequeueStage]:
+    """Begin, and yield each stage once its tasks have ended; the last, which none follows, at once.
+
+    It is one bulk: ``run_bulk`` with ``done.token`` goes on where this has stopped. At most the
+    first thousand tasks of a stage are watched.
+
+    >>> (group,) = list_errors(session)
+    >>> for stage in requeue_errors(engine, group.fingerprint, [100], by="anna"):
+    ...     print(len(stage.done.ids), stage.again)
+    1 0
+
+    Raises:
+        InvalidSelectionError: it is no fingerprint.
+    """
+    token = start_bulk(engine, BulkAction.REQUEUE, fingerprint=fingerprint, by=by, why=why)
+    return _stages(engine, token, fingerprint, stages, by, patience.total_seconds(), pause)
+
+
+def _stages(
+    engine: Engine,
+    token: int,
+    fingerprint: str,
+    stages: Sequence[int | None],
+    by: str,
+    patience_s: float,
+    pause: Callable[[float], None],
+) -> Iterator[RequeueStage]:
+    for place, first in enumerate(stages, 1):
+        with transaction_of(engine) as connection:
+            since = database_now(connection)
+        done = run_bulk(engine, token, first=first, by=by)
+        if done is None:
+            return
+        seen, end = Since(0, 0), time.monotonic() + patience_s
+        while place < len(stages) and done.ids:
+            with transaction_of(engine) as connection:
+                seen = count_requeued(connection, fingerprint, done.ids, since)
+            if seen.again or not seen.going or time.monotonic() >= end:
+                break
+            pause(0.5)
+        yield RequeueStage(done, seen.again, seen.going)
+        if seen.again or seen.going or not done.more:
+            return

@@ -10,30 +10,33 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.domain.creation.patch import accepted, patched
-from tasks_app.domain.encryption.envelope import token_of
+from tasks_app.domain.encryption import token_of
 from tasks_app.domain.errors import InvalidSelectionError, UniqueKeyTakenError, UnreadableTaskError
-from tasks_app.domain.large_values.reference import reference_of
-from tasks_app.domain.operations.amendment import WORDS, Amendment, amendment_of
-from tasks_app.domain.operations.author import Author
-from tasks_app.domain.operations import DONE
-from tasks_app.domain.operations import WAITING
-from tasks_app.domain.operations import BulkAction
-from tasks_app.domain.operations import Selection
-from tasks_app.domain.operations import select
+from tasks_app.domain.large_values.store import reference_of
+from tasks_app.domain.operations import (
+    DONE,
+    WAITING,
+    WORDS,
+    Amendment,
+    Author,
+    BulkAction,
+    Selection,
+    amendment_of,
+    apply_patch,
+    check_patched_payload,
+    parse_selection,
+)
 from tasks_app.domain.tasks.payload import decode
-from tasks_app.pool.connection.transactions import wait_for_locks
-from tasks_app.pool.groups.create import hold
+from tasks_app.pool.connection.sessions import wait_for_locks
 from tasks_app.pool.operations import audit
 from tasks_app.pool.operations.audit import NEXT_AT, Opening
 from tasks_app.pool.operations.selection import Found, SelectionCut, lock, look
-from tasks_app.pool.tasks.amend import amend
-from tasks_app.pool.tasks.amend import spread
+from tasks_app.pool.task_groups import lock_open_groups
+from tasks_app.pool.tasks.amend import amend, change_payload, spread
 from tasks_app.pool.tasks.cancel import cancel_these
-from tasks_app.pool.tasks.edit_payload import edit
 from tasks_app.pool.tasks.requeue import requeue
+from tasks_app.runtime.api.producer import payload_limit
 from tasks_app.runtime.handlers.registry import Registry
-from tasks_app.runtime.payload_limit import payload_limit
 
 MOST_EDITED = 50
 """Tasks of one step, whose payloads are in memory meanwhile."""
@@ -73,7 +76,7 @@ def parted(action: BulkAction, words: Mapping[str, Any]) -> tuple[Amendment, Sel
     """
     made = {name: value for name, value in words.items() if name in WORDS}
     which = {name: value for name, value in words.items() if name not in WORDS}
-    return amendment_of(action, made), select(action, which)
+    return amendment_of(action, made), parse_selection(action, which)
 
 
 def in_the_way(error: DBAPIError) -> bool:
@@ -143,7 +146,7 @@ class BulkStep:
             **dict.fromkeys(WAITING, self._amend),
         }
         if self._action is BulkAction.CANCEL:
-            hold(self._connection, ids)
+            lock_open_groups(self._connection, ids)
         edits = self._action is BulkAction.EDIT
         acts[self._action](lock(self._connection, self._chosen, self._end, ids, payloads=edits))
 
@@ -169,7 +172,9 @@ class BulkStep:
             except InvalidSelectionError as why:
                 self._done.left_out[str(why)].append(one.id)
             else:
-                edit(self._connection, self._chosen.pool, one.id, payload, by=self._author)
+                change_payload(
+                    self._connection, self._chosen.pool, one.id, payload, by=self._author
+                )
                 self._done.ids.append(one.id)
                 self._done.answers["edited"] += 1
 
@@ -214,4 +219,6 @@ class Edits:
         if token_of(payload) or spec.encrypted:
             # The patch stands in the audit, where nothing is encrypted.
             raise InvalidSelectionError("its payload is encrypted: edit it in the dashboard")
-        return accepted(found.name, patched(payload, self._patch), spec, payload_limit())
+        return check_patched_payload(
+            found.name, apply_patch(payload, self._patch), spec, payload_limit()
+        )

@@ -6,17 +6,15 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.creation.patch import accepted
 from tasks_app.domain.errors import InvalidSelectionError
-from tasks_app.domain.operations.author import author
-from tasks_app.domain.operations import BulkAction
+from tasks_app.domain.operations import BulkAction, check_patched_payload, checked_author
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks import browse
-from tasks_app.pool.tasks.edit_payload import edit
+from tasks_app.pool.tasks.amend import change_payload
+from tasks_app.runtime.api.producer import payload_limit
 from tasks_app.runtime.encryption.values import asked, is_secret, sealed_payload
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
-from tasks_app.runtime.payload_limit import payload_limit
 
 _EDITABLE = {State.PENDING, State.FAILED}
 
@@ -32,7 +30,7 @@ def check_payload(name: str, payload: dict[str, Any], registry: Registry = HANDL
         raise InvalidSelectionError(
             f"The handler of {name} is not known here. Start with TASKS_APP_IMPORTS=its.module."
         )
-    return accepted(name, payload, spec, payload_limit())
+    return check_patched_payload(name, payload, spec, payload_limit())
 
 
 def edit_payload(
@@ -49,13 +47,13 @@ def edit_payload(
     Raises:
         InvalidSelectionError: its handler is not known here, or does not take it.
     """
-    wanted = author(by, why)
+    wanted = checked_author(by, why)
     while (task := browse.get(connection, task_id)) is not None and task.state in _EDITABLE:
         text = check_payload(task.name, payload, registry)
         spec = registry.get(task.name)
         if is_secret(task.payload) or (spec and spec.encrypted) or asked(task.name, task.queue):
             text = sealed_payload(text, task.name)
-        if edit(connection, Pool(task.pool), task_id, text, by=wanted):
+        if change_payload(connection, Pool(task.pool), task_id, text, by=wanted):
             what = {"ids": [task_id], **wanted.reason}
             note(connection, BulkAction.EDIT, what, who=by, ids=[task_id])
             return True

@@ -12,13 +12,11 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from tasks_app.domain.errors import InvalidSelectionError
-from tasks_app.domain.tasks.fingerprint import parse_fingerprint
-from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.errors import known
-from tasks_app.pool.errors.fill import fill
-from tasks_app.pool.error_groups import ErrorGroup
-from tasks_app.pool.error_groups import groups
+from tasks_app.domain.tasks.error_text import parse_fingerprint
+from tasks_app.pool import error_groups
+from tasks_app.pool.error_groups import ErrorGroup, add_missing_fingerprints, find_error_groups
 from tasks_app.pool.operations.audit import note as note_action
+from tasks_app.pool.tables import database_now
 from tasks_app.runtime.db.connections import Raw, Sync, made_async, on_connection
 
 
@@ -31,7 +29,7 @@ def list_errors(session: Sync | Raw, /, **filters: Any) -> list[ErrorGroup]:
     ...     print(group.number, group.error)
     1 ConnectionRefusedError: no bank
     """
-    return on_connection(session, partial(groups, **filters))
+    return on_connection(session, partial(find_error_groups, **filters))
 
 
 def mark_error_known(
@@ -91,8 +89,8 @@ def _marked(
     until: datetime | timedelta | None,
     note: str,
 ) -> bool:
-    at = instant(connection) + until if isinstance(until, timedelta) else until
-    done = known.mark(connection, fingerprint, by, at, note)
+    at = database_now(connection) + until if isinstance(until, timedelta) else until
+    done = error_groups.mark_cause(connection, fingerprint, by, at, note)
     if done:
         what = {"fingerprint": fingerprint, "until": at and at.isoformat(), "note": note}
         note_action(connection, "error known", what, who=by)
@@ -100,16 +98,16 @@ def _marked(
 
 
 def _unmarked(connection: Connection, fingerprint: str, by: str) -> bool:
-    done = known.unmark(connection, fingerprint)
+    done = error_groups.unmark_cause(connection, fingerprint)
     if done:
         note_action(connection, "error unknown", {"fingerprint": fingerprint}, who=by)
     return done
 
 
 def _filled(connection: Connection, most: int) -> int:
-    number = fill(connection, most)
+    number = add_missing_fingerprints(connection, most)
     if number < most:
-        known.enter(connection)
+        error_groups.record_new_causes(connection)
     return number
 
 

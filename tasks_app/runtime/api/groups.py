@@ -9,20 +9,14 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.groups import Ended
-from tasks_app.domain.groups import Group
-from tasks_app.domain.groups import GroupProgress
-from tasks_app.domain.groups import group_of
-from tasks_app.domain.groups import member
-from tasks_app.domain.creation import NewTask
-from tasks_app.domain.creation import check_many
+from tasks_app.domain.creation import NewTask, check_many
 from tasks_app.domain.errors import InvalidTaskError, TasksError
-from tasks_app.domain.operations.author import author
-from tasks_app.domain.operations import BulkAction
-from tasks_app.domain.tasks.names import check_id
+from tasks_app.domain.groups import Ended, Group, GroupProgress, group_of, member
+from tasks_app.domain.operations import BulkAction, checked_author
+from tasks_app.domain.tasks.options import check_id
 from tasks_app.domain.tasks.records import TaskId, TaskRow
+from tasks_app.pool import task_groups
 from tasks_app.pool.connection.execute import commits_itself
-from tasks_app.pool.groups import browse, create
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks.cancel import CancelledMany, cancel_these
 from tasks_app.runtime.api.producer import admitted, create_rows, ready
@@ -79,9 +73,9 @@ def create_group(
             "create_group needs a transaction: here its members would exist, and might end, before "
             "it does. Use a connection without AUTOCOMMIT."
         )
-    group_id, callback_id = create.take_ids(connection, made)
+    group_id, callback_id = task_groups.take_group_ids(connection, made)
     ids = _members(session, ready(rows), group_id)
-    create.insert(connection, group_id, callback_id, made, ids)
+    task_groups.insert_group(connection, group_id, callback_id, made, ids)
     return Group(group_id, ids, callback_id)
 
 
@@ -95,7 +89,7 @@ def extend_group(session: Sync, group_id: int, tasks: Sequence[NewTask]) -> list
     check_many(tasks)
     rows = [_row(f"tasks[{place}]", new, large=True) for place, new in enumerate(tasks)]
     ids = _members(session, ready(rows), group_id)
-    create.extend(connection_of(session), group_id, ids)
+    task_groups.extend_group(connection_of(session), group_id, ids)
     return ids
 
 
@@ -107,7 +101,7 @@ def get_group(session: Sync, group_id: int) -> GroupProgress | None:
     >>> progress.succeeded, progress.total
     (0, 1)
     """
-    return browse.get(connection_of(session), check_id(group_id, "group_id"))
+    return task_groups.get_group(connection_of(session), check_id(group_id, "group_id"))
 
 
 def group_results(session: Sync, group_id: int) -> Iterator[Ended]:
@@ -124,7 +118,7 @@ def group_results(session: Sync, group_id: int) -> Iterator[Ended]:
         TasksError: there is no such group.
     """
     connection = connection_of(session)
-    ended = browse.results(connection, _known(connection, group_id))
+    ended = task_groups.member_results(connection, _known(connection, group_id))
     return (replace(each, result=opened_result(each.result, each.name)) for each in ended)
 
 
@@ -140,11 +134,11 @@ def cancel_group(session: Sync, group_id: int, *, by: str = "", why: str = "") -
     Raises:
         TasksError: there is no such group.
     """
-    connection, wanted = connection_of(session), author(by, why)
+    connection, wanted = connection_of(session), checked_author(by, why)
     _known(connection, group_id)
     ids: tuple[int, ...] = ()
     cancelled = requested = 0
-    for page in browse.pages(connection, group_id):
+    for page in task_groups.member_pages(connection, group_id):
         done = cancel_these(connection, page, by=wanted)
         ids += done.ids
         cancelled, requested = cancelled + done.cancelled, requested + done.requested
@@ -177,7 +171,7 @@ _a_page: Final = made_async(_page)
 
 
 def _known(connection: Connection, group_id: int) -> GroupProgress:
-    found = browse.get(connection, check_id(group_id, "group_id"))
+    found = task_groups.get_group(connection, check_id(group_id, "group_id"))
     if found is None:
         raise TasksError(f"There is no group {group_id}. It may have been over for long.")
     return found

@@ -10,11 +10,11 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.flow_control.limits import Limit, checked_target, limit_of
-from tasks_app.domain.tasks.names import check_id, check_queue
-from tasks_app.pool.flow_control import limits
+from tasks_app.domain.tasks.options import check_id, check_queue
+from tasks_app.pool.flow_control import order_and_limits
 from tasks_app.pool.flow_control.fair_queues import set_fair, unset_fair
 from tasks_app.pool.flow_control.order_and_limits import unblock
-from tasks_app.pool.locks import admin as locks
+from tasks_app.pool.locks import holders as locks
 from tasks_app.pool.operations.audit import note
 from tasks_app.runtime.db.connections import Sync, connection_of, made_async
 
@@ -43,7 +43,7 @@ def set_limit(
         InvalidTaskError: it limits nothing, or is out of range.
     """
     connection, limit = connection_of(session), limit_of(kind, target, most, rate, burst)
-    limits.set_limit(connection, limit)
+    order_and_limits.set_limit(connection, limit)
     what = {"kind": kind, "target": target, "most": most, "rate": rate, "burst": limit.burst}
     note(connection, "set limit", what, who=by)
     return limit
@@ -60,7 +60,7 @@ def drop_limit(session: Sync, kind: str, target: str, *, by: str = "") -> bool:
         InvalidTaskError: there cannot be one.
     """
     connection = connection_of(session)
-    dropped = limits.drop_limit(connection, *checked_target(kind, target))
+    dropped = order_and_limits.drop_limit(connection, *checked_target(kind, target))
     if dropped:
         note(connection, "drop limit", {"kind": kind, "target": target}, who=by)
     return dropped
@@ -73,7 +73,7 @@ def list_limits(session: Sync) -> list[Limit]:
     >>> [(limit.target, limit.most) for limit in list_limits(session)]
     [('mails', 5)]
     """
-    return limits.all_limits(connection_of(session))
+    return order_and_limits.all_limits(connection_of(session))
 
 
 def share_queue(
@@ -124,7 +124,7 @@ def free_lock(
     connection: Connection, resource: str, token: UUID | None = None, *, by: str = ""
 ) -> list[str]:
     """Take a resource from all groups that hold it, or from one; return their holders."""
-    whose = locks.free(connection, resource, token)
+    whose = locks.free_resource(connection, resource, token)
     if whose:
         note(connection, "free lock", {"resource": resource, "holders": whose}, who=by)
     return whose
@@ -132,5 +132,5 @@ def free_lock(
 
 def limit_lock(connection: Connection, resource: str, most: int | None, *, by: str = "") -> None:
     """Say how many may hold a counted resource, whatever code says; None: as code says."""
-    locks.limit(connection, resource, most)
+    locks.limit_resource(connection, resource, most)
     note(connection, "limit lock", {"resource": resource, "most": most}, who=by)

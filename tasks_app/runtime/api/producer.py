@@ -1,27 +1,24 @@
-"""What producers call, on a connection or session of their own.
-
-Nothing here commits: the caller's transaction decides. Neither Celery nor a broker is needed.
-"""
+"""Creates tasks in the caller's transaction; nothing here commits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import cache
 from sys import modules
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, overload
 
-from tasks_app.domain.creation import NewTask
-from tasks_app.domain.creation import admit_alike
-from tasks_app.domain.creation import check_many
-from tasks_app.domain.creation import validate
+from tasks_app.domain.creation import NewTask, admit_alike, check_many, validate_task
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.handlers.spec import Handler
-from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.handlers.spec import Handler, HandlerSpec
+from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.pool.tasks.create import acreate_many, acreate_one, create_many, create_one
 from tasks_app.pool.tasks.large_values import has_large
-from tasks_app.runtime.api.foreign_tasks import translated
 from tasks_app.runtime.db.connections import (
     Async,
     AsyncRaw,
@@ -39,18 +36,16 @@ from tasks_app.runtime.encryption.encryption import encryption
 from tasks_app.runtime.encryption.values import sealed_rows
 from tasks_app.runtime.gc_pause import uncollected
 from tasks_app.runtime.handlers.registry import HANDLERS
-from tasks_app.runtime.hints import HINTS
-from tasks_app.runtime.hints.new_tasks import of_new
+from tasks_app.runtime.hints import HINTS, hints_of_new
 from tasks_app.runtime.large_values import large_values
-from tasks_app.runtime.payload_limit import creation_limit, payload_limit
 
 if TYPE_CHECKING:
     from tasks_app.domain.tasks.call_payload import CeleryCall
     from tasks_app.domain.tasks.payload import Payload
 
+
 P = TypeVar("P")
 log = quiet_logger(__name__)
-
 _TOLD: set[str] = set()
 """Names of which the log has told where their tasks go."""
 _MOST_TOLD = 1_000
@@ -65,6 +60,8 @@ def create_task(
     payload: P,
     **options: Unpack[TaskOptions],
 ) -> TaskId: ...
+
+
 @overload
 def create_task(
     session: Sync | Raw,
@@ -72,6 +69,8 @@ def create_task(
     payload: None = None,
     **options: Unpack[TaskOptions],
 ) -> TaskId: ...
+
+
 @overload
 def create_task(
     session: Sync | Raw,
@@ -82,6 +81,8 @@ def create_task(
     kwargs: Mapping[str, Any] | None = None,
     **options: Unpack[TaskOptions],
 ) -> TaskId: ...
+
+
 def create_task(
     session: Sync | Raw,
     task: Any,
@@ -118,7 +119,7 @@ def create_task(
         after_commit = commit_of_django(session)
         with caller.transaction() if caller.autocommit and has_large((row,)) else nullcontext():
             task_id = create_one(caller, row)
-        after_commit(lambda: HINTS.offer(of_new([row], [task_id])))
+        after_commit(lambda: HINTS.offer(hints_of_new([row], [task_id])))
         return task_id
     return create_rows(caller, [row])[0]
 
@@ -142,7 +143,7 @@ def create_tasks(session: Sync | Raw, tasks: Sequence[NewTask]) -> list[TaskId]:
             after_commit = commit_of_django(session)
             with caller.transaction() if caller.autocommit else nullcontext():
                 ids = create_many(caller, rows)
-            after_commit(lambda: HINTS.offer(of_new(rows, ids)))
+            after_commit(lambda: HINTS.offer(hints_of_new(rows, ids)))
             return ids
         return create_rows(caller, rows)
 
@@ -154,6 +155,8 @@ async def acreate_task(
     payload: P,
     **options: Unpack[TaskOptions],
 ) -> TaskId: ...
+
+
 @overload
 async def acreate_task(
     session: Async | AsyncRaw,
@@ -161,6 +164,8 @@ async def acreate_task(
     payload: None = None,
     **options: Unpack[TaskOptions],
 ) -> TaskId: ...
+
+
 @overload
 async def acreate_task(
     session: Async | AsyncRaw,
@@ -171,6 +176,8 @@ async def acreate_task(
     kwargs: Mapping[str, Any] | None = None,
     **options: Unpack[TaskOptions],
 ) -> TaskId: ...
+
+
 @noted
 async def acreate_task(
     session: Async | AsyncRaw,
@@ -229,7 +236,7 @@ def admitted(new: NewTask, *, large: bool = False) -> TaskRow:
             spec = new.task.spec
         case _:
             new, spec = translated(new)
-    row = validate(new, spec, creation_limit() if large else payload_limit())
+    row = validate_task(new, spec, creation_limit() if large else payload_limit())
     if spec is None and row.terms.queue == "default" and row.terms.name not in _TOLD:
         _tell_queue(row.terms.name, new.options or {})
     return row
@@ -284,3 +291,56 @@ def _takes_anything(task: object) -> bool:
         return False
     spec = HANDLERS.specs.get(task)
     return spec is None or spec.payload_type is None
+
+
+Translated: TypeAlias = tuple[NewTask, HandlerSpec | None]
+Translator: TypeAlias = Callable[[NewTask], Translated | None]
+"""None: the object is not of its library."""
+_TRANSLATORS: dict[str, Translator] = {}
+_MODULES = {"celery": "tasks_app.broker.translation"}
+"""Each registers its translator. It is imported when its library is loaded and an object comes that
+is none of ours: a producer gives us Celery tasks without importing our Celery edge, and producers
+that use no Celery load none."""
+
+
+def register_translator(library: str, translator: Translator) -> None:
+    _TRANSLATORS[library] = translator
+
+
+def translated(new: NewTask) -> Translated:
+    """Return the same task by its name, with what is known of its handler.
+
+    Raises:
+        InvalidTaskError: no translator knows such an object, or it cannot become a task.
+    """
+    for library, module in _MODULES.items():
+        if library in sys.modules:
+            importlib.import_module(module)
+    for translator in _TRANSLATORS.values():
+        if (answer := translator(new)) is not None:
+            return answer
+    if inspect.isroutine(new.task):
+        what = "is a function that is no handler"
+        raise InvalidTaskError("task", what, "a task's name, or a function with @handler before it")
+    allowed = "a task's name, or a handler, after the session: create_task(session, task, payload)"
+    of_payload = isinstance(new.task, dict | list)
+    missing = ", as a payload is: the session comes first, and is missing" if of_payload else ""
+    raise InvalidTaskError("task", f"is of type {type(new.task).__name__}{missing}", allowed)
+
+
+@cache
+def payload_limit() -> int:
+    """In bytes, of a payload that stands in its row."""
+    from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  slow to import
+
+    return load_settings().payload_limit
+
+
+@cache
+def creation_limit() -> int:
+    """In bytes, of the payload of a new task; above the other one it is kept outside of the row."""
+    from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  slow to import
+
+    settings = load_settings()
+    in_row = settings.payload_limit
+    return max(in_row, settings.large_limit) if settings.large_values else in_row

@@ -8,14 +8,14 @@ from typing import Any, Final, Unpack
 
 from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.queues.queue import Queue, QueueOptions, check_days, check_options
+from tasks_app.domain.queues import Queue, QueueOptions, check_calendar_days, check_queue_options
 from tasks_app.domain.schedules.timing import check_instant
-from tasks_app.domain.tasks.names import check_queue
-from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.flow_control import queue_settings as rows
-from tasks_app.pool.flow_control.pause import pause, resume
-from tasks_app.pool.operations.audit import note
+from tasks_app.domain.tasks.options import check_queue
 from tasks_app.pool import scheduling
+from tasks_app.pool.flow_control import queue_settings as rows
+from tasks_app.pool.flow_control.queue_settings import pause, resume
+from tasks_app.pool.operations.audit import note
+from tasks_app.pool.tables import database_now
 from tasks_app.runtime.db.connections import Sync, connection_of, made_async
 
 _NOTHING: Any = dict.fromkeys(QueueOptions.__annotations__)
@@ -36,7 +36,7 @@ def change_queue(
         InvalidTaskError: a setting is invalid.
     """
     connection = connection_of(session)
-    said = check_options(options)
+    said = check_queue_options(options)
     known = rows.calendars(connection)
     for window in said.get("windows", ()):
         if window.calendar is not None and window.calendar not in known:
@@ -97,10 +97,10 @@ def set_calendar(session: Sync, name: str, days: Sequence[date], *, by: str = ""
     Raises:
         InvalidTaskError: the name or a day is invalid.
     """
-    found = check_days(days)
+    found = check_calendar_days(days)
     connection = connection_of(session)
     rows.set_calendar(connection, check_queue(name), found)
-    scheduling.aim_again(connection, name)
+    scheduling.recompute_next_fire(connection, name)
     note(connection, "calendar set", {"calendar": name, "days": len(found)}, who=by)
     return found
 
@@ -117,7 +117,7 @@ def remove_calendar(session: Sync, name: str, *, by: str = "") -> bool:
     connection = connection_of(session)
     for what, users in (
         ("the windows of", rows.users_of(connection, name)),
-        ("schedule", scheduling.naming(connection, name)),
+        ("schedule", scheduling.schedules_of_calendar(connection, name)),
     ):
         if users:
             said = f"is named by {what} {', '.join(users)}"
@@ -161,7 +161,7 @@ def pause_queue(
         raise InvalidTaskError("resume_in", "is given together with resume_at", "one of the two")
     at = None if resume_at is None else check_instant("resume_at", resume_at)
     connection, span = connection_of(session), _span(resume_in)
-    if (at is not None and at <= instant(connection)) or span == timedelta(0):
+    if (at is not None and at <= database_now(connection)) or span == timedelta(0):
         raise InvalidTaskError("resume_at", "is over", "an instant of the future")
     changed = pause(connection, queue, reason, resume_at=at, resume_in=span)
     if changed:

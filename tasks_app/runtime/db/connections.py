@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
 
 from tasks_app.domain.errors import InvalidConnectionError
-from tasks_app.pool.connection.readable import make_readable
+from tasks_app.pool.connection.sessions import make_readable
 
 if TYPE_CHECKING:
     import psycopg

@@ -1,8 +1,4 @@
-"""Connections of one process. Engines are made on first use, never before a fork.
-
-Ours has short lock and statement timeouts, so that none of our statements waits long; handlers get
-one without, and decide how long their SQL may take. What they leave to us has one between the two.
-"""
+"""The engines of one process, made on first use, and the settings of their sessions."""
 
 from __future__ import annotations
 
@@ -13,24 +9,13 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import sqlalchemy
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tasks_app.pool.connection.readable import is_readable, make_readable
+from tasks_app.pool.connection.sessions import PLANNER_SETTINGS, is_readable, make_readable
 from tasks_app.runtime.db.errors import mark
-from tasks_app.runtime.db.session_settings import (
-    BRIEF,
-    CHECK,
-    NETWORK,
-    OURS,
-    UNHURRIED,
-    options_of,
-    settle_in,
-)
-from tasks_app.runtime.fork_safety import keep_from_forks
-from tasks_app.runtime.handler_db.connection_liveness import Losses, lives, rest
-from tasks_app.runtime.handler_db.lending import lend
+from tasks_app.runtime.handler_db.lending import Losses, keep_from_forks, lend, lives, rest
 from tasks_app.runtime.handler_db.loop_connection import loop_engine
 
 
@@ -242,3 +227,89 @@ def _keep_readable(engine: Engine) -> None:
             event.listen(engine, "begin", make_readable)
 
     event.listen(engine, "connect", look)
+
+
+NETWORK = {
+    "client_encoding": "utf8",  # not the role's, which may lack characters; poolers accept it, too
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 3,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,  # ms: a silent partition is noticed while a lease still holds
+}
+CHECK = {"client_connection_check_interval": "500"}
+"""In ms. Else a killed client's statement holds its locks for as long as it runs."""
+BRIEF = {**CHECK, "statement_timeout": "100"}
+"""In ms, for statements that others wait behind. The one that is cut off is sent again alone."""
+OURS = {
+    **CHECK,
+    **PLANNER_SETTINGS,
+    # How values are written and read.
+    "IntervalStyle": "postgres",
+    "DateStyle": "ISO",
+    "extra_float_digits": "1",
+    "array_nulls": "on",
+    "transform_null_equals": "off",
+    "standard_conforming_strings": "on",
+    "default_transaction_isolation": "read\\ committed",  # of single statements
+    # In ms. Else a housekeeper that waits for a lock looks dead, and its child is killed.
+    "lock_timeout": "1000",
+    "statement_timeout": "30000",
+    # In ms. A process that is stopped or cut off within a transaction must not keep its locks: a
+    # scanner's would end all scanning.
+    "idle_in_transaction_session_timeout": "5000",
+}
+UNHURRIED = {
+    **CHECK,
+    **dict.fromkeys(
+        ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"), "0"
+    ),
+}
+FOR_A_TRANSACTION = "SELECT " + ", ".join(
+    f"set_config('{name}', '{value}', true)"
+    for name, value in OURS.items()
+    if name != "default_transaction_isolation"  # it is too late for this one
+)
+
+
+def options_of(url: str) -> tuple[str, ...]:
+    """Return the options of the URL, or else of the environment, which ours would replace.
+
+    Among them may be a ``search_path`` or a ``role``: without it the pool would be another one.
+    """
+    options = make_url(url).query.get("options") or os.environ.get("PGOPTIONS") or ()
+    return (options,) if isinstance(options, str) else options
+
+
+def settle_in(connection: Connection) -> None:
+    """Apply our settings until the end of the transaction that has just begun."""
+    connection.exec_driver_sql(FOR_A_TRANSACTION)
+
+
+CONNECTIONS = 4
+_FIRST = "SET TRANSACTION READ ONLY"
+_THEN = """SELECT set_config('statement_timeout', '2000', true), set_config('jit', 'off', true),
+    set_config('lock_timeout', '500', true)"""
+
+
+def reading_engine(url: str) -> Engine:
+    """Return an engine of at most CONNECTIONS. It sets each transaction, so poolers are welcome."""
+    engine = create_engine(
+        url,
+        isolation_level="READ COMMITTED",
+        hide_parameters=True,
+        pool_size=CONNECTIONS,
+        max_overflow=0,
+        pool_timeout=2,
+        pool_pre_ping=True,
+        connect_args={**NETWORK, "prepare_threshold": None},
+    )
+    event.listen(engine, "begin", _settle_in)
+    event.listen(engine, "handle_error", mark)
+    keep_from_forks(engine)
+    return engine
+
+
+def _settle_in(connection: Connection) -> None:
+    connection.exec_driver_sql(_FIRST)
+    connection.exec_driver_sql(_THEN)

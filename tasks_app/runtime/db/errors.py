@@ -1,10 +1,9 @@
-"""How we react when PostgreSQL refuses a statement of ours, by its SQLSTATE, and how patiently.
-
-SQLSTATEs are those of PostgreSQL 18's appendix A. No error ends a process.
-"""
+"""What to do when PostgreSQL refuses a statement, and writes that are repeated until it answers."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from random import uniform
 
@@ -12,8 +11,7 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
-from tasks_app.domain.config.refusals import OF_ONE_ROW
-from tasks_app.domain.config.unreachable import TOO_MANY
+from tasks_app.domain.config.unreachable import OF_ONE_ROW, TOO_MANY
 
 _MARK = "_tasks_app_ours"
 _REFUSED = "_tasks_app_refused"
@@ -153,3 +151,38 @@ def patience_s() -> float:
     A child has three threads that ask, so together they do so less than twice a second.
     """
     return uniform(1.5, 2.5)  # noqa: S311  jitter
+
+
+PendingWrite = Callable[[Connection], object]
+
+
+class PendingWrites:
+    """Any thread adds; the housekeeper takes all, and puts back what failed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[PendingWrite] = []
+        self._out = False
+
+    def add(self, pending_write: PendingWrite) -> None:
+        with self._lock:
+            self._waiting.append(pending_write)
+
+    def take(self) -> list[PendingWrite]:
+        """Take all; call :meth:`leave` with those that failed."""
+        with self._lock:
+            taken, self._waiting = self._waiting, []
+            self._out = bool(taken)
+            return taken
+
+    def leave(self, pending_writes: Sequence[PendingWrite]) -> None:
+        """Put back what failed, behind what was added meanwhile."""
+        with self._lock:
+            self._waiting += pending_writes
+            self._out = False
+
+    @property
+    def open(self) -> bool:
+        """Whether any waits, or was taken and may still fail."""
+        with self._lock:
+            return bool(self._waiting) or self._out

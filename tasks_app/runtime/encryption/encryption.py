@@ -1,29 +1,37 @@
-"""Whose values this process encrypts, and by which keys; both are read from the settings once."""
+"""Which values this process encrypts, with which keys, and where the keys come from."""
 
 from __future__ import annotations
 
+import importlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from tasks_app.domain.encryption.envelope import HIDDEN, Token, token_in, wrapped
-from tasks_app.domain.encryption import Keyring
-from tasks_app.domain.encryption import MissingKeyError
-from tasks_app.domain.encryption import check_package
+from tasks_app.domain.encryption import (
+    HIDDEN_VALUE,
+    Keyring,
+    MissingKeyError,
+    Token,
+    check_package,
+    checked_keys,
+    read_keys,
+    token_in,
+    wrapped,
+)
 from tasks_app.domain.errors import ConfigurationError
-from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.run import Cause
-from tasks_app.runtime.encryption.keys import keys_of
 
 if TYPE_CHECKING:
-    from tasks_app.domain.config.encryption_settings import EncryptionSettings
+    from tasks_app.domain.config.settings import EncryptionSettings
+
 
 log = quiet_logger(__name__)
-
 PAYLOAD, RESULT, ERROR = "payload", "result", "error"
 """Kinds of values. A token opens as its own kind only."""
 AGAIN_S = 5.0
@@ -103,7 +111,7 @@ class Encryption:
         if not cause.message:
             return cause
         token = self.keyring.seal(cause.message, ERROR, name)
-        return replace(cause, message=HIDDEN, encrypted=str(token))
+        return replace(cause, message=HIDDEN_VALUE, encrypted=str(token))
 
     def _asks(self, name: str, queue: str) -> bool:
         return any(
@@ -143,3 +151,49 @@ def encryption() -> Encryption:
     from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  slow to import
 
     return Encryption(load_settings())
+
+
+SOURCES = ("encryption_keys", "encryption_keys_file", "encryption_keys_from")
+
+
+def keys_of(settings: EncryptionSettings) -> dict[str, bytes]:
+    """Return the keys by id, the one that encrypts first; none, where none are configured.
+
+    Raises:
+        ConfigurationError: they cannot be read; it shows nothing of what was read.
+    """
+    given = [word for word in SOURCES if getattr(settings, word)]
+    if len(given) > 1:
+        names = " and ".join(f"TASKS_APP_{word.upper()}" for word in given)
+        raise ConfigurationError(f"{names} are both set. Set one of them.")
+    if not given:
+        return {}
+    try:
+        return _read(settings)
+    except UnicodeDecodeError:
+        problem = "it is no text"
+    except OSError as error:
+        problem = f"it cannot be read: {error.strerror}"
+    except ValueError as error:
+        problem = str(error)
+    except Exception as error:  # of the user's function: its text may hold anything
+        problem = f"its function raised {type(error).__name__}"
+    raise ConfigurationError(f"TASKS_APP_{given[0].upper()} is wrong: {problem}.")
+
+
+def _read(settings: EncryptionSettings) -> dict[str, bytes]:
+    if settings.encryption_keys is not None:
+        return read_keys(settings.encryption_keys.get_secret_value())
+    if settings.encryption_keys_file:
+        return read_keys(Path(settings.encryption_keys_file).read_text("utf-8"))
+    said = _function(settings.encryption_keys_from)()
+    return checked_keys(said.items()) if isinstance(said, Mapping) else read_keys(str(said))
+
+
+def _function(name: str) -> Callable[[], object]:
+    module, _, function = name.partition(":")
+    try:
+        found: Callable[[], object] = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError):
+        raise ValueError(f"{name} is no function; write module:function") from None
+    return found

@@ -13,10 +13,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
 
-from tasks_app.domain.encryption.envelope import wrapped
-from tasks_app.domain.encryption import Keyring
-from tasks_app.domain.encryption import MissingKeyError
-from tasks_app.domain.encryption import SealBrokenError
+from tasks_app.domain.encryption import Keyring, MissingKeyError, SealBrokenError, wrapped
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.operations.encrypted_values import (

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from tasks_app.domain.encryption.envelope import concealed, parse_token, token_of
-from tasks_app.domain.encryption import MissingKeyError
-from tasks_app.domain.encryption import SealBrokenError
+from tasks_app.domain.encryption import (
+    MissingKeyError,
+    SealBrokenError,
+    concealed,
+    parse_token,
+    token_of,
+)
 from tasks_app.domain.errors import ConfigurationError, UnreadableTaskError
-from tasks_app.domain.large_values.reference import described, reference_of
+from tasks_app.domain.large_values.store import described, reference_of
 from tasks_app.domain.tasks.masks import Masks, masks_of
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.records import Attempt, Task, TaskRow

@@ -1,23 +1,181 @@
-"""The poller: claims due tasks straight from the pool."""
+"""Claims tasks for one child process: the ids of a message, or due tasks of its queues."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from uuid import UUID
+from uuid import UUID, uuid4
 
+from sqlalchemy.exc import SQLAlchemyError
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.tasks.error_text import brief, quiet_logger
 from tasks_app.domain.tasks.run import ClaimedTask
+from tasks_app.pool.dispatch.set_aside import known_elsewhere, tasks_of_other_workers
 from tasks_app.pool.flow_control.order_and_limits import in_front
-from tasks_app.pool.runs.claim import claim
-from tasks_app.pool.runs.claim_next import claim_next
-from tasks_app.pool.runs.claim_sql import Claimer
-from tasks_app.runtime.flow_control.fair_queues import Fairness
-from tasks_app.runtime.inflight.claimant import Claimant
-from tasks_app.runtime.inflight.parts import ChildParts
-from tasks_app.runtime.scan import ScanPasses
-from tasks_app.runtime.scan.throttle import EmptyPollBackoff
+from tasks_app.pool.runs.claim import Claimer, claim, claim_next, claim_unhindered, still_pending
+from tasks_app.pool.runs.leases import release_token
+from tasks_app.pool.runs.settle import settle_nothing
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.errors import is_refused
+from tasks_app.runtime.execution.in_flight import InFlight
+from tasks_app.runtime.flow_control.admission import AdmissionControl, Fairness
+from tasks_app.runtime.handlers.registry import Registry
+from tasks_app.runtime.hint_sender import Hint
+from tasks_app.runtime.hints import HINTS
+from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_claim
+from tasks_app.runtime.scan import PACES, EmptyPollBackoff, PollPaces, ScanPasses
+from tasks_app.runtime.scoreboard import Slot
+
+log = quiet_logger(__name__)
+
+
+class Claimant:
+    """Of one child; its threads may claim at once."""
+
+    def __init__(self, parts: ChildParts) -> None:
+        owner, self._lease = parts.identity.owner, parts.settings.lease
+        self._inflight = parts.inflight
+        self._database = parts.database
+        specs = tuple(parts.registry)
+        self.every = claimer_of(owner, self._lease, specs)
+        self.plain = claimer_of(owner, self._lease, (s for s in specs if not s.is_async))
+        """Of handlers that take a thread."""
+        self.asynchronous = claimer_of(owner, self._lease, (s for s in specs if s.is_async))
+        """Of handlers that take a place in the async pool."""
+
+    def claim(self, ask: Callable[[UUID], list[ClaimedTask]]) -> list[ClaimedTask]:
+        """Claim under a new token, and put in flight what was claimed.
+
+        A lease counts from before the claim was sent. Hooks are told first: another thread may
+        start a task as soon as it is in flight.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the reply never came; what it may have taken is given back by
+                its token, until that is answered. Or there is no connection to run it on.
+        """
+        self._secure()
+        token, began = uuid4(), time.monotonic()
+        try:
+            claimed = ask(token)
+        except SQLAlchemyError as error:
+            log.warning("a claim was not answered: %s", brief(error))
+            if not is_refused(error):
+                self._inflight.write_later(lambda connection: release_token(connection, token))
+            raise
+        if claimed:
+            if HOOKS.wanted:
+                HOOKS.tell(of_claim(NoticeKind.RECEIVED, task) for task in claimed)
+            self._inflight.receive(claimed, began + self._lease.total_seconds())
+        return claimed
+
+    def _secure(self) -> None:
+        """Claim nothing without a connection to run it on.
+
+        A child that holds no task leaves its own connections to the others. Otherwise, at the
+        server's limit, each child would keep one and none would get a second.
+        """
+        try:
+            self._database.secure()
+        except SQLAlchemyError as error:
+            log.warning("nothing is claimed, no connection is available: %s", brief(error))
+            if self._inflight.empty:
+                self._database.spare()
+            raise
+
+
+def claimer_of(owner: str, lease: timedelta, specs: Iterable[HandlerSpec]) -> Claimer:
+    known = tuple(specs)
+    return Claimer(
+        owner,
+        lease,
+        names=tuple(spec.name for spec in known),
+        max_attempts=tuple(spec.max_attempts for spec in known),
+        at_most_once=tuple(spec.at_most_once for spec in known),
+    )
+
+
+HINDERED_S = 1.0
+"""For how long the short claim is left out after it found nothing and the long one did."""
+
+
+class Fetcher:
+    """The short claim takes what nothing is in the way of; the long one also looks at gates."""
+
+    def __init__(self, parts: ChildParts, claimant: Claimant) -> None:
+        self._database = parts.database
+        self._admission = parts.admission
+        self._claimant = claimant
+        self.hindered_s = HINDERED_S
+        self.hindered_until = 0.0
+        """Until then, by ``time.monotonic``, the short claim is left out."""
+        self._gated = False
+        """Gates stood before the tasks that the last long claim took."""
+        self._prepared = False
+
+    def prepare_statements(self) -> None:
+        """Claim and settle nothing, once, so that the first task need not wait for plans.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database did not answer.
+        """
+        if self._prepared:
+            return
+        every = self._claimant.every
+        with self._database.single() as connection:
+            for _ in range(2):  # from the second time on the driver prepares a statement
+                claim_unhindered(connection, [], every, uuid4())
+                claim(connection, [], every, uuid4())
+                settle_nothing(connection)
+        self._prepared = True
+
+    def claim(self, ids: Sequence[int]) -> list[ClaimedTask] | None:
+        """Claim those that are there to take; None: the database did not answer."""
+        try:
+            return self._claimant.claim(lambda token: self._by_id(ids, token))
+        except SQLAlchemyError:
+            return None
+
+    def still_waiting(self, ids: list[int]) -> list[int]:
+        """Look before the next claim: of a message that comes twice, all ids may be gone."""
+        if not ids:
+            return []
+        try:
+            with self._database.single() as connection:
+                return still_pending(connection, ids)
+        except SQLAlchemyError:
+            return []
+
+    def _by_id(self, ids: Sequence[int], token: UUID) -> list[ClaimedTask]:
+        now = time.monotonic()
+        if now < self.hindered_until:
+            return self._the_long_way(ids, token)
+        with self._database.single() as connection:
+            claimed = claim_unhindered(connection, ids, self._claimant.every, token)
+        if not claimed:
+            claimed = self._the_long_way(ids, token)
+            if claimed:
+                self.hindered_until = now + self.hindered_s
+        return claimed
+
+    def _the_long_way(self, ids: Sequence[int], token: UUID) -> list[ClaimedTask]:
+        claimed = self._with_or_without_gates(ids, token)
+        if not claimed:  # none of the kind that the last message was of
+            self._gated = not self._gated
+            claimed = self._with_or_without_gates(ids, token)
+        return claimed
+
+    def _with_or_without_gates(self, ids: Sequence[int], token: UUID) -> list[ClaimedTask]:
+        if self._gated:
+            return self._admission.claim(ids, self._claimant.every, token)
+        with self._database.single() as connection:
+            return claim(connection, ids, self._claimant.every, token)
+
 
 NEXT_TIME = float("inf")
 FAIR_S = 1.0
@@ -153,3 +311,93 @@ class Poller:
                 self._fair = self._fairness.among(connection, queues)
             self._fair_until = now + FAIR_S
         return self._fair & set(queues)
+
+
+PASSED_ON_REMEMBERED_S = 5.0
+"""How long it remembers which names others know, and what it passed on."""
+PASS_ON_AFTER_S = (0.0, 0.05, 0.2, 0.8)
+"""How long an id rests before it is passed on, each time that it comes back: the workers that know
+it are busy. In the end the scan finds it."""
+MOST_PASSED_ON = 10_000
+
+
+class PassingOn:
+    """One child's; it remembers for a few seconds what it passed on."""
+
+    def __init__(self, parts: ChildParts) -> None:
+        self._lease = parts.settings.lease
+        self._database = parts.database
+        self._identity = parts.identity
+        self._names: set[str] = set()
+        self._forget_at = 0.0
+        self._times: dict[int, int] = {}
+
+    def look(self, ids: Sequence[int]) -> None:
+        """Pass on those of a message's ids that only others know. Raises nothing.
+
+        Usually all workers know the same; then it only asks who lives, and rarely.
+        """
+        try:
+            names = self._known_elsewhere()
+            if names:
+                with self._database.single() as connection:
+                    found = tasks_of_other_workers(connection, ids, names)
+                self._pass_on(found)
+        except SQLAlchemyError:
+            return
+
+    def _known_elsewhere(self) -> set[str]:
+        now = time.monotonic()
+        if now >= self._forget_at:
+            with self._database.single() as connection:
+                own = self._identity
+                self._names = known_elsewhere(connection, own.queues, own.handlers, self._lease)
+            self._forget_at = now + PASSED_ON_REMEMBERED_S
+            self._times.clear()
+        return self._names
+
+    def _pass_on(self, found: Sequence[tuple[str, int]]) -> None:
+        if len(self._times) >= MOST_PASSED_ON:
+            self._times.clear()
+        now = time.monotonic()
+        again: list[Hint] = []
+        for queue, task_id in found:
+            times = self._times.get(task_id, 0)
+            self._times[task_id] = times + 1
+            if times < len(PASS_ON_AFTER_S):
+                again.append(Hint(queue, task_id, now + PASS_ON_AFTER_S[times]))
+        HINTS.offer(again)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One incarnation of a child: no other ever has its owner name."""
+
+    owner: str
+    node: str
+    queues: tuple[str, ...]
+    handlers: tuple[str, ...]
+    threads: int
+    """How many messages it carries out at a time."""
+    parent: int | None
+    """The pid of the process that watches this one; None: none does."""
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether the parent is gone: nobody would reap this child, so it claims nothing more."""
+        return self.parent is not None and os.getppid() != self.parent
+
+
+@dataclass(frozen=True, slots=True)
+class ChildParts:
+    """Made once, by the wiring."""
+
+    settings: Settings
+    registry: Registry
+    identity: Identity
+    database: Database
+    slot: Slot
+    """The child's record for its parent and its siblings."""
+    inflight: InFlight
+    admission: AdmissionControl
+    paces: PollPaces = PACES

@@ -13,16 +13,11 @@ from contextlib import suppress
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.statistics import CountedOutcome
-from tasks_app.pool.runs.claim_sql import Claimer
+from tasks_app.pool.runs.claim import Claimer
 from tasks_app.runtime.db.errors import patience_s
-from tasks_app.runtime.execution.pools import AsyncPool
+from tasks_app.runtime.execution.claims import ChildParts, Claimant, Fetcher, PassingOn, Poller
+from tasks_app.runtime.execution.pools import AsyncPool, ThreadPool
 from tasks_app.runtime.execution.runner import Runner, RunParts
-from tasks_app.runtime.execution.thread_pool import ThreadPool
-from tasks_app.runtime.inflight.claimant import Claimant
-from tasks_app.runtime.inflight.fetcher import Fetcher
-from tasks_app.runtime.inflight.parts import ChildParts
-from tasks_app.runtime.inflight.passing_on import PassingOn
-from tasks_app.runtime.execution.claims import Poller
 from tasks_app.runtime.statistics import TASK_COUNTS
 
 TURN_PATIENCE_S = 0.5

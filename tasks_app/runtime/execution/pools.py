@@ -1,9 +1,4 @@
-"""The async pool: async handlers of one child, many at a time, in one event loop.
-
-The loop has a thread of its own, so that claims and settles, which are blocking SQL, never hold it
-up. Each run is the runner's plain code in a greenlet: where it waits for the database or for the
-handler, the loop goes on with the others.
-"""
+"""Where handlers run beside the main thread: an event loop for async ones, and more threads."""
 
 from __future__ import annotations
 
@@ -17,15 +12,14 @@ from typing import Any, NoReturn, TypeVar
 
 from sqlalchemy.util import greenlet_spawn
 
-from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import quiet_logger
+from tasks_app.domain.tasks.run import ClaimedTask
+from tasks_app.runtime.execution.in_flight import InFlight
 from tasks_app.runtime.handlers.active_run import ActiveRun
 
 log = quiet_logger(__name__)
-
 BLOCKED_S = 0.5
 """How long one handler may block the loop before that is logged."""
-
-
 T = TypeVar("T")
 
 
@@ -182,3 +176,71 @@ def _refuse(*_: object) -> NoReturn:
     raise RuntimeError(
         "The event loop and its executor are shared by all async handlers; none may stop them."
     )
+
+
+THREAD_PATIENCE_S = 0.5
+"""Between two looks at the in-flight set without being called."""
+THREAD_POLL_S = 0.05
+"""The same, when something waits: it may have come between our look and our wait."""
+
+
+class ThreadPool:
+    """Threads that start with the first call and end when the in-flight set stops."""
+
+    def __init__(
+        self,
+        number: int,
+        inflight: InFlight,
+        suits: Callable[[ClaimedTask], bool],
+        carry_out: Callable[[ActiveRun], None],
+    ) -> None:
+        self.number = number
+        self._inflight = inflight
+        self._suits = suits
+        self._carry_out = carry_out
+        self._started: list[threading.Thread] = []
+        self._room = threading.Condition()
+        self._aboard = 0
+
+    @property
+    def busy(self) -> bool:
+        return self._aboard > 0
+
+    def start(self) -> None:
+        """Start the threads, once; never before a fork."""
+        if self._started:
+            return
+        for n in range(1, self.number + 1):
+            thread = threading.Thread(target=self._work, name=f"tasks_app thread {n}", daemon=True)
+            self._started.append(thread)
+            thread.start()
+
+    def join(self, patience_s: float | None = None) -> None:
+        for thread in self._started:
+            thread.join(patience_s)
+
+    def await_end(self, patience_s: float) -> None:
+        """Wait until one of them has nothing to do."""
+        with self._room:
+            if self._aboard == self.number:
+                self._room.wait(patience_s)
+
+    def _work(self) -> None:
+        while not self._inflight.stopping.is_set():
+            with self._room:
+                self._aboard += 1
+            run = self._inflight.start_next(self._suits) or self._inflight.start_refused()
+            if run is not None:
+                try:
+                    self._carry_out(run)
+                except BaseException as error:  # the thread goes on with others
+                    log.error("a run ended by an internal error: %s", type(error).__name__)  # noqa: TRY400
+            with self._room:
+                self._aboard -= 1
+                self._room.notify_all()
+            if run is not None:
+                continue
+            with self._inflight.arrived:
+                self._inflight.arrived.wait(
+                    THREAD_POLL_S if self._inflight.waiting else THREAD_PATIENCE_S
+                )

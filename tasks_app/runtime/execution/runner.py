@@ -13,32 +13,35 @@ from typing import Any
 from tasks_app.domain.encryption import MissingKeyError
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.run import ClaimedTask, Run, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.runtime.db.errors import is_ours, is_refused
 from tasks_app.runtime.db.transaction import Transaction
+from tasks_app.runtime.execution.claims import ChildParts
 from tasks_app.runtime.execution.completion import (
     UNANSWERED_WAIT,
     Completion,
     Ending,
+    FailurePolicy,
     RunAgainError,
 )
-from tasks_app.runtime.execution.failure_policy import FailurePolicy
-from tasks_app.runtime.execution.invocation import FenceLostError, Invocation, NotBegunError
-from tasks_app.runtime.execution.lanes import Lane
-from tasks_app.runtime.execution.notices import count_stale
-from tasks_app.runtime.execution.process_guard import ProcessGuard
-from tasks_app.runtime.run_times import RunTimes
-from tasks_app.runtime.execution.settler import Settler
-from tasks_app.runtime.flow_control.dependency_report import DependencyReport
-from tasks_app.runtime.handler_db.handler_statements import ENDED
+from tasks_app.runtime.execution.invocation import (
+    FenceLostError,
+    Invocation,
+    Lane,
+    NotBegunError,
+    ProcessGuard,
+)
+from tasks_app.runtime.execution.settler import Settler, count_stale
+from tasks_app.runtime.flow_control.breakers import DependencyReport
+from tasks_app.runtime.handler_db.statements import ENDED
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
 from tasks_app.runtime.handlers.time_limits import TimeLimits
 from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_claim
-from tasks_app.runtime.inflight.parts import ChildParts
 from tasks_app.runtime.locks.run_locks import LocksOfChild
+from tasks_app.runtime.run_times import RunTimes
 
 log = quiet_logger(__name__)
 CONFLICT_WAIT_S = 0.02

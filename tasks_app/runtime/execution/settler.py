@@ -1,46 +1,40 @@
-"""The settler: outcomes to the database, together where possible, waiting for nobody's lock.
-
-Most go in groups, by one statement each. What came with writes of its handler (``ctx.write``) is a
-transaction of its own, under its fence, and shares a round trip and a flush of the log with others.
-What would hold up those behind it fails here, and is committed alone then, as a run.
-"""
+"""Writes outcomes to the database, many at once, and reports them to counters and hooks."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from random import shuffle
 
 import psycopg
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from tasks_app.domain.groups import Called
-from tasks_app.domain.handlers.settlement import BAD_OUTCOME
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.error_text import clean
-from tasks_app.domain.tasks.run import Cause, Settlement
+from tasks_app.domain.handlers.settlement import BAD_OUTCOME, VANISHED
+from tasks_app.domain.statistics import CountedOutcome
+from tasks_app.domain.tasks.error_text import clean, quiet_logger
+from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.row_by_row import tell
 from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import Remedy, is_crowded, patience_s, remedy_for, sqlstate
 from tasks_app.runtime.db.transaction import give_back
-from tasks_app.runtime.execution.notices import count_settled, notices_of, tell_lost, tell_settled
+from tasks_app.runtime.execution.in_flight import InFlight
 from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, SHARED_SESSIONS
 from tasks_app.runtime.handler_db.ends import NotTriedError, OutcomeRefusedError, RunEnd, in_time
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
-from tasks_app.runtime.handler_db.statements import PROVEN
-from tasks_app.runtime.handler_db.statements import Write
 from tasks_app.runtime.handler_db.lending import driver_of
-from tasks_app.runtime.hints import HINTS
-from tasks_app.runtime.hints.new_tasks import of_called, of_returned
-from tasks_app.runtime.hooks import HOOKS, Notice
-from tasks_app.runtime.inflight.inflight import InFlight
+from tasks_app.runtime.handler_db.statements import PROVEN, Write
+from tasks_app.runtime.hints import HINTS, hints_of_called, hints_of_returned
+from tasks_app.runtime.hooks import HOOKS, Notice, of_return, of_settlement
+from tasks_app.runtime.statistics import RUN_COUNTS, TASK_COUNTS
+from tasks_app.runtime.tracing.run_logs import ATTEMPTS
 
 log = quiet_logger(__name__)
-
 LAST_PATIENCE_S = 10.0
 """How long a child that stops waits for a database that is away; then leases end, and a rescue
 follows."""
@@ -170,8 +164,8 @@ class Settler:
                     return
                 time.sleep(patience_s())
             else:
-                HINTS.offer(of_called(called))
-                HINTS.offer(of_returned([left] if state is State.PENDING else []))
+                HINTS.offer(hints_of_called(called))
+                HINTS.offer(hints_of_returned([left] if state is State.PENDING else []))
                 if state is not None:
                     tell_settled([left], {left.fence.task_id: state})
                 return
@@ -225,7 +219,7 @@ class Settler:
             else:  # after its lease the rescuer takes it
                 self._inflight.drop(settlements[0].fence)
             return
-        HINTS.offer([*of_called(called), *of_returned(settlements)])
+        HINTS.offer([*hints_of_called(called), *hints_of_returned(settlements)])
         self._answered([s for s in settlements if s.fence.task_id not in held], done)
 
     def _in_its_place(self, refused: Settlement, error: DBAPIError) -> Settlement | None:
@@ -312,7 +306,7 @@ class Settler:
             return None if driver.closed else [broken, *behind]
         finally:
             give_back(connection.close, connection.invalidate)
-        HINTS.offer(of_called(called))
+        HINTS.offer(hints_of_called(called))
         return ended
 
     def _heed(
@@ -342,3 +336,67 @@ class Settler:
                 self._inflight.refuse(settlement)
             else:
                 self._inflight.amend(settlement._replace(unsure=True))
+
+
+def count_stale(task: ClaimedTask) -> None:
+    """Count a write that was refused, as the lease was lost."""
+    TASK_COUNTS.happened(CountedOutcome.STALE, name=task.name, queue=task.queue)
+
+
+def tell_lost(settlement: Settlement) -> None:
+    """Log and count an outcome that was not written, as the lease was lost."""
+    if settlement.unsure:
+        log.info("task %s: its commit stands, or its lease was lost", settlement.fence.task_id)
+        return
+    task = settlement.task
+    log.warning(
+        "task %s%s: the lease was lost, its outcome is not kept. Nothing to do: another attempt "
+        "runs it, and what this one wrote is rolled back.",
+        settlement.fence.task_id,
+        f" ({task.name})" if task else "",
+    )
+    if task is not None:
+        count_stale(task)
+
+
+def tell_settled(settlements: Sequence[Settlement], states: Mapping[int, State]) -> None:
+    """Count and tell what was settled. Hold no lock; nothing is raised."""
+    count_settled(settlements, states)
+    HOOKS.tell(notices_of(settlements, states))
+
+
+def count_settled(settlements: Sequence[Settlement], states: Mapping[int, State]) -> None:
+    """Count what was settled: for the log, for a waiting parent, and by name and queue."""
+    ATTEMPTS.succeeded(list(states.values()).count(State.SUCCEEDED))
+    RUN_COUNTS.add(states.values())
+    TASK_COUNTS.settled(settlements, states)
+
+
+def notices_of(
+    settlements: Iterable[Settlement], states: Mapping[int, State]
+) -> tuple[Notice, ...]:
+    """Return what there is to tell of those that were settled; of successes only if wanted."""
+    wanted = HOOKS.wanted
+    return tuple(
+        of_settlement(s, s.task, states[s.fence.task_id])
+        for s in settlements
+        if (wanted or s.event is not Event.SUCCEED)
+        and s.task is not None
+        and s.fence.task_id in states
+    )
+
+
+def tell_returned(
+    tasks: Sequence[ClaimedTask],
+    states: Mapping[int, State],
+    event: Event,
+    wait: timedelta = timedelta(0),
+    why: str = VANISHED,
+) -> None:
+    """Count and tell of the claims among these that came back without an outcome."""
+    TASK_COUNTS.returned(tasks, states, event)
+    HOOKS.tell(
+        of_return(task, states[task.task_id], event, wait, why)
+        for task in tasks
+        if task.task_id in states
+    )

@@ -1,7 +1,4 @@
-"""Admission control: claims tasks that their gates admit, holds the others, and wakes them.
-
-A gate is an order key or a limit; tasks without either never come here.
-"""
+"""Admission control: which tasks may be claimed now, by gates and by shares of fair queues."""
 
 from __future__ import annotations
 
@@ -11,27 +8,34 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import starmap
+from math import ceil
 from typing import NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.domain.flow_control.admission import Admission, Capacity, admit
+from tasks_app.domain.flow_control.admission import (
+    Admission,
+    Capacity,
+    FairLine,
+    Pick,
+    Shares,
+    admit,
+)
 from tasks_app.domain.flow_control.limits import Gate, Limits
 from tasks_app.domain.tasks.run import ClaimedTask, Fence
 from tasks_app.pool.connection.row_by_row import is_of_one_row
+from tasks_app.pool.dispatch.scan import DueRows
 from tasks_app.pool.flow_control import order_and_limits as rows
 from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of, spend
-from tasks_app.pool.flow_control.clear_gates import lock_of, passing
-from tasks_app.pool.flow_control.order_and_limits import WaitingTasks
-from tasks_app.pool.flow_control.waiting_list import hold, next_look_in_s, overdue, waited_for
-from tasks_app.pool.flow_control.wake import wake
-from tasks_app.pool.runs.claim import claim, claim_clear
-from tasks_app.pool.runs.claim_sql import Claimer
+from tasks_app.pool.flow_control.fair_queues import Head, fair_queues, heads, lines
+from tasks_app.pool.flow_control.order_and_limits import WaitingTasks, find_clear_tasks, lock_gates
+from tasks_app.pool.flow_control.waiting_list import hold, next_look_in_s, overdue, waited_for, wake
+from tasks_app.pool.runs.claim import Claimer, claim, claim_clear
 from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.hint_sender import Hint
 from tasks_app.runtime.hints import HINTS
-from tasks_app.runtime.hints.sender import Hint
 
 MOST_LOOKED_AT = 500
 """Gates that one look locks together."""
@@ -113,7 +117,7 @@ class AdmissionControl:
     ) -> list[ClaimedTask]:
         """Claim what surely passes. Nothing is held, so nobody need look again for room."""
         with self._database.begin() as connection:
-            gates_of = lock_of(connection, ids)
+            gates_of = lock_gates(connection, ids)
             if not gates_of:
                 return []
             claimed = claim_clear(connection, [*gates_of][:most], claimer, token, now=now)
@@ -128,7 +132,7 @@ class AdmissionControl:
         self, connection: Connection, ids: Sequence[int], *, now: datetime | None = None
     ) -> AdmissionVerdict:
         """Tell which would pass now, without a lock: for those that only choose what to publish."""
-        clear = passing(connection, ids, now=now)
+        clear = find_clear_tasks(connection, ids, now=now)
         found = rows.waiting(connection, [i for i in ids if i not in clear], now=now)
         rooms = rooms_of(connection, found.gates, found.limits, now=now)
         admission = admit(found.waiting, rooms)
@@ -260,3 +264,77 @@ def let_pass(
     spend(connection, started, rooms)
     hold(connection, admission.held, rooms, found.limits, now=now)
     return claimed, admission
+
+
+GENEROUS = 2
+"""Each key's tasks are read to twice its share: other keys may have fewer tasks than theirs."""
+
+
+class Fairness:
+    """Remembers how much each key had, for as long as the process lives."""
+
+    def __init__(self) -> None:
+        self._shares: dict[str, Shares] = {}
+        self._after: dict[str, str] = {}
+        self._picks: dict[str, list[Pick]] = {}
+
+    def among(self, connection: Connection, queues: Collection[str]) -> set[str]:
+        """Return which of these queues are fair at the moment."""
+        weights = fair_queues(connection)
+        self._shares = {queue: self._shares.get(queue, Shares()) for queue in weights}
+        for queue, given in weights.items():
+            self._shares[queue].weights = given
+        return weights.keys() & queues
+
+    def due(
+        self,
+        connection: Connection,
+        queue: str,
+        most: int,
+        out: Mapping[int, float],
+        *,
+        names: Sequence[str] | None = None,
+        lock: bool = False,
+        now: datetime | None = None,
+    ) -> DueRows | None:
+        """Return up to ``most`` due rows of a queue in the order in which they shall run.
+
+        Nothing is charged for them before :meth:`went`. None: there is nothing.
+        """
+        shares = self._shares[queue]
+        found, self._after[queue] = lines(connection, queue, self._after.get(queue, ""))
+        keys = {line.key for line in found}
+        wanted = {
+            line: min(most, 2 + ceil(GENEROUS * most * shares.share(line.key, keys)))
+            for line in found
+        }
+
+        def read(some: Mapping[FairLine, int]) -> dict[FairLine, list[Head]]:
+            return heads(connection, queue, some, out, names=names, lock=lock, now=now)
+
+        waiting = read(wanted)
+        if sum(map(len, waiting.values())) < most:  # the others have what these leave
+            full = {
+                line: most for line, some in waiting.items() if wanted[line] == len(some) < most
+            }
+            waiting |= read(full) if full else {}
+        by_id = {head.id: head for some in waiting.values() for head in some}
+        ids = {line: [head.id for head in some] for line, some in waiting.items()}
+        self._picks[queue] = picks = shares.order(ids, most)
+        if not picks:
+            return None
+        return DueRows(
+            queue,
+            [pick.id for pick in picks],
+            [by_id[pick.id].name for pick in picks],
+            [pick.line.priority for pick in picks],
+            [by_id[pick.id].scan_at for pick in picks],
+            frozenset(pick.id for pick in picks if by_id[pick.id].barred),
+            frozenset(pick.id for pick in picks if by_id[pick.id].gated),
+            frozenset(pick.id for pick in picks if by_id[pick.id].held),
+        )
+
+    def went(self, queue: str, ids: Iterable[int]) -> None:
+        """Charge for those of the tasks found last that were published or claimed."""
+        gone = set(ids)
+        self._shares[queue].went(pick for pick in self._picks.pop(queue, ()) if pick.id in gone)

@@ -9,8 +9,7 @@ slower, and as safe.
 from __future__ import annotations
 
 from tasks_app.domain.errors import ConfigurationError
-from tasks_app.domain.finding import Finding
-from tasks_app.domain.private_api import Need, PrivateApi, findings, notices
+from tasks_app.domain.finding import Finding, Need, PrivateApi, findings, notices
 
 _CONNECTION = "psycopg:Connection"
 

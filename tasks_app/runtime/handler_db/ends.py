@@ -19,20 +19,19 @@ from psycopg.pq.abc import PGconn, PGresult
 
 from tasks_app.domain.groups import Called
 from tasks_app.domain.tasks.run import Settlement
-from tasks_app.pool.connection.sessions import FIRE
-from tasks_app.pool.connection.sessions import FIRE_AND_RESET
-from tasks_app.pool.connection.sessions import FLUSH
-from tasks_app.pool.connection.sessions import LOOK
-from tasks_app.pool.connection.sessions import NO_TABLES
-from tasks_app.pool.connection.sessions import RESETS
-from tasks_app.pool.connection.sessions import SAME_ENCODING
-from tasks_app.pool.connection.sessions import UNFLUSHED
+from tasks_app.pool.connection.sessions import (
+    FIND_LEFTOVERS,
+    FIRE,
+    FIRE_AND_RESET,
+    FLUSH,
+    NO_TABLES,
+    RESETS,
+    SAME_ENCODING,
+    UNFLUSHED,
+)
 from tasks_app.pool.runs.settle_success import LastWord, called_by, is_fence_lost, last_word
 from tasks_app.runtime.handler_db.driver_internals import SHARED_SESSIONS, generators
-from tasks_app.runtime.handler_db.statements import Sent
-from tasks_app.runtime.handler_db.statements import Write
-from tasks_app.runtime.handler_db.statements import blame
-from tasks_app.runtime.handler_db.statements import sent_as
+from tasks_app.runtime.handler_db.statements import Sent, Write, blame, sent_as
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Any, Any, T]
@@ -50,7 +49,7 @@ _OURS = {
     _SPEAKS: b"SET LOCAL client_encoding TO 'UTF8'",
     _SHARES: UNFLUSHED + b", " + NO_TABLES.removeprefix(b"SELECT "),
     COMMIT: b"COMMIT",
-    _LOOKS: LOOK,
+    _LOOKS: FIND_LEFTOVERS,
     _FLUSHES: FLUSH,
     _BEGIN: BEGIN_TEXT,
 }
@@ -342,7 +341,7 @@ class EndsRuns:
 
     def look_after(self) -> Steps[None]:
         """Look at the session after an end that came without a COMMIT of ours."""
-        self.pgconn.send_query(LOOK)
+        self.pgconn.send_query(FIND_LEFTOVERS)
         (result,) = yield from generators.execute(self.pgconn)
         self._learn(result)
 

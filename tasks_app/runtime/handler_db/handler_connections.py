@@ -1,8 +1,4 @@
-"""psycopg's connections as handlers have them: one object a run, dead when the run is over.
-
-All runs of a child share a few sessions. Each has an object of its own: who kept one, or a cursor,
-cannot write into a later run's transaction.
-"""
+"""psycopg's connections and cursors as handlers have them: one object for each run."""
 
 from __future__ import annotations
 
@@ -10,19 +6,21 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import psycopg
 from psycopg import errors
 from psycopg.pq import TransactionStatus
+from psycopg.pq.abc import PGresult
 
+from tasks_app.runtime.handler_db.driver_internals import IS_PSYCOPG_3_2
 from tasks_app.runtime.handler_db.ends import OutcomeRefusedError, RunEnd, Steps
 from tasks_app.runtime.handler_db.handler_driver import (
     UNFINISHED,
     RunDriver,
     UnusableConnectionError,
 )
-from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
+from tasks_app.runtime.handler_db.statements import COMMITS_LATER
 
 T = TypeVar("T")
 BREAK_OFF_S = 0.25
@@ -153,3 +151,49 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
         if self.pgconn.transaction_status == _IDLE:
             self.execute("SELECT")
         return super().transaction(*arguments, **options)
+
+
+class HandlerCursor(psycopg.Cursor[Any]):
+    """Checks the statements of handlers."""
+
+    if IS_PSYCOPG_3_2:  # it cannot go back
+
+        def set_result(self, index: int) -> Self:
+            self._select_current_result(index)
+            return self
+
+    def execute(self, query: Any, *arguments: Any, **options: Any) -> Any:
+        """Execute a statement that does not end the transaction."""
+        connection: Any = self.connection
+        connection.judge(query)
+        try:
+            done = super().execute(query, *arguments, **options)
+        except psycopg.Error as error:
+            connection.heed((), error)
+            raise
+        if len(results := _results(self)) > 1:
+            self.set_result(0)
+        if connection.heed(results):
+            with connection.lock:
+                connection.wait(connection.lock_if_snapshot())
+        return done
+
+    def executemany(self: Any, query: Any, *arguments: Any, **options: Any) -> Any:
+        self.connection.judge(query)
+        return super().executemany(query, *arguments, **options)
+
+    def stream(self: Any, query: Any, *arguments: Any, **options: Any) -> Any:
+        self.connection.judge(query)
+        return super().stream(query, *arguments, **options)
+
+    def copy(self: Any, statement: Any, *arguments: Any, **options: Any) -> Any:
+        self.connection.judge(statement)
+        return super().copy(statement, *arguments, **options)
+
+
+def _results(cursor: Any) -> list[PGresult]:
+    """Return the results of a string of statements; of several, the cursor ends at the last."""
+    results = [] if cursor.pgresult is None else [cursor.pgresult]
+    while cursor.nextset():
+        results.append(cursor.pgresult)
+    return results

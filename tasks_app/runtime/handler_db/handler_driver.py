@@ -24,16 +24,16 @@ from tasks_app.domain.tasks.run import Fence
 from tasks_app.pool.runs.settle_success import own_row
 from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, generators
 from tasks_app.runtime.handler_db.ends import BEGIN_TEXT, EndsRuns, RunEnd, Steps
-from tasks_app.runtime.handler_db.handler_statements import (
+from tasks_app.runtime.handler_db.statements import (
     COMMITS_LATER,
     ENDED,
     ENDING_TAGS,
+    PROVEN,
     UNDER_OWN,
+    Write,
     ends_transaction,
     stays_in_session,
 )
-from tasks_app.runtime.handler_db.statements import PROVEN
-from tasks_app.runtime.handler_db.statements import Write
 
 OVER = "The task is over; what it left running has no connection any more."
 UNFINISHED = (

@@ -1,22 +1,25 @@
-"""How engines lend connections to handlers: from their pool, each object to one run.
-
-SQLAlchemy's Connection and its pool's proxy belong to one run anyway. When they come back, an open
-transaction is rolled back; the session is looked at, and closed if something stays in it.
-"""
+"""How engines lend connections to runs: checked before reuse, and never shared with forks."""
 
 from __future__ import annotations
 
+import os
+import select
+import time
+import weakref
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import psycopg
-from sqlalchemy import Connection, Engine, event
+from psycopg.pq import TransactionStatus
+from sqlalchemy import Connection, Dialect, Engine, event
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
 
-from tasks_app.runtime.fork_safety import keep_from_fork
+from tasks_app.domain.config.unreachable import TOO_MANY
 from tasks_app.runtime.handler_db.driver_internals import SHARED_SESSIONS
-from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
-from tasks_app.runtime.handler_db.handler_cursors import HandlerCursor
+from tasks_app.runtime.handler_db.handler_connections import HandlerConnection, HandlerCursor
 
 ADOPT = "_tasks_app_adopt"
 """The attribute of a plain run's Connection that takes each driver's connection for the run."""
@@ -73,3 +76,133 @@ def _hand_on(driver: HandlerConnection | None, entry: Any) -> None:
         return
     entry.dbapi_connection = heir = driver.hand_on()
     keep_from_fork(heir)
+
+
+IDLE_S = 1.5
+"""A connection that was idle for longer is asked; of others only the socket is checked. Longer than
+the usual interval of scans, so that an idle system asks before none of them."""
+_LOSSES = "tasks_app losses of its database"
+_SINCE = "tasks_app idle since"
+
+
+class Losses:
+    """When connections to one database were lost, by ``time.monotonic``."""
+
+    def __init__(self) -> None:
+        self.used: float = float("-inf")
+        self.idle: float = float("-inf")
+        """``used``: of a connection in use; those that were idle then are not used again.
+        ``idle``: of one that was idle, so that no statement caused the loss."""
+        self.crowded: float = float("-inf")
+        """When it gave none because it had none left; one that stops or starts gives none, too."""
+        self.short: bool = False
+        """Whether the server refused a connection, and has not given the two that a child needs
+        since (``Database.secure``)."""
+
+    def watch(self, engine: Engine) -> None:
+        """Let an engine lend no connection that died while it was idle, and note what it loses."""
+        event.listen(engine, "connect", self._enter)
+        event.listen(engine, "handle_error", self._heed)
+        event.listen(engine, "invalidate", self._lost)
+        event.listen(engine, "checkin", lambda _, entry: rest(entry.info))
+        event.listen(engine, "checkout", partial(_look, engine.dialect))
+
+    def _enter(self, _: Any, entry: ConnectionPoolEntry) -> None:
+        entry.info[_LOSSES] = self
+
+    def _heed(self, context: ExceptionContext) -> None:
+        if context.connection is None:  # none was to be had, as with too many: nobody ended one
+            self.idle = time.monotonic()
+            if any(said in str(context.original_exception) for said in TOO_MANY):
+                self.crowded = self.idle
+            self.short = True
+            return
+        if not context.is_disconnect or not isinstance(context.original_exception, psycopg.Error):
+            return  # SQLAlchemy takes a time limit that breaks off a statement for a loss, too
+        self.used = time.monotonic()
+
+    def _lost(self, _: Any, __: Any, error: BaseException | None) -> None:
+        if isinstance(error, psycopg.Error | DBAPIError):
+            self.used = time.monotonic()
+
+
+def rest(info: dict[Any, Any]) -> None:
+    """Note in its ``info`` that a connection is idle from now on."""
+    info[_SINCE] = time.monotonic()
+
+
+def lives(connection: Connection) -> bool:
+    """Whether a connection after :func:`rest` may be used again; else it is closed."""
+    try:
+        found = _lives(connection.dialect, connection.connection.dbapi_connection, connection.info)
+    except BaseException:
+        connection.invalidate()
+        raise
+    if not found:
+        connection.invalidate()
+        connection.close()
+    return found
+
+
+def _look(dialect: Dialect, connection: Any, entry: ConnectionPoolEntry, _: Any) -> None:
+    if _SINCE in entry.info and not _lives(dialect, connection, entry.info):
+        raise DisconnectionError("It died while it was idle.")
+
+
+def _lives(dialect: Dialect, connection: Any, info: dict[Any, Any]) -> bool:
+    driver, since = dialect.get_driver_connection(connection), info[_SINCE]
+    losses: Losses = info[_LOSSES]
+    if driver.pgconn.transaction_status != TransactionStatus.IDLE:
+        return not driver.closed  # one of ours, begun a moment ago
+    readable = _is_readable(driver)  # the server sent something: most likely, it ends
+    if not readable and since <= losses.used:
+        return False
+    if not readable and time.monotonic() - since < IDLE_S:
+        return True
+    try:
+        if isinstance(driver, HandlerConnection):
+            driver.ping()
+        else:
+            dialect.do_ping(connection)
+    except (psycopg.Error, OSError):
+        losses.idle = time.monotonic()
+        return False
+    rest(info)
+    return True
+
+
+def _is_readable(driver: Any) -> bool:
+    poll = select.poll()
+    poll.register(driver.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+_ours: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def keep_from_forks(engine: Engine) -> None:
+    """Let no process that is forked from now on use the connections of an engine."""
+    event.listen(engine, "connect", _enter)
+
+
+def keep_from_fork(connection: Any) -> None:
+    """Do the same for one connection of psycopg that shares another's socket."""
+    _ours.add(connection)
+
+
+def _enter(_connection: Any, entry: ConnectionPoolEntry) -> None:
+    _ours.add(entry.driver_connection)
+
+
+def _cut_off() -> None:
+    """In the forked process: replace each socket by /dev/null, where every read is the end."""
+    with suppress(Exception):
+        null = os.open(os.devnull, os.O_RDWR)
+        for connection in list(_ours):
+            with suppress(Exception):  # closed already
+                os.dup2(null, connection.fileno(), inheritable=False)
+        os.close(null)
+    _ours.clear()
+
+
+os.register_at_fork(after_in_child=_cut_off)

@@ -26,8 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only as await_
 
 from tasks_app.runtime.handler_db.ends import Steps
-from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
-from tasks_app.runtime.handler_db.handler_cursors import HandlerCursor
+from tasks_app.runtime.handler_db.handler_connections import HandlerConnection, HandlerCursor
 from tasks_app.runtime.handler_db.handler_driver import NOBODY
 
 T = TypeVar("T")

@@ -1,7 +1,4 @@
-"""Late writes: statements of a handler that travel with its outcome, and are answered with it.
-
-Names that are private to psycopg are used here; ``driver_internals`` checks them at start.
-"""
+"""Statements of handlers: those that are forbidden, and those that are sent with the outcome."""
 
 from __future__ import annotations
 
@@ -17,18 +14,85 @@ from sqlalchemy.util import await_only as await_
 
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES
-from tasks_app.runtime.handler_db.handler_statements import (
-    COMMITS_LATER,
-    ENDED,
-    ENDING_TAGS,
-    copies,
-    ends_transaction,
-    sets_something,
-    stays_in_session,
+
+COMMITS_LATER = (
+    "The handler's transaction commits together with the task's outcome; nothing else may commit "
+    "or end it. Use ctx.session.rollback(), savepoints (begin_nested()), or ctx.commit() for what "
+    "is to stand whatever becomes of the rest."
 )
+ENDED = (
+    "The handler ended the transaction of ctx.session by itself: what it had written by then may "
+    "stand without its outcome. Leave the end to the outcome, or use ctx.commit()."
+)
+ENDING_TAGS = frozenset({"COMMIT", "BEGIN", "START TRANSACTION", "PREPARE TRANSACTION"})
+"""Command tags of what shows that a transaction was ended."""
+UNDER_OWN = "_tasks_app_under_own_settings"
+"""Says of an error whether its handler had SET something before."""
+_LOOKED_AT = 300
+"""Characters at the beginning of a statement that are searched for keywords."""
+_SEARCHED = 10_000
+"""Characters that are looked through for comments before it."""
+_ENDS = re.compile(
+    r"\s*(commit|end|abort|rollback(?!\s+(work\s+|transaction\s+)?to\b)|prepare\s+transaction)\b",
+    re.IGNORECASE,
+)
+_LASTS = re.compile(r"\A\s*load\b|\bdblink_connect\b", re.IGNORECASE)
+_SETS = re.compile(r"\bset_config\b", re.IGNORECASE)
+_COPIES = re.compile(r"[\s;]*copy\b", re.IGNORECASE)
+_COMMENTS = re.compile(r"/\*(?:(?!/\*|\*/).)*\*/|--[^\n]*", re.DOTALL)
+_QUOTED = re.compile(r"'[^'\\]*'|\"[^\"]*\"")
+_UNCLEAR = re.compile(r"['\"$]")
+
+
+def is_under_own_settings(error: BaseException) -> bool:
+    """Whether a statement failed after its handler had SET something."""
+    return getattr(getattr(error, "orig", None), UNDER_OWN, False)
+
+
+def _beginning(statement: str) -> str:
+    """Return it without comments, which may be nested."""
+    before, statement = "", statement[:_SEARCHED]
+    while statement != before:
+        before, statement = statement, _COMMENTS.sub(" ", statement)
+    return statement.lstrip()[:_LOOKED_AT]
+
+
+@lru_cache(1024)
+def ends_transaction(statement: str) -> bool:
+    """Whether a string of one or more statements ends the transaction.
+
+    If it has other than plain quotes only its first statement is looked at: a semicolon may be part
+    of a function's body.
+    """
+    beginning = _beginning(statement)
+    if _ENDS.match(beginning):
+        return True
+    if ";" not in statement:
+        return False
+    bare = _COMMENTS.sub(" ", _QUOTED.sub("''", statement)).replace("''", "")
+    return not _UNCLEAR.search(bare) and any(map(_ENDS.match, bare.split(";")))
+
+
+@lru_cache(1024)
+def stays_in_session(statement: str) -> bool:
+    """Whether it leaves what no look finds and no reset undoes: libraries, dblink."""
+    return _LASTS.search(_beginning(statement)) is not None
+
+
+@lru_cache(1024)
+def copies(statement: str) -> bool:
+    """Whether it is a COPY."""
+    return _COPIES.match(_beginning(statement)) is not None
+
+
+def sets_something(statement: str) -> bool:
+    """Whether it may change how the next statements are read, or how long they may take."""
+    return _SETS.search(statement) is not None
+
 
 if LATE_WRITES.works:
     from psycopg._queries import PostgresQuery
+
 
 MOST_NAMES = 200
 """How many different statements are prepared; those of more are parsed each time."""
@@ -64,7 +128,7 @@ _WRITES = re.compile(
     r"|COMMENT|GRANT|REVOKE)\b"
 )
 """How the command tags of what may be sent begin."""
-_ENDS = ENDING_TAGS | {"ROLLBACK"}
+_ENDING_COMMANDS = ENDING_TAGS | {"ROLLBACK"}
 _QUERY = "_tasks_app_query"
 _PLACES = re.compile(r"%(?:%|\((?P<name>[^)]*)\)[sbt]|(?P<bare>[sbt])|(?P<odd>.|\Z))", re.DOTALL)
 _names: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
@@ -97,7 +161,7 @@ class Write(NamedTuple):
         tags = [cursor.statusmessage or "empty"]
         while cursor.nextset():
             tags.append(cursor.statusmessage or "empty")
-        if not _ENDS.isdisjoint(tags):
+        if not _ENDING_COMMANDS.isdisjoint(tags):
             raise Fail(ENDED)
         if len(tags) > 1:
             raise RuntimeError(_ONE_STATEMENT)

@@ -1,16 +1,17 @@
-"""The context of a run: what a handler is given beside its payload."""
+"""The context of a run: what a handler is given beside its payload, and the run's logger."""
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
+from collections.abc import Mapping, MutableMapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic
 
-from tasks_app.domain.tasks.option_checks import check_sub_status
+from tasks_app.domain.tasks.options import check_sub_status
 from tasks_app.domain.tasks.payload import decode
-from tasks_app.runtime.handlers.run_log import RunLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -23,13 +24,12 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
     from typing_extensions import TypeVar
 
-    from tasks_app.domain.locks import Names
     from tasks_app.domain.durations import Duration
+    from tasks_app.domain.locks import Names
     from tasks_app.domain.tasks.run import Fence
     from tasks_app.runtime.db.transaction import Access
     from tasks_app.runtime.handlers.active_run import ActiveRun
-    from tasks_app.runtime.handlers.checkpoint import Checkpoint
-    from tasks_app.runtime.handlers.chunks import Chunks
+    from tasks_app.runtime.handlers.checkpoint import Checkpoint, Chunks
     from tasks_app.runtime.locks.run_locks import HoldOfRun, LocksOfChild, LocksOfRun
 
     SessionT_co = TypeVar("SessionT_co", covariant=True, default=Session)
@@ -306,7 +306,7 @@ class TaskContext(Generic[SessionT_co]):
         if name in self._loops:
             raise ValueError(f"This run had a loop named {name!r} already. Give each its own name.")
         from tasks_app.pool.tasks.paging import Paged  # noqa: PLC0415  it is rare
-        from tasks_app.runtime.handlers.chunks import Chunks  # noqa: PLC0415
+        from tasks_app.runtime.handlers.checkpoint import Chunks  # noqa: PLC0415
 
         paged = Paged(statement, key, params)
         self._loops += (name,)
@@ -397,9 +397,32 @@ class TaskContext(Generic[SessionT_co]):
             self._locks.end()
 
 
+class RunLog(logging.LoggerAdapter[logging.Logger]):
+    """What handlers log through, as ``ctx.log``."""
+
+    def __init__(self, fields: Mapping[str, object], words: str) -> None:
+        """``words`` are put before each line, unless they are empty."""
+        super().__init__(logging.getLogger(HANDLER_LOG), fields)
+        self._fields = fields
+        self._words = words
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        """Put the words before the text, and our fields beside the caller's own."""
+        kwargs["extra"] = {**(kwargs.get("extra") or {}), **self._fields}
+        return (f"{self._words}: {msg}" if self._words else msg), kwargs
+
+    def of(self, fields: Mapping[str, object], words: str) -> RunLog:
+        return RunLog({**self._fields, **fields}, f"{self._words}, {words}" if self._words else "")
+
+
 if TYPE_CHECKING:
     AsyncTaskContext = TaskContext[AsyncSession]
 else:
 
     class AsyncTaskContext(TaskContext):
         """The context of an async handler, without SQLAlchemy's async side."""
+
+
+HANDLER_LOG = "tasks_app.handlers"

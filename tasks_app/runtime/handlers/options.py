@@ -1,31 +1,27 @@
-"""The options of ``@handler``, and what they mean for its tasks."""
+"""The options of ``@handler``: how they are read and checked, and what they mean for its tasks."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from tasks_app.domain.config.retention import HistoryLevel, parse_history
-from tasks_app.domain.durations import Duration, format_duration
-from tasks_app.domain.errors import HandlerError
-from tasks_app.domain.flow_control.circuit_breaker import Breaker
-from tasks_app.domain.schedules.when import When
-from tasks_app.domain.spelling import meant
-from tasks_app.domain.tasks.names import check_name, check_queue
+from tasks_app.domain.durations import Duration, format_duration, named_duration
+from tasks_app.domain.errors import HandlerError, InvalidTaskError, meant
+from tasks_app.domain.flow_control.circuit_breaker import Breaker, check_breaker
+from tasks_app.domain.handlers.outcomes import OutageRule, Reaction, parse_outage_limit
+from tasks_app.domain.schedules.timing import When
+from tasks_app.domain.tasks.options import check_name, check_queue, shown_value
 from tasks_app.domain.tasks.retry_policy import (
     DEFAULT_POLICY,
     MOST_ATTEMPTS,
+    RETRIES,
     RetryPolicy,
+    parse_policy,
 )
-from tasks_app.runtime.handlers.error_options import (
-    breaker_in,
-    interrupt_in,
-    outage_rule_in,
-    rules_in,
-)
-from tasks_app.runtime.handlers.option_values import checked, policy_in, span_in
 
 Retries = str | Sequence[Duration] | RetryPolicy
 _MAINS = frozenset({"__main__", "__mp_main__"})
@@ -177,3 +173,95 @@ def _max_attempts(name: str, said: Mapping[str, Any]) -> int | None:
 def _history(name: str, said: Mapping[str, Any]) -> HistoryLevel | None:
     history = said.get("history")
     return None if history is None else checked(name, lambda: parse_history(history), "history")
+
+
+def breaker_in(name: str, said: Mapping[str, Any]) -> Breaker | None:
+    """Return what holds its tasks back, or None."""
+    depends_on = said.get("depends_on")
+    return None if depends_on is None else checked(name, lambda: check_breaker(depends_on))
+
+
+def interrupt_in(said: Mapping[str, Any]) -> Reaction:
+    """Raises ValueError."""
+    reaction = _reaction(said.get("on_interrupt", Reaction.RETRY_FREE))
+    if reaction is Reaction.OUTAGE:
+        raise ValueError("is 'outage', but nothing else is down then")
+    return reaction
+
+
+def _reaction(word: Any) -> Reaction:
+    if word not in list(Reaction):
+        raise ValueError(f"is {shown_value(word)}. Allowed: {', '.join(Reaction)}.")
+    return Reaction(word)
+
+
+def rules_in(name: str, said: Mapping[str, Any]) -> dict[type[BaseException], Reaction]:
+    """Return the rules of ``on_error``, and those that ``dependency_errors`` means."""
+    rules: dict[type[BaseException], Reaction] = {}
+    for kind, word in said.get("on_error", {}).items():
+        _check_class(name, "on_error", kind)
+        rules[kind] = checked(name, partial(_reaction, word), f"on_error of {kind.__name__}")
+    for kind in said.get("dependency_errors", ()):
+        _check_class(name, "dependency_errors", kind)
+        if rules.setdefault(kind, Reaction.OUTAGE) is not Reaction.OUTAGE:
+            raise HandlerError(f"{name!r} has {kind.__name__} in dependency_errors and on_error.")
+    return rules
+
+
+def _check_class(name: str, option: str, kind: Any) -> None:
+    if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+        raise HandlerError(f"{option} of {name!r} has {kind!r:.60}, which is no exception's class.")
+
+
+def outage_rule_in(name: str, said: Mapping[str, Any]) -> OutageRule:
+    """Return how its tasks wait for what is down."""
+    rule = OutageRule()
+    then = said.get("dependency_then", Reaction.RETRY)
+    if then not in {Reaction.RETRY, Reaction.FAIL}:
+        raise HandlerError(f'dependency_then={then!r} of {name!r} is neither "retry" nor "fail".')
+    most, longest = rule.most, rule.longest
+    limit = said.get("dependency_limit")
+    if limit is not None:
+        most, longest = checked(name, lambda: parse_outage_limit(limit), "dependency_limit")
+    policy = policy_in(name, "dependency_retry", said) or rule.retry
+    return OutageRule(policy, most, longest, Reaction(then))
+
+
+T = TypeVar("T")
+
+
+def checked(name: str, make: Callable[[], T], option: str | None = None) -> T:
+    """Return what ``make`` returns; ``option`` goes before an error that does not name it.
+
+    Raises:
+        HandlerError: ``make`` refused it.
+    """
+    try:
+        return make()
+    except (InvalidTaskError, ValueError) as error:
+        problem = f"{option} {error}" if option else str(error)
+        end = "" if problem.endswith(".") else "."
+        raise HandlerError(f"Handler {name!r} is declared wrongly: {problem}{end}") from None
+
+
+def policy_in(name: str, option: str, said: Mapping[str, Any]) -> RetryPolicy | None:
+    """Return a retry policy; None: the option is left out."""
+    retry = said.get(option)
+    if not retry:
+        return None
+    try:
+        return parse_policy(retry)
+    except ValueError as error:
+        raise HandlerError(
+            f"Handler {name!r} is declared wrongly: {option} {error}. Allowed: {RETRIES}."
+        ) from None
+
+
+def span_in(name: str, option: str, said: Mapping[str, Any]) -> Any:
+    """Return a span that is longer than nothing; None: the option is left out."""
+    if option not in said:
+        return None
+    span = checked(name, lambda: named_duration(option, said[option]))
+    if not span:
+        raise HandlerError(f"{option} of handler {name!r} is 0 s. Leave it out.")
+    return span

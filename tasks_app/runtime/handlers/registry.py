@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, Unpack, over
 
 from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import ConfigurationError, HandlerError
-from tasks_app.domain.handlers.signature import signature_of
-from tasks_app.domain.handlers.spec import Handler, HandlerSpec
+from tasks_app.domain.handlers.spec import Handler, HandlerSpec, signature_of
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
-from tasks_app.runtime.handlers.option_values import checked
-from tasks_app.runtime.handlers.options import HandlerOptions, fields_of, name_of, when_of
+from tasks_app.runtime.handlers.options import HandlerOptions, checked, fields_of, name_of, when_of
 
 if TYPE_CHECKING:
-    from tasks_app.domain.schedules.declaration import Declaration
+    from tasks_app.domain.schedules.schedule import Declaration
 
 PayloadT = TypeVar("PayloadT")
 R = TypeVar("R")
@@ -180,7 +178,7 @@ def declare_handler(
     spec = HandlerSpec(**fields, function=function, is_async=is_async, **more)
     registry.add(spec)
     if when := when_of(options):
-        from tasks_app.domain.schedules.declaration import declare  # noqa: PLC0415  as rare
+        from tasks_app.domain.schedules.schedule import declare  # noqa: PLC0415  as rare
 
         module = function.__module__
         registry.schedule(checked(name, lambda: declare(name, NewTask(name), when, module)))

@@ -12,14 +12,12 @@ from typing_extensions import TypedDict
 
 from tasks_app.domain.errors import HandlerError, HandlerTimeoutError
 from tasks_app.domain.handlers.outcomes import Fail
-from tasks_app.domain.handlers.spec import Handler
-from tasks_app.domain.handlers.sql_statement import SqlStatement, parameter_texts, parse_statement
+from tasks_app.domain.handlers.spec import Handler, SqlStatement, parameter_texts, parse_statement
 from tasks_app.domain.tasks.payload_type import PayloadType
 from tasks_app.pool.connection.sessions import limit_statements
 from tasks_app.runtime.db.errors import sqlstate
 from tasks_app.runtime.handlers.context import TaskContext
-from tasks_app.runtime.handlers.option_values import checked
-from tasks_app.runtime.handlers.options import HandlerOptions, when_of
+from tasks_app.runtime.handlers.options import HandlerOptions, checked, when_of
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry, declare_handler
 
 ENDS_TRANSACTION = (

@@ -17,7 +17,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import format_duration
 from tasks_app.domain.errors import ConfigurationError, HandlerTimeoutError
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.run import ClaimedTask
 
 log = quiet_logger(__name__)

@@ -1,12 +1,11 @@
-"""The dispatcher: finds due rows, and publishes their ids as deep as the children can use them.
-
-Nothing is written down about a message. What it published lately it leaves out, from memory.
-"""
+"""The dispatcher: finds due tasks and publishes their ids, as many as the children can use."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain
 from typing import NamedTuple
@@ -15,25 +14,27 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import NoQueueError, PublishError
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.pool.dispatch.scan import DueRows, due
+from tasks_app.domain.tasks.error_text import quiet_logger
+from tasks_app.pool.dispatch.scan import DueRows, Upcoming, due, upcoming
+from tasks_app.pool.fragments.conditions import standing_still
+from tasks_app.pool.runs import heartbeats
+from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.dispatch.delay_lookahead import DelayLookahead
-from tasks_app.runtime.dispatch.message_sizing import KnownRunTimes, grouped
-from tasks_app.runtime.dispatch.recently_published import RecentlyPublished
-from tasks_app.runtime.dispatch.served_queues import ServedQueue, served_queues
-from tasks_app.runtime.flow_control.admission import AdmissionControl, AdmissionVerdict
-from tasks_app.runtime.flow_control.fair_queues import Fairness
+from tasks_app.runtime.flow_control.admission import AdmissionControl, AdmissionVerdict, Fairness
+from tasks_app.runtime.hint_sender import Hint, Message, Publisher
+from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.hooks import HOOKS, Notice
-from tasks_app.runtime.publisher import Message, Publisher
-from tasks_app.runtime.scan import QueuePositions
-from tasks_app.runtime.scan import ScanPosition
-from tasks_app.runtime.scan.result import ScanResult
-from tasks_app.runtime.scan.throttle import LONGEST_REST_S, Pace
-from tasks_app.runtime.scan.triage import tidy
+from tasks_app.runtime.run_times import KnownRunTimes, grouped
+from tasks_app.runtime.scan import (
+    LONGEST_REST_S,
+    Pace,
+    QueuePositions,
+    ScanPosition,
+    ScanResult,
+    triage_found,
+)
 
 log = quiet_logger(__name__)
-
 FRONT = Pace(0.1, 4, LONGEST_REST_S)
 """Where reading the front of the index takes this long, it may take a fifth of the time."""
 REACH = 4
@@ -169,7 +170,7 @@ class Dispatcher:
         plain = due(connection, wanted, after=places, within=within, now=now) if wanted else []
         for found in chain(plain, self._shared(connection, served, free, now)):
             queue, serves = found.queue, served[found.queue]
-            ready, told = tidy(
+            ready, told = triage_found(
                 connection, self._visible(found), found, serves.names, self._settings, now=now
             )
             swept += told
@@ -268,3 +269,153 @@ class Dispatcher:
         self._empty.clear()
         self._published.forget_all()
         self._positions.forget()
+
+
+SPARE_MESSAGES = 4
+"""Messages per queue beyond two for each thread: what waits in the broker while the scan sleeps."""
+MOST_AHEAD = 20_000
+"""Ids of a queue that wait in the broker at most: each pass reads past them."""
+
+
+@dataclass(slots=True)
+class ServedQueue:
+    """A queue that a live child serves and that does not stand still."""
+
+    queue: str
+    threads: int = 0
+    names: set[str] = field(default_factory=set)
+    fair: bool = False
+    """Little of it is out, so that new tasks wait shortly."""
+
+    @property
+    def most_messages(self) -> int:
+        """How many messages of the queue may wait in the broker."""
+        return 2 * self.threads + (0 if self.fair else SPARE_MESSAGES)
+
+    def largest(self, settings: Settings) -> int:
+        """Return how many ids a message may have."""
+        return min(settings.message_size, max(1, MOST_AHEAD // self.most_messages))
+
+
+def served_queues(
+    connection: Connection, settings: Settings, fairness: Fairness, *, now: datetime | None = None
+) -> dict[str, ServedQueue]:
+    """Return the queues to publish for."""
+    served: dict[str, ServedQueue] = {}
+    stopped = standing_still(connection, now=now)
+    if EVERY_QUEUE in stopped:
+        return served
+    for worker in heartbeats.live(connection, settings.lease, now=now):
+        for queue in set(worker.queues) - stopped:
+            found = served.setdefault(queue, ServedQueue(queue))
+            found.threads += worker.threads
+            found.names.update(worker.handlers)
+    for queue in fairness.among(connection, served):
+        served[queue].fair = True
+    return served
+
+
+KEPT_S = 10.0
+"""The longest that a message is remembered."""
+IN_HAND_S = 1.0
+"""What is no longer in its queue is remembered for that long: a child works its ids off."""
+
+
+class RecentlyPublished:
+    """The messages of one dispatcher."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._messages: defaultdict[str, deque[tuple[float, Sequence[int]]]] = defaultdict(deque)
+        """By queue, oldest first, with the instants of :attr:`_clock`."""
+        self._ids: defaultdict[str, dict[int, tuple[float, float]]] = defaultdict(dict)
+        """Each id's instant, and its row's ``scan_at``: a task that came back has another."""
+
+    @property
+    def queues(self) -> set[str]:
+        """The queues of which something is remembered."""
+        return {queue for queue, messages in self._messages.items() if messages}
+
+    def remember(self, messages: Iterable[Message], scan_at: Mapping[int, float]) -> None:
+        """Remember what the broker has taken; ``scan_at`` as their rows were read."""
+        now = self._clock()
+        for queue, ids in messages:
+            self._messages[queue].append((now, ids))
+            self._ids[queue].update((task_id, (now, scan_at[task_id])) for task_id in ids)
+
+    def forget(self, queue: str, depth: int, threads: int) -> None:
+        """Forget what is old, or can no longer be in the queue, which holds ``depth`` messages.
+
+        The oldest leave it first.
+        """
+        messages, ids, now = self._messages[queue], self._ids[queue], self._clock()
+        out = depth + threads if depth else 0
+        while messages:
+            at, oldest = messages[0]
+            if now - at < (KEPT_S if len(messages) <= out else IN_HAND_S):
+                break
+            messages.popleft()
+            for task_id in oldest:
+                if task_id in ids and ids[task_id][0] == at:
+                    del ids[task_id]
+
+    def forget_all(self) -> None:
+        """Forget everything: the broker refused something, and may have lost the rest."""
+        self._messages.clear()
+        self._ids.clear()
+
+    def of(self, queue: str) -> dict[int, float]:
+        """Return the ids that are under way, with the ``scan_at`` of their rows."""
+        return {task_id: scan_at for task_id, (_, scan_at) in self._ids[queue].items()}
+
+    def hides(self, queue: str, task_id: int, scan_at: float) -> bool:
+        """Whether the row is under way as it is."""
+        known = self._ids[queue].get(task_id)
+        return known is not None and known[1] == scan_at
+
+    def number(self, queue: str) -> int:
+        """Return how many ids of the queue are remembered."""
+        return len(self._ids[queue])
+
+
+AHEAD = timedelta(seconds=0.5)
+"""Beyond the scan's interval: a pass that is late leaves no gap."""
+MOST = 1_000
+"""Hints per pass, the nearest first; the scan finds the rest."""
+SAME_S = 0.05
+"""Two estimates of one instant differ by less: each is late by its own way from the database."""
+
+
+class DelayLookahead:
+    """One dispatcher's; ``most`` tasks are announced in a pass."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._span = settings.scan_interval + AHEAD
+        self._clock = clock
+        self._announced: dict[int, float] = {}
+        """The instants of tasks, by ``clock``."""
+        self.most = MOST
+
+    def look(
+        self, connection: Connection, queues: Sequence[str], *, now: datetime | None = None
+    ) -> float | None:
+        """Announce what becomes due soon; return the seconds until the first that is not announced.
+
+        Nothing is announced of a queue that gets no hints just now. None: all is announced.
+        """
+        near = upcoming(connection, queues, self._span, self.most, now=now)
+        read_at = self._clock()  # after the database's answer: no hint is early
+        over = read_at - SAME_S
+        self._announced = {i: due_at for i, due_at in self._announced.items() if due_at > over}
+        hinted = {queue for queue in {task.queue for task in near} if HINTS.takes(queue)}
+        for task in near:
+            if task.queue in hinted:
+                self._announce(task, read_at)
+        return next((task.due_in_s for task in near if task.queue not in hinted), None)
+
+    def _announce(self, task: Upcoming, read_at: float) -> None:
+        due_at = read_at + task.due_in_s
+        known = self._announced.get(task.id)
+        if known is None or abs(known - due_at) > SAME_S:
+            self._announced[task.id] = due_at
+            HINTS.offer([Hint(task.queue, task.id, time.monotonic() + task.due_in_s)])

@@ -1,27 +1,33 @@
-"""The leader: it publishes what is due, and has the duties that one process has for all."""
+"""The leader: publishes due tasks, and has the duties that one process has for all."""
 
 from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from uuid import UUID
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import PublishError, RefusedError
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.pool.dispatch.idle_check import IdleCheck, check_idle
+from tasks_app.domain.tasks.error_text import quiet_logger
+from tasks_app.domain.tasks.states import State
 from tasks_app.pool.dispatch.leader_lease import SCAN, Rank
+from tasks_app.pool.dispatch.scan import IdleCheck, check_idle
 from tasks_app.pool.fragments.transition_log import LOG, Logged
+from tasks_app.runtime.alerts.watcher import Watcher
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.dispatch.delay_lookahead import AHEAD
-from tasks_app.runtime.leader.dispatcher import Dispatcher
+from tasks_app.runtime.flow_control.admission import AdmissionControl, WakeResult
+from tasks_app.runtime.flow_control.breakers import Breakers, LoadGates
 from tasks_app.runtime.health_files import DB, Liveness
-from tasks_app.runtime.leader.duties import Duties
+from tasks_app.runtime.hint_sender import Publisher
+from tasks_app.runtime.leader.dispatcher import AHEAD, Dispatcher
 from tasks_app.runtime.leader.leadership import TTL, Leadership
-from tasks_app.runtime.publisher import Publisher
-from tasks_app.runtime.scan.result import ScanResult
+from tasks_app.runtime.leader.maintainer import Maintainer
+from tasks_app.runtime.leader.rescuer import Rescuer, Sweeper
+from tasks_app.runtime.scan import ScanResult
+from tasks_app.runtime.schedules.scheduler import Scheduler
+from tasks_app.runtime.statistics import CountKeeper
 
 log = quiet_logger(__name__)
 
@@ -164,3 +170,74 @@ def _awake_for(scanned: ScanResult, next_s: float | None) -> ScanResult:
     if next_s is None or (scanned.next_due_s is not None and scanned.next_due_s <= next_s):
         return scanned
     return replace(scanned, next_due_s=next_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What came of a look at gates, breakers and schedules."""
+
+    seen: IdleCheck | None
+    """The idle check that it relied on; None: there was none, or it has let tasks go since."""
+    next_s: float | None
+    """Until a gate or a schedule is to be looked at; None: there is none."""
+    woken: int
+    """Tasks that gates let pass."""
+
+
+class Duties:
+    """Any number of processes may do them at once without harm."""
+
+    def __init__(self, settings: Settings, database: Database, holder: str) -> None:
+        self.rescuer = Rescuer(settings, database)
+        self._sweeper = Sweeper(database)
+        self._maintainer = Maintainer(database, holder, settings=settings)
+        self._count_keeper = CountKeeper(settings, database, holder)
+        self._watcher = Watcher(settings, database, holder)
+        self._scheduler = Scheduler(database)
+        self._admission = AdmissionControl(database)
+        self._load_gates = LoadGates(database)
+        self._breakers = Breakers(database)
+
+    def look(self, seen: IdleCheck | None = None) -> Looked:
+        """Look at gates and breakers, and fire schedules; after an idle check only what it saw.
+
+        The first look starts the watcher: from then on it does not depend on those that follow.
+        """
+        self._watcher.start()
+        if seen is None or seen.gates:
+            self._load_gates.look()
+        if (seen is None or seen.breakers) and self._breakers.look():
+            seen = None
+        fires_s, look = self._fire(seen), self._look_at_gates(seen)
+        instants = [at_s for at_s in (fires_s, look.next_s) if at_s is not None]
+        return Looked(seen, min(instants, default=None), look.woken)
+
+    def rescue_and_sweep(self) -> bool:
+        """Take back what vanished workers held, and clear the pool of what is barred or expired.
+
+        Returns whether something taken back runs again.
+        """
+        rescued = self.rescuer.run_once()
+        self._sweeper.run_once()
+        return State.PENDING in rescued.values()
+
+    def maintain(self) -> None:
+        """Maintain, and add counters up, if it is time."""
+        self._maintainer.run_if_due()
+        self._count_keeper.run_if_due()
+
+    def stop(self) -> None:
+        """End what goes on beside the passes."""
+        self._watcher.stop()
+
+    def _fire(self, seen: IdleCheck | None) -> float | None:
+        next_s = self._scheduler.next_in_s() if seen is None else seen.next_fire_s
+        if next_s is None or next_s > 0:
+            return next_s
+        self._scheduler.run_once()
+        return self._scheduler.next_in_s()
+
+    def _look_at_gates(self, seen: IdleCheck | None) -> WakeResult:
+        if seen is not None and (seen.next_look_s is None or seen.next_look_s > 0):
+            return WakeResult(seen.next_look_s)
+        return self._admission.look()

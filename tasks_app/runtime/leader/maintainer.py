@@ -1,40 +1,39 @@
-"""The maintainer: partitions made ahead, old ones dropped, lists kept short."""
+"""The maintainer: makes and drops partitions, prunes lists, removes unused large values."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
+from uuid import UUID
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.error_text import brief
-from tasks_app.pool import alerts
+from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.pool import alerts, scheduling
 from tasks_app.pool.connection.row_by_row import row_by_row
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.leader_lease import MAINTAIN, Rank
 from tasks_app.pool.flow_control import order_and_limits
-from tasks_app.pool.groups.prune import prune as prune_groups
-from tasks_app.pool.locks.prune import prune as prune_locks
-from tasks_app.pool.retention.partitions import add_partition, has_strays, missing_partitions
+from tasks_app.pool.locks.holders import prune_locks
+from tasks_app.pool.retention import add_partition, has_strays, missing_partitions
 from tasks_app.pool.runs import heartbeats
-from tasks_app.pool.schedules import fire
-from tasks_app.pool.tasks import run_records
-from tasks_app.pool.tasks import transfer
-from tasks_app.pool.tasks import unique_keys
+from tasks_app.pool.tables import database_now
+from tasks_app.pool.task_groups import prune_groups
+from tasks_app.pool.tasks import run_records, transfer, unique_keys
+from tasks_app.pool.tasks.large_values import FIRST, LOOKED_AT, remove_lost, unknown
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.large_values.upkeep import LargeValueUpkeep
-from tasks_app.runtime.large_values import LargeValues
+from tasks_app.runtime.large_values import Begin, LargeStoreError, LargeValues
 from tasks_app.runtime.leader.leadership import Leadership
-from tasks_app.runtime.leader.lost_batches import end_lost
+from tasks_app.runtime.leader.rescuer import end_lost_batches
 from tasks_app.runtime.leader.retention import Pruned, Retention
 
 log = quiet_logger(__name__)
-
 EVERY = timedelta(hours=1)
 LONGEST_RUN = timedelta(minutes=2)
 """When somebody else takes over from a maintainer that died half way."""
@@ -105,7 +104,7 @@ class Maintainer:
 
     def _end_lost(self) -> None:
         try:
-            end_lost(self._database)
+            end_lost_batches(self._database)
         except Exception as error:
             log.warning("lost batches could not be looked for, again soon: %s", brief(error))
 
@@ -162,12 +161,12 @@ class Maintainer:
         """Remove unused keys, old instants and groups; return whether all of it is gone."""
         ends, most = time.monotonic() + for_s, self._timing.rows_at_once
         lists: dict[str, Callable[[Connection], int]] = {
-            "fires": lambda c: fire.prune(c, FORGET_FIRES_AFTER, most, now=now),
-            "keys": lambda c: unique_keys.prune(c, most, now=now),
+            "fires": lambda c: scheduling.prune_fires(c, FORGET_FIRES_AFTER, most, now=now),
+            "keys": lambda c: unique_keys.prune_keys(c, most, now=now),
             "locks": lambda c: prune_locks(c, most, now=now),
-            "gates": lambda c: order_and_limits.prune(c, most, now=now),
+            "gates": lambda c: order_and_limits.prune_gates(c, most, now=now),
             "groups": lambda c: prune_groups(c, FORGET_GROUPS_AFTER, most, now=now),
-            "progress": lambda c: run_records.prune(c, most, now=now),
+            "progress": lambda c: run_records.prune_checkpoints(c, most, now=now),
             "alerts": lambda c: alerts.prune(c, self._keep_alerts, most, now=now),
             "imports": lambda c: transfer.prune(c, FORGET_IMPORTS_AFTER, most, now=now),
         }
@@ -183,3 +182,77 @@ class Maintainer:
         """Return how many rows went; what is refused in one list stops no other."""
         with self._database.begin() as connection:
             return sum(row_by_row(connection, [name], lambda _: prune(connection), PRUNES))
+
+
+LARGE_VALUE_GRACE = timedelta(days=1)
+"""What an object store has is written before its transaction commits: none may take longer."""
+
+
+class LargeValueUpkeep:
+    """One process's; any number may run."""
+
+    def __init__(self, values: LargeValues, begin: Begin, *, most: int = LOOKED_AT) -> None:
+        self._values = values
+        self._begin = begin
+        self._most = most
+        self._after: UUID = FIRST
+        self._thread: threading.Thread | None = None
+
+    def run(self, for_s: float = float("inf")) -> bool:
+        """Remove what tasks have left in the database; return whether all was looked at.
+
+        That needs no time of grace: see the room of the statements.
+        """
+        ends = time.monotonic() + for_s
+        while True:
+            with self._begin() as connection:
+                after, gone = remove_lost(connection, self._after, most=self._most)
+            if gone:
+                log.info("removed %s large values that no task needs", gone)
+            self._after = after or FIRST
+            if after is None:
+                return True
+            if time.monotonic() >= ends:
+                return False
+
+    def start_outside(self) -> None:
+        """Look through the object store beside the caller: it may be slow, or hang."""
+        if not self._values.is_outside:
+            return
+        if self._thread is not None and self._thread.is_alive():
+            log.warning("the object store of large values is still looked through since last time")
+            return
+        self._thread = threading.Thread(
+            target=self._try_outside, name="tasks_app large values", daemon=True
+        )
+        self._thread.start()
+
+    def _try_outside(self) -> None:
+        try:
+            self.run_outside()
+        except Exception as error:  # the text of a store's own may hold anything
+            said = error if isinstance(error, LargeStoreError) else type(error).__name__
+            log.warning("the object store was not looked through, again in an hour: %s", said)
+
+    def run_outside(self) -> None:
+        """Remove what the object store has, and no committed row knows."""
+        store = self._values.store
+        with self._begin() as connection:
+            before = database_now(connection) - LARGE_VALUE_GRACE
+        for ids in _parts(iter(store.keys(before)), self._most):
+            with self._begin() as connection:
+                lost = unknown(connection, ids)
+            self._values.remove(lost)
+
+
+def _parts(keys: Iterator[str], most: int) -> Iterator[list[UUID]]:
+    while some := list(islice(keys, most)):
+        yield [found for key in some if (found := _id(key)) is not None]
+
+
+def _id(key: str) -> UUID | None:
+    """Return the value's id; None: the file is not ours."""
+    try:
+        return UUID(hex=key)
+    except ValueError:
+        return None

@@ -1,17 +1,23 @@
-"""The rescuer: takes back what vanished workers held, when its lease is over."""
+"""Takes back what vanished workers held, and ends what can run no more."""
 
 from __future__ import annotations
 
 import time
 from datetime import datetime
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
+from tasks_app.domain.batch.policies import error_of_batch, status_of_batch
+from tasks_app.domain.batch.records import BatchStatus, StepStatus
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.explain.words import count
-from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.durations import count
+from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.connection import clock
+from tasks_app.pool import tables
+from tasks_app.pool.batch import instances, partition_runs
+from tasks_app.pool.connection.row_by_row import row_by_row
+from tasks_app.pool.dispatch.set_aside import sweep_all
 from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.db.database import Database
@@ -19,7 +25,6 @@ from tasks_app.runtime.flow_control.admission import AdmissionControl
 from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_outline
 
 log = quiet_logger(__name__)
-
 TOLERATED = 0.1
 """Of a renewal interval: by so much the database's clock may seem to go forward."""
 
@@ -86,7 +91,7 @@ class Rescuer:
             return {}
         try:
             with self._database.begin() as connection:
-                if self.heard(clock.tell(connection, now=now), asked_at):
+                if self.heard(tables.database_time(connection, now=now), asked_at):
                     return {}
                 rescued = rescue_expired(
                     connection,
@@ -104,3 +109,74 @@ class Rescuer:
             log.warning("rescued %s of vanished workers", count(len(rescued), "task"))
             HOOKS.tell(of_outline(outline, NoticeKind.RESCUED) for outline in outlines)
         return rescued
+
+
+SWEPT_AT_ONCE, SWEEP_ROUNDS = 500, 10
+"""Rows in a transaction, and transactions in a row; the rest waits for the next scan."""
+
+
+class Sweeper:
+    """Any number may run, and wait for nobody."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._admission = AdmissionControl(database)
+
+    def run_once(self, *, now: datetime | None = None) -> int:
+        number = 0
+        for _ in range(SWEEP_ROUNDS):
+            with self._database.begin() as connection:
+                swept = list(sweep_all(connection, SWEPT_AT_ONCE, now=now))
+                outlines = browse.outlines(connection, swept) if HOOKS.wanted and swept else []
+            self._admission.gone(swept, now=now)
+            HOOKS.tell(of_outline(outline, NoticeKind.RELEASED) for outline in outlines)
+            number += len(swept)
+            if (
+                len(swept) < SWEPT_AT_ONCE // 2
+            ):  # the rest, perhaps but for a few that cannot be moved
+                break
+        return number
+
+
+LOST_BATCHES_AT_ONCE = 100
+"""At a time; each is a transaction of its own."""
+
+
+def end_lost_batches(database: Database) -> list[int]:
+    """End the steps, and with the last of them the instance, that nobody works for; say whose.
+
+    Any number may do it at once; an instance that is locked is left to the next look.
+    """
+    with database.begin() as connection:
+        found = partition_runs.find_batches_with_lost_steps(connection, LOST_BATCHES_AT_ONCE)
+    return [batch_id for batch_id in found if _end(database, batch_id)]
+
+
+def _end(database: Database, batch_id: int) -> bool:
+    with database.begin() as connection:
+        end = row_by_row(
+            connection, [batch_id], lambda _: _end_one(connection, batch_id), "end of batches"
+        )
+    return any(end)
+
+
+def _end_one(connection: Connection, batch_id: int) -> bool:
+    status = partition_runs.lock_active_batch(connection, batch_id)
+    if status is None:
+        return False
+    stopping = status is BatchStatus.STOPPING
+    gone = partition_runs.find_lost_steps(connection, batch_id)
+    for step in gone:
+        cause = partition_runs.find_lost_cause(connection, batch_id, step) or "Its tasks are gone"
+        error = f"{cause}. Go on with: tasks-app batch restart {batch_id}"
+        partition_runs.close(connection, batch_id, step)
+        ended = StepStatus.STOPPED if stopping else StepStatus.FAILED
+        instances.change_step(connection, batch_id, step, ended, error=error)
+        log.warning("step %s of batch %s was lost: %s", step, batch_id, ended)
+    found = instances.find_steps(connection, batch_id)
+    statuses = {name: each.status for name, each in found.items()}
+    if any(each.is_active for each in statuses.values()):
+        return bool(gone)
+    ends = status_of_batch(statuses, stopping=stopping) or BatchStatus.FAILED
+    instances.change(connection, batch_id, ends, error_of_batch(statuses))
+    return True

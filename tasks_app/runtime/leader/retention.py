@@ -1,4 +1,4 @@
-"""Retention: what is old enough goes, in short steps, for as long as somebody has time for it."""
+"""Retention: deletes what is old enough in short steps, and previews what it would delete."""
 
 from __future__ import annotations
 
@@ -7,28 +7,33 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.domain.config.retention import Keep
+from tasks_app.domain.config.retention import Keep, format_age
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.pool.batch import prune as batches
-from tasks_app.pool.operations.audit import note
-from tasks_app.pool.retention import drop_partition
+from tasks_app.domain.tasks.error_text import quiet_logger
+from tasks_app.domain.tasks.states import Pool
 from tasks_app.pool import retention
-from tasks_app.pool.retention import trail
-from tasks_app.pool.retention.partitions import DayPartition, Mark, due_names, owns, partitions
-from tasks_app.pool.retention import DEFAULT
-from tasks_app.pool.retention import LOOKED_AT
-from tasks_app.pool.retention import Place
-from tasks_app.pool.tables import ERROR
+from tasks_app.pool.batch import instances as batches
+from tasks_app.pool.batch.instances import count_expired as count_batches
+from tasks_app.pool.operations.audit import note
+from tasks_app.pool.retention import (
+    DEFAULT,
+    LOOKED_AT,
+    DayPartition,
+    Mark,
+    Place,
+    due_names,
+    owns_partitions,
+    partitions,
+)
+from tasks_app.pool.tables import BATCH, ERROR
 from tasks_app.runtime.db.database import Database
 
 log = quiet_logger(__name__)
-
 IN_USE, GONE = "55P03", ("42P01", "42809", "55000")
 """SQLSTATEs: somebody holds the table; somebody else has detached or dropped it meanwhile."""
-
 MOST_BATCHES = 500
 """Looked up at a time."""
 MOST_REFUSALS = 3
@@ -110,7 +115,7 @@ class Retention:
         """
         with self._database.begin() as connection:
             found, now = partitions(connection)
-            pruned.not_ours = not owns(connection)
+            pruned.not_ours = not owns_partitions(connection)
         if pruned.not_ours:
             self._tell()
         else:
@@ -155,20 +160,20 @@ class Retention:
     def _retire(self, day: DayPartition, pruned: Pruned) -> Iterator[None]:
         if day.attached:
             with self._database.begin() as connection:
-                drop_partition.detach(connection, day)
+                retention.detach_partition(connection, day)
             yield
         after = day.mark.after
         while (step := self._forget(day, after)) is not None:
             after = step
             yield
         with self._database.begin() as connection:
-            drop_partition.drop(connection, day)
+            retention.drop_partition(connection, day)
         pruned.days.append(day.name)
         yield
 
     def _forget(self, day: DayPartition, after: int) -> int | None:
         with self._database.begin() as connection:
-            return drop_partition.forget_history(connection, day, after, most=self._rows)
+            return retention.forget_history(connection, day, after, most=self._rows)
 
     def _thin(self, names: tuple[str, ...], day: DayPartition, pruned: Pruned) -> Iterator[None]:
         mark = day.mark
@@ -176,7 +181,7 @@ class Retention:
             mark = Mark(names=names, done=mark.done)
         while mark.names:
             with self._database.begin() as connection:
-                mark, gone = retention.thin(connection, day, mark, most=self._rows)
+                mark, gone = retention.thin_partition(connection, day, mark, most=self._rows)
             pruned.completed += gone
             yield
 
@@ -196,12 +201,12 @@ class Retention:
         after = 0
         while True:
             with self._database.begin() as connection:
-                found = batches.too_old_ones(connection, self._batches, after, MOST_BATCHES)
+                found = batches.find_expired(connection, self._batches, after, MOST_BATCHES)
             for after in found:
                 gone: bool | None = False
                 while gone is False:
                     with self._database.begin() as connection:
-                        gone = batches.delete_some(connection, after)
+                        gone = batches.delete_instance_rows(connection, after)
                     yield bool(gone)
             if len(found) < MOST_BATCHES:
                 return
@@ -210,7 +215,7 @@ class Retention:
         more = True
         while more:
             with self._database.begin() as connection:
-                gone, more = trail.delete_old_lines(connection, self._lines)
+                gone, more = retention.delete_old_lines(connection, self._lines)
             if gone:
                 yield gone
 
@@ -221,3 +226,53 @@ class Retention:
                 "Old days of the completed pool stay: this role does not own its partitions. "
                 "Run beat, or tasks-app prune, as their owner."
             )
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPreview:
+    """A partition, or rows of one, that are too old."""
+
+    pool: Pool | None
+    """None: what batch jobs left, counted by their instances."""
+    what: str
+    rows: int
+    bytes: int
+    """Of a partition on the disk, indexes and all; of rows their own."""
+    how: str
+    """``dropped`` at once, or ``deleted`` row by row."""
+    kept: str
+    """The age that is over."""
+
+
+def preview_retention(connection: Connection, settings: Settings) -> Iterator[RetentionPreview]:
+    """Count what is too old. Reads all of it."""
+    retention.lift_statement_timeout(connection)
+    yield from _days(connection, settings.completed)
+    for pool, table, keep in (
+        (Pool.COMPLETED, retention.DEFAULT, settings.completed),
+        (Pool.ERROR, ERROR, settings.errors),
+    ):
+        rows, size = retention.count_old(connection, table, keep)
+        if rows:
+            yield RetentionPreview(pool, table, rows, size, "deleted", format_age(keep.shortest))
+    found, size = count_batches(connection, settings.batches)
+    if found:
+        age = format_age(settings.batches.shortest)
+        yield RetentionPreview(None, BATCH, found, size, "deleted", age)
+
+
+def _days(connection: Connection, keep: Keep) -> Iterator[RetentionPreview]:
+    if not owns_partitions(connection):
+        return
+    found, now = partitions(connection)
+    for day in found:
+        if not day.attached or (keep.longest is not None and day.until <= now - keep.longest):
+            rows, _ = retention.count_day(connection, day)
+            age = format_age(keep.longest)
+            yield RetentionPreview(Pool.COMPLETED, day.name, rows, day.bytes, "dropped", age)
+            continue
+        for name in due_names(day, keep.early, now):
+            rows, size = retention.count_day(connection, day, name)
+            if rows:
+                what, age = f"{name} in {day.name}", format_age(keep.names[name])
+                yield RetentionPreview(Pool.COMPLETED, what, rows, size, "deleted", age)

@@ -1,30 +1,34 @@
-"""Locks for code that is no task: on an engine, or beside a session of it."""
+"""Locks as a with block, for code that is not a task; a thread renews them."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
+import threading
+import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
+from types import TracebackType
 from uuid import uuid4
+from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
 
-from tasks_app.domain.locks import LONGEST_WHO
-from tasks_app.domain.locks import Ask
-from tasks_app.domain.locks import Names
-from tasks_app.domain.locks import parts_of
 from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import InvalidConnectionError, InvalidLockError
+from tasks_app.domain.locks import LONGEST_WHO, Ask, LockOrderError, Names, parts_of
+from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.pool.locks.holders import renew
 from tasks_app.runtime.db.connections import shown
-from tasks_app.runtime.db.session_settings import settle_in
+from tasks_app.runtime.db.database import settle_in
 from tasks_app.runtime.handler_db.handler_sessions import HandlerSession
-from tasks_app.runtime.locks.hold import Hold
-from tasks_app.runtime.locks.renewer import BACKGROUND
+from tasks_app.runtime.locks.lock import _HELD, Lock, Renewing, Transacts, acquire_locks
 
 Where = Engine | Session | Connection
 SHORTEST_LEASE_S, LONGEST_LEASE_S = 1.0, 86_400.0
@@ -145,3 +149,201 @@ def engine_of(where: Where) -> Engine:
 def here(pid: int) -> str:
     """Name this process; cached, because it asks the system."""
     return f"{socket.gethostname()}:{pid}"
+
+
+class Hold:
+    """A context manager that holds a group."""
+
+    def __init__(
+        self,
+        database: Transacts,
+        ask: Ask,
+        *,
+        wait_s: float,
+        snooze_s: float,
+        renewing: Renewing | None,
+    ) -> None:
+        self._database = database
+        self._ask = ask
+        self._wait_s = wait_s
+        self._snooze_s = snooze_s
+        self._renewing = renewing
+        self._lock: Lock | None = None
+
+    def take(self) -> Lock:
+        """Take the group without a block; then call ``release()`` of the lock.
+
+        Raises:
+            LockDeniedError: it was not free in time.
+            LockOrderError: it would wait while another group is held.
+        """
+        held = [lock for lock in _HELD.get() if not lock.ended]
+        if held and self._wait_s:
+            raise LockOrderError(name for lock in held for name in lock.resources)
+        ask = replace(self._ask, token=uuid4())
+        lock = Lock(
+            self._database, ask, acquire_locks(self._database, ask, self._wait_s, self._snooze_s)
+        )
+        if self._renewing is not None:
+            self._renewing.add(lock)
+        return lock
+
+    def __enter__(self) -> Lock:
+        self._refuse_twice()
+        return self._begin_block(self.take())
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        lock = self._end_block()
+        if error is not None:
+            self.fail(lock)
+        elif lock.lost or not (lock.leaving or lock.ended):
+            self.end(lock)
+
+    async def __aenter__(self) -> Lock:
+        self._refuse_twice()
+        return self._begin_block(await asyncio.to_thread(self.take))
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        lock = self._end_block()
+        if error is not None:
+            await self.afail(lock)
+        elif lock.lost or not (lock.leaving or await asyncio.to_thread(lambda: lock.ended)):
+            await self.aend(lock)
+
+    def end(self, lock: Lock) -> None:
+        """Release after a block that ended well.
+
+        Raises:
+            LockLostError: another holder took it over before.
+        """
+        if lock.lost:
+            lock.lose()
+        lock.release()
+
+    async def aend(self, lock: Lock) -> None:
+        """As :meth:`end`, in a thread."""
+        await asyncio.to_thread(Hold.end, self, lock)
+
+    def fail(self, lock: Lock) -> None:
+        """Release after a block that raised; its error says more than one of ours would."""
+        with suppress(Exception):
+            lock.release()
+
+    async def afail(self, lock: Lock) -> None:
+        await asyncio.to_thread(Hold.fail, self, lock)
+
+    def _refuse_twice(self) -> None:
+        if self._lock is not None:
+            raise RuntimeError("This group is held already. Make another one for each block.")
+
+    def _begin_block(self, lock: Lock) -> Lock:
+        self._lock = lock
+        _HELD.set((*_HELD.get(), lock))
+        return lock
+
+    def _end_block(self) -> Lock:
+        lock, self._lock = self._lock, None
+        assert lock is not None  # noqa: S101  the block has begun
+        _HELD.set(tuple(other for other in _HELD.get() if other is not lock))
+        if self._renewing is not None:
+            self._renewing.discard(lock)
+        return lock
+
+
+log = quiet_logger(__name__)
+LONGEST_NAP_S, PATIENCE_S = 60.0, 1.0
+
+
+class Renewals:
+    """The locks to renew, held weakly: one that is dropped unreleased ends with its lease."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._locks: WeakSet[Lock] = WeakSet()
+
+    def add(self, lock: Lock) -> None:
+        with self._mutex:
+            self._locks.add(lock)
+
+    def discard(self, lock: Lock) -> None:
+        with self._mutex:
+            self._locks.discard(lock)
+
+    def __len__(self) -> int:
+        return len(self._locks)
+
+    def renew_locks(self) -> None:
+        """Renew what is due.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database did not answer.
+        """
+        if not self._locks:
+            return
+        groups: dict[tuple[Transacts, timedelta], list[Lock]] = defaultdict(list)
+        now = time.monotonic()
+        with self._mutex:
+            due = [lock for lock in self._locks if lock.is_renewed and now >= _due_at(lock, now)]
+        for lock in due:
+            if not lock.ended:
+                groups[lock.database, lock.ask.lease].append(lock)
+        for (database, lease), locks in groups.items():
+            with database.begin() as connection:
+                lost = renew(connection, [lock.ask.token for lock in locks], lease)
+            for lock in locks:
+                lock.renew_at = time.monotonic() + lease.total_seconds() / 3
+                if lock.ask.token in lost and lock.miss():
+                    log.warning("lost the lock on %s", ", ".join(lock.resources))
+
+    def next_s(self) -> float:
+        """Return the seconds until one is due."""
+        now = time.monotonic()
+        with self._mutex:
+            due = [_due_at(lock, now) for lock in self._locks if lock.is_renewed]
+        return max(0.0, min(due) - now) if due else LONGEST_NAP_S
+
+
+def _due_at(lock: Lock, now: float) -> float:
+    """Return when to renew it: not while a transaction that releases it is open."""
+    return max(lock.renew_at, now + PATIENCE_S) if lock.leaving else lock.renew_at
+
+
+class Background(Renewals):
+    """Renewals by a thread, for processes that have no housekeeper."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._news = threading.Event()
+        self._pid = 0
+
+    def add(self, lock: Lock) -> None:
+        if self._pid != os.getpid():  # at the first, and after a fork
+            self._mutex, self._news, self._locks = threading.Lock(), threading.Event(), WeakSet()
+            self._pid = os.getpid()
+            threading.Thread(target=self._work, name="tasks_app locks", daemon=True).start()
+        super().add(lock)
+        self._news.set()
+
+    def _work(self) -> None:
+        while True:
+            self._news.wait(self.next_s())
+            self._news.clear()
+            try:
+                self.renew_locks()
+            except Exception as error:
+                log.warning("locks were not renewed, again soon: %s", brief(error))
+                time.sleep(PATIENCE_S)
+
+
+BACKGROUND = Background()
+"""Of this process."""

@@ -18,20 +18,22 @@ from sqlalchemy import BigInteger, DateTime, Integer, String, inspect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 
-from tasks_app.domain.locks import LONGEST_WHO
-from tasks_app.domain.locks import LockDeniedError
-from tasks_app.domain.locks import LockLostError
-from tasks_app.domain.locks import LockMode
-from tasks_app.domain.locks import LostUpdateError
-from tasks_app.domain.locks import Obstacle
 from tasks_app.domain.durations import Duration
 from tasks_app.domain.errors import InvalidLockError
+from tasks_app.domain.locks import (
+    LONGEST_WHO,
+    LockDeniedError,
+    LockLostError,
+    LockMode,
+    LostUpdateError,
+    Obstacle,
+)
 from tasks_app.pool.locks import row_locks
 from tasks_app.pool.locks.row_locks import Holder, RowKey
 from tasks_app.runtime.db.connections import Sync, connection_of
 from tasks_app.runtime.db.errors import sqlstate
-from tasks_app.runtime.locks.acquire import LOCK_NOT_AVAILABLE, nap, pauses
 from tasks_app.runtime.locks.client import Transactions, Where, engine_of, here, lease_of, span_of
+from tasks_app.runtime.locks.lock import LOCK_NOT_AVAILABLE, nap, pauses
 
 
 class Versioned:

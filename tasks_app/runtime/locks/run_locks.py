@@ -14,21 +14,16 @@ from uuid import uuid4
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.locks import LONGEST_WHO
-from tasks_app.domain.locks import Ask
-from tasks_app.domain.locks import Names
-from tasks_app.domain.locks import parts_of
 from tasks_app.domain.durations import Duration
+from tasks_app.domain.locks import LONGEST_WHO, Ask, Names, parts_of
 from tasks_app.domain.tasks.run import ClaimedTask
-from tasks_app.pool.locks.renew import release
-from tasks_app.pool.locks.wake import wake
+from tasks_app.pool.locks.acquire import notify_next
+from tasks_app.pool.locks.holders import release
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.db.pending_writes import PendingWrite
+from tasks_app.runtime.db.errors import PendingWrite
 from tasks_app.runtime.db.transaction import Access
-from tasks_app.runtime.locks.client import span_of
-from tasks_app.runtime.locks.hold import Hold
+from tasks_app.runtime.locks.client import Hold, Renewals, span_of
 from tasks_app.runtime.locks.lock import Lock
-from tasks_app.runtime.locks.renewer import Renewals
 
 
 class LocksOfChild:
@@ -55,7 +50,7 @@ class LocksOfChild:
         tokens = [lock.ask.token for lock in locks]
         resources = [name for lock in locks for name in lock.resources]
         self._pending_write(lambda connection: release(connection, *tokens))
-        self._pending_write(lambda connection: wake(connection, resources))
+        self._pending_write(lambda connection: notify_next(connection, resources))
 
 
 class LocksOfRun:

@@ -12,10 +12,9 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import HandlerError, InvalidTaskError
 from tasks_app.domain.handlers.spec import Handler
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.schedules.declaration import changes_by_code, declare
-from tasks_app.domain.schedules.when import When
-from tasks_app.domain.tasks.error_text import brief
+from tasks_app.domain.schedules.schedule import changes_by_code, declare
+from tasks_app.domain.schedules.timing import When
+from tasks_app.domain.tasks.error_text import brief, quiet_logger
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.pool import scheduling as rows
 from tasks_app.runtime.db.database import Database

@@ -11,19 +11,17 @@ from typing import Final, NamedTuple, Unpack
 
 from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import InvalidScheduleError
-from tasks_app.domain.schedules.misfire import first_at, next_at
-from tasks_app.domain.schedules.overlap import Fired
+from tasks_app.domain.schedules.misfire import Fired, first_at, next_at
 from tasks_app.domain.schedules.schedule import Schedule, SchedulePlan
-from tasks_app.domain.schedules.timing import Timing, between, check_instant
-from tasks_app.domain.schedules.when import When
-from tasks_app.domain.tasks.names import check_name
+from tasks_app.domain.schedules.timing import Timing, When, between, check_instant
+from tasks_app.domain.tasks.options import check_name
 from tasks_app.domain.tasks.records import TaskId
-from tasks_app.pool.operations.audit import note
 from tasks_app.pool import scheduling as rows
+from tasks_app.pool.operations.audit import note
 from tasks_app.runtime.db.connections import Sync, connection_of, made_async
 from tasks_app.runtime.schedules.declared import ScheduleOptions
-from tasks_app.runtime.schedules.planned import changed, days_of, planned
 from tasks_app.runtime.schedules.scheduler import make
+from tasks_app.runtime.schedules.schedules import changed_schedule, days_of, planned_schedule
 
 MOST_FILLED = 10_000
 """Instants of one backfill: it is one transaction."""
@@ -64,7 +62,7 @@ def preview_change(
     standing = rows.get(connection, name)
     if standing is None:
         return None
-    wanted = changed(standing, None, options)
+    wanted = changed_schedule(standing, None, options)
     wanted = replace(wanted, holidays=days_of(connection, wanted))
     return Preview(wanted.explain(), _next(wanted, wanted.timing, rows.clock(connection), count))
 
@@ -80,7 +78,7 @@ def preview(session: Sync, count: int = 10, **when: Unpack[When]) -> Preview:
     """
     connection = connection_of(session)
     now = rows.clock(connection)
-    plan = planned(NewTask(check_name("preview")), when)
+    plan = planned_schedule(NewTask(check_name("preview")), when)
     timing = plan.timing_from(plan.starts_at or now, days_of(connection, plan))
     return Preview(timing.explain(), _next(plan, timing, now, count))
 

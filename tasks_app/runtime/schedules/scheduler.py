@@ -10,15 +10,21 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.operations.author import Author
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.schedules.misfire import DueInstants, due_instants, parse_missed
-from tasks_app.domain.schedules.overlap import Fired, Overlap, OverlapVerdict, judge
+from tasks_app.domain.operations import Author
+from tasks_app.domain.schedules.misfire import (
+    DueInstants,
+    Fired,
+    Overlap,
+    OverlapVerdict,
+    due_instants,
+    judge_overlap,
+    parse_missed,
+)
 from tasks_app.domain.schedules.schedule import Schedule
-from tasks_app.domain.tasks.error_text import brief
+from tasks_app.domain.tasks.error_text import brief, quiet_logger
 from tasks_app.domain.tasks.records import TaskRow
-from tasks_app.pool.schedules import fire
-from tasks_app.pool.schedules.fire import Instant, Standing
+from tasks_app.pool import scheduling
+from tasks_app.pool.scheduling import Instant, Standing
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.create import create_many
 from tasks_app.runtime.db.database import Database
@@ -45,7 +51,7 @@ class Scheduler:
     def next_in_s(self, *, now: datetime | None = None) -> float | None:
         """Return in how many seconds to run; negative: now. None: nothing is scheduled."""
         with self._database.single() as connection:
-            return fire.next_in_s(connection, now=now)
+            return scheduling.next_fire_in_s(connection, now=now)
 
     def run_once(self, *, now: datetime | None = None) -> int:
         """Fire what is due; return the number of schedules that were looked at."""
@@ -62,7 +68,7 @@ class Scheduler:
         ids: list[int] = []
         try:
             with self._database.begin() as connection:
-                schedules, clock = fire.lock_due(connection, TOGETHER, now=now)
+                schedules, clock = scheduling.lock_due(connection, TOGETHER, now=now)
                 ids = [schedule.id for schedule in schedules]
                 if clock is not None:
                     self._fire(connection, schedules, clock, now)
@@ -77,7 +83,7 @@ class Scheduler:
         """Fire one schedule; return whether this pass is done with it."""
         try:
             with self._database.begin() as connection:
-                schedules, clock = fire.lock_due(connection, 1, only=schedule_id, now=now)
+                schedules, clock = scheduling.lock_due(connection, 1, only=schedule_id, now=now)
                 if clock is not None:
                     self._fire(connection, schedules, clock, now)
         except (DataError, IntegrityError) as error:
@@ -98,14 +104,14 @@ class Scheduler:
         now: datetime | None,
     ) -> None:
         lonely = [each.id for each in schedules if each.overlap != Overlap.ALLOW]
-        there = fire.live_tasks(connection, lonely) if lonely else {}
+        there = scheduling.live_tasks(connection, lonely) if lonely else {}
         entries: dict[Instant, Fired] = {}
         rows: dict[Instant, TaskRow] = {}
         plans: list[tuple[Schedule, DueInstants, OverlapVerdict]] = []
         for schedule in schedules:
             try:
                 due = _due(schedule, clock)
-                verdict = judge(
+                verdict = judge_overlap(
                     Overlap(schedule.overlap),
                     due.instants,
                     schedule.queued_at,
@@ -125,7 +131,7 @@ class Scheduler:
                     cancel(connection, task_id, by=Author(f"schedule {schedule.id}"), now=now)
             plans.append((schedule, due, verdict))
         tasks = make(connection, entries, rows, now=now)
-        fire.stand(connection, [_standing(*plan, tasks, clock) for plan in plans])
+        scheduling.save_standings(connection, [_standing(*plan, tasks, clock) for plan in plans])
 
 
 def make(
@@ -140,11 +146,11 @@ def make(
 
     Returns the task of each; None: another task has its unique_key.
     """
-    free = fire.enter(connection, entries, over=over, now=now)
+    free = scheduling.record_fires(connection, entries, over=over, now=now)
     made = sealed_rows([rows[instant] for instant in free], HANDLERS.encrypted)
     ids = create_many(connection, made, now=now)
     tasks = {i: int(id_) if id_.created else None for i, id_ in zip(free, ids, strict=True)}
-    fire.note_tasks(connection, tasks)
+    scheduling.note_tasks(connection, tasks)
     return tasks
 
 
@@ -195,4 +201,4 @@ def _outcome(
 
 def _break(connection: Connection, schedule_id: int, why: str) -> None:
     log.error("schedule %s is broken and fires no more: %s", schedule_id, why)
-    fire.mark_broken(connection, schedule_id, why[:500])
+    scheduling.mark_broken(connection, schedule_id, why[:500])

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import date, datetime, timedelta
 from random import Random
 from typing import Any, Final, Unpack
 
 from sqlalchemy import Connection
 
+from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import InvalidScheduleError
-from tasks_app.domain.schedules.schedule import PLANNED, Schedule
-from tasks_app.domain.tasks.names import check_name
+from tasks_app.domain.schedules.days_off import CALENDAR, kept_in
+from tasks_app.domain.schedules.schedule import PLANNED, Schedule, SchedulePlan, plan_of
+from tasks_app.domain.schedules.timing import When
+from tasks_app.domain.tasks.options import check_name
 from tasks_app.domain.tasks.records import TaskId
-from tasks_app.pool.operations.audit import note
 from tasks_app.pool import scheduling as rows
+from tasks_app.pool.flow_control.queue_settings import calendars
+from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks.create import create_one
+from tasks_app.runtime.api.producer import admitted
 from tasks_app.runtime.db.connections import Sync, connection_of, made_async
 from tasks_app.runtime.encryption.values import sealed_rows
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.schedules.declared import ScheduleOptions, split
-from tasks_app.runtime.schedules.planned import changed, days_of, planned
 
 
 def create_schedule(
@@ -50,7 +57,7 @@ def create_schedule(
     """
     connection = connection_of(session)
     when, new = split(task, payload, options)
-    plan = planned(new, when)
+    plan = planned_schedule(new, when)
     days_of(connection, plan)
     made = rows.add(connection, check_name(name), plan)
     if made is None:
@@ -83,7 +90,7 @@ def change_schedule(
     standing = rows.get(connection, name)
     if standing is None:
         return None
-    wanted = changed(standing, payload, options)
+    wanted = changed_schedule(standing, payload, options)
     days_of(connection, wanted)
     kept = {"task"} | ({"payload"} if payload is None else set())
     changes = {
@@ -180,17 +187,89 @@ def run_schedule(session: Sync, name: str, *, by: str = "") -> TaskId | None:
     return task_id
 
 
+def planned_schedule(new: NewTask, when: Any) -> SchedulePlan:
+    return plan_of(admitted(new), when)
+
+
+def days_of(connection: Connection, plan: SchedulePlan) -> list[date]:
+    """Return the days of its calendar.
+
+    Raises:
+        InvalidScheduleError: there is no such calendar.
+    """
+    off = plan.days_off
+    if off is None:
+        return []
+    known = calendars(connection)
+    if off.calendar not in known:
+        there = ", ".join(sorted(known)) or "none yet: set_calendar makes one"
+        raise InvalidScheduleError("calendar", f"{off.calendar!r} does not exist", there)
+    return known[off.calendar]
+
+
 acreate_schedule: Final = made_async(create_schedule)
+_WHEN = ("cron", "every", "at")
+_CHANGEABLE = frozenset({*When.__annotations__, "queue", "priority"})
+
+
+def changed_schedule(standing: Schedule, payload: Any, given: Mapping[str, Any]) -> Schedule:
+    """Return the schedule as it would be with what is given; nothing is written.
+
+    Raises:
+        InvalidTaskError: an option is invalid, or cannot be changed.
+    """
+    for word in given.keys() - _CHANGEABLE:
+        raise InvalidScheduleError(f"options.{word}", "stays", ", ".join(sorted(_CHANGEABLE)))
+    when = {word: value for word, value in _when(standing).items() if word not in _WHEN}
+    if not given.keys() & set(_WHEN):
+        when = _when(standing)
+    when |= {word: value for word, value in given.items() if word in When.__annotations__}
+    task_options: Any = {
+        word: getattr(standing, word) if given.get(word) is None else given[word]
+        for word in ("queue", "priority")
+    }
+    payload = json.loads(standing.payload) if payload is None else payload
+    if not when.get("calendar") and "on_day_off" not in given:
+        when.pop("on_day_off", None)  # it goes with its calendar
+    plan = planned_schedule(NewTask(standing.task, payload, task_options), when)
+    fields = {word: getattr(plan, word) for word in PLANNED}
+    return replace(standing, **fields | {"options": _kept_options(standing, plan)})
+
+
+def _kept_options(standing: Schedule, plan: SchedulePlan) -> str:
+    """Return the options as they stand, but for the days off."""
+    there, said = json.loads(standing.options), kept_in(json.loads(plan.options))
+    if not isinstance(there, dict):
+        return standing.options
+    wanted = {word: value for word, value in there.items() if word not in CALENDAR} | said
+    return standing.options if wanted == there else json.dumps(wanted, sort_keys=True)
+
+
+def _when(standing: Schedule) -> dict[str, Any]:
+    """Return the options with which the schedule could have been created."""
+    at = datetime.fromisoformat(standing.expression) if standing.kind == "once" else None
+    word = "at" if at else standing.kind
+    return {
+        word: at or standing.expression,
+        "timezone": standing.zone,
+        **{name: getattr(standing, name) for name in ("missed", "overlap", "jitter")},
+        **{name: getattr(standing, name) for name in ("starts_at", "ends_at", "enabled")},
+        **kept_in(json.loads(standing.options)),
+    }
+
+
 achange_schedule: Final = made_async(change_schedule)
-aremove_schedule: Final = made_async(remove_schedule)
-aenable_schedule: Final = made_async(enable_schedule)
-adisable_schedule: Final = made_async(disable_schedule)
-aget_schedule: Final = made_async(get_schedule)
-alist_schedules: Final = made_async(list_schedules)
-arun_schedule: Final = made_async(run_schedule)
 
 
 def _noted(connection: Connection, verb: str, name: str, by: str, *, done: bool) -> bool:
     if done:
         note(connection, f"schedule {verb}", {"schedule": name}, who=by)
     return done
+
+
+aremove_schedule: Final = made_async(remove_schedule)
+aenable_schedule: Final = made_async(enable_schedule)
+adisable_schedule: Final = made_async(disable_schedule)
+aget_schedule: Final = made_async(get_schedule)
+alist_schedules: Final = made_async(list_schedules)
+arun_schedule: Final = made_async(run_schedule)

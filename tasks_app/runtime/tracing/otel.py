@@ -1,16 +1,14 @@
-"""The spans, with OpenTelemetry's API: create, dispatch, claim, run, settle.
-
-Names and attributes are those of its conventions for messaging. No span holds a payload, an
-argument, a result or the text of an error. Nothing that fails in here reaches a task.
-"""
+"""The spans, with OpenTelemetry's API: create, dispatch, claim, run, settle."""
 
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
@@ -22,7 +20,6 @@ from tasks_app.domain.handlers.outcomes import Cancel, Skip, Snooze
 from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.hooks import Notice, NoticeKind
-from tasks_app.runtime.tracing.open_runs import OpenRuns
 
 _TRACER = trace.get_tracer("tasks_app")
 _W3C = TraceContextTextMapPropagator()
@@ -140,7 +137,6 @@ class OtelTracer:
             flush()
 
 
-OTEL = OtelTracer()
 _FAILED = (NoticeKind.FAILED, NoticeKind.RETRIED)
 
 
@@ -177,3 +173,45 @@ def _parent(headers: dict[str, Any]) -> Context | None:
 def _mark(span: Span, error: str) -> None:
     span.set_attribute("error.type", error)
     span.set_status(Status(StatusCode.ERROR))
+
+
+C = TypeVar("C")
+MOST_OPEN_RUNS = 10_000
+
+
+class OpenRuns(Generic[C]):
+    """One process's; its threads add to it."""
+
+    def __init__(self, most: int = MOST_OPEN_RUNS) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._runs: dict[tuple[int, int], OpenRun[C]] = {}
+
+    def keep(self, task_id: int, attempt: int, parent: C) -> None:
+        with self._lock:
+            self._runs[task_id, attempt] = OpenRun(parent)
+            if len(self._runs) > self._most:
+                del self._runs[next(iter(self._runs))]
+
+    def parent(self, task_id: int, attempt: int) -> C | None:
+        kept = self._runs.get((task_id, attempt))
+        return None if kept is None else kept.parent
+
+    def ended(self, task_id: int, attempt: int, at_ns: int) -> None:
+        kept = self._runs.get((task_id, attempt))
+        if kept is not None:
+            kept.ended_ns = at_ns
+
+    def pop(self, task_id: int, attempt: int) -> OpenRun[C] | None:
+        return self._runs.pop((task_id, attempt), None)
+
+
+OTEL = OtelTracer()
+
+
+@dataclass(slots=True)
+class OpenRun(Generic[C]):
+    """A claim, and perhaps its run."""
+
+    parent: C
+    ended_ns: int | None = None

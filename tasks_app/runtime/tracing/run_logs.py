@@ -1,27 +1,31 @@
-"""The attempt log: what a worker's log says of runs.
-
-Each failed attempt is a line; a task that ends in the error pool has its traceback. How many
-succeeded is logged every half minute. No line holds a value of a payload. Of failures that look
-alike the first are logged, one with its traceback, and the others counted.
-"""
+"""What a worker logs of runs, as text or JSON, and the last lines of each run, kept with it."""
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import socket
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
-from datetime import timedelta
-from typing import NamedTuple
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
 
-from tasks_app.domain.explain.words import rough
-from tasks_app.domain.handlers.cause_line import exception_text
-from tasks_app.domain.safe_logging import quiet_logger
+from sqlalchemy import Connection
+from sqlalchemy.exc import DataError, ProgrammingError
+
+from tasks_app.domain.durations import rough_span
+from tasks_app.domain.handlers.settlement import exception_text
+from tasks_app.domain.tasks.error_text import brief, clean, quiet_logger
+from tasks_app.pool.tasks.run_records import LinesOfRun, keep_lines
+from tasks_app.runtime.db.errors import PendingWrite
+from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
 
 logger = quiet_logger("tasks_app.attempts")
-
 EVERY_S = 30.0
 IN_FULL, SPAN_S = 10, 60.0
 """Lines of a sort that are written in a span. Failures are of a sort if they fail in one way."""
@@ -126,10 +130,6 @@ class AttemptLog:
                 )
 
 
-ATTEMPTS = AttemptLog()
-HOOKS.follow(ATTEMPTS)
-
-
 def _log(notice: Notice, *, with_trace: bool) -> None:
     over = notice.kind is NoticeKind.FAILED
     cause = notice.cause
@@ -154,6 +154,10 @@ def _log(notice: Notice, *, with_trace: bool) -> None:
     )
 
 
+ATTEMPTS = AttemptLog()
+HOOKS.follow(ATTEMPTS)
+
+
 def _attempt(notice: Notice) -> str:
     """Name the attempt; only charged attempts count towards the maximum."""
     if notice.max_attempts is None or notice.kind is NoticeKind.RESCUED:
@@ -176,5 +180,170 @@ def _when(wait: timedelta) -> str:
     seconds = wait.total_seconds()
     at = time.gmtime(time.time() + seconds)  # noqa: TID251  shown to people; it decides nothing
     day = "%Y-%m-%d " if seconds >= _DAY_S else ""
-    span = f"{seconds:.3g} s" if seconds < 2 * _MINUTE_S else rough(wait)
+    span = f"{seconds:.3g} s" if seconds < 2 * _MINUTE_S else rough_span(wait)
     return f"in {span} ({time.strftime(f'{day}%H:%M:%SZ', at)})"
+
+
+LONGEST_KEPT_LINE = 2_000
+"""Characters of a line."""
+_UNREADABLE = "(a line that cannot be formatted)"
+_FORMATTER = logging.Formatter()
+
+
+class RunLines:
+    """Those of one run; the log's handler adds one at a time."""
+
+    def __init__(self, most: int, most_bytes: int, prefix: str) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._prefix = prefix
+        self._lines: deque[tuple[tuple[str, str, str], int]] = deque()
+        self._bytes = 0
+        self.cut = 0
+        self._lock = threading.Lock()
+        """A thread that the handler left behind may still log while the run ends."""
+
+    def add(self, record: logging.LogRecord) -> None:
+        text = clean(_text_of(record).removeprefix(self._prefix).lstrip(":, "), LONGEST_KEPT_LINE)
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        size = len(text.encode())
+        with self._lock:
+            self._lines.append(((at, clean(record.levelname, 20), text), size))
+            self._bytes += size
+            while len(self._lines) > self._most or self._bytes > self._most_bytes:
+                self._bytes -= self._lines.popleft()[1]
+                self.cut += 1
+
+    def of(self, task_id: int, attempt: int) -> LinesOfRun | None:
+        """Return what is to be kept; None: there was no line."""
+        with self._lock:
+            lines, cut = [line for line, _ in self._lines], self.cut
+        if not lines:
+            return None
+        return LinesOfRun(task_id, attempt, json.dumps(lines, ensure_ascii=False), cut)
+
+
+_CURRENT: ContextVar[RunLines | None] = ContextVar("tasks_app_lines", default=None)
+
+
+class _Taker(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        lines = _CURRENT.get()
+        if lines is not None:
+            lines.add(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  its name in logging
+        """Say nothing: those who print the line say so."""
+
+
+_TAKER = _Taker()
+
+
+def take_lines() -> None:
+    """Listen to all loggers, those included that keep their lines from the root."""
+    known = [x for x in logging.root.manager.loggerDict.values() if isinstance(x, logging.Logger)]
+    for logger in (logging.root, *(logger for logger in known if not logger.propagate)):
+        logger.addHandler(_TAKER)
+
+
+class KeptLines:
+    """A middleware that hands on the lines of each run when it is over."""
+
+    def __init__(self, most: int, most_bytes: int, keep: Callable[[LinesOfRun], None]) -> None:
+        self._limits = most, most_bytes
+        self._keep = keep
+
+    def __call__(self, context: TaskContext, call: Callable[[], Any]) -> Any:
+        words = f"task {context.task_id} ({context.name}), attempt {context.attempt}"
+        lines = RunLines(*self._limits, words)
+        token = _CURRENT.set(lines)
+        leaves_nothing = False
+        try:
+            value = call()
+            leaves_nothing = not context.is_kept
+            return value
+        finally:
+            _CURRENT.reset(token)
+            kept = None if leaves_nothing else lines.of(context.task_id, context.attempt)
+            if kept is not None:
+                self._keep(kept)
+
+
+def _text_of(record: logging.LogRecord) -> str:
+    try:
+        text = record.getMessage()
+        if record.exc_info:
+            text = f"{text}\n{_FORMATTER.formatException(record.exc_info)}"
+    except Exception:
+        return _UNREADABLE
+    return text
+
+
+log = quiet_logger(__name__)
+LINES_AT_ONCE = 1_000
+"""Runs whose lines wait for a database that is away; those of others are left out."""
+
+
+class LineWriter:
+    """One child's; its threads add to it, its housekeeper writes."""
+
+    def __init__(self, write_later: Callable[[PendingWrite], object]) -> None:
+        self._write_later = write_later
+        self._lock = threading.Lock()
+        self._open: list[LinesOfRun] | None = None
+
+    def keep(self, run: LinesOfRun) -> None:
+        with self._lock:
+            if self._open is None:
+                batch: list[LinesOfRun] = []
+                self._open = batch
+                self._write_later(lambda connection: self._write(connection, batch))
+            if len(self._open) < LINES_AT_ONCE:
+                self._open.append(run)
+
+    def _write(self, connection: Connection, batch: list[LinesOfRun]) -> None:
+        """Write a batch; it is called again while the database does not answer."""
+        with self._lock:
+            if self._open is batch:
+                self._open = None
+        try:
+            keep_lines(connection, batch)
+        except (DataError, ProgrammingError) as error:  # it never will: a right is missing, say
+            log.warning("log lines of %s runs are not kept: %s", len(batch), brief(error))
+
+
+_OF_A_RUN = {
+    "task_id": "task_id",
+    "task_name": "name",
+    "attempt": "attempt",
+    "queue": "queue",
+    "biz_key": "biz_key",
+}
+"""Our fields of a record, and what they are called in the line."""
+_names: dict[int, str] = {}
+
+
+def name_worker(owner: str) -> None:
+    """Let the lines of this process say so; a child that is forked from it has another pid."""
+    _names[os.getpid()] = owner
+
+
+class JsonLines(logging.Formatter):
+    """Writes time, level, logger, worker, message, and of a run which task and attempt it is."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC)
+        line: dict[str, object] = {
+            "time": f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03}Z",
+            "level": record.levelname,
+            "logger": record.name,
+            "worker": _names.get(os.getpid()) or f"{socket.gethostname()}:{os.getpid()}",
+            "message": record.getMessage(),
+        }
+        for field, name in _OF_A_RUN.items():
+            value = getattr(record, field, None)
+            if isinstance(value, str | int):
+                line[name] = value
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)

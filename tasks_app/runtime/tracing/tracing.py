@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tasks_app.domain.errors import PublishError
     from tasks_app.domain.tasks.records import TaskRow
     from tasks_app.runtime.handlers.middleware import Middleware
-    from tasks_app.runtime.publisher import Message, Publisher
+    from tasks_app.runtime.hint_sender import Message, Publisher
 
 API = "opentelemetry.trace"
 """Without this module nobody has a span."""

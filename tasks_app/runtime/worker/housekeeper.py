@@ -1,8 +1,4 @@
-"""The housekeeper: a thread in each child that keeps leases and outcomes up to date.
-
-It reaps dead siblings, renews leases, shows that the child lives, writes outcomes that nobody else
-wrote, gives back what others could run, and repeats every pending write until it is answered.
-"""
+"""A thread of each child: renews leases, writes outcomes, returns claims, obeys operators."""
 
 from __future__ import annotations
 
@@ -10,23 +6,35 @@ import os
 import signal
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.error_text import brief
+from tasks_app.domain.handlers.settlement import VANISHED
+from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.runs import heartbeats
-from tasks_app.runtime.db.errors import Remedy, is_unanswered, patience_s, remedy_for
-from tasks_app.runtime.db.pending_writes import PendingWrite
-from tasks_app.runtime.execution.settler import Settler
-from tasks_app.runtime.inflight.parts import ChildParts
-from tasks_app.runtime.statistics.count_report import CountReport
-from tasks_app.runtime.worker.claim_returner import ClaimReturner
-from tasks_app.runtime.worker.lease_renewer import LeaseRenewer
+from tasks_app.pool.runs.leases import FIRST_S, release, renew, rescue_claims
+from tasks_app.pool.runs.settle import still_held
+from tasks_app.pool.tasks import browse
+from tasks_app.pool.tasks.cancel import Cancelled
+from tasks_app.runtime.api.queues import pause_queue, resume_queue
+from tasks_app.runtime.api.tasks import cancel_task
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.errors import PendingWrite, Remedy, is_unanswered, patience_s, remedy_for
+from tasks_app.runtime.execution.claims import ChildParts
+from tasks_app.runtime.execution.in_flight import ACQUITS_S
+from tasks_app.runtime.execution.settler import Settler, tell_returned
+from tasks_app.runtime.handlers.active_run import ReturnedClaim
+from tasks_app.runtime.health_files import DB, Liveness
+from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_outline
+from tasks_app.runtime.statistics import CountReport
+from tasks_app.runtime.worker.control_inbox import ControlCommand, Do, Mailbox
 from tasks_app.runtime.worker.reaper import Reaper
 from tasks_app.runtime.worker.shutdown import Shutdown
 
 log = quiet_logger(__name__)
-
 REAP_EVERY_S = 2.0
 ROUND_S = 0.25
 """The longest pause: how late a slow task's neighbours, and the worker's end, are noticed."""
@@ -210,3 +218,184 @@ class Housekeeper:
         self._inflight.pending_writes.leave([*pending_writes, *failed])
         if trouble is not None:
             raise trouble
+
+
+MOST_SHOWN = 100
+"""Runs in a heartbeat row, the oldest first; async ones may run in thousands."""
+
+
+class LeaseRenewer:
+    """A duty of the housekeeper."""
+
+    def __init__(self, parts: ChildParts) -> None:
+        settings = parts.settings
+        self._lease = settings.lease
+        self._every_s = settings.renew_every.total_seconds()
+        self._identity = parts.identity
+        self._database = parts.database
+        self._inflight = parts.inflight
+        self._queues_shown: tuple[str, ...] = ()
+        self.due_at = 0.0
+        """By ``time.monotonic``."""
+        self.known = threading.Event()
+        """Set once the scan can see that this child serves its queues."""
+        patience = settings.healthy_for + settings.renew_every
+        self._liveness = Liveness(DB, good_for_s=patience.total_seconds())
+
+    def renew_soon(self) -> None:
+        """Renew in the next round: a run that was cancelled learns of it."""
+        self.due_at = 0.0
+
+    def renew(self) -> None:
+        """Renew if it is time; a child that stops shows at once that it serves no queue."""
+        queues = () if self._inflight.stopping.is_set() else self._identity.queues
+        if time.monotonic() < self.due_at and queues == self._queues_shown:
+            return
+        self._inflight.leave_unowned()
+        fences, asked_at = self._inflight.held(), time.monotonic()
+        with self._database.begin() as connection:
+            heartbeats.beat(
+                connection,
+                owner=self._identity.owner,
+                node=self._identity.node,
+                queues=queues,
+                handlers=self._identity.handlers,
+                threads=self._identity.threads,
+                running=self._running(),
+            )
+            renewal = renew(connection, fences, self._lease) if fences else None
+        if renewal is not None:  # told after our COMMIT, or its outcome meets our own lock
+            self._inflight.cancel(renewal.cancelled)
+            held_until = asked_at + self._lease.total_seconds()
+            self._inflight.renewed(renewal.ids, held_until)
+        self._liveness.beat()
+        self._queues_shown = queues
+        self.known.set()
+        self.due_at = time.monotonic() + self._every_s
+
+    def _running(self) -> Sequence[dict[str, object]]:
+        now = time.monotonic()
+        rows = []
+        for run in self._inflight.running()[:MOST_SHOWN]:
+            row: dict[str, object] = {
+                "id": run.task.task_id,
+                "name": run.task.name,
+                "seconds": round(now - run.since, 1),
+            }
+            if self._identity.parent is not None:  # who kills it
+                row["hard_timeout"] = run.hard_timeout_s
+            if run.progress is not None:
+                row["fraction"], row["note"] = run.progress
+            rows.append(row)
+        return rows
+
+
+class ClaimReturner:
+    """A duty of the housekeeper."""
+
+    def __init__(self, parts: ChildParts) -> None:
+        self._give_back_after_s = parts.settings.give_back_after.total_seconds()
+        self._max_crashes = parts.settings.max_crashes
+        self._database = parts.database
+        self._inflight = parts.inflight
+
+    def give_back(self) -> None:
+        """Take back what waits behind slow tasks, and release what is on its way back."""
+        self._inflight.take_back(self._give_back_after_s)
+        self.release()
+
+    def release(self) -> None:
+        """Release what is on its way back; what somebody's lock holds up is asked for again."""
+        groups: dict[tuple[timedelta, str], list[ReturnedClaim]] = defaultdict(list)
+        for item in self._inflight.returning():
+            groups[item.wait, item.suspect].append(item)
+        for (wait, suspect), items in groups.items():
+            self._release(items, wait, suspect=suspect)
+
+    def _release(self, items: list[ReturnedClaim], wait: timedelta, *, suspect: str) -> None:
+        fences = [item.fence for item in items]
+        refused = set[int]()
+        with self._database.begin() as connection:
+            idle_s = time.monotonic() - self._database.losses.idle
+            if idle_s <= ACQUITS_S:
+                suspect = ""
+            if suspect:  # it answers us: so it was they alone
+                done = rescue_claims(
+                    connection,
+                    fences,
+                    lease=wait,
+                    max_crashes=self._max_crashes,
+                    kind=suspect,
+                    left=refused,  # to the end of their leases
+                )
+            else:
+                done = release(connection, fences, wait=wait, left=refused)
+            left = [f for f in fences if f.task_id not in done and f.task_id not in refused]
+            held = still_held(connection, left) if left else set()
+        back_at = time.monotonic() + (FIRST_S if suspect else wait.total_seconds())
+        self._inflight.back_at = max(self._inflight.back_at, back_at)
+        for fence in fences:
+            if fence.task_id not in held:
+                self._inflight.drop(fence)
+        event = Event.RESCUE if suspect else Event.RELEASE
+        tell_returned([item.task for item in items], done, event, wait, suspect or VANISHED)
+
+
+CONTROL_ACTOR = "remote control"
+
+
+class ControlCommands:
+    """A duty of the housekeeper. Every worker gets each command, so it may be done already."""
+
+    def __init__(
+        self, database: Database, mailbox: Mailbox, renew_soon: Callable[[], None]
+    ) -> None:
+        self._database = database
+        self._mailbox = mailbox
+        self._renew_soon = renew_soon
+
+    def carry_out(self) -> None:
+        """Do what waits in the mailbox. A renewal then tells running tasks that were cancelled.
+
+        Raises:
+            sqlalchemy.exc.SQLAlchemyError: one could not be done now; it waits for the next look.
+        """
+        if not self._mailbox.has_news():
+            return
+        self._renew_soon()
+        for taken, command in self._mailbox.take():
+            try:
+                self._do(command)
+            except BaseException:
+                self._mailbox.put_back(taken)
+                raise
+            self._mailbox.done(taken)
+
+    def _do(self, command: ControlCommand) -> None:
+        match command.do:
+            case Do.CANCEL:
+                for task_id in command.ids:
+                    self._cancel(task_id)
+            case Do.PAUSE:
+                with self._database.begin() as connection:
+                    changed = pause_queue(
+                        connection, command.queue, command.reason, by=CONTROL_ACTOR
+                    )
+                if changed:
+                    log.warning("queue %s is paused", command.queue)
+            case Do.RESUME:
+                with self._database.begin() as connection:
+                    resumed = resume_queue(connection, command.queue, by=CONTROL_ACTOR)
+                if resumed:
+                    log.warning("resumed: queue %s", ", ".join(resumed))
+            case Do.COUNT_STRANGERS:
+                with self._database.begin() as connection:
+                    leader_lease.count_strangers(connection, leader_lease.SCAN, sum(command.ids))
+
+    def _cancel(self, task_id: int) -> None:
+        with self._database.begin() as connection:
+            answer = cancel_task(connection, task_id, by=CONTROL_ACTOR)
+            over = answer is Cancelled.CANCELLED
+            outlines = browse.outlines(connection, [task_id]) if over else []
+        log.info("cancel task %s, as asked from outside: %s", task_id, answer)
+        HOOKS.tell(of_outline(outline, NoticeKind.CANCELLED) for outline in outlines)

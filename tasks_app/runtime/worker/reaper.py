@@ -22,27 +22,23 @@ from tasks_app.domain.handlers.settlement import (
     died,
     interrupted,
 )
-from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Run, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.claim import claims_of
-from tasks_app.pool.runs.release import release
-from tasks_app.pool.runs.leases import rescue_claims
+from tasks_app.pool.runs.leases import release, rescue_claims
 from tasks_app.pool.runs.settle import settle_each
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.browse import Outline
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.execution.notices import tell_returned, tell_settled
+from tasks_app.runtime.execution.settler import tell_returned, tell_settled
 from tasks_app.runtime.flow_control.admission import AdmissionControl
 from tasks_app.runtime.handlers.registry import Registry
-from tasks_app.runtime.hints import HINTS
-from tasks_app.runtime.hints.new_tasks import of_returned
-from tasks_app.runtime.hints.sender import Hint
+from tasks_app.runtime.hint_sender import Hint
+from tasks_app.runtime.hints import HINTS, hints_of_returned
 from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_outline
-from tasks_app.runtime.scoreboard.layout import SlotView
-from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
-from tasks_app.runtime.scoreboard import Stage
+from tasks_app.runtime.scoreboard import Scoreboard, SlotView, Stage
 
 log = quiet_logger(__name__)
 
@@ -223,7 +219,7 @@ class Reaper:
         except SQLAlchemyError:
             found.unsure.update(task.task_id for task in charged)
             raise
-        HINTS.offer(of_returned(s for s in settlements if s.fence.task_id in moved))
+        HINTS.offer(hints_of_returned(s for s in settlements if s.fence.task_id in moved))
         tell_settled(settlements, moved)
         found.told.update(moved)
 

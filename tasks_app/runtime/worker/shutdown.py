@@ -15,15 +15,13 @@ from datetime import timedelta
 from random import Random
 
 from tasks_app.domain.handlers.settlement import INTERRUPTED, interrupted
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.error_text import brief
+from tasks_app.domain.tasks.error_text import brief, quiet_logger
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.leases import rescue_claims
 from tasks_app.pool.runs.settle import settle_each
-from tasks_app.runtime.execution.notices import tell_returned, tell_settled
-from tasks_app.runtime.execution.settler import Settler
-from tasks_app.runtime.inflight.parts import ChildParts
+from tasks_app.runtime.execution.claims import ChildParts
+from tasks_app.runtime.execution.settler import Settler, tell_returned, tell_settled
 from tasks_app.runtime.scoreboard import Stage
 from tasks_app.runtime.tracing.tracing import flush_traces
 

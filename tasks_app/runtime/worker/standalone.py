@@ -1,38 +1,94 @@
-"""A worker without a broker: the smallest deployment, and the fast way for tests.
-
-Its main thread claims groups straight from the pool, and runs tasks, too; further threads and the
-event loop take theirs from the in-flight set. While it is idle a notice of new work wakes it.
-"""
+"""A worker without a broker: it claims due tasks itself."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from datetime import timedelta
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
+from tasks_app.domain.config.setting_sources import unknown_variables
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.error_text import brief
+from tasks_app.domain.durations import count
+from tasks_app.domain.tasks.error_text import brief, quiet_logger
 from tasks_app.pool.dispatch import leader_lease
-from tasks_app.pool.dispatch.elsewhere import known_elsewhere
-from tasks_app.pool.dispatch.scan import DueRows, due
-from tasks_app.pool.dispatch.upcoming import Upcoming, upcoming
+from tasks_app.pool.dispatch.scan import DueRows, Upcoming, due, upcoming
+from tasks_app.pool.dispatch.set_aside import known_elsewhere
 from tasks_app.pool.runs.leases import FIRST_S
 from tasks_app.runtime.db.errors import is_crowded, patience_s
 from tasks_app.runtime.flow_control.admission import AdmissionControl, AdmissionVerdict
+from tasks_app.runtime.flow_control.breakers import bring_in_breakers
+from tasks_app.runtime.handler_db.driver_internals import said_at_start
+from tasks_app.runtime.handlers.middleware import Middleware, load_middleware
+from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 from tasks_app.runtime.hooks import HOOKS, Notice
-from tasks_app.runtime.leader.duties import Duties
+from tasks_app.runtime.leader.leader import Duties
 from tasks_app.runtime.notify import Listener
-from tasks_app.runtime.scan import ScanPosition
-from tasks_app.runtime.scan.throttle import Pace, Throttle
-from tasks_app.runtime.scan.triage import tidy
+from tasks_app.runtime.scan import Pace, ScanPosition, Throttle, triage_found
+from tasks_app.runtime.schedules.declared import bring_in_schedules
+from tasks_app.runtime.scoreboard import Scoreboard, slot_file
 from tasks_app.runtime.worker.child import Child
+from tasks_app.runtime.worker.supervisor import heed_signals, heed_signals_of_child
 
 log = quiet_logger(__name__)
+
+
+def run_work(  # noqa: PLR0913  what the command line and tests may choose
+    settings: Settings,
+    *,
+    registry: Registry = HANDLERS,
+    queues: Sequence[str] = (),
+    threads: int = 1,
+    drain: bool = False,
+    middleware: Sequence[Middleware] | None = None,
+    slots: Scoreboard | None = None,
+    handle_signals: bool = False,
+) -> None:
+    """Run tasks in this process until it is told to stop; with ``drain``, until nothing is due.
+
+    Handlers run in this thread and ``threads - 1`` others. ``queues`` empty: ``default`` and those
+    of the handlers. With ``handle_signals``, SIGTERM and SIGINT end it after the running tasks;
+    what has not started goes back. A second one, or SIGQUIT, lets go of what runs.
+    """
+    for sentence in said_at_start():
+        log.warning(sentence)
+    for finding in unknown_variables():
+        log.warning("%s. %s", finding.fact, finding.advice)
+    slots = slots or slot_file()
+    served = tuple(queues) or registry.queues
+    child = Child(
+        settings,
+        registry,
+        slots,
+        queues=served,
+        middleware=load_middleware(settings.layers) if middleware is None else middleware,
+        extra_threads=threads - 1,
+    )
+    if handle_signals and child.identity.parent is None:
+        heed_signals(slots)
+    elif handle_signals:
+        heed_signals_of_child(child.inflight)
+    try:
+        bring_in_schedules(child.database, registry)
+        bring_in_breakers(child.database, registry)
+    except BaseException:
+        child.slot.free()  # or the parent would take us for killed, and start another
+        raise
+    child.start()
+    log.info("ready: %s; queues: %s", count(len(registry.names), "handler"), ", ".join(served))
+    try:
+        StandaloneWorker(settings, child, served, set(registry.names)).run(drain=drain)
+    except OperationalError:  # it gave up, and holds nothing
+        child.stop()
+        child.slot.free()  # even if its last writes were not answered: or it would be replaced
+        raise
+    finally:
+        child.stop()
+        child.retire_if_unfit()
+
 
 TIDY_AT_MOST = 1_000
 ON_THE_WAY_S = 0.1
@@ -237,7 +293,7 @@ class StandaloneWorker:
             for found in due(connection, most, within=within):
                 full += len(found.ids) == TIDY_AT_MOST
                 rows = list(zip(found.ids, found.names, strict=True))
-                tidied = tidy(
+                tidied = triage_found(
                     connection, rows, found, self._known(connection, found), self._settings
                 )
                 swept += tidied.swept

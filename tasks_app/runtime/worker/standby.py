@@ -14,11 +14,10 @@ from random import Random
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import PublishError
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.error_text import brief
-from tasks_app.pool.connection.clock import instant
+from tasks_app.domain.tasks.error_text import brief, quiet_logger
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.tables import database_now
 from tasks_app.runtime.db.errors import patience_s
 from tasks_app.runtime.leader.leader import Leader
 from tasks_app.runtime.worker.child import Child
@@ -133,7 +132,7 @@ class Standby:
             if scan is None or scan.refused_since or scan.idle is None or scan.idle > wait / 2:
                 return False
             fronts = dict.fromkeys(identity.queues, FRONT)
-            found = due(connection, fronts, now=instant(connection) - wait)
+            found = due(connection, fronts, now=database_now(connection) - wait)
         known = frozenset(identity.handlers)
         return any(
             name in known and task_id not in rows.barred | rows.gated | rows.held

@@ -1,32 +1,41 @@
-"""The parent of ``tasks-app work``: starts children, replaces the dead, kills them when due.
-
-Each child is a process of its own so that a poison task takes only that one: its siblings, or the
-replacement, read the slot and charge exactly that task. Children whose parent is gone end by
-themselves, after what they run.
-"""
+"""The parent of ``tasks-app work``: starts children, replaces dead ones, kills overdue ones."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from stat import S_ISDIR
+from types import FrameType
 
-from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.runtime.health_files import WORKER, Liveness
-from tasks_app.runtime.health_folders import remove_abandoned
-from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE, new_slot_path, remove_slots
-from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
-from tasks_app.runtime.scoreboard import Stage
-from tasks_app.runtime.scoreboard.watchdog import LOOK_EVERY_S, watch
-from tasks_app.runtime.worker.signals import heed_signals
+from tasks_app.domain.tasks.error_text import quiet_logger
+from tasks_app.runtime.execution.in_flight import InFlight
+from tasks_app.runtime.health_files import (
+    ROLES,
+    WORKER,
+    Liveness,
+    is_ours,
+    project_folder,
+    read_sign,
+    run_folder,
+)
+from tasks_app.runtime.scoreboard import (
+    SLOTS_VARIABLE,
+    Scoreboard,
+    Stage,
+    new_slot_path,
+    remove_slots,
+)
 
 log = quiet_logger(__name__)
-
 LONGEST_PAUSE_S = 5.0
 LEAVE_PATIENCE_S = 5.0
 """How long a child may take to let go. One that takes longer never lets its other threads run."""
@@ -114,7 +123,7 @@ def supervise(
             now = time.monotonic()
             if now >= look_at:
                 look_at = now + LOOK_EVERY_S
-                watch(slots, liveness.beat)
+                watch_children(slots, liveness.beat)
             told = _tell(asked, told, slots.stage)
             if stay and any(place.status for place in places):
                 slots.drain()
@@ -141,3 +150,149 @@ def _tell(asked: Sequence[int], told: int, stage: Stage) -> int:
 
 def work_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "tasks_app", *arguments]
+
+
+def heed_signals(slots: Scoreboard) -> list[int]:
+    """SIGTERM and SIGINT drain; a second one of them, or SIGQUIT, lets go of what runs.
+
+    Returns the signals that have come, a list that grows.
+
+    The stage in the slot file is all that is written: a signal handler must take no lock.
+    """
+    asked: list[int] = []
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        asked.append(number)
+        if number == signal.SIGQUIT or len(asked) > 1:
+            slots.leave()
+        else:
+            slots.drain()
+
+    _on_each(stop)
+    return asked
+
+
+def heed_signals_of_child(inflight: InFlight) -> None:
+    """A signal to this child asks it alone to end; one to its group also reaches the parent."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        if inflight.asked_at is None:
+            inflight.asked_at = time.monotonic()
+
+    _on_each(stop)
+
+
+def _on_each(stop: Callable[[int, FrameType | None], None]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, stop)
+
+
+SILENT_S = 60.0
+STALE_S = 15.0
+"""A child notes every few seconds whether it starves; an older note is ignored."""
+LOOK_EVERY_S = 1.0
+"""How late a child is killed at its hard limit."""
+MOST_NAMED = 20
+"""Tasks in a line of the log; async ones may run in thousands."""
+
+
+def watch_children(slots: Scoreboard, show: Callable[[str], object], trouble: str = "") -> None:
+    """Kill overdue children, and ``show`` probes what is wrong; empty: nothing is."""
+    kill_overdue(slots)
+    show(silent_housekeeper(slots) or trouble)
+
+
+def silent_housekeeper(slots: Scoreboard, silent_s: float = SILENT_S) -> str:
+    """Name a child that lives while its housekeeper does not; empty: there is none."""
+    for view in slots.occupied():
+        for_s = time.monotonic() - view.beat
+        if for_s > silent_s and not view.dead:
+            return f"the housekeeper of child {view.pid} is silent for {for_s:.0f} s"
+    return ""
+
+
+def starving(slots: Scoreboard, *, now: float | None = None) -> bool:
+    """Tell whether every child was just seen idle while messages wait that nobody takes."""
+    now = time.monotonic() if now is None else now
+    views = slots.occupied()
+    return bool(views) and all(
+        now - view.hungry < STALE_S and not view.messages and not view.running for view in views
+    )
+
+
+def kill_overdue(slots: Scoreboard, silent_s: float = SILENT_S) -> list[int]:
+    """Kill overdue and silent children; return the pids, never our own."""
+    killed: list[int] = []
+    now = time.monotonic()
+    for view in slots.occupied():
+        overdue = list(view.past(now))
+        silent = now - view.beat > silent_s
+        if not (overdue or silent) or view.pid == os.getpid() or view.dead:
+            continue
+        why = "ran past the hard limit" if overdue else "its housekeeper is silent"
+        tasks = [run.task_id for run in (overdue or view.running)[:MOST_NAMED]]
+        log.error("killing child %s: %s (tasks %s)", view.pid, why, tasks)
+        if overdue:
+            slots.note_kill(view, now)
+        killed += _kill(view.pid)
+    return killed
+
+
+def kill_holdouts(slots: Scoreboard) -> list[int]:
+    """Kill the children that did not let go of their tasks when the worker left."""
+    killed: list[int] = []
+    for view in slots.occupied():
+        if view.running and view.pid != os.getpid() and not view.dead:
+            log.error("killing child %s: it does not let go", view.pid)
+            killed += _kill(view.pid)
+    return killed
+
+
+def _kill(pid: int) -> list[int]:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return []
+    return [pid]
+
+
+LONG_AGO_S = 3600.0
+"""Until then `healthz` says that a process is gone. Living ones write every few seconds."""
+_NAME = "[0-9a-f]" * 8
+_TAKEN = "taken-"
+
+
+def remove_abandoned(now: float | None = None) -> None:
+    """Remove this user's folders of other projects whose processes have all ended.
+
+    Of two that do so at once one gets the folder. A process that starts in it just now makes it
+    anew with its next sign of life.
+    """
+    base, own = Path(run_folder()), Path(project_folder())
+    if now is None:
+        now = time.time()  # noqa: TID251  as files are dated
+    before = now - LONG_AGO_S
+    with suppress(OSError):
+        if not is_ours(str(base)):
+            return
+        for left in base.glob(f"{_TAKEN}*"):  # by one that was killed over it
+            shutil.rmtree(left, ignore_errors=True)
+        for folder in base.glob(_NAME):
+            with suppress(OSError):  # another one was faster
+                if folder != own and _is_abandoned(folder, before):
+                    _remove(folder)
+
+
+def _is_abandoned(folder: Path, before: float) -> bool:
+    of_it = folder.lstat()
+    if not S_ISDIR(of_it.st_mode) or of_it.st_uid != os.getuid() or of_it.st_mtime > before:
+        return False
+    signs = [read_sign(str(file)) for file in folder.iterdir() if file.name not in ROLES]
+    return not any(sign and sign[0] for sign in signs)
+
+
+def _remove(folder: Path) -> None:
+    """Take it before anything in it goes: who writes to it meanwhile makes a new one."""
+    taken = folder.with_name(f"{_TAKEN}{os.getpid()}-{folder.name}")
+    folder.rename(taken)
+    shutil.rmtree(taken, ignore_errors=True)

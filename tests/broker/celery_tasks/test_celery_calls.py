@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from tasks_app import InvalidTaskError, NewTask, acreate_task, create_task, create_tasks, get_task
-from tasks_app.broker.celery_tasks.values import from_json
+from tasks_app.broker.celery_tasks import from_json
 from tasks_app.domain.tasks.records import Task
 from tasks_app.runtime.handlers.registry import HANDLERS, handler
 from tests.installed import NEWEST_CELERY

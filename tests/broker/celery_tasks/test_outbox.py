@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from tasks_app import InvalidTaskError, get_task
-from tasks_app.broker.celery_tasks.outbox_task import _rule
+from tasks_app.broker.outbox import _rule
 from tasks_app.celery_tasks import OutboxError, OutboxTask, PoolResult, outbox
 
 sent: list[tuple[Any, ...]] = []

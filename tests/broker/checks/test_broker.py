@@ -10,18 +10,15 @@ import pytest
 import redis
 from celery import Celery
 
-from tasks_app.broker.checks import examine_access
-from tasks_app.broker.checks import examine_broker
-from tasks_app.broker.checks import examine_celery
+from tasks_app.broker.checks import examine_access, examine_broker, examine_celery
 from tasks_app.broker.config import effective_celery_settings
 from tasks_app.broker.defaults import celery_defaults
-from tasks_app.broker.guard.other_pools import POOL_VARIABLE
-from tasks_app.broker.processes import NODE_VARIABLE
-from tasks_app.broker.processes import QUEUES_VARIABLE
+from tasks_app.broker.messages import POOL_VARIABLE
+from tasks_app.broker.processes import NODE_VARIABLE, QUEUES_VARIABLE
 from tasks_app.domain.config.setting_sources import unknown_variables
 from tasks_app.domain.finding import Finding
 from tasks_app.embedded.servers import Valkey
-from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
+from tasks_app.runtime.scoreboard import SLOTS_VARIABLE
 
 SECRET = "hunter2"
 

@@ -15,10 +15,10 @@ from kombu.exceptions import DecodeError
 from kombu.message import Message
 
 from tasks_app.broker import control
-from tasks_app.broker.checks.startup import check_surroundings
+from tasks_app.broker.app import register
+from tasks_app.broker.checks import check_surroundings
+from tasks_app.broker.consumer import OURS, guard_queues
 from tasks_app.broker.defaults import EXECUTE
-from tasks_app.broker.guard.foreign_tasks import OURS, guard_queues
-from tasks_app.broker.tasks import register
 from tasks_app.domain.config.settings import Settings
 from tests.broker.celery_page import (
     NEUTRALISED,

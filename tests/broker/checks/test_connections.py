@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import make_url
 
 from tasks_app import Settings
-from tasks_app.monitor.checks.connections import connections
+from tasks_app.monitor.checks.database import connections
 from tests.broker.celery_process import HOUSE
 from tests.broker.conftest import House
 from tests.waiting import until

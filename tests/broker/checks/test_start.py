@@ -15,8 +15,7 @@ import pytest
 from celery import Celery
 from sqlalchemy import Engine, create_engine, make_url, text
 
-from tasks_app.broker.checks.pools import check_pool
-from tasks_app.broker.checks.startup import check_surroundings, ends_the_process
+from tasks_app.broker.checks import check_pool, check_surroundings, ends_the_process
 from tasks_app.broker.defaults import celery_defaults
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.errors import ConfigurationError

@@ -17,10 +17,8 @@ from celery.worker.request import Request, create_request_cls
 from kombu.message import Message
 
 from tasks_app.broker.beat import PoolScheduler
-from tasks_app.broker.defaults import PASSED_BY
-from tasks_app.broker.defaults import celery_defaults
-from tasks_app.broker.consumer import RabbitConsumer
-from tasks_app.broker.guard.foreign_tasks import OURS
+from tasks_app.broker.consumer import OURS, RabbitConsumer
+from tasks_app.broker.defaults import PASSED_BY, celery_defaults
 from tasks_app.broker.messages import Envelope
 from tests.broker.celery_page import (
     EXISTING,

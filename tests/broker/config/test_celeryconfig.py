@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks_app.broker.defaults import celery_defaults
 from tasks_app.broker.consumer import PatientConsumer, RabbitConsumer
+from tasks_app.broker.defaults import celery_defaults
 
 CONFIG = """
 from __future__ import annotations

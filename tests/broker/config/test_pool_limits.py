@@ -12,10 +12,10 @@ import pytest
 from celery import Celery
 from celery.concurrency.base import BasePool
 
-from tasks_app.broker.checks.pools import check_limits
+from tasks_app.broker.app import register
+from tasks_app.broker.checks import check_limits
+from tasks_app.broker.config import CeleryLimits, take_limits
 from tasks_app.broker.defaults import EXECUTE
-from tasks_app.broker.config.time_limits import CeleryLimits, take_limits
-from tasks_app.broker.tasks import register
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.errors import ConfigurationError

@@ -9,10 +9,9 @@ import pytest
 from celery import Celery
 from kombu import Connection, Exchange, Queue
 
-from tasks_app.broker.defaults import CONTROL_QUEUE
-from tasks_app.broker.defaults import celery_defaults
-from tasks_app.broker.publish.publisher import CeleryPublisher
-from tasks_app.broker.tasks import register
+from tasks_app.broker.app import register
+from tasks_app.broker.defaults import CONTROL_QUEUE, celery_defaults
+from tasks_app.broker.publisher import CeleryPublisher
 from tasks_app.domain.errors import NoQueueError
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks_app.broker.config import configuration
-from tasks_app.broker.config.transport_checks import check_transports
+from tasks_app.broker.config import check_transports, configuration
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import ConfigurationError
 

@@ -10,15 +10,18 @@ from uuid import UUID
 
 import pytest
 
-from tasks_app.broker.events.pipe import LONGEST_LINE, EventPipe
-from tasks_app.broker.events import LATE
-from tasks_app.broker.events import EventWriter
-from tasks_app.broker.events import events_of
-from tasks_app.broker.events import line_of
-from tasks_app.broker.events import shown
+from tasks_app.broker.events import (
+    LATE,
+    LONGEST_LINE,
+    EventPipe,
+    EventWriter,
+    events_of,
+    line_of,
+    shown,
+)
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.handlers.cause_line import exception_text
-from tasks_app.domain.large_values.reference import Reference
+from tasks_app.domain.handlers.settlement import exception_text
+from tasks_app.domain.large_values.store import Reference
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.runtime.hooks import Notice, NoticeKind
 

@@ -12,12 +12,16 @@ from typing import Any
 
 import pytest
 
-from tasks_app.broker.events.pipe import LONGEST_LINE, EventPipe
-from tasks_app.broker.events.reporter import BURST, Reporter, is_wanted
-from tasks_app.broker.events import LATE
-from tasks_app.broker.events import line_of
-from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
-from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
+from tasks_app.broker.events import (
+    BURST,
+    LATE,
+    LONGEST_LINE,
+    EventPipe,
+    Reporter,
+    is_wanted,
+    line_of,
+)
+from tasks_app.runtime.scoreboard import SLOTS_VARIABLE, Scoreboard
 
 
 class Wire:

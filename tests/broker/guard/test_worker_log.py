@@ -9,10 +9,9 @@ from types import SimpleNamespace
 import pytest
 from celery.worker.control import Panel
 
-from tasks_app.broker import control
+from tasks_app.broker import control, worker_pool
 from tasks_app.broker.app import make_celery
-from tasks_app.broker.guard.foreign_tasks import OURS
-from tasks_app.broker import worker_pool
+from tasks_app.broker.consumer import OURS
 from tasks_app.broker.worker_pool import PoolWorker
 from tasks_app.domain.config.settings import load_settings
 from tasks_app.runtime.handlers.registry import Registry, handler

@@ -6,7 +6,7 @@ import os
 import signal
 from typing import Any
 
-from tasks_app.broker.worker.prompt_pool import PromptPool
+from tasks_app.broker.worker_pool import PromptPool
 
 _create_write_handlers = PromptPool._create_write_handlers
 

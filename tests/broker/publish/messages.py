@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks_app.runtime.publisher import Message
+from tasks_app.runtime.hint_sender import Message
 
 
 def message(number: int, queue: str = "counted", ids: tuple[int, ...] = ()) -> Message:

@@ -11,7 +11,7 @@ import pytest
 from kombu import Queue
 
 from tasks_app.broker.defaults import EXECUTE
-from tasks_app.broker.guard.other_pools import POOL_VARIABLE
+from tasks_app.broker.messages import POOL_VARIABLE
 from tasks_app.broker.publisher import CeleryHints
 from tasks_app.domain.config.settings import Settings
 from tasks_app.runtime.hints import HINTS

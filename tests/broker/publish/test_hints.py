@@ -19,9 +19,8 @@ from dev.torture.fault_proxy import FaultProxy
 from tasks_app.broker.app import make_celery
 from tasks_app.broker.publisher import CeleryHints
 from tasks_app.domain.config.settings import Settings
-from tasks_app.runtime.hint_sender import HintCounts
+from tasks_app.runtime.hint_sender import Hint, HintCounts, HintSender
 from tasks_app.runtime.hints import Hints
-from tasks_app.runtime.hints.sender import Hint, HintSender
 from tests.broker.conftest import House
 from tests.waiting import until
 

@@ -12,11 +12,10 @@ from celery import Celery
 from kombu import Queue
 
 from dev.torture.fault_proxy import FaultProxy
-from tasks_app.broker.defaults import EXECUTE
-from tasks_app.broker.defaults import celery_defaults
+from tasks_app.broker.app import register
+from tasks_app.broker.defaults import EXECUTE, celery_defaults
 from tasks_app.broker.messages import WAKE
-from tasks_app.broker.publish.publisher import CeleryPublisher
-from tasks_app.broker.tasks import register
+from tasks_app.broker.publisher import CeleryPublisher
 from tasks_app.domain.errors import PublishError
 from tests.broker.conftest import House
 from tests.broker.publish.messages import message

@@ -14,12 +14,12 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
 from tasks_app import create_task
-from tasks_app.broker.guard import other_pools
-from tasks_app.broker.guard.other_pools import POOL_VARIABLE, Strangers
+from tasks_app.broker import messages
+from tasks_app.broker.messages import POOL_VARIABLE, Strangers
 from tasks_app.broker.publisher import CeleryHints
 from tasks_app.domain.config.settings import Settings
-from tasks_app.pool.pool_name import pool_name
 from tasks_app.pool.schema import migrate
+from tasks_app.pool.tables import pool_name
 from tasks_app.runtime.hints import HINTS
 from tests.broker.conftest import House
 from tests.runtime.hints.ear import Ear, ear, told  # noqa: F401  a fixture
@@ -45,7 +45,7 @@ class TestOneMessage:
     @pytest.fixture(autouse=True)
     def _own(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(POOL_VARIABLE, "ours")
-        monkeypatch.delenv(other_pools.SLOTS_VARIABLE, raising=False)
+        monkeypatch.delenv(messages.SLOTS_VARIABLE, raising=False)
 
     def test_another_pools_is_refused(self) -> None:
         assert Strangers().refuses(NAMED)

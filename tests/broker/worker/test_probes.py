@@ -12,11 +12,9 @@ from unittest.mock import Mock
 import pytest
 
 from dev.torture.fault_proxy import FaultProxy
-from tasks_app.broker.worker import HUNGRY_S
-from tasks_app.broker.worker import Watch
+from tasks_app.broker.worker import HUNGRY_S, Watch
 from tasks_app.runtime.health_files import RUN_DIR_VARIABLE, judge
-from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
-from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
+from tasks_app.runtime.scoreboard import SLOTS_VARIABLE, Scoreboard
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.waiting import until

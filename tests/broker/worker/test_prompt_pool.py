@@ -19,7 +19,7 @@ from celery.concurrency.asynpool import AsynPool
 from celery.worker import state
 from kombu.asynchronous import Hub
 
-from tasks_app.broker.worker.prompt_pool import REAP_TIMES, PromptPool
+from tasks_app.broker.worker_pool import REAP_TIMES, PromptPool
 from tests.waiting import until
 
 IDLE, BUSY, WRITTEN_TO = 3, 4, 5

@@ -10,11 +10,10 @@ from types import SimpleNamespace
 import pytest
 from celery import Celery
 
-from tasks_app.broker.worker.silent_consumer import Listening, SilentConsumerError
+from tasks_app.broker.worker import Listening, SilentConsumerError
 from tasks_app.domain.tasks.run import Run
-from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
-from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
-from tasks_app.runtime.scoreboard.watchdog import STALE_S, starving
+from tasks_app.runtime.scoreboard import SLOTS_VARIABLE, Scoreboard
+from tasks_app.runtime.worker.supervisor import STALE_S, starving
 
 
 @pytest.fixture

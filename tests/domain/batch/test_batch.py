@@ -12,24 +12,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, RootModel, field_serializer, field_validator
 
-from tasks_app.domain.batch.decisions import (
-    Move,
-    after_compensation,
-    after_partitions,
-    again,
-    ready,
-    status_of_batch,
-)
-from tasks_app.domain.batch.identity import checked_params, identity
 from tasks_app.domain.batch.policies import (
     FIRST_ROWS,
     ChunkPace,
     CommitEvery,
+    Move,
+    after_compensation,
+    after_partitions,
     parse_commit_every,
     parse_join,
     parse_on_abort,
+    ready_steps,
+    status_of_batch,
+    steps_to_rerun,
 )
-from tasks_app.domain.batch.records import BatchStatus, PartTally, StepStatus
+from tasks_app.domain.batch.records import (
+    BatchStatus,
+    PartTally,
+    StepStatus,
+    checked_params,
+    identity,
+)
 from tasks_app.domain.errors import InvalidJobError, InvalidTaskError
 
 HALF = ("quorum", 0.5)
@@ -141,14 +144,14 @@ def test_a_diamond_of_steps(
 ) -> None:
     known = dict(zip("abcd", statuses, strict=True))
 
-    assert ready(DIAMOND, known) == starts
+    assert ready_steps(DIAMOND, known) == starts
     assert status_of_batch(known, stopping=True) is ended_when_stopping
     if not starts:
         assert status_of_batch(known, stopping=False) is ended
 
 
 def test_a_restart_takes_up_all_that_is_not_complete() -> None:
-    assert again({"a": C, "b": F, "c": S, "d": W, "e": R}) == ["b", "c", "d", "e"]
+    assert steps_to_rerun({"a": C, "b": F, "c": S, "d": W, "e": R}) == ["b", "c", "d", "e"]
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,7 @@ from datetime import timedelta
 import pytest
 
 from tasks_app import Settings
-from tasks_app.domain.alerts import EXAMPLES
-from tasks_app.domain.alerts import RuleKind
-from tasks_app.domain.alerts import UserRule
-from tasks_app.domain.alerts import parse_rules
-from tasks_app.domain.config.mail import read_mail
+from tasks_app.domain.alerts import RULE_EXAMPLES, RuleKind, UserRule, parse_rules, read_mail
 from tasks_app.domain.config.settings import load_settings
 from tasks_app.domain.errors import ConfigurationError
 
@@ -19,7 +15,7 @@ URL = "smtps://bob%40x:p%2Fw@mail.example/?from=a@example.org&to=b@example.org,c
 
 
 def test_each_kind_is_read() -> None:
-    assert parse_rules(";".join(EXAMPLES.values())) == (
+    assert parse_rules(";".join(RULE_EXAMPLES.values())) == (
         UserRule(RuleKind.FAILED, None, "mail", 10, timedelta(minutes=5)),
         UserRule(RuleKind.RATIO, "mail.send", None, 0.2, timedelta(minutes=15)),
         UserRule(RuleKind.AGE, None, "pay", 0, timedelta(minutes=2)),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks_app.domain.config.schema_name import schema_name
+from tasks_app.domain.config.urls import schema_name
 from tasks_app.domain.errors import ConfigurationError
 
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks_app.domain.locks import MOST_RESOURCES
-from tasks_app.domain.locks import LockMode
-from tasks_app.domain.locks import LockPart
-from tasks_app.domain.locks import parts_of
+from tasks_app.domain.locks import MOST_RESOURCES, LockMode, LockPart, parts_of
 from tasks_app.locks import InvalidLockError
 
 

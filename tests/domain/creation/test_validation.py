@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from tasks_app.domain.creation import NewTask
-from tasks_app.domain.creation import validate
+from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.errors import InvalidTaskError, TasksError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.options import TaskOptions
@@ -30,7 +29,7 @@ class Grant(BaseModel):
 
 
 def row(name="t", payload=None, spec: HandlerSpec | None = None, **options) -> TaskRow:
-    return validate(NewTask(name, payload, options), spec, LIMIT)
+    return validate_task(NewTask(name, payload, options), spec, LIMIT)
 
 
 def a_spec(**changes) -> HandlerSpec:
@@ -107,7 +106,7 @@ def test_a_timeout_longer_than_the_hard_limit_is_refused_as_far_as_both_are_know
         (spec, {"hard_timeout": "59s"}, "is 1m, longer than the hard limit"),
     ):
         with pytest.raises(InvalidTaskError) as refused:
-            validate(NewTask("t", {}, options), known, 1000)
+            validate_task(NewTask("t", {}, options), known, 1000)
         assert str(refused.value).startswith("options.timeout ")
         assert said in str(refused.value)
     assert row(timeout="2h", hard_timeout="2h").terms.timeout_ms == 7_200_000
@@ -495,7 +494,7 @@ NAMES = st.sampled_from([*TaskOptions.__annotations__, "eta", "countdown"])
 @given(st.dictionaries(NAMES, VALUES, max_size=4), VALUES)
 def test_any_options_at_all_are_admitted_or_refused_by_path(options, payload) -> None:
     try:
-        admitted = validate(NewTask("t", payload, options), None, LIMIT)
+        admitted = validate_task(NewTask("t", payload, options), None, LIMIT)
     except InvalidTaskError as error:
         refused = error
     else:

@@ -6,19 +6,19 @@ import base64
 
 import pytest
 
-from tasks_app.domain.encryption.envelope import (
+from tasks_app.domain.encryption import (
+    Keyring,
+    MissingKeyError,
+    SealBrokenError,
     Token,
     concealed,
+    new_key,
     parse_token,
+    read_keys,
     token_in,
     token_of,
     wrapped,
 )
-from tasks_app.domain.encryption import Keyring
-from tasks_app.domain.encryption import MissingKeyError
-from tasks_app.domain.encryption import SealBrokenError
-from tasks_app.domain.encryption import new_key
-from tasks_app.domain.encryption import read_keys
 from tasks_app.domain.errors import InvalidTaskError
 
 A, B = b"a" * 32, b"b" * 32
@@ -149,13 +149,11 @@ def test_people_see_which_key_it_needs() -> None:
 
 
 def test_a_token_is_no_payload() -> None:
-    from tasks_app.domain.creation import NewTask
-    from tasks_app.domain.creation import admit_alike
-    from tasks_app.domain.creation import validate
+    from tasks_app.domain.creation import NewTask, admit_alike, validate_task
 
     stored = {"$encrypted": str(Keyring({"k1": A}).seal("x", "payload", "t"))}
-    terms = validate(NewTask("t"), None, 1000).terms
+    terms = validate_task(NewTask("t"), None, 1000).terms
 
     with pytest.raises(InvalidTaskError, match=r"payload\.\$encrypted is an encrypted value"):
-        validate(NewTask("t", stored), None, 1000)
+        validate_task(NewTask("t", stored), None, 1000)
     assert admit_alike(NewTask("t", stored), terms, 1000) is None

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tasks_app.domain.flow_control.fair_share import EVERY, FairLine, Shares
+from tasks_app.domain.flow_control.admission import EVERY, FairLine, Shares
 
 
 def waiting(**keys: int | dict[int, int]) -> dict[FairLine, list[int]]:

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from tasks_app.domain.errors import HandlerError
-from tasks_app.domain.handlers.signature import signature_of
+from tasks_app.domain.handlers.spec import signature_of
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
 
 if TYPE_CHECKING:

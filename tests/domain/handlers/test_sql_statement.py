@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks_app.domain.handlers.sql_statement import parameter_texts, parse_statement
+from tasks_app.domain.handlers.spec import parameter_texts, parse_statement
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 from tasks_app.domain.errors import InvalidSelectionError
-from tasks_app.domain.operations import MOST_IDS
-from tasks_app.domain.operations import BulkAction
-from tasks_app.domain.operations import Selection
-from tasks_app.domain.operations import select
+from tasks_app.domain.operations import MOST_IDS, BulkAction, Selection, parse_selection
 from tasks_app.domain.tasks.states import Pool, State
 
 
 def test_each_action_has_its_pool() -> None:
-    assert select(BulkAction.CANCEL, {"name": "t"}).pool is Pool.PENDING
-    assert select(BulkAction.REQUEUE, {"name": "t"}).pool is Pool.ERROR
-    assert select(BulkAction.REQUEUE, {"name": "t", "state": "cancelled"}).pool is Pool.COMPLETED
-    assert select(BulkAction.EDIT, {"name": "t"}).state is State.PENDING
-    assert select(BulkAction.EDIT, {"name": "t", "pool": "error"}).state is None
+    assert parse_selection(BulkAction.CANCEL, {"name": "t"}).pool is Pool.PENDING
+    assert parse_selection(BulkAction.REQUEUE, {"name": "t"}).pool is Pool.ERROR
+    assert (
+        parse_selection(BulkAction.REQUEUE, {"name": "t", "state": "cancelled"}).pool
+        is Pool.COMPLETED
+    )
+    assert parse_selection(BulkAction.EDIT, {"name": "t"}).state is State.PENDING
+    assert parse_selection(BulkAction.EDIT, {"name": "t", "pool": "error"}).state is None
 
 
 @pytest.mark.parametrize(
@@ -46,16 +46,16 @@ def test_each_action_has_its_pool() -> None:
 )
 def test_what_cannot_be_meant_is_refused(action: BulkAction, given: Any, problem: str) -> None:
     with pytest.raises(InvalidSelectionError, match=problem):
-        select(action, given)
+        parse_selection(action, given)
 
 
 def test_it_is_read_again_as_it_was_written() -> None:
-    chosen = select(
+    chosen = parse_selection(
         BulkAction.CANCEL,
         {"name": "t", "older_than": "90m", "newer_than": timedelta(days=2), "ids": [3, 1, 3]},
     )
 
-    assert chosen == select(BulkAction.CANCEL, chosen.plain())
+    assert chosen == parse_selection(BulkAction.CANCEL, chosen.plain())
     assert chosen == Selection(
         Pool.PENDING,
         name="t",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tasks_app.domain.batch.statistics import bar, figures_of
+from tasks_app.domain.batch.records import figures_of, progress_bar
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.records import Partition, RowCounts, Status, StoredPartition
 
@@ -40,7 +40,7 @@ def test_a_step_that_runs() -> None:
     assert (figures.read, figures.rows, figures.per_second) == (200, 400, 20)
     assert figures.left == timedelta(seconds=10)
     assert figures.skew == 1.5
-    assert bar(figures.fraction, 10) == "#####....."
+    assert progress_bar(figures.fraction, 10) == "#####....."
 
 
 def test_what_a_complete_partition_read_counts_and_not_what_was_guessed() -> None:
@@ -56,5 +56,5 @@ def test_nothing_is_known_of_what_nobody_counted() -> None:
     figures = figures_of([part(1, None, 0, Status.PLANNED)], NOON)
 
     assert (figures.rows, figures.per_second, figures.left, figures.skew) == (None,) * 4
-    assert bar(figures.fraction, 3) == "???"
+    assert progress_bar(figures.fraction, 3) == "???"
     assert figures_of([], NOON).read == 0

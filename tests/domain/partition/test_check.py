@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks_app.domain.partition.check import check
-from tasks_app.domain.partition.keys import KeyType
-from tasks_app.domain.partition.problems import Wrong
-from tasks_app.domain.partition.ranges import Range, between
+from tasks_app.domain.partition.check import Wrong, check_plan
+from tasks_app.domain.partition.keys import KeyType, Range, ranges_between
 from tasks_app.domain.partition.records import (
     Extent,
     Facts,
@@ -40,16 +38,16 @@ def facts_of(least: Any = 0, most: Any = 99, **facts: Any) -> Facts:
 
 
 def only(plan: Plan, facts: Facts) -> tuple[str, str, tuple[int, ...]]:
-    found = check(plan, facts)
+    found = check_plan(plan, facts)
     assert len(found) == 1
     problem = found[0]
     return problem.kind, str(problem), problem.numbers
 
 
 def test_what_is_right_has_no_problems() -> None:
-    assert check(plan_of((None, 10), (10, 20), (20, None)), facts_of()) == []
-    assert check(plan_of((20, 100), (0, 10), (10, 20)), facts_of()) == []
-    assert check(plan_of((5, 10)), facts_of(None, None)) == []
+    assert check_plan(plan_of((None, 10), (10, 20), (20, None)), facts_of()) == []
+    assert check_plan(plan_of((20, 100), (0, 10), (10, 20)), facts_of()) == []
+    assert check_plan(plan_of((5, 10)), facts_of(None, None)) == []
 
 
 def test_a_gap() -> None:
@@ -75,7 +73,7 @@ def test_an_overlap() -> None:
 def test_a_range_within_another_hides_no_gap() -> None:
     plan = plan_of((None, 50), (10, 20), (20, 30), (60, None))
 
-    assert [(each.kind, each.numbers) for each in check(plan, facts_of())] == [
+    assert [(each.kind, each.numbers) for each in check_plan(plan, facts_of())] == [
         (Wrong.OVERLAP, (1, 2)),
         (Wrong.OVERLAP, (1, 3)),
         (Wrong.GAP, (1, 4)),
@@ -83,7 +81,7 @@ def test_a_range_within_another_hides_no_gap() -> None:
 
 
 def test_short_coverage_at_both_ends() -> None:
-    first, last = check(plan_of((1, 50), (50, 99)), facts_of())
+    first, last = check_plan(plan_of((1, 50), (50, 99)), facts_of())
 
     assert first.kind == last.kind == Wrong.SHORT
     assert str(first).startswith(
@@ -99,9 +97,9 @@ def test_keys_that_no_bound_can_name_need_a_range_without_one() -> None:
 
     assert kind is Wrong.SHORT
     assert "one that no bound can name" in message
-    assert check(plan_of((0, None)), facts_of(above=True)) == []
+    assert check_plan(plan_of((0, None)), facts_of(above=True)) == []
     assert only(plan_of((0, 100)), facts_of(below=True))[0] is Wrong.SHORT
-    assert check(plan_of((None, 100)), facts_of(below=True)) == []
+    assert check_plan(plan_of((None, 100)), facts_of(below=True)) == []
     _, message, _ = only(plan_of(Partition(1, owns_null=True)), facts_of(None, None, above=True))
     assert message.startswith("There are keys that no bound can name, and no range has any")
     _, message, _ = only(plan_of(Partition(1, owns_null=True)), facts_of(1, 2, above=True))
@@ -118,7 +116,7 @@ def test_a_number_twice() -> None:
 
 
 def test_a_reversed_and_an_empty_range() -> None:
-    reversed_, empty = check(plan_of((None, 50), (50, None), (9, 3), (4, 4)), facts_of())
+    reversed_, empty = check_plan(plan_of((None, 50), (50, None), (9, 3), (4, 4)), facts_of())
 
     assert (reversed_.kind, reversed_.numbers) == (Wrong.REVERSED, (3,))
     assert str(reversed_).startswith("partition 3 (9 <= key < 3) is reversed")
@@ -148,7 +146,7 @@ def test_a_plan_of_another_type_than_the_key() -> None:
 
 def test_too_few() -> None:
     assert only(plan_of((None, None)), facts_of(at_least=4))[0] is Wrong.TOO_FEW
-    assert {each.kind for each in check(plan_of(), facts_of())} == {Wrong.TOO_FEW, Wrong.SHORT}
+    assert {each.kind for each in check_plan(plan_of(), facts_of())} == {Wrong.TOO_FEW, Wrong.SHORT}
 
 
 def test_rows_without_a_key_have_one_owner() -> None:
@@ -156,7 +154,7 @@ def test_rows_without_a_key_have_one_owner() -> None:
     every = Partition(1, range=Range())
 
     assert only(plan_of(every), facts_of(nulls=True))[0] is Wrong.UNOWNED
-    assert check(plan_of(every, own), facts_of(nulls=True)) == []
+    assert check_plan(plan_of(every, own), facts_of(nulls=True)) == []
     both = plan_of(every, own, Partition(3, owns_null=True))
     assert only(both, facts_of())[::2] == (Wrong.OVERLAP, (2, 3))
 
@@ -169,7 +167,7 @@ def test_values_that_nobody_or_two_own() -> None:
     )
     facts = Facts(KeyType.TEXT, {None: Extent()}, values={"a": 1, "c": 2, "d": 3})
 
-    found = check(plan, facts)
+    found = check_plan(plan, facts)
 
     assert [each.kind for each in found] == [Wrong.OVERLAP, Wrong.UNOWNED]
     twice, unowned = found
@@ -185,7 +183,7 @@ def test_hashes_cover_their_modulus_and_agree_on_it() -> None:
     facts = Facts(KeyType.TEXT, {None: Extent()})
     text = KeyType.TEXT
 
-    assert check(plan_of(*(hashed(n, n) for n in range(3)), key_type=text), facts) == []
+    assert check_plan(plan_of(*(hashed(n, n) for n in range(3)), key_type=text), facts) == []
     missing = only(plan_of(hashed(1, 0), hashed(2, 1), key_type=text), facts)
     assert missing[0] is Wrong.SHORT
     assert "partition 2 (1 <= hash % 3 < 2)" in missing[1]
@@ -216,7 +214,9 @@ def test_a_partition_that_spans_two_of_the_database() -> None:
     assert (kind, numbers) == (Wrong.SPANNING, (2,))
     assert "partition 2 (2025-07-01 <= key) spans" in message
     assert "t_2025 (2025-01-01 <= key < 2026-01-01), t_2026 (2026-01-01" in message
-    assert check(plan_of((None, new_year), (new_year, None), key_type=KeyType.DATE), facts) == []
+    assert (
+        check_plan(plan_of((None, new_year), (new_year, None), key_type=KeyType.DATE), facts) == []
+    )
 
 
 def test_a_source_without_a_partition() -> None:
@@ -236,7 +236,7 @@ def test_a_plan_without_problems_owns_each_key_once_and_any_other_has_one(pairs:
     spans = [Range(*pair) for pair in pairs]
     extent = Extent(0, 5)
 
-    problems = check(plan_of(*pairs), Facts(KeyType.INTEGER, {None: extent}))
+    problems = check_plan(plan_of(*pairs), Facts(KeyType.INTEGER, {None: extent}))
 
     owners = [sum(key in span for span in spans) for key in range(6)]
     if not problems:
@@ -247,6 +247,6 @@ def test_a_plan_without_problems_owns_each_key_once_and_any_other_has_one(pairs:
 
 @given(cuts=st.lists(st.integers(0, 20), unique=True).map(sorted))
 def test_ranges_between_cuts_have_no_problems(cuts: list[int]) -> None:
-    plan = plan_of(*((span.low, span.high) for span in between(cuts)))
+    plan = plan_of(*((span.low, span.high) for span in ranges_between(cuts)))
 
-    assert check(plan, facts_of(0, 20)) == []
+    assert check_plan(plan, facts_of(0, 20)) == []

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from tasks_app.domain.partition.keyset import pack, unpack
+from tasks_app.domain.partition.keys import pack_keyset, unpack_keyset
 
 KEYS = [
     (5,),
@@ -23,7 +23,7 @@ KEYS = [
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_key_comes_back(key: tuple) -> None:
-    again = unpack(json.loads(json.dumps(pack(key))))
+    again = unpack_keyset(json.loads(json.dumps(pack_keyset(key))))
 
     assert again == key
     assert [type(part) for part in again] == [type(part) for part in key]
@@ -34,4 +34,4 @@ def test_a_key_comes_back(key: tuple) -> None:
 )
 def test_what_is_no_key(part: object, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        pack((1, part))
+        pack_keyset((1, part))

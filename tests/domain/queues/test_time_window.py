@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.queues import next_opening
-from tasks_app.domain.queues import parse_window
+from tasks_app.domain.queues import next_opening, parse_window
 from tests.domain.queues.windows import CHANGES, DAY, WRITTEN, brute_force, in_zone, minutes_around
 
 

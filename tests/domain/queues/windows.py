@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from tasks_app.domain.queues import Window
-from tasks_app.domain.queues import parse_window
+from tasks_app.domain.queues import Window, parse_window
 
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 

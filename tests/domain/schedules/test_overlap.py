@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tasks_app.domain.schedules.overlap import Fired, Overlap, OverlapVerdict, judge
+from tasks_app.domain.schedules.misfire import Fired, Overlap, OverlapVerdict, judge_overlap
 
 A, B, C = (datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in (1, 2, 3))
 
@@ -25,7 +25,7 @@ A, B, C = (datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in (1, 2, 3))
     ],
 )
 def test_two_instants(policy: str, busy: bool, expected: OverlapVerdict) -> None:
-    assert judge(Overlap(policy), [A, B], None, busy=busy) == expected
+    assert judge_overlap(Overlap(policy), [A, B], None, busy=busy) == expected
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_two_instants(policy: str, busy: bool, expected: OverlapVerdict) -> None
     ],
 )
 def test_one_that_was_queued_goes_first(policy: str, busy: bool, expected: OverlapVerdict) -> None:
-    assert judge(Overlap(policy), [B], A, busy=busy) == expected
+    assert judge_overlap(Overlap(policy), [B], A, busy=busy) == expected
 
 
 @pytest.mark.parametrize("policy", Overlap)
@@ -47,8 +47,8 @@ def test_one_that_was_queued_goes_first(policy: str, busy: bool, expected: Overl
 def test_no_instant_is_lost_and_nothing_is_made_of_nothing(policy: Overlap, busy: bool) -> None:
     instants = [A + n * timedelta(minutes=1) for n in range(5)]
 
-    verdict = judge(policy, instants, None, busy=busy)
+    verdict = judge_overlap(policy, instants, None, busy=busy)
 
     queued = [] if verdict.queued is None else [verdict.queued]
     assert sorted([*verdict.made, *queued, *verdict.without]) == instants
-    assert judge(policy, [], None, busy=busy) == OverlapVerdict()
+    assert judge_overlap(policy, [], None, busy=busy) == OverlapVerdict()

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tasks_app.domain.creation import NewTask
-from tasks_app.domain.creation import validate
+from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.cron import SHORTHANDS, check_cron, next_cron, zone_of
 from tasks_app.domain.schedules.pg_cron import offset_of, why_not, written_for_pg_cron
@@ -28,7 +27,7 @@ def schedule(options: dict[str, Any] | None = None, **when: Any) -> Schedule:
     when = {"cron": "0 3 * * *", **when}
     if not when["cron"]:
         del when["cron"]
-    plan = plan_of(validate(NewTask("t", None, options or {}), None, 65536), when)  # type: ignore[arg-type]
+    plan = plan_of(validate_task(NewTask("t", None, options or {}), None, 65536), when)  # type: ignore[arg-type]
     state = dict.fromkeys(
         (
             *("next_run_at", "queued_at", "last_run_at", "last_task_id", "last_outcome", "remark"),

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks_app.domain.statistics.histogram import (
+from tasks_app.domain.statistics import (
     BOUNDS_MS,
     BUCKETS,
-    LAST,
+    LAST_BUCKET,
     bucket_of,
-    merged,
+    merge_histograms,
     percentile,
-    trimmed,
+    trim_histogram,
 )
 
 HISTOGRAMS = st.lists(st.integers(0, 1000), max_size=BUCKETS)
@@ -32,15 +32,17 @@ def test_the_bucket_of(ms: int, bucket: int) -> None:
 @given(st.integers(0, 1 << 30))
 def test_a_bucket_lies_between_its_bounds(ms: int) -> None:
     bucket = bucket_of(ms)
-    assert bucket == LAST or ms < BOUNDS_MS[bucket]
+    assert bucket == LAST_BUCKET or ms < BOUNDS_MS[bucket]
     assert bucket == 0 or ms >= BOUNDS_MS[bucket - 1]
 
 
 @given(HISTOGRAMS, HISTOGRAMS)
 def test_merging_loses_nothing(one: list[int], other: list[int]) -> None:
-    assert sum(merged(one, other)) == sum(one) + sum(other)
-    assert merged(one, other) == merged(other, one)
-    assert trimmed(merged(one, other)) == trimmed(merged(trimmed(one), trimmed(other)))
+    assert sum(merge_histograms(one, other)) == sum(one) + sum(other)
+    assert merge_histograms(one, other) == merge_histograms(other, one)
+    assert trim_histogram(merge_histograms(one, other)) == trim_histogram(
+        merge_histograms(trim_histogram(one), trim_histogram(other))
+    )
 
 
 def test_nothing_has_no_percentile() -> None:
@@ -55,7 +57,7 @@ def test_a_percentile_is_interpolated() -> None:
 
 
 def test_the_last_bucket_has_no_upper_bound() -> None:
-    assert percentile([0] * LAST + [3], 0.99) == 1 << 23
+    assert percentile([0] * LAST_BUCKET + [3], 0.99) == 1 << 23
 
 
 @pytest.mark.parametrize("share", [0.5, 0.95, 0.99])

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks_app.domain.statistics import FINAL
-from tasks_app.domain.statistics import CountedOutcome
-from tasks_app.domain.statistics import outcome_of
-from tasks_app.domain.statistics import state_of
+from tasks_app.domain.statistics import FINAL, CountedOutcome, outcome_of, state_of
 from tasks_app.domain.tasks.states import TERMINAL, TRANSITIONS, Event, State
 
 

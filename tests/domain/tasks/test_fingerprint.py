@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tasks_app.domain.tasks.error_text import cause_of
-from tasks_app.domain.tasks.fingerprint import (
+from tasks_app.domain.tasks.error_text import (
+    cause_of,
     fingerprint_of,
     parse_fingerprint,
     traits_of,

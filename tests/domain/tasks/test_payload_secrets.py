@@ -21,9 +21,8 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from tasks_app.domain.batch.identity import checked_params
-from tasks_app.domain.creation import NewTask
-from tasks_app.domain.creation import validate
+from tasks_app.domain.batch.records import checked_params
+from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.payload import encode_object
@@ -96,7 +95,7 @@ def typed(annotation: Any, to_json: Callable[[Any], Any] | None = None) -> Handl
 
 
 def kept(payload: Any, spec: HandlerSpec | None) -> Any:
-    return json.loads(validate(NewTask("t", payload), spec, LIMIT).payload)
+    return json.loads(validate_task(NewTask("t", payload), spec, LIMIT).payload)
 
 
 @pytest.mark.parametrize(

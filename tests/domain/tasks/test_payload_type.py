@@ -15,8 +15,7 @@ import pytest
 from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, RootModel, ValidationError
 from typing_extensions import TypedDict
 
-from tasks_app.domain.creation import NewTask
-from tasks_app.domain.creation import validate
+from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.payload_type import PayloadType, explain, payload_type_of
@@ -66,7 +65,7 @@ class Node(BaseModel):
 def kept(annotation: Any, payload: Any) -> Any:
     """Return what the pool would keep."""
     spec = HandlerSpec("t", print, payload_type=payload_type_of(annotation)) if annotation else None
-    return json.loads(validate(NewTask("t", payload), spec, LIMIT).payload)
+    return json.loads(validate_task(NewTask("t", payload), spec, LIMIT).payload)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +303,7 @@ def test_a_model_may_be_completed_after_the_declaration() -> None:
 
 
 def test_a_dataclass_is_as_good_as_a_model_where_the_handler_is_not_known() -> None:
-    row = validate(NewTask("t", Parcel(1.5, date(2031, 1, 1), [Line(price=1)])), None, LIMIT)
+    row = validate_task(NewTask("t", Parcel(1.5, date(2031, 1, 1), [Line(price=1)])), None, LIMIT)
 
     assert json.loads(row.payload) == {
         "weight": 1.5,
@@ -312,4 +311,4 @@ def test_a_dataclass_is_as_good_as_a_model_where_the_handler_is_not_known() -> N
         "lines": [{"price": 1}],
     }
     with pytest.raises(InvalidTaskError, match="a pydantic model or a dataclass"):
-        validate(NewTask("t", Parcel), None, LIMIT)
+        validate_task(NewTask("t", Parcel), None, LIMIT)

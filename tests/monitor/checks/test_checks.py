@@ -17,21 +17,20 @@ from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerMode
 from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.monitor.checks import connections, database, due, flow_control, runs, sessions, work
+from tasks_app.monitor.checks import database, flow_control, work
 from tasks_app.monitor.checks.checkup import examine, run_checks
-from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.connection.row_by_row import row_by_row
-from tasks_app.pool.dispatch import leader_lease
-from tasks_app.pool.flow_control import circuit_breakers
-from tasks_app.pool.flow_control import pause
-from tasks_app.pool.operations import diagnostics, notify_trigger, sequences
-from tasks_app.pool.operations.maintenance import RelationSize
+from tasks_app.pool.dispatch import leader_lease, notifications
+from tasks_app.pool.flow_control import circuit_breakers, queue_settings
+from tasks_app.pool.operations import diagnostics, maintenance
 from tasks_app.pool.operations.diagnostics import due_work
 from tasks_app.pool.operations.grants import RoleKind
+from tasks_app.pool.operations.maintenance import RelationSize
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.schema import newest
 from tasks_app.pool.statistics.roll_up import roll_up
+from tasks_app.pool.tables import database_now
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.docs.reading import blocks, text_of
@@ -193,12 +192,12 @@ def test_a_server_that_forgets_commits_is_told(connection: Connection, settings:
 def test_a_pooler_that_drops_what_we_set_is_seen(
     connection: Connection, database_url: str, settings: Settings
 ) -> None:
-    dropped = sessions.planner(connection, settings)  # a connection for which nothing was set
+    dropped = database.planner(connection, settings)  # a connection for which nothing was set
     ours = []
     for prepare in (True, False):
         ends = Database(database_url, prepare=prepare)
         with ends.begin() as connection_of_ours:
-            ours += sessions.planner(connection_of_ours, settings)
+            ours += database.planner(connection_of_ours, settings)
         ends.dispose()
 
     assert levels([*dropped, *ours]) == ["warn", "ok", "ok"]
@@ -207,10 +206,10 @@ def test_a_pooler_that_drops_what_we_set_is_seen(
 
 
 def test_it_says_who_is_told_of_new_tasks(connection: Connection, settings: Settings) -> None:
-    found = sessions.wake_ups(connection, settings)
-    found += sessions.wake_ups(connection, settings.model_copy(update={"hints": False}))
-    notify_trigger.install(connection)
-    found += sessions.wake_ups(connection, settings)
+    found = database.wake_ups(connection, settings)
+    found += database.wake_ups(connection, settings.model_copy(update={"hints": False}))
+    notifications.install_trigger(connection)
+    found += database.wake_ups(connection, settings)
 
     tells = "ok wake-ups: the database tells tasks-app work and beat by NOTIFY, "
     assert said(found) == [
@@ -223,10 +222,10 @@ def test_it_says_who_is_told_of_new_tasks(connection: Connection, settings: Sett
 def test_a_server_that_cuts_off_handlers_is_seen(
     connection: Connection, settings: Settings
 ) -> None:
-    seen = sessions.handlers(connection, settings)
+    seen = database.handlers(connection, settings)
     for span in ("20s", "5min"):
         connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{span}'")
-        seen += sessions.handlers(connection, settings)
+        seen += database.handlers(connection, settings)
 
     assert levels(seen) == ["ok", "warn", "ok"]
     assert seen[1].fact.endswith("cut off by idle_in_transaction_session_timeout = 20 s")
@@ -303,7 +302,7 @@ def test_more_children_than_connections_are_seen(
     settings, seen = settings.model_copy(update=told), []
     for most in (needed, needed - 1):
         pretend(connections=most)
-        seen += said(connections.connections(connection, settings))
+        seen += said(database.connections(connection, settings))
 
     assert seen == [
         f"ok connections: {whose} take up to {needed} of {needed}",
@@ -318,7 +317,7 @@ def test_the_limit_of_a_role_is_named(connection: Connection, settings: Settings
     for n in range(2):
         a_child(connection, f"w{n}")
 
-    (finding,) = connections.connections(connection, settings)
+    (finding,) = database.connections(connection, settings)
 
     assert finding.fact == (
         f"2 children take up to 10, the connection limit of role {role} is 5, and 0 are in use"
@@ -356,11 +355,11 @@ def test_without_workers_what_is_due_is_a_failure(
 ) -> None:
     idle = [
         *work.living(connection, settings),
-        *due.reach(connection, settings, due_work(connection)),
+        *work.reach(connection, settings, due_work(connection)),
     ]
     create_task(connection, "t", queue="mail")
     create_task(connection, "t", queue="mail", delay=60)
-    (finding,) = due.reach(connection, settings, due_work(connection))
+    (finding,) = work.reach(connection, settings, due_work(connection))
 
     assert levels(idle) == ["warn"]
     assert said([finding]) == ["fail queues: 1 due in mail, served by no worker"]
@@ -404,14 +403,14 @@ def test_handlers_that_no_worker_knows_are_named(
         create_task(connection, name)
     connection.exec_driver_sql("UPDATE task_pending SET due_at = now() - interval '3 hours'")
 
-    found = due.reach(connection, settings, due_work(connection))
+    found = work.reach(connection, settings, due_work(connection))
 
     assert said(found) == [
         "fail handlers: 1 due for mail.sent, known to no worker; similar: mail.send",
         "fail handlers: 1 due for ship in default, whose workers do not know it",
     ]
     assert found[1].advice == "Workers of post do: one of them must serve default, too."
-    more_workers = due.waiting(
+    more_workers = work.waiting(
         connection, settings, due_work(connection)
     )  # would help the first alone
     assert said(more_workers) == ["warn due tasks: 1 waiting, t in default for 3 h"]
@@ -422,15 +421,15 @@ def test_tasks_in_another_queue_than_their_handlers_are_listed(
     connection: Connection, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = Registry()
-    monkeypatch.setattr(due, "HANDLERS", registry)
+    monkeypatch.setattr(work, "HANDLERS", registry)
     for name, queue in (("t", "default"), ("mail.send", "mail")):
         handler(name, queue=queue, registry=registry)(lambda ctx: None)
     for name, queue in (("t", "default"), ("mail.send", "mail"), ("mail.send", "default")):
         create_task(connection, name, queue=queue)
 
-    meant = due.elsewhere(connection, due_work(connection))
-    pause.pause(connection, "mail")
-    past_its_pause = due.elsewhere(connection, due_work(connection))
+    meant = work.elsewhere(connection, due_work(connection))
+    queue_settings.pause(connection, "mail")
+    past_its_pause = work.elsewhere(connection, due_work(connection))
 
     fact = "queues: 1 due for mail.send in default, its handler's is mail"
     assert said([*meant, *past_its_pause]) == [f"ok {fact}", f"warn {fact}, which stands still"]
@@ -440,11 +439,11 @@ def test_tasks_in_another_queue_than_their_handlers_are_listed(
 def test_services_that_share_a_queue_are_told(connection: Connection, settings: Settings) -> None:
     a_child(connection, queues=["default", "mail"], handlers=["t", "bill"])
     a_child(connection, "v", handlers=["t", "ship"])
-    quiet = due.shared(connection, settings, due_work(connection))
+    quiet = work.shared(connection, settings, due_work(connection))
     create_task(connection, "t")
-    every_worker_knows_it = due.shared(connection, settings, due_work(connection))
+    every_worker_knows_it = work.shared(connection, settings, due_work(connection))
     create_task(connection, "ship")
-    (finding,) = due.shared(connection, settings, due_work(connection))
+    (finding,) = work.shared(connection, settings, due_work(connection))
 
     assert said(quiet) == said(every_worker_knows_it)
     assert said(quiet) == [
@@ -493,7 +492,7 @@ def test_where_only_work_runs_nothing_of_celery_is_missed(
     connection.exec_driver_sql("UPDATE task_pending SET lease_until = now() - interval '2 minutes'")
     checks = work.living, work.rescue, work.scanning, work.publishing
     gone = [finding for check in checks for finding in check(connection, settings)]
-    gone += due.reach(connection, settings, due_work(connection))
+    gone += work.reach(connection, settings, due_work(connection))
 
     assert said([*alive, *busy]) == ["ok scan: tasks-app work looks for due tasks by itself"] * 2
     assert said(gone) == [
@@ -513,9 +512,9 @@ def test_a_task_that_no_scan_could_start_does_not_wait_for_more_workers(
 ) -> None:
     a_child(connection, queues=["default", "mail"])
     create_task(connection, "t", queue="mail")
-    pause.pause(connection, "mail")
+    queue_settings.pause(connection, "mail")
 
-    assert said(due.waiting(connection, settings, due_work(connection))) == [
+    assert said(work.waiting(connection, settings, due_work(connection))) == [
         "ok due tasks: none waits that could run"
     ]
 
@@ -565,7 +564,7 @@ def test_days_that_should_be_gone_are_told(connection: Connection, settings: Set
 
 def test_queues_that_somebody_stopped_are_told(connection: Connection, settings: Settings) -> None:
     none = flow_control.paused(connection, settings)
-    pause.pause(connection, "mail", "the provider is down")
+    queue_settings.pause(connection, "mail", "the provider is down")
     (finding,) = flow_control.paused(connection, settings)
 
     assert none == []
@@ -577,7 +576,7 @@ def test_queues_that_somebody_stopped_are_told(connection: Connection, settings:
 def test_a_pause_of_all_ends_with_a_command_that_a_shell_leaves_alone(
     connection: Connection, settings: Settings
 ) -> None:
-    pause.pause(connection, "*")
+    queue_settings.pause(connection, "*")
 
     (finding,) = flow_control.paused(connection, settings)
 
@@ -587,9 +586,9 @@ def test_a_pause_of_all_ends_with_a_command_that_a_shell_leaves_alone(
 def test_what_waits_for_long_is_told(connection: Connection, settings: Settings) -> None:
     a_child(connection)
     create_task(connection, "t")
-    fresh = due.waiting(connection, settings, due_work(connection))
+    fresh = work.waiting(connection, settings, due_work(connection))
     connection.exec_driver_sql("UPDATE task_pending SET due_at = now() - interval '3 hours'")
-    late = due.waiting(connection, settings, due_work(connection))
+    late = work.waiting(connection, settings, due_work(connection))
 
     assert said([*fresh, *late]) == [
         "ok due tasks: 1 waiting, t in default for 0 s",
@@ -620,11 +619,11 @@ def test_leases_that_nobody_takes_back_are_seen(connection: Connection, settings
 
 
 def test_runs_that_had_no_end_are_counted(connection: Connection, settings: Settings) -> None:
-    good = runs.left(connection, settings)
-    at = instant(connection)
+    good = work.left(connection, settings)
+    at = database_now(connection)
     put(connection, "a", part(at, 3, outcome=CountedOutcome.LEFT))
     roll_up(connection, None, KEPT, now=at + timedelta(minutes=2))
-    bad = runs.left(connection, settings)
+    bad = work.left(connection, settings)
 
     assert said([*good, *bad]) == [
         "ok runs: each of the last day has had an end",
@@ -639,7 +638,7 @@ def test_ids_that_will_be_given_twice_are_told_and_migrate_sets_them_forward(
     good = database.sequences(connection, settings)
     connection.execute(text("SELECT setval('task_pending_id_seq', 1, false)"))
     (bad,) = database.sequences(connection, settings)
-    sequences.advance(connection)
+    maintenance.advance_sequences(connection)
 
     fact = f"task_pending_id_seq gives 1 next, and {task_id} is taken: two get one id"
     assert (good, bad.fact) == ([], fact)
@@ -651,14 +650,14 @@ def test_every_sequence_of_ours_is_compared(connection: Connection) -> None:
     query = "SELECT sequencename FROM pg_sequences WHERE schemaname = current_schema()"
     there = connection.exec_driver_sql(query).scalars().all()
 
-    assert sorted(sequences.GIVEN) == sorted(name for name in there if name.startswith("task"))
+    assert sorted(maintenance.GIVEN) == sorted(name for name in there if name.startswith("task"))
 
 
 def test_rows_that_the_database_refuses_are_told(
     connection: Connection, settings: Settings
 ) -> None:
     row_by_row(connection, [7], lambda _: connection.exec_driver_sql("SELECT 1 / 0"), "rescue")
-    (found,) = runs.refused(connection, settings)
+    (found,) = work.refused(connection, settings)
 
     assert found.fact.startswith("rescue refused: 7 (DivisionByZero 22012), lately at 2")
     assert found.level == "fail"
@@ -671,18 +670,18 @@ def test_a_run_that_takes_far_longer_than_others_of_its_name_is_told(
     begun = text("UPDATE task_pending SET started_at = now() - make_interval(mins => :m)")
     at = connection.execute(text("SELECT date_trunc('minute', now())")).scalar_one()
     counted = at - timedelta(minutes=5)
-    for number in (runs.LEAST_RUNS - 1, 1):  # ended within 4 ms
+    for number in (work.LEAST_RUNS - 1, 1):  # ended within 4 ms
         put(connection, f"s{number}", part(counted, number))
         roll_up(connection, None, KEPT, now=counted + timedelta(minutes=2))
         connection.execute(begun, {"m": 10})
-        found = runs.slow_runs(connection, settings)
+        found = work.slow_runs(connection, settings)
         assert bool(found) == (number == 1), "of few runs nothing is known"
     (long,) = found
 
     assert long.fact.startswith(f"task {task.task_id} (t) has run for 10 min; 99 of 100 of its")
     assert f"tasks-app explain {task.task_id}" in long.advice
     connection.execute(begun, {"m": 0})
-    assert runs.slow_runs(connection, settings) == []
+    assert work.slow_runs(connection, settings) == []
 
 
 def test_breakers_that_somebody_keeps_by_hand_are_told(

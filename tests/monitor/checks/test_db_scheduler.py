@@ -19,7 +19,7 @@ from tasks_app import (
 )
 from tasks_app.domain.config.settings import load_settings
 from tasks_app.monitor.checks.checkup import run_checks
-from tasks_app.monitor.checks.db_scheduler import CHECKS
+from tasks_app.monitor.checks.flow_control import DB_SCHEDULER_CHECKS
 from tasks_app.pool.db_scheduler import functions
 from tasks_app.pool.schema import migrate
 from tasks_app.runtime.db.database import Database
@@ -32,7 +32,7 @@ JOB = "(SELECT jobid FROM cron.job WHERE jobname LIKE '%: sweep')"
 
 
 def said(engine: Engine, settings: Settings) -> list[str]:
-    findings = run_checks(CHECKS, engine, settings)
+    findings = run_checks(DB_SCHEDULER_CHECKS, engine, settings)
     assert {finding.subject for finding in findings} <= {"db-scheduler"}
     return [f"{f.level} {f.fact}. {f.advice}".removesuffix(". ") for f in findings]
 

@@ -9,9 +9,8 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app import Settings
-from tasks_app.domain.locks import Ask
-from tasks_app.domain.locks import parts_of
-from tasks_app.monitor.checks.locks import held
+from tasks_app.domain.locks import Ask, parts_of
+from tasks_app.monitor.checks.flow_control import held
 from tasks_app.pool.locks.acquire import acquire, open_up
 
 SPAN = timedelta(minutes=5)

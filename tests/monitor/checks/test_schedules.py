@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app import Settings, create_schedule
-from tasks_app.monitor.checks.schedules import firing
+from tasks_app.monitor.checks.flow_control import firing
 from tasks_app.pool.runs import heartbeats
 
 

@@ -13,17 +13,15 @@ from sqlalchemy import Connection, Engine
 from tasks_app import Settings
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
 from tasks_app.domain.flow_control.limits import GateKind, Limit
-from tasks_app.domain.queues.queue import check_options
+from tasks_app.domain.queues import check_queue_options
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.monitor.metric_catalogue import METRICS
-from tasks_app.monitor.metrics.reader import MetricsReader
+from tasks_app.monitor.metrics import MetricsReader
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.set_aside import park
-from tasks_app.pool.flow_control import circuit_breakers
-from tasks_app.pool.flow_control import pause
-from tasks_app.pool.flow_control import queue_settings
-from tasks_app.pool.flow_control.limits import set_limit
+from tasks_app.pool.flow_control import circuit_breakers, queue_settings
+from tasks_app.pool.flow_control.order_and_limits import set_limit
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.statistics.roll_up import roll_up
@@ -47,8 +45,8 @@ def everything(connection: Connection) -> None:
         token, rank = uuid4(), leader_lease.Rank.BEAT
         leader_lease.hold(connection, name, holder="b", token=token, rank=rank, ttl=MINUTE)
         leader_lease.done(connection, name, token, MINUTE, {"mail": 3})
-    pause.pause(connection, "mail", "")
-    queue_settings.change(connection, "night", check_options({"windows": ["22:00-06:00"]}))
+    queue_settings.pause(connection, "mail", "")
+    queue_settings.change(connection, "night", check_queue_options({"windows": ["22:00-06:00"]}))
     circuit_breakers.synchronise(connection, {Breaker("bank"): ["t"]}, ["t"])
     set_limit(connection, Limit(GateKind.QUEUE, "slow", 7))
     put(connection, "a", part(NOON, 5))

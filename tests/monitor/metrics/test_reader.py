@@ -18,17 +18,15 @@ from tasks_app import Settings
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.monitor import metric_catalogue
-from tasks_app.monitor import metrics
-from tasks_app.monitor.metric_catalogue import METRICS
-from tasks_app.monitor.metrics.exposition import MOST_QUEUES, Sample, render
-from tasks_app.monitor.metrics.reader import MetricsReader
-from tasks_app.pool.connection.read_only import looking
+from tasks_app.monitor import metric_catalogue, metrics
+from tasks_app.monitor.metric_catalogue import METRICS, MOST_QUEUES, Sample, render
+from tasks_app.monitor.metrics import MetricsReader
+from tasks_app.pool import metrics as control
+from tasks_app.pool.connection.sessions import read_only_transaction
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.set_aside import park
-from tasks_app.pool.flow_control import pause
-from tasks_app.pool.flow_control.limits import set_limit
-from tasks_app.pool.metrics import control
+from tasks_app.pool.flow_control import queue_settings
+from tasks_app.pool.flow_control.order_and_limits import set_limit
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.runtime.db.database import Database
@@ -125,7 +123,7 @@ def test_pauses_and_limits_in_use(engine: Engine, reader: MetricsReader) -> None
         claimed_task(connection)
         keys = "limit_key = 'shop:1', more_limit_keys = '{bank:1}'"
         connection.execute(text(f"UPDATE task_pending SET {keys}"))
-        pause.pause(connection, "mail", "")
+        queue_settings.pause(connection, "mail", "")
         set_limit(connection, Limit(GateKind.QUEUE, "default", 7))
         set_limit(connection, Limit(GateKind.KEY, "shop:*", 2))
         set_limit(connection, Limit(GateKind.KEY, "bank:1", 3))
@@ -143,7 +141,7 @@ def test_of_many_limits_a_bounded_number_is_shown(connection: Connection) -> Non
     for number in range(control.MOST_NAMED + 5):
         set_limit(connection, Limit(GateKind.KEY, f"customer:{number:03}", 1))
 
-    assert len(control.limits(connection)) == control.MOST_NAMED
+    assert len(control.limits_in_use(connection)) == control.MOST_NAMED
 
 
 def test_tables_partitions_and_versions(engine: Engine, reader: MetricsReader) -> None:
@@ -173,12 +171,12 @@ def test_a_held_snapshot_is_seen(engine: Engine, reader: MetricsReader) -> None:
 def test_a_read_cannot_write_nor_take_long(database: Database) -> None:
     with (
         pytest.raises(DBAPIError, match="read-only"),
-        looking(database.engine, MINUTE) as connection,
+        read_only_transaction(database.engine, MINUTE) as connection,
     ):
         connection.execute(text("DELETE FROM task_pending"))
     with (
         pytest.raises(DBAPIError, match="statement timeout"),
-        looking(database.engine, timedelta(milliseconds=20)) as connection,
+        read_only_transaction(database.engine, timedelta(milliseconds=20)) as connection,
     ):
         connection.execute(text("SELECT pg_sleep(5)"))
 
@@ -261,7 +259,11 @@ def test_promtool_finds_no_fault(engine: Engine, reader: MetricsReader) -> None:
 
 def test_any_number_of_queues_makes_a_bounded_number_of_lines() -> None:
     """Sums and maxima over all queues stay exact."""
-    kinds = {metric_catalogue.PENDING: sum, metric_catalogue.OLDEST_DUE: max, metric_catalogue.OPEN: min}
+    kinds = {
+        metric_catalogue.PENDING: sum,
+        metric_catalogue.OLDEST_DUE: max,
+        metric_catalogue.OPEN: min,
+    }
     given = [Sample(m, n + 5, (f"q{n}",)) for m in kinds for n in range(1_000)]
     said = values(render(given))
 

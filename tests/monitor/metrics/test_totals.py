@@ -9,12 +9,10 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app import Settings
-from tasks_app.domain.statistics import OTHER
-from tasks_app.domain.statistics import CountedOutcome
-from tasks_app.monitor.metrics import totals as collector
-from tasks_app.monitor.metric_catalogue import METRICS
-from tasks_app.monitor.metrics.exposition import BOUNDS, render
-from tasks_app.monitor.metrics.totals import totals
+from tasks_app.domain.statistics import OTHER, CountedOutcome
+from tasks_app.monitor import metrics as collector
+from tasks_app.monitor.metric_catalogue import BOUNDS, METRICS, render
+from tasks_app.monitor.metrics import totals
 from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tasks_app.pool.statistics.roll_up import roll_up
 from tests.docs.reading import section, text_of

@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.ranges import Range
-from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch.sources.physical import leaves, physical_ranges
+from tasks_app.domain.partition.keys import Range
+from tasks_app.domain.partition.records import Table
+from tasks_app.pool.batch.sources.measure import leaves, physical_ranges
 from tasks_app.pool.batch.sources.relation import find
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)

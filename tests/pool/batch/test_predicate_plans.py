@@ -7,11 +7,9 @@ from sqlalchemy import Connection, literal_column, select, text
 
 from tasks_app.batch.planners.even import Even
 from tasks_app.batch.planners.hashed import Hash
-from tasks_app.domain.partition.records import Partition, PartitionKind
-from tasks_app.domain.partition.sources import Table
+from tasks_app.domain.partition.records import Partition, PartitionKind, Table
 from tasks_app.pool.batch.sources import buckets
-from tasks_app.pool.batch.sources.inline import inline
-from tasks_app.pool.batch.sources.predicate import predicate
+from tasks_app.pool.batch.sources.predicate import inline, predicate
 from tasks_app.pool.batch.sources.relation import find
 
 

@@ -10,13 +10,12 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DataError, IntegrityError
 
-from tasks_app.domain.partition.keys import KeyType
-from tasks_app.domain.partition.ranges import Range, between
+from tasks_app.domain.partition.keys import KeyType, Range, ranges_between
 from tasks_app.domain.partition.records import Partition, PartitionKind, Plan, RowCounts, Status
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.batch import partition_progress, partitions
 from tasks_app.pool.batch import partitions as store
-from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.leases import release
 from tasks_app.pool.runs.settle import settle_one
 from tests.factory import claimed_task, ending
 from tests.pool.interleave import blocked, two
@@ -49,7 +48,7 @@ def static(connection: Connection, **columns: object) -> None:
 def test_ranges_of_all_types_come_back_as_they_were(
     connection: Connection, key_type: KeyType
 ) -> None:
-    plan = plan_of(*between(KEYS[key_type]), key_type=key_type)
+    plan = plan_of(*ranges_between(KEYS[key_type]), key_type=key_type)
 
     ids = store.insert(connection, "p#1", plan, batch_id=1, step="s")
 
@@ -295,7 +294,7 @@ class TestRuns:
         assert (begun is not None) == starts
 
     def test_only_those_are_marked_that_stand_as_expected(self, connection: Connection) -> None:
-        ids = store.insert(connection, "p", plan_of(*between([5])))
+        ids = store.insert(connection, "p", plan_of(*ranges_between([5])))
         partition_progress.start(connection, ids[2], claimed_task(connection).fence)
 
         marked = partition_progress.mark(
@@ -310,11 +309,11 @@ class TestRuns:
 
 
 def test_what_has_not_started_is_planned_anew(connection: Connection) -> None:
-    ids = store.insert(connection, "p", plan_of(*between([10, 20])))
+    ids = store.insert(connection, "p", plan_of(*ranges_between([10, 20])))
     partition_progress.start(connection, ids[1], claimed_task(connection).fence)
 
     assert store.remove(connection, "p") == [2, 3]
-    rest = tuple(Partition(n, range=r) for n, r in enumerate(between([40])[1:], 4))
+    rest = tuple(Partition(n, range=r) for n, r in enumerate(ranges_between([40])[1:], 4))
     store.insert(connection, "p", Plan("test", KeyType.INTEGER, rest))
 
     assert [each.partition.number for each in store.of_program(connection, "p")] == [1, 4]

@@ -10,11 +10,8 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.runs.claim import claim
-from tasks_app.pool.runs.claim_next import claim_next
-from tasks_app.pool.runs.release import release
-from tasks_app.pool.runs.renew import renew
-from tasks_app.pool.runs.leases import rescue_expired
+from tasks_app.pool.runs.claim import claim, claim_next
+from tasks_app.pool.runs.leases import release, renew, rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one
 from tests.factory import LEASE, claimed_task, claimer, ending, pending_task, row_of
 

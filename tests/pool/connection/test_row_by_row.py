@@ -14,20 +14,15 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.config.retention import Keep
 from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerMode
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit
+from tasks_app.pool import retention
 from tasks_app.pool.connection.row_by_row import Refusal, refusals, row_by_row
 from tasks_app.pool.dispatch.set_aside import park, sweep, sweep_all
-from tasks_app.pool.flow_control import circuit_breakers
-from tasks_app.pool.flow_control import breaker_waiting_list
-from tasks_app.pool.flow_control import order_and_limits
-from tasks_app.pool.flow_control import wake
+from tasks_app.pool.flow_control import circuit_breakers, order_and_limits, waiting_list
 from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of
-from tasks_app.pool.flow_control.limits import set_limit
+from tasks_app.pool.flow_control.order_and_limits import set_limit
 from tasks_app.pool.flow_control.waiting_list import hold
-from tasks_app.pool import retention
-from tasks_app.pool.retention.partitions import Mark
-from tasks_app.pool.runs.release import release
-from tasks_app.pool.runs.leases import rescue_claims
-from tasks_app.pool.runs.leases import rescue_expired
+from tasks_app.pool.retention import Mark
+from tasks_app.pool.runs.leases import release, rescue_claims, rescue_expired
 from tasks_app.pool.runs.settle import settle_each
 from tasks_app.pool.tables import ERROR
 from tests.cases import in_one_test
@@ -89,7 +84,7 @@ def woken(connection: Connection, _ids: Sequence[int]) -> None:
     for _ in range(ROWS - 1):
         limits = order_and_limits.limits_of(connection)
         rooms = rooms_of(connection, lock(connection, [KEY]), limits, now=NOON)
-        wake.wake(connection, rooms, limits, careful=True, now=NOON)
+        waiting_list.wake(connection, rooms, limits, careful=True, now=NOON)
 
 
 def broken(connection: Connection) -> list[int]:
@@ -100,13 +95,13 @@ def broken(connection: Connection) -> list[int]:
 
 def held_by_breaker(connection: Connection) -> list[int]:
     ids = broken(connection)
-    breaker_waiting_list.hold(connection, ids, now=NOON)
+    circuit_breakers.hold_tasks(connection, ids, now=NOON)
     return ids
 
 
 def let_through(connection: Connection) -> list[int]:
     ids = held_by_breaker(connection)
-    breaker_waiting_list.let_go(connection, "bank", ROWS, marked=True, now=NOON)
+    circuit_breakers.release_tasks(connection, "bank", ROWS, marked=True, now=NOON)
     return ids
 
 
@@ -116,7 +111,7 @@ def a_day(connection: Connection) -> list[int]:
 
 
 def thin(connection: Connection, _ids: Sequence[int]) -> None:
-    retention.thin(connection, day_of(connection), Mark(names=("t",)))
+    retention.thin_partition(connection, day_of(connection), Mark(names=("t",)))
 
 
 RUNNING, PENDING, PARKED = "state = 'RUNNING'", "true", "parked IS NOT NULL"
@@ -151,15 +146,15 @@ CASES = {
     "holding at a gate": Case(limited, held_by_gate, "parked IS NULL"),
     "waking at a gate": Case(held_by_gate, woken, PARKED),
     "holding at a breaker": Case(
-        broken, lambda c, ids: breaker_waiting_list.hold(c, ids, now=NOON), "parked IS NULL"
+        broken, lambda c, ids: circuit_breakers.hold_tasks(c, ids, now=NOON), "parked IS NULL"
     ),
     "letting go at a breaker": Case(
         held_by_breaker,
-        lambda c, _: breaker_waiting_list.let_go(c, "bank", 100, marked=False, now=NOON),
+        lambda c, _: circuit_breakers.release_tasks(c, "bank", 100, marked=False, now=NOON),
         PARKED,
     ),
     "unmarking at a breaker": Case(
-        let_through, lambda c, _: breaker_waiting_list.unmark(c, "bank"), PARKED
+        let_through, lambda c, _: circuit_breakers.unmark_released(c, "bank"), PARKED
     ),
     "pruning of errors": Case(
         lambda c: [failed(c, now=NOON) for _ in range(ROWS)],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.text_array import text_array
+from tasks_app.domain.tasks.records import text_array
 
 TEXTS = (
     [],

@@ -13,7 +13,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.db_scheduler import functions
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import Registry
-from tasks_app.runtime.schedules.sql_tasks import sql_tasks_of
+from tasks_app.runtime.schedules.db_scheduler import sql_tasks_of
 
 SETTINGS = Settings()
 

@@ -10,15 +10,14 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.creation import NewTask
-from tasks_app.domain.creation import validate
+from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.cron import check_cron, next_cron, zone_of
 from tasks_app.domain.schedules.pg_cron import why_not
 from tasks_app.domain.schedules.schedule import plan_of
+from tasks_app.pool import scheduling
 from tasks_app.pool.db_scheduler import functions
 from tasks_app.pool.db_scheduler.jobs import CronCall, prefix_of
-from tasks_app.pool import scheduling
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.schedules.scheduler import Scheduler
 from tests.domain.schedules.test_pg_cron import CRON, MINUTES, schedule
@@ -43,7 +42,7 @@ TASK: dict[str, Any] = {
 
 def add(connection: Connection, name: str = "s", task: Any = None, **when: Any) -> None:
     when = when or {"cron": "*/5 * * * *"}
-    plan = plan_of(validate(NewTask("t", {"n": 1}, task or {}), None, 65536), when)  # type: ignore[arg-type]
+    plan = plan_of(validate_task(NewTask("t", {"n": 1}, task or {}), None, 65536), when)  # type: ignore[arg-type]
     assert scheduling.add(connection, name, plan, now=NOON + SECOND)
 
 
@@ -51,7 +50,7 @@ def jobs(connection: Connection) -> list[CronCall]:
     """The jobs of the schedules as they stand."""
     rows = [row for row in scheduling.find(connection) if why_not(row, NOON) is None]
     found = functions.jobs_of(functions.home_of(connection), rows, NOON)
-    return [job for job in found if job.duty.startswith(functions.FIRE)]
+    return [job for job in found if job.duty.startswith(functions.FIRE_JOB_PREFIX)]
 
 
 def run(connection: Connection, command: str, now: datetime) -> str | None:

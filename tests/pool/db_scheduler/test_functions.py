@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.config.settings import Settings
+from tasks_app.pool import retention
 from tasks_app.pool.connection.row_by_row import refusals
 from tasks_app.pool.db_scheduler import functions
 from tasks_app.pool.db_scheduler.functions import Installed
 from tasks_app.pool.dispatch.set_aside import sweep_all
-from tasks_app.pool.retention import drop_partition
-from tasks_app.pool.retention.partitions import partitions
+from tasks_app.pool.retention import partitions
 from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.runtime.db.database import Database
 from tests.pool.connection.test_row_by_row import POISON
@@ -141,7 +141,7 @@ def test_a_day_that_python_detached_is_dropped_by_the_function(
 ) -> None:
     with engine.connect() as connection:
         found, _ = partitions(connection)
-        drop_partition.detach(connection, found[0])
+        retention.detach_partition(connection, found[0])
         at = found[0].day + timedelta(days=31, hours=12)
         steps: list[str] = []
         while not steps or steps[-1].startswith("made "):

@@ -9,12 +9,12 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app import sql_handler
 from tasks_app.domain.errors import TasksError
-from tasks_app.pool.connection.planner import PLANNED
+from tasks_app.pool.connection.sessions import PLANNER_SETTINGS
 from tasks_app.pool.db_scheduler import functions
-from tasks_app.pool.db_scheduler.statements import UnfitStatementError
-from tasks_app.pool.statistics.unkept import unkept
+from tasks_app.pool.db_scheduler.running import UnfitStatementError
+from tasks_app.pool.statistics.read import unkept
 from tasks_app.runtime.handlers.registry import Registry
-from tasks_app.runtime.schedules.sql_tasks import sql_tasks_of
+from tasks_app.runtime.schedules.db_scheduler import sql_tasks_of
 from tests.pool.db_scheduler.conftest import SETTINGS, create, effects, run
 from tests.pool.interleave import Blocked, pid_of, two
 
@@ -187,7 +187,7 @@ def test_its_own_statements_are_planned_as_a_workers_are(engine: Engine) -> None
     with engine.connect() as connection:
         named = connection.execute(
             text("SELECT proname FROM pg_proc WHERE proconfig @> CAST(:settings AS text[])"),
-            {"settings": [f"{name}={value}" for name, value in PLANNED.items()]},
+            {"settings": [f"{name}={value}" for name, value in PLANNER_SETTINGS.items()]},
         ).scalars()
         assert {
             *("task_fire_schedule", "task_rescue_expired", "task_sweep"),

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, text
 from tasks_app import sql_handler
 from tasks_app.pool.db_scheduler import functions
 from tasks_app.runtime.handlers.registry import Registry
-from tasks_app.runtime.schedules.sql_tasks import sql_tasks_of
+from tasks_app.runtime.schedules.db_scheduler import sql_tasks_of
 from tests.pool.db_scheduler.conftest import SETTINGS, create, effects, run
 
 pytestmark = pytest.mark.usefixtures("installed")

@@ -9,9 +9,8 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.pool.dispatch.scan import due
-from tasks_app.pool.dispatch.upcoming import upcoming
-from tasks_app.pool.runs.claim_next import claim_next
+from tasks_app.pool.dispatch.scan import due, upcoming
+from tasks_app.pool.runs.claim import claim_next
 from tests.factory import claimer, pending_task
 from tests.pool.plans import Plan, prepared
 

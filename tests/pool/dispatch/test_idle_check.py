@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection
 
-from tasks_app.pool.dispatch.idle_check import IdleCheck, check_idle
+from tasks_app.pool.dispatch.scan import IdleCheck, check_idle
 from tests.factory import LEASE, claimed_task, pending_task
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

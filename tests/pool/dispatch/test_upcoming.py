@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection
 
+from tasks_app.pool.dispatch.scan import upcoming
 from tasks_app.pool.dispatch.set_aside import park
-from tasks_app.pool.dispatch.upcoming import upcoming
 from tests.factory import claimed_task, pending_task, unknown
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -8,15 +8,19 @@ from time import perf_counter
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.tasks.fingerprint import fingerprint_of
+from tasks_app.domain.tasks.error_text import fingerprint_of
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool import error_groups as room
-from tasks_app.pool.errors.fill import fill
-from tasks_app.pool.error_groups import groups
-from tasks_app.pool.error_groups import tasks_of
-from tasks_app.pool.error_groups import without_fingerprint
-from tasks_app.pool.errors.known import enter, mark, unmark
+from tasks_app.pool.error_groups import (
+    add_missing_fingerprints,
+    find_error_groups,
+    mark_cause,
+    record_new_causes,
+    tasks_of,
+    unmark_cause,
+    without_fingerprint,
+)
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.requeue import requeue
 from tests.factory import claimed_task, ending
@@ -43,7 +47,7 @@ def test_a_group_counts_its_tasks_and_says_when_and_where(connection: Connection
     newest = fail(connection, at=NOON - timedelta(minutes=90), name="u", queue="b")
     fail(connection, OTHER)
 
-    first, second = groups(connection, now=NOON)
+    first, second = find_error_groups(connection, now=NOON)
 
     assert (first.fingerprint, first.number) == (fingerprint_of(AWAY).hex(), 3)
     assert (first.first_at, first.last_at) == (NOON - timedelta(hours=30), NOON)
@@ -59,9 +63,9 @@ def test_filters_choose_groups(connection: Connection) -> None:
     hex_ = fingerprint_of(OTHER).hex()
 
     for filters in ({"name": "u"}, {"queue": "q"}, {"fingerprint": hex_}):
-        assert [g.fingerprint for g in groups(connection, **filters)] == [hex_]
-    assert len(groups(connection, since=NOON + timedelta(minutes=1))) == 1
-    assert groups(connection, name="nobody") == []
+        assert [g.fingerprint for g in find_error_groups(connection, **filters)] == [hex_]
+    assert len(find_error_groups(connection, since=NOON + timedelta(minutes=1))) == 1
+    assert find_error_groups(connection, name="nobody") == []
 
 
 def test_tasks_of_a_group_come_in_pages_newest_first(connection: Connection) -> None:
@@ -80,7 +84,7 @@ def test_tasks_of_a_group_come_in_pages_newest_first(connection: Connection) -> 
 def test_a_requeued_task_leaves_its_group(connection: Connection) -> None:
     requeue(connection, fail(connection))
 
-    assert groups(connection) == []
+    assert find_error_groups(connection) == []
 
 
 @pytest.mark.parametrize("pruned", [False, True])
@@ -92,12 +96,16 @@ def test_old_rows_get_the_fingerprint_that_new_ones_have(
     forget(connection)
     if pruned:
         connection.execute(text("DELETE FROM task_attempt"))
-    assert (without_fingerprint(connection), groups(connection)) == (3, [])
+    assert (without_fingerprint(connection), find_error_groups(connection)) == (3, [])
 
-    assert [fill(connection, 2), fill(connection, 2), fill(connection, 2)] == [2, 1, 0]
+    assert [
+        add_missing_fingerprints(connection, 2),
+        add_missing_fingerprints(connection, 2),
+        add_missing_fingerprints(connection, 2),
+    ] == [2, 1, 0]
 
     away = Cause(AWAY.kind, AWAY.message) if pruned else AWAY
-    assert {g.fingerprint: g.number for g in groups(connection)} == {
+    assert {g.fingerprint: g.number for g in find_error_groups(connection)} == {
         fingerprint_of(away).hex(): 1,
         fingerprint_of(OTHER).hex(): 2,
     }
@@ -109,29 +117,29 @@ def test_old_rows_get_the_fingerprint_that_new_ones_have(
 def test_a_cause_is_entered_once_with_its_first_sighting(connection: Connection) -> None:
     task_id = fail(connection)
     hex_ = fingerprint_of(AWAY).hex()
-    assert enter(connection) == [hex_]
+    assert record_new_causes(connection) == [hex_]
     requeue(connection, task_id)
     fail(connection, at=NOON + timedelta(days=1))
 
-    assert enter(connection) == []
+    assert record_new_causes(connection) == []
     row = connection.execute(text("SELECT * FROM task_fingerprint")).one()
     assert (row.kind, row.message, row.frames) == ("shop.Away", "nobody at #", ["shop.a:act"])
-    assert groups(connection)[0].first_at == NOON
+    assert find_error_groups(connection)[0].first_at == NOON
 
 
 def test_a_mark_ends_by_itself_or_is_taken_back(connection: Connection) -> None:
     fail(connection)
     hex_, until = fingerprint_of(AWAY).hex(), NOON + timedelta(days=1)
-    assert not mark(connection, "00" * 8, "ann", None, "")
-    assert mark(connection, hex_, "ann", until, "ticket 7")
+    assert not mark_cause(connection, "00" * 8, "ann", None, "")
+    assert mark_cause(connection, hex_, "ann", until, "ticket 7")
 
-    during, after = (groups(connection, now=at)[0] for at in (NOON, until))
+    during, after = (find_error_groups(connection, now=at)[0] for at in (NOON, until))
     assert (during.known_by, during.known_until, during.note) == ("ann", until, "ticket 7")
     assert (after.known_by, after.known_until, after.note) == (None, None, None)
-    assert mark(connection, hex_, "bob", None, "")
-    assert groups(connection, now=until)[0].known_by == "bob"
-    assert [unmark(connection, hex_), unmark(connection, hex_)] == [True, False]
-    assert groups(connection)[0].known_by is None
+    assert mark_cause(connection, hex_, "bob", None, "")
+    assert find_error_groups(connection, now=until)[0].known_by == "bob"
+    assert [unmark_cause(connection, hex_), unmark_cause(connection, hex_)] == [True, False]
+    assert find_error_groups(connection)[0].known_by is None
 
 
 FULL = text("""
@@ -148,7 +156,7 @@ def test_10_000_errors_of_500_causes_are_read_fast(connection: Connection) -> No
     connection.execute(text("ANALYZE task_error"))
     some = f"{7:016x}"
 
-    for read in (lambda: groups(connection), lambda: tasks_of(connection, some)):
+    for read in (lambda: find_error_groups(connection), lambda: tasks_of(connection, some)):
         took = []
         for _ in range(40):
             began = perf_counter()

@@ -14,12 +14,10 @@ from tasks_app.domain.flow_control.circuit_breaker import (
     BreakerStanding,
     BreakerState,
 )
-from tasks_app.pool.dispatch.idle_check import check_idle
-from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.dispatch.scan import check_idle, due
 from tasks_app.pool.flow_control import circuit_breakers
-from tasks_app.pool.flow_control.breaker_waiting_list import hold
-from tasks_app.pool.runs.claim import claim
-from tasks_app.pool.runs.claim_next import claim_next
+from tasks_app.pool.flow_control.circuit_breakers import hold_tasks
+from tasks_app.pool.runs.claim import claim, claim_next
 from tasks_app.pool.tasks.cancel import cancel
 from tests.factory import claimer, pending_task, row_of
 
@@ -102,28 +100,28 @@ class TestHolding:
         opened(bank)
 
         assert found_held(bank) == ids
-        assert hold(bank, ids, now=NOON) == 3
+        assert hold_tasks(bank, ids, now=NOON) == 3
         assert found_held(bank) == []
         assert row_of(bank, ids[0]).parked == "held by breaker bank"
         assert standing(bank).held == 3
         assert check_idle(bank, now=NOON + SECOND).is_quiet(MINUTE)
 
     def test_a_closed_breaker_puts_nothing_aside(self, bank: Connection) -> None:
-        assert hold(bank, pays(bank), now=NOON) == 0
+        assert hold_tasks(bank, pays(bank), now=NOON) == 0
 
 
 class TestProbing:
     def test_as_many_as_declared_are_let_through_and_no_more(self, bank: Connection) -> None:
         ids = pays(bank, 5)
         opened(bank)
-        hold(bank, ids, now=NOON)
-        assert circuit_breakers.look(bank, now=NOON + 29 * SECOND) == {}
+        hold_tasks(bank, ids, now=NOON)
+        assert circuit_breakers.advance_due(bank, now=NOON + 29 * SECOND) == {}
 
         later = NOON + 30 * SECOND
         assert check_idle(bank, now=later).breakers
-        assert circuit_breakers.look(bank, now=later) == {"bank": 2}
+        assert circuit_breakers.advance_due(bank, now=later) == {"bank": 2}
         for more in range(1, 9):
-            assert circuit_breakers.look(bank, now=later + more * SECOND) == {"bank": 0}
+            assert circuit_breakers.advance_due(bank, now=later + more * SECOND) == {"bank": 0}
 
         assert let(bank) == ids[:2]
         assert taken(bank, ids, later) == ids[:2]
@@ -131,9 +129,9 @@ class TestProbing:
     def test_a_failed_probe_opens_it_again(self, bank: Connection) -> None:
         ids = pays(bank, 5)
         opened(bank)
-        hold(bank, ids, now=NOON)
+        hold_tasks(bank, ids, now=NOON)
         later = NOON + 30 * SECOND
-        circuit_breakers.look(bank, now=later)
+        circuit_breakers.advance_due(bank, now=later)
         taken(bank, ids[:1], later)
 
         circuit_breakers.report(bank, "bank", 0, 1, now=later)
@@ -146,16 +144,16 @@ class TestProbing:
     def test_good_probes_ramp_it_up_and_close_it(self, bank: Connection) -> None:
         ids = pays(bank, 45)
         opened(bank)
-        hold(bank, ids, now=NOON)
+        hold_tasks(bank, ids, now=NOON)
         at = NOON + 30 * SECOND
-        circuit_breakers.look(bank, now=at)
+        circuit_breakers.advance_due(bank, now=at)
         assert taken(bank, ids, at) == ids[:2]
 
         circuit_breakers.report(bank, "bank", 2, 0, now=at)
         assert standing(bank, at).state is BreakerState.RAMPING
         freed = []
         for _ in range(4):
-            freed.append(circuit_breakers.look(bank, now=at).get("bank", 0))
+            freed.append(circuit_breakers.advance_due(bank, now=at).get("bank", 0))
             at += SECOND
 
         assert freed == [10, 20, 13, 0]
@@ -166,12 +164,12 @@ class TestProbing:
     def test_failures_while_it_ramps_open_it_again(self, bank: Connection) -> None:
         ids = pays(bank, 40)
         opened(bank)
-        hold(bank, ids, now=NOON)
+        hold_tasks(bank, ids, now=NOON)
         at = NOON + 30 * SECOND
-        circuit_breakers.look(bank, now=at)
+        circuit_breakers.advance_due(bank, now=at)
         taken(bank, ids, at)
         circuit_breakers.report(bank, "bank", 2, 0, now=at)
-        circuit_breakers.look(bank, now=at)
+        circuit_breakers.advance_due(bank, now=at)
 
         circuit_breakers.report(bank, "bank", 1, 9, now=at)
 
@@ -181,38 +179,38 @@ class TestProbing:
     def test_lost_probes_are_given_up_and_others_tried(self, bank: Connection) -> None:
         ids = pays(bank, 5)
         opened(bank)
-        hold(bank, ids, now=NOON)
+        hold_tasks(bank, ids, now=NOON)
         at = NOON + 30 * SECOND
-        circuit_breakers.look(bank, now=at)
+        circuit_breakers.advance_due(bank, now=at)
         for task_id in ids[:2]:
             cancel(bank, task_id)
 
-        circuit_breakers.look(bank, now=at + 9 * SECOND)
+        circuit_breakers.advance_due(bank, now=at + 9 * SECOND)
         assert let(bank) == []
-        circuit_breakers.look(bank, now=at + 11 * SECOND)
-        circuit_breakers.look(bank, now=at + 12 * SECOND)
+        circuit_breakers.advance_due(bank, now=at + 11 * SECOND)
+        circuit_breakers.advance_due(bank, now=at + 12 * SECOND)
 
         assert let(bank) == ids[2:4]
 
     def test_probes_that_take_long_are_waited_for(self, bank: Connection) -> None:
         ids = pays(bank, 5)
         opened(bank)
-        hold(bank, ids, now=NOON)
+        hold_tasks(bank, ids, now=NOON)
         at = NOON + 30 * SECOND
-        circuit_breakers.look(bank, now=at)
+        circuit_breakers.advance_due(bank, now=at)
         assert taken(bank, ids, at) == ids[:2]
 
-        assert circuit_breakers.look(bank, now=at + 10 * MINUTE) == {"bank": 0}
+        assert circuit_breakers.advance_due(bank, now=at + 10 * MINUTE) == {"bank": 0}
         assert standing(bank, at).state is BreakerState.PROBING
 
     def test_a_task_that_comes_when_none_waited_is_the_probe(self, bank: Connection) -> None:
         opened(bank)
         at = NOON + 30 * SECOND
-        assert circuit_breakers.look(bank, now=at) == {"bank": 0}
+        assert circuit_breakers.advance_due(bank, now=at) == {"bank": 0}
         ids = pays(bank, now=at)
-        assert hold(bank, found_held(bank, at), now=at) == 1
+        assert hold_tasks(bank, found_held(bank, at), now=at) == 1
 
-        assert circuit_breakers.look(bank, now=at + SECOND) == {"bank": 1}
+        assert circuit_breakers.advance_due(bank, now=at + SECOND) == {"bank": 1}
         assert taken(bank, ids, at + SECOND) == ids
 
 
@@ -223,16 +221,16 @@ class TestOperators:
 
         assert taken(bank, ids) == []
         circuit_breakers.report(bank, "bank", 100, 0, now=NOON)
-        assert circuit_breakers.look(bank, now=NOON + 24 * 60 * MINUTE) == {}
+        assert circuit_breakers.advance_due(bank, now=NOON + 24 * 60 * MINUTE) == {}
         assert standing(bank).state is BreakerState.OPEN
 
     def test_close(self, bank: Connection) -> None:
         ids = pays(bank, 3)
         opened(bank)
-        hold(bank, ids, now=NOON)
+        hold_tasks(bank, ids, now=NOON)
 
         circuit_breakers.override(bank, "bank", BreakerMode.CLOSED, now=NOON)
-        assert circuit_breakers.look(bank, now=NOON) == {"bank": 3}
+        assert circuit_breakers.advance_due(bank, now=NOON) == {"bank": 3}
         circuit_breakers.report(bank, "bank", 0, 100, now=NOON)
 
         assert taken(bank, ids) == ids
@@ -241,11 +239,11 @@ class TestOperators:
     def test_auto(self, bank: Connection) -> None:
         ids = pays(bank, 3)
         circuit_breakers.override(bank, "bank", BreakerMode.OPEN, now=NOON)
-        hold(bank, ids, now=NOON)
+        hold_tasks(bank, ids, now=NOON)
 
         circuit_breakers.override(bank, "bank", BreakerMode.AUTO, now=NOON)
 
-        assert circuit_breakers.look(bank, now=NOON) == {"bank": 2}
+        assert circuit_breakers.advance_due(bank, now=NOON) == {"bank": 2}
         assert standing(bank).state is BreakerState.PROBING
 
     def test_no_such_breaker(self, bank: Connection) -> None:

@@ -12,13 +12,11 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerMode
 from tasks_app.domain.flow_control.limits import GateKind, Limit
-from tasks_app.domain.queues.queue import check_options
-from tasks_app.pool.flow_control import circuit_breakers
-from tasks_app.pool.flow_control import queue_settings
-from tasks_app.pool.flow_control.limits import set_limit
-from tasks_app.pool.flow_control.pause import pause
-from tasks_app.pool.runs.claim import claim, claim_unhindered
-from tasks_app.pool.runs.claim_sql import Claimer
+from tasks_app.domain.queues import check_queue_options
+from tasks_app.pool.flow_control import circuit_breakers, queue_settings
+from tasks_app.pool.flow_control.order_and_limits import set_limit
+from tasks_app.pool.flow_control.queue_settings import pause
+from tasks_app.pool.runs.claim import Claimer, claim, claim_unhindered
 from tests.factory import claimer, pending_task, row_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -31,7 +29,7 @@ def taken(connection: Connection, ids: list[int], who: Claimer | None = None) ->
 
 
 def said(connection: Connection, **options: Any) -> None:
-    queue_settings.change(connection, "other", check_options(options))
+    queue_settings.change(connection, "other", check_queue_options(options))
 
 
 def test_it_takes_and_tells_the_same_as_the_long_way(connection: Connection) -> None:

@@ -16,8 +16,7 @@ from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.flow_control import order_and_limits
 from tasks_app.pool.flow_control.capacity import enter, rooms_of
-from tasks_app.pool.flow_control.clear_gates import lock_of, passing
-from tasks_app.pool.flow_control.limits import set_limit
+from tasks_app.pool.flow_control.order_and_limits import find_clear_tasks, lock_gates, set_limit
 from tasks_app.pool.runs.claim import claim_clear
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.runtime.flow_control.admission import let_pass
@@ -35,7 +34,7 @@ def pair(engine: Engine) -> Iterator[Pair]:
 
 def short(connection: Connection, ids: Sequence[int]) -> list[ClaimedTask]:
     """Claim; the locks are held until the transaction ends."""
-    return claim_clear(connection, list(lock_of(connection, ids)), claimer(), uuid4())
+    return claim_clear(connection, list(lock_gates(connection, ids)), claimer(), uuid4())
 
 
 def shortly(connection: Connection, ids: Sequence[int]) -> list[int]:
@@ -89,7 +88,7 @@ def test_it_lets_pass_only_what_the_long_way_would(connection: Connection, seed:
             if some([0, 1]):
                 settle_one(connection, ending(task, some([Event.FAIL, Event.RETRY])))
 
-    clear = passing(connection, ids)
+    clear = find_clear_tasks(connection, ids)
 
     found = order_and_limits.waiting(connection, sorted(clear))
     rooms = rooms_of(connection, found.gates, found.limits)
@@ -173,7 +172,7 @@ def test_a_row_that_becomes_claimable_behind_the_locks_is_not_taken(pair: Pair) 
     (task,) = short(a, [task_id])
     a.commit()
 
-    assert lock_of(b, [task_id]) == {}
+    assert lock_gates(b, [task_id]) == {}
     settle_one(a, ending(task, Event.RETRY, wait=timedelta(0)))
     a.commit()
 
@@ -190,7 +189,7 @@ def test_a_lower_id_that_commits_late_does_not_pass_the_one_that_runs(pair: Pair
     a.commit()
 
     assert shortly(a, [late]) == []
-    assert passing(a, [late]) == set()
+    assert find_clear_tasks(a, [late]) == set()
 
 
 def test_of_a_limit_key_all_that_ask_pass_beside_those_that_run_or_none(
@@ -200,8 +199,8 @@ def test_of_a_limit_key_all_that_ask_pass_beside_those_that_run_or_none(
     limited(connection, 3)
     assert shortly(connection, ids[:1]) == ids[:1]
 
-    assert passing(connection, ids[1:]) == set()
-    assert passing(connection, ids[1:3]) == {*ids[1:3]}
+    assert find_clear_tasks(connection, ids[1:]) == set()
+    assert find_clear_tasks(connection, ids[1:3]) == {*ids[1:3]}
 
 
 def test_only_keys_with_a_limit_have_a_gate(connection: Connection) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.fair_share import FairLine
+from tasks_app.domain.flow_control.admission import FairLine
 from tasks_app.pool.flow_control import fair_queues
 from tests.factory import pending_task
 from tests.pool.plans import prepared

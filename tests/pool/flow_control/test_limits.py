@@ -11,8 +11,8 @@ from sqlalchemy import Connection
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit, limit_of
 from tasks_app.pool.flow_control import order_and_limits, waiting_list
 from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of
-from tasks_app.pool.flow_control.limits import all_limits, drop_limit, set_limit
-from tasks_app.pool.flow_control.wake import wake as wake_held
+from tasks_app.pool.flow_control.order_and_limits import all_limits, drop_limit, set_limit
+from tasks_app.pool.flow_control.waiting_list import wake as wake_held
 from tasks_app.pool.runs.claim import claim
 from tasks_app.runtime.flow_control.admission import let_pass
 from tests.factory import claimer, pending_task, row_of
@@ -108,10 +108,10 @@ def test_gates_that_nobody_comes_to_any_more_are_removed_and_full_buckets_alone(
     enter(connection, [Gate(GateKind.ORDER, "gone")])
     passing(connection, [*keyed, *ordered], NOON)
 
-    assert order_and_limits.prune(connection, 10, now=after(60)) == 1
+    assert order_and_limits.prune_gates(connection, 10, now=after(60)) == 1
     left = lock(connection, [GATE, Gate(GateKind.ORDER, "o"), Gate(GateKind.ORDER, "gone")])
     assert list(left) == [GATE, Gate(GateKind.ORDER, "o")]
-    assert order_and_limits.prune(connection, 10, now=NOON + timedelta(days=400)) == 1
+    assert order_and_limits.prune_gates(connection, 10, now=NOON + timedelta(days=400)) == 1
 
 
 def test_a_task_passes_all_of_its_gates_or_none(connection: Connection) -> None:

@@ -11,11 +11,10 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.pool.flow_control.pause import Pause, pause, paused, resume
-from tasks_app.pool.fragments.scan_position import place_values
-from tasks_app.pool.runs import claim_next as claims
-from tasks_app.pool.runs.claim import claim
-from tasks_app.pool.runs.claim_next import claim_next
+from tasks_app.pool.flow_control.queue_settings import Pause, pause, paused, resume
+from tasks_app.pool.fragments.conditions import scan_position_values
+from tasks_app.pool.runs import claim as claims
+from tasks_app.pool.runs.claim import claim, claim_next
 from tasks_app.pool.tasks import browse
 from tests.factory import claimer, pending_task, row_of
 
@@ -126,7 +125,7 @@ def test_the_rows_of_a_paused_queue_are_not_even_looked_at(
     pause(connection, stopped)
     values = {**claims.values_of(claimer(), uuid4()), "queues": ["mail"], "most": 10}
     values |= {"lonely": True, "within": None, "now": LATER}
-    values |= place_values(["mail"], None)
+    values |= scan_position_values(["mail"], None)
     statement = f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {claims._NEXT.text}"
 
     (plan,) = connection.execute(text(statement), values).scalar_one()

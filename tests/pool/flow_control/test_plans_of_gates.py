@@ -9,13 +9,7 @@ import pytest
 from tasks_app.domain.flow_control.admission import Capacity
 from tasks_app.domain.flow_control.limits import Gate, GateKind
 from tasks_app.pool.dispatch.set_aside import sweep_all
-from tasks_app.pool.flow_control import (
-    capacity,
-    clear_gates,
-    order_and_limits,
-    waiting_list,
-    wake,
-)
+from tasks_app.pool.flow_control import capacity, order_and_limits, waiting_list
 from tasks_app.pool.runs.claim import claim_clear
 from tests.factory import claimer
 from tests.pool.filled import Ask, Verb, statistics
@@ -76,13 +70,17 @@ def of(kind: GateKind, word: str, number: int) -> list[Gate]:
 
 def line(connection, some: list[Gate]):
     rooms = dict.fromkeys(some, Capacity(1.0))
-    front = dict.fromkeys(some, wake._FRONT)
-    return wake._read(connection, dict.fromkeys(some, 1), rooms, front, None)
+    front = dict.fromkeys(some, waiting_list._FRONT)
+    return waiting_list._read(connection, dict.fromkeys(some, 1), rooms, front, None)
 
 
 def go_on(connection, some: list[Gate]):
-    values = {"gates": list(map(str, some)), **wake._columns(some), "waits": [5.0] * len(some)}
-    connection.execute(wake._GO_ON, {**values, "ids": IDS[: len(some)], "now": None})
+    values = {
+        "gates": list(map(str, some)),
+        **waiting_list._columns(some),
+        "waits": [5.0] * len(some),
+    }
+    connection.execute(waiting_list._GO_ON, {**values, "ids": IDS[: len(some)], "now": None})
 
 
 VERBS: dict[str, tuple[Verb, int]] = {
@@ -107,9 +105,12 @@ VERBS: dict[str, tuple[Verb, int]] = {
     ),
     "who runs of a name": (lambda c, _: capacity._running(c, [Gate(GateKind.NAME, "n1")]), 1_500),
     "heads": (lambda c, n: capacity._heads(c, [f"k{i}" for i in range(n)], None), GROUP),
-    "lock of keys": (lambda c, n: clear_gates.lock_of(c, OWN_IDS[:n]), GROUP),
-    "passing": (lambda c, n: clear_gates.passing(c, OWN_IDS[: n // 2]), GROUP),
-    "passing of shared keys": (lambda c, n: clear_gates.passing(c, IDS[: n // 2]), GROUP),
+    "lock of keys": (lambda c, n: order_and_limits.lock_gates(c, OWN_IDS[:n]), GROUP),
+    "passing": (lambda c, n: order_and_limits.find_clear_tasks(c, OWN_IDS[: n // 2]), GROUP),
+    "passing of shared keys": (
+        lambda c, n: order_and_limits.find_clear_tasks(c, IDS[: n // 2]),
+        GROUP,
+    ),
     "claim of clear": (
         lambda c, n: claim_clear(c, OWN_IDS[: n // 2], claimer(*NAMES), UUID(int=9)),
         GROUP,

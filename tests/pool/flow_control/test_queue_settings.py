@@ -9,16 +9,12 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from tasks_app.domain.queues.queue import check_options
-from tasks_app.domain.queues import parse_window
-from tasks_app.pool.dispatch.idle_check import check_idle
+from tasks_app.domain.queues import check_queue_options, parse_window
+from tasks_app.pool.dispatch.scan import check_idle
 from tasks_app.pool.flow_control import queue_settings
-from tasks_app.pool.flow_control.load_gate import look_at_gates
-from tasks_app.pool.flow_control.pause import pause, paused, resume
-from tasks_app.pool.fragments.conditions import OPEN
-from tasks_app.pool.fragments.conditions import standing_still
-from tasks_app.pool.runs.claim import claim, claims_of
-from tasks_app.pool.runs.claim_next import claim_next
+from tasks_app.pool.flow_control.queue_settings import pause, paused, resume, update_load_gates
+from tasks_app.pool.fragments.conditions import OPEN, standing_still
+from tasks_app.pool.runs.claim import claim, claim_next, claims_of
 from tasks_app.pool.tables import NOW
 from tests.domain.queues.windows import CHANGES, WRITTEN, brute_force, in_zone, minutes_around
 from tests.factory import claimed_task, claimer, pending_task
@@ -34,7 +30,7 @@ OPEN_AT = text(f"""
 
 
 def change(connection: Connection, queue: str = "q", **options: object) -> None:
-    queue_settings.change(connection, queue, check_options(options))
+    queue_settings.change(connection, queue, check_queue_options(options))
 
 
 def taken(connection: Connection, ids: list[int], now: datetime = NOON) -> list[int]:
@@ -169,15 +165,15 @@ class TestGates:
         change(connection, "bulk", running_below=2)
         claimed_task(connection, now=NOON)
         claimed_task(connection, queue="bulk", now=NOON)
-        assert look_at_gates(connection, now=NOON) == {}
+        assert update_load_gates(connection, now=NOON) == {}
 
         claimed_task(connection, now=NOON)
 
-        assert look_at_gates(connection, now=NOON) == {"bulk": "running"}
-        assert look_at_gates(connection, now=NOON) == {}
+        assert update_load_gates(connection, now=NOON) == {"bulk": "running"}
+        assert update_load_gates(connection, now=NOON) == {}
         assert taken(connection, [bulk]) == []
         connection.execute(text("DELETE FROM task_pending WHERE state = 'RUNNING'"))
-        assert look_at_gates(connection, now=NOON) == {"bulk": None}
+        assert update_load_gates(connection, now=NOON) == {"bulk": None}
         assert taken(connection, [bulk]) == [bulk]
 
     def test_waiting_below(self, connection: Connection) -> None:
@@ -185,28 +181,28 @@ class TestGates:
         pending_task(connection, queue="bulk", now=NOON - HOUR)
         pending_task(connection, now=NOON)
 
-        assert look_at_gates(connection, now=NOON + MINUTE / 2) == {}
-        assert look_at_gates(connection, now=NOON + MINUTE) == {"bulk": "waiting"}
+        assert update_load_gates(connection, now=NOON + MINUTE / 2) == {}
+        assert update_load_gates(connection, now=NOON + MINUTE) == {"bulk": "waiting"}
         assert standing_still(connection, now=NOON + MINUTE) == {"bulk"}
 
     def test_what_stands_still_keeps_no_gate_shut(self, connection: Connection) -> None:
         change(connection, "bulk", waiting_below="1m")
         pending_task(connection, queue="mail", now=NOON - HOUR)
-        assert look_at_gates(connection, now=NOON) == {"bulk": "waiting"}
+        assert update_load_gates(connection, now=NOON) == {"bulk": "waiting"}
 
         pause(connection, "mail")
 
-        assert look_at_gates(connection, now=NOON) == {"bulk": None}
+        assert update_load_gates(connection, now=NOON) == {"bulk": None}
 
     def test_a_gate_that_is_taken_away_is_open(self, connection: Connection) -> None:
         change(connection, "bulk", waiting_below="1m", timeout=5)
         pending_task(connection, now=NOON - HOUR)
-        look_at_gates(connection, now=NOON)
+        update_load_gates(connection, now=NOON)
 
         change(connection, "bulk", waiting_below=None)
 
         assert standing_still(connection, now=NOON) == set()
-        assert look_at_gates(connection, now=NOON) == {}
+        assert update_load_gates(connection, now=NOON) == {}
 
 
 class TestDefaults:

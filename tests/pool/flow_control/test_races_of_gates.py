@@ -13,10 +13,10 @@ from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.flow_control import order_and_limits, waiting_list
 from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of
-from tasks_app.pool.flow_control.limits import set_limit
-from tasks_app.pool.flow_control.wake import wake as wake_held
+from tasks_app.pool.flow_control.order_and_limits import set_limit
+from tasks_app.pool.flow_control.waiting_list import wake as wake_held
 from tasks_app.pool.runs.claim import claim
-from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.leases import release
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.runtime.flow_control.admission import let_pass

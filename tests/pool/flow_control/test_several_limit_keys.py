@@ -14,10 +14,9 @@ from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.flow_control import order_and_limits, waiting_list
 from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of
-from tasks_app.pool.flow_control.limits import set_limit
-from tasks_app.pool.flow_control.wake import wake as wake_held
-from tasks_app.pool.runs.release import release
-from tasks_app.pool.runs.leases import rescue_expired
+from tasks_app.pool.flow_control.order_and_limits import set_limit
+from tasks_app.pool.flow_control.waiting_list import wake as wake_held
+from tasks_app.pool.runs.leases import release, rescue_expired
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.requeue import requeue

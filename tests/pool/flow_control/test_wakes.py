@@ -15,13 +15,15 @@ from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit
 from tasks_app.domain.queues import parse_window
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.flow_control import circuit_breakers
-from tasks_app.pool.flow_control import order_and_limits
-from tasks_app.pool.flow_control import queue_settings
-from tasks_app.pool.flow_control import wake
+from tasks_app.pool.flow_control import (
+    circuit_breakers,
+    order_and_limits,
+    queue_settings,
+    waiting_list,
+)
 from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of
-from tasks_app.pool.flow_control.limits import set_limit
-from tasks_app.pool.flow_control.pause import pause
+from tasks_app.pool.flow_control.order_and_limits import set_limit
+from tasks_app.pool.flow_control.queue_settings import pause
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.runtime.flow_control.admission import let_pass
 from tests.factory import claimer, ending, pending_task, row_of
@@ -76,7 +78,7 @@ def woken(
 ) -> list[int]:
     limits = order_and_limits.limits_of(connection)
     rooms = rooms_of(connection, lock(connection, [KEY]), limits, now=now)
-    return [task_id for _, task_id in wake.wake(connection, rooms, limits, most, now=now)]
+    return [task_id for _, task_id in waiting_list.wake(connection, rooms, limits, most, now=now)]
 
 
 def reasons(connection: Connection, ids: Sequence[int]) -> set[str | None]:
@@ -135,7 +137,10 @@ def test_of_a_very_long_line_that_stands_still_the_rest_is_read_soon(limited: Co
     columns = "name, queue, limit_key, due_at, scan_at, parked_kind, parked_for"
     line = f"INSERT INTO task_pending ({columns})"
     held = "SELECT 't', 'a', 'l', :now, CAST(:now AS timestamptz) + interval '1d', 'key', 'l'"
-    values = {"now": NOON, "number": sum(n * wake.FARTHER + 1 for n in range(wake.MOST_READS)) + 1}
+    values = {
+        "now": NOON,
+        "number": sum(n * waiting_list.FARTHER + 1 for n in range(waiting_list.MOST_READS)) + 1,
+    }
     limited.execute(text(f"{line} {held} FROM generate_series(1, :number)"), values)
     (other,) = made(limited, 1)
     assert passing(limited, other) == []
@@ -176,9 +181,9 @@ def test_behind_a_head_that_waits_for_its_retry_it_is_looked_when_that_expires(
     assert passing(connection, behind, now=until) == []  # it is held until it is looked at
     order = Gate(GateKind.ORDER, "k")
     rooms = rooms_of(connection, [order], order_and_limits.limits_of(connection), now=until)
-    assert wake.wake(connection, rooms, order_and_limits.limits_of(connection), now=until) == [
-        ("default", behind)
-    ]
+    assert waiting_list.wake(
+        connection, rooms, order_and_limits.limits_of(connection), now=until
+    ) == [("default", behind)]
 
 
 def test_a_gate_wakes_nobody_of_another_key(limited: Connection) -> None:

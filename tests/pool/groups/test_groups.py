@@ -16,14 +16,11 @@ from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool import task_groups
 from tasks_app.pool.dispatch.set_aside import sweep
-from tasks_app.pool.groups import browse
-from tasks_app.pool.groups.create import PAGE
-from tasks_app.pool.groups.prune import prune
-from tasks_app.pool.runs.release import release
-from tasks_app.pool.runs.leases import rescue_claims
-from tasks_app.pool.runs.leases import rescue_expired
+from tasks_app.pool.runs.leases import release, rescue_claims, rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one
+from tasks_app.pool.task_groups import PAGE, prune_groups
 from tasks_app.pool.tasks.cancel import Cancelled, cancel, cancel_these
 from tasks_app.pool.tasks.requeue import Requeued, requeue
 from tasks_app.runtime.api.groups import create_group
@@ -40,7 +37,7 @@ def group(connection: Connection, members: int = 2, **options: Any):
 
 
 def progress(connection: Connection, made) -> tuple[int, int, str | None]:
-    found = browse.get(connection, made.id)
+    found = task_groups.get_group(connection, made.id)
     assert found is not None
     return found.succeeded, found.failed, found.outcome
 
@@ -360,7 +357,10 @@ def test_the_callback_of_an_inner_group_is_waited_for_by_the_outer_one(
     by_group(connection, claimed_task(connection, inner.callback_id, name="then"))
 
     assert called(connection, outer) == "outer"
-    ended = [e.task_id for e in browse.results(connection, browse.get(connection, outer.id))]
+    ended = [
+        e.task_id
+        for e in task_groups.member_results(connection, task_groups.get_group(connection, outer.id))
+    ]
     assert ended == [*outer.task_ids, inner.callback_id]
 
 
@@ -371,7 +371,7 @@ def test_what_came_of_members_in_their_order(connection: Connection) -> None:
         settle_group(connection, [ending(tasks[n], result=f"{n}")])
     by_group(connection, tasks[1], Event.FAIL)
 
-    ended = list(browse.results(connection, browse.get(connection, made.id)))
+    ended = list(task_groups.member_results(connection, task_groups.get_group(connection, made.id)))
 
     assert [e.task_id for e in ended] == made.task_ids
     pending, failed, *others = ended[PAGE - 3], ended[PAGE - 1], *ended[PAGE:]
@@ -386,11 +386,11 @@ def test_groups_that_were_over_long_ago_are_forgotten(connection: Connection) ->
     over, goes_on = group(connection, 0), group(connection, 1)
     later = datetime.now(UTC) + timedelta(days=2)
 
-    assert prune(connection, timedelta(days=3), 10, now=later) == 0
-    assert prune(connection, timedelta(days=1), 10, now=later) == 1
+    assert prune_groups(connection, timedelta(days=3), 10, now=later) == 0
+    assert prune_groups(connection, timedelta(days=1), 10, now=later) == 1
 
-    assert browse.get(connection, over.id) is None
-    assert browse.get(connection, goes_on.id) is not None
+    assert task_groups.get_group(connection, over.id) is None
+    assert task_groups.get_group(connection, goes_on.id) is not None
 
 
 def test_a_member_whose_group_was_forgotten_ends(connection: Connection) -> None:

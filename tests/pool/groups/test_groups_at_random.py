@@ -16,8 +16,7 @@ from tasks_app.domain.creation import NewTask
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.claim import claim
-from tasks_app.pool.runs.release import release
-from tasks_app.pool.runs.leases import rescue_claims
+from tasks_app.pool.runs.leases import release, rescue_claims
 from tasks_app.pool.runs.settle import settle_group, settle_one
 from tasks_app.pool.tasks.cancel import cancel, cancel_these
 from tasks_app.pool.tasks.requeue import requeue

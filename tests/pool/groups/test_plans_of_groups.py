@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from sqlalchemy.exc import DatabaseError
 
-from tasks_app.pool.groups import browse
+from tasks_app.pool import task_groups
 from tasks_app.pool.runs import settle
 from tasks_app.pool.tasks import cancel, requeue
 from tests.pool.filled import Ask, Verb, statistics
@@ -57,8 +57,8 @@ VERBS: dict[str, tuple[Verb, int]] = {
         lambda c, n: c.execute(cancel._MOVE(), {"ids": list(WAITING[:n]), "now": None}),
         GROUP,
     ),
-    "get": (lambda c, _: browse.get(c, 7), 1),
-    "page": (lambda c, _: list(browse.pages(c, 7)), 1),
+    "get": (lambda c, _: task_groups.get_group(c, 7), 1),
+    "page": (lambda c, _: list(task_groups.member_pages(c, 7)), 1),
     "take back": (
         lambda c, _: c.execute(requeue._TAKE_BACK, {"id": 7, "state": "FAILED"}),
         1,

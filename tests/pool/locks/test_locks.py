@@ -10,15 +10,19 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.locks import Ask
-from tasks_app.domain.locks import Granted
-from tasks_app.domain.locks import Obstacle
-from tasks_app.domain.locks import parts_of
+from tasks_app.domain.locks import Ask, Granted, Obstacle, parts_of
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.locks.acquire import WAIT_LEASE, acquire, is_hindered, open_up
-from tasks_app.pool.locks.prune import FORGET_AFTER, GONE_FOR, prune
-from tasks_app.pool.locks.renew import give_up, guard, release, renew
+from tasks_app.pool.locks.holders import (
+    FORGET_AFTER,
+    GONE_FOR,
+    guard,
+    leave_queue,
+    prune_locks,
+    release,
+    renew,
+)
 from tasks_app.pool.runs.settle import settle_one
 from tests.factory import claimed_task, ending
 from tests.pool.interleave import two
@@ -260,7 +264,7 @@ class TestTheLine:
         granted(connection, "holder", exclusive="b")
         ask = ask_of("one", exclusive=["a", "b"])
         asked(connection, ask, waits=True)
-        give_up(connection, ask.token, now=at(5))
+        leave_queue(connection, ask.token, now=at(5))
 
         assert [row[:3] for row in waits_of(connection)] == [("b", "timed_out", "one")]
         granted(connection, exclusive="a")
@@ -318,7 +322,7 @@ class TestPruning:
         asked(connection, ask_of("t", task.fence, exclusive="c"))
         settle_one(connection, ending(task, Event.RELEASE))
 
-        assert prune(connection, 100, now=NOW + LEASE + GONE_FOR) == 2
+        assert prune_locks(connection, 100, now=NOW + LEASE + GONE_FOR) == 2
         assert guard(connection, late.token)
 
     def test_old_waits_and_unused_resources_go(self, connection: Connection) -> None:
@@ -332,7 +336,7 @@ class TestPruning:
         )
         renew(connection, [held.token], FORGET_AFTER, now=at(60))
 
-        assert prune(connection, 100, now=at(1) + FORGET_AFTER) == 1
+        assert prune_locks(connection, 100, now=at(1) + FORGET_AFTER) == 1
 
         names = connection.execute(text("SELECT resource FROM task_lock ORDER BY 1"))
         assert names.scalars().all() == ["held", "limited"]
@@ -345,7 +349,7 @@ class TestPruning:
             one.commit()
             assert isinstance(acquire(one, ask_of(exclusive="r")), Granted)
 
-            assert prune(other, 100) == 0
+            assert prune_locks(other, 100) == 0
             other.commit()
             one.commit()
-            assert prune(other, 100) == 0
+            assert prune_locks(other, 100) == 0

@@ -10,11 +10,9 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.locks import Ask
-from tasks_app.domain.locks import Granted
-from tasks_app.domain.locks import parts_of
+from tasks_app.domain.locks import Ask, Granted, parts_of
 from tasks_app.pool.locks.acquire import acquire, acquire_at_once, open_up
-from tasks_app.pool.locks.renew import guard, release, release_now, renew
+from tasks_app.pool.locks.holders import guard, release, release_now, renew
 from tests.pool.interleave import blocked, two
 
 LEASE = timedelta(seconds=30)

@@ -9,12 +9,16 @@ from uuid import uuid4
 from psycopg import Connection as Psycopg
 from sqlalchemy import Connection, Engine, create_engine
 
-from tasks_app.domain.locks import Ask
-from tasks_app.domain.locks import Granted
-from tasks_app.domain.locks import parts_of
-from tasks_app.pool.locks.acquire import WAIT_LEASE, acquire, open_up
-from tasks_app.pool.locks.renew import release
-from tasks_app.pool.locks.wake import listen, wake, woken
+from tasks_app.domain.locks import Ask, Granted, parts_of
+from tasks_app.pool.locks.acquire import (
+    WAIT_LEASE,
+    acquire,
+    listen_for_wake_ups,
+    notify_next,
+    open_up,
+    read_wake_ups,
+)
+from tasks_app.pool.locks.holders import release
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 LEASE = timedelta(seconds=30)
@@ -34,7 +38,7 @@ def held(c: Connection, **group: Any) -> Ask:
 
 
 def told(c: Connection, *resources: str, seconds: float = 0) -> set[Any]:
-    return set(wake(c, resources, now=NOW + timedelta(seconds=seconds)))
+    return set(notify_next(c, resources, now=NOW + timedelta(seconds=seconds)))
 
 
 def test_the_first_in_line_is_told_and_nobody_behind_it(connection: Connection) -> None:
@@ -106,11 +110,11 @@ def test_who_listens_hears_the_token(engine: Engine, connection: Connection) -> 
     release(connection, holder.token)
     with engine.connect() as ear:
         ear.execution_options(isolation_level="AUTOCOMMIT")
-        assert listen(ear)
+        assert listen_for_wake_ups(ear)
         told(connection, "a")
         connection.commit()
 
-        assert next(woken(ear, 10)) == str(waiter.token)
+        assert next(read_wake_ups(ear, 10)) == str(waiter.token)
 
         ear.exec_driver_sql("UNLISTEN *")
 
@@ -135,7 +139,7 @@ def test_behind_a_pooler_nobody_listens(engine: Engine) -> None:
     url = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
     pooled = create_engine("postgresql+psycopg://", creator=lambda: Pooled.connect(url))
     with pooled.connect() as connection:
-        assert not listen(connection)
+        assert not listen_for_wake_ups(connection)
         listening = connection.exec_driver_sql("SELECT pg_listening_channels()").all()
     pooled.dispose()
 

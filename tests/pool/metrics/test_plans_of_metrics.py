@@ -7,18 +7,17 @@ from datetime import timedelta
 import pytest
 
 from tasks_app.pool import metrics
-from tasks_app.pool.metrics import control
 from tests.pool.filled import Ask, Verb, statistics
 from tests.pool.runs.query_plans import FILL
 
 FULL = FILL
 HOUR = timedelta(hours=1)
 VERBS: dict[str, tuple[Verb, int]] = {
-    "waiting": (lambda c, _: metrics.waiting(c), 1),
-    "parked": (lambda c, _: metrics.parked(c), 1),
-    "running": (lambda c, _: metrics.running(c), 1),
-    "failed": (lambda c, _: metrics.failed(c, HOUR), 1),
-    "limits": (lambda c, _: control.limits(c), 1),
+    "waiting": (lambda c, _: metrics.waiting_tasks(c), 1),
+    "parked": (lambda c, _: metrics.parked_tasks(c), 1),
+    "running": (lambda c, _: metrics.running_tasks(c), 1),
+    "failed": (lambda c, _: metrics.failed_tasks(c, HOUR), 1),
+    "limits": (lambda c, _: metrics.limits_in_use(c), 1),
 }
 
 

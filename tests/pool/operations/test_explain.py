@@ -13,25 +13,21 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app.cli.output import found_here
-from tasks_app.domain.locks import Ask
-from tasks_app.domain.locks import parts_of
-from tasks_app.domain.explain import due, groups, over, running, waiting
-from tasks_app.domain.explain.explanation import RULES, Explanation, explain
+from tasks_app.domain.explain import explanation, waiting
+from tasks_app.domain.explain.explanation import RULES, Explanation, explain, why_last_attempt
 from tasks_app.domain.explain.facts import MOST_AHEAD
-from tasks_app.domain.explain.last_attempt import why_last
 from tasks_app.domain.finding import Finding, Level
 from tasks_app.domain.flow_control.limits import GateKind, Limit
+from tasks_app.domain.locks import Ask, parts_of
 from tasks_app.domain.queues import parse_window
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.dispatch import leader_lease, set_aside
-from tasks_app.pool.flow_control import limits, load_gate, pause, queue_settings
+from tasks_app.pool.flow_control import order_and_limits, queue_settings
 from tasks_app.pool.locks.acquire import acquire, open_up
-from tasks_app.pool.locks.renew import release
+from tasks_app.pool.locks.holders import release
 from tasks_app.pool.operations.explain import read_facts
-from tasks_app.pool.runs import heartbeats
-from tasks_app.pool.runs import leases
-from tasks_app.pool.runs import settle
+from tasks_app.pool.runs import heartbeats, leases, settle
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.tasks import cancel
 from tests.cases import in_one_test
@@ -84,7 +80,7 @@ def waits(connection: Connection, ago: timedelta = timedelta(0), **options: obje
 
 
 def test_every_rule_is_in_the_list() -> None:
-    rooms = (over, running, waiting, due, groups)
+    rooms = (explanation, explanation, waiting, waiting, explanation)
     written = [
         value
         for room in rooms
@@ -163,7 +159,7 @@ class TestOver:
         facts = read_facts(healthy, task.task_id, lease=LEASE, late_after=MINUTE, now=NOON)
 
         assert facts.row is not None
-        assert why_last(facts.row, facts.last) == why
+        assert why_last_attempt(facts.row, facts.last) == why
         if kind != "outcome unknown":
             assert f"It was not tried again: {why}. Read" in explain(facts).findings[0].advice
 
@@ -406,7 +402,7 @@ class TestWaiting:
     )
     def test_paused(self, healthy: Connection, queue: str, fact: str, advice: str) -> None:
         task_id = waits(healthy)
-        pause.pause(healthy, queue, "provider is down", now=NOON - HOUR)
+        queue_settings.pause(healthy, queue, "provider is down", now=NOON - HOUR)
 
         said = answer(healthy, task_id)
 
@@ -416,7 +412,7 @@ class TestWaiting:
 
     def test_the_pause_of_another_queue_is_no_reason(self, healthy: Connection) -> None:
         task_id = waits(healthy)
-        pause.pause(healthy, "mail", now=NOON)
+        queue_settings.pause(healthy, "mail", now=NOON)
 
         assert "paused" not in subjects(healthy, task_id)
 
@@ -737,12 +733,12 @@ class TestGates:
         assert f"tasks-app unblock {first}" in said.advice
 
     def test_limit(self, healthy: Connection) -> None:
-        limits.set_limit(healthy, Limit(GateKind.NAME, "t", 0))
+        order_and_limits.set_limit(healthy, Limit(GateKind.NAME, "t", 0))
         assert answer(healthy, waits(healthy)).fact == "The limit of name t is reached: 0 at a time"
         assert "tasks-app limits set name t" in answer(healthy, waits(healthy)).advice
 
     def test_rate(self, healthy: Connection) -> None:
-        limits.set_limit(healthy, Limit(GateKind.KEY, "k*", None, 10, MINUTE, 1))
+        order_and_limits.set_limit(healthy, Limit(GateKind.KEY, "k*", None, 10, MINUTE, 1))
         healthy.execute(
             text("INSERT INTO task_gate VALUES ('limit key k1', NULL, 0, :at)"), {"at": NOON}
         )
@@ -764,7 +760,7 @@ class TestQueues:
 
     def test_a_pause_that_ends(self, healthy: Connection) -> None:
         task_id = waits(healthy)
-        pause.pause(healthy, "default", resume_at=NOON + HOUR, now=NOON - HOUR)
+        queue_settings.pause(healthy, "default", resume_at=NOON + HOUR, now=NOON - HOUR)
 
         said = answer(healthy, task_id)
 
@@ -805,7 +801,7 @@ class TestQueues:
         task_id = waits(healthy)
         waits(healthy, queue="other", ago=HOUR)
         queue_settings.change(healthy, "default", {"waiting_below": MINUTE})
-        load_gate.look_at_gates(healthy, now=NOON)
+        queue_settings.update_load_gates(healthy, now=NOON)
 
         said = ask_of_queue(healthy, task_id).findings
 
@@ -856,7 +852,7 @@ def held(connection: Connection) -> int:
 
 
 def paused(connection: Connection) -> int:
-    pause.pause(connection, "default", now=NOON)
+    queue_settings.pause(connection, "default", now=NOON)
     return waits(connection)
 
 
@@ -866,7 +862,7 @@ def behind_another(connection: Connection) -> int:
 
 
 def limited(connection: Connection) -> int:
-    limits.set_limit(connection, Limit(GateKind.NAME, "t", 0))
+    order_and_limits.set_limit(connection, Limit(GateKind.NAME, "t", 0))
     return waits(connection)
 
 

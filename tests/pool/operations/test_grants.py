@@ -24,32 +24,27 @@ from tasks_app import (
     get_group,
     requeue_task,
 )
-from tasks_app.domain.locks import Ask
-from tasks_app.domain.locks import Granted
-from tasks_app.domain.locks import parts_of
-from tasks_app.domain.large_values.reference import RESULT, LargePayload
-from tasks_app.domain.partition.keys import KeyType
-from tasks_app.domain.partition.ranges import between
+from tasks_app.domain.large_values.store import RESULT, LargePayload
+from tasks_app.domain.locks import Ask, Granted, parts_of
+from tasks_app.domain.partition.keys import KeyType, ranges_between
 from tasks_app.domain.partition.records import Partition, PartitionKind, Plan, Status
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event, Pool
+from tasks_app.pool import scheduling
 from tasks_app.pool.batch import partition_progress
 from tasks_app.pool.batch import partitions as store
 from tasks_app.pool.batch.sources import marks
 from tasks_app.pool.dispatch import leader_lease, scan
-from tasks_app.pool.flow_control import pause
+from tasks_app.pool.flow_control import queue_settings
 from tasks_app.pool.locks.acquire import acquire, open_up
-from tasks_app.pool.locks.renew import guard, release, renew
+from tasks_app.pool.locks.holders import guard, release, renew
 from tasks_app.pool.operations import audit
 from tasks_app.pool.operations.grants import RoleKind, grants_sql
-from tasks_app.pool.runs import heartbeats
-from tasks_app.pool.runs import leases
-from tasks_app.pool.runs import settle
-from tasks_app.pool import scheduling
+from tasks_app.pool.runs import heartbeats, leases, settle
 from tasks_app.pool.schema import check_schema
 from tasks_app.pool.tasks import browse, unique_keys
+from tasks_app.pool.tasks.amend import change_payload
 from tasks_app.pool.tasks.create import create_one
-from tasks_app.pool.tasks.edit_payload import edit
 from tasks_app.pool.tasks.large_values import keep
 from tasks_app.runtime.api.groups import extend_group
 from tests.factory import a_row, claimed_task, ending, pending_task
@@ -119,7 +114,7 @@ def look(connection: Connection, rows: Rows) -> None:
     browse.attempts(connection, rows.failed)
     browse.stats(connection)
     heartbeats.live(connection, timedelta(seconds=1))
-    pause.paused(connection)
+    queue_settings.paused(connection)
     assert explain_task(connection, rows.waiting).known
 
 
@@ -138,7 +133,7 @@ def lock_something(connection: Connection, _: Rows) -> None:
 
 def split_a_batch(connection: Connection, _: Rows) -> None:
     """All that is done with the rows of the partition repository."""
-    texts = tuple(Partition(n, range=span) for n, span in enumerate(between(["m"])))
+    texts = tuple(Partition(n, range=span) for n, span in enumerate(ranges_between(["m"])))
     store.insert(connection, "p", Plan("test", KeyType.TEXT, texts))
     listed = Partition(0, PartitionKind.VALUES, values=("a",))
     ids = store.insert(connection, "q", Plan("test", KeyType.TEXT, (listed,)))
@@ -175,7 +170,7 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
     "end a group": lambda c, _: c.execute(text("UPDATE task_group SET total = succeeded + failed")),
     "read batches": lambda c, _: c.execute(text("SELECT params FROM task_batch")),
     "end a batch": lambda c, _: c.execute(text("UPDATE task_batch SET status = 'ABANDONED'")),
-    "prune keys": lambda c, _: unique_keys.prune(c, 9),
+    "prune keys": lambda c, _: unique_keys.prune_keys(c, 9),
     "create by SQL": lambda c, _: c.execute(text("SELECT task_create('t')")),
     "read large values": lambda c, _: c.execute(text("SELECT content FROM task_large_value")),
     "run": run,
@@ -194,7 +189,7 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
     "look at locks": lambda c, _: c.execute(text("SELECT FROM task_locks, task_lock_report")),
     "split a batch": split_a_batch,
     "look at partitions": lambda c, _: store.of_program(c, "p"),
-    "pause": lambda c, _: pause.pause(c, "mail", "why"),
+    "pause": lambda c, _: queue_settings.pause(c, "mail", "why"),
     "note": lambda c, _: audit.note(c, "pause", {"queue": "q"}, who="ann"),
     "read the audit": lambda c, _: audit.find(c),
     "forge the audit": lambda c, _: c.execute(
@@ -205,7 +200,7 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
     ),
     "change the audit": lambda c, _: c.execute(text("UPDATE task_audit SET who = 'bob'")),
     "clear the audit": lambda c, _: c.execute(text("DELETE FROM task_audit")),
-    "edit": lambda c, rows: edit(c, Pool.ERROR, rows.failed, "{}"),
+    "edit": lambda c, rows: change_payload(c, Pool.ERROR, rows.failed, "{}"),
     "forge a lease": lambda c, _: c.execute(text("DELETE FROM task_lease")),
     "clear history": lambda c, _: c.execute(text("DELETE FROM task_attempt")),
     "change a payload": lambda c, _: c.execute(text("UPDATE task_pending SET payload = '{}'")),

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app import NewTask, create_task, create_tasks
+from tasks_app.pool.dispatch import notifications
 from tasks_app.pool.dispatch.notifications import listen, received
-from tasks_app.pool.operations import notify_trigger
 from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.notify import apart
@@ -23,10 +23,10 @@ from tests.waiting import until
 def trigger(engine: Engine) -> Iterator[None]:
     """It is installed; nobody else's tests meet it."""
     with engine.begin() as connection:
-        assert notify_trigger.install(connection)
+        assert notifications.install_trigger(connection)
     yield
     with engine.begin() as connection:
-        assert notify_trigger.remove(connection)
+        assert notifications.remove_trigger(connection)
 
 
 @pytest.fixture
@@ -100,12 +100,12 @@ def test_one_notice_a_queue_for_many_tasks(engine: Engine, database_url: str) ->
 
 def test_what_is_there_is_not_made_again(engine: Engine) -> None:
     with engine.begin() as connection:
-        assert not notify_trigger.is_installed(connection)
-        assert not notify_trigger.remove(connection)
-        assert notify_trigger.install(connection)
-        assert not notify_trigger.install(connection)
-        assert notify_trigger.is_installed(connection)
-        assert notify_trigger.remove(connection)
+        assert not notifications.is_trigger_installed(connection)
+        assert not notifications.remove_trigger(connection)
+        assert notifications.install_trigger(connection)
+        assert not notifications.install_trigger(connection)
+        assert notifications.is_trigger_installed(connection)
+        assert notifications.remove_trigger(connection)
 
 
 @pytest.mark.usefixtures("trigger")

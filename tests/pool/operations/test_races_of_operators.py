@@ -12,13 +12,11 @@ from sqlalchemy import Connection, Engine, text
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.dispatch.set_aside import park, sweep
-from tasks_app.pool.flow_control.pause import pause, resume
-from tasks_app.pool.runs.release import release
-from tasks_app.pool.runs.renew import renew
-from tasks_app.pool.runs.leases import rescue_claims
+from tasks_app.pool.flow_control.queue_settings import pause, resume
+from tasks_app.pool.runs.leases import release, renew, rescue_claims
 from tasks_app.pool.runs.settle import settle_group, settle_one
+from tasks_app.pool.tasks.amend import replace_payload
 from tasks_app.pool.tasks.cancel import cancel
-from tasks_app.pool.tasks.edit_payload import amend
 from tasks_app.pool.tasks.requeue import Requeued, requeue
 from tests.factory import LEASE, claimed_task, ending, pending_task, pool_of_task, row_of, unknown
 from tests.pool.interleave import blocked, two
@@ -63,7 +61,7 @@ def test_the_run_is_about_to_be_over_then_amend_waits_and_changes_nothing(
     a, b = pair
     task = committed(a, claimed_task, payload={"n": 1})
     leave(a, task)
-    waiting = blocked(engine, b, a, lambda c: amend(c, task.fence, AMENDED))
+    waiting = blocked(engine, b, a, lambda c: replace_payload(c, task.fence, AMENDED))
 
     a.commit()
 
@@ -76,7 +74,7 @@ def test_an_amend_is_open_then_a_group_and_a_rescue_pass_by_and_the_straggler_ke
 ) -> None:
     a, b = pair
     task = committed(a, claimed_task, payload={"n": 1}, lease=OVER)
-    assert amend(a, task.fence, AMENDED)
+    assert replace_payload(a, task.fence, AMENDED)
 
     assert settle_group(b, [ending(task, Event.RETRY)]) == {}
     assert rescue(b) == {}
@@ -92,7 +90,7 @@ def test_a_cancel_is_open_then_amend_waits_and_both_are_there(engine: Engine, pa
     a, b = pair
     task = committed(a, claimed_task, payload={"n": 1})
     cancel(a, task.task_id)
-    waiting = blocked(engine, b, a, lambda c: amend(c, task.fence, AMENDED))
+    waiting = blocked(engine, b, a, lambda c: replace_payload(c, task.fence, AMENDED))
 
     a.commit()
 

@@ -11,9 +11,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, Engine
 
-from tasks_app.domain.operations.amendment import Amendment
-from tasks_app.domain.operations import WAITING
-from tasks_app.domain.operations import BulkAction
+from tasks_app.domain.operations import WAITING, Amendment, BulkAction
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.dispatch.set_aside import sweep

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app.pool.operations.encrypted_values import PLACES
-from tasks_app.pool.operations.user_values import USER_VALUES
+from tasks_app.pool.operations.erase import USER_VALUES
 from tasks_app.pool.tasks import transfer
 from tests.factory import pending_task
 

@@ -9,10 +9,8 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import OperationalError
 
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.retention import drop_partition
-from tasks_app.pool.retention import partitions
 from tasks_app.pool import retention
-from tasks_app.pool.retention.partitions import Mark
+from tasks_app.pool.retention import Mark
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.browse import attempts, get
 from tests.factory import claimed_task, count, ending
@@ -38,14 +36,14 @@ def test_a_day_goes_in_three_steps(connection: Connection) -> None:
     day = old_day(connection)
     gone, kept = finished(connection), finished(connection, now=NOON + ONE)
 
-    drop_partition.detach(connection, day)
+    retention.detach_partition(connection, day)
     detached = day_of(connection)
     assert (detached.attached, detached.mark.detached) == (False, True)
     assert get(connection, gone) is None
     assert attempts(connection, gone)
-    assert drop_partition.forget_history(connection, detached, 0) is None
+    assert retention.forget_history(connection, detached, 0) is None
     assert attempts(connection, gone) == []
-    drop_partition.drop(connection, detached)
+    retention.drop_partition(connection, detached)
 
     assert not exists(connection)
     assert get(connection, kept) is not None
@@ -57,13 +55,13 @@ def test_the_history_goes_bit_by_bit_and_somebody_else_goes_on(
 ) -> None:
     day = old_day(connection)
     ids = [finished(connection) for _ in range(5)]
-    drop_partition.detach(connection, day)
+    retention.detach_partition(connection, day)
 
-    first = drop_partition.forget_history(connection, day, 0, most=2)
+    first = retention.forget_history(connection, day, 0, most=2)
     left = count(connection, "task_attempt")
     seen = day_of(connection)
-    second = drop_partition.forget_history(connection, seen, seen.mark.after, most=2)
-    third = drop_partition.forget_history(connection, seen, second, most=2)
+    second = retention.forget_history(connection, seen, seen.mark.after, most=2)
+    third = retention.forget_history(connection, seen, second, most=2)
 
     assert (first, second, third) == (ids[1], ids[3], None)
     assert left == 3
@@ -75,7 +73,7 @@ def test_a_table_that_somebody_else_detached_is_not_ours_to_drop(connection: Con
     connection.execute(text(f"ALTER TABLE task_completed DETACH PARTITION {NAME}"))
     connection.execute(text(f"COMMENT ON TABLE {NAME} IS 'my archive'"))
 
-    assert NAME not in [day.name for day in partitions.partitions(connection)[0]]
+    assert NAME not in [day.name for day in retention.partitions(connection)[0]]
 
 
 def test_days_know_when_they_end(connection: Connection) -> None:
@@ -89,10 +87,10 @@ def test_a_settle_is_open_then_a_day_is_not_detached_and_later_is(committed_day:
         settle_one(a, ending(task))
 
         with pytest.raises(OperationalError, match="lock timeout"):
-            drop_partition.detach(b, day_of(b))
+            retention.detach_partition(b, day_of(b))
         b.rollback()
         a.commit()
-        drop_partition.detach(b, day_of(b))
+        retention.detach_partition(b, day_of(b))
         b.commit()
 
         assert not day_of(b).attached
@@ -111,7 +109,7 @@ def test_a_settle_behind_a_detach_that_waits_goes_on_when_that_gives_up(
 
         def detach(connection: Connection) -> None:
             # long enough to see who waits for whom
-            drop_partition.detach(connection, day, lock_wait="2s")
+            retention.detach_partition(connection, day, lock_wait="2s")
 
         waits = blocked(committed_day, b, a, detach)
         behind = Blocked(
@@ -135,7 +133,7 @@ def test_who_reads_the_old_day_itself_keeps_it_and_no_settle_waits(
         a.execute(text(f"SELECT count(*) FROM {NAME}"))
 
         def detach(connection: Connection) -> None:
-            drop_partition.detach(connection, day, lock_wait="10s")
+            retention.detach_partition(connection, day, lock_wait="10s")
 
         waits = blocked(committed_day, b, a, detach)
         c.execute(text("SET LOCAL lock_timeout = '1s'"))
@@ -153,7 +151,10 @@ def test_thinning_waits_for_a_row_that_somebody_holds(committed_day: Engine) -> 
         a.execute(text(f"SELECT FROM {NAME} FOR UPDATE"))
 
         waits = blocked(
-            committed_day, b, a, lambda c: retention.thin(c, day_of(c), Mark(names=("t",)))[1]
+            committed_day,
+            b,
+            a,
+            lambda c: retention.thin_partition(c, day_of(c), Mark(names=("t",)))[1],
         )
         a.rollback()
 
@@ -162,4 +163,4 @@ def test_thinning_waits_for_a_row_that_somebody_holds(committed_day: Engine) -> 
 
 def test_the_wait_for_the_lock_is_a_tenth_of_a_second() -> None:
     """Settles stand behind it so long, where somebody's transaction holds the table."""
-    assert drop_partition.LOCK_WAIT == "100ms"
+    assert retention.LOCK_WAIT == "100ms"

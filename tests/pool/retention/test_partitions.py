@@ -9,12 +9,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
-from tasks_app.pool.retention.partitions import (
-    DAYS_AHEAD,
-    add_partition,
-    has_strays,
-    missing_partitions,
-)
+from tasks_app.pool.retention import DAYS_AHEAD, add_partition, has_strays, missing_partitions
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.browse import get
 from tests.factory import claimed_task, ending, pool_of_task

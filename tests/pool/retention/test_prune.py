@@ -8,8 +8,7 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.config.retention import parse_keep
 from tasks_app.pool import retention
-from tasks_app.pool.retention.partitions import Mark, due_names
-from tasks_app.pool.retention import LOOKED_AT
+from tasks_app.pool.retention import LOOKED_AT, Mark, due_names
 from tasks_app.pool.tables import ERROR
 from tasks_app.pool.tasks.browse import attempts, get
 from tests.factory import count
@@ -24,7 +23,7 @@ def thin(connection: Connection, *names: str, most: int = LOOKED_AT) -> int:
     day, total = day_of(connection), 0
     mark = Mark(names=names)
     while mark.names:
-        mark, gone = retention.thin(connection, day, mark, most=most)
+        mark, gone = retention.thin_partition(connection, day, mark, most=most)
         assert day_of(connection).mark == mark
         total += gone
     return total

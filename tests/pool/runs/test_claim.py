@@ -10,9 +10,8 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.dispatch.set_aside import park
-from tasks_app.pool.runs.claim import claim, claims_of, fetch_payload
-from tasks_app.pool.runs.claim_sql import Claimer
-from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.claim import Claimer, claim, claims_of, fetch_payload
+from tasks_app.pool.runs.leases import release
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.create import create_one
 from tests.factory import (

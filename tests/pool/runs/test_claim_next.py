@@ -11,8 +11,8 @@ from sqlalchemy import Connection, Engine
 
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.dispatch.set_aside import park
-from tasks_app.pool.fragments.scan_position import Place
-from tasks_app.pool.runs.claim_next import claim_next
+from tasks_app.pool.fragments.conditions import Place
+from tasks_app.pool.runs.claim import claim_next
 from tests.factory import claimer, pending_task, row_of, unknown
 from tests.pool.interleave import two
 

@@ -10,24 +10,16 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.operations.amendment import amendment_of
-from tasks_app.domain.operations.author import Author
-from tasks_app.domain.operations import WAITING
-from tasks_app.domain.operations import BulkAction
+from tasks_app.domain.operations import WAITING, Author, BulkAction, amendment_of
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import TERMINAL, TRANSITIONS, Event, Pool, State
 from tasks_app.pool.dispatch.set_aside import sweep, sweep_all
 from tasks_app.pool.fragments.transition_log import LOG, Logged
-from tasks_app.pool.runs.claim import claim_unhindered
-from tasks_app.pool.runs.claim_next import claim_next
-from tasks_app.pool.runs.release import release, release_token
-from tasks_app.pool.runs.leases import rescue_claims
-from tasks_app.pool.runs.leases import rescue_expired
+from tasks_app.pool.runs.claim import claim_next, claim_unhindered
+from tasks_app.pool.runs.leases import release, release_token, rescue_claims, rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one
-from tasks_app.pool.tasks.amend import amend
-from tasks_app.pool.tasks.amend import spread
+from tasks_app.pool.tasks.amend import amend, change_payload, spread
 from tasks_app.pool.tasks.cancel import cancel, cancel_many, cancel_these
-from tasks_app.pool.tasks.edit_payload import edit
 from tasks_app.pool.tasks.requeue import requeue
 from tests.factory import LEASE, claimed_task, claimer, ending, pending_task, succeed
 from tests.statements import watched
@@ -262,8 +254,8 @@ def test_what_operators_do_to_a_waiting_task_leaves_a_line(
 def test_tasks_that_are_let_go_at_a_rate_and_edits_leave_lines(connection: Connection) -> None:
     waiting, failed = pending_task(connection, delay="1h"), settled(connection, Event.FAIL)
     spread(connection, BulkAction.RUN_NOW, [waiting], timedelta(seconds=1), None, by=ANNA)
-    assert edit(connection, Pool.PENDING, waiting, "{}", by=ANNA)
-    assert edit(connection, Pool.ERROR, failed, "{}", by=ANNA)
+    assert change_payload(connection, Pool.PENDING, waiting, "{}", by=ANNA)
+    assert change_payload(connection, Pool.ERROR, failed, "{}", by=ANNA)
 
     assert [(e.event, e.by, e.why) for e in lines(connection, waiting)] == [
         ("run-now", *ANNA),
@@ -301,7 +293,7 @@ def test_off_sends_no_statement_more(engine: Engine) -> None:
         for action in sorted(WAITING):
             amend(connection, action, [waiting], amendment_of(action, WORDS.get(action, {})))
         spread(connection, BulkAction.RUN_NOW, [waiting], timedelta(seconds=1), None)
-        edit(connection, Pool.PENDING, waiting, "{}")
+        change_payload(connection, Pool.PENDING, waiting, "{}")
         connection.rollback()
 
     assert len(seen) > 2 * len(EACH)

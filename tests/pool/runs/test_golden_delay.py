@@ -8,8 +8,7 @@ from uuid import uuid4
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.creation import NewTask
-from tasks_app.domain.creation import validate
+from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.handlers.outcomes import Snooze
 from tasks_app.domain.handlers.settlement import ended_by, succeeded
 from tasks_app.domain.handlers.spec import HandlerSpec
@@ -32,7 +31,7 @@ def at(clock: str) -> datetime:
 
 def create(connection: Connection, now: datetime, **options) -> int:
     new = NewTask("request.send", {"request": 3003}, {"retry": NINE, **options})
-    return create_one(connection, validate(new, SPEC, 65536), now=now)
+    return create_one(connection, validate_task(new, SPEC, 65536), now=now)
 
 
 def claim_at(connection: Connection, task_id: int, now: datetime) -> ClaimedTask:

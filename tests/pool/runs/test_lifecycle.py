@@ -14,9 +14,7 @@ from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import TERMINAL, TRANSITIONS, Event, State
 from tasks_app.pool.dispatch.set_aside import park, sweep
 from tasks_app.pool.runs.claim import claim
-from tasks_app.pool.runs.release import release
-from tasks_app.pool.runs.renew import renew
-from tasks_app.pool.runs.leases import rescue_expired
+from tasks_app.pool.runs.leases import release, renew, rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.requeue import requeue

@@ -12,19 +12,13 @@ from uuid import uuid4
 import pytest
 
 from tasks_app.domain.tasks.run import Fence
-from tasks_app.pool.dispatch.elsewhere import of_others
-from tasks_app.pool.dispatch.scan import due
-from tasks_app.pool.dispatch.set_aside import park, sweep
-from tasks_app.pool.dispatch.upcoming import upcoming
-from tasks_app.pool.flow_control import breaker_waiting_list
+from tasks_app.pool.dispatch.scan import due, upcoming
+from tasks_app.pool.dispatch.set_aside import park, sweep, tasks_of_other_workers
+from tasks_app.pool.flow_control import circuit_breakers
 from tasks_app.pool.operations.diagnostics import due_work
 from tasks_app.pool.runs import settle
-from tasks_app.pool.runs.claim import claim, claim_unhindered, waiting
-from tasks_app.pool.runs.claim_next import claim_next
-from tasks_app.pool.runs.release import release
-from tasks_app.pool.runs.renew import renew
-from tasks_app.pool.runs.leases import rescue_claims
-from tasks_app.pool.runs.leases import rescue_expired
+from tasks_app.pool.runs.claim import claim, claim_next, claim_unhindered, still_pending
+from tasks_app.pool.runs.leases import release, renew, rescue_claims, rescue_expired
 from tasks_app.pool.runs.settle import still_held
 from tasks_app.pool.tasks.browse import find, get
 from tests.factory import LEASE, claimer, unknown
@@ -69,8 +63,8 @@ VERBS: dict[str, tuple[Verb, int]] = {
     ),
     # It locks as many of each priority that the queue has, five here.
     "claim_next": (lambda c, n: claim_next(c, ["q0"], n // 5, claimer(*NAMES), uuid4()), GROUP),
-    "waiting": (lambda c, n: waiting(c, DUE[:n]), GROUP),
-    "of_others": (lambda c, n: of_others(c, DUE[:n], NAMES), GROUP),
+    "waiting": (lambda c, n: still_pending(c, DUE[:n]), GROUP),
+    "of_others": (lambda c, n: tasks_of_other_workers(c, DUE[:n], NAMES), GROUP),
     "settle_group": (
         lambda c, n: settle._moved(c, settle._GROUP, list(map(ending, RUNNING[:n])), None),
         GROUP,
@@ -87,7 +81,7 @@ VERBS: dict[str, tuple[Verb, int]] = {
         lambda c, _: rescue_expired(c, lease=LEASE, max_crashes=5),
         len(OVER),
     ),
-    "hold for a breaker": (lambda c, n: breaker_waiting_list.hold(c, DUE[:n]), GROUP),
+    "hold for a breaker": (lambda c, n: circuit_breakers.hold_tasks(c, DUE[:n]), GROUP),
     "park": (lambda c, n: park(c, DUE[:n], unknown("why"), LEASE), GROUP),
     "sweep": (lambda c, n: sweep(c, DUE[:n]), GROUP),
     "get": (lambda c, _: get(c, 1), 1),

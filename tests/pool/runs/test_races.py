@@ -12,12 +12,8 @@ from sqlalchemy import Connection, Engine
 
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.dispatch.set_aside import park, sweep
-from tasks_app.pool.runs.claim import claim, claim_unhindered
-from tasks_app.pool.runs.claim_next import claim_next
-from tasks_app.pool.runs.release import release, release_token
-from tasks_app.pool.runs.renew import renew
-from tasks_app.pool.runs.leases import rescue_claims
-from tasks_app.pool.runs.leases import rescue_expired
+from tasks_app.pool.runs.claim import claim, claim_next, claim_unhindered
+from tasks_app.pool.runs.leases import release, release_token, renew, rescue_claims, rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
 from tasks_app.pool.tasks.cancel import Cancelled, CancelledMany, cancel, cancel_many
 from tasks_app.pool.tasks.requeue import Requeued, requeue

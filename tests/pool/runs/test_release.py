@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection
 
 from tasks_app.pool.runs.claim import claim
-from tasks_app.pool.runs.release import release, release_token
+from tasks_app.pool.runs.leases import release, release_token
 from tasks_app.pool.tasks.cancel import cancel
 from tests.factory import claimed_task, claimer, count, pending_task, pool_of_task, row_of
 

@@ -8,8 +8,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection
 
-from tasks_app.pool.runs.release import release
-from tasks_app.pool.runs.renew import renew
+from tasks_app.pool.runs.leases import release, renew
 from tasks_app.pool.tasks.cancel import cancel
 from tests.factory import LEASE, claimed_task, row_of
 

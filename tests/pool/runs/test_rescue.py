@@ -8,12 +8,10 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.tasks.fingerprint import fingerprint_of
+from tasks_app.domain.tasks.error_text import fingerprint_of
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.runs.release import release
-from tasks_app.pool.runs.leases import rescue_claims
-from tasks_app.pool.runs.leases import rescue_expired
+from tasks_app.pool.runs.leases import release, rescue_claims, rescue_expired
 from tasks_app.pool.tasks.browse import attempts
 from tasks_app.pool.tasks.cancel import cancel
 from tests.factory import LEASE, claimed_task, count, pending_task, pool_of_task, row_of

@@ -10,10 +10,10 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.event import listen
 from sqlalchemy.exc import DataError
 
-from tasks_app.domain.tasks.fingerprint import fingerprint_of
+from tasks_app.domain.tasks.error_text import fingerprint_of
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.leases import release
 from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
 from tasks_app.pool.tasks.browse import attempts
 from tasks_app.pool.tasks.cancel import cancel

@@ -9,15 +9,12 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import IntegrityError
 
-from tasks_app.domain.creation import NewTask
-from tasks_app.domain.creation import validate
-from tasks_app.domain.schedules.misfire import next_at
-from tasks_app.domain.schedules.overlap import Fired
+from tasks_app.domain.creation import NewTask, validate_task
+from tasks_app.domain.schedules.misfire import Fired, next_at
 from tasks_app.domain.schedules.schedule import Schedule, SchedulePlan, plan_of
-from tasks_app.pool.dispatch.idle_check import check_idle
-from tasks_app.pool.schedules import fire
 from tasks_app.pool import scheduling
-from tasks_app.pool.schedules.fire import Standing
+from tasks_app.pool.dispatch.scan import check_idle
+from tasks_app.pool.scheduling import Standing
 from tests.factory import count, pending_task
 from tests.pool.interleave import blocked, two
 
@@ -27,7 +24,7 @@ HOUR = timedelta(hours=1)
 
 def plan(task: str = "t", **when: Any) -> SchedulePlan:
     when = when or {"every": 3600, "starts_at": NOON}
-    return plan_of(validate(NewTask(task, {"n": 1}, {"priority": 3}), None, 65536), when)  # type: ignore[arg-type]
+    return plan_of(validate_task(NewTask(task, {"n": 1}, {"priority": 3}), None, 65536), when)  # type: ignore[arg-type]
 
 
 def scheduled(
@@ -61,11 +58,11 @@ def test_due_is_what_has_come_and_is_enabled(connection: Connection) -> None:
     first, other = scheduled(connection), scheduled(connection, "off")
     scheduling.change(connection, "off", {"enabled": False})
 
-    assert fire.lock_due(connection, 9, now=NOON - timedelta(microseconds=1)) == ([], None)
-    assert fire.lock_due(connection, 9, now=NOON) == ([first], NOON)
-    assert fire.lock_due(connection, 9, only=other.id, now=NOON) == ([], None)
-    assert fire.next_in_s(connection, now=NOON - HOUR) == 3600
-    assert fire.next_in_s(connection, now=NOON + HOUR) == -3600
+    assert scheduling.lock_due(connection, 9, now=NOON - timedelta(microseconds=1)) == ([], None)
+    assert scheduling.lock_due(connection, 9, now=NOON) == ([first], NOON)
+    assert scheduling.lock_due(connection, 9, only=other.id, now=NOON) == ([], None)
+    assert scheduling.next_fire_in_s(connection, now=NOON - HOUR) == 3600
+    assert scheduling.next_fire_in_s(connection, now=NOON + HOUR) == -3600
 
 
 def test_a_glance_tells_when_the_next_one_is(connection: Connection) -> None:
@@ -81,9 +78,9 @@ def test_a_schedule_that_somebody_holds_is_passed_by_and_the_others_are_not(
     with two(engine) as (a, b):
         scheduled(a), scheduled(a, "other")
         a.commit()
-        held = fire.lock_due(a, 1, now=NOON)[0]
+        held = scheduling.lock_due(a, 1, now=NOON)[0]
 
-        left = fire.lock_due(b, 9, now=NOON)[0]
+        left = scheduling.lock_due(b, 9, now=NOON)[0]
 
         assert {each.name for each in held + left} == {"s", "other"}
 
@@ -91,9 +88,12 @@ def test_a_schedule_that_somebody_holds_is_passed_by_and_the_others_are_not(
 def test_an_instant_is_entered_once_whoever_enters_it(connection: Connection) -> None:
     key = (scheduled(connection).id, NOON)
 
-    assert fire.enter(connection, {key: Fired.MADE}) == [key]
-    assert fire.enter(connection, {key: Fired.MADE}) == []
-    assert fire.enter(connection, {key: Fired.MADE}, over=[Fired.SKIPPED, Fired.QUEUED]) == []
+    assert scheduling.record_fires(connection, {key: Fired.MADE}) == [key]
+    assert scheduling.record_fires(connection, {key: Fired.MADE}) == []
+    assert (
+        scheduling.record_fires(connection, {key: Fired.MADE}, over=[Fired.SKIPPED, Fired.QUEUED])
+        == []
+    )
 
 
 def test_two_that_enter_one_instant_wait_for_each_other_and_one_gets_it(engine: Engine) -> None:
@@ -101,8 +101,8 @@ def test_two_that_enter_one_instant_wait_for_each_other_and_one_gets_it(engine: 
     with engine.begin() as setup:
         key = (scheduled(setup).id, NOON)
     with two(engine) as (a, b):
-        assert fire.enter(a, {key: Fired.MADE}) == [key]
-        waiting = blocked(engine, b, a, lambda c: fire.enter(c, {key: Fired.MADE}))
+        assert scheduling.record_fires(a, {key: Fired.MADE}) == [key]
+        waiting = blocked(engine, b, a, lambda c: scheduling.record_fires(c, {key: Fired.MADE}))
 
         a.commit()
 
@@ -113,8 +113,8 @@ def test_if_the_first_of_two_rolls_back_the_second_gets_it(engine: Engine) -> No
     with engine.begin() as setup:
         key = (scheduled(setup).id, NOON)
     with two(engine) as (a, b):
-        assert fire.enter(a, {key: Fired.MADE}) == [key]
-        waiting = blocked(engine, b, a, lambda c: fire.enter(c, {key: Fired.MADE}))
+        assert scheduling.record_fires(a, {key: Fired.MADE}) == [key]
+        waiting = blocked(engine, b, a, lambda c: scheduling.record_fires(c, {key: Fired.MADE}))
 
         a.rollback()
 
@@ -124,28 +124,28 @@ def test_if_the_first_of_two_rolls_back_the_second_gets_it(engine: Engine) -> No
 def test_what_was_queued_is_made_later_once(connection: Connection) -> None:
     key = (scheduled(connection).id, NOON)
 
-    assert fire.enter(connection, {key: Fired.QUEUED}) == []
-    assert fire.enter(connection, {key: Fired.QUEUED}) == []
-    assert fire.enter(connection, {key: Fired.MADE}) == [key]
-    assert fire.enter(connection, {key: Fired.MADE}) == []
+    assert scheduling.record_fires(connection, {key: Fired.QUEUED}) == []
+    assert scheduling.record_fires(connection, {key: Fired.QUEUED}) == []
+    assert scheduling.record_fires(connection, {key: Fired.MADE}) == [key]
+    assert scheduling.record_fires(connection, {key: Fired.MADE}) == []
 
 
 def test_a_schedules_live_tasks_are_the_newest_that_are_not_over(connection: Connection) -> None:
     schedule = scheduled(connection)
-    instants = [(schedule.id, NOON + n * HOUR) for n in range(fire.NEWEST + 2)]
-    fire.enter(connection, dict.fromkeys(instants, Fired.MADE))
+    instants = [(schedule.id, NOON + n * HOUR) for n in range(scheduling.NEWEST + 2)]
+    scheduling.record_fires(connection, dict.fromkeys(instants, Fired.MADE))
     ids = [int(pending_task(connection)) for _ in instants]
-    fire.note_tasks(connection, dict(zip(instants, ids, strict=True)))
+    scheduling.note_tasks(connection, dict(zip(instants, ids, strict=True)))
     connection.execute(text("DELETE FROM task_pending WHERE id = :id"), {"id": ids[-1]})
 
-    assert fire.live_tasks(connection, [schedule.id, 4711]) == {schedule.id: ids[2:-1]}
+    assert scheduling.live_tasks(connection, [schedule.id, 4711]) == {schedule.id: ids[2:-1]}
 
 
 def test_an_instant_whose_key_was_taken_counts_as_skipped(connection: Connection) -> None:
     key = (scheduled(connection).id, NOON)
-    fire.enter(connection, {key: Fired.MADE})
+    scheduling.record_fires(connection, {key: Fired.MADE})
 
-    fire.note_tasks(connection, {key: None})
+    scheduling.note_tasks(connection, {key: None})
 
     assert outcomes(connection) == [(NOON, "skipped", None)]
 
@@ -153,12 +153,12 @@ def test_an_instant_whose_key_was_taken_counts_as_skipped(connection: Connection
 def test_what_is_pruned_bars_the_past_and_the_newest_stays(connection: Connection) -> None:
     schedule = scheduled(connection)
     old = {(schedule.id, NOON + n * HOUR): Fired.MADE for n in range(3)}
-    fire.enter(connection, old, now=NOON)
-    fire.note_tasks(connection, {key: 100 + n for n, key in enumerate(old)})
+    scheduling.record_fires(connection, old, now=NOON)
+    scheduling.note_tasks(connection, {key: 100 + n for n, key in enumerate(old)})
     standing = Standing(schedule.id, NOON, NOON, last_task_id=102)
-    fire.stand(connection, [standing])
+    scheduling.save_standings(connection, [standing])
 
-    assert fire.prune(connection, HOUR, 10, now=NOON + 2 * HOUR) == 2
+    assert scheduling.prune_fires(connection, HOUR, 10, now=NOON + 2 * HOUR) == 2
 
     assert [task for *_, task in outcomes(connection)] == [102]
     pruned = scheduling.get(connection, "s")
@@ -169,18 +169,20 @@ def test_what_is_pruned_bars_the_past_and_the_newest_stays(connection: Connectio
 def test_the_oldest_are_pruned_first_and_no_more_than_was_said(connection: Connection) -> None:
     schedule = scheduled(connection)
     for n in range(4):
-        fire.enter(connection, {(schedule.id, NOON + n * HOUR): Fired.MADE}, now=NOON + n * HOUR)
+        scheduling.record_fires(
+            connection, {(schedule.id, NOON + n * HOUR): Fired.MADE}, now=NOON + n * HOUR
+        )
 
-    assert fire.prune(connection, HOUR, 3, now=NOON + 9 * HOUR) == 3
+    assert scheduling.prune_fires(connection, HOUR, 3, now=NOON + 9 * HOUR) == 3
     assert [at for at, *_ in outcomes(connection)] == [NOON + 3 * HOUR]
-    assert fire.prune(connection, HOUR, 3, now=NOON + 9 * HOUR) == 1
+    assert scheduling.prune_fires(connection, HOUR, 3, now=NOON + 9 * HOUR) == 1
 
 
 def test_a_removed_schedule_takes_its_instants_along_and_leaves_its_tasks(
     connection: Connection,
 ) -> None:
     key = (scheduled(connection).id, NOON)
-    fire.enter(connection, {key: Fired.MADE})
+    scheduling.record_fires(connection, {key: Fired.MADE})
     pending_task(connection)
 
     assert scheduling.remove(connection, "s")

@@ -19,17 +19,15 @@ from tasks_app.domain.flow_control.circuit_breaker import Breaker
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.domain.queues import parse_window
 from tasks_app.domain.tasks.run import ClaimedTask
-from tasks_app.pool.flow_control import circuit_breakers
-from tasks_app.pool.flow_control import queue_settings
-from tasks_app.pool.flow_control.limits import set_limit
+from tasks_app.pool.flow_control import circuit_breakers, queue_settings
+from tasks_app.pool.flow_control.order_and_limits import set_limit
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.claim import claim
-from tasks_app.pool.runs.renew import renew
+from tasks_app.pool.runs.leases import renew
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.leader.dispatcher import Dispatcher
 from tasks_app.runtime.flow_control.admission import AdmissionControl
-from tasks_app.runtime.leader.rescuer import Rescuer
-from tasks_app.runtime.leader.sweeper import Sweeper
+from tasks_app.runtime.leader.dispatcher import Dispatcher
+from tasks_app.runtime.leader.rescuer import Rescuer, Sweeper
 from tests.factory import LEASE, claimer
 from tests.runtime.memory import Memory
 
@@ -102,7 +100,7 @@ class Crowds(RuleBasedStateMachine):
             values: dict[str, Any] = {"queues": QUEUES, "handlers": NAMES, "threads": 50}
             heartbeats.beat(connection, owner="w1", node="n", now=now, **values)
             renew(connection, [run.fence for run in self.runs], LEASE, now=now)
-            circuit_breakers.look(connection, now=now)
+            circuit_breakers.advance_due(connection, now=now)
         self.leader.look(now=now)
         self.rescuer.run_once(now=now)
         self.sweeper.run_once(now=now)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from tasks_app.domain.flow_control.waiting_reason import WaitingReason
+from tasks_app.domain.flow_control.limits import WaitingReason
 from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.tasks.cancel import Cancelled, CancelledMany

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from tasks_app.domain.operations.amendment import Amendment
-from tasks_app.domain.operations import BulkAction
+from tasks_app.domain.operations import Amendment, BulkAction
 from tasks_app.domain.tasks.states import State
 from tests.pool.stateful.oracle_of_gates import next_of
 from tests.pool.stateful.world import Expected, Row, View

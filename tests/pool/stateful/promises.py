@@ -9,8 +9,7 @@ from uuid import UUID
 
 from hypothesis.stateful import invariant
 
-from tasks_app.domain.operations.amendment import Amendment
-from tasks_app.domain.operations import BulkAction
+from tasks_app.domain.operations import Amendment, BulkAction
 from tasks_app.domain.tasks.states import State
 from tests.pool.stateful.rows import read_notes, read_pauses, read_rows
 from tests.pool.stateful.rules_of_gates import Admissions

@@ -13,9 +13,8 @@ from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.flow_control import circuit_breakers
-from tasks_app.pool.flow_control.limits import drop_limit, set_limit
-from tasks_app.pool.flow_control.order_and_limits import unblock
-from tasks_app.pool.flow_control.pause import pause, resume
+from tasks_app.pool.flow_control.order_and_limits import drop_limit, set_limit, unblock
+from tasks_app.pool.flow_control.queue_settings import pause, resume
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.requeue import requeue

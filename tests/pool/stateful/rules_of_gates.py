@@ -9,7 +9,7 @@ from hypothesis.stateful import rule
 from sqlalchemy import Connection
 
 from tasks_app.domain.flow_control.limits import Gate, GateKind
-from tasks_app.pool.flow_control import order_and_limits, wake
+from tasks_app.pool.flow_control import order_and_limits, waiting_list
 from tasks_app.pool.flow_control.capacity import lock, rooms_of
 from tasks_app.pool.flow_control.order_and_limits import unblock
 from tasks_app.runtime.flow_control.admission import let_pass
@@ -45,7 +45,7 @@ class Admissions(Workers):
         def call(connection: Connection) -> list[int]:
             limits = order_and_limits.limits_of(connection)
             rooms = rooms_of(connection, lock(connection, [gate]), limits, now=now)
-            woken = wake.wake(connection, rooms, limits, now=now)
+            woken = waiting_list.wake(connection, rooms, limits, now=now)
             return [task_id for _, task_id in woken]
 
         self.do(seat, call, lambda view, _: ordered.wake(view, key, now))

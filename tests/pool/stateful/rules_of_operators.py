@@ -14,9 +14,9 @@ from tasks_app.domain.errors import UniqueKeyTakenError
 from tasks_app.domain.tasks.states import Pool
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.dispatch.set_aside import park, sweep
-from tasks_app.pool.flow_control.pause import pause, resume
+from tasks_app.pool.flow_control.queue_settings import pause, resume
+from tasks_app.pool.tasks.amend import change_payload
 from tasks_app.pool.tasks.cancel import cancel, cancel_many, cancel_these
-from tasks_app.pool.tasks.edit_payload import edit
 from tasks_app.pool.tasks.requeue import Requeued, requeue
 from tests.factory import unknown
 from tests.pool.stateful import oracle_of_people as people
@@ -77,7 +77,7 @@ class Operators(Picks):
         pool = Pool.ERROR if over else Pool.PENDING
         self.do(
             seat,
-            lambda c: edit(c, pool, task_id, json.dumps(payload)),
+            lambda c: change_payload(c, pool, task_id, json.dumps(payload)),
             lambda view, _: people.edit(view, pool, task_id, payload),
             way_out,
         )

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from sqlalchemy import Connection
 
-from tasks_app.domain.creation import NewTask
-from tasks_app.domain.creation import validate
+from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.pool.tasks.create import create_many, create_one
 from tests.pool.stateful.oracle_of_people import create
@@ -69,7 +68,7 @@ class Producers(Picks):
             wish["expires_at"] = self.now + timedelta(seconds=expires)
         if wish["wait_first"]:
             wish["retry"] = "5s,30s"
-        return validate(NewTask(name, {"n": n}, wish), None, 65536)
+        return validate_task(NewTask(name, {"n": n}, wish), None, 65536)
 
     def produce(
         self, seat: int, rows: list[TaskRow], way_out: str = GIVE_UP, *, one: bool = False

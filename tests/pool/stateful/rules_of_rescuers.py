@@ -18,8 +18,7 @@ from tasks_app.domain.handlers.settlement import (
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.runs.claim import claims_of
-from tasks_app.pool.runs.leases import rescue_claims
-from tasks_app.pool.runs.leases import rescue_expired
+from tasks_app.pool.runs.leases import rescue_claims, rescue_expired
 from tests.pool.stateful import oracle_of_runs as runs
 from tests.pool.stateful.picks import Pick, Picks, some
 from tests.pool.stateful.rules_of_workers import LEASE, workers

@@ -8,8 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from tasks_app.domain.operations.amendment import Amendment
-from tasks_app.domain.operations import BulkAction
+from tasks_app.domain.operations import Amendment, BulkAction
 from tasks_app.pool.tasks.amend import amend
 from tests.pool.stateful import oracle_of_waiting as oracle
 from tests.pool.stateful.picks import Pick, Picks, one

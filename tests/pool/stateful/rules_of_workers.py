@@ -15,13 +15,10 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.handlers import settlement as decide
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.runs.claim import claim, claims_of, waiting
-from tasks_app.pool.runs.claim_next import claim_next
-from tasks_app.pool.runs.claim_sql import Claimer
-from tasks_app.pool.runs.release import release, release_token
-from tasks_app.pool.runs.renew import Renewed, renew
+from tasks_app.pool.runs.claim import Claimer, claim, claim_next, claims_of, still_pending
+from tasks_app.pool.runs.leases import Renewed, release, release_token, renew
 from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
-from tasks_app.pool.tasks.edit_payload import amend
+from tasks_app.pool.tasks.amend import replace_payload
 from tests.factory import succeed
 from tests.pool.stateful import oracle_of_claims as claims
 from tests.pool.stateful import oracle_of_runs as runs
@@ -267,7 +264,9 @@ class Workers(Producers):
             expected.answer = bool(expected.answer)
             return expected
 
-        self.do(seat, lambda c: amend(c, task.fence, json.dumps({"n": n})), foresee, way_out)
+        self.do(
+            seat, lambda c: replace_payload(c, task.fence, json.dumps({"n": n})), foresee, way_out
+        )
 
     @rule(number=st.integers(0, 9), word=words)
     def a_late_run_writes(self, number: int, word: str) -> None:
@@ -296,7 +295,7 @@ class Workers(Producers):
             seat,
             lambda c: (
                 still_held(c, fences),
-                waiting(c, ids),
+                still_pending(c, ids),
                 list(map(shown, claims_of(c, worker.owner))),
             ),
             foresee,

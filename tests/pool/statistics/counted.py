@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.statistics import CountedOutcome
-from tasks_app.pool.statistics.parts import CountPart, write
+from tasks_app.pool.statistics.parts import CountPart, write_parts
 from tasks_app.pool.statistics.roll_up import CountRetention
 
 NOON = datetime(2026, 5, 6, 12, 0, tzinfo=UTC)
@@ -31,7 +31,7 @@ def part(
 
 def put(connection: Connection, slot: str, *parts: CountPart) -> None:
     """Write them in the minute after their own."""
-    write(connection, slot, parts, now=datetime.fromtimestamp(parts[0].minute * 60 + 61, UTC))
+    write_parts(connection, slot, parts, now=datetime.fromtimestamp(parts[0].minute * 60 + 61, UTC))
 
 
 def numbers(connection: Connection, span: int, columns: str = "name, number") -> list[tuple]:

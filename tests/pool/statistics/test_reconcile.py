@@ -8,9 +8,8 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.statistics import CountedOutcome
-from tasks_app.pool.retention.partitions import add_partition, partitions
-from tasks_app.pool.statistics.reconcile import _PROBE, _first_block, reconcile
-from tasks_app.pool.statistics.roll_up import DAY, HOUR, roll_up
+from tasks_app.pool.retention import add_partition, partitions
+from tasks_app.pool.statistics.roll_up import _PROBE, DAY, HOUR, _first_block, reconcile, roll_up
 from tests.pool.statistics.counted import KEPT, NOON, numbers, part, put
 
 _OVER = text("""

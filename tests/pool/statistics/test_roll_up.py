@@ -6,10 +6,8 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.statistics import MOST_KEYS
-from tasks_app.domain.statistics import OTHER
-from tasks_app.domain.statistics import CountedOutcome
-from tasks_app.pool.statistics.parts import note, write
+from tasks_app.domain.statistics import MOST_KEYS, OTHER, CountedOutcome
+from tasks_app.pool.statistics.parts import add_counts, write_parts
 from tasks_app.pool.statistics.roll_up import DAY, HOUR, MINUTE, roll_up
 from tests.pool.statistics.counted import KEPT, NOON, numbers, part, put
 
@@ -48,7 +46,7 @@ def test_an_open_minute_waits(connection: Connection) -> None:
 def test_a_late_part_is_added(connection: Connection) -> None:
     put(connection, "a", part(NOON, 5))
     first = roll_up(connection, None, KEPT, now=NOON + timedelta(minutes=8))
-    write(connection, "b", [part(NOON, 4)], now=NOON + timedelta(minutes=9))
+    write_parts(connection, "b", [part(NOON, 4)], now=NOON + timedelta(minutes=9))
     roll_up(connection, first.until, KEPT, now=NOON + timedelta(minutes=10))
     assert [numbers(connection, span) for span in (MINUTE, HOUR, DAY)] == [[("t", 9)]] * 3
 
@@ -112,9 +110,9 @@ def test_what_a_statement_moves_is_counted_with_it(connection: Connection) -> No
         ("t", "q", CountedOutcome.SKIPPED),
         ("u", 'q"', CountedOutcome.EXPIRED),
     ]
-    note(connection, gone, now=NOON)
-    note(connection, gone[:1], now=NOON)
-    note(connection, [], now=NOON)
+    add_counts(connection, gone, now=NOON)
+    add_counts(connection, gone[:1], now=NOON)
+    add_counts(connection, [], now=NOON)
     roll_up(connection, None, KEPT, now=LATER)
     assert numbers(connection, MINUTE, "name, queue, outcome, number, runs") == [
         ("t", "q", 2, 3, []),

@@ -9,11 +9,9 @@ from itertools import accumulate
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.statistics import OTHER
-from tasks_app.domain.statistics import CountedOutcome
-from tasks_app.pool.retention.partitions import add_partition
-from tasks_app.pool.statistics.reconcile import reconcile
-from tasks_app.pool.statistics.roll_up import CountRetention, roll_up
+from tasks_app.domain.statistics import OTHER, CountedOutcome
+from tasks_app.pool.retention import add_partition
+from tasks_app.pool.statistics.roll_up import CountRetention, reconcile, roll_up
 from tasks_app.pool.statistics.totals import keep_totals, totals
 from tests.pool.statistics.counted import KEPT, NOON, part, put
 from tests.pool.statistics.test_reconcile import over

@@ -9,20 +9,18 @@ from sqlalchemy import Connection
 
 from tasks_app import Settings
 from tasks_app.domain.statistics import CountedOutcome
-from tasks_app.monitor.metrics.totals import totals
+from tasks_app.monitor.metrics import totals
 from tasks_app.monitor.pages.history import read_history
 from tasks_app.monitor.pages.tasks import unkept_of
-from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.statistics.read import Grain, Wanted
-from tasks_app.pool.statistics.reconcile import reconcile
-from tasks_app.pool.statistics.roll_up import HOUR, roll_up
-from tasks_app.pool.statistics.unkept import unkept
+from tasks_app.pool.statistics.read import Grain, Wanted, unkept
+from tasks_app.pool.statistics.roll_up import HOUR, reconcile, roll_up
+from tasks_app.pool.tables import database_now
 from tests.pool.statistics.counted import KEPT, NOON, numbers, part, put
 from tests.pool.statistics.test_reconcile import over
 
 
 def left_no_row(connection: Connection, number: int, name: str = "sync.price") -> None:
-    at = instant(connection)
+    at = database_now(connection)
     done, gone = (part(at, number, name, o) for o in (CountedOutcome.DONE, CountedOutcome.UNKEPT))
     put(connection, name, done, gone)
 
@@ -39,7 +37,7 @@ def test_they_are_told_before_and_after_they_are_added_up(connection: Connection
         assert only is not None
         assert only.number == 4
         assert unkept(connection, name="mail", queue="other") is None
-        roll_up(connection, None, KEPT, now=instant(connection) + later)
+        roll_up(connection, None, KEPT, now=database_now(connection) + later)
 
 
 def test_after_thirty_days_they_are_told_no_more(connection: Connection) -> None:

@@ -9,20 +9,17 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.waiting_reason import WaitingKind, WaitingReason
-from tasks_app.domain.operations.amendment import Amendment
-from tasks_app.domain.operations import WAITING
-from tasks_app.domain.operations import BulkAction
+from tasks_app.domain.flow_control.limits import WaitingKind, WaitingReason
+from tasks_app.domain.operations import WAITING, Amendment, BulkAction
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.dispatch.set_aside import park, sweep_all
 from tasks_app.pool.runs.claim import claim
-from tasks_app.pool.tasks.amend import amend
-from tasks_app.pool.tasks.amend import spread
+from tasks_app.pool.tasks.amend import amend, spread
 from tasks_app.pool.tasks.browse import get
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.requeue import requeue
-from tasks_app.pool.testing import shift
+from tasks_app.pool.testing import shift_instants
 from tests.factory import claimed_task, claimer, count, pending_task, pool_of_task, row_of
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -272,7 +269,7 @@ def test_a_test_that_lets_time_pass_leaves_it_held(connection: Connection) -> No
     task_id = pending_task(connection, run_at=LATER, now=NOW)
     do(connection, BulkAction.HOLD, task_id)
 
-    shift(connection, HOUR)
+    shift_instants(connection, HOUR)
 
     task = get(connection, task_id)
     assert task is not None

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.leases import release
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.browse import attempts, find, get, stats
 from tests.factory import claimed_task, ending, pending_task

@@ -16,12 +16,11 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from tasks_app.domain.creation import NewTask
-from tasks_app.domain.creation import validate
+from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.pool.tasks import create
-from tasks_app.pool.tasks.copy import copy_of
 from tasks_app.pool.tasks.create import create_many, create_one
+from tasks_app.pool.tasks.insert import copy_of
 from tests.factory import count, on_terms, row_of
 from tests.pool.interleave import two
 
@@ -29,7 +28,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def a_row(name: str = "t", payload=None, **options) -> TaskRow:
-    return validate(NewTask(name, payload, options), None, 65536)
+    return validate_task(NewTask(name, payload, options), None, 65536)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from tasks_app.pool.connection import psycopg_io
+from tasks_app.pool.connection import psycopg_connection
 from tasks_app.pool.tasks.create import CHUNK, create_many, create_one
 from tests.factory import a_row, claimed_task, count, on_terms, pending_task, pool_of_task, row_of
 from tests.pool.interleave import blocked, two
@@ -291,8 +291,10 @@ class TestBelowSqlalchemy:
     def sent(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """What psycopg got past SQLAlchemy."""
         sent: list[str] = []
-        do = psycopg_io.do
-        monkeypatch.setattr(psycopg_io, "do", lambda c, step: sent.append(step.sql) or do(c, step))
+        do = psycopg_connection.do
+        monkeypatch.setattr(
+            psycopg_connection, "do", lambda c, step: sent.append(step.sql) or do(c, step)
+        )
         return sent
 
     def test_the_transaction_is_begun_and_the_callers_to_end(

@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection
 
-from tasks_app.domain.creation import NewTask
-from tasks_app.domain.creation import validate
+from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.pool.runs.claim import claim
@@ -101,7 +100,7 @@ def test_a_payload_is_refused_with_no_row_written_or_read_back_equal(
     before = count(connection, "task_pending")
     good = payload is None or (isinstance(payload, dict) and holds_only_json(payload))
     try:
-        row = validate(NewTask("t", payload), None, LIMIT)
+        row = validate_task(NewTask("t", payload), None, LIMIT)
     except InvalidTaskError as refused:
         too_long = good and len(json.dumps(payload, ensure_ascii=False).encode()) > LIMIT
         assert not good or too_long, refused  # noqa: PT017  both ways are good, each for its own
@@ -129,9 +128,9 @@ def test_a_payload_of_up_to_32_levels_is_stored_and_a_deeper_one_refused(
 
     if depth > 32:
         with pytest.raises(InvalidTaskError, match="nested deeper than 32"):
-            validate(NewTask("t", payload), None, LIMIT)
+            validate_task(NewTask("t", payload), None, LIMIT)
     else:
-        task_id = create_one(connection, validate(NewTask("t", payload), None, LIMIT))
+        task_id = create_one(connection, validate_task(NewTask("t", payload), None, LIMIT))
         stored = get(connection, task_id)
         assert stored is not None
         assert stored.payload == payload
@@ -141,7 +140,7 @@ def test_a_payload_of_a_whole_mebibyte_is_stored_where_the_limit_allows_it(
     connection: Connection,
 ) -> None:
     payload = {"x": "é" * (2**19 - 5)}
-    task_id = create_one(connection, validate(NewTask("t", payload), None, 2**20))
+    task_id = create_one(connection, validate_task(NewTask("t", payload), None, 2**20))
 
     stored = get(connection, task_id)
     assert stored is not None
@@ -155,6 +154,6 @@ def test_one_bad_task_of_a_batch_is_refused_before_any_is_written(
     new = [NewTask("t", {"n": float("nan") if n == bad else n}) for n in range(3)]
 
     with pytest.raises(InvalidTaskError):
-        create_many(connection, [validate(task, None, LIMIT) for task in new])
+        create_many(connection, [validate_task(task, None, LIMIT) for task in new])
 
     assert count(connection) == 0

@@ -9,16 +9,14 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.creation import NewTask
-from tasks_app.domain.creation import validate
+from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.errors import UniqueKeyTakenError
-from tasks_app.domain.tasks.records import TaskId, TaskRow
+from tasks_app.domain.tasks.records import CreateOutcome, TaskId, TaskRow
 from tasks_app.domain.tasks.states import Event
-from tasks_app.domain.tasks.unique_key import CreateOutcome
 from tasks_app.pool.connection import execute
-from tasks_app.pool.connection.steps import Statements
+from tasks_app.pool.connection.execute import Statements
 from tasks_app.pool.runs.claim import claim
-from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.leases import release
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks import create, unique_keys
 from tasks_app.pool.tasks.create import create_many, create_one
@@ -39,7 +37,7 @@ def pair(engine: Engine) -> Iterator[Pair]:
 
 def keyed(scope: str | None, n: int = 0, key: str = "k", **options: Any) -> TaskRow:
     options = {"unique_key": key, "unique_scope": scope, **options}
-    return validate(NewTask("t", {"n": n}, options), None, 65536)
+    return validate_task(NewTask("t", {"n": n}, options), None, 65536)
 
 
 def committed(connection: Connection, make: Callable[..., Any], *args: Any) -> Any:
@@ -336,7 +334,7 @@ def test_a_prune_is_open_then_a_create_waits_for_it(engine: Engine, pair: Pair, 
     old = freed(a, scope)
     a.execute(text("DELETE FROM task_pending WHERE id = :id"), {"id": old})
     a.commit()
-    assert unique_keys.prune(a, 9) == 1
+    assert unique_keys.prune_keys(a, 9) == 1
     waiting = blocked(engine, b, a, lambda c: create_one(c, keyed(scope)))
 
     a.commit()
@@ -352,10 +350,10 @@ def test_a_key_that_is_being_given_away_is_not_pruned(pair: Pair, scope: str) ->
     a.commit()
     second = create_one(a, keyed(scope))
 
-    assert unique_keys.prune(b, 9) == 0
+    assert unique_keys.prune_keys(b, 9) == 0
     b.rollback()
     a.commit()
-    assert unique_keys.prune(b, 9) == 0
+    assert unique_keys.prune_keys(b, 9) == 0
     assert create_one(b, keyed(scope)) == second
 
 
@@ -369,7 +367,7 @@ def test_prune_reads_then_the_key_is_given_away_then_it_leaves_it(
     a.execute(text("DELETE FROM task_pending WHERE id = :id"), {"id": old})
     a.commit()
     with gate(engine) as stop:
-        half_way = stop(b, lambda c: unique_keys.prune(c, 9))
+        half_way = stop(b, lambda c: unique_keys.prune_keys(c, 9))
         second = committed(a, create_one, keyed(scope))
 
     assert half_way.result() == 1

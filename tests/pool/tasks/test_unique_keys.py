@@ -7,14 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.creation import NewTask
-from tasks_app.domain.creation import validate
+from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.errors import InvalidTaskError, UniqueKeyTakenError
 from tasks_app.domain.operations import BulkAction
-from tasks_app.domain.tasks.records import TaskId, TaskRow
+from tasks_app.domain.tasks.records import CreateOutcome, TaskId, TaskRow
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.domain.tasks.unique_key import CreateOutcome
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks import unique_keys
 from tasks_app.pool.tasks.amend import amend
@@ -32,7 +30,7 @@ SCOPES = ("queued", *DEFAULT, *LASTING)
 
 def keyed(scope: str | None, payload=None, key: str = "k", name: str = "t", **options) -> TaskRow:
     options = {"unique_key": key, "unique_scope": scope, **options}
-    return validate(NewTask(name, payload, options), None, 65536)
+    return validate_task(NewTask(name, payload, options), None, 65536)
 
 
 def made(connection: Connection, scope: str | None, payload=None, now=NOON, **options) -> TaskId:
@@ -144,7 +142,7 @@ class TestWhatCountsAsTaken:
         options = {"queue": "q", "priority": 2, "biz_key": "b", "delay": 90, "headers": {"a": 1}}
         options["limit_key"] = ["bank:acme", "tenant:7"]
         plain = create_one(
-            connection, validate(NewTask("t", {"n": 1}, options), None, 65536), now=NOON
+            connection, validate_task(NewTask("t", {"n": 1}, options), None, 65536), now=NOON
         )
 
         task_id = made(connection, scope, {"n": 1}, **options)
@@ -335,7 +333,7 @@ class TestMany:
     ) -> None:
         holder = made(connection, scope, {"n": 1}, key="m")
         rows = [
-            validate(NewTask("plain"), None, 65536),
+            validate_task(NewTask("plain"), None, 65536),
             keyed(scope, key="a"),
             keyed(scope, {"n": 2}, key="m", on_conflict="replace_payload"),
             keyed(scope, key="m", on_conflict="raise"),
@@ -354,7 +352,7 @@ class TestMany:
         for scope in SCOPES:
             run(connection, made(connection, scope, key=f"{scope} ran"), Event.SUCCEED)
         rows = [keyed(scope, {"n": 1}, f"{scope}{end}") for scope in SCOPES for end in ("", " ran")]
-        rows.insert(3, validate(NewTask("plain", {"n": 1}), None, 65536))
+        rows.insert(3, validate_task(NewTask("plain", {"n": 1}), None, 65536))
 
         ids = create_many(connection, rows, now=NOON)
 
@@ -386,7 +384,7 @@ class TestPrune:
                     run(connection, task_id, end)
         run(connection, made(connection, "queued", key="runs"))
 
-        assert unique_keys.prune(connection, 100, now=NOON + HOUR) == 3
+        assert unique_keys.prune_keys(connection, 100, now=NOON + HOUR) == 3
 
         left = connection.execute(text("SELECT unique_key FROM task_key ORDER BY 1")).scalars()
         assert set(left) == {
@@ -397,8 +395,8 @@ class TestPrune:
     def test_no_more_than_was_asked_for(self, connection: Connection) -> None:
         create_many(connection, [keyed("for_period 1s", key=str(n)) for n in range(5)], now=NOON)
 
-        assert unique_keys.prune(connection, 3, now=NOON + HOUR) == 3
-        assert unique_keys.prune(connection, 3, now=NOON + HOUR) == 2
+        assert unique_keys.prune_keys(connection, 3, now=NOON + HOUR) == 3
+        assert unique_keys.prune_keys(connection, 3, now=NOON + HOUR) == 2
 
 
 @pytest.mark.parametrize(
@@ -429,7 +427,7 @@ class TestPrune:
 )
 def test_nonsense_is_refused_with_its_path(options: dict, path: str) -> None:
     with pytest.raises(InvalidTaskError) as refused:
-        validate(NewTask("t", None, options), None, 65536)
+        validate_task(NewTask("t", None, options), None, 65536)
 
     assert refused.value.path == path
 

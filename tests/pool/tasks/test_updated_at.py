@@ -8,23 +8,17 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.operations.amendment import amendment_of
-from tasks_app.domain.operations import WAITING
-from tasks_app.domain.operations import BulkAction
+from tasks_app.domain.operations import WAITING, BulkAction, amendment_of
+from tasks_app.domain.tasks.records import OnConflict
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event, Pool
-from tasks_app.domain.tasks.unique_key import OnConflict
 from tasks_app.pool.dispatch.set_aside import sweep
-from tasks_app.pool.runs.release import release
-from tasks_app.pool.runs.renew import renew
-from tasks_app.pool.runs.leases import rescue_expired
+from tasks_app.pool.runs.leases import release, renew, rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one
-from tasks_app.pool.tasks.amend import amend
-from tasks_app.pool.tasks.amend import spread
+from tasks_app.pool.tasks.amend import amend, change_payload, spread
 from tasks_app.pool.tasks.browse import get
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.create import create_one
-from tasks_app.pool.tasks.edit_payload import edit
 from tasks_app.pool.tasks.requeue import requeue
 from tests.factory import LEASE, a_row, claimed_task, ending, pending_task
 
@@ -118,8 +112,8 @@ def test_a_rate_an_edit_and_a_unique_key_change_it_too(connection: Connection) -
     waiting = pending_task(connection, now=NOON)
     failed = claimed_task(connection, now=NOON)
     settle_one(connection, ending(failed, Event.FAIL, cause=CAUSE), now=NOON)
-    assert edit(connection, Pool.PENDING, waiting, "{}")
-    assert edit(connection, Pool.ERROR, failed.task_id, "{}")
+    assert change_payload(connection, Pool.PENDING, waiting, "{}")
+    assert change_payload(connection, Pool.ERROR, failed.task_id, "{}")
     for task_id in (waiting, failed.task_id):
         assert updated_at(connection, task_id) != NOON
 

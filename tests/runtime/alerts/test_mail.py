@@ -13,10 +13,9 @@ from aiosmtpd.smtp import AuthResult, LoginPassword
 from sqlalchemy import Engine
 
 from tasks_app import Settings
-from tasks_app.domain.alerts.alert import Alert
-from tasks_app.domain.config.mail import MailServer, read_mail
+from tasks_app.domain.alerts import Alert, MailServer, read_mail
 from tasks_app.runtime.alerts.channels import channels, to_mail
-from tasks_app.runtime.alerts.watch import deliver, record
+from tasks_app.runtime.alerts.watcher import deliver, record
 
 MESSAGE = {"id": 7, "status": "firing", "key": "scan", "fact": "nobody", "advice": "Start beat."}
 ADDRESSES = "/?from=tasks@example.org&to=ops@example.org,boss@example.org"

@@ -11,14 +11,14 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app import Settings, create_schedule
 from tasks_app.domain.statistics import CountedOutcome
-from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.leader_lease import SCAN, Rank
-from tasks_app.pool.flow_control import pause
-from tasks_app.pool.retention.partitions import DAYS_AHEAD
+from tasks_app.pool.flow_control import queue_settings
+from tasks_app.pool.retention import DAYS_AHEAD
 from tasks_app.pool.runs import heartbeats
+from tasks_app.pool.tables import database_now
 from tasks_app.runtime.alerts import rules
-from tasks_app.runtime.alerts.watch import look
+from tasks_app.runtime.alerts.watcher import check_rules
 from tests.factory import claimed_task, pending_task
 from tests.pool.statistics.counted import part, put
 
@@ -52,11 +52,11 @@ def silent(connection: Connection, node: str) -> None:
 
 
 def due_since(connection: Connection, ago: timedelta = LATE, **options: object) -> None:
-    pending_task(connection, now=instant(connection) - ago, **options)  # type: ignore[arg-type]
+    pending_task(connection, now=database_now(connection) - ago, **options)  # type: ignore[arg-type]
 
 
 def scanned(connection: Connection, ago: timedelta, rank: Rank = Rank.BEAT) -> None:
-    token, at, ttl = uuid4(), instant(connection) - ago, timedelta(seconds=5)
+    token, at, ttl = uuid4(), database_now(connection) - ago, timedelta(seconds=5)
     leader_lease.hold(connection, SCAN, holder="b", token=token, rank=rank, ttl=ttl, now=at)
     leader_lease.done(connection, SCAN, token, ttl, now=at)
 
@@ -80,7 +80,7 @@ def test_a_worker_that_stands_in_is_told_if_it_lasts(connection: Connection, fin
 
 def test_a_broker_that_takes_nothing(connection: Connection, find: Find) -> None:
     scanned(connection, timedelta(0))
-    now = instant(connection)
+    now = database_now(connection)
     leader_lease.refused(connection, SCAN, "no", now=now - timedelta(seconds=50))
     assert find(rules.broker) == {}
     leader_lease.taken(connection, SCAN)
@@ -150,9 +150,9 @@ def test_a_task_waits_for_a_reason(connection: Connection, find: Find, reason: s
         case "busy":
             sql(connection, """UPDATE task_worker SET running = '[{"id": 1}]'""")
         case "moves":
-            put(connection, "s", part(instant(connection), 1)._replace(queue="default"))
+            put(connection, "s", part(database_now(connection), 1)._replace(queue="default"))
         case "paused":
-            pause.pause(connection, "default")
+            queue_settings.pause(connection, "default")
         case "parked":
             sql(connection, "UPDATE task_pending SET parked = 'p', parked_kind = 'queue'")
 
@@ -160,7 +160,7 @@ def test_a_task_waits_for_a_reason(connection: Connection, find: Find, reason: s
 
 
 def test_many_lose_their_process(connection: Connection, find: Find) -> None:
-    at = instant(connection)
+    at = database_now(connection)
     put(connection, "s", part(at, 3, outcome=CountedOutcome.RESCUED), part(at, 9))
     put(connection, "o", part(at - timedelta(minutes=12), 9, outcome=CountedOutcome.RESCUED))
 
@@ -236,7 +236,7 @@ def test_a_held_snapshot(engine: Engine, database_url: str) -> None:
         for _ in range(3):
             with engine.begin() as connection:
                 connection.execute(text("SELECT pg_current_xact_id()"))
-        held = {alert.key for alert in look(engine, given).found}
+        held = {alert.key for alert in check_rules(engine, given).found}
 
     assert "snapshot" in held
 
@@ -245,7 +245,7 @@ def test_a_rule_that_may_not_read_is_named(engine: Engine, database_url: str) ->
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE task_schedule RENAME TO hidden"))
     try:
-        seen = look(engine, Settings(database_url=database_url))
+        seen = check_rules(engine, Settings(database_url=database_url))
     finally:
         with engine.begin() as connection:
             connection.execute(text("ALTER TABLE hidden RENAME TO task_schedule"))

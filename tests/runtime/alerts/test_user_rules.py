@@ -10,9 +10,9 @@ from sqlalchemy import Connection
 
 from tasks_app import Settings
 from tasks_app.domain.statistics import CountedOutcome
-from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.statistics.roll_up import roll_up
-from tasks_app.runtime.alerts.user_rules import user
+from tasks_app.pool.tables import database_now
+from tasks_app.runtime.alerts.rules import user
 from tests.factory import pending_task
 from tests.pool.statistics.counted import KEPT, part, put
 
@@ -31,7 +31,7 @@ def find(connection: Connection) -> Find:
 @pytest.fixture
 def counted(connection: Connection) -> None:
     """Four failed and six done in this minute, three failed of another name, ten an hour ago."""
-    now = instant(connection)
+    now = database_now(connection)
     before = now - timedelta(hours=1)
     put(connection, "old", part(before, 10, outcome=CountedOutcome.FAILED), part(before, 10))
     roll_up(connection, None, KEPT, now=before + timedelta(minutes=5))
@@ -71,7 +71,7 @@ def test_silence(find: Find) -> None:
 
 
 def test_silence_counts_whole_hours(connection: Connection, find: Find) -> None:
-    before = instant(connection) - timedelta(days=3)
+    before = database_now(connection) - timedelta(days=3)
     put(connection, "old", part(before, 1))
     roll_up(connection, None, KEPT, now=before + timedelta(minutes=5))
 
@@ -80,7 +80,7 @@ def test_silence_counts_whole_hours(connection: Connection, find: Find) -> None:
 
 
 def test_age_and_number_of_what_waits(connection: Connection, find: Find) -> None:
-    now = instant(connection)
+    now = database_now(connection)
     pending_task(connection, "a", queue="pay", now=now - timedelta(minutes=3))
     pending_task(connection, "b", queue="pay", now=now)
 

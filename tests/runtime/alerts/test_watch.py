@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tasks_app import Settings
-from tasks_app.domain.alerts.alert import Alert
+from tasks_app.domain.alerts import Alert
 from tasks_app.pool import alerts
 from tasks_app.runtime.alerts.channels import to_log, to_webhook
-from tasks_app.runtime.alerts.watch import deliver, record
+from tasks_app.runtime.alerts.watcher import deliver, record
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.maintainer import Maintainer
 from tests.runtime.alerts.hook import Hook

@@ -10,19 +10,17 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app import Settings
-from tasks_app.domain.alerts.alert import Alert
+from tasks_app.domain.alerts import Alert
 from tasks_app.domain.tasks.run import Cause, ClaimedTask
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool import alerts
-from tasks_app.pool.alerts import turn
-from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.runs.settle import settle_one
+from tasks_app.pool.tables import database_now
 from tasks_app.runtime.alerts import watcher as module
 from tasks_app.runtime.alerts.channels import InTime, to_log, to_webhook
-from tasks_app.runtime.alerts.watch import Seen
-from tasks_app.runtime.alerts.watcher import Watcher
+from tasks_app.runtime.alerts.watcher import Seen, Watcher
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.leader.duties import Duties
+from tasks_app.runtime.leader.leader import Duties
 from tests.factory import claimed_task, ending
 from tests.runtime.alerts.hook import Hook
 from tests.waiting import until
@@ -54,20 +52,20 @@ def test_the_second_one_finds_that_somebody_looked(database: Database, hook: Hoo
 
 
 def test_a_turn_ends_by_itself(connection: Connection) -> None:
-    now, minute = instant(connection), timedelta(minutes=1)
+    now, minute = database_now(connection), timedelta(minutes=1)
     one, two = uuid4(), uuid4()
 
     def takes(token: UUID, after: timedelta) -> bool:
         every = timedelta(seconds=10)
-        return turn.take(
+        return alerts.begin_check(
             connection, holder="w", token=token, every=every, ttl=minute, now=now + after
         )
 
     assert takes(one, timedelta(0))
     assert not takes(two, minute / 2)
     assert takes(two, minute)
-    assert not turn.end(connection, one, now=now + minute)
-    assert turn.end(connection, two, now=now + minute)
+    assert not alerts.finish_check(connection, one, now=now + minute)
+    assert alerts.finish_check(connection, two, now=now + minute)
     assert not takes(one, minute + timedelta(seconds=9))
     assert takes(one, minute + timedelta(seconds=10))
 
@@ -77,9 +75,11 @@ def test_who_lost_the_turn_writes_nothing(
 ) -> None:
     def slow_look(*_: object) -> Seen:
         with database.begin() as connection:
-            later = instant(connection) + timedelta(hours=1)
+            later = database_now(connection) + timedelta(hours=1)
             ttl = timedelta(minutes=1)
-            assert turn.take(connection, holder="o", token=uuid4(), every=ttl, ttl=ttl, now=later)
+            assert alerts.begin_check(
+                connection, holder="o", token=uuid4(), every=ttl, ttl=ttl, now=later
+            )
         return Seen([Alert("scan", "f", "a")], [])
 
     monkeypatch.setattr(module, "look", slow_look)

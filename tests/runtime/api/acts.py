@@ -22,8 +22,7 @@ from tasks_app import (
 )
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.runs.release import release
-from tasks_app.pool.runs.leases import rescue_claims
+from tasks_app.pool.runs.leases import release, rescue_claims
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.runtime.api.edit import edit_payload
 from tasks_app.runtime.handlers.context import TaskContext

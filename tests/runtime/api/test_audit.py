@@ -25,8 +25,8 @@ from tasks_app import (
 from tasks_app.pool.operations import audit
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.retention import Retention
-from tasks_app.runtime.worker.control_commands import ControlCommands
 from tasks_app.runtime.worker.control_inbox import ControlCommand, Do, Mailbox
+from tasks_app.runtime.worker.housekeeper import ControlCommands
 from tests.factory import claimed_task, pending_task
 from tests.runtime.bench import Bench
 

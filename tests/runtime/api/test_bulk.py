@@ -19,8 +19,7 @@ from tasks_app.pool.operations.selection import LOOKED_AT
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.browse import get
 from tasks_app.pool.tasks.cancel import cancel
-from tasks_app.runtime.api.bulk import STEP, run_bulk, start_bulk
-from tasks_app.runtime.api.bulk_preview import foresee_bulk, foresee_rest
+from tasks_app.runtime.api.bulk import STEP, foresee_bulk, foresee_rest, run_bulk, start_bulk
 from tasks_app.runtime.api.bulk_step import HELD, KEY_TAKEN
 from tasks_app.runtime.api.groups import create_group
 from tasks_app.runtime.api.producer import create_tasks

@@ -14,8 +14,7 @@ from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.operations import audit
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.browse import get
-from tasks_app.runtime.api.bulk import STEP, Done, run_bulk, start_bulk
-from tasks_app.runtime.api.bulk_preview import foresee_bulk, foresee_rest
+from tasks_app.runtime.api.bulk import STEP, Done, foresee_bulk, foresee_rest, run_bulk, start_bulk
 from tests.factory import claimed_task, ending, pending_task
 from tests.runtime.api.bulk_rows import failed_task, make
 from tests.statements import once_after

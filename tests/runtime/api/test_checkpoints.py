@@ -12,7 +12,7 @@ from tasks_app.domain.errors import InvalidTaskError, LeaseLostError
 from tasks_app.domain.handlers.outcomes import Retry, Snooze
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.pool.runs.leases import rescue_claims
-from tasks_app.pool.tasks.run_records import read
+from tasks_app.pool.tasks.run_records import read_checkpoint
 from tasks_app.runtime.api.producer import create_task
 from tests.factory import LEASE
 from tests.runtime.bench import EFFECT, Bench, effect
@@ -36,7 +36,7 @@ ways = pytest.mark.parametrize(("write", "number"), WAYS.values(), ids=list(WAYS
 
 def kept(bench: Bench, task_id: int) -> Any:
     with bench.engine.connect() as connection:
-        found = read(connection, task_id)
+        found = read_checkpoint(connection, task_id)
     return found and found.checkpoint
 
 
@@ -143,7 +143,7 @@ def test_progress_is_committed_with_it(bench: Bench) -> None:
     bench.drain()
 
     with bench.engine.connect() as connection:
-        found = read(connection, task_id)
+        found = read_checkpoint(connection, task_id)
     assert found is not None
     assert found[:3] == (None, 0.25, "a quarter")
 

@@ -8,15 +8,13 @@ import pytest
 from sqlalchemy import Engine
 
 from tasks_app.domain.errors import InvalidSelectionError
-from tasks_app.domain.tasks.fingerprint import fingerprint_of
+from tasks_app.domain.tasks.error_text import fingerprint_of
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.operations import audit
 from tasks_app.pool.runs.settle import settle_one
-from tasks_app.runtime.api.bulk import run_bulk, start_bulk
-from tasks_app.runtime.api.bulk_preview import foresee_bulk
+from tasks_app.runtime.api.bulk import foresee_bulk, requeue_errors, run_bulk, start_bulk
 from tasks_app.runtime.api.errors import list_errors, mark_error_known, mark_error_unknown
-from tasks_app.runtime.api.staged_requeue import requeue_errors
 from tests.factory import claimed_task, ending
 from tests.runtime.api.bulk_rows import failed_task, pools
 

@@ -21,7 +21,7 @@ from tasks_app import (
     resume_queue,
     set_calendar,
 )
-from tasks_app.pool.flow_control.load_gate import look_at_gates
+from tasks_app.pool.flow_control.queue_settings import update_load_gates
 from tests.factory import claimed_task, pending_task
 from tests.runtime.bench import Bench
 from tests.waiting import until
@@ -82,7 +82,7 @@ def test_a_worker_without_a_broker_opens_and_shuts_gates(bench: Bench) -> None:
     with bench.engine.begin() as connection:
         change_queue(connection, "default", running_below=1)
         claimed_task(connection, queue="other")
-        look_at_gates(connection)
+        update_load_gates(connection)
     task_id = bench.create()
     work = bench.work(scan_interval=0.2)
     bench.beside(work.run)

@@ -29,7 +29,7 @@ from tasks_app import (
     requeue_task,
     wait_task,
 )
-from tasks_app.runtime.api.wait import FIRST_PAUSE_S, LONGEST_PAUSE_S, pauses
+from tasks_app.runtime.api.tasks import FIRST_PAUSE_S, LONGEST_PAUSE_S, pauses
 from tests.runtime.bench import NOW_DUE, Bench
 from tests.waiting import until
 

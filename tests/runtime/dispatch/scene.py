@@ -8,8 +8,7 @@ from typing import Any
 
 from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.leader.dispatcher import Dispatcher
-from tasks_app.runtime.dispatch.recently_published import IN_HAND_S
+from tasks_app.runtime.leader.dispatcher import IN_HAND_S, Dispatcher
 from tests.clock import Clock
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tasks_app.pool.dispatch.upcoming import upcoming
+from tasks_app.pool.dispatch.scan import upcoming
 from tasks_app.runtime import hint_sender
 from tasks_app.runtime.hints import HINTS
 from tests.runtime.bench import Bench

@@ -8,15 +8,12 @@ import pytest
 
 from tasks_app import NewTask, create_tasks
 from tasks_app.domain.errors import PublishError
-from tasks_app.pool.dispatch import run_times
-from tasks_app.runtime.dispatch import served_queues
-from tasks_app.runtime.leader.dispatcher import FRONT
-from tasks_app.runtime.leader.dispatcher import REACH
-from tasks_app.runtime.dispatch.recently_published import IN_HAND_S, KEPT_S
-from tasks_app.runtime.dispatch.served_queues import SPARE_MESSAGES
+from tasks_app.pool.dispatch import scan
+from tasks_app.runtime.hint_sender import Message
 from tasks_app.runtime.hooks import HOOKS, Notice
-from tasks_app.runtime.publisher import Message
-from tasks_app.runtime.scan.result import ScanResult
+from tasks_app.runtime.leader import dispatcher
+from tasks_app.runtime.leader.dispatcher import FRONT, IN_HAND_S, KEPT_S, REACH, SPARE_MESSAGES
+from tasks_app.runtime.scan import ScanResult
 from tests.clock import Clock
 from tests.runtime.bench import Bench
 from tests.runtime.dispatch.scene import Scene
@@ -126,7 +123,7 @@ def test_the_room_is_two_messages_per_child_or_thread_and_some_to_spare(
 def test_the_broker_gets_at_most_so_many_ids_of_a_queue(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(served_queues, "MOST_AHEAD", 12)
+    monkeypatch.setattr(dispatcher, "MOST_AHEAD", 12)
     scene.worker()
     for _ in range(20):
         scene.bench.create()
@@ -392,7 +389,7 @@ class TestTheSizeOfMessages:
     def sizes(scene: Scene, *names: str, **paces: float) -> list[int]:
         scene.worker(*set(names))
         with scene.bench.engine.begin() as connection:
-            run_times.learn(connection, paces)
+            scan.write_run_times(connection, paces)
         ids = [scene.bench.create(name) for name in names]
 
         scene.dispatcher.run_once()
@@ -424,7 +421,7 @@ class TestTheSizeOfMessages:
     def test_what_was_learned_meanwhile_counts(self, scene: Scene) -> None:
         self.sizes(scene, *["t"] * 300)
         with scene.bench.engine.begin() as connection:
-            run_times.learn(connection, {"t": 0.001})
+            scan.write_run_times(connection, {"t": 0.001})
         scene.finish()
 
         scene.dispatcher.run_once()
@@ -447,7 +444,7 @@ def test_what_there_was_no_room_for_is_not_forgotten_until_the_next_interval(
     """All due rows are found, for the ids that are out were claimed meanwhile."""
     scene.worker("t")
     with scene.bench.engine.begin() as connection:
-        run_times.learn(connection, {"t": 0.0001})
+        scan.write_run_times(connection, {"t": 0.0001})
         create_tasks(connection, [NewTask("t")] * 5_000)
     first = scene.dispatcher.run_once()
     scene.bench.sql(f"{CLAIM} WHERE id = ANY(:ids)", ids=scene.memory.ids())

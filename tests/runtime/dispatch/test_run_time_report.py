@@ -10,8 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.dispatch.run_time_report import FASTEST_S, RunTimeReport
-from tasks_app.runtime.run_times import FEW
+from tasks_app.runtime.run_times import FASTEST_S, FEW_RUNS, RunTimeReport
 from tests.runtime.bench import Bench
 from tests.waiting import until
 
@@ -121,6 +120,6 @@ def test_a_child_tells_what_it_ran(bench: Bench) -> None:
     bench.succeeding()
     child = bench.child()
 
-    child.execute([bench.create() for _ in range(FEW)])
+    child.execute([bench.create() for _ in range(FEW_RUNS)])
 
     assert until(lambda: bench.sql("SELECT run_s FROM task_pace WHERE name = 't'"), 5) is not None

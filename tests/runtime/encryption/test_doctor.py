@@ -11,7 +11,7 @@ import pytest
 from tasks_app import Settings
 from tasks_app.domain.encryption import NO_KEY
 from tasks_app.monitor.checks.checkup import run_checks
-from tasks_app.monitor.checks.encryption import CHECKS, LOOKED_AT
+from tasks_app.monitor.checks.database import KEY_CHECKS, LOOKED_AT
 from tests.runtime.bench import Bench
 from tests.runtime.encryption.conftest import NEW, OLD, Configure
 
@@ -22,7 +22,7 @@ Say = Callable[..., list[str]]
 def say(bench: Bench) -> Say:
     def ask(**given: Any) -> list[str]:
         settings = Settings(database_url=bench.url, **given)
-        findings = run_checks(CHECKS, bench.engine, settings)
+        findings = run_checks(KEY_CHECKS, bench.engine, settings)
         assert {finding.subject for finding in findings} <= {"encryption"}
         return [f"{f.level} {f.fact}. {f.advice}".removesuffix(". ") for f in findings]
 

@@ -11,7 +11,7 @@ from tasks_app.domain.config.setting_sources import effective_settings
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.encryption import new_key
 from tasks_app.domain.errors import ConfigurationError
-from tasks_app.runtime.encryption.keys import keys_of
+from tasks_app.runtime.encryption.encryption import keys_of
 
 KEY = new_key()
 

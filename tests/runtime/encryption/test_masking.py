@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app import TaskContext
 from tasks_app.broker.events import shown
 from tasks_app.domain.tasks.masks import Masks
-from tasks_app.pool.runs.claim_sql import PAYLOADS_UP_TO
+from tasks_app.pool.runs.claim import PAYLOADS_UP_TO
 from tests.runtime.bench import Bench
 
 CANARY, RULES = "canary-4711", "card.number,t:token_of.**"

@@ -11,8 +11,8 @@ from sqlalchemy import Connection, text
 
 from tasks_app import TaskContext, cancel_task, explain_task
 from tasks_app.domain.errors import ConfigurationError
-from tasks_app.domain.flow_control.waiting_reason import WaitingKind, WaitingReason
-from tasks_app.pool.runs.release import release_parked
+from tasks_app.domain.flow_control.limits import WaitingKind, WaitingReason
+from tasks_app.pool.runs.leases import release_parked
 from tasks_app.runtime.encryption.encryption import AGAIN_S, Encryption
 from tests.factory import claimed_task
 from tests.runtime.bench import Bench

@@ -8,9 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from tasks_app import NewTask, TaskContext, create_group, create_tasks, get_task
-from tasks_app.domain.encryption.envelope import parse_token, token_of
-from tasks_app.domain.encryption import Keyring
-from tasks_app.domain.encryption import read_keys
+from tasks_app.domain.encryption import Keyring, parse_token, read_keys, token_of
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.pool.operations.encrypted_values import PLACES, count, read, replace
 from tasks_app.runtime.encryption.rotation import Rotated, rotate

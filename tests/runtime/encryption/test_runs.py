@@ -21,9 +21,9 @@ from tasks_app import (
     requeue_task,
     run_schedule,
 )
-from tasks_app.domain.encryption.envelope import parse_token, token_of
+from tasks_app.domain.encryption import parse_token, token_of
 from tasks_app.domain.errors import ConfigurationError, InvalidSelectionError, InvalidTaskError
-from tasks_app.pool.runs.claim_sql import PAYLOADS_UP_TO
+from tasks_app.pool.runs.claim import PAYLOADS_UP_TO
 from tasks_app.runtime.api.edit import edit_payload
 from tasks_app.runtime.encryption.encryption import encryption
 from tests.runtime.bench import Bench
@@ -147,7 +147,7 @@ def test_an_error_is_its_class_and_place(
         def run(ctx: TaskContext, payload: dict[str, Any]) -> None:
             raise ValueError(f"{next(words)} {payload['card']}")
 
-    from tasks_app.runtime.payload_limit import payload_limit
+    from tasks_app.runtime.api.producer import payload_limit
 
     payload_limit.cache_clear()
     task_id = bench.create(payload={"card": CANARY, "more": _noise(length)})

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app import Group, NewTask, create_group, create_tasks
-from tasks_app.pool.groups import browse as groups
+from tasks_app.pool import task_groups as groups
 from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.pool.tasks import browse
 from tests.factory import LEASE
@@ -152,7 +152,7 @@ class Trial:
         wrong = []
         with self._bench.engine.connect() as connection:
             for made in self._groups:
-                found = groups.get(connection, made.id)
+                found = groups.get_group(connection, made.id)
                 assert found is not None
                 ends = [self._tasks[task_id].last().state for task_id in made.task_ids]
                 counted = ends.count("SUCCEEDED"), ends.count("FAILED")

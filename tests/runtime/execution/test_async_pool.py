@@ -15,8 +15,7 @@ from sqlalchemy import text
 
 from tasks_app.domain.handlers.settlement import BROKEN_OFF
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.execution import pools
-from tasks_app.runtime.execution import lanes
+from tasks_app.runtime.execution import invocation, pools
 from tasks_app.runtime.handlers.middleware import Middleware
 from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.reaper import Reaper
@@ -590,7 +589,7 @@ class TestCancellations:
     ) -> None:
         """Also before its first step, without the housekeeper; and the child stays fit."""
         steps = Steps()
-        for module in (pools, lanes):
+        for module in (pools, invocation):
             monkeypatch.setattr(module, "unlisted", steps.unlisted)
 
         @bench.handler(max_attempts=1)

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from tasks_app.runtime.execution import process_guard
-from tasks_app.runtime.execution.process_guard import BROKEN_STATUS, ProcessGuard
+from tasks_app.runtime.execution import invocation
+from tasks_app.runtime.execution.invocation import BROKEN_STATUS, ProcessGuard
 from tests.cases import in_one_test
 from tests.runtime.bench import Bench, effect
 from tests.waiting import until
@@ -137,7 +137,7 @@ def test_no_timer_or_limit_that_a_handler_armed_outlives_it(in_a_thread: bool) -
     before = resource.getrlimit(resource.RLIMIT_CPU)
     soft = int(time.process_time()) + 1_000
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process_guard, "faulthandler", Later)
+        patch.setattr(invocation, "faulthandler", Later)
         guard = ProcessGuard(replaceable=True)
         thread = threading.Thread(target=arms)
         (thread.start if in_a_thread else arms)()

@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
-from tasks_app.runtime.run_times import FEW
-from tasks_app.runtime.run_times import GROWTH
-from tasks_app.runtime.run_times import HOLD_S
-from tasks_app.runtime.run_times import MOST_NAMES
-from tasks_app.runtime.run_times import RunTimes
+from tasks_app.runtime.run_times import FEW_RUNS, GROWTH, HOLD_S, MOST_NAMES, RunTimes
 from tests.runtime.bench import Bench
 from tests.waiting import until
 
@@ -151,7 +147,7 @@ def test_a_name_is_news_when_it_is_known_or_was_slow() -> None:
     news: list[str] = []
     pace = RunTimes(lambda: news.append("!"))
 
-    learned(pace, "fast", 0.008, runs=FEW - 1)
+    learned(pace, "fast", 0.008, runs=FEW_RUNS - 1)
     assert (pace.snapshot(), news) == ({}, [])
     learned(pace, "slow", 2.0, runs=1)
     assert (pace.snapshot(), news) == ({"slow": 2.0}, ["!"])
@@ -172,7 +168,7 @@ def test_a_child_wakes_its_housekeeper_for_a_name_that_it_knows_now(bench: Bench
     child = bench.child(start=False)
     child.execute([bench.create("connects")])
     child.inflight.wake.clear()
-    child.execute([bench.create() for _ in range(FEW - 1)])
+    child.execute([bench.create() for _ in range(FEW_RUNS - 1)])
     assert not child.inflight.wake.is_set()
 
     child.execute([bench.create()])

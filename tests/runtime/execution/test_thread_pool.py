@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from tasks_app.runtime.execution.in_flight import InFlight
 from tasks_app.runtime.execution.invocation import Invocation
 from tasks_app.runtime.execution.runner import Runner
 from tasks_app.runtime.handlers.context import TaskContext
-from tasks_app.runtime.inflight.inflight import InFlight
 from tasks_app.runtime.worker.child import Child
 from tests.runtime.bench import Bench, effect
 from tests.runtime.execution.warm_child import warm

@@ -15,13 +15,9 @@ from tasks_app.domain.errors import SchemaError
 from tasks_app.pool.dispatch.set_aside import sweep
 from tasks_app.pool.fragments.transition_log import LOG, Logged, Moving
 from tasks_app.pool.operations.grants import check_may_run
-from tasks_app.pool.retention.trail import delete_old_lines
+from tasks_app.pool.retention import delete_old_lines
+from tasks_app.pool.runs import claim, leases, settle, settle_success
 from tasks_app.pool.runs import claim as claims
-from tasks_app.pool.runs import claim_next
-from tasks_app.pool.runs import release
-from tasks_app.pool.runs import leases
-from tasks_app.pool.runs import settle
-from tasks_app.pool.runs import settle_success
 from tasks_app.pool.runs.leases import rescue_expired
 from tests.runtime.bench import Bench, effect
 
@@ -120,10 +116,10 @@ def test_off_writes_nothing_and_sends_nothing_more(bench: Bench) -> None:
     run_all(bench, "off")
 
     moving = [each for each in vars(settle).values() if isinstance(each, Moving)]
-    sent = [statement().text for statement in (*moving, release._GROUP, leases.EXPIRED)]
+    sent = [statement().text for statement in (*moving, leases._GROUP, leases.EXPIRED)]
     sent += [sql.decode() for (_, logs), (_, sql) in settle_success._WORDS.items() if not logs]
     sent += [each[False] for each in (claims._UNGATED, claims._ADMITTED, claims._UNHINDERED)]
-    sent.append(claim_next._NEXT.text)
+    sent.append(claim._NEXT.text)
     assert len(sent) >= 13
     assert not [statement for statement in sent if "task_transition" in statement]
     assert lines(bench) == []

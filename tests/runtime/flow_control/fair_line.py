@@ -14,8 +14,8 @@ from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.settle import settle_group
 from tasks_app.runtime.api.limits import share_queue
 from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.hint_sender import Message
 from tasks_app.runtime.leader.dispatcher import Dispatcher
-from tasks_app.runtime.publisher import Message
 from tests.factory import claimer, ending
 from tests.runtime.bench import Bench
 

@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app import NewTask, create_tasks
-from tasks_app.domain.flow_control.fair_share import EVERY
-from tasks_app.pool.dispatch import run_times
+from tasks_app.domain.flow_control.admission import EVERY
+from tasks_app.pool.dispatch import scan
 from tasks_app.pool.flow_control.fair_queues import MOST_LINES, fair_queues
 from tasks_app.pool.runs.claim import claim
 from tasks_app.runtime.api.limits import share_queue, unshare_queue
-from tasks_app.runtime.flow_control.fair_queues import Fairness
+from tasks_app.runtime.flow_control.admission import Fairness
 from tests.factory import claimer
 from tests.runtime.bench import Bench
 from tests.runtime.flow_control.fair_line import QUEUE, Line, fill, share
@@ -25,7 +25,7 @@ from tests.runtime.flow_control.fair_line import QUEUE, Line, fill, share
 @pytest.fixture
 def line(engine: Engine, bench: Bench) -> Iterator[Line]:
     with engine.begin() as connection:
-        run_times.learn(connection, {"t": 0.02})
+        scan.write_run_times(connection, {"t": 0.02})
     line = Line(engine, bench)
     yield line
     line.close()
@@ -198,11 +198,11 @@ def test_work_without_a_broker_shares_too(engine: Engine, bench: Bench) -> None:
 
 
 def test_what_has_a_share_is_not_hinted() -> None:
-    from tasks_app.domain.creation import validate
-    from tasks_app.runtime.hints.new_tasks import is_near
+    from tasks_app.domain.creation import validate_task
+    from tasks_app.runtime.hints import is_near
 
-    keyed = validate(NewTask("t", None, {"fair_key": "a"}), None, 100).terms
-    plain = validate(NewTask("t"), None, 100).terms
+    keyed = validate_task(NewTask("t", None, {"fair_key": "a"}), None, 100).terms
+    plain = validate_task(NewTask("t"), None, 100).terms
 
     assert not is_near(keyed)
     assert is_near(plain)

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from tasks_app.domain.flow_control.limits import GateKind, Limit
-from tasks_app.pool.flow_control.limits import drop_limit, set_limit
+from tasks_app.pool.flow_control.order_and_limits import drop_limit, set_limit
 from tasks_app.pool.flow_control.waiting_list import LOOK_AGAIN_S
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.settle import settle_group

@@ -9,15 +9,15 @@ import pytest
 
 from tasks_app import Breaker, DependencyDown, Retry, Skip, explain_task, requeue_task
 from tasks_app.domain.errors import HandlerError
-from tasks_app.domain.handlers.outages import OutageRule, Outages, parse_limit
-from tasks_app.domain.handlers.outcomes import Reaction
+from tasks_app.domain.handlers.outcomes import OutageRule, Outages, Reaction, parse_outage_limit
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.pool.flow_control import circuit_breakers as rows
-from tasks_app.runtime.flow_control.breakers import Breakers, bring_in_breakers
-from tasks_app.runtime.flow_control.dependency_report import (
+from tasks_app.runtime.flow_control.breakers import (
     SHARE,
+    Breakers,
     DependencyCounts,
     DependencyReport,
+    bring_in_breakers,
     speaks_of_dependency,
 )
 from tasks_app.runtime.handlers.registry import Registry, handler
@@ -181,8 +181,8 @@ class TestDeclarations:
     def test_limits(self) -> None:
         rule = OutageRule(most=3, longest=None)
         assert [rule.is_over(Outages(n, timedelta(days=9))) for n in (3, 4)] == [False, True]
-        assert parse_limit(5) == (5, None)
-        assert parse_limit("2d") == (None, timedelta(days=2))
+        assert parse_outage_limit(5) == (5, None)
+        assert parse_outage_limit("2d") == (None, timedelta(days=2))
 
     def test_which_errors_speak_of_the_dependency(self) -> None:
         spec = HandlerSpec("t", lambda ctx: None)

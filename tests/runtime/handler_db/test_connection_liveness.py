@@ -16,8 +16,8 @@ from sqlalchemy.exc import DBAPIError
 
 from dev.torture.fault_proxy import FaultProxy
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.handler_db.connection_liveness import IDLE_S
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
+from tasks_app.runtime.handler_db.lending import IDLE_S
 from tasks_app.runtime.worker.child import Child
 from tests.runtime.bench import EFFECT, Bench
 from tests.runtime.handler_db.twins import twin

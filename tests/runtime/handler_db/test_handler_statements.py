@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from tasks_app.runtime.handler_db.handler_statements import ends_transaction, stays_in_session
+from tasks_app.runtime.handler_db.statements import ends_transaction, stays_in_session
 from tests.runtime.bench import Bench, effect
 from tests.runtime.handler_db.twins import twin
 

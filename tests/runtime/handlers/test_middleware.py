@@ -12,7 +12,7 @@ import pytest
 from tasks_app import TaskContext, middleware
 from tasks_app.domain.errors import ConfigurationError, HandlerError, HandlerTimeoutError
 from tasks_app.runtime.handlers.middleware import MIDDLEWARE, load_middleware
-from tasks_app.runtime.worker.assembly import run_work
+from tasks_app.runtime.worker.standalone import run_work
 from tests.runtime.bench import Bench, effect
 
 BOUND: contextvars.ContextVar[str] = contextvars.ContextVar("BOUND", default="nothing")

@@ -10,10 +10,14 @@ import pytest
 
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.runtime import hint_sender
-from tasks_app.runtime.hint_sender import HintChannel
-from tasks_app.runtime.hint_sender import HintCounts
-from tasks_app.runtime.hint_sender import HintMessage
-from tasks_app.runtime.hints.sender import MOST_AT_ONCE, Hint, HintSender
+from tasks_app.runtime.hint_sender import (
+    MOST_AT_ONCE,
+    Hint,
+    HintChannel,
+    HintCounts,
+    HintMessage,
+    HintSender,
+)
 from tests.clock import Clock
 from tests.waiting import until
 

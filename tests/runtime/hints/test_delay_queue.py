@@ -8,7 +8,7 @@ from queue import Empty
 
 import pytest
 
-from tasks_app.runtime.hints.delay_queue import DelayQueue
+from tasks_app.runtime.hint_sender import DelayQueue
 
 pytestmark = pytest.mark.test_all
 

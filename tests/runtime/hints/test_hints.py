@@ -21,14 +21,11 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 
 from tasks_app import Fail, NewTask, Retry, acreate_task, acreate_tasks, create_task, create_tasks
 from tasks_app.pool.dispatch.scan import due
-from tasks_app.runtime.api.groups import create_group
+from tasks_app.runtime import hint_sender as hinter_room
 from tasks_app.runtime import hint_sender as line_room
-from tasks_app.runtime.hints import sender as hinter_room
-from tasks_app.runtime.hint_sender import HintCounts
-from tasks_app.runtime.hints import _NOTES
-from tasks_app.runtime.hints import HINTS
-from tasks_app.runtime.hints.new_tasks import BULK, NEAR
-from tasks_app.runtime.hints.sender import Hint, HintSender
+from tasks_app.runtime.api.groups import create_group
+from tasks_app.runtime.hint_sender import Hint, HintCounts, HintSender
+from tasks_app.runtime.hints import _NOTES, BULK, HINTS, NEAR
 from tests.clock import Clock
 from tests.runtime.bench import Bench
 from tests.runtime.hints.ear import Ear, told, wait_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tasks_app.domain.flow_control.limits import GateKind, Limit
-from tasks_app.pool.flow_control.limits import drop_limit, set_limit
+from tasks_app.pool.flow_control.order_and_limits import drop_limit, set_limit
 from tests.runtime.bench import Bench
 from tests.statements import Seen, watched
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 from tasks_app.domain.handlers.settlement import BROKEN_OFF, OUTCOME_UNKNOWN
 from tasks_app.domain.tasks.run import ClaimedTask, Fence, Settlement
 from tasks_app.domain.tasks.states import Event
-from tasks_app.runtime.inflight.inflight import InFlight
+from tasks_app.runtime.execution.in_flight import InFlight
 from tests.factory import LEASE
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

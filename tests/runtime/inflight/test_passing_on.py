@@ -9,7 +9,7 @@ import pytest
 from tasks_app.domain.tasks.records import TaskId
 from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.api.queues import pause_queue
-from tasks_app.runtime.inflight.passing_on import WAITS_S
+from tasks_app.runtime.execution.claims import PASS_ON_AFTER_S
 from tests.runtime.bench import QUEUE, Bench
 from tests.runtime.hints.ear import Ear, told
 from tests.waiting import until
@@ -77,10 +77,10 @@ def test_what_comes_back_again_and_again_is_left_to_the_scan(
     lives(bench, "theirs")
     child = bench.child()
 
-    for _ in range(len(WAITS_S) + 2):
+    for _ in range(len(PASS_ON_AFTER_S) + 2):
         child.execute([theirs])
 
-    until(lambda: told(ear) == [theirs] * len(WAITS_S))
+    until(lambda: told(ear) == [theirs] * len(PASS_ON_AFTER_S))
 
 
 def test_a_worker_without_a_broker_parks_only_what_nobody_knows(

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tasks_app.runtime.api.producer import creation_limit, payload_limit
 from tasks_app.runtime.encryption.encryption import encryption
 from tasks_app.runtime.large_values import large_values
-from tasks_app.runtime.payload_limit import creation_limit, payload_limit
 from tests.runtime.bench import Bench
 
 Configure = Callable[..., dict[str, Any]]

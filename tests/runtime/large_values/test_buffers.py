@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from tasks_app import InvalidTaskError, TaskBuffer
 from tasks_app.celery_tasks import OutboxTask, outbox
-from tasks_app.domain.large_values.reference import reference_of
+from tasks_app.domain.large_values.store import reference_of
 from tests.runtime.bench import Bench
 from tests.runtime.large_values.conftest import BIG, Configure, echo, values
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tasks_app import TaskContext, cancel_task, create_task, get_task, requeue_task
-from tasks_app.domain.large_values.reference import RESULT, LargePayload, reference_of
+from tasks_app.domain.large_values.store import RESULT, LargePayload, reference_of
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.large_values import keep
 from tasks_app.runtime.api.edit import edit_payload
 from tasks_app.runtime.erasure import erase
-from tasks_app.runtime.large_values.upkeep import LargeValueUpkeep
 from tasks_app.runtime.large_values import LargeValues
+from tasks_app.runtime.leader.maintainer import LargeValueUpkeep
 from tasks_app.runtime.leader.retention import Retention
 from tests.factory import claimed_task, ending
 from tests.pool.old_days import DAY, NAME, NOON, drop_old_days, old_day

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks_app.runtime.large_values.folder import FolderStore
+from tasks_app.runtime.large_values import FolderStore
 
 
 def test_a_folder_keeps_what_it_was_given(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tasks_app import (
     load_large_values,
 )
 from tasks_app.domain.errors import InvalidTaskError, TasksError
-from tasks_app.domain.large_values.reference import Reference, reference_of
+from tasks_app.domain.large_values.store import Reference, reference_of
 from tests.runtime.bench import Bench
 from tests.runtime.large_values.conftest import BIG, Configure, echo, values
 

@@ -9,15 +9,13 @@ import pytest
 from sqlalchemy import text
 
 from tasks_app import TaskContext, load_large_values
-from tasks_app.domain.encryption import Keyring
-from tasks_app.domain.encryption import read_keys
+from tasks_app.domain.encryption import Keyring, read_keys
 from tasks_app.domain.errors import InvalidSelectionError
-from tasks_app.domain.large_values.reference import reference_of
+from tasks_app.domain.large_values.store import reference_of
 from tasks_app.pool.operations.encrypted_values import count
 from tasks_app.runtime.encryption.rotation import rotate
 from tasks_app.runtime.encryption.values import is_secret
-from tasks_app.runtime.transfer import export_tasks
-from tasks_app.runtime.transfer.importing import import_tasks
+from tasks_app.runtime.transfer import export_tasks, import_tasks
 from tests.runtime.bench import Bench
 from tests.runtime.encryption.conftest import NEW, OLD
 from tests.runtime.large_values.conftest import BIG, Configure, echo, values

@@ -15,9 +15,8 @@ from tasks_app import create_task, load_large_values
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.large_values.store import LargeValueStore
 from tasks_app.runtime.erasure import erase
-from tasks_app.runtime.large_values.stores import LargeStoreError
-from tasks_app.runtime.large_values.upkeep import GRACE, LargeValueUpkeep
-from tasks_app.runtime.large_values import LargeValues
+from tasks_app.runtime.large_values import LargeStoreError, LargeValues
+from tasks_app.runtime.leader.maintainer import LARGE_VALUE_GRACE, LargeValueUpkeep
 from tests.runtime.bench import Bench
 from tests.runtime.large_values.conftest import BIG, Configure, echo, values
 from tests.waiting import until
@@ -39,7 +38,7 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("??/*") if path.is_file())
 
 
-def aged(folder: Path, age: timedelta = GRACE + timedelta(minutes=1)) -> None:
+def aged(folder: Path, age: timedelta = LARGE_VALUE_GRACE + timedelta(minutes=1)) -> None:
     """Let all files be older than they are."""
     at = time.time() - age.total_seconds()
     for path in files(folder):
@@ -84,7 +83,7 @@ def test_a_file_whose_transaction_is_open_is_left_for_a_day(
 ) -> None:
     with bench.engine.connect() as producer:
         create_task(producer, "t", BIG)
-        aged(folder, GRACE - timedelta(minutes=1))
+        aged(folder, LARGE_VALUE_GRACE - timedelta(minutes=1))
         swept(bench, outside)
         producer.commit()
     assert len(files(folder)) == 1

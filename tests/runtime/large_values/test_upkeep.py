@@ -10,9 +10,8 @@ import pytest
 
 from tasks_app.domain.large_values.store import LargeValueStore
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.large_values.upkeep import LargeValueUpkeep
 from tasks_app.runtime.large_values import LargeValues
-from tasks_app.runtime.leader.maintainer import Maintainer, MaintenanceTiming
+from tasks_app.runtime.leader.maintainer import LargeValueUpkeep, Maintainer, MaintenanceTiming
 from tests.runtime.bench import Bench
 from tests.waiting import until
 

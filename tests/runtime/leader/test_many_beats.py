@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.schedules.schedule import Schedule
 from tasks_app.domain.schedules.timing import between
-from tasks_app.runtime.db import session_settings
+from tasks_app.runtime.db import database
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.schedules.scheduler import Scheduler
 from tests.runtime.bench import Bench
@@ -108,7 +108,7 @@ def arrange(bench: Bench) -> None:
 def test_each_instant_makes_one_task_however_many_beats_run(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(session_settings.OURS, "idle_in_transaction_session_timeout", PATIENCE_MS)
+    monkeypatch.setitem(database.OURS, "idle_in_transaction_session_timeout", PATIENCE_MS)
     rng, clock, ends = Random(8), Clock(), threading.Event()
     bench.at_end(ends.set)
     arrange(bench)

@@ -9,7 +9,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
 from dev.torture.fault_proxy import FaultProxy
-from tasks_app.pool.runs.renew import renew
+from tasks_app.pool.runs.leases import renew
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.leader.rescuer import Rescuer

@@ -12,11 +12,10 @@ from sqlalchemy import Connection, Engine, make_url, text
 from tasks_app import Settings, get_task
 from tasks_app.pool.connection.row_by_row import refusals
 from tasks_app.pool.operations.grants import RoleKind, grants_sql
-from tasks_app.pool.retention.partitions import partitions
+from tasks_app.pool.retention import partitions
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.maintainer import Maintainer, MaintenanceTiming
-from tasks_app.runtime.leader.retention import Retention
-from tasks_app.runtime.leader.retention_preview import preview_retention
+from tasks_app.runtime.leader.retention import Retention, preview_retention
 from tests.factory import count
 from tests.pool.old_days import (
     DAY,

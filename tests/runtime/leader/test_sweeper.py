@@ -12,15 +12,14 @@ from tasks_app.domain.creation import NewTask
 from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerMode
 from tasks_app.domain.queues import parse_window
 from tasks_app.pool.dispatch.leader_lease import Rank
-from tasks_app.pool.flow_control import circuit_breakers
-from tasks_app.pool.flow_control import queue_settings
+from tasks_app.pool.flow_control import circuit_breakers, queue_settings
 from tasks_app.pool.flow_control.fair_queues import set_fair
-from tasks_app.pool.flow_control.pause import pause
+from tasks_app.pool.flow_control.queue_settings import pause
 from tasks_app.runtime.api.groups import create_group
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.flow_control.admission import AdmissionControl
 from tasks_app.runtime.leader.leader import Leader
-from tasks_app.runtime.leader.sweeper import MOST, ROUNDS, Sweeper
+from tasks_app.runtime.leader.rescuer import SWEEP_ROUNDS, SWEPT_AT_ONCE, Sweeper
 from tests.factory import claimer
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
@@ -144,7 +143,7 @@ def test_whoever_waits_behind_one_that_is_swept_is_woken(bench: Bench) -> None:
 
 
 def test_a_crowd_that_expired_goes_in_groups_and_the_rest_with_the_next_scan(bench: Bench) -> None:
-    crowd = MOST * ROUNDS + 1
+    crowd = SWEPT_AT_ONCE * SWEEP_ROUNDS + 1
     bench.sql(
         "INSERT INTO task_pending (name, expires_at) SELECT 't', now() "
         "FROM generate_series(1, :crowd)",

@@ -18,11 +18,10 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from tasks_app import locks
-from tasks_app.domain.locks import Ask
-from tasks_app.domain.locks import parts_of
-from tasks_app.runtime.locks import acquire, client, renewer
-from tasks_app.runtime.locks.client import Transactions
-from tasks_app.runtime.locks.renewer import Renewals
+from tasks_app.domain.locks import Ask, parts_of
+from tasks_app.runtime.locks import client
+from tasks_app.runtime.locks import lock as acquire
+from tasks_app.runtime.locks.client import Renewals, Transactions
 from tests.runtime.bench import Bench, effect
 from tests.statements import once_after
 from tests.waiting import until
@@ -140,7 +139,7 @@ class TestOnline:
             parts = parts_of("a", (), None)
             ask = Ask(uuid4(), parts, "other", timedelta(seconds=30), None)
             soon = timedelta(milliseconds=30)
-            acquire.take(Transactions(bench.engine), ask, 20.0, 5.0, place_lease=soon)
+            acquire.acquire_locks(Transactions(bench.engine), ask, 20.0, 5.0, place_lease=soon)
             got.set()
 
         with locks.hold(bench.engine, exclusive="a"):
@@ -307,13 +306,13 @@ class TestOnline:
     @pytest.mark.test_all
     def test_a_lock_that_is_forgotten_is_not_renewed(self, engine: Engine) -> None:
         gc.collect()  # what earlier tests forgot within tracebacks goes first
-        before = len(renewer.BACKGROUND)
+        before = len(client.BACKGROUND)
         lock = locks.hold(engine, exclusive="a", lease="1s").take()
-        assert len(renewer.BACKGROUND) == before + 1
+        assert len(client.BACKGROUND) == before + 1
 
         del lock
 
-        assert len(renewer.BACKGROUND) == before
+        assert len(client.BACKGROUND) == before
 
     def test_a_lease_may_be_renewed_by_hand(self, engine: Engine) -> None:
         with locks.hold(engine, exclusive="a", renew=False) as lock:

@@ -15,13 +15,10 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from tasks_app import locks
-from tasks_app.domain.locks import Ask
-from tasks_app.domain.locks import LockDeniedError
-from tasks_app.domain.locks import parts_of
-from tasks_app.pool.locks.renew import release
-from tasks_app.runtime.locks.acquire import take, wake_next
+from tasks_app.domain.locks import Ask, LockDeniedError, parts_of
+from tasks_app.pool.locks.holders import release
 from tasks_app.runtime.locks.client import Transactions
-from tasks_app.runtime.locks.wake_ups import WakeUps, wake_ups_of
+from tasks_app.runtime.locks.lock import WakeUps, acquire_locks, wake_next, wake_ups_of
 from tests.runtime.bench import Bench, effect
 from tests.statements import once_after, watched
 from tests.waiting import until
@@ -53,7 +50,7 @@ class Waiter:
     def _wait(self) -> None:
         begin = Transactions(self.bench.engine)
         try:
-            take(begin, self.ask, self._wait_s, 5.0, naps=repeat(NEVER_S))
+            acquire_locks(begin, self.ask, self._wait_s, 5.0, naps=repeat(NEVER_S))
             self.got.set()
         except LockDeniedError:
             self.gave_up.set()
@@ -114,7 +111,7 @@ def test_a_release_while_somebody_joins_the_line_is_not_missed(
 
     def wait() -> None:
         with once_after(own, "waited AS", release):
-            take(Transactions(own), ask, 60.0, 5.0, naps=repeat(NEVER_S))
+            acquire_locks(Transactions(own), ask, 60.0, 5.0, naps=repeat(NEVER_S))
         got.set()
 
     bench.beside(wait)
@@ -177,7 +174,7 @@ def test_who_is_told_looks_rarely(bench: Bench, listening: Callable) -> None:
     ask = Ask(uuid4(), parts_of("a"), "waiter", timedelta(seconds=30))
 
     def wait() -> None:
-        take(Transactions(own), ask, 60.0, 5.0, naps=repeat(0.001))
+        acquire_locks(Transactions(own), ask, 60.0, 5.0, naps=repeat(0.001))
         got.set()
 
     with locks.hold(bench.engine, exclusive="a"), watched(own, "SELECT EXISTS") as looks:

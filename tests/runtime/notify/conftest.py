@@ -8,8 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.hints import HINTS
-from tasks_app.runtime.hints import as_configured
+from tasks_app.runtime.hints import HINTS, as_configured
 from tasks_app.runtime.notify import Listener
 from tests.runtime.bench import Bench
 from tests.waiting import until

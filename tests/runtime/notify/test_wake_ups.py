@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from tasks_app import create_task
 from tasks_app.embedded.servers import Postgres
-from tasks_app.pool.operations.notify_trigger import install, remove
+from tasks_app.pool.dispatch.notifications import install_trigger, remove_trigger
 from tests.runtime.bench import Bench
 from tests.runtime.notify.conftest import until_quiet
 from tests.waiting import until
@@ -114,7 +114,7 @@ def test_it_listens_again_after_a_restart_of_the_database(
 
 def test_sql_wakes_by_the_trigger(bench: Bench, work: Work, listeners: Callable[[], int]) -> None:
     with bench.engine.begin() as connection:
-        install(connection)
+        install_trigger(connection)
     try:
         work("-c", "1")
         until(listeners, 30)
@@ -125,7 +125,7 @@ def test_sql_wakes_by_the_trigger(bench: Bench, work: Work, listeners: Callable[
             until(lambda task=task_id: bench.state(task) == "SUCCEEDED", SOON_S, "the run")
     finally:
         with bench.engine.begin() as connection:
-            remove(connection)
+            remove_trigger(connection)
 
 
 def test_without_hints_nobody_listens(

@@ -6,9 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tasks_app.runtime.scan import ScanPasses
-from tasks_app.runtime.scan import Start
-from tasks_app.runtime.scan.throttle import LONGEST_REST_S, Pace, PollPaces
+from tasks_app.runtime.scan import LONGEST_REST_S, Pace, PollPaces, ScanPasses, Start
 from tests.clock import Clock
 from tests.runtime.bench import Bench
 

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from tasks_app.runtime.scan import MARGIN_S
-from tasks_app.runtime.scan import ScanPosition
-from tasks_app.runtime.scan.throttle import LONGEST_REST_S, Pace, PollPaces
+from tasks_app.runtime.scan import LONGEST_REST_S, MARGIN_S, Pace, PollPaces, ScanPosition
 from tests.clock import Clock
 from tests.runtime.bench import Bench
 from tests.waiting import until

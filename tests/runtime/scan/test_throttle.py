@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tasks_app.runtime.scan.throttle import EmptyPollBackoff, Pace, PollPaces
+from tasks_app.runtime.scan import EmptyPollBackoff, Pace, PollPaces
 from tests.clock import Clock
 from tests.runtime.bench import Bench
 from tests.statements import watched

@@ -107,7 +107,7 @@ class TestAChange:
         schedule = made(session)
         late = datetime(2030, 12, 24, tzinfo=UTC)
 
-        rows.aim_again(session.connection(), "de", now=late)
+        rows.recompute_next_fire(session.connection(), "de", now=late)
 
         again = get_schedule(session, "s")
         assert again is not None

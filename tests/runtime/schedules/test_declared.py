@@ -233,7 +233,7 @@ def test_two_modules_cannot_declare_one_name() -> None:
 
 
 def test_a_worker_without_a_broker_brings_them_in(bench: Bench) -> None:
-    from tasks_app.runtime.worker.assembly import run_work
+    from tasks_app.runtime.worker.standalone import run_work
 
     @bench.handler("t", every="1h")
     def t(ctx: Any) -> None: ...

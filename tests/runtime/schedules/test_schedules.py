@@ -24,7 +24,7 @@ from tasks_app import (
     preview_schedule,
     remove_schedule,
 )
-from tasks_app.pool.schedules import fire
+from tasks_app.pool import scheduling
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry, handler
 from tasks_app.runtime.schedules.preview import preview_change
 from tests.runtime.bench import Bench
@@ -247,7 +247,7 @@ def test_what_is_forgotten_is_not_filled_for_it_may_have_been_made(bench: Bench)
     for n in (1, 2, 3):
         scheduler(bench).run_once(now=NOON + n * H)
     with bench.engine.begin() as connection:
-        fire.prune(connection, H, 10, now=NOON + 4 * H)
+        scheduling.prune_fires(connection, H, 10, now=NOON + 4 * H)
 
     with pytest.raises(InvalidScheduleError, match="later than 2026-01-01T14:00"):
         backfill(bench, NOON, NOON + 4 * H)

@@ -14,11 +14,8 @@ import pytest
 
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.tasks.run import Run
-from tasks_app.runtime.scoreboard.layout import MOST_RUNS, SLOTS
-from tasks_app.runtime.scoreboard.location import new_slot_path
-from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
-from tasks_app.runtime.scoreboard import Stage
-from tasks_app.runtime.scoreboard.watchdog import kill_holdouts, kill_overdue, silent_housekeeper
+from tasks_app.runtime.scoreboard import MOST_RUNS, SLOTS, Scoreboard, Stage, new_slot_path
+from tasks_app.runtime.worker.supervisor import kill_holdouts, kill_overdue, silent_housekeeper
 from tests.runtime.mortal import Mortal
 from tests.waiting import until
 

@@ -15,18 +15,13 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.handlers.outcomes import Fail, Skip, Snooze
-from tasks_app.domain.statistics import MOST_KEYS
-from tasks_app.domain.statistics import OTHER
-from tasks_app.domain.statistics import CountedOutcome
+from tasks_app.domain.statistics import MOST_KEYS, OTHER, CountedOutcome
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.runtime.api.tasks import cancel_task
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.leader.sweeper import Sweeper
-from tasks_app.runtime.statistics.count_keeper import CountKeeper
-from tasks_app.runtime.statistics.count_report import CountReport
-from tasks_app.runtime.statistics import TASK_COUNTS
-from tasks_app.runtime.statistics import TaskCounts
+from tasks_app.runtime.leader.rescuer import Sweeper
+from tasks_app.runtime.statistics import TASK_COUNTS, CountKeeper, CountReport, TaskCounts
 from tests.runtime.bench import Bench
 from tests.runtime.labour import PAST
 from tests.runtime.worker.test_supervisor import children, work

@@ -16,9 +16,7 @@ from tasks_app import Fail, Retry, Skip, Snooze
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.pool.runs.claim import claim
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
-from tasks_app.runtime.tracing.run_logs import ATTEMPTS
-from tasks_app.runtime.tracing.run_logs import AttemptLog
-from tasks_app.runtime.tracing.run_logs import logger
+from tasks_app.runtime.tracing.run_logs import ATTEMPTS, AttemptLog, logger
 from tests.factory import claimer
 from tests.runtime.bench import Bench, effect
 from tests.runtime.mortal import Mortal

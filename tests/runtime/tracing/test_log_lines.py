@@ -14,12 +14,10 @@ import pytest
 from sqlalchemy import text
 
 from tasks_app.domain.config.retention import parse_keep
-from tasks_app.pool.retention.drop_partition import forget_history
-from tasks_app.pool.retention.partitions import DayPartition
-from tasks_app.pool.retention import delete_old
+from tasks_app.pool.retention import DayPartition, delete_old, forget_history
 from tasks_app.pool.tables import ERROR
-from tasks_app.pool.tasks.log_lines import LogOfAttempt, keep_lines, read_lines
-from tasks_app.runtime.tracing.kept_lines import _TAKER, RunLines
+from tasks_app.pool.tasks.run_records import LogOfAttempt, keep_lines, read_lines
+from tasks_app.runtime.tracing.run_logs import _TAKER, RunLines
 from tests.runtime.bench import Bench
 
 ON = {"log_lines": 5}

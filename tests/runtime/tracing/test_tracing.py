@@ -26,7 +26,7 @@ from tasks_app import (
     create_task,
     create_tasks,
 )
-from tasks_app.runtime.tracing.open_runs import OpenRuns
+from tasks_app.runtime.tracing.otel import OpenRuns
 from tests.runtime.bench import Bench, effect
 from tests.runtime.tracing.conftest import Spans
 
@@ -271,7 +271,7 @@ sys.modules["opentelemetry"] = None
 from sqlalchemy import create_engine
 from tasks_app import create_task, handler
 from tasks_app.domain.config.settings import Settings
-from tasks_app.runtime.worker.assembly import run_work
+from tasks_app.runtime.worker.standalone import run_work
 @handler("t")
 def t(ctx): pass
 engine = create_engine({bench.url!r})
@@ -294,7 +294,7 @@ from opentelemetry import trace
 from tasks_app import handler
 from tasks_app.domain.config.settings import Settings
 from tasks_app.runtime.hooks import HOOKS
-from tasks_app.runtime.worker.assembly import run_work
+from tasks_app.runtime.worker.standalone import run_work
 @handler("t")
 def t(ctx): print(HOOKS.wanted, trace.get_current_span().get_span_context().is_valid)
 run_work(Settings(database_url={bench.url!r}), drain=True)

@@ -10,8 +10,9 @@ import pytest
 
 from tasks_app.domain.tasks.run import ClaimedTask, Run
 from tasks_app.pool.runs.claim import claim
+from tasks_app.runtime import scoreboard
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.scoreboard import layout, watchdog
+from tasks_app.runtime.worker import supervisor
 from tasks_app.runtime.worker.reaper import Reaper
 from tests.factory import claimer
 from tests.runtime.bench import Bench
@@ -26,10 +27,12 @@ def killed_at_a_limit(bench: Bench, past: list[ClaimedTask], others: list[Claime
     now = time.monotonic()
     runs = [(task.run, now - LIMIT_S) for task in past] + [(task.run, now) for task in others]
     for place, (run, since) in enumerate(runs):
-        bench.slots.write(layout.run_at(0, place), layout.a_run(run, since, since + LIMIT_S))
+        bench.slots.write(
+            scoreboard.run_offset(0, place), scoreboard.pack_run(run, since, since + LIMIT_S)
+        )
     bench.slots.write(
-        layout.head_at(0),
-        layout.head(
+        scoreboard.head_offset(0),
+        scoreboard.pack_head(
             pid=NOBODY,
             born=1.0,
             owner="dead",
@@ -100,9 +103,9 @@ def test_the_log_of_a_kill_names_who_was_past_the_limit(
     slot.start(Run(26, 1), 3600.0)
     signals: list[int] = []
     system = SimpleNamespace(getpid=lambda: 0, kill=lambda pid, _: signals.append(pid))
-    monkeypatch.setattr(watchdog, "os", system)
+    monkeypatch.setattr(supervisor, "os", system)
 
-    watchdog.kill_overdue(bench.slots)
+    supervisor.kill_overdue(bench.slots)
 
     (view,) = bench.slots.occupied()
     assert signals == [view.pid]
@@ -113,7 +116,7 @@ def test_the_log_of_a_kill_names_who_was_past_the_limit(
 def test_a_note_of_a_kill_is_not_of_the_next_child_in_the_slot(bench: Bench) -> None:
     bench.slots.take("next")
     (view,) = bench.slots.occupied()
-    bench.slots.write(layout.kill_at(view.index), layout.kill(NOBODY, 1.0))
+    bench.slots.write(scoreboard.kill_offset(view.index), scoreboard.pack_kill(NOBODY, 1.0))
 
     (view,) = bench.slots.occupied()
 

@@ -18,8 +18,7 @@ from tasks_app import cancel_task
 from tasks_app.domain.handlers.settlement import succeeded
 from tasks_app.embedded.servers import Postgres
 from tasks_app.pool.schema import migrate
-from tasks_app.runtime.worker.claim_returner import ClaimReturner
-from tasks_app.runtime.worker.housekeeper import Housekeeper
+from tasks_app.runtime.worker.housekeeper import ClaimReturner, Housekeeper
 from tasks_app.runtime.worker.reaper import Reaper
 from tests.runtime.bench import Bench
 from tests.runtime.refusing import Refusals

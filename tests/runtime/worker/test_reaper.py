@@ -15,11 +15,10 @@ from sqlalchemy.exc import OperationalError
 from tasks_app.domain.tasks.run import ClaimedTask, Run
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.claim import claim, claims_of
-from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.leases import release
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
-from tasks_app.runtime.scoreboard.layout import MOST_RUNS, SlotView
-from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
+from tasks_app.runtime.scoreboard import MOST_RUNS, Scoreboard, SlotView
 from tasks_app.runtime.worker.reaper import Reaper
 from tests.factory import claimer, ending, succeed
 from tests.runtime.bench import Bench

@@ -15,7 +15,7 @@ from dev.torture.fault_proxy import FaultProxy
 from tasks_app.domain.creation import NewTask
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.pool.dispatch.notifications import notify
-from tasks_app.pool.flow_control.limits import set_limit
+from tasks_app.pool.flow_control.order_and_limits import set_limit
 from tasks_app.runtime.api.groups import create_group
 from tasks_app.runtime.execution import in_flight
 from tests.factory import claimed_task

@@ -14,9 +14,9 @@ from tasks_app.domain.errors import RefusedError
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.leader_lease import SCAN, Rank
 from tasks_app.runtime.leader.leader import Leader
-from tasks_app.runtime.scoreboard.watchdog import starving
 from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.standby import Standby, StandbyTiming
+from tasks_app.runtime.worker.supervisor import starving
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
 from tests.statements import watched

@@ -30,7 +30,7 @@ from tasks_app import (
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.pool.flow_control import circuit_breakers
-from tasks_app.pool.flow_control.limits import set_limit
+from tasks_app.pool.flow_control.order_and_limits import set_limit
 from tasks_app.runtime.hints import HINTS
 
 AT_ONCE = 10_000

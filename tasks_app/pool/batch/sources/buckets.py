@@ -1,18 +1,18 @@
-"""A stored column that holds the hash bucket of each row's key, with an index.
-
-The database computes it, for new rows, too. To add it or to change its modulus writes the whole
-table under an exclusive lock: do it between windows, not in one.
-"""
+"""A stored column with the hash bucket of each row's key: added, replaced and dropped."""
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, text
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Text, cast, literal_column, text
 
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch.sources.inline import execute, inline
-from tasks_app.pool.batch.sources.predicate import bucket
+from tasks_app.domain.partition.keys import KeyType
+from tasks_app.domain.partition.records import PartitionKind, Status, Table
+from tasks_app.pool.batch.sources.predicate import bucket, execute_inline, inline
 from tasks_app.pool.batch.sources.relation import find, identifier, quoted
+from tasks_app.pool.tables import BATCH, BATCH_STEP, PARTITION
 
 _GENERATED = text("""
     SELECT a.attgenerated = 's' FROM pg_attribute a
@@ -22,7 +22,9 @@ _GENERATED = text("""
 
 def add_bucket(connection: Connection, table: Table, column: str, modulus: int) -> None:
     """Add the column, and an index on it and the key."""
-    execute(connection, f"ALTER TABLE {quoted(table)} {_added(connection, table, column, modulus)}")
+    execute_inline(
+        connection, f"ALTER TABLE {quoted(table)} {_added(connection, table, column, modulus)}"
+    )
     _index(connection, table, column)
 
 
@@ -35,7 +37,7 @@ def rebalance(connection: Connection, table: Table, column: str, modulus: int) -
     added = _added(connection, table, column, modulus)
     _check(connection, table, column)
     dropped = f"DROP COLUMN {identifier(column)}"
-    execute(connection, f"ALTER TABLE {quoted(table)} {dropped}, {added}")
+    execute_inline(connection, f"ALTER TABLE {quoted(table)} {dropped}, {added}")
     _index(connection, table, column)
 
 
@@ -46,7 +48,7 @@ def drop_bucket(connection: Connection, table: Table, column: str) -> None:
         PlanError: it is not one that the database computes.
     """
     _check(connection, table, column)
-    execute(connection, f"ALTER TABLE {quoted(table)} DROP COLUMN {identifier(column)}")
+    execute_inline(connection, f"ALTER TABLE {quoted(table)} DROP COLUMN {identifier(column)}")
 
 
 def _added(connection: Connection, table: Table, column: str, modulus: int) -> str:
@@ -57,7 +59,7 @@ def _added(connection: Connection, table: Table, column: str, modulus: int) -> s
 
 def _index(connection: Connection, table: Table, column: str) -> None:
     columns = f"{identifier(column)}, {identifier(table.key)}"
-    execute(connection, f"CREATE INDEX ON {quoted(table)} ({columns})")
+    execute_inline(connection, f"CREATE INDEX ON {quoted(table)} ({columns})")
 
 
 def _check(connection: Connection, table: Table, column: str) -> None:
@@ -67,3 +69,217 @@ def _check(connection: Connection, table: Table, column: str) -> None:
             f"{column} of {table} is no column that the database computes. "
             "Write it anew yourself, or add one by add_bucket."
         )
+
+
+LOCK_WAIT = "SET LOCAL lock_timeout = '5s'"
+"""Others wait behind us no longer than we wait."""
+_COLUMN = text("""
+    SELECT a.attgenerated = 's' AS is_generated, c.relkind = 'r' AS is_plain
+    FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+    WHERE c.oid = to_regclass(:name) AND a.attname = :column AND NOT a.attisdropped
+""")
+_OURS = text(r"""
+    SELECT t.tgname FROM pg_trigger t
+    WHERE t.tgrelid = to_regclass(:name) AND starts_with(t.tgname, 'tasks_app\:' || :column || '\:')
+""")
+_BLOCKS = text("""
+    SELECT CAST(pg_relation_size(to_regclass(:name)) / current_setting('block_size')::bigint
+        AS bigint)
+""")
+_IS_VALID = text("""
+    SELECT i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+    WHERE i.indrelid = to_regclass(:name) AND c.relname = :index
+""")
+_READERS = text(f"""
+    SELECT DISTINCT b.id, b.job, b.params, p.step FROM {PARTITION} p
+    JOIN {BATCH} b ON b.id = p.batch_id
+    JOIN {BATCH_STEP} s ON s.batch_id = p.batch_id AND s.step = p.step
+    WHERE p.kind = '{PartitionKind.HASH}' AND p.key_column = :column AND s.status <> 'COMPLETED'
+      AND b.status NOT IN ('COMPLETED', 'ABANDONED') AND p.status <> '{Status.ABANDONED}'
+    ORDER BY b.id, p.step
+""")
+
+
+class BucketReader(NamedTuple):
+    """A step of an instance that is not complete, and reads by a column of this name."""
+
+    batch_id: int
+    job: str
+    params: dict[str, object]
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class BucketColumn:
+    """The column as it shall be."""
+
+    table: Table
+    column: str
+    modulus: int
+
+    @property
+    def beside(self) -> str:
+        """The name of the new column until it is filled."""
+        return f"{self.column}__{self.modulus}"
+
+    @property
+    def index(self) -> str:
+        return f"{self.table.name}_{self.beside}"[-63:]
+
+    @property
+    def trigger(self) -> str:
+        """The name of the trigger that computes it for new rows, and of its function."""
+        return _trigger(self.column, self.modulus)
+
+    def at(self, name: str) -> dict[str, str]:
+        return {"name": str(self.table), "column": name}
+
+
+def find_bucket_readers(connection: Connection, column: str) -> list[BucketReader]:
+    """Return the steps that read by a column of this name, and are not complete."""
+    return [BucketReader(*row) for row in connection.execute(_READERS, {"column": column})]
+
+
+def begin_rebucket(connection: Connection, new: BucketColumn) -> None:
+    """Add the new column and its trigger, unless an earlier call did.
+
+    What was begun for another modulus is dropped.
+
+    Raises:
+        PlanError: there is no such bucket, or the table cannot have it so.
+    """
+    connection.execute(text(LOCK_WAIT))
+    kept = _check_rebucket(connection, new)
+    if _has(connection, new, new.beside):
+        return
+    if new.trigger in kept:
+        raise PlanError(
+            f"{new.column} of {new.table} is by {new.modulus} already. There is nothing to do."
+        )
+    table = quoted(new.table)
+    for trigger in kept:
+        other = f"{new.column}__{trigger.rpartition(':')[2]}"
+        if _has(connection, new, other):
+            execute_inline(connection, f"ALTER TABLE {table} DROP COLUMN {identifier(other)}")
+            _drop_trigger(connection, new, trigger)
+    execute_inline(connection, f"ALTER TABLE {table} ADD COLUMN {identifier(new.beside)} integer")
+    _compute(connection, new, new.beside)
+    execute_inline(
+        connection,
+        f"CREATE TRIGGER {identifier(new.trigger)} BEFORE INSERT OR UPDATE OF "
+        f"{identifier(new.table.key)} ON {table} FOR EACH ROW "
+        f"EXECUTE FUNCTION {_function(new.table, new.trigger)}()",
+    )
+
+
+def count_blocks(connection: Connection, new: BucketColumn) -> int:
+    return int(connection.execute(_BLOCKS, {"name": str(new.table)}).scalar_one())
+
+
+def fill_blocks(connection: Connection, new: BucketColumn, first: int, number: int) -> int:
+    """Fill the column in ``number`` blocks; return in how many rows it was empty."""
+    relation = find(connection, new.table)
+    by = inline(connection, bucket(relation.key, relation.key_type, new.modulus))
+    written = f"UPDATE {quoted(new.table)} SET {identifier(new.beside)} = {by}"
+    these = f"ctid >= '({first},0)' AND ctid < '({first + number},0)'"
+    return execute_inline(connection, f"{written} WHERE {these} AND {_is_empty(new)}").rowcount
+
+
+def build_bucket_index(connection: Connection, new: BucketColumn) -> None:
+    """Build the index while others write, however long that takes; not within a transaction."""
+    execute_inline(
+        connection, "SET statement_timeout = 0"
+    )  # the connection is not to be used again
+    execute_inline(connection, "SET lock_timeout = 0")
+    found = connection.execute(_IS_VALID, {"name": str(new.table), "index": new.index}).scalar()
+    schema = f"{identifier(new.table.schema)}." if new.table.schema else ""
+    if found is False:  # an earlier call was interrupted
+        execute_inline(connection, f"DROP INDEX CONCURRENTLY {schema}{identifier(new.index)}")
+    if not found:
+        columns = f"{identifier(new.beside)}, {identifier(new.table.key)}"
+        made = f"CREATE INDEX CONCURRENTLY {identifier(new.index)} ON {quoted(new.table)}"
+        execute_inline(connection, f"{made} ({columns})")
+
+
+def lock_table(connection: Connection, new: BucketColumn) -> None:
+    """Lock the table against readers and planners until the commit."""
+    connection.execute(text(LOCK_WAIT))
+    execute_inline(connection, f"LOCK TABLE {quoted(new.table)} IN ACCESS EXCLUSIVE MODE")
+
+
+def replace_column(connection: Connection, new: BucketColumn) -> bool:
+    """Replace the old column by the new one; False: rows are left to be filled.
+
+    The caller has locked the table.
+    """
+    table, beside = quoted(new.table), identifier(new.beside)
+    left = f"SELECT 1 FROM {table} WHERE {_is_empty(new)} LIMIT 1"
+    if execute_inline(connection, left).first() is not None:
+        return False
+    old = [name for name in _triggers(connection, new) if name != new.trigger]
+    execute_inline(connection, f"ALTER TABLE {table} DROP COLUMN {identifier(new.column)}")
+    execute_inline(
+        connection, f"ALTER TABLE {table} RENAME COLUMN {beside} TO {identifier(new.column)}"
+    )
+    _compute(connection, new, new.column)
+    for trigger in old:
+        _drop_trigger(connection, new, trigger)
+    return True
+
+
+def _check_rebucket(connection: Connection, new: BucketColumn) -> list[str]:
+    """Return the triggers that compute this column; refuse a table that cannot have another."""
+    row = connection.execute(_COLUMN, new.at(new.column)).one_or_none()
+    kept = _triggers(connection, new)
+    in_place = any(not _has(connection, new, f"{new.column}__{t.rpartition(':')[2]}") for t in kept)
+    if row is None or not (row.is_generated or in_place):
+        raise PlanError(
+            f"{new.column} of {new.table} is no column that the database computes. "
+            "Write it anew yourself, or add one by add_bucket."
+        )
+    if not row.is_plain:
+        raise PlanError(
+            f"{new.table} is partitioned in the database. Rebalance its partitions one by one."
+        )
+    return kept
+
+
+def _is_empty(new: BucketColumn) -> str:
+    """Return the condition that a row has no bucket yet; without a key it never has one."""
+    return f"{identifier(new.beside)} IS NULL AND {identifier(new.table.key)} IS NOT NULL"
+
+
+def _compute(connection: Connection, new: BucketColumn, column: str) -> None:
+    """Let the function of the trigger write this column."""
+    key: ColumnElement[object] = literal_column(f"NEW.{identifier(new.table.key)}")
+    key_type = find(connection, new.table).key_type
+    if key_type is KeyType.TEXT:
+        key = cast(key, Text)
+    by = inline(connection, bucket(key, key_type, new.modulus))
+    body = f"BEGIN NEW.{identifier(column)} := {by}; RETURN NEW; END"
+    execute_inline(
+        connection,
+        f"CREATE OR REPLACE FUNCTION {_function(new.table, new.trigger)}() RETURNS trigger "
+        f"LANGUAGE plpgsql AS $tasks_app${body}$tasks_app$",
+    )
+
+
+def _drop_trigger(connection: Connection, new: BucketColumn, trigger: str) -> None:
+    execute_inline(connection, f"DROP TRIGGER {identifier(trigger)} ON {quoted(new.table)}")
+    execute_inline(connection, f"DROP FUNCTION {_function(new.table, trigger)}()")
+
+
+def _has(connection: Connection, new: BucketColumn, column: str) -> bool:
+    return connection.execute(_COLUMN, new.at(column)).first() is not None
+
+
+def _triggers(connection: Connection, new: BucketColumn) -> list[str]:
+    return list(connection.execute(_OURS, new.at(new.column)).scalars())
+
+
+def _trigger(column: str, modulus: int) -> str:
+    return f"tasks_app:{column}:{modulus}"
+
+
+def _function(table: Table, trigger: str) -> str:
+    return quoted(Table(f"{table.name}:{trigger}", schema=table.schema))

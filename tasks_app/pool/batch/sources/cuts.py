@@ -19,9 +19,8 @@ from sqlalchemy import (
 from tasks_app.domain.partition.cuts import CutPoint
 from tasks_app.domain.partition.keys import Key, KeyType, in_utc
 from tasks_app.domain.partition.records import Partition
-from tasks_app.pool.batch.sources.as_text import read_back, word
 from tasks_app.pool.batch.sources.measure import usable
-from tasks_app.pool.batch.sources.predicate import bound, predicate
+from tasks_app.pool.batch.sources.predicate import bound, key_from_text, predicate, text_literal
 from tasks_app.pool.batch.sources.relation import Query, Relation, Source, find, in_order, source_of
 
 _SEED = 4711
@@ -77,7 +76,9 @@ def keys_owned(
     found = find(connection, source_of(source, partition))
     own = predicate(partition, found.key, key_type)
     if behind is not None:
-        own = and_(own, in_order(found.key, key_type) > read_back(word(behind), key_type))
+        own = and_(
+            own, in_order(found.key, key_type) > key_from_text(text_literal(behind), key_type)
+        )
     keys = select(found.key.label(source.key)).select_from(found.rows_of).where(own)
     return find(connection, Query(keys, source.key))
 

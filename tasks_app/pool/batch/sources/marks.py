@@ -29,8 +29,13 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.sources import Mark, Marker, Table
-from tasks_app.pool.batch.sources.as_text import all_read_back, columns_of, fetch, written
+from tasks_app.domain.partition.records import Mark, Marker, Table
+from tasks_app.pool.batch.sources.predicate import (
+    columns_of,
+    fetch_rows,
+    key_as_text,
+    keys_from_texts,
+)
 from tasks_app.pool.batch.sources.relation import EVERYTHING, Relation, find
 from tasks_app.pool.tables import MARKER, SCHEMA
 
@@ -116,7 +121,7 @@ def fill(connection: Connection, program: str, source: Table) -> int:
     if relation.key_type.is_time:
         raise PlanError(f"Rows of {source} cannot be marked by {source.key}: use a number or text.")
     rows = (
-        select(literal(program, Text), written(relation.key, relation.key_type))
+        select(literal(program, Text), key_as_text(relation.key, relation.key_type))
         .select_from(relation.rows_of)
         .where(relation.key.is_not(None))
         .distinct()
@@ -165,7 +170,7 @@ def _is(marked: ColumnElement[Any], mark: Mark) -> ColumnElement[bool]:
 
 
 def _listed(keys: list[str], relation: Relation) -> ColumnElement[Any]:
-    return func.array(all_read_back(keys, relation.key_type).scalar_subquery())
+    return func.array(keys_from_texts(keys, relation.key_type).scalar_subquery())
 
 
 def _read(
@@ -176,12 +181,12 @@ def _read(
     select_from: FromClause | None = None,
 ) -> list[TakenRow]:
     """Return rows in the order of their keys."""
-    key = written(relation.key, relation.key_type).label("tasks_app_key")
+    key = key_as_text(relation.key, relation.key_type).label("tasks_app_key")
     rows = relation.rows_of if select_from is None else select_from
     query = select(EVERYTHING, key).select_from(rows).order_by(relation.ordered)
     result = connection.execute(query if where is None else query.where(where))
     names = [each.name for each in columns_of(result)[:-1]]
-    found = fetch(result.cursor)
+    found = fetch_rows(result.cursor)
     result.close()
     made = []
     for *values, word in found:

@@ -33,18 +33,17 @@ from sqlalchemy import (
 
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.keys import KeyType
-from tasks_app.domain.partition.records import Partition, PartitionKind
-from tasks_app.domain.partition.sources import Table
+from tasks_app.domain.partition.records import Partition, PartitionKind, Table
 from tasks_app.pool.batch.sources import relation
-from tasks_app.pool.batch.sources.as_text import (
-    columns_of,
-    fetch,
-    read_back,
-    word_named,
-    written,
-)
 from tasks_app.pool.batch.sources.measure import has_nulls
-from tasks_app.pool.batch.sources.predicate import predicate
+from tasks_app.pool.batch.sources.predicate import (
+    columns_of,
+    fetch_rows,
+    key_as_text,
+    key_from_text,
+    predicate,
+    text_parameter,
+)
 from tasks_app.pool.batch.sources.relation import EVERYTHING, Relation, Source, source_of
 
 _PRIMARY = text("""
@@ -72,7 +71,7 @@ class Order:
 
     @property
     def written(self) -> ColumnElement[Any]:
-        return written(self.column, self.key_type)
+        return key_as_text(self.column, self.key_type)
 
 
 class Pages:
@@ -132,7 +131,9 @@ class Pages:
         result = connection.execute(self._first if after is None else self._next, values)
         hidden = -len(self._order)
         self._check_types(columns_of(result)[:hidden])
-        found = fetch(result.cursor)  # rows of SQLAlchemy cost as much as it takes to update them
+        found = fetch_rows(
+            result.cursor
+        )  # rows of SQLAlchemy cost as much as it takes to update them
         result.close()
         made, make = self._row, tuple.__new__  # as _make does, which also counts
         rows = [make(made, row[:hidden]) for row in found[:size]]
@@ -169,9 +170,9 @@ class Pages:
 
     def _place_named(self, name: str) -> Any:
         """Return the parameters that take the texts of a place, as keys."""
-        words = (word_named(f"{name}_{n}") for n in range(len(self._order)))
+        words = (text_parameter(f"{name}_{n}") for n in range(len(self._order)))
         pairs = zip(words, self._order, strict=True)
-        return _tuple([read_back(word, each.key_type) for word, each in pairs])
+        return _tuple([key_from_text(word, each.key_type) for word, each in pairs])
 
     def _check_end(self, ends: Sequence[Place]) -> None:
         """Refuse a page whose last place is not unique: the next page would leave rows out."""

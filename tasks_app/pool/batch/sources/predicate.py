@@ -1,39 +1,51 @@
-"""The condition that a row of a table belongs to a partition.
-
-Each row belongs to exactly one partition of a checked plan; a row without a key to the one that
-owns NULL.
-"""
+"""Conditions and values in SQL on users' tables: bound, as text, or written into the statement."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, BinaryIO
 
+from psycopg import ClientCursor, Column, DataError
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader, Transformer
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    Connection,
+    CursorResult,
     Date,
     DateTime,
     Integer,
     Numeric,
+    Select,
     Text,
     Uuid,
     and_,
     any_,
+    bindparam,
     cast,
     column,
     false,
     func,
     literal,
+    literal_column,
     or_,
+    select,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
 from sqlalchemy.types import TypeEngine
 
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.keys import Key, KeyType
-from tasks_app.domain.partition.ranges import Range
-from tasks_app.domain.partition.records import Partition, PartitionKind
-from tasks_app.pool.batch.sources.relation import in_order
+from tasks_app.domain.partition.keys import Key, KeyType, Range
+from tasks_app.domain.partition.records import Partition, PartitionKind, Table
+from tasks_app.pool.batch.sources.relation import (
+    EVERYTHING,
+    Source,
+    find,
+    in_order,
+    quoted,
+    source_of,
+)
 
 _TYPES: dict[KeyType, TypeEngine[Any]] = {
     KeyType.INTEGER: BigInteger(),
@@ -133,3 +145,136 @@ def _hash(key: ColumnElement[Any], key_type: KeyType) -> ColumnElement[Any]:
             return func.timestamp_hash_extended(func.timezone(literal("UTC", Text), key), seed)
         case _:
             return func.hashtextextended(cast(key, Text).collate("C"), seed)
+
+
+_UTC: ColumnElement[Any] = literal_column("'UTC'")
+_ITSELF: ColumnElement[Any] = literal_column("'{}'")
+
+
+def key_as_text(key: ColumnElement[Any], key_type: KeyType) -> ColumnElement[Any]:
+    match key_type:
+        case KeyType.NUMERIC:
+            return cast(func.trim_scale(key), Text)
+        case KeyType.TIMESTAMPTZ:
+            return _iso(func.timezone(_UTC, key))
+        case KeyType.DATE | KeyType.TIMESTAMP:
+            return _iso(key)
+        case _:
+            return cast(key, Text)
+
+
+def key_from_text(word: ColumnElement[Any], key_type: KeyType) -> ColumnElement[Any]:
+    if key_type is KeyType.TIMESTAMPTZ:
+        return func.timezone(_UTC, cast(word, sql_type(KeyType.TIMESTAMP)))
+    return cast(word, sql_type(key_type))
+
+
+def text_literal(text: str) -> ColumnElement[Any]:
+    return literal(text, Text)
+
+
+def text_parameter(name: str) -> ColumnElement[Any]:
+    """Return the parameter of a statement that is given such a text later."""
+    return bindparam(name, type_=Text)
+
+
+def keys_from_texts(texts: Sequence[str], key_type: KeyType) -> Select[Any]:
+    """Return the SELECT of the keys that texts were made of."""
+    each = func.unnest(literal(list(texts), ARRAY(Text))).column_valued("each")
+    return select(key_from_text(each, key_type).label("key"))
+
+
+def _iso(at: ColumnElement[Any]) -> ColumnElement[Any]:
+    """JSON has one form for days and times; plain text follows DateStyle."""
+    return func.to_jsonb(at).op("#>>")(_ITSELF)
+
+
+_TIMES = ("date", "time", "timetz", "timestamp", "timestamptz", "interval")
+
+
+def columns_of(result: CursorResult[Any]) -> list[Column]:
+    """Return what the server says of this very result; SQLAlchemy may remember an earlier one."""
+    return list(result.cursor.description)  # type: ignore[arg-type]
+
+
+def fetch_rows(cursor: Any) -> list[tuple[Any, ...]]:
+    try:
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+    except (DataError, OverflowError):
+        rows = _or_text(cursor)
+    return rows
+
+
+def _or_text(cursor: Any) -> list[tuple[Any, ...]]:
+    """Load again the rows that have arrived."""
+    for name in _TIMES:
+        oid = cursor.adapters.types[name].oid
+        known = cursor.adapters.get_loader(oid, cursor.pgresult.fformat(0))
+        cursor.adapters.register_loader(oid, _tolerant(known))
+    again = Transformer(cursor)
+    again.set_pgresult(cursor.pgresult)
+    return again.load_rows(0, cursor.pgresult.ntuples, tuple)
+
+
+def _tolerant(known: Any) -> type[Loader]:
+    class OrText(Loader):
+        def __init__(self, oid: int, context: Any = None) -> None:
+            super().__init__(oid, context)
+            self._known = known(oid, context)
+
+        def load(self, data: Buffer) -> Any:
+            try:
+                return self._known.load(data)
+            except (DataError, OverflowError):
+                return bytes(data).decode()
+
+    return OrText
+
+
+def inline(connection: Connection, statement: Select[Any] | ColumnElement[Any]) -> str:
+    """Return the statement with its values, quoted by the driver."""
+    compiled = statement.compile(dialect=connection.dialect)
+    driver: Any = connection.connection.driver_connection
+    with ClientCursor(driver) as cursor:
+        return cursor.mogrify(str(compiled), compiled.params)
+
+
+def execute_inline(connection: Connection, sql: str) -> CursorResult[Any]:
+    """Execute a text that ``inline`` helped to make, in the caller's transaction."""
+    return connection.exec_driver_sql(sql.replace("%", "%%"))
+
+
+def copy_as_csv(connection: Connection, source: Source, out: BinaryIO) -> int:
+    """Write all rows as CSV with a header, as one snapshot has them; return how many bytes."""
+    relation = find(connection, source)
+    rows = select(EVERYTHING).select_from(relation.rows_of)
+    sql = f"COPY ({inline(connection, rows)}) TO STDOUT (FORMAT csv, HEADER, ENCODING 'UTF8')"
+    driver: Any = connection.connection.driver_connection
+    written = 0
+    with driver.cursor() as cursor, cursor.copy(sql) as copied:
+        for piece in copied:
+            written += out.write(piece)
+    return written
+
+
+def create_view(
+    connection: Connection, source: Source, partition: Partition, key_type: KeyType, view: Table
+) -> None:
+    """Create or replace the view of a partition's rows; the source must be a table or view."""
+    relation = find(connection, source_of(source, partition))
+    rows = (
+        select(EVERYTHING)
+        .select_from(relation.rows_of)
+        .where(predicate(partition, relation.key, key_type))
+    )
+    execute_inline(
+        connection, f"CREATE OR REPLACE VIEW {quoted(view)} AS {inline(connection, rows)}"
+    )
+
+
+def drop_views(connection: Connection, partitions: Iterable[Partition]) -> list[str]:
+    """Drop the views of partitions that are still there; return their names."""
+    names = [each.view for each in partitions if each.view is not None]
+    for name in names:
+        execute_inline(connection, f"DROP VIEW IF EXISTS {quoted(Table.named(name, ''))}")
+    return names

@@ -24,8 +24,7 @@ from sqlalchemy.dialects import postgresql
 
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.keys import KeyType
-from tasks_app.domain.partition.records import Partition
-from tasks_app.domain.partition.sources import Table
+from tasks_app.domain.partition.records import Partition, Table
 
 _BLANKS = "character"
 """``char(n)``: as text it loses the blanks at its end, which do not count in comparisons either."""

@@ -1,3 +1,0 @@
-"""Tasks of other Celery apps: run from the pool unchanged, and called within a transaction."""
-
-from __future__ import annotations

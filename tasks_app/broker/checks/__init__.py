@@ -1,1 +1,0 @@
-"""What ``doctor`` and a start check of Celery and the broker."""

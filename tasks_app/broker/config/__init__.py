@@ -1,1 +1,0 @@
-"""Celery's configuration, and what of it reaches us."""

@@ -1,1 +1,0 @@
-"""Which messages a worker accepts."""

@@ -1,1 +1,0 @@
-"""Messages: written, sent, and kept for later."""

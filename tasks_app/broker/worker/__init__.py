@@ -1,1 +1,0 @@
-"""A Celery worker that is ours."""

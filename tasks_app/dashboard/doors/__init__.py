@@ -1,3 +1,0 @@
-"""How the application is reached."""
-
-from __future__ import annotations

@@ -1,1 +1,0 @@
-"""What an alert is, and where it may be sent."""

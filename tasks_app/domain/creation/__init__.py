@@ -1,1 +1,0 @@
-"""From what a producer gives to a checked row."""

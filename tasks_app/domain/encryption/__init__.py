@@ -1,1 +1,0 @@
-"""Values that are stored encrypted, and the keys for them."""

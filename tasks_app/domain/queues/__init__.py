@@ -1,1 +1,0 @@
-"""Queues and their time windows."""

@@ -1,1 +1,0 @@
-"""What is counted of tasks, and how: outcomes, and histograms of milliseconds."""

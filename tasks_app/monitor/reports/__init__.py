@@ -1,3 +1,0 @@
-"""Reports: what happened since an instant, to be printed or mailed."""
-
-from __future__ import annotations

@@ -1,1 +1,0 @@
-"""Rows of alerts: opened, closed and sent by compare-and-set."""

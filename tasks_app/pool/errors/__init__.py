@@ -1,1 +1,0 @@
-"""The error pool by the fingerprints of its errors."""

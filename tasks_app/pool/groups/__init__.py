@@ -1,1 +1,0 @@
-"""Groups: tasks that are counted as they end, and the task that their end calls."""

@@ -1,1 +1,0 @@
-"""Partitions by day: made, pruned, dropped."""

@@ -1,1 +1,0 @@
-"""For tests of users: databases of their own, an empty pool, instants that are moved."""

@@ -1,1 +1,0 @@
-"""Beat's scans publish what is due, in messages of the right size."""

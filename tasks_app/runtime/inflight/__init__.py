@@ -1,1 +1,0 @@
-"""The tasks that this process has claimed."""

@@ -1,1 +1,0 @@
-"""Hints without a broker: PostgreSQL's NOTIFY carries them."""

@@ -1,1 +1,0 @@
-"""Where scans read the due rows, and what they make of them."""

@@ -1,1 +1,0 @@
-"""Counters of a process: kept, written, and added up by the leader."""

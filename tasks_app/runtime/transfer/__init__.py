@@ -1,1 +1,0 @@
-"""Waiting tasks to a file, and from a file into another database; killed anywhere, none is lost."""
