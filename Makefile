@@ -38,11 +38,12 @@ test: $(READY)  ## the first tier of the suite, on servers of its own (three min
 test-all: $(READY) $(PACKAGES)  ## both tiers (half an hour); ONLY=, POSTGRES=, PACKAGES=: CONTRIBUTING.md
 	@$(if $(PACKAGES),.venv-$(PACKAGES)/bin,$(BIN))/python -m tests.everything --jobs $(ALL_JOBS) --only "$(ONLY)" --postgres "$(POSTGRES)" -- $(ARGS)
 
-check: $(READY)  ## format, lint, types, floors, the quick part of the model
+check: $(READY)  ## format, lint, types, floors, budgets, the quick part of the model
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m dev.budget
 	@$(BIN)/python -m dev.verification --quick
 
 model: $(READY)  ## every configuration and mutant of the protocol's model (minutes)

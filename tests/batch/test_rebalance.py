@@ -19,6 +19,8 @@ from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.records import Table
 from tasks_app.pool.batch import instances
 from tasks_app.pool.batch.sources import buckets
+from tasks_app.pool.batch.sources.predicate import bucket, execute_inline, inline
+from tasks_app.pool.batch.sources.relation import find
 from tests.batch.yard import TODO, Yard
 from tests.pool.interleave import blocked, two
 
@@ -47,11 +49,9 @@ def rebalance(engine: Engine, new: BucketColumn = TO, told: Any = lambda _: None
 def by(engine: Engine, modulus: int) -> int:
     """How many rows have a bucket by another modulus."""
     with engine.connect() as connection:
-        relation = buckets.find(connection, TODO)
-        expected = buckets.inline(
-            connection, buckets.bucket(relation.key, relation.key_type, modulus)
-        )
-        wrong: int = buckets.execute(connection, WRONG.format(expected)).scalar_one()
+        relation = find(connection, TODO)
+        expected = inline(connection, bucket(relation.key, relation.key_type, modulus))
+        wrong: int = execute_inline(connection, WRONG.format(expected)).scalar_one()
     return wrong
 
 

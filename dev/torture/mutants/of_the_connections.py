@@ -152,8 +152,8 @@ CONNECTIONS = (
         "a clock that jumps ends all leases",
         "When the database's clock jumps forward, workers renew before any rescue.",
         "tasks_app/runtime/leader/rescuer.py",
-        "                if self.heard(clock.tell(connection, now=now), asked_at):\n",
-        "                if clock.tell(connection, now=now) < asked_at:\n",
+        "                if self.heard(tables.database_time(connection, now=now), asked_at):\n",
+        "                if tables.database_time(connection, now=now) < asked_at:\n",
         f"{RESCUER}TestTheClock::test_workers_renew_before_any_rescue_when_it_jumps_forward",
     ),
     mutant(

@@ -108,7 +108,7 @@ GROUPS_AND_PROGRESS = (
         "inner group that nobody waits for",
         "The outer group waits for the callback of the inner one.",
         MAKE,
-        "        extend(connection, group.part_of, [callback_id])",
+        "        extend_group(connection, group.part_of, [callback_id])",
         "        assert callback_id",
         f"{GROUPS}the_callback_of_an_inner_group_is_waited_for_by_the_outer_one",
     ),

@@ -75,7 +75,7 @@ KEYS = (
         "half of the rest without an end",
         "Who is given half of the rest ends where the giver does.",
         "tasks_app/batch/execution/partition_run.py",
-        "        divide.end_at(connection, list(made.values()), until)\n",
+        "        partitions.set_range_end(connection, list(made.values()), until)\n",
         "",
         f"{FEEDING}who_is_given_half_of_the_rest_ends_there_too",
     ),

@@ -196,8 +196,8 @@ PARTITIONS = (
         "replan that does not wait for a start",
         "Who divides a partition holds its row, and looks at it again.",
         DIVIDE,
-        "ORDER BY t.id FOR UPDATE",
-        "ORDER BY t.id",
+        'ORDER BY t.id FOR UPDATE\n""")\n_SHORTER',
+        'ORDER BY t.id\n""")\n_SHORTER',
         f"{REPLAN}a_partition_that_a_run_starts_meanwhile_is_left_alone",
     ),
 )

@@ -88,8 +88,8 @@ POOL = (
         "a rescue that does not look again",
         "A lease that was renewed after the rescuer read it still holds.",
         RESCUE,
-        '_held(f"""{PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_OVER}\n',
-        '_held(f"""{PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_MAY}\n',
+        "p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_OVER}\n",
+        "p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_MAY_RESCUE}\n",
         f"{RACES}rescue_reads_an_expired_lease_then_the_renewal_commits_then_it_re_checks_and_lets_go",
     ),
     mutant(

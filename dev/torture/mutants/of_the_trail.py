@@ -29,7 +29,8 @@ TRAIL = (
         "trail: cancels",
         "Who cancels a waiting task leaves a line.",
         "tasks_app/pool/tasks/cancel.py",
-        "    tell(connection, Event.CANCEL, pending, by, target=State.CANCELLED, now=now)\n",
+        "    log_operator_action(connection, Event.CANCEL, pending, by, "
+        "target=State.CANCELLED, now=now)\n",
         "",
         f"{EDGES}test_every_edge_leaves_a_line",
     ),

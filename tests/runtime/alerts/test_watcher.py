@@ -82,7 +82,7 @@ def test_who_lost_the_turn_writes_nothing(
             )
         return Seen([Alert("scan", "f", "a")], [])
 
-    monkeypatch.setattr(module, "look", slow_look)
+    monkeypatch.setattr(module, "check_rules", slow_look)
     a_watcher(database, hook, Settings()).watch_once()
 
     assert _opened(database) == set()

@@ -111,13 +111,13 @@ def test_a_task_takes_fewer_calls_than_the_bare_insert_of_its_row(bench: Bench) 
 
 WAY = [
     "runtime/api/producer",
-    "domain/creation/new_task",
+    "domain/creation",
     "domain/tasks/payload",
     "runtime/db/connections",
     "pool/tasks/create",
     "pool/connection/execute",
-    "pool/connection/psycopg_io",
-    "runtime/hints/hints",
+    "pool/connection/psycopg_connection",
+    "runtime/hints",
 ]
 """From ``create_task()`` to its INSERT; see docs/architecture.md, where it is told."""
 
@@ -134,7 +134,7 @@ def test_an_insert_on_psycopg_itself_passes_seven(bench: Bench) -> None:
     with psycopg.connect(bench.url.replace("+psycopg", "")) as raw:
         entered = files_entered(lambda: create_task(raw, "t", {"order_id": 1}))
 
-    assert entered == [path for path in WAY if path != "runtime/hints/hints"]
+    assert entered == [path for path in WAY if path != "runtime/hints"]
 
 
 @pytest.mark.parametrize("options", [{}, {"queue": "q", "priority": 3, "biz_key": "order:1"}])
