@@ -23,7 +23,7 @@ from tests.docs.reading import (
 )
 
 pages = in_one_test("document", DOCUMENTS)
-DECISIONS = [path for path in DOCUMENTS if path.parent.name == "decisions"]
+DECISIONS = [path for path in DOCUMENTS if path.parent == PROJECT / "docs" / "decisions"]
 INVITED = re.compile(r"tasks-app ([a-z](?:[a-z-]*[a-z])?)([^`|;&#\n]*)")
 
 
