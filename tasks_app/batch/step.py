@@ -87,7 +87,7 @@ class Step:
         InvalidJobError: it cannot work.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0915  a declaration, all by keyword
+    def __init__(  # noqa: PLR0913  a declaration, all by keyword
         self,
         name: str,
         source: Any,

@@ -321,7 +321,7 @@ def run_offset(index: int, place: int) -> int:
     return _RUNS_AT + (index * MOST_RUNS + place) * _RUN.size
 
 
-def pack_head(  # noqa: PLR0913  a record
+def pack_head(
     *,
     pid: int,
     born: float,

@@ -131,7 +131,7 @@ def test_a_folder_that_is_linked_shows_its_files(site: Path) -> None:
 
 def test_every_page_has_the_sidebar_that_the_readme_lists(site: Path) -> None:
     titles = [title for title, _ in entries(text_of("docs/README.md"), own=False)]
-    for name in ("index.html", "operations/stopping.html", "source/examples/hello.py.html"):
+    for name in ("index.html", "operations/stopping.html", "source/examples/script.py.html"):
         shown = re.findall(
             r"<a class=\"[^\"]*reference internal[^>]*>([^<]*)</a>", (site / name).read_text()
         )

@@ -1,4 +1,4 @@
-"""The first task that the README shows."""
+"""The task of one's own that the demo proposes."""
 
 from __future__ import annotations
 

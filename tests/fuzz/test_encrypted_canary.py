@@ -49,7 +49,7 @@ def dump(url: str) -> dict[str, str]:
     return found
 
 
-def test_a_secret_is_in_no_dump_log_page_message_or_setting(  # noqa: PLR0915  one story
+def test_a_secret_is_in_no_dump_log_page_message_or_setting(
     house: House,
     dice: random.Random,
     free_port: int,

@@ -81,7 +81,7 @@ class _Sizes:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--alone", is_flag=True, hidden=True, help="Measure here, in TASKS_APP_SCHEMA.")
 @output.as_json
-def size(  # noqa: PLR0913  what the command line may choose
+def size(
     *,
     seconds: float,
     database_cores: int | None,

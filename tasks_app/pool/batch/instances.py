@@ -197,7 +197,7 @@ def reset_steps(connection: Connection, batch_id: int, steps: Sequence[str], run
     connection.execute(_RESET_STEPS, {"batch_id": batch_id, "steps": list(steps), "run": run})
 
 
-def change_step(  # noqa: PLR0913  all by keyword
+def change_step(
     connection: Connection,
     batch_id: int,
     step: str,

@@ -133,7 +133,7 @@ _TOLD = {
 _CREATED = text(creations(f"{PENDING} n WHERE n.id = ANY(CAST(:ids AS bigint[]))"))
 
 
-def log_operator_action(  # noqa: PLR0913  who did what to which, by keyword
+def log_operator_action(
     connection: Connection,
     event: str,
     ids: Sequence[int],

@@ -313,7 +313,7 @@ that the payload is in the row."""
 _NEXT, _NEXT_LOGGED = text(claim_next_statement(logs=False)), text(claim_next_statement(logs=True))
 
 
-def claim_next(  # noqa: PLR0913  who, what and how much of it, by keyword
+def claim_next(
     connection: Connection,
     queues: Sequence[str],
     most: int,

@@ -64,7 +64,7 @@ _LEAVE = text(f"DELETE FROM {WORKER} WHERE owner = :owner")
 _PRUNE = text(f"DELETE FROM {WORKER} WHERE seen_at < {NOW} - CAST(:older AS interval)")
 
 
-def beat(  # noqa: PLR0913  one per column
+def beat(
     connection: Connection,
     *,
     owner: str,

@@ -56,7 +56,7 @@ class Transactions:
             yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
 
-def hold(  # noqa: PLR0913  all by keyword
+def hold(
     where: Where,
     *,
     exclusive: Names = (),

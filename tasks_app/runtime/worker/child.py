@@ -59,7 +59,7 @@ LOCKED_PAUSE_S = 0.1
 class Child:
     """One incarnation, from its slot to its last settle."""
 
-    def __init__(  # noqa: PLR0913  what its worker knows of it, and all that it has
+    def __init__(
         self,
         settings: Settings,
         registry: Registry,

@@ -36,7 +36,7 @@ from tasks_app.runtime.worker.supervisor import heed_signals, heed_signals_of_ch
 log = quiet_logger(__name__)
 
 
-def run_work(  # noqa: PLR0913  what the command line and tests may choose
+def run_work(
     settings: Settings,
     *,
     registry: Registry = HANDLERS,

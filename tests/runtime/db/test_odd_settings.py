@@ -154,7 +154,7 @@ class Odd:
             self.theirs.dispose()
             bench.url = self.owner.url.render_as_string(hide_password=False)
 
-    def _tasks(self, *, prepare: bool) -> None:  # noqa: PLR0915  what happens to tasks is much
+    def _tasks(self, *, prepare: bool) -> None:
         bench = self.bench
         bench.registry.__init__()  # type: ignore[misc]
         tried: list[int] = []
