@@ -26,7 +26,7 @@ from tasks_app.pool.retention import partitions
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import check_schema
 from tasks_app.runtime.alerts.rules import RULES
-from tests.docs.reading import PROJECT, blocks, links, text_of
+from tests.docs.reading import DOCUMENTS, PROJECT, blocks, links, text_of
 
 FOLDER = PROJECT / "docs" / "operations"
 PAGES = {page.name: page.read_text() for page in sorted(FOLDER.glob("*.md"))}
@@ -67,8 +67,9 @@ def test_the_page_of_alerts_names_each_rule_and_setting() -> None:
 
 def test_the_contents_by_kind_name_each_page() -> None:
     docs = PROJECT / "docs"
-    pages = {*docs.glob("*.md"), *docs.glob("reference/*.md"), *docs.glob("*/README.md")}
-    targets = [target for target, _ in links((docs / "README.md").read_text())]
+    pages = {page for page in DOCUMENTS if page.parent in {docs, docs / "reference"}}
+    pages |= {*docs.glob("*/README.md")}
+    targets = [target.partition("#")[0] for target, _ in links((docs / "README.md").read_text())]
     named = {docs / target for target in targets if not target.startswith("../")}
 
     assert named == pages - {docs / "README.md"}
