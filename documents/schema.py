@@ -26,12 +26,12 @@ exactly one of them. `psql` shows the same texts: `\d+ task_pending`.
 [`tasks-app erase`](../operations/secrets.md#erase) takes them away, whether people see them
 [masked](../operations/secrets.md#mask), whether they are encrypted where
 [the task is](../operations/secrets.md#encrypt), and whether
-[`tasks-app export`](../operations/moving.md) takes them along.
+[`tasks-app export`](../operations/export.md) takes them along.
 """
 SEE = {
-    "task_queue": "[queues](../operations/queues.md)",
-    "task_queue_fair": "[fair queues](../operations/fair-queues.md)",
-    "task_queue_pause": "[queues](../operations/queues.md)",
+    "task_queue": "[queues](../operations/pause.md)",
+    "task_queue_fair": "[fair queues](../operations/limits.md#fair-queues)",
+    "task_queue_pause": "[queues](../operations/pause.md)",
     "task_breaker": "[outages and breakers](../operations/breakers.md)",
     "task_schedule": "[schedules](../schedules.md)",
     "task_key": "[unique keys](../producing.md#unique-keys)",

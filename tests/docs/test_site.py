@@ -70,7 +70,7 @@ QUESTIONS = {
     ),
     "timgit/pg-boss#551": (
         "possible to pause a queue?",
-        "operations/queues.html",
+        "operations/pause.html",
     ),
 }
 """Titles of threads in the trackers of other systems, as people wrote them, and who answers."""
