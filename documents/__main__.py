@@ -8,6 +8,8 @@ from pathlib import Path
 
 from sqlalchemy import Connection, create_engine
 
+from benchmarks import report
+from benchmarks.figures import read
 from documents import actions, api, commands, lifecycle, metrics, schema, settings, testing
 from tasks_app.embedded.stack import temporary
 from tasks_app.pool.schema import migrate
@@ -26,6 +28,7 @@ OF_THE_SITE: dict[str, Callable[[], str]] = {
     "reference/actions.md": actions.page,
     "reference/commands.md": commands.page,
     "reference/exports.md": api.exports_page,
+    "reference/figures.md": lambda: report.figures_page(read(report.newest())),
     "reference/hooks.md": api.hooks_page,
     "reference/test-kit.md": testing.page,
 }

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 _SECTION = re.compile(r"^## ", re.MULTILINE)
 _LISTED = re.compile(r"^\|(?:[^|\n]*\|)?? *\[([^\]]+)\]\(([^)#\s]+\.md)\) *\|", re.MULTILINE)
 _WORDS = re.compile(r"[A-Za-z]{2}")
-OF_THE_SITE = ("actions", "commands", "exports", "hooks", "schema", "sql", "test-kit")
+OF_THE_SITE = (
+    *("actions", "commands", "exports", "figures"),
+    *("hooks", "schema", "sql", "test-kit"),
+)
 """Pages of docs/reference that are not in git, and the headings that stand in for them."""
 _STANDS_IN = re.compile(rf"README\.md#({'|'.join(OF_THE_SITE)})\)")
 
