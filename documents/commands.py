@@ -42,12 +42,12 @@ def short_page() -> str:
     if missing := set(" ".join(SUBJECTS.values()).split()) ^ set(COMMANDS):
         raise LookupError(f"SUBJECTS of documents/commands.py: {', '.join(sorted(missing))}")
     lines = generated("Commands", "tasks_app/cli/", SHORT + ABOUT)
+    lines += ["| `tasks-app …` | does |", "|---|---|"]
     with click.Context(group) as context:
         for subject, names in SUBJECTS.items():
-            lines += [f"## {subject}", "", "| `tasks-app …` | does |", "|---|---|"]
+            lines.append(f"| **{subject}** | |")
             lines += [_line(name, group.get_command(context, name)) for name in names.split()]
-            lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _line(name: str, command: click.Command | None) -> str:
