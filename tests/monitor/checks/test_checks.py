@@ -26,21 +26,20 @@ from tasks_app.pool.flow_control import breaker, pause
 from tasks_app.pool.operations import diagnostics, notify_trigger, sequences
 from tasks_app.pool.operations.bloat import RelationSize
 from tasks_app.pool.operations.diagnostics import due_work
-from tasks_app.pool.operations.grants import RoleKind
+from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.schema import newest
 from tasks_app.pool.statistics.roll_up import roll_up
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import Registry, handler
-from tests.docs.reading import blocks, text_of
 from tests.factory import claimed_task, ending, pending_task
 from tests.pool.old_days import NAME, old_day
 from tests.pool.statistics.counted import KEPT, part, put
 from tests.servers import named, not_of_a_given_server
 
 FOR_EVER = {"keep_completed": "forever"}
-GRANTS = next(b for b in blocks(text_of("docs/operations/database.md"), "sql") if "GRANT" in b)
+GRANTS = "\n".join(grants_sql(kind, str(kind)) for kind in RoleKind)
 
 
 @pytest.fixture
