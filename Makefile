@@ -126,7 +126,7 @@ format: $(READY)  ## let ruff format and fix
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-docs: $(READY)  ## write the pages that come from the code: schema, settings, commands, API
+docs: $(READY)  ## write the pages that come from the code: API, settings, commands, schema, SQL
 	@$(BIN)/python -m dev.documents
 	@$(BIN)/python -m tests.docs.payload_types
 	@$(BIN)/python -m tests.docs.sql_page
@@ -139,7 +139,9 @@ $(SITE)/.venv/.ready: requirements/site.txt
 	@$(SITE)/.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/site.txt
 	@touch $@
 
-site: $(SITE)/.venv/.ready  ## build the documentation as a web site: .tasks_app/site/html/index.html
+site: $(READY) $(SITE)/.venv/.ready  ## build the documentation as a web site: .tasks_app/site/html/index.html
+	@$(BIN)/python -m dev.documents site
+	@$(BIN)/python -m tests.docs.sql_page
 	@rm -rf $(SITE)/html
 	@$(SITE)/.venv/bin/sphinx-build -q -E -W --keep-going -b site -c dev/documents/site -d $(SITE)/read . $(SITE)/html
 	@echo "$(SITE)/html/index.html"

@@ -1,4 +1,7 @@
-"""Write ``docs/performance.md`` from the results: free text from a template, figures from here."""
+"""Write ``docs/performance.md`` from the results: free text from a template, goals from here.
+
+The page of all figures is the site's (``documents``).
+"""
 
 from __future__ import annotations
 
@@ -40,14 +43,28 @@ def write(inputs: Sequence[Path]) -> Path:
 def page(figures: Figures, template: str) -> str:
     parts = {
         "goals": _table(goal_rows(figures)),
-        "scenarios": "\n".join(line for part in SCENARIOS for line in _scenario(part, figures)),
         "machine": "\n".join(_machine(figures)),
-        "versions": _table(_versions(figures)),
         "trouble": "\n".join(_trouble(figures)),
     }
     for name, text in parts.items():
         template = template.replace(f"<!-- {name} -->", text)
     return template
+
+
+def figures_page(figures: Figures) -> str:
+    """Return the page of every scenario, for the site."""
+    scenarios = "\n".join(line for part in SCENARIOS for line in _scenario(part, figures))
+    return f"""# Measured figures
+
+Written by `make site` from the newest results in `dev/benchmarks/results/`. How they were
+measured, and what is unfair to whom: [performance](../performance.md). Medians, minimum and
+maximum in brackets.
+
+{scenarios.replace("### ", "## ")}
+## Versions
+
+{_table(_versions(figures))}
+"""
 
 
 def goal_rows(figures: Figures) -> Iterator[tuple[str, ...]]:
@@ -112,8 +129,11 @@ def _trouble(figures: Figures) -> Iterator[str]:
     for run in figures.failures():
         words = " ".join(run["failed"].split())[:300]
         yield f"- FAILED: {run['scenario']}, {run['system']}, round {run['round']}: {words}"
+    left_out: dict[str, list[str]] = {}
     for (scenario, system), reason in figures.left_out.items():
-        yield f"- not measured: {scenario}, {system}: {' '.join(reason.split())[:300]}"
+        left_out.setdefault(" ".join(reason.split())[:300], []).append(f"{scenario} ({system})")
+    for reason, where in left_out.items():
+        yield f"- not measured: {', '.join(where)}: {reason}"
 
 
 def _heading(figure: str) -> str:

@@ -1,1 +1,1 @@
-"""Pages that are written from the code: ``make docs``. A test of each says that it is current."""
+"""Pages that are written from the code: ``make docs``. A test says when one in git is stale."""

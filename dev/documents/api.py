@@ -136,7 +136,7 @@ def exports_page(exported: Collection[str] = __all__) -> str:
     about = (
         "What `from tasks_app import …` offers, by subject. Locks for code that is no task are in "
         "`tasks_app.locks` ([locks](../locks.md)), help for your tests is in"
-        f" `tasks_app.testing` ([test kit](testing.md)).\n\n{EXAMPLES}"
+        f" `tasks_app.testing` ([test kit](test-kit.md)).\n\n{EXAMPLES}"
     )
     lines = generated("Exported names", "tasks_app/__init__.py", about)
     for subject, names in SUBJECTS.items():

@@ -1,4 +1,4 @@
-"""docs/reference/cli.md: every command with its arguments and options, from click."""
+"""docs/reference/cli.md and, with all options, commands.md: every command, from click."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import click
 
 from dev.documents.source import cell, generated
-from tasks_app.cli.group import group
+from tasks_app.cli.group import COMMANDS, group
 
 ABOUT = """
 `celery -A tasks_app pool …` takes the same commands, and gives the same messages and exit codes.
@@ -18,11 +18,50 @@ ABOUT = """
 Exit codes: 0 done; 1 the answer is no; 2 wrong usage or configuration; 3 the database or the broker
 does not answer.
 """
+SHORT = """
+A line for each. Options: `tasks-app COMMAND --help`, or [all of them](README.md#commands).
+"""
+SUBJECTS = {
+    "Set up": "demo up down urls migrate grants notify config doctor",
+    "Run": "work scan metrics dashboard healthz db-scheduler",
+    "Look": "list show explain stats report audit alerts",
+    "Create and change tasks": "create cancel requeue errors edit run-now reschedule reprioritise"
+    " move hold release enable disable rest",
+    "Queues and limits": "pause resume queues limits unblock fair breakers locks",
+    "Schedules, groups, batches": "schedules groups batch",
+    "Move, erase, maintain": "export import cancel-moved encryption erase prune maintain",
+}
+
+
+def short_page() -> str:
+    """Return the page with a line for each command.
+
+    Raises:
+        LookupError: a command has no subject.
+    """
+    if missing := set(" ".join(SUBJECTS.values()).split()) ^ set(COMMANDS):
+        raise LookupError(f"SUBJECTS of dev/documents/commands.py: {', '.join(sorted(missing))}")
+    lines = generated("Commands", "tasks_app/cli/", SHORT + ABOUT)
+    lines += ["| `tasks-app …` | does |", "|---|---|"]
+    with click.Context(group) as context:
+        for subject, names in SUBJECTS.items():
+            lines.append(f"| **{subject}** | |")
+            lines += [_line(name, group.get_command(context, name)) for name in names.split()]
+    return "\n".join(lines) + "\n"
+
+
+def _line(name: str, command: click.Command | None) -> str:
+    assert command is not None  # noqa: S101
+    shown = [f"`{' '.join([name, *_arguments(command)])}`"]
+    if isinstance(command, click.Group):
+        verbs = sorted(command.commands.items())
+        shown += [f"`{verb}`" for verb, each in verbs if not each.hidden]
+    return f"| {' '.join(shown)} | {_escaped(command.get_short_help_str(200))} |"
 
 
 def page() -> str:
     """Return the page."""
-    lines = generated("Commands", "tasks_app/cli/", ABOUT)
+    lines = generated("All options of the commands", "tasks_app/cli/", ABOUT)
     for words, command in _leaves(group):
         lines += [f"## tasks-app {' '.join(words)}", "", f"`{_usage(words, command)}`", ""]
         for paragraph in textwrap.dedent(command.help or "").replace("\b", "").split("\n\n"):
@@ -45,12 +84,14 @@ def _leaves(command: click.Command, *words: str) -> Iterator[tuple[tuple[str, ..
 
 
 def _usage(words: tuple[str, ...], command: click.Command) -> str:
-    parts = ["tasks-app", *words]
+    return " ".join(["tasks-app", *words, *_arguments(command)])
+
+
+def _arguments(command: click.Command) -> Iterator[str]:
     for each in command.params:
         if isinstance(each, click.Argument):
             name = (each.metavar or str(each.name).upper()) + ("…" if each.nargs == -1 else "")
-            parts.append(name if each.required else f"[{name.strip('[]')}]")
-    return " ".join(parts)
+            yield name if each.required else f"[{name.strip('[]')}]"
 
 
 def _row(option: click.Parameter) -> str | None:

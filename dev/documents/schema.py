@@ -1,4 +1,4 @@
-"""docs/schema.md: tables, views, columns and indexes, from the COMMENTs of a migrated database."""
+"""docs/reference/schema.md: tables, columns and indexes, from a migrated database's COMMENTs."""
 
 from __future__ import annotations
 
@@ -15,34 +15,35 @@ ABOUT = r"""
 Alembic owns the tables (`migrations/`). `tasks-app migrate` brings them up to date, in the schema
 that `TASKS_APP_SCHEMA` names or, without it, in the first one of the connection's search path. Read
 the tables as you like. Write through `create_task` or [`task_create()`](#task_create), cancel and
-requeue: CHECK constraints repeat the [states and moves](lifecycle.md), but the fence is a matter of
-the statements.
+requeue: CHECK constraints repeat the [states and moves](../lifecycle.md), but only our statements
+have the fence.
 
 The table in which a task's row lies is half of its state: `task_pending` (PENDING, RUNNING),
 `task_completed` (SUCCEEDED, SKIPPED, CANCELLED, EXPIRED) or `task_error` (FAILED). An id lies in
 exactly one of them. `psql` shows the same texts: `\d+ task_pending`.
 
 *Values* stands at each column that may hold a value of a user, or a key: whether
-[`tasks-app erase`](operations/secrets.md#erase) takes them away, whether people see them
-[masked](operations/secrets.md#mask), whether they are [encrypted](operations/secrets.md#encrypt) of
-tasks that are, and whether [`tasks-app export`](operations/moving.md) takes them along.
+[`tasks-app erase`](../operations/secrets.md#erase) takes them away, whether people see them
+[masked](../operations/secrets.md#mask), whether they are encrypted where
+[the task is](../operations/secrets.md#encrypt), and whether
+[`tasks-app export`](../operations/export.md) takes them along.
 """
 SEE = {
-    "task_queue": "[queues](operations/queues.md)",
-    "task_queue_fair": "[fair queues](operations/fair-queues.md)",
-    "task_queue_pause": "[queues](operations/queues.md)",
-    "task_breaker": "[outages and breakers](operations/breakers.md)",
-    "task_schedule": "[schedules](schedules.md)",
-    "task_key": "[unique keys](producing.md#unique-keys)",
-    "task_lock": "[locks](locks.md)",
-    "task_limit": "[order and limits](producing.md#order-and-limits)",
-    "task_group": "[groups](groups.md)",
-    "task_progress": "[checkpoints](groups.md#checkpoints)",
-    "task_audit": "[who did what](operations/bulk.md#who-did-what)",
-    "task_partition": "[partitions](batch.md#partitions)",
-    "task_batch": "[batch jobs](batch.md)",
-    "task_completed": "[retention](operations/maintenance.md)",
-    "tasks_app_version": "[upgrades](operations/upgrades.md)",
+    "task_queue": "[queues](../operations/pause.md)",
+    "task_queue_fair": "[fair queues](../operations/limits.md#fair-queues)",
+    "task_queue_pause": "[queues](../operations/pause.md)",
+    "task_breaker": "[outages and breakers](../operations/breakers.md)",
+    "task_schedule": "[schedules](../schedules.md)",
+    "task_key": "[unique keys](../producing.md#unique-keys)",
+    "task_lock": "[locks](../locks.md)",
+    "task_limit": "[order and limits](../producing.md#order-and-limits)",
+    "task_group": "[groups](../groups.md)",
+    "task_progress": "[checkpoints](../groups.md#checkpoints)",
+    "task_audit": "[who did what](../operations/bulk.md#who-did-what)",
+    "task_partition": "[partitions](../batch.md#partitions)",
+    "task_batch": "[batch jobs](../batch.md)",
+    "task_completed": "[retention](../operations/maintenance.md)",
+    "tasks_app_version": "[upgrades](../operations/upgrades.md)",
 }
 """Where a page says more."""
 FIRST = ("task_pending", "task_completed", "task_error", "task_all")
@@ -84,7 +85,7 @@ none.
 ## task_notify
 
 `task_notify()` is for the trigger of `tasks-app notify install`, which tells workers by NOTIFY
-which queues got a task that is due ([tasks created in SQL](operations/hints.md)).
+which queues got a task that is due ([tasks created in SQL](../operations/hints.md)).
 """
 ERASED = dict.fromkeys(Erased, "erased") | {
     Erased.LEFT: "left while something is to run",

@@ -1,4 +1,4 @@
-"""docs/reference/testing.md: the test kit."""
+"""docs/reference/test-kit.md: the test kit."""
 
 from __future__ import annotations
 

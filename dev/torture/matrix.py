@@ -104,7 +104,7 @@ def page(lines: Sequence[Line], surroundings: Surroundings) -> str:
     seeds = sorted({line.seed for line in lines})
     return f"""# Torture: each kind of fault alone
 
-Written by `make torture ARGS="--output docs/torture-report.md"`. Each run has
+Written by `make torture ARGS="--output FILE"`. Each run has
 {surroundings.words}, a Celery worker with two children and two beats of its own,
 all behind a TCP proxy, and {TASKS} tasks that write one row each, in {SPREAD_S:g} s; the lease is
 {LEASE_S:g} s. Meanwhile three schedules fire once a second. Effects have no unique constraint: a

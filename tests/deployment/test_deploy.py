@@ -86,7 +86,7 @@ def test_kubernetes_runs_the_documented_commands_and_probes(name: str) -> None:
     probe = container["livenessProbe"]
     assert probe["exec"]["command"] == ["tasks-app", "healthz", "--role", name]
     promised = yaml.safe_load(
-        re.findall(r"```yaml\n(.*?)```", text_of("docs/operations/probes.md"), re.DOTALL)[0]
+        re.findall(r"```yaml\n(.*?)```", text_of("docs/operations/processes.md"), re.DOTALL)[0]
     )["containers"][0]["livenessProbe"]
     assert {**probe, "exec": None} == {**promised, "exec": None}
 

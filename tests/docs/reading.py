@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
+from dev.documents.site.navigation import OF_THE_SITE
+
 PROJECT = Path(__file__).parents[2]
-DOCUMENTS = sorted(
-    path
-    for path in (
-        *PROJECT.glob("*.md"),
-        *(PROJECT / "docs").rglob("*.md"),
-    )
-)
+NOT_IN_GIT = {PROJECT / "docs" / "reference" / f"{name}.md" for name in OF_THE_SITE}
+DOCUMENTS = sorted({*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")} - NOT_IN_GIT)
 
 
 def text_of(name: str) -> str:
@@ -29,6 +27,23 @@ def links(page: str) -> list[tuple[str, str]]:
     """Targets with their titles, of links that stay in the checkout; a title names a test."""
     found = re.findall(r'\]\(([^)\s]+)(?: "([^"]*)")?\)', _prose(page))
     return [(target, title) for target, title in found if "://" not in target]
+
+
+def lost_links(document: Path, page: str) -> list[str]:
+    """Links that lead to no file or heading; only pages of the site may link to those."""
+    lost = []
+    for target, _ in links(page):
+        file, _, anchor = target.partition("#")
+        there = document.parent / file if file else document
+        there = Path(os.path.normpath(there))
+        if there in NOT_IN_GIT - {document}:
+            lost += [target] * (document not in NOT_IN_GIT)
+        elif there != document and not there.exists():
+            lost.append(target)
+        elif anchor and there.suffix == ".md":
+            text = page if there == document else there.read_text()
+            lost += [target] * (anchor not in anchors(text))
+    return lost
 
 
 def named_tests(page: str) -> list[tuple[str, str]]:

@@ -1,19 +1,19 @@
 """The page of the hot path's SQL: what is sent, and how PostgreSQL must carry it out.
 
-``python -m tests.docs.sql_page`` writes it anew, with the plans of a server that it starts itself.
+``python -m tests.docs.sql_page`` writes it for the site.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, create_engine
 from sqlalchemy.exc import DatabaseError
 
 from tasks_app.domain.creation import NewTask, validate_task
@@ -25,17 +25,16 @@ from tasks_app.pool.flow_control import capacity, waiting_list
 from tasks_app.pool.runs import settle
 from tasks_app.pool.runs.claim import claim, claim_next, claim_unhindered
 from tasks_app.pool.runs.leases import EXPIRED, VANISHED_VALUES, renew, rescue_expired
+from tasks_app.pool.schema import migrate
 from tasks_app.pool.tables import NOW
 from tasks_app.pool.tasks.amend import _NEXT
 from tasks_app.pool.tasks.create import create_one
 from tests.factory import LEASE, claimer
-from tests.pool.filled import FRESH, bare_database, filled
 from tests.pool.plans import sent_by
 from tests.pool.runs import query_plans
 from tests.pool.runs import test_plans as runs
-from tests.servers import GIVEN, Databases
 
-PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "sql.md"
 ROWS = 50_000
 OVER = {"grace": timedelta(0), "lease": LEASE, "max_crashes": 5, "now": None}
 FULL = (
@@ -63,6 +62,8 @@ class Hot(NamedTuple):
     title: str
     where: str
     says: str
+    plan: str
+    """The nodes of its plan, each with its index or table."""
     verb: Callable[[Connection], object]
 
 
@@ -91,54 +92,67 @@ HOT = (
         "create",
         "tasks_app/pool/tasks/insert.py",
         "One INSERT; a column is written only where it differs from its default.",
+        "Insert task_pending",
         lambda c: create_one(c, validate_task(NewTask("n1", {"a": 1}), None, 65536)),
     ),
     Hot(
         "scan",
         "tasks_app/pool/dispatch/scan.py",
         "Reads what is due from the front of one index, queue by queue and priority by priority.",
+        "Index Only Scan task_pending_scan; Index Scan task_pending_scan",
         lambda c: due(c, {"q0": 200}),
     ),
     Hot(
         "claim, unhindered",
         "tasks_app/pool/runs/claim.py",
         "The short way: where no queue, name or task is an exception.",
+        "Index Scan task_pending_pkey; Update task_pending",
         lambda c: claim_unhindered(c, runs.DUE[:NUMBER], claimer(*runs.NAMES), uuid4()),
     ),
     Hot(
         "claim",
         "tasks_app/pool/runs/claim.py, claim_sql.py",
         "The long way: queues that stand still, breakers, queues' defaults, tasks that run alone.",
+        "Index Scan task_pending_pkey; Update task_pending",
         lambda c: claim(c, runs.DUE[:NUMBER], claimer(*runs.NAMES), uuid4()),
     ),
     Hot(
         "claim the next",
         "tasks_app/pool/runs/claim.py",
         "Without a message: for `tasks-app work`, and for a child that has room.",
+        "Index Scan task_pending_pkey; Index Scan task_pending_scan; Update task_pending",
         lambda c: claim_next(c, ["q0"], 40, claimer(*runs.NAMES), uuid4()),
     ),
     Hot(
         "renew",
         "tasks_app/pool/runs/leases.py",
         "Writes `lease_until`, which is in no index, so the update stays on its page.",
+        "Index Scan task_pending_pkey; Index Scan task_pending_running; Update task_pending",
         lambda c: renew(c, runs.fences(NUMBER), LEASE),
     ),
     Hot(
         "settle one success",
         "tasks_app/pool/runs/settle_success.py",
         "In the transaction of the handler's own rows.",
+        "Delete task_pending; Index Scan task_pending_running; Insert task_completed",
         _success,
     ),
     Hot(
         "settle successes",
         "tasks_app/pool/runs/settle.py",
         "A group of them; rows that somebody has locked are left out.",
+        "Delete task_pending; Index Scan task_pending_pkey; Index Scan "
+        "task_pending_running; Insert task_completed",
         _successes,
     ),
     Hot(
         "settle any outcome",
         "tasks_app/pool/runs/settle.py, fragments/move_rows.py",
         "Back to PENDING, to the completed pool or to the error pool, with a line of history.",
+        "Delete task_pending; Index Scan task_group_pkey; Index Scan "
+        "task_pending_pkey; Index Scan task_pending_running; Insert "
+        "task_attempt; Insert task_completed; Insert task_error; Insert "
+        "task_pending; Update task_group; Update task_pending",
         lambda c: settle._moved(
             c, settle._GROUP, list(map(runs.ending, runs.RUNNING[:NUMBER])), None
         ),
@@ -147,53 +161,56 @@ HOT = (
         "rescue: whose lease is over",
         "tasks_app/pool/runs/leases.py",
         "Looks at RUNNING rows alone.",
+        "Index Scan task_pending_running",
         lambda c: rescue_expired(c, lease=LEASE, max_crashes=5),
     ),
     Hot(
         "rescue",
         "tasks_app/pool/runs/leases.py, fragments/move_rows.py",
         "Looks at the lease again as it writes.",
+        "Delete task_pending; Index Scan task_group_pkey; Index Scan "
+        "task_pending_pkey; Index Scan task_pending_running; Insert "
+        "task_attempt; Insert task_completed; Insert task_error; Insert "
+        "task_pending; Update task_group; Update task_pending",
         lambda c: c.execute(EXPIRED(), {**VANISHED_VALUES, **OVER, "ids": [1, 2]}),
     ),
     Hot(
         "wake: who waits",
         "tasks_app/pool/flow_control/waiting_list.py",
         "Finds by kind and subject who is parked before a gate, however many are.",
+        "Index Scan task_pending_parked_for",
         _line,
     ),
     Hot(
         "cancel: who waits behind it",
         "tasks_app/pool/tasks/cancel.py",
         "The first of its order key that is parked for it.",
+        "Index Scan task_pending_order; Index Scan task_pending_pkey; Update task_pending",
         lambda c: c.execute(_NEXT, {"keys": ["k1"], "now": None}),
     ),
 )
 VERBS = {hot.title: (lambda c, _, hot=hot: hot.verb(c), NUMBER) for hot in HOT}
-_HEAD = """# The SQL of the hot path
+_HEAD = f"""# The SQL of the hot path
 
-Written by `make docs` from what the code sends; edit that, not this. Under each statement stands
-how it must reach the pools: the nodes of its plan with their index or table, taken
-with EXPLAIN from a pool of {rows:,} rows. `tests/docs/test_sql.py` keeps both true.
+Written by `make site` from what the code sends. Under each statement stands how it must reach the
+pools: the nodes of its plan with their index or table. `tests/docs/test_sql.py` compares them with
+EXPLAIN in a pool of {ROWS:,} rows.
 
 `NOW` is `coalesce(CAST(:now AS timestamptz), statement_timestamp())`; only tests give `:now`.
 """
-_PLAN = re.compile(r"^- `(.+)`$", re.MULTILINE)
 
 
-def sections(connection: Connection) -> Iterator[tuple[str, str]]:
-    """Return title and text of each statement, as this code sends it."""
-    for hot in HOT:
-        sql = _laid_out(sent_by(connection, hot.verb))
-        files = hot.where.replace(", ", "`, `")
-        yield hot.title, f"## {hot.title}\n\n`{files}`. {hot.says}\n\n```sql\n{sql}\n```\n"
+def page(connection: Connection) -> str:
+    """Return the page, from the statements as this code sends them."""
+    return "\n".join([_HEAD, *(_section(connection, hot) for hot in HOT)])
 
 
-def promised(page: str) -> dict[str, set[str]]:
-    """Return the nodes that the page promises of each statement."""
-    parts = re.split(r"^## (.+)$", page, flags=re.MULTILINE)[1:]
-    return {
-        title: set(_PLAN.findall(text)) for title, text in zip(parts[::2], parts[1::2], strict=True)
-    }
+def _section(connection: Connection, hot: Hot) -> str:
+    sql = _laid_out(sent_by(connection, hot.verb))
+    files = hot.where.replace(", ", "`, `")
+    plan = "\n".join(f"- `{node}`" for node in hot.plan.split("; "))
+    says = f"`{files}`. {hot.says}"
+    return f"## {hot.title}\n\n{says}\n\n```sql\n{sql}\n```\n\nIts plan:\n\n{plan}\n"
 
 
 def _laid_out(statement: str) -> str:
@@ -207,27 +224,14 @@ def _laid_out(statement: str) -> str:
     return "\n".join(lines)
 
 
-def written(databases: Databases) -> str:
-    """Return the whole page, with the plans of this server."""
-    with bare_database(databases, "sql", FULL) as database:
-        with database.engine.connect() as connection:
-            shown = dict(sections(connection))
-        with filled(database, FRESH, VERBS, FULL) as ask:
-            plans = {
-                title: "\n".join(f"- `{node}`" for node in ask(title).nodes) for title in shown
-            }
-    texts = [f"{text}\nIts plan:\n\n{plans[title]}\n" for title, text in shown.items()]
-    return "\n".join([_HEAD.format(rows=ROWS), *texts])
-
-
 def main() -> None:
-    """Write the page."""
-    if GIVEN:
-        with Databases(GIVEN).guarded() as databases:
-            PAGE.write_text(written(databases))
-    else:
-        with temporary() as servers:
-            PAGE.write_text(written(Databases(servers.postgres.url_of("postgres"))))
+    """Write the page, from a new database on a server of its own."""
+    with temporary() as servers:
+        engine = create_engine(servers.urls.database)
+        with engine.begin() as connection:
+            migrate(connection)
+            PAGE.write_text(page(connection))
+        engine.dispose()
 
 
 if __name__ == "__main__":

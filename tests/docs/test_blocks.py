@@ -1,8 +1,7 @@
 """Every block of code in every document: it parses, and what it names of ours is there.
 
-Blocks that are also run: those of README.md (but bash), docs/tutorial.md, docs/testing.md,
-docs/retries.md, docs/from/, docs/sql.md and docs/operations/session.md, the SQL and the refusal of
-docs/producing.md, and the SQL of docs/operations/. Those of
+Blocks that are also run: those of README.md, docs/tutorial.md, docs/testing.md, docs/retries.md,
+docs/from/, those between sitting marks (test_sitting.py), and the SQL of docs/operations/. Those of
 docs/frameworks/ are lines of examples/, which the suite runs. Others are only read, here.
 """
 

@@ -6,10 +6,12 @@ import re
 
 import pytest
 
+from dev.benchmarks.figures import read
+from dev.benchmarks.report import figures_page, newest
 from tests.docs.reading import section, text_of
 
 PAGE = text_of("docs/comparison.md")
-PERFORMANCE = text_of("docs/performance.md")
+FIGURES = figures_page(read(newest()))
 DEFINED = dict(re.findall(r"^\[([a-z]{2}-\w+)\]: (\S+ .*)$", PAGE, re.MULTILINE))
 USED = set(re.findall(r"\]\[([a-z]{2}-\w+)\]", PAGE))
 TABLES = ("Python, jobs in PostgreSQL", "Python, jobs in a broker", "Other languages")
@@ -18,10 +20,10 @@ WITHOUT_SOURCE = ("none found", "not verified", "no promise found", "as Celery",
 PLAIN = {"Languages", "Needs", "For your tests"}
 """Where a language or a framework's name alone needs no source."""
 MEASURES = {
-    1: "### Drain of tasks that do nothing",
-    2: "### Drain of tasks that insert one row each",
-    3: "### Idle system, a task every 20 ms: from the call, and from the commit, to the handler",
-    4: "### Idle system, a task every 20 ms: from the call, and from the commit, to the handler",
+    1: "## Drain of tasks that do nothing",
+    2: "## Drain of tasks that insert one row each",
+    3: "## Idle system, a task every 20 ms: from the call, and from the commit, to the handler",
+    4: "## Idle system, a task every 20 ms: from the call, and from the commit, to the handler",
 }
 COLUMNS = {1: "tasks/s", 2: "tasks/s", 3: "p50 ms", 4: "p99 ms"}
 
@@ -84,7 +86,7 @@ def test_each_figure_is_that_of_the_measurements() -> None:
     for system, *figures in rows:
         for place, figure in enumerate(figures, 1):
             if figure:
-                measured = table(PERFORMANCE.split(MEASURES[place], 1)[1].split("\n### ")[0])
+                measured = table(FIGURES.split(MEASURES[place], 1)[1].split("\n## ")[0])
                 column = measured[0].index(COLUMNS[place])
                 [row] = [row for row in measured if row[0] == system.strip("`")]
                 assert row[column].split(" ")[0] == figure, (system, COLUMNS[place])

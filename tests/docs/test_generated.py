@@ -8,19 +8,29 @@ import click
 import pytest
 
 from dev.documents import api, commands, lifecycle
-from dev.documents.__main__ import PAGES
+from dev.documents.__main__ import OF_THE_DATABASE, OF_THE_SITE, PAGES
 from dev.documents.settings import setting_texts
+from dev.documents.site.navigation import OF_THE_SITE as NAMED
 from dev.documents.source import class_of, methods
 from tasks_app import Settings, __all__
 from tasks_app.cli.group import group
 from tasks_app.domain.tasks.states import TRANSITIONS
 from tests.docs import payload_types
-from tests.docs.reading import PROJECT, blocks, first_column, text_of
+from tests.docs.reading import anchors, blocks, first_column, text_of
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_the_one_that_the_code_writes(name: str) -> None:
     assert text_of(f"docs/{name}") == PAGES[name](), "run: make docs"
+
+
+def test_what_the_site_has_is_not_in_git_and_has_a_heading_that_stands_in() -> None:
+    written = {*OF_THE_SITE, *OF_THE_DATABASE, "reference/sql.md"}
+    ignored = text_of(".gitignore").splitlines()
+
+    assert written == {f"reference/{name}.md" for name in NAMED}
+    assert [name for name in written if f"/docs/{name}" not in ignored] == []
+    assert anchors(text_of("docs/reference/README.md")) >= set(NAMED)
 
 
 def test_every_type_of_payload_arrives_as_its_row_says() -> None:
@@ -63,14 +73,14 @@ def test_every_command_and_option_is_shown() -> None:
 
     for name in group.list_commands(click.Context(group)):
         assert f"\n## tasks-app {name}" in page
+        assert f"\n| `{name}" in commands.short_page()
     assert page.count("\n## ") > 60
     assert "`--dry-run`" in page
 
 
-def test_no_page_tells_who_wrote_it_by_hand() -> None:
-    """Else somebody would edit it."""
-    for name in (*PAGES, "schema.md"):
-        assert "`make docs`" in (PROJECT / "docs" / name).read_text().split("\n## ")[0]
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_says_that_nobody_writes_it_by_hand(name: str) -> None:
+    assert "`make docs`" in text_of(f"docs/{name}").split("\n## ")[0]
 
 
 def test_the_life_of_a_task_names_every_move() -> None:

@@ -6,17 +6,17 @@ import re
 from pathlib import Path
 
 import click
-import pytest
 
+from dev.documents.__main__ import OF_THE_SITE, PAGES
 from dev.verification import configurations
 from tasks_app.cli.group import group
 from tests.cases import in_one_test
 from tests.docs.reading import (
     DOCUMENTS,
     PROJECT,
-    anchors,
     blocks,
     links,
+    lost_links,
     models,
     named_files,
     named_tests,
@@ -33,28 +33,16 @@ def _has_test(file: Path, name: str) -> bool:
     return file.is_file() and re.search(here, file.read_text(), re.MULTILINE) is not None
 
 
-@pytest.mark.test_all
 @pages
-def test_links_lead_to_files(document: Path) -> None:
-    lost = [
-        target
-        for target, _ in links(document.read_text())
-        if not (document.parent / target.partition("#")[0]).exists()
-    ]
-
-    assert lost == []
+def test_links_lead_to_files_and_headings(document: Path) -> None:
+    assert lost_links(document, document.read_text()) == []
 
 
-@pages
-def test_links_lead_to_headings(document: Path) -> None:
-    lost = []
-    for target, _ in links(document.read_text()):
-        file, _, anchor = target.partition("#")
-        page = document.parent / file if file else document
-        if anchor and page.suffix == ".md" and anchor not in anchors(page.read_text()):
-            lost.append(target)
+@in_one_test("name", [*PAGES, *OF_THE_SITE])
+def test_links_of_a_page_that_is_written_lead_somewhere(name: str) -> None:
+    page = (PAGES | OF_THE_SITE)[name]()
 
-    assert lost == []
+    assert lost_links(PROJECT / "docs" / name, page) == []
 
 
 @pages

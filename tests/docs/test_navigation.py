@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dev.documents.site.address import address
-from dev.documents.site.navigation import entries, trees
-from tests.docs.reading import PROJECT, text_of
+from dev.documents.site.navigation import OF_THE_SITE, entries, on_the_site, trees
+from tests.docs.reading import DOCUMENTS, PROJECT, text_of
 
 DOCS = PROJECT / "docs"
 FOLDERS = sorted({path.parent for path in DOCS.rglob("*.md")})
@@ -25,10 +25,16 @@ def listed(folder: Path) -> set[Path]:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=[str(f.relative_to(PROJECT)) for f in FOLDERS])
 def test_a_readme_lists_the_pages_of_its_folder(folder: Path) -> None:
-    pages = {path for path in folder.glob("*.md") if path.name != "README.md"}
+    pages = {path for path in DOCUMENTS if path.parent == folder and path.name != "README.md"}
     below = {path / "README.md" for path in folder.iterdir() if (path / "README.md").exists()}
 
     assert (pages | below) - listed(folder) - listed(DOCS) == set()
+
+
+def test_the_readme_of_docs_lists_what_only_the_site_has() -> None:
+    found = entries(on_the_site(text_of("docs/README.md")), own=False)
+
+    assert {f"reference/{name}.md" for name in OF_THE_SITE} <= {target for _, target in found}
 
 
 def test_the_readme_of_docs_lists_pages_under_its_headings() -> None:

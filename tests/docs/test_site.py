@@ -58,7 +58,7 @@ QUESTIONS = {
     ),
     "que-rb/que#353": (
         "Rate limiting the number of processed jobs concurrently",
-        "operations/limits.html",
+        "operations/limits.html#rate-and-concurrency-limits",
     ),
     "rails/solid_queue#278": (
         "Best way to delete finished jobs",
@@ -70,7 +70,7 @@ QUESTIONS = {
     ),
     "timgit/pg-boss#551": (
         "possible to pause a queue?",
-        "operations/queues.html",
+        "operations/pause.html#pause",
     ),
 }
 """Titles of threads in the trackers of other systems, as people wrote them, and who answers."""

@@ -1,6 +1,6 @@
-"""The commands of the operator's session are typed anew, and answer what stands there.
+"""Commands between ``<!-- sitting -->`` marks are typed anew, and answer what the page shows.
 
-``SITTING=write`` writes the answers of today into the page instead.
+All of a page are typed into one empty pool. ``SITTING=write`` writes today's answers into the page.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -27,13 +28,13 @@ from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.settle import settle_one
 from tests.cli.conftest import shell  # noqa: F401  a fixture
 from tests.cli.shell import Shell
-from tests.docs.reading import PROJECT
+from tests.docs.reading import DOCUMENTS, PROJECT
 from tests.factory import claimer, ending
 
-PAGE = PROJECT / "docs" / "operations" / "session.md"
 BLOCK = re.compile(
-    r"(<!-- sitting: begin .*?-->\n```console\n).*?(```\n<!-- sitting: end -->)", re.S
+    r"(?<=<!-- sitting: begin -->\n```console\n).*?(?=```\n<!-- sitting: end -->)", re.S
 )
+PAGES = [page for page in DOCUMENTS if BLOCK.search(page.read_text())]
 NUMBERS = (
     r"\bjust now\b|\bin \d+ (s|min|h)\b|\b\d+ (s|min|h) ago\b",
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?([+-]\d\d:\d\d|Z| UTC)?",
@@ -68,7 +69,7 @@ def teller(engine: Engine) -> None:
 
 TAKEN: list[Any] = []
 SCENES: dict[str, Callable[[Engine], Any]] = {
-    "a worker runs task 3 in vain": lambda engine: failed(engine, 3),
+    "a worker runs task 1 in vain": lambda engine: failed(engine, 1),
     "a program creates a group": grouped,
     "a teller takes a lock on account:7": teller,
     "a worker starts whose handler bank.pay depends on the bank": depending,
@@ -109,16 +110,16 @@ def timeless(transcript: str) -> str:
     return re.sub(r" +|-{2,}", " ", transcript)
 
 
-def test_what_the_page_shows_is_what_the_commands_answer(run: Shell, engine: Engine) -> None:
-    page = PAGE.read_text()
-    found = BLOCK.search(page)
-    assert found is not None
-    shown = found[0].removeprefix(found[1]).removesuffix(found[2])
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_a_page_shows_is_what_the_commands_answer(
+    page: Path, run: Shell, engine: Engine
+) -> None:
+    shown = page.read_text()
 
-    answered = typed(shown, run, engine)
+    answered = BLOCK.sub(lambda block: typed(block[0], run, engine), shown)
 
     if os.environ.get("SITTING") == "write":
-        PAGE.write_text(page.replace(found[0], found[1] + answered + found[2]))
+        page.write_text(answered)
     else:
         assert timeless(answered) == timeless(shown)
 

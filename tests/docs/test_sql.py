@@ -1,4 +1,4 @@
-"""The page of the SQL shows what is sent, and the plans that a full, analysed pool has."""
+"""The statements of the hot path have the plans that their page promises, in a full pool."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Connection
 
-from tests.docs.sql_page import FULL, HOT, PAGE, VERBS, promised, sections
+from tests.docs.sql_page import FULL, HOT, VERBS, Hot, page
 from tests.pool.filled import FRESH, Ask, bare_database, filled
 from tests.servers import Databases
 
@@ -21,13 +21,10 @@ def ask(databases: Databases) -> Iterator[Ask]:
         yield ask
 
 
-def test_the_page_shows_what_is_sent(connection: Connection) -> None:
-    page = PAGE.read_text()
-
-    assert [title for title, text in sections(connection) if text not in page] == [], "make docs"
-    assert list(promised(page)) == [hot.title for hot in HOT]
+def test_the_page_can_be_written(connection: Connection) -> None:
+    assert page(connection).count("\n```sql\n") == len(HOT)
 
 
-@pytest.mark.parametrize("title", VERBS)
-def test_a_plan_is_as_promised(ask: Ask, title: str) -> None:
-    assert set(ask(title).nodes) == promised(PAGE.read_text())[title]
+@pytest.mark.parametrize("hot", HOT, ids=lambda hot: hot.title)
+def test_a_plan_is_as_promised(ask: Ask, hot: Hot) -> None:
+    assert set(ask(hot.title).nodes) == set(hot.plan.split("; "))

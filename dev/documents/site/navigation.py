@@ -1,6 +1,10 @@
-"""The sidebar: what the tables of a README list is below it, in their order.
+"""The sidebar, and links to pages that only the site has.
 
-A page that no table lists is in no sidebar; Sphinx says so, and ``make site`` fails.
+What the tables of a README list is below it in the sidebar, in their order. A page that no table
+lists is in no sidebar; Sphinx says so, and ``make site`` fails.
+
+Some generated pages are not in git. Pages link to the heading of docs/reference/README.md that says
+how to get one without the site; on the site the link leads to the page itself.
 """
 
 from __future__ import annotations
@@ -15,12 +19,23 @@ if TYPE_CHECKING:
 _SECTION = re.compile(r"^## ", re.MULTILINE)
 _LISTED = re.compile(r"^\|(?:[^|\n]*\|)?? *\[([^\]]+)\]\(([^)#\s]+\.md)\) *\|", re.MULTILINE)
 _WORDS = re.compile(r"[A-Za-z]{2}")
+OF_THE_SITE = (
+    *("actions", "commands", "exports", "figures"),
+    *("hooks", "schema", "sql", "test-kit"),
+)
+"""Pages of docs/reference that are not in git, and the headings that stand in for them."""
+_STANDS_IN = re.compile(rf"README\.md#({'|'.join(OF_THE_SITE)})\)")
 
 
 def entries(page: str, *, own: bool) -> list[tuple[str, str]]:
     """Titles and targets of the pages that tables list; ``own``: those of the same folder only."""
     found = [(title.replace("`", ""), target) for title, target in _LISTED.findall(page)]
     return [(title, target) for title, target in found if not own or "/" not in target]
+
+
+def on_the_site(page: str) -> str:
+    """The page with links to what only the site has."""
+    return _STANDS_IN.sub(r"\1.md)", page)
 
 
 def trees(name: str, page: str) -> str:
@@ -58,6 +73,7 @@ def _normal(parts: tuple[str, ...]) -> list[str]:
 
 
 def _add(app: Sphinx, name: str, content: list[str]) -> None:  # noqa: ARG001
+    content[0] = on_the_site(content[0])
     if name.startswith("docs/") and name.endswith("README"):
         content[0] = trees(name, content[0])
 

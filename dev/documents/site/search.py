@@ -22,7 +22,7 @@ from dev.documents.site.address import address
 STEMMER = ("base-stemmer.js", "english-stemmer.js")
 """Of Snowball (BSD-3-Clause), as Sphinx brings it."""
 FOR_MAINTAINERS = re.compile(
-    r"docs/(decisions/|(architecture|performance|scaling|schema|sql|torture-report)$)"
+    r"docs/(decisions/|(architecture|performance|scaling|reference/(actions|figures|schema|sql))$)"
     r"|(CHANGELOG|CONTRIBUTING)$"
 )
 """Pages that seldom answer a user's question: below others where both have its words."""

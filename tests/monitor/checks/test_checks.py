@@ -24,7 +24,7 @@ from tasks_app.pool.dispatch import leader_lease, notifications
 from tasks_app.pool.flow_control import circuit_breakers, queue_settings
 from tasks_app.pool.operations import diagnostics, maintenance
 from tasks_app.pool.operations.diagnostics import due_work
-from tasks_app.pool.operations.grants import RoleKind
+from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tasks_app.pool.operations.maintenance import RelationSize
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.settle import settle_one
@@ -33,14 +33,13 @@ from tasks_app.pool.statistics.roll_up import roll_up
 from tasks_app.pool.tables import database_now
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import Registry, handler
-from tests.docs.reading import blocks, text_of
 from tests.factory import claimed_task, ending, pending_task
 from tests.pool.old_days import NAME, old_day
 from tests.pool.statistics.counted import KEPT, part, put
 from tests.servers import named, not_of_a_given_server
 
 FOR_EVER = {"keep_completed": "forever"}
-GRANTS = next(b for b in blocks(text_of("docs/operations/database.md"), "sql") if "GRANT" in b)
+GRANTS = "\n".join(grants_sql(kind, str(kind)) for kind in RoleKind)
 
 
 @pytest.fixture

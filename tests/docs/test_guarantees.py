@@ -18,12 +18,12 @@ REPLAY = re.compile(
 
 @pytest.fixture
 def page(project: Path) -> str:
-    return (project / "docs" / "why-it-is-safe.md").read_text()
+    return (project / "docs" / "guarantees.md").read_text()
 
 
 def test_each_trace_is_what_the_model_prints(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = {found["name"]: found["trace"] for found in REPLAY.finditer(page)}
-    assert len(shown) >= 6
+    assert len(shown) >= 3
     for name, trace in shown.items():
         (mutant,) = (m for m in mutants.ALL if m.name == name)
         print_trace(visit(mutant.setup))
