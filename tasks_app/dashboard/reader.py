@@ -109,14 +109,12 @@ class Desk:
     settings: Settings
     reader: PageReader
     database: Database
-    metrics: MetricsReader
-    """Whoever scrapes shares its text."""
+    metrics: MetricsReader  # whoever scrapes shares its text
 
 
 Model = TypeVar("Model")
 MOST_KEPT = 200
-STALE = 3
-"""How many times as old as it should be something may be shown while it is made anew."""
+STALE = 3  # how many times as old as it should be something may be shown while it is made anew
 
 
 class _Kept(NamedTuple):

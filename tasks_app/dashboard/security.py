@@ -35,8 +35,7 @@ class Visitor:
 
     who: str
     role: Role | None
-    ask: bool = False
-    """A name and a password would help."""
+    ask: bool = False  # A name and a password would help
     why: str = ""
 
 

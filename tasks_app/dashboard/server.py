@@ -53,7 +53,7 @@ def serve(settings: Settings, sockets: list[socket.socket]) -> None:
     database = Database(settings.database, prepare=settings.prepare)
     watcher = Watcher(settings, database, f"dashboard {socket.gethostname()}:{os.getpid()}")
     watcher.start()
-    # The address of the peer decides who is local, so nobody's word for it is taken.
+    # the address of the peer decides who is local, so nobody's word for it is taken.
     config = uvicorn.Config(
         dashboard_app(settings),
         log_level="warning",

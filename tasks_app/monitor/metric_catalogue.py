@@ -14,12 +14,9 @@ from tasks_app.domain.statistics import BOUNDS_MS, OTHER
 class Kind(StrEnum):
     """As Prometheus calls it."""
 
-    GAUGE = "gauge"
-    """What is true at the instant of the read."""
-    COUNTER = "counter"
-    """What was, since counting began."""
-    HISTOGRAM = "histogram"
-    """The same, by how long it took."""
+    GAUGE = "gauge"  # what is true at the instant of the read
+    COUNTER = "counter"  # what was, since counting began
+    HISTOGRAM = "histogram"  # the same, by how long it took
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +159,8 @@ class Sample:
     metric: Metric
     value: float
     labels: tuple[str, ...] = ()
-    suffix: str = ""
-    """Of a histogram: which of its series."""
-    bound: str = ""
-    """Of one of its buckets: the upper bound."""
+    suffix: str = ""  # of a histogram: which of its series
+    bound: str = ""  # of one of its buckets: the upper bound
 
 
 def histogram(

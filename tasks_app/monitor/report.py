@@ -31,8 +31,7 @@ from tasks_app.pool.tables import database_now
 from tasks_app.pool.tasks.browse import attempts
 from tasks_app.runtime.db.database import Database
 
-LONGEST = timedelta(seconds=30)
-"""Of one statement."""
+LONGEST = timedelta(seconds=30)  # of one statement
 PATIENCE = timedelta(minutes=1)
 MOST_NAMES, MOST_GROUPS, MOST_QUEUES = 10, 10, 20
 ASKED_GROUPS = 200
@@ -62,8 +61,7 @@ class NewError:
     first_at: datetime
     names: tuple[str, ...]
     kind: str
-    where: str
-    """The innermost function of the user's code; empty: none is known."""
+    where: str  # the innermost function of the user's code; empty: none is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +71,12 @@ class Report:
     since: datetime
     at: datetime
     history: History
-    outcomes: dict[str, int]
-    """How often runs and tasks ended so."""
+    outcomes: dict[str, int]  # how often runs and tasks ended so
     queues: tuple[QueueTimes, ...]
-    new_errors: tuple[NewError, ...]
-    """Of those that still lie in the error pool."""
+    new_errors: tuple[NewError, ...]  # of those that still lie in the error pool
     schedules: tuple[ScheduleTrouble, ...]
-    now: Overview
-    """Without the last errors: their messages have values."""
-    findings: tuple[Finding, ...]
-    """What doctor finds wrong in the database, the worst first."""
+    now: Overview  # without the last errors: their messages have values
+    findings: tuple[Finding, ...]  # what doctor finds wrong in the database, the worst first
 
     @property
     def counted_until(self) -> datetime:
@@ -179,7 +173,7 @@ def _place(connection: Connection, group: ErrorGroup) -> tuple[str, str]:
 
 
 def _findings(settings: Settings) -> tuple[Finding, ...]:
-    # Causes of failed tasks stand in a table of their own, without their messages.
+    # causes of failed tasks stand in a table of their own, without their messages.
     found = [e for e in examine(settings) if e.level is not Level.OK and e.subject != "failed"]
     return tuple(sorted(found, key=lambda each: each.level is not Level.FAIL))
 
@@ -199,8 +193,7 @@ class Section:
     rows: tuple[tuple[str, ...], ...]
     otherwise: str
     remarks: tuple[str, ...] = ()
-    words: int = 1
-    """How many columns, from the left, are words; the others are figures."""
+    words: int = 1  # how many columns, from the left, are words; the others are figures
 
 
 def headline(report: Report) -> str:

@@ -71,8 +71,7 @@ Answer = TypeVar("Answer")
 class ActionAnswer:
     """What came of an action."""
 
-    said: str
-    """A sentence for who asked."""
+    said: str  # A sentence for who asked
     changed: bool = True
 
 
@@ -134,12 +133,10 @@ ROUTES = tuple(
 class NewPayload:
     """What a form or the API sends."""
 
-    payload: dict[str, Any] | str
-    """A JSON object, or its text."""
+    payload: dict[str, Any] | str  # A JSON object, or its text
     requeue: bool = False
     why: Annotated[str, Field(max_length=300)] = ""
-    look: bool = False
-    """Only show the difference."""
+    look: bool = False  # only show the difference
 
 
 def _task(desk: Desk, task_id: int) -> Task:

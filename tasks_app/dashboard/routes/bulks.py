@@ -27,10 +27,8 @@ from tasks_app.pool.error_groups import find_error_groups
 from tasks_app.pool.tables import database_now
 from tasks_app.runtime.api.bulk import Foreseen, foresee_bulk, run_bulk, start_bulk
 
-MOST_OF_OPERATORS = 1_000
-"""Tasks of one bulk; more need an admin."""
-MOST_AT_ONCE = 5_000
-"""Tasks of one request, which takes some seconds."""
+MOST_OF_OPERATORS = 1_000  # tasks of one bulk; more need an admin
+MOST_AT_ONCE = 5_000  # tasks of one request, which takes some seconds
 MOST_COUNTED = 10_000
 
 Word = Annotated[str, Field(max_length=300)] | None
@@ -56,16 +54,11 @@ class NewBulk:
     fingerprint: Word = None
     older_than: Word = None
     newer_than: Word = None
-    rate: Word = None
-    """Of `run-now` and `release`: so many in which time, as `50/1s`."""
-    at: Word = None
-    """Of `reschedule`: an ISO 8601 instant with its zone."""
-    delay: Word = None
-    """Of `reschedule`: from when the bulk is opened, as `6h`."""
-    to_priority: Annotated[int, Field(ge=0, le=9)] | None = None
-    """Of `reprioritise`."""
-    to_queue: Word = None
-    """Of `move`."""
+    rate: Word = None  # of `run-now` and `release`: so many in which time, as `50/1s`
+    at: Word = None  # of `reschedule`: an ISO 8601 instant with its zone
+    delay: Word = None  # of `reschedule`: from when the bulk is opened, as `6h`
+    to_priority: Annotated[int, Field(ge=0, le=9)] | None = None  # of `reprioritise`
+    to_queue: Word = None  # of `move`
     why: Word = None
     ids: Ids = ()
 

@@ -16,8 +16,7 @@ from tasks_app.dashboard.security import FIELD, HttpError, is_api
 from tasks_app.domain.tasks.error_text import parse_fingerprint
 
 Fields = TypeVar("Fields")
-LONGEST = 300
-"""Characters of a filter; the rest is cut off."""
+LONGEST = 300  # characters of a filter; the rest is cut off
 _MOST_ID = 2**63 - 1
 
 

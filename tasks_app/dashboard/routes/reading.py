@@ -27,16 +27,11 @@ class Filter(NamedTuple):
 
     name: str
     label: str
-    choices: tuple[str, ...] = ()
-    """Others are refused; none: any text."""
-    every: str = "all"
-    """What the form calls no choice."""
-    labels: tuple[str, ...] = ()
-    """Of the choices, in the form."""
-    kind: str = "text"
-    """``id``: a whole number."""
-    rare: bool = False
-    """The form shows it under *More*."""
+    choices: tuple[str, ...] = ()  # others are refused; none: any text
+    every: str = "all"  # what the form calls no choice
+    labels: tuple[str, ...] = ()  # of the choices, in the form
+    kind: str = "text"  # ``id``: a whole number
+    rare: bool = False  # the form shows it under *More*
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +84,11 @@ class Page:
     api: str | None = ""
     """The address of the JSON; empty: that of the page under /api; None: there is none."""
     filters: tuple[Filter, ...] = ()
-    query: tuple[str, ...] = ()
-    """Other parameters."""
-    live: str = ""
-    """The template of the part that is read anew every few seconds."""
+    query: tuple[str, ...] = ()  # other parameters
+    live: str = ""  # the template of the part that is read anew every few seconds
     parts: tuple[str, ...] = ()
     """Templates beside ``template``, each shown alone if ``part`` names it."""
-    missing: str = ""
-    """What is said where there is no such thing."""
+    missing: str = ""  # what is said where there is no such thing
     more: Callable[[Visit], dict[str, Any]] = field(default=lambda _: {})
     """What the template is given besides the model."""
     leads: Callable[[Any], str | None] = field(default=lambda _: None)

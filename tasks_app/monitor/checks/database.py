@@ -29,8 +29,7 @@ from tasks_app.runtime.handlers.registry import HANDLERS
 OLDEST_MAJOR, NEWEST_MAJOR = 14, 18
 """Each of them is tested. client_connection_check_interval came with 14."""
 FEW_DAYS_AHEAD = 3
-LATE_DAYS = timedelta(days=1)
-"""Maintenance runs once an hour."""
+LATE_DAYS = timedelta(days=1)  # maintenance runs once an hour
 LONG_OPEN, LONG_IDLE = timedelta(minutes=5), timedelta(minutes=1)
 SHOWN = 3
 Check = Callable[[Connection, Settings], list[Finding]]
@@ -180,8 +179,7 @@ def bloat(connection: Connection, _settings: Settings) -> list[Finding]:
     return [warn("bloat", f"{wasted} MB are wasted by {names}", advice)]
 
 
-FIRST: tuple[Check, ...] = (version, schema)
-"""All others need these."""
+FIRST: tuple[Check, ...] = (version, schema)  # all others need these
 
 
 def _named(found: list[diagnostics.OpenTransaction]) -> str:
@@ -307,12 +305,9 @@ def wake_ups(connection: Connection, settings: Settings) -> list[Finding]:
     return [ok("wake-ups", f"the database tells tasks-app work and beat by NOTIFY, {of_sql}")]
 
 
-SESSION_CHECKS: tuple[Check, ...] = (planner, wake_ups)
-"""In our own sessions."""
-HANDLER_SESSION_CHECKS: tuple[Check, ...] = (handlers,)
-"""In the sessions of handlers."""
-LOOKED_AT = 100
-"""Rows of each end of a table: ``tasks-app encryption status`` reads all."""
+SESSION_CHECKS: tuple[Check, ...] = (planner, wake_ups)  # in our own sessions
+HANDLER_SESSION_CHECKS: tuple[Check, ...] = (handlers,)  # in the sessions of handlers
+LOOKED_AT = 100  # rows of each end of a table: ``tasks-app encryption status`` reads all
 KEYS_SUBJECT = "encryption"
 
 

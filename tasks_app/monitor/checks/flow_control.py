@@ -136,8 +136,7 @@ def _more(locks: list[Held]) -> str:
 
 
 LOCK_CHECKS: tuple[Check, ...] = (held,)
-SCHEDULE_PATIENCE = timedelta(minutes=1)
-"""A schedule that should have fired longer ago was missed."""
+SCHEDULE_PATIENCE = timedelta(minutes=1)  # A schedule that should have fired longer ago was missed
 
 
 def firing(connection: Connection, settings: Settings) -> list[Finding]:

@@ -153,8 +153,7 @@ def failed(connection: Connection, _settings: Settings) -> list[Finding]:
     return findings
 
 
-FAILED: tuple[Check, ...] = (failed,)
-"""Not on Overview, which has a list of its own."""
+FAILED: tuple[Check, ...] = (failed,)  # not on Overview, which has a list of its own
 
 
 def due_tasks(connection: Connection, settings: Settings) -> list[Finding]:
@@ -215,8 +214,7 @@ def left(connection: Connection, _settings: Settings) -> list[Finding]:
     return [ok("runs", "each of the last day has had an end")]
 
 
-MOST_NAMES = 10
-"""Of long runs, whose usual time is looked up."""
+MOST_NAMES = 10  # of long runs, whose usual time is looked up
 FAR, LEAST_RUNS = 4, 20
 """Times the 99th percentile, which is off by less than a factor of two; of so many runs."""
 A_DAY = timedelta(days=1)

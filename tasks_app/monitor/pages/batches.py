@@ -19,10 +19,8 @@ from tasks_app.pool.tables import ERROR, PARTITION, database_now
 from tasks_app.runtime.api.tasks import masked_errors
 
 MOST_BATCHES, MOST_SKIPPED, MOST_FAILED_PARTS = 100, 50, 50
-MOST_MEASURED = 2_000
-"""Partitions; with more, speed and skew are not worked out."""
-MOST_CELLS = 1_000
-"""Of one step."""
+MOST_MEASURED = 2_000  # partitions; with more, speed and skew are not worked out
+MOST_CELLS = 1_000  # of one step
 # Some joins look at failed partitions only when the others have ended: their tasks tell before.
 _FAILED = f"""CASE WHEN p.status = '{Status.RUNNING}' AND EXISTS (
     SELECT FROM {ERROR} e WHERE e.id = p.task_id) THEN '{Status.FAILED}' ELSE p.status END"""
@@ -47,16 +45,14 @@ _CELLS = text(f"""
 class Cell:
     """Some partitions that follow one another."""
 
-    low: int
-    """Number of the first."""
+    low: int  # number of the first
     high: int
     number: int
     completed: int
     failed: int
     running: int
     read: int
-    estimated: int | None
-    """Rows that the planner expects; None: it does not know."""
+    estimated: int | None  # rows that the planner expects; None: it does not know
 
     @property
     def fraction(self) -> float:
@@ -97,10 +93,8 @@ class StepLine:
     skipped: int
     per_second: float | None
     """Rows read per second; None: nothing was read, or there are too many partitions."""
-    left: timedelta | None
-    """How much longer it takes at this speed."""
-    skew: float | None
-    """The largest partition / the mean; 1: all alike."""
+    left: timedelta | None  # how much longer it takes at this speed
+    skew: float | None  # the largest partition / the mean; 1: all alike
     cells: tuple[Cell, ...]
 
 
@@ -120,10 +114,8 @@ class BatchPage:
 
     at: datetime
     batch: Batch
-    alive: int
-    """How many of its tasks wait or run."""
-    lost: bool
-    """It should run, and none of its tasks is left."""
+    alive: int  # how many of its tasks wait or run
+    lost: bool  # it should run, and none of its tasks is left
     steps: tuple[StepLine, ...]
     failed: tuple[FailedPart, ...]
     skipped: tuple[Skipped, ...]
@@ -226,10 +218,8 @@ class GroupPage:
 
     at: datetime
     group: GroupProgress
-    states: dict[str, int]
-    """Of the first members, at most MOST_MEMBERS."""
-    counted: int
-    """How many members ``states`` is of."""
+    states: dict[str, int]  # of the first members, at most MOST_MEMBERS
+    counted: int  # how many members ``states`` is of
     failed: tuple[FailedMember, ...]
 
 

@@ -39,10 +39,8 @@ class Errors:
     at: datetime
     filters: dict[str, str]
     groups: tuple[ErrorGroup, ...]
-    more: bool
-    """There are more groups."""
-    without: int
-    """Failed tasks without a fingerprint, at most one more than ``most_without``."""
+    more: bool  # there are more groups
+    without: int  # failed tasks without a fingerprint, at most one more than ``most_without``
     most_without: int = MOST_WITHOUT
 
 
@@ -52,14 +50,10 @@ class ErrorPage:
 
     at: datetime
     group: ErrorGroup
-    frames: tuple[str, ...]
-    """Functions of the user's code, the innermost last."""
-    sample: Attempt | None
-    """The last attempt of the newest task."""
-    tasks: tuple[FailedTask, ...]
-    """The newest first."""
-    older: tuple[datetime, int] | None
-    """End and id to go on below; None: this is the last page."""
+    frames: tuple[str, ...]  # functions of the user's code, the innermost last
+    sample: Attempt | None  # the last attempt of the newest task
+    tasks: tuple[FailedTask, ...]  # the newest first
+    older: tuple[datetime, int] | None  # end and id to go on below; None: this is the last page
 
 
 def causes(connection: Connection, **filters: Any) -> list[ErrorGroup]:
@@ -114,11 +108,9 @@ def error_page(
     return ErrorPage(at, group, frames, sample, tuple(shown), older)
 
 
-MOST_WATCHED = 500
-"""The newest of the tasks that were acted on."""
+MOST_WATCHED = 500  # the newest of the tasks that were acted on
 MOST_STEPS = 50
-STAGES = (1, 10)
-"""Each is run when the one before went well; then comes the rest."""
+STAGES = (1, 10)  # each is run when the one before went well; then comes the rest
 _STATES = text(f"""
     SELECT t.state, count(*) AS number FROM {ALL} t WHERE t.id = ANY(:ids) GROUP BY t.state
 """)
@@ -141,25 +133,17 @@ class BulkPage:
     at: datetime
     token: int
     action: str
-    what: dict[str, Any]
-    """The selection."""
+    what: dict[str, Any]  # the selection
     who: str
     opened_at: datetime
-    steps: tuple[BulkLine, ...]
-    """The newest, oldest first."""
-    done: int
-    """Tasks that were acted on."""
-    left_out: dict[str, list[int]]
-    """Ids by reason, a few of each."""
-    over: bool
-    """There is nothing left to do."""
-    watched: int
-    """How many of the tasks the next three fields are of."""
+    steps: tuple[BulkLine, ...]  # the newest, oldest first
+    done: int  # tasks that were acted on
+    left_out: dict[str, list[int]]  # ids by reason, a few of each
+    over: bool  # there is nothing left to do
+    watched: int  # how many of the tasks the next three fields are of
     states: dict[str, int]
-    again: int
-    """They failed for the cause that was selected, once more."""
-    sample_id: int | None
-    """One of the tasks."""
+    again: int  # they failed for the cause that was selected, once more
+    sample_id: int | None  # one of the tasks
 
     @property
     def next_stage(self) -> int | None:

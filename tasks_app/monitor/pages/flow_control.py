@@ -17,11 +17,9 @@ from tasks_app.pool.locks import holders
 from tasks_app.pool.tables import PENDING
 
 MOST_LIMITS = 100
-MOST_HELD = 10_000
-"""Tasks that are counted behind one breaker."""
+MOST_HELD = 10_000  # tasks that are counted behind one breaker
 MOST_LOCKS = 100
-MOST_LIMITED = 1_000
-"""Tasks that are counted behind one limit."""
+MOST_LIMITED = 1_000  # tasks that are counted behind one limit
 MOST_KEYS, MOST_PARKED = 100, 10_000
 
 _PARKED = f"SELECT FROM {PENDING} p WHERE p.state = '{State.PENDING}' AND p.parked_kind = l.kind"
@@ -53,21 +51,16 @@ class LimitLine:
     """A limit, and how much of it is used."""
 
     kind: str
-    target: str
-    """A limit key may end with ``*``: each key that begins so is limited by itself."""
-    key: str
-    """Whose use is shown; empty: of the fullest one."""
+    target: str  # A limit key may end with ``*``: each key that begins so is limited by itself
+    key: str  # whose use is shown; empty: of the fullest one
     most: int | None
-    rate: str
-    """Starts in a period, such as ``100/1m``."""
+    rate: str  # starts in a period, such as ``100/1m``
     burst: int | None
-    running: int | None
-    """None: it was not counted, because it limits only starts."""
+    running: int | None  # none: it was not counted, because it limits only starts
     starts_left: int | None
     """How many may start at once now; None: it has no rate, or of several keys."""
     held: int
-    held_more: bool
-    """There are more than ``held``."""
+    held_more: bool  # there are more than ``held``
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +69,14 @@ class BreakerLine:
 
     dependency: str
     state: str
-    by_operator: bool
-    """An operator keeps it so, whatever the outcomes are."""
+    by_operator: bool  # an operator keeps it so, whatever the outcomes are
     since: datetime
     reason: str
     good: int
     bad: int
     window_s: float
     open_for_s: float
-    names: tuple[str, ...]
-    """Handlers that depend on it."""
+    names: tuple[str, ...]  # handlers that depend on it
     held: int
     held_more: bool
 
@@ -100,10 +91,8 @@ class LockLine:
     who: str
     task_id: int | None
     since: datetime
-    over: bool
-    """Its task does not run any more, or its lease is over: the next to ask has it."""
-    blocked_by: str | None
-    """Who is in the way."""
+    over: bool  # its task does not run any more, or its lease is over: the next to ask has it
+    blocked_by: str | None  # who is in the way
     token: str
 
 

@@ -67,8 +67,7 @@ class History:
     ran: Percentiles
     slowest: tuple[Slow, ...]
     most_failing: tuple[Failing, ...]
-    unkept: int = 0
-    """Of the done ones, those that left no row."""
+    unkept: int = 0  # of the done ones, those that left no row
 
     @property
     def counted_until(self) -> datetime:

@@ -59,17 +59,13 @@ class Overview:
     """Those that are due and could not run: a pause, window or breaker holds them, or no worker
     knows them."""
     running: Figure
-    failed: Figure
-    """Within the last day."""
-    oldest_due_at: datetime | None
-    """Of those that could run."""
+    failed: Figure  # within the last day
+    oldest_due_at: datetime | None  # of those that could run
     children: int
     nodes: tuple[str, ...]
-    start: str
-    """How to start a worker."""
+    start: str  # how to start a worker
     lines: tuple[NameLine, ...]
-    crowded: tuple[str, ...]
-    """Queues of which only the first tasks were counted."""
+    crowded: tuple[str, ...]  # queues of which only the first tasks were counted
     causes: tuple[ErrorGroup, ...]
     """Of those within the last day the ones with most tasks, those last that are known."""
     more_causes: bool
@@ -123,8 +119,7 @@ def findings(engine: Engine, settings: Settings) -> tuple[Finding, ...]:
 
 _MOST_ID = 2**63 - 1
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
-MOST_HITS = 20
-"""Of each kind."""
+MOST_HITS = 20  # of each kind
 _ID = text(f"""
     SELECT 'task' AS kind, CAST(t.id AS text) AS key, t.name || ', ' || t.state AS about,
         true AS exact
@@ -163,10 +158,8 @@ _NAMED = text(f"""
 class Hit:
     """Something that is called so, or whose name contains the text."""
 
-    kind: str
-    """task, group, batch, error, biz_key, name, queue, schedule or job."""
-    key: str
-    """Its id or name."""
+    kind: str  # task, group, batch, error, biz_key, name, queue, schedule or job
+    key: str  # its id or name
     about: str
     exact: bool
 
@@ -178,8 +171,7 @@ class Hits:
     at: datetime
     text: str
     hits: tuple[Hit, ...]
-    unkept: Unkept | None = None
-    """Successes that left no row; read if nothing is called so."""
+    unkept: Unkept | None = None  # successes that left no row; read if nothing is called so
 
     @property
     def only(self) -> Hit | None:
@@ -208,8 +200,7 @@ def find(connection: Connection, asked: str) -> Hits:
 
 SHOWN_FOR = timedelta(hours=1)
 """A child that has fallen silent is shown as long, unless its row was pruned before."""
-PAGE = 50
-"""Lines of the audit."""
+PAGE = 50  # lines of the audit
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +208,7 @@ class ChildLine:
     """A process that runs tasks."""
 
     worker: Worker
-    silent: bool
-    """Its lease is over: others take its tasks."""
+    silent: bool  # its lease is over: others take its tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +230,8 @@ class Workers:
     at: datetime
     lease_s: float
     nodes: tuple[Node, ...]
-    unserved: tuple[str, ...]
-    """Queues with tasks that no living child serves."""
-    start: str
-    """How to start a worker, of those queues if there are any."""
+    unserved: tuple[str, ...]  # queues with tasks that no living child serves
+    start: str  # how to start a worker, of those queues if there are any
 
     @property
     def living(self) -> int:
@@ -276,8 +264,7 @@ class Audit:
     at: datetime
     filters: dict[str, str]
     lines: tuple[AuditLine, ...]
-    older: int | None
-    """The id to go on below; None: this is the last page."""
+    older: int | None  # the id to go on below; None: this is the last page
 
 
 def audit(connection: Connection, filters: dict[str, str], *, before: int | None = None) -> Audit:

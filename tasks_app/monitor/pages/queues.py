@@ -38,8 +38,7 @@ from tasks_app.pool.tables import ERROR, EVERY_QUEUE, NOW, PENDING, database_now
 
 MOST_SHOWN = 200
 FAILED_WITHIN = timedelta(hours=24)
-MOST = 10_000
-"""Rows of a queue that are counted: nobody needs the rest, and it may be millions."""
+MOST = 10_000  # rows of a queue that are counted: nobody needs the rest, and it may be millions
 AT_ONCE = 150_000
 """Up to so many waiting tasks are read in one pass, which costs a quarter of a pass per queue."""
 _COUNTED = f"""
@@ -84,8 +83,7 @@ class NameLine:
     due: int
     oldest_due_at: datetime | None
     running: int
-    failed: int
-    """Within a day."""
+    failed: int  # within a day
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,27 +92,19 @@ class QueueLine:
 
     queue: str
     runs: bool
-    paused: bool
-    """By itself; ``words`` also name a pause of every queue."""
-    words: str
-    """That it runs, or why it does not."""
+    paused: bool  # by itself; ``words`` also name a pause of every queue
+    words: str  # that it runs, or why it does not
     reason: str
-    until: datetime | None
-    """Of its pause."""
+    until: datetime | None  # of its pause
     pending: int
-    more: bool
-    """More than ``pending`` wait; ``due`` is of those that were counted."""
+    more: bool  # more than ``pending`` wait; ``due`` is of those that were counted
     due: int
     oldest_due_at: datetime | None
     running: int
-    failed: int
-    """Within a day."""
-    children: int
-    """Living ones that serve it."""
-    most: int | None
-    """How many may run at a time."""
-    shared: bool
-    """By fair keys."""
+    failed: int  # within a day
+    children: int  # living ones that serve it
+    most: int | None  # how many may run at a time
+    shared: bool  # by fair keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +113,12 @@ class Queues:
 
     at: datetime
     filters: dict[str, str]
-    every: str | None
-    """Why every queue stands still; None: they do not."""
+    every: str | None  # why every queue stands still; None: they do not
     lines: tuple[QueueLine, ...]
-    more: bool
-    """Not all that fit are shown."""
+    more: bool  # not all that fit are shown
     breakers: tuple[BreakerLine, ...]
     limits: tuple[LimitLine, ...]
-    limit_number: int
-    """All there are."""
+    limit_number: int  # all there are
     locks: tuple[LockLine, ...]
 
 
@@ -263,8 +250,7 @@ class QueueRules:
     resume_at: datetime | None
     windows: tuple[str, ...]
     opens_at: datetime | None
-    gate: str
-    """The condition under which it is open, in words; empty: it has none."""
+    gate: str  # the condition under which it is open, in words; empty: it has none
     running_below: int | None
     waiting_below: str | None
     retry: str | None
@@ -280,8 +266,7 @@ class Serving:
     owner: str
     node: str
     threads: int
-    running: int
-    """Tasks of any of its queues."""
+    running: int  # tasks of any of its queues
     seen_at: datetime
 
 
@@ -289,13 +274,10 @@ class Serving:
 class ShareLine:
     """A fair key of the queue."""
 
-    key: str
-    """Empty: tasks without one."""
+    key: str  # empty: tasks without one
     weight: float
-    share: float
-    """Of what is done while all of these keys wait."""
-    waiting: int | None
-    """None: those without a key are not counted."""
+    share: float  # of what is done while all of these keys wait
+    waiting: int | None  # none: those without a key are not counted
     more: bool
     running: int
 
@@ -306,23 +288,17 @@ class QueuePage:
 
     at: datetime
     line: QueueLine
-    every: str | None
-    """Why every queue stands still; None: they do not."""
+    every: str | None  # why every queue stands still; None: they do not
     rules: QueueRules | None
     names: tuple[NameLine, ...]
     workers: tuple[Serving, ...]
-    start: str
-    """How to start one."""
+    start: str  # how to start one
     limits: tuple[LimitLine, ...]
-    weights: dict[str, float] | None
-    """Of fair keys other than 1; None: it is not shared."""
+    weights: dict[str, float] | None  # of fair keys other than 1; None: it is not shared
     shares: tuple[ShareLine, ...]
-    breakers: tuple[BreakerLine, ...]
-    """Those that its tasks depend on."""
-    locks: tuple[LockLine, ...]
-    """Those that its tasks hold or wait for."""
-    unkept: Unkept | None
-    """Successes that left no row."""
+    breakers: tuple[BreakerLine, ...]  # those that its tasks depend on
+    locks: tuple[LockLine, ...]  # those that its tasks hold or wait for
+    unkept: Unkept | None  # successes that left no row
 
 
 def queue_page(connection: Connection, queue: str, settings: Settings) -> QueuePage:

@@ -22,10 +22,8 @@ from tasks_app.runtime.schedules.schedules import get_schedule
 RULE = ("cron", "every", "timezone", "missed", "overlap", "queue", "priority")
 """What can be changed, and previewed."""
 PAGE, SHOWN, INSTANTS = 50, 10, 20
-LATE = timedelta(seconds=10)
-"""Less is the pace of the scan."""
-MOST = 10_000
-"""Schedules that are counted."""
+LATE = timedelta(seconds=10)  # less is the pace of the scan
+MOST = 10_000  # schedules that are counted
 
 _ENABLED = {
     "yes": "s.enabled AND s.remark IS NULL",
@@ -73,8 +71,7 @@ class Fire:
     fired_at: datetime
     outcome: str
     task_id: int | None
-    state: str | None
-    """Of its task; None: there is none, or it was pruned."""
+    state: str | None  # of its task; None: there is none, or it was pruned
 
     @property
     def late_s(self) -> float:
@@ -88,16 +85,12 @@ class ScheduleLine:
     name: str
     task: str
     queue: str
-    words: str
-    """Its rule, or why that cannot be read."""
+    words: str  # its rule, or why that cannot be read
     enabled: bool
-    remark: str | None
-    """Why it is broken."""
+    remark: str | None  # why it is broken
     next_run_at: datetime | None
-    late_s: float | None
-    """How long ago it should have fired; None: it is in time."""
-    fires: tuple[Fire, ...]
-    """The oldest of them first."""
+    late_s: float | None  # how long ago it should have fired; None: it is in time
+    fires: tuple[Fire, ...]  # the oldest of them first
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +101,8 @@ class Schedules:
     filters: dict[str, str]
     lines: tuple[ScheduleLine, ...]
     number: int
-    more: bool
-    """There are more than ``number``."""
-    following: str | None
-    """The name to go on behind; None: this is the last page."""
+    more: bool  # there are more than ``number``
+    following: str | None  # the name to go on behind; None: this is the last page
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +112,7 @@ class Change:
     given: dict[str, str]
     words: str
     instants: tuple[datetime, ...]
-    refused: str | None
-    """Why it cannot be saved."""
+    refused: str | None  # why it cannot be saved
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,23 +121,18 @@ class SchedulePage:
 
     at: datetime
     line: ScheduleLine
-    rule: dict[str, Any]
-    """How it stands, in the words of a change."""
+    rule: dict[str, Any]  # how it stands, in the words of a change
     jitter_s: float
     starts_at: datetime | None
     ends_at: datetime | None
-    queued_at: datetime | None
-    """The instant whose task is made when the earlier one is over."""
+    queued_at: datetime | None  # the instant whose task is made when the earlier one is over
     payload: Any
     options: Any
-    declared_in: str | None
-    """The module that declares it; None: an operator made it."""
-    retired: bool
-    """That module declares it no more."""
+    declared_in: str | None  # the module that declares it; None: an operator made it
+    retired: bool  # that module declares it no more
     changed_by: str
     created_at: datetime
-    instants: tuple[datetime, ...]
-    """The next ones, as if it were enabled."""
+    instants: tuple[datetime, ...]  # the next ones, as if it were enabled
     change: Change | None
 
     @property

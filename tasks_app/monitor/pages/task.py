@@ -52,24 +52,18 @@ class TaskPage:
 
     at: datetime
     task: Task
-    attempts: tuple[Attempt, ...]
-    """Those that did not succeed, oldest first."""
+    attempts: tuple[Attempt, ...]  # those that did not succeed, oldest first
     explanation: Explanation
     progress: float | None
     note: str | None
     checkpoint: dict[str, Any] | None
     progress_at: datetime | None
     member_of: GroupProgress | None
-    timeline: tuple[Moment, ...]
-    """All that is known to have happened to it, oldest first."""
-    audit: tuple[AuditLine, ...]
-    """What operators did to it, the newest first."""
-    schedule: str | None
-    """The name of the one that made it."""
-    trace_id: str | None
-    """Of the trace that its producer, or its headers, named."""
-    encrypted: bool
-    """Something of it is stored encrypted."""
+    timeline: tuple[Moment, ...]  # all that is known to have happened to it, oldest first
+    audit: tuple[AuditLine, ...]  # what operators did to it, the newest first
+    schedule: str | None  # the name of the one that made it
+    trace_id: str | None  # of the trace that its producer, or its headers, named
+    encrypted: bool  # something of it is stored encrypted
 
     @property
     def may_requeue(self) -> bool:

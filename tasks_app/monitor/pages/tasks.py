@@ -24,8 +24,7 @@ from tasks_app.runtime.api.tasks import masked_errors, masked_texts
 
 PAGE, EXPORTED = 50, 1_000
 MOST_EXPORTED = 100_000
-SINCE = ("1h", "24h", "7d", "30d")
-"""How long ago a task was created at most."""
+SINCE = ("1h", "24h", "7d", "30d")  # how long ago a task was created at most
 SELECTIONS = {
     **{name: name for name in ("pool", "state", "name", "queue", "biz_key")},
     "error": "error_text",
@@ -35,8 +34,7 @@ UNSERVED = "no live worker serves its queue"
 UNKNOWN = "no live worker of its queue knows its name"
 _NEVER_THEIRS = frozenset({"error", "fingerprint", "group", "held"})
 """No success that left no row has one of these."""
-MOST = 10_000
-"""Tasks that are counted; with more, the page says so."""
+MOST = 10_000  # tasks that are counted; with more, the page says so
 
 LOOKED_AT, LOOKED_INTO = 400_000, 150_000
 """Rows that one look goes through for a name, say, and for a part of a text."""
@@ -96,14 +94,10 @@ class TaskLine:
 class Look:
     """What one look found."""
 
-    rows: tuple[TaskLine, ...]
-    """The newest id first."""
-    number: int
-    """How many fit among those that were looked at; MOST + 1: more."""
-    whole: bool
-    """All rows were looked at."""
-    below: int | None
-    """The id to go on below; None: there are no more rows."""
+    rows: tuple[TaskLine, ...]  # the newest id first
+    number: int  # how many fit among those that were looked at; MOST + 1: more
+    whole: bool  # all rows were looked at
+    below: int | None  # the id to go on below; None: there are no more rows
 
 
 _STORED = {"due_at": own_date("t"), "held": is_held("t")}
@@ -120,14 +114,10 @@ class Tasks:
     at: datetime
     filters: dict[str, str]
     rows: tuple[TaskLine, ...]
-    remarks: dict[int, str]
-    """Its sub-status, and the error or why it waits, by id."""
-    number: int
-    """All that match, or ``most``."""
-    more: bool
-    """There may be more than ``number``: not all tasks were looked at."""
-    unkept: Unkept | None
-    """Successes that may fit, too, and left no row."""
+    remarks: dict[int, str]  # its sub-status, and the error or why it waits, by id
+    number: int  # all that match, or ``most``
+    more: bool  # there may be more than ``number``: not all tasks were looked at
+    unkept: Unkept | None  # successes that may fit, too, and left no row
     older: int | None
     """The id to go on below, where more tasks may fit; None: this is the last page."""
 

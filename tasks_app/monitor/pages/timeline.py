@@ -44,16 +44,13 @@ class Transition:
     at: datetime
     attempt: int
     event: str
-    from_state: str | None
-    """None: it was created."""
+    from_state: str | None  # none: it was created
     to_state: str
     owner: str | None
-    started_at: datetime | None
-    """When the claim that ended was made."""
+    started_at: datetime | None  # when the claim that ended was made
     due_at: datetime | None
     detail: str | None
-    who: str | None
-    """If no child did it: an operator, or what made the task."""
+    who: str | None  # if no child did it: an operator, or what made the task
     why: str | None
 
 
@@ -75,23 +72,15 @@ class Moment:
     """created, claimed, succeeded, failed, snoozed, released, rescued, …; of people: the
     action in the audit."""
     attempt: int | None = None
-    by: str | None = None
-    """The child that had claimed it, or whoever acted."""
-    state: str | None = None
-    """In which it was from then on, where that is known."""
-    due_at: datetime | None = None
-    """When it was due again."""
-    kind: str | None = None
-    """Class of the exception, or a word of ours."""
-    message: str | None = None
-    """Of the error; of people: why they did it."""
+    by: str | None = None  # the child that had claimed it, or whoever acted
+    state: str | None = None  # in which it was from then on, where that is known
+    due_at: datetime | None = None  # when it was due again
+    kind: str | None = None  # class of the exception, or a word of ours
+    message: str | None = None  # of the error; of people: why they did it
     traceback: str | None = None
-    traceback_of: int | None = None
-    """The later attempt that shows the same traceback."""
-    lines: tuple[LogLine, ...] = ()
-    """What its handler logged in this attempt, the last lines."""
-    cut: int = 0
-    """How many lines before them were left out."""
+    traceback_of: int | None = None  # the later attempt that shows the same traceback
+    lines: tuple[LogLine, ...] = ()  # what its handler logged in this attempt, the last lines
+    cut: int = 0  # how many lines before them were left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +92,7 @@ class Sources:
     transitions: Sequence[Transition] = ()
     logs: Sequence[LogOfAttempt] = ()
     audit: Sequence[AuditLine] = ()
-    creator: str | None = None
-    """The schedule or group that made it."""
+    creator: str | None = None  # the schedule or group that made it
     ends: dict[tuple[int, str], Attempt] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -144,8 +132,7 @@ def timeline(of: Sources) -> tuple[Moment, ...]:
     return tuple(_folded(_with_lines(moments, of.logs)))
 
 
-Ending = tuple[Moment | None, Moment]
-"""The claim that ended, if there was one, and how it did."""
+Ending = tuple[Moment | None, Moment]  # the claim that ended, if there was one, and how it did
 
 
 def _logged(of: Sources) -> Iterator[Ending]:
