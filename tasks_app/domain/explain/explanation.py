@@ -157,7 +157,7 @@ def why_last_attempt(task: StoredRow | Task, last: LastAttempt | Attempt | None)
     """Say why the last attempt was the last one, of a task that failed for good."""
     kind = last.kind if last is not None else (task.error or "").partition(":")[0]
     if kind == OUTCOME_UNKNOWN:
-        return "it may run at most once, and the outcome of that run is unknown"
+        return "it may run at most once, and that run's outcome is unknown"
     if kind == BROKEN_OFF:
         times = count(task.crashes, "time")
         return f"its run was aborted {times}, but not by a limit, a stop or an operator"

