@@ -191,7 +191,6 @@ def _name(handler: Any, user: Any) -> str | None:
 
 
 def serve(context: click.Context, settings: Settings, arguments: Sequence[str]) -> None:
-    """Serve until a signal, with the options of Flower."""
     command.warn_about_celery_args_used_in_flower_command(context, arguments)
     command.apply_env_options()
     command.apply_options(sys.argv[0], arguments)

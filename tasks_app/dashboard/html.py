@@ -240,7 +240,6 @@ _TEMPLATES.globals.update(
 
 
 def number(value: int, *, more: bool = False) -> str:
-    """Return it with commas; a zero stands back."""
     return f"{value:,}{'+' if more else ''}" if value or more else _FAINT.format(0)
 
 
@@ -258,7 +257,6 @@ def whole(text: str) -> Markup:
 
 
 def tick(value: float) -> str:
-    """Return a round number of an axis."""
     return f"{value / THOUSAND:g} k" if value >= 10 * THOUSAND else f"{value:,.0f}"
 
 
@@ -267,7 +265,6 @@ def clock(at: datetime, *, days: bool) -> str:
 
 
 def linked(text: str, root: str) -> Markup:
-    """Return a sentence in which a task that is named is a link."""
     link = rf'<a href="{escape(root)}/tasks/\2">\1 \2</a>'
     return Markup(re.sub(r"\b([Tt]ask) (\d+)\b", link, str(escape(text))))  # noqa: S704  escaped
 

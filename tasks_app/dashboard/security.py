@@ -51,8 +51,6 @@ class HttpError(Exception):
 
 
 class Declared(Protocol):
-    """A handler that says who may use it."""
-
     role: Role
     answers: type | None
     query: tuple[str, ...]
@@ -177,7 +175,6 @@ def role_of(name: str, settings: Settings) -> Role | None:
 
 
 def _credentials(header: str) -> tuple[str | None, str]:
-    """Return name and password; a bearer's token is a password without a name."""
     kind, _, value = header.partition(" ")
     if kind.lower() == "bearer":
         return None, value.strip()
@@ -198,7 +195,6 @@ API = "/api/"
 
 
 def is_api(request: Request) -> bool:
-    """Whether the address is of the JSON API."""
     root = request.scope.get("root_path", "")
     return str(request.scope["path"]).removeprefix(root).startswith(API)
 

@@ -49,7 +49,6 @@ def listen(settings: Settings, host: str, port: int) -> list[socket.socket]:
 
 
 def serve(settings: Settings, sockets: list[socket.socket]) -> None:
-    """Serve until a signal."""
     database = Database(settings.database, prepare=settings.prepare)
     watcher = Watcher(settings, database, f"dashboard {socket.gethostname()}:{os.getpid()}")
     watcher.start()

@@ -69,14 +69,11 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class ActionAnswer:
-    """What came of an action."""
-
     said: str  # A sentence for who asked
     changed: bool = True
 
 
 def who(request: Request) -> str:
-    """Return who acts, for the audit."""
     door = "api" if is_api(request) else "dashboard"
     return f"{request.state.identity.who} ({door})".strip()
 
@@ -131,8 +128,6 @@ ROUTES = tuple(
 
 @dataclass(frozen=True, slots=True)
 class NewPayload:
-    """What a form or the API sends."""
-
     payload: dict[str, Any] | str  # A JSON object, or its text
     requeue: bool = False
     why: Annotated[str, Field(max_length=300)] = ""
@@ -197,7 +192,6 @@ async def edit_task(request: Request, desk: Desk) -> Response:
 
 
 def _again(request: Request, task: Task, given: dict[str, Any] | str, error: HttpError) -> Response:
-    """Show what was sent, to be corrected."""
     text = given if isinstance(given, str) else _text(given)
     parts = {"task": task, "text": text, "diff": None, "wrong": str(error), "at": None}
     return render(request, "tasks/edit.html", status=error.status, **parts)

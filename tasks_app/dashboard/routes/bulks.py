@@ -63,7 +63,6 @@ class NewBulk:
     ids: Ids = ()
 
     def selection(self) -> dict[str, Any]:
-        """Return the given fields but the action."""
         given = asdict(self)
         del given["action"]
         return {name: value for name, value in given.items() if value not in (None, "", ())}
@@ -84,8 +83,6 @@ _SOME: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class StageSize:
-    """How many tasks are acted on."""
-
     first: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] | None = None
     """None: all the rest, at most 5,000 at a time."""
 

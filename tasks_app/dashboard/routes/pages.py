@@ -48,7 +48,6 @@ def _within(visit: Visit) -> str:
 
 
 def _beside(visit: Visit) -> dict[str, Any]:
-    """Return what is read beside Overview."""
     reader, settings = visit.desk.reader, visit.desk.settings
     found = reader.soon("findings", lambda: findings(reader.engine, settings), FINDINGS_S, REST)
     runs = visit.read(what_runs, settings=True, rest=REST)

@@ -123,7 +123,6 @@ def _checked(model: type[Fields], given: Any) -> Fields:
 
 
 def _is_unstorable(value: Any) -> bool:
-    """Whether PostgreSQL would not take it."""
     match value:
         case str():
             return "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value)

@@ -36,8 +36,6 @@ class Filter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What somebody asks for."""
-
     request: Request
     desk: Desk
     filters: dict[str, str]
@@ -97,11 +95,6 @@ class Page:
     """A dataclass, and what yields all rows of it that fit the filters."""
 
     def model(self, request: Request, desk: Desk) -> Any:
-        """Return what was read.
-
-        Raises:
-            HttpError: there is none.
-        """
         return self._model(self._visit(request, desk))
 
     def _model(self, visit: Visit) -> Any:

@@ -73,8 +73,6 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """The newest instances."""
-
     at: datetime
     filters: dict[str, str]
     batches: tuple[Batch, ...]
@@ -82,8 +80,6 @@ class Batches:
 
 @dataclass(frozen=True, slots=True)
 class StepLine:
-    """A step and its partitions."""
-
     step: BatchStep
     total: int
     completed: int
@@ -100,8 +96,6 @@ class StepLine:
 
 @dataclass(frozen=True, slots=True)
 class FailedPart:
-    """A partition that failed."""
-
     step: str
     number: int
     task_id: int | None
@@ -110,8 +104,6 @@ class FailedPart:
 
 @dataclass(frozen=True, slots=True)
 class BatchPage:
-    """One instance."""
-
     at: datetime
     batch: Batch
     alive: int  # how many of its tasks wait or run
@@ -141,7 +133,6 @@ def batches(connection: Connection, filters: dict[str, str]) -> Batches:
 
 
 def batch_page(connection: Connection, batch_id: int) -> BatchPage | None:
-    """Read an instance; None: there is none."""
     view = get_job(connection, batch_id)
     if view is None:
         return None
@@ -184,7 +175,6 @@ def _line(
 
 
 def cells(connection: Connection, batch_id: int) -> dict[str, list[Cell]]:
-    """Return the cells by step, in the order of their partitions."""
     found: dict[str, list[Cell]] = {}
     for step, *values in connection.execute(_CELLS, {"batch_id": batch_id}):
         found.setdefault(step, []).append(Cell(*values))
@@ -196,8 +186,6 @@ MOST_GROUPS, MOST_MEMBERS, MOST_FAILED_MEMBERS = 100, 2_000, 50
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The newest groups."""
-
     at: datetime
     only_open: bool
     groups: tuple[GroupProgress, ...]
@@ -205,8 +193,6 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class FailedMember:
-    """A member that did not succeed."""
-
     id: int
     state: str
     error: str
@@ -214,8 +200,6 @@ class FailedMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupPage:
-    """One group and the first of its members."""
-
     at: datetime
     group: GroupProgress
     states: dict[str, int]  # of the first members, at most MOST_MEMBERS
@@ -229,7 +213,6 @@ def groups(connection: Connection, *, only_open: bool) -> Groups:
 
 
 def group_page(connection: Connection, group_id: int) -> GroupPage | None:
-    """Read a group; None: there is none."""
     group = task_groups.get_group(connection, group_id)
     if group is None:
         return None

@@ -34,8 +34,6 @@ MOST, PAGE = 100, 50
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Groups of failed tasks with one cause, most tasks first."""
-
     at: datetime
     filters: dict[str, str]
     groups: tuple[ErrorGroup, ...]
@@ -46,8 +44,6 @@ class Errors:
 
 @dataclass(frozen=True, slots=True)
 class ErrorPage:
-    """One cause."""
-
     at: datetime
     group: ErrorGroup
     frames: tuple[str, ...]  # functions of the user's code, the innermost last
@@ -118,8 +114,6 @@ _STATES = text(f"""
 
 @dataclass(frozen=True, slots=True)
 class BulkLine:
-    """A line of the audit."""
-
     at: datetime
     who: str
     number: int
@@ -128,8 +122,6 @@ class BulkLine:
 
 @dataclass(frozen=True, slots=True)
 class BulkPage:
-    """A bulk and what became of its tasks."""
-
     at: datetime
     token: int
     action: str
@@ -152,7 +144,6 @@ class BulkPage:
 
 
 def bulk_page(connection: Connection, token: int) -> BulkPage | None:
-    """Read a bulk by its token; None: there is none."""
     lines = audit.steps(connection, token)
     if not lines or lines[0].until is None:
         return None

@@ -65,8 +65,6 @@ class LimitLine:
 
 @dataclass(frozen=True, slots=True)
 class BreakerLine:
-    """A circuit breaker."""
-
     dependency: str
     state: str
     by_operator: bool  # an operator keeps it so, whatever the outcomes are
@@ -200,5 +198,4 @@ def _held(connection: Connection, limits: Sequence[Limit]) -> dict[tuple[str, st
 
 
 def _limit_keys(connection: Connection, queue: str) -> list[str]:
-    """Return limit keys of a queue's tasks that run, or wait for their limit."""
     return list(connection.execute(_KEYS, {"queue": queue}).scalars())

@@ -93,7 +93,6 @@ class History:
 
     @property
     def bad_ratio(self) -> float:
-        """The share of runs that did not succeed."""
         bad = self.failed + self.retried
         return bad / max(1, bad + self.done)
 

@@ -50,8 +50,6 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The state of all queues at one instant."""
-
     at: datetime
     pending: Figure
     due: Figure
@@ -151,7 +149,7 @@ _NAMED = text(f"""
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """Something that is called so, or whose name contains the text."""
+    """Something whose id, key or name is the text, or contains it."""
 
     kind: str  # task, group, batch, error, biz_key, name, queue, schedule or job
     key: str  # its id or name
@@ -200,8 +198,6 @@ PAGE = 50  # lines of the audit
 
 @dataclass(frozen=True, slots=True)
 class ChildLine:
-    """A process that runs tasks."""
-
     worker: Worker
     silent: bool  # its lease is over: others take its tasks
 
@@ -220,8 +216,6 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """All nodes by name."""
-
     at: datetime
     lease_s: float
     nodes: tuple[Node, ...]
@@ -254,8 +248,6 @@ def workers(connection: Connection, settings: Settings) -> Workers:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """One page of lines, the newest first."""
-
     at: datetime
     filters: dict[str, str]
     lines: tuple[AuditLine, ...]

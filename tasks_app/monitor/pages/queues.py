@@ -75,8 +75,6 @@ _FAILED = text(f"""
 
 @dataclass(frozen=True, slots=True)
 class NameLine:
-    """Tasks of one name in one queue."""
-
     queue: str
     name: str
     pending: int
@@ -88,8 +86,6 @@ class NameLine:
 
 @dataclass(frozen=True, slots=True)
 class QueueLine:
-    """A queue, what waits and runs in it, and who serves it."""
-
     queue: str
     runs: bool
     paused: bool  # by itself; ``words`` also name a pause of every queue
@@ -109,8 +105,6 @@ class QueueLine:
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """All queues at one instant."""
-
     at: datetime
     filters: dict[str, str]
     every: str | None  # why every queue stands still; None: they do not
@@ -124,8 +118,6 @@ class Queues:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a line needs besides the tasks."""
-
     settings: dict[str, Queue]
     children: dict[str, int]
     limits: list[Limit]
@@ -243,7 +235,7 @@ _OURS = text(f"""
 
 @dataclass(frozen=True, slots=True)
 class QueueRules:
-    """What operators say of a queue, in the words of a change."""
+    """A queue's settings, as a change takes them."""
 
     paused_since: datetime | None
     reason: str | None
@@ -284,8 +276,6 @@ class ShareLine:
 
 @dataclass(frozen=True, slots=True)
 class QueuePage:
-    """One queue."""
-
     at: datetime
     line: QueueLine
     every: str | None  # why every queue stands still; None: they do not
@@ -302,7 +292,6 @@ class QueuePage:
 
 
 def queue_page(connection: Connection, queue: str, settings: Settings) -> QueuePage:
-    """Return what is known of a queue, be it nothing."""
     at = database_now(connection)
     around = surroundings(connection, settings)
     lines = name_lines(connection, queue=queue)

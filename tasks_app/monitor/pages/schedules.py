@@ -65,7 +65,7 @@ _FIRES = text(f"""
 
 @dataclass(frozen=True, slots=True)
 class Fire:
-    """What became of one instant."""
+    """One instant of a schedule, and its task."""
 
     fire_at: datetime
     fired_at: datetime
@@ -80,8 +80,6 @@ class Fire:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleLine:
-    """A schedule, and how its last instants ended."""
-
     name: str
     task: str
     queue: str
@@ -95,8 +93,6 @@ class ScheduleLine:
 
 @dataclass(frozen=True, slots=True)
 class Schedules:
-    """One page of the list."""
-
     at: datetime
     filters: dict[str, str]
     lines: tuple[ScheduleLine, ...]
@@ -117,8 +113,6 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class SchedulePage:
-    """One schedule."""
-
     at: datetime
     line: ScheduleLine
     rule: dict[str, Any]  # how it stands, in the words of a change
@@ -137,7 +131,6 @@ class SchedulePage:
 
     @property
     def refused(self) -> str | None:
-        """Why the change that was asked for cannot be saved."""
         return self.change.refused if self.change else None
 
 

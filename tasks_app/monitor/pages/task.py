@@ -48,8 +48,6 @@ _OF_TASK = {
 
 @dataclass(frozen=True, slots=True)
 class TaskPage:
-    """One task and its history."""
-
     at: datetime
     task: Task
     attempts: tuple[Attempt, ...]  # those that did not succeed, oldest first
@@ -139,7 +137,6 @@ def sources_of(connection: Connection, task: Task, schedule: str | None) -> Sour
 
 
 def concealed_sources(of: Sources) -> Sources:
-    """Return them as people may see them."""
     attempts = concealed_attempts(of.attempts, of.task)
     return replace(of, task=concealed_task(of.task), attempts=attempts)
 

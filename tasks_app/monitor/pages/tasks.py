@@ -68,8 +68,6 @@ _WALKED = {
 
 @dataclass(frozen=True, slots=True)
 class TaskLine:
-    """A task without its data."""
-
     id: int
     pool: str
     state: State
@@ -92,8 +90,6 @@ class TaskLine:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look found."""
-
     rows: tuple[TaskLine, ...]  # the newest id first
     number: int  # how many fit among those that were looked at; MOST + 1: more
     whole: bool  # all rows were looked at
@@ -109,8 +105,6 @@ _ROWS = text(f"SELECT {_COLUMNS} FROM {ALL} t WHERE t.id = ANY(:ids) ORDER BY t.
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """One page."""
-
     at: datetime
     filters: dict[str, str]
     rows: tuple[TaskLine, ...]

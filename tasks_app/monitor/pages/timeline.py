@@ -39,8 +39,6 @@ _STEP = timedelta(seconds=10)
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One line of the log of transitions."""
-
     at: datetime
     attempt: int
     event: str
@@ -65,8 +63,6 @@ _READ = text(f"""
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One thing that happened to a task."""
-
     at: datetime
     what: str
     """created, claimed, succeeded, failed, snoozed, released, rescued, …; of people: the
@@ -85,8 +81,6 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a timeline is made of."""
-
     task: Task
     attempts: Sequence[Attempt] = ()
     transitions: Sequence[Transition] = ()
@@ -115,7 +109,6 @@ class Sources:
 
 
 def timeline(of: Sources) -> tuple[Moment, ...]:
-    """Return the moments of a task, oldest first."""
     moments = [Moment(of.task.created_at, "created", by=of.creator, state=State.PENDING)]
     ends = [*_logged(of), *_failed(of), *_last(of)]
     claims = [_claim(line.attempt, line.started_at, line.owner) for line in of.claims]
