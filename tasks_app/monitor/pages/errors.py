@@ -26,7 +26,6 @@ from tasks_app.pool.tables import ALL, database_now
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.api.tasks import masked_errors, masked_texts
 
-FILTERS = ("name", "queue", "since", "known")
 SINCE = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7)}
 KNOWN = ("yes", "no")
 MOST, PAGE = 100, 50
@@ -53,7 +52,7 @@ class ErrorPage:
 
 
 def causes(connection: Connection, **filters: Any) -> list[ErrorGroup]:
-    """Return groups as people may see them; ``filters`` are those of the pool's."""
+    """Return groups with masked errors; ``filters`` are those of ``find_error_groups``."""
     return masked_errors(connection, find_error_groups(connection, **filters), by="sample_id")
 
 
@@ -69,14 +68,11 @@ def errors(connection: Connection, filters: dict[str, str]) -> Errors:
         most=MOST + 1,
         now=at,
     )
-    asked = filters.get("known")
-    shown = [
-        group
-        for group in found[:MOST]
-        if asked is None or (asked == "yes") == (group.known_by is not None)
-    ]
-    without = without_fingerprint(connection)
-    return Errors(at, filters, tuple(shown), len(found) > MOST, without)
+    shown = found[:MOST]
+    if "known" in filters:
+        known = filters["known"] == "yes"
+        shown = [group for group in shown if known == (group.known_by is not None)]
+    return Errors(at, filters, tuple(shown), len(found) > MOST, without_fingerprint(connection))
 
 
 def error_page(
@@ -86,7 +82,7 @@ def error_page(
     before: tuple[datetime, int] | None = None,
     most: int | None = None,
 ) -> ErrorPage | None:
-    """Read one cause; None: no task in the error pool has it."""
+    """Return None if no task in the error pool has this cause."""
     at, most = database_now(connection), most or PAGE
     group = next(iter(causes(connection, fingerprint=fingerprint, now=at)), None)
     if group is None:
@@ -94,8 +90,8 @@ def error_page(
     sample = next(reversed(browse.attempts(connection, group.sample_id)), None)
     frames: tuple[str, ...] = ()
     if sample is not None:
-        said = masked_texts(connection, {sample.task_id: sample.message})
-        sample = replace(sample, message=said[sample.task_id])
+        masked = masked_texts(connection, {sample.task_id: sample.message})
+        sample = replace(sample, message=masked[sample.task_id])
         frames = traits_of(Cause(sample.kind, sample.message, sample.traceback)).frames
     found = tasks_of(connection, fingerprint, before=before, most=most + 1)
     last = found[most - 1] if len(found) > most else None
@@ -107,9 +103,6 @@ def error_page(
 MOST_WATCHED = 500  # the newest of the tasks that were acted on
 MOST_STEPS = 50
 STAGES = (1, 10)  # each is run when the one before went well; then comes the rest
-_STATES = text(f"""
-    SELECT t.state, count(*) AS number FROM {ALL} t WHERE t.id = ANY(:ids) GROUP BY t.state
-""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +134,11 @@ class BulkPage:
     def next_stage(self) -> int | None:
         """How many to take next; None: all the rest."""
         return next((stage for stage in STAGES if self.done < stage), None)
+
+
+_STATES = text(f"""
+    SELECT t.state, count(*) AS number FROM {ALL} t WHERE t.id = ANY(:ids) GROUP BY t.state
+""")
 
 
 def bulk_page(connection: Connection, token: int) -> BulkPage | None:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerStanding
+from tasks_app.domain.flow_control.circuit_breaker import BreakerMode
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit, Limits, WaitingKind
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool import metrics
@@ -16,34 +16,10 @@ from tasks_app.pool.flow_control import capacity, circuit_breakers
 from tasks_app.pool.locks import holders
 from tasks_app.pool.tables import PENDING
 
-MOST_LIMITS = 100
+MOST_LIMITS, MOST_LOCKS, MOST_KEYS = 100, 100, 100
 MOST_HELD = 10_000  # tasks that are counted behind one breaker
-MOST_LOCKS = 100
 MOST_LIMITED = 1_000  # tasks that are counted behind one limit
-MOST_KEYS, MOST_PARKED = 100, 10_000
-
-_PARKED = f"SELECT FROM {PENDING} p WHERE p.state = '{State.PENDING}' AND p.parked_kind = l.kind"
-_HELD = text(f"""
-    SELECT l.kind, l.target, CASE WHEN l.kind = '{WaitingKind.KEY}' AND right(l.target, 1) = '*'
-        THEN (SELECT count(*) FROM ({_PARKED}
-            AND starts_with(p.parked_for, rtrim(l.target, '*')) LIMIT {MOST_LIMITED + 1}) AS p)
-        ELSE (SELECT count(*) FROM ({_PARKED}
-            AND p.parked_for = l.target LIMIT {MOST_LIMITED + 1}) AS p) END AS number
-    FROM unnest(CAST(:kinds AS text[]), CAST(:targets AS text[])) AS l(kind, target)
-""")
-_KEYS = text(f"""
-    (SELECT DISTINCT k.key FROM {PENDING} p
-     CROSS JOIN unnest(p.limit_key || coalesce(p.more_limit_keys, '{{}}')) AS k(key)
-     WHERE p.state = '{State.RUNNING}' AND p.limit_key IS NOT NULL AND p.queue = :queue
-     LIMIT {MOST_KEYS})
-    UNION
-    (SELECT DISTINCT p.parked_for FROM (
-        SELECT p.parked_for, p.queue FROM {PENDING} p
-        WHERE p.state = '{State.PENDING}' AND p.parked_kind = '{WaitingKind.KEY}'
-        LIMIT {MOST_PARKED}) AS p
-     WHERE p.queue = :queue LIMIT {MOST_KEYS})
-    ORDER BY key
-""")
+MOST_PARKED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +33,7 @@ class LimitLine:
     rate: str  # starts in a period, such as ``100/1m``
     burst: int | None
     running: int | None  # none: it was not counted, because it limits only starts
-    starts_left: int | None
-    """How many may start at once now; None: it has no rate, or of several keys."""
+    starts_left: int | None  # how many may start now; None: it has no rate, or several keys
     held: int
     held_more: bool  # there are more than ``held``
 
@@ -103,20 +78,35 @@ def all_limits(connection: Connection, limits: Sequence[Limit]) -> tuple[LimitLi
     return tuple(sorted(lines, key=lambda each: (-each.held, -(each.running or 0))))
 
 
+_KEYS = text(f"""
+    (SELECT DISTINCT k.key FROM {PENDING} p
+     CROSS JOIN unnest(p.limit_key || coalesce(p.more_limit_keys, '{{}}')) AS k(key)
+     WHERE p.state = '{State.RUNNING}' AND p.limit_key IS NOT NULL AND p.queue = :queue
+     LIMIT {MOST_KEYS})
+    UNION
+    (SELECT DISTINCT p.parked_for FROM (
+        SELECT p.parked_for, p.queue FROM {PENDING} p
+        WHERE p.state = '{State.PENDING}' AND p.parked_kind = '{WaitingKind.KEY}'
+        LIMIT {MOST_PARKED}) AS p
+     WHERE p.queue = :queue LIMIT {MOST_KEYS})
+    ORDER BY key
+""")
+
+
 def limits_of(
     connection: Connection, limits: Sequence[Limit], queue: str, names: Sequence[str]
 ) -> tuple[LimitLine, ...]:
-    """Return the limits that bear on a queue: its own, of its names, of keys in use there."""
+    """Return the limits that apply to a queue: its own, of its names, of keys in use there."""
     known = Limits(limits)
     gates = [
         Gate(GateKind.QUEUE, queue),
         *(Gate(GateKind.NAME, name) for name in names),
-        *(Gate(GateKind.KEY, key) for key in _limit_keys(connection, queue)),
+        *(Gate(GateKind.KEY, key) for key in connection.execute(_KEYS, {"queue": queue}).scalars()),
     ]
-    bearing = [(gate, limit) for gate in gates if (limit := known.of(gate)) is not None]
-    bearing = bearing[:MOST_LIMITS]
-    rooms = capacity.rooms_of(connection, [gate for gate, _ in bearing], known)
-    targets = [Limit(gate.kind, gate.key) for gate, _ in bearing]
+    applying = [(gate, limit) for gate in gates if (limit := known.of(gate)) is not None]
+    applying = applying[:MOST_LIMITS]
+    rooms = capacity.rooms_of(connection, [gate for gate, _ in applying], known)
+    targets = [Limit(gate.kind, gate.key) for gate, _ in applying]
     held = _held(connection, targets)
     return tuple(
         _limit_line(
@@ -126,7 +116,7 @@ def limits_of(
             None if limit.burst is None else max(0, int(rooms[gate].tokens)),
             held,
         )
-        for gate, limit in bearing
+        for gate, limit in applying
     )
 
 
@@ -152,12 +142,45 @@ def _limit_line(
     )
 
 
+_PARKED = f"SELECT FROM {PENDING} p WHERE p.state = '{State.PENDING}' AND p.parked_kind = l.kind"
+_HELD = text(f"""
+    SELECT l.kind, l.target, CASE WHEN l.kind = '{WaitingKind.KEY}' AND right(l.target, 1) = '*'
+        THEN (SELECT count(*) FROM ({_PARKED}
+            AND starts_with(p.parked_for, rtrim(l.target, '*')) LIMIT {MOST_LIMITED + 1}) AS p)
+        ELSE (SELECT count(*) FROM ({_PARKED}
+            AND p.parked_for = l.target LIMIT {MOST_LIMITED + 1}) AS p) END AS number
+    FROM unnest(CAST(:kinds AS text[]), CAST(:targets AS text[])) AS l(kind, target)
+""")
+
+
+def _held(connection: Connection, limits: Sequence[Limit]) -> dict[tuple[str, str], int]:
+    """Return how many tasks each limit holds back, up to one more than MOST_LIMITED."""
+    values = {"kinds": [str(x.kind) for x in limits], "targets": [x.target for x in limits]}
+    return {(row.kind, row.target): row.number for row in connection.execute(_HELD, values)}
+
+
 def breakers(connection: Connection) -> tuple[BreakerLine, ...]:
-    return tuple(_breaker(each) for each in circuit_breakers.find(connection, most=MOST_HELD + 1))
+    return tuple(
+        BreakerLine(
+            dependency=each.breaker.dependency,
+            state=str(each.state),
+            by_operator=each.mode is not BreakerMode.AUTO,
+            since=each.since,
+            reason=each.reason,
+            good=each.good,
+            bad=each.bad,
+            window_s=each.breaker.window.total_seconds(),
+            open_for_s=each.breaker.open_for.total_seconds(),
+            names=tuple(each.names),
+            held=min(each.held, MOST_HELD),
+            held_more=each.held > MOST_HELD,
+        )
+        for each in circuit_breakers.find(connection, most=MOST_HELD + 1)
+    )
 
 
 def locks(connection: Connection, at: datetime) -> tuple[LockLine, ...]:
-    """Return the first locks that are held or waited for, those who hold before who waits."""
+    """Return the first locks that are held or waited for, holders before waiters."""
     return tuple(
         LockLine(
             resource=each.resource,
@@ -172,30 +195,3 @@ def locks(connection: Connection, at: datetime) -> tuple[LockLine, ...]:
         )
         for each in holders.find_holders(connection, most=MOST_LOCKS)
     )
-
-
-def _breaker(found: BreakerStanding) -> BreakerLine:
-    return BreakerLine(
-        dependency=found.breaker.dependency,
-        state=str(found.state),
-        by_operator=found.mode is not BreakerMode.AUTO,
-        since=found.since,
-        reason=found.reason,
-        good=found.good,
-        bad=found.bad,
-        window_s=found.breaker.window.total_seconds(),
-        open_for_s=found.breaker.open_for.total_seconds(),
-        names=tuple(found.names),
-        held=min(found.held, MOST_HELD),
-        held_more=found.held > MOST_HELD,
-    )
-
-
-def _held(connection: Connection, limits: Sequence[Limit]) -> dict[tuple[str, str], int]:
-    """Return how many tasks each limit holds back, up to one more than MOST_LIMITED."""
-    values = {"kinds": [str(x.kind) for x in limits], "targets": [x.target for x in limits]}
-    return {(row.kind, row.target): row.number for row in connection.execute(_HELD, values)}
-
-
-def _limit_keys(connection: Connection, queue: str) -> list[str]:
-    return list(connection.execute(_KEYS, {"queue": queue}).scalars())

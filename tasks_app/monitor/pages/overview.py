@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,7 +16,6 @@ from tasks_app.domain.statistics import Unkept
 from tasks_app.monitor.checks import flow_control, work
 from tasks_app.monitor.checks.checkup import run_checks
 from tasks_app.monitor.checks.work import what_runs
-from tasks_app.monitor.pages import errors
 from tasks_app.monitor.pages.errors import causes
 from tasks_app.monitor.pages.queues import FAILED_WITHIN, MOST, NameLine, name_lines
 from tasks_app.pool.error_groups import ErrorGroup
@@ -53,9 +53,7 @@ class Overview:
     at: datetime
     pending: Figure
     due: Figure
-    barred: Figure
-    """Those that are due and could not run: a pause, window or breaker holds them, or no worker
-    knows them."""
+    barred: Figure  # due, but held by a pause, window or breaker, or known to no worker
     running: Figure
     failed: Figure  # within the last day
     oldest_due_at: datetime | None  # of those that could run
@@ -64,8 +62,7 @@ class Overview:
     start: str  # how to start a worker
     lines: tuple[NameLine, ...]
     crowded: tuple[str, ...]  # queues of which only the first tasks were counted
-    causes: tuple[ErrorGroup, ...]
-    """Of those within the last day the ones with most tasks, those last that are known."""
+    causes: tuple[ErrorGroup, ...]  # of the last day, with most tasks; known ones last
     more_causes: bool
     pauses: tuple[Pause, ...]
 
@@ -73,17 +70,17 @@ class Overview:
 def overview(connection: Connection, settings: Settings) -> Overview:
     lines = name_lines(connection)
     workers = heartbeats.live(connection, settings.lease)
-    waiting: dict[str, int] = {}
+    waiting: Counter[str] = Counter()
     for line in lines:
-        waiting[line.queue] = waiting.get(line.queue, 0) + line.pending
+        waiting[line.queue] += line.pending
     crowded = tuple(queue for queue, number in waiting.items() if number > MOST)
     failed = sum(line.failed for line in lines)
     runs = what_runs(connection, settings)
     free = [line for line in lines if runs(line.queue, line.name)]
     due = sum(line.due for line in lines)
     at = database_now(connection)
-    causes = errors.causes(connection, since=at - FAILED_WITHIN, most=MOST_CAUSES + 1, now=at)
-    shown = sorted(causes[:MOST_CAUSES], key=lambda each: each.known_by is not None)
+    found = causes(connection, since=at - FAILED_WITHIN, most=MOST_CAUSES + 1, now=at)
+    shown = sorted(found[:MOST_CAUSES], key=lambda each: each.known_by is not None)
     return Overview(
         at=at,
         pending=Figure(sum(line.pending for line in lines), bool(crowded)),
@@ -98,21 +95,50 @@ def overview(connection: Connection, settings: Settings) -> Overview:
         lines=tuple(lines),
         crowded=crowded,
         causes=tuple(shown),
-        more_causes=len(causes) > MOST_CAUSES,
+        more_causes=len(found) > MOST_CAUSES,
         pauses=tuple(paused(connection)),
     )
 
 
 def findings(engine: Engine, settings: Settings) -> tuple[Finding, ...]:
-    """Return what is wrong, in the words of doctor, the worst first."""
+    """Return what doctor would find wrong, the worst first."""
     checks = (*work.CHECKS, *flow_control.CHECKS, flow_control.held)
     found = [each for each in run_checks(checks, engine, settings) if each.level is not Level.OK]
     return tuple(sorted(found, key=lambda each: each.level is not Level.FAIL))
 
 
-_MOST_ID = 2**63 - 1
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 MOST_HITS = 20  # of each kind
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """Something whose id, key or name is the text, or contains it."""
+
+    kind: str  # task, group, batch, error, biz_key, name, queue, schedule or job
+    key: str  # its id or name
+    about: str
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """What has the text as its id, key or name; then names that contain it."""
+
+    at: datetime
+    text: str
+    hits: tuple[Hit, ...]
+    unkept: Unkept | None = None  # successes that left no row; read if nothing is called so
+
+    @property
+    def only(self) -> Hit | None:
+        """The one that is meant: nothing else is called so, or contains the text."""
+        exact = [hit for hit in self.hits if hit.exact]
+        if len(exact) == 1:
+            return exact[0]
+        return self.hits[0] if len(self.hits) == 1 else None
+
+
 _ID = text(f"""
     SELECT 'task' AS kind, CAST(t.id AS text) AS key, t.name || ', ' || t.state AS about,
         true AS exact
@@ -147,40 +173,12 @@ _NAMED = text(f"""
 """)
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """Something whose id, key or name is the text, or contains it."""
-
-    kind: str  # task, group, batch, error, biz_key, name, queue, schedule or job
-    key: str  # its id or name
-    about: str
-    exact: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Hits:
-    """What has the text as its id, key or name; then names that contain it."""
-
-    at: datetime
-    text: str
-    hits: tuple[Hit, ...]
-    unkept: Unkept | None = None  # successes that left no row; read if nothing is called so
-
-    @property
-    def only(self) -> Hit | None:
-        """The one that is meant: nothing else is called so, or contains the text."""
-        exact = [hit for hit in self.hits if hit.exact]
-        if len(exact) == 1:
-            return exact[0]
-        return self.hits[0] if len(self.hits) == 1 else None
-
-
 def find(connection: Connection, asked: str) -> Hits:
     def found(statement: TextClause, **values: Any) -> list[Hit]:
         return [Hit(*row) for row in connection.execute(statement, values)]
 
     hits: list[Hit] = []
-    if asked.isascii() and asked.isdigit() and int(asked) <= _MOST_ID:
+    if asked.isascii() and asked.isdigit() and int(asked) < 2**63:
         hits += found(_ID, id=int(asked))
     if _FINGERPRINT.fullmatch(asked):
         same = causes(connection, fingerprint=asked)
@@ -191,8 +189,7 @@ def find(connection: Connection, asked: str) -> Hits:
     return Hits(database_now(connection), asked, tuple(hits), gone)
 
 
-SHOWN_FOR = timedelta(hours=1)
-"""A child that has fallen silent is shown as long, unless its row was pruned before."""
+SHOWN_FOR = timedelta(hours=1)  # for which a silent child is shown, unless its row is pruned
 PAGE = 50  # lines of the audit
 
 
