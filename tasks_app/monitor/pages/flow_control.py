@@ -32,7 +32,7 @@ class LimitLine:
     most: int | None
     rate: str  # starts in a period, such as ``100/1m``
     burst: int | None
-    running: int | None  # none: it was not counted, because it limits only starts
+    running: int | None  # None: it was not counted, because it limits only starts
     starts_left: int | None  # how many may start now; None: it has no rate, or several keys
     held: int
     held_more: bool  # there are more than ``held``

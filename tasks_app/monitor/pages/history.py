@@ -111,13 +111,11 @@ def read_history(
     now: datetime | None = None,
 ) -> History:
     """Read any time, which ``within`` names, with the ``most`` slow and failing names."""
-    grain, length = wanted.grain, wanted.within
     at = now or database_now(connection)
     points = history(connection, wanted, now=at)
-    bars = _bars(points, grain, at - length, at)
+    bars = _bars(points, wanted.grain, at - wanted.within, at)
     spread = times(connection, wanted, now=at)
-    waited = [spread[0].waited_ms(share) if spread else None for share in (0.5, 0.95, 0.99)]
-    ran = [spread[0].ran_ms(share) if spread else None for share in (0.5, 0.95, 0.99)]
+    shares = (0.5, 0.95, 0.99)
     return History(
         at=at,
         within=within,
@@ -125,8 +123,8 @@ def read_history(
         done=sum(bar.done for bar in bars),
         failed=sum(bar.failed for bar in bars),
         retried=sum(bar.retried for bar in bars),
-        waited=Percentiles(*waited),
-        ran=Percentiles(*ran),
+        waited=Percentiles(*(spread[0].waited_ms(each) if spread else None for each in shares)),
+        ran=Percentiles(*(spread[0].ran_ms(each) if spread else None for each in shares)),
         slowest=tuple(slowest(connection, wanted, most, now=at)),
         most_failing=tuple(most_failing(connection, wanted, most, now=at)),
         unkept=sum(each.number for each in points if each.outcome is CountedOutcome.UNKEPT),

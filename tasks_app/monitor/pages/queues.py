@@ -28,9 +28,7 @@ from tasks_app.monitor.pages.flow_control import (
 )
 from tasks_app.pool import metrics
 from tasks_app.pool.flow_control import fair_queues as fair
-from tasks_app.pool.flow_control import order_and_limits as limits_of_all
-from tasks_app.pool.flow_control import queue_settings
-from tasks_app.pool.flow_control.fair_queues import fair_queues
+from tasks_app.pool.flow_control import order_and_limits, queue_settings
 from tasks_app.pool.operations.diagnostics import QUEUES
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.statistics.read import unkept
@@ -38,39 +36,7 @@ from tasks_app.pool.tables import ERROR, EVERY_QUEUE, NOW, PENDING, database_now
 
 MOST_SHOWN = 200
 FAILED_WITHIN = timedelta(hours=24)
-MOST = 10_000  # rows of a queue that are counted: nobody needs the rest, and it may be millions
-AT_ONCE = 150_000
-"""Up to so many waiting tasks are read in one pass, which costs a quarter of a pass per queue."""
-_COUNTED = f"""
-    p.queue, p.name, count(*) AS pending, count(*) FILTER (WHERE p.due_at <= {NOW}) AS due,
-    min(p.due_at) FILTER (WHERE p.due_at <= {NOW}) AS oldest
-"""
-_ALL_WAITING = text(f"""
-    SELECT {_COUNTED} FROM (
-        SELECT p.queue, p.name, p.due_at FROM {PENDING} p
-        WHERE p.state = '{State.PENDING}' LIMIT {AT_ONCE + 1}) AS p
-    GROUP BY p.queue, p.name
-""")
-_WAITING_IN = text(f"""
-    SELECT {_COUNTED} FROM unnest(CAST(:queues AS text[])) AS q(queue) CROSS JOIN LATERAL (
-        SELECT p.queue, p.name, p.due_at FROM {PENDING} p
-        WHERE p.queue = q.queue AND p.state = '{State.PENDING}'
-        ORDER BY p.priority, p.scan_at LIMIT {MOST + 1}) AS p
-    GROUP BY p.queue, p.name
-""")
-_QUEUES = text(QUEUES)
-_RUNNING = text(f"""
-    SELECT queue, name, count(*) AS number FROM {PENDING}
-    WHERE state = '{State.RUNNING}' AND (CAST(:queue AS text) IS NULL OR queue = :queue)
-    GROUP BY queue, name
-""")
-_FAILED = text(f"""
-    SELECT queue, name, count(*) AS number FROM (
-        SELECT e.queue, e.name FROM {ERROR} e
-        WHERE e.finished_at > {NOW} - CAST(:within AS interval)
-          AND (CAST(:queue AS text) IS NULL OR e.queue = :queue) LIMIT {MOST + 1}) AS e
-    GROUP BY queue, name
-""")
+MOST = 10_000  # rows of a queue that are counted: there may be millions
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,55 +82,9 @@ class Queues:
     locks: tuple[LockLine, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    settings: dict[str, Queue]
-    children: dict[str, int]
-    limits: list[Limit]
-    shared: Collection[str]
-
-    @property
-    def every(self) -> str | None:
-        found = self.settings.get(EVERY_QUEUE)
-        return None if found is None else queue_status(found)
-
-    def line(self, queue: str, counts: Iterable[NameLine]) -> QueueLine:
-        some = list(counts)
-        found = self.settings.get(queue)
-        pending = sum(each.pending for each in some)
-        most = [each.most for each in self.limits if (each.kind, each.target) == _own(queue)]
-        words = "runs" if found is None else queue_status(found)
-        return QueueLine(
-            queue=queue,
-            runs=(found is None or found.runs) and self.every is None,
-            paused=found is not None and found.paused_since is not None,
-            words=words if self.every is None else f"every queue is {self.every}",
-            reason=(found.reason or "") if found else "",
-            until=found.resume_at if found else None,
-            pending=min(pending, MOST),
-            more=pending > MOST,
-            due=sum(each.due for each in some),
-            oldest_due_at=min((x.oldest_due_at for x in some if x.oldest_due_at), default=None),
-            running=sum(each.running for each in some),
-            failed=sum(each.failed for each in some),
-            children=self.children.get(queue, 0),
-            most=most[0] if most else None,
-            shared=queue in self.shared,
-        )
-
-
-def surroundings(connection: Connection, settings: Settings) -> Surroundings:
-    return Surroundings(
-        settings={each.queue: each for each in queue_settings.find(connection)},
-        children=metrics.workers_by_queue(connection, settings.lease),
-        limits=limits_of_all.all_limits(connection),
-        shared=fair_queues(connection),
-    )
-
-
 def queues(connection: Connection, filters: dict[str, str], settings: Settings) -> Queues:
     at = database_now(connection)
-    around = surroundings(connection, settings)
+    around = _surroundings(connection, settings)
     counts: dict[str, list[NameLine]] = {}
     for each in name_lines(connection):
         counts.setdefault(each.queue, []).append(each)
@@ -186,12 +106,87 @@ def queues(connection: Connection, filters: dict[str, str], settings: Settings) 
     )
 
 
-def _own(queue: str) -> tuple[GateKind, str]:
-    return GateKind.QUEUE, queue
+@dataclass(frozen=True, slots=True)
+class _Surroundings:
+    settings: dict[str, Queue]
+    children: dict[str, int]
+    limits: list[Limit]
+    shared: Collection[str]
+
+    @property
+    def every(self) -> str | None:
+        found = self.settings.get(EVERY_QUEUE)
+        return None if found is None else queue_status(found)
+
+    def line(self, queue: str, counts: Iterable[NameLine]) -> QueueLine:
+        some = list(counts)
+        found = self.settings.get(queue)
+        pending = sum(each.pending for each in some)
+        own = (GateKind.QUEUE, queue)
+        most = [each.most for each in self.limits if (each.kind, each.target) == own]
+        words = "runs" if found is None else queue_status(found)
+        return QueueLine(
+            queue=queue,
+            runs=(found is None or found.runs) and self.every is None,
+            paused=found is not None and found.paused_since is not None,
+            words=words if self.every is None else f"every queue is {self.every}",
+            reason=(found.reason or "") if found else "",
+            until=found.resume_at if found else None,
+            pending=min(pending, MOST),
+            more=pending > MOST,
+            due=sum(each.due for each in some),
+            oldest_due_at=min((x.oldest_due_at for x in some if x.oldest_due_at), default=None),
+            running=sum(each.running for each in some),
+            failed=sum(each.failed for each in some),
+            children=self.children.get(queue, 0),
+            most=most[0] if most else None,
+            shared=queue in self.shared,
+        )
+
+
+def _surroundings(connection: Connection, settings: Settings) -> _Surroundings:
+    return _Surroundings(
+        settings={each.queue: each for each in queue_settings.find(connection)},
+        children=metrics.workers_by_queue(connection, settings.lease),
+        limits=order_and_limits.all_limits(connection),
+        shared=fair.fair_queues(connection),
+    )
+
+
+AT_ONCE = 150_000  # waiting tasks read in one pass, a quarter of the cost of a pass per queue
+_COUNTED = f"""
+    p.queue, p.name, count(*) AS pending, count(*) FILTER (WHERE p.due_at <= {NOW}) AS due,
+    min(p.due_at) FILTER (WHERE p.due_at <= {NOW}) AS oldest
+"""
+_ALL_WAITING = text(f"""
+    SELECT {_COUNTED} FROM (
+        SELECT p.queue, p.name, p.due_at FROM {PENDING} p
+        WHERE p.state = '{State.PENDING}' LIMIT {AT_ONCE + 1}) AS p
+    GROUP BY p.queue, p.name
+""")
+_WAITING_IN = text(f"""
+    SELECT {_COUNTED} FROM unnest(CAST(:queues AS text[])) AS q(queue) CROSS JOIN LATERAL (
+        SELECT p.queue, p.name, p.due_at FROM {PENDING} p
+        WHERE p.queue = q.queue AND p.state = '{State.PENDING}'
+        ORDER BY p.priority, p.scan_at LIMIT {MOST + 1}) AS p
+    GROUP BY p.queue, p.name
+""")
+_RUNNING = text(f"""
+    SELECT queue, name, count(*) AS number FROM {PENDING}
+    WHERE state = '{State.RUNNING}' AND (CAST(:queue AS text) IS NULL OR queue = :queue)
+    GROUP BY queue, name
+""")
+_FAILED = text(f"""
+    SELECT queue, name, count(*) AS number FROM (
+        SELECT e.queue, e.name FROM {ERROR} e
+        WHERE e.finished_at > {NOW} - CAST(:within AS interval)
+          AND (CAST(:queue AS text) IS NULL OR e.queue = :queue) LIMIT {MOST + 1}) AS e
+    GROUP BY queue, name
+""")
 
 
 def name_lines(connection: Connection, *, queue: str | None = None) -> list[NameLine]:
-    """Count by queue and name, of one queue or of all; those of which most are due come first."""
+    """Count tasks by queue and name, of one queue or of all; those with most due come first."""
     values = {"within": FAILED_WITHIN, "queue": queue, "now": None}
     waiting = {(r.queue, r.name): r for r in _waiting(connection, queue)}
     running = {(r.queue, r.name): r.number for r in connection.execute(_RUNNING, values)}
@@ -199,9 +194,8 @@ def name_lines(connection: Connection, *, queue: str | None = None) -> list[Name
     found = []
     for place in {*waiting, *running, *failed}:
         row = waiting.get(place)
-        pending, due, oldest = (row.pending, row.due, row.oldest) if row else (0, 0, None)
-        runs, bad = running.get(place, 0), failed.get(place, 0)
-        found.append(NameLine(*place, pending, due, oldest, runs, bad))
+        counts = (row.pending, row.due, row.oldest) if row else (0, 0, None)
+        found.append(NameLine(*place, *counts, running.get(place, 0), failed.get(place, 0)))
     return sorted(found, key=lambda x: (-x.due, -x.failed, -x.pending, x.queue, x.name))
 
 
@@ -215,7 +209,7 @@ def _waiting(connection: Connection, queue: str | None) -> list[Row[Any]]:
         numbers[row.queue] += row.pending
     crowded = [queue for queue, number in numbers.items() if number > MOST]
     if numbers.total() > AT_ONCE:
-        crowded = list(connection.execute(_QUEUES).scalars())
+        crowded = list(connection.execute(text(QUEUES)).scalars())
     counted = [row for row in rows if row.queue not in crowded]
     if not crowded:
         return counted
@@ -223,14 +217,6 @@ def _waiting(connection: Connection, queue: str | None) -> list[Row[Any]]:
 
 
 MOST_WORKERS, MOST_KEYS, MOST_WAITING = 100, 100, 1_000
-_SHARES = text(f"""
-    SELECT coalesce(p.fair_key, '') AS key, count(*) AS number FROM {PENDING} p
-    WHERE p.state = '{State.RUNNING}' AND p.queue = :queue GROUP BY 1
-""")
-_OURS = text(f"""
-    SELECT p.id FROM {PENDING} p
-    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.queue = :queue
-""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +255,7 @@ class ShareLine:
     key: str  # empty: tasks without one
     weight: float
     share: float  # of what is done while all of these keys wait
-    waiting: int | None  # none: those without a key are not counted
+    waiting: int | None  # None: those without a key are not counted
     more: bool
     running: int
 
@@ -291,9 +277,15 @@ class QueuePage:
     unkept: Unkept | None  # successes that left no row
 
 
+_OURS = text(f"""
+    SELECT p.id FROM {PENDING} p
+    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.queue = :queue
+""")
+
+
 def queue_page(connection: Connection, queue: str, settings: Settings) -> QueuePage:
     at = database_now(connection)
-    around = surroundings(connection, settings)
+    around = _surroundings(connection, settings)
     lines = name_lines(connection, queue=queue)
     names = [line.name for line in lines]
     found = around.settings.get(queue)
@@ -310,7 +302,7 @@ def queue_page(connection: Connection, queue: str, settings: Settings) -> QueueP
         at=at,
         line=around.line(queue, lines),
         every=around.every,
-        rules=None if found is None else _rules(found),
+        rules=_rules(found) if found else None,
         names=tuple(lines),
         workers=tuple(serving[:MOST_WORKERS]),
         start=heartbeats.run_by(connection, settings.lease).start_worker(queue),
@@ -324,6 +316,9 @@ def queue_page(connection: Connection, queue: str, settings: Settings) -> QueueP
 
 
 def _rules(found: Queue) -> QueueRules:
+    def span(ms: int | None) -> str | None:
+        return None if ms is None else format_duration(timedelta(milliseconds=ms))
+
     return QueueRules(
         paused_since=found.paused_since,
         reason=found.reason,
@@ -335,13 +330,15 @@ def _rules(found: Queue) -> QueueRules:
         waiting_below=None if found.waiting_below is None else format_duration(found.waiting_below),
         retry=found.retry,
         max_attempts=found.max_attempts,
-        timeout=_span(found.timeout_ms),
-        hard_timeout=_span(found.hard_timeout_ms),
+        timeout=span(found.timeout_ms),
+        hard_timeout=span(found.hard_timeout_ms),
     )
 
 
-def _span(ms: int | None) -> str | None:
-    return None if ms is None else format_duration(timedelta(milliseconds=ms))
+_SHARES = text(f"""
+    SELECT coalesce(p.fair_key, '') AS key, count(*) AS number FROM {PENDING} p
+    WHERE p.state = '{State.RUNNING}' AND p.queue = :queue GROUP BY 1
+""")
 
 
 def _shares(connection: Connection, queue: str, weights: dict[str, float]) -> tuple[ShareLine, ...]:

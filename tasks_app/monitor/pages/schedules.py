@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -24,43 +23,6 @@ RULE = ("cron", "every", "timezone", "missed", "overlap", "queue", "priority")
 PAGE, SHOWN, INSTANTS = 50, 10, 20
 LATE = timedelta(seconds=10)  # less is the pace of the scan
 MOST = 10_000  # schedules that are counted
-
-_ENABLED = {
-    "yes": "s.enabled AND s.remark IS NULL",
-    "no": "NOT s.enabled",
-    "broken": "s.enabled AND s.remark IS NOT NULL",
-}
-STANDINGS = tuple(_ENABLED)
-_FITS = f"""
-    (CAST(:queue AS text) IS NULL OR s.queue = :queue)
-    AND (CAST(:text AS text) IS NULL OR strpos(lower(s.name), lower(:text)) > 0
-        OR strpos(lower(s.task), lower(:text)) > 0)
-    AND CASE CAST(:enabled AS text)
-        {" ".join(f"WHEN '{word}' THEN {fits}" for word, fits in _ENABLED.items())}
-        ELSE true END
-"""
-_FIND = text(f"""
-    SELECT {COLUMNS} FROM {SCHEDULE} s
-    WHERE {_FITS} AND (CAST(:after AS text) IS NULL OR s.name > :after)
-    ORDER BY s.name LIMIT :most
-""")
-_COUNT = text(f"""
-    SELECT count(*) FROM (SELECT FROM {SCHEDULE} s WHERE {_FITS} LIMIT {MOST + 1}) AS s
-""")
-# A task ends after it was made: days before that are not opened.
-_FIRES = text(f"""
-    SELECT u.id AS schedule_id, f.fire_at, f.fired_at, f.outcome, f.task_id, (
-        SELECT t.state FROM (
-            SELECT p.state FROM {PENDING} p WHERE p.id = f.task_id
-            UNION ALL SELECT e.state FROM {ERROR} e WHERE e.id = f.task_id
-            UNION ALL SELECT c.state FROM {COMPLETED} c
-                WHERE c.id = f.task_id AND c.finished_at >= f.fired_at) AS t LIMIT 1) AS state
-    FROM unnest(CAST(:ids AS bigint[])) AS u(id)
-    CROSS JOIN LATERAL (
-        SELECT * FROM {FIRE} f WHERE f.schedule_id = u.id
-        ORDER BY f.fire_at DESC LIMIT :each) AS f
-    ORDER BY u.id, f.fire_at
-""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +65,7 @@ class Schedules:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a change would lead to. Nothing is written."""
+    """The preview of a change. Nothing is written."""
 
     given: dict[str, str]
     words: str
@@ -134,6 +96,30 @@ class SchedulePage:
         return self.change.refused if self.change else None
 
 
+_ENABLED = {
+    "yes": "s.enabled AND s.remark IS NULL",
+    "no": "NOT s.enabled",
+    "broken": "s.enabled AND s.remark IS NOT NULL",
+}
+STANDINGS = tuple(_ENABLED)
+_FITS = f"""
+    (CAST(:queue AS text) IS NULL OR s.queue = :queue)
+    AND (CAST(:text AS text) IS NULL OR strpos(lower(s.name), lower(:text)) > 0
+        OR strpos(lower(s.task), lower(:text)) > 0)
+    AND CASE CAST(:enabled AS text)
+        {" ".join(f"WHEN '{word}' THEN {fits}" for word, fits in _ENABLED.items())}
+        ELSE true END
+"""
+_FIND = text(f"""
+    SELECT {COLUMNS} FROM {SCHEDULE} s
+    WHERE {_FITS} AND (CAST(:after AS text) IS NULL OR s.name > :after)
+    ORDER BY s.name LIMIT :most
+""")
+_COUNT = text(f"""
+    SELECT count(*) FROM (SELECT FROM {SCHEDULE} s WHERE {_FITS} LIMIT {MOST + 1}) AS s
+""")
+
+
 def schedules(
     connection: Connection, filters: dict[str, str], *, after: str | None = None
 ) -> Schedules:
@@ -142,7 +128,7 @@ def schedules(
     rows = connection.execute(_FIND, {**values, "after": after, "most": PAGE + 1})
     found = [schedule_of_row(row) for row in rows]
     shown = found[:PAGE]
-    fires = _fires(connection, [each.id for each in shown], SHOWN)
+    fires = _fires(connection, [each.id for each in shown])
     number = connection.execute(_COUNT, values).scalar_one()
     return Schedules(
         at=at,
@@ -157,16 +143,16 @@ def schedules(
 def schedule_page(
     connection: Connection, name: str, given: dict[str, str] | None = None
 ) -> SchedulePage | None:
-    """Return all that is known of a schedule; None: there is none of that name.
-
-    ``given`` are fields of RULE as a form has them: it says what such a change would lead to.
-    """
+    """Read a schedule; ``given`` are fields of RULE, as a form has them, to preview a change."""
     found = get_schedule(connection, name)
     if found is None:
         return None
     at = database_now(connection)
-    standing = _preview(connection, found)
-    fires = _fires(connection, [found.id], SHOWN)
+    try:
+        preview = preview_schedule(connection, found.name, INSTANTS)
+    except TasksError:  # the row bypassed the checks
+        preview = None
+    fires = _fires(connection, [found.id])
     return SchedulePage(
         at=at,
         line=_line(found, fires.get(found.id, []), at),
@@ -180,7 +166,7 @@ def schedule_page(
         jitter_s=found.jitter.total_seconds(),
         payload=masked(masks().value(found.task, json.loads(found.payload))),
         options=masked(json.loads(found.options)),
-        instants=tuple(standing.instants),
+        instants=tuple(preview.instants) if preview else (),
         change=_change(connection, name, given) if given else None,
         **{
             word: getattr(found, word)
@@ -194,31 +180,21 @@ def schedule_page(
 
 def _line(found: Schedule, fires: list[Fire], at: datetime) -> ScheduleLine:
     late = None if found.next_run_at is None else at - found.next_run_at
+    try:
+        words = found.explain()
+    except TasksError as error:
+        words = str(error)
     return ScheduleLine(
         name=found.name,
         task=found.task,
         queue=found.queue,
-        words=_words(found),
+        words=words,
         enabled=found.enabled,
         remark=found.remark,
         next_run_at=found.next_run_at,
         late_s=late.total_seconds() if late is not None and late > LATE else None,
         fires=tuple(fires),
     )
-
-
-def _words(found: Schedule) -> str:
-    try:
-        return found.explain()
-    except TasksError as error:
-        return str(error)
-
-
-def _preview(connection: Connection, found: Schedule) -> Preview:
-    try:
-        return preview_schedule(connection, found.name, INSTANTS) or Preview("", [])
-    except TasksError as error:  # the row bypassed the checks
-        return Preview(str(error), [])
 
 
 def _change(connection: Connection, name: str, given: dict[str, str]) -> Change:
@@ -230,13 +206,29 @@ def _change(connection: Connection, name: str, given: dict[str, str]) -> Change:
     except TasksError as error:
         return Change(given, "", (), str(error))
     except ValueError:
-        return Change(given, "", (), "priority is no number. Allowed: 0 .. 9.")
+        return Change(given, "", (), "priority is not a number. Allowed: 0 .. 9.")
     return Change(given, shown.words, tuple(shown.instants), None)
 
 
-def _fires(connection: Connection, ids: Sequence[int], each: int) -> dict[int, list[Fire]]:
+# A task ends after it was made: days before that are not opened.
+_FIRES = text(f"""
+    SELECT u.id AS schedule_id, f.fire_at, f.fired_at, f.outcome, f.task_id, (
+        SELECT t.state FROM (
+            SELECT p.state FROM {PENDING} p WHERE p.id = f.task_id
+            UNION ALL SELECT e.state FROM {ERROR} e WHERE e.id = f.task_id
+            UNION ALL SELECT c.state FROM {COMPLETED} c
+                WHERE c.id = f.task_id AND c.finished_at >= f.fired_at) AS t LIMIT 1) AS state
+    FROM unnest(CAST(:ids AS bigint[])) AS u(id)
+    CROSS JOIN LATERAL (
+        SELECT * FROM {FIRE} f WHERE f.schedule_id = u.id
+        ORDER BY f.fire_at DESC LIMIT :each) AS f
+    ORDER BY u.id, f.fire_at
+""")
+
+
+def _fires(connection: Connection, ids: list[int]) -> dict[int, list[Fire]]:
     """Return the last instants of each schedule, the oldest of them first."""
     found: dict[int, list[Fire]] = {}
-    for row in connection.execute(_FIRES, {"ids": list(ids), "each": each}):
+    for row in connection.execute(_FIRES, {"ids": ids, "each": SHOWN}):
         found.setdefault(row.schedule_id, []).append(Fire(*row[1:]))
     return found

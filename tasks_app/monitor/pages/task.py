@@ -34,16 +34,6 @@ from tasks_app.runtime.encryption.values import (
 
 MOST_LINES = 50
 _TRACEPARENT = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
-_OF_TASK = {
-    pool: text(f"""
-        SELECT s.name FROM {table} t JOIN {SCHEDULE} s ON s.id = t.schedule_id WHERE t.id = :id
-    """)
-    for pool, table in (
-        (Pool.PENDING, PENDING),
-        (Pool.ERROR, ERROR),
-        (Pool.COMPLETED, COMPLETED),
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +77,11 @@ class TaskPage:
 def task_page(
     connection: Connection, task_id: int, settings: Settings, *, decrypt: bool = False
 ) -> TaskPage | None:
-    """Return what is known of the task; None: no pool has it.
-
-    With ``decrypt`` what is encrypted is shown as far as this process has the keys.
-    """
+    """With ``decrypt``, decrypt what this process has the keys of."""
     task = browse.get(connection, task_id)
     if task is None:
         return None
-    said = explain_task(connection, task_id, settings=settings)
+    explanation = explain_task(connection, task_id, settings=settings)
     schedule = of_task(connection, task.pool, task_id)
     sources = sources_of(connection, task, schedule)
     encrypted = is_encrypted(task, sources.attempts)
@@ -104,13 +91,15 @@ def task_page(
         task = opened_task(task)
     sources = concealed_sources(replace(sources, task=task))
     task = sources.task
+    traceparent = task.headers.get("traceparent") if isinstance(task.headers, dict) else None
+    trace = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
     kept = run_records.read_checkpoint(connection, task_id)
     hidden = {name: masked(shown(getattr(task, name))) for name in ("payload", "headers", "result")}
     return TaskPage(
-        at=said.at,
+        at=explanation.at,
         task=replace(task, **hidden),
         attempts=tuple(sources.attempts),
-        explanation=said,
+        explanation=explanation,
         progress=None if kept is None else kept.fraction,
         note=None if kept is None else kept.note,
         checkpoint=None if kept is None else masked(masks().value(task.name, kept.checkpoint)),
@@ -119,13 +108,13 @@ def task_page(
         timeline=timeline(sources),
         audit=tuple(sources.audit),
         schedule=schedule,
-        trace_id=_trace_of(task.headers),
+        trace_id=trace[1] if trace else None,
         encrypted=encrypted,
     )
 
 
 def sources_of(connection: Connection, task: Task, schedule: str | None) -> Sources:
-    """Return what the timeline of a task is made of; ``schedule`` is the one that made it."""
+    """Read what the timeline of a task is made of; ``schedule`` is the one that created it."""
     return Sources(
         task,
         browse.attempts(connection, task.id),
@@ -141,12 +130,14 @@ def concealed_sources(of: Sources) -> Sources:
     return replace(of, task=concealed_task(of.task), attempts=attempts)
 
 
-def _trace_of(headers: Any) -> str | None:
-    given = headers.get("traceparent") if isinstance(headers, dict) else None
-    found = _TRACEPARENT.fullmatch(given) if isinstance(given, str) else None
-    return found[1] if found else None
+_SCHEDULE_NAME = {
+    pool: text(f"""
+        SELECT s.name FROM {table} t JOIN {SCHEDULE} s ON s.id = t.schedule_id WHERE t.id = :id
+    """)
+    for pool, table in ((Pool.PENDING, PENDING), (Pool.ERROR, ERROR), (Pool.COMPLETED, COMPLETED))
+}
 
 
 def of_task(connection: Connection, pool: str, task_id: int) -> str | None:
-    """Return the name of the schedule that made a task, if it still exists."""
-    return connection.execute(_OF_TASK[Pool(pool)], {"id": task_id}).scalar()
+    """Return the name of the schedule that created a task, if it still exists."""
+    return connection.execute(_SCHEDULE_NAME[Pool(pool)], {"id": task_id}).scalar()
