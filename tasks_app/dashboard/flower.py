@@ -26,22 +26,24 @@ from tornado.options import options
 from tornado.template import DictLoader
 from tornado.web import RequestHandler, url
 
+from tasks_app.actions.action import Role
 from tasks_app.dashboard.app import dashboard_app
-from tasks_app.dashboard.security import RequestEnvelope, Role, local, role_of
+from tasks_app.dashboard.security import RequestEnvelope, local, role_of
 from tasks_app.domain.config.settings import Settings
 
 AT = "/dashboard"
 USER, READ_ONLY, FLOWER = "tasks_app.user", "tasks_app.read_only", "tasks_app.flower"
-_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+Extra = Callable[[RequestHandler, Any], dict[str, Any]]
+_log = logging.getLogger("tasks_app.dashboard")
 
 
 class Hosted(RequestHandler):
-    """Serves ``app`` under ``mount``, to users that the host's ``get_current_user`` lets in.
+    """Serves ``app`` under ``mount`` to users that the host's ``get_current_user`` accepts.
 
     Mix it in before the host's handler. ``extra(handler, user)`` goes into the scope.
     """
 
-    SUPPORTED_METHODS = _METHODS
+    SUPPORTED_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
     def initialize(self, app: ASGIApp, mount: str, extra: Extra) -> None:
         self._app, self._mount, self._extra = app, mount, extra
@@ -52,10 +54,10 @@ class Hosted(RequestHandler):
         """Leave them to the application."""
 
     def check_xsrf_cookie(self) -> None:
-        """Leave it to the application, which also asks when nobody needs a password."""
+        """Leave it to the application, which also checks where no password is needed."""
 
     def compute_etag(self) -> None:
-        """Leave it to the application; or Tornado would hold back what is streamed."""
+        """Leave it to the application: Tornado would hold back streams."""
 
     def on_connection_close(self) -> None:
         self._gone.set()
@@ -102,7 +104,7 @@ class Hosted(RequestHandler):
         try:
             await self._app(scope, receive, self._send)
         except Exception:
-            # Starlette raises again after it has answered; Tornado would answer with a traceback.
+            # Starlette raises again after its answer; Tornado would answer with a traceback.
             if not self._gone.is_set():
                 _log.exception("%s %s", request.method, request.path)
             if not self._answered:
@@ -129,11 +131,11 @@ class Hosted(RequestHandler):
 
 
 class PoolHandler(Hosted, BaseHandler):  # type: ignore[misc]  # Flower has no types
-    """The dashboard, for those whom Flower lets in."""
+    """The dashboard for users of Flower."""
 
 
 class PoolFlower(Flower):  # type: ignore[misc]
-    """Flower, one tab more, and links between both pages of a task."""
+    """Flower with one more tab, and links between both pages of a task."""
 
     def __init__(self, settings: Settings, capp: Celery) -> None:
         prefix = f"/{options.url_prefix.strip('/')}" if options.url_prefix else ""
@@ -181,7 +183,7 @@ def templates(mount: str) -> dict[str, str]:
 
 
 def _name(handler: Any, user: Any) -> str | None:
-    """Return the user's name; None: Flower asks nobody."""
+    """Return the user's name; None: Flower has no passwords."""
     if isinstance(user, str):
         return user
     if not options.basic_auth:
@@ -208,7 +210,3 @@ def serve(context: click.Context, settings: Settings, arguments: Sequence[str]) 
         click.echo(f"Dashboard: {scheme}://{options.address or 'localhost'}:{port}{prefix}{AT}/")
     with suppress(KeyboardInterrupt, SystemExit):
         flower.start()
-
-
-Extra = Callable[[RequestHandler, Any], dict[str, Any]]
-_log = logging.getLogger("tasks_app.dashboard")

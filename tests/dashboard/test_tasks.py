@@ -108,9 +108,13 @@ def test_one_look_goes_through_so_many_rows_and_says_where_to_go_on(
     ids = [pending_task(connection, "common") for _ in range(5)]
     first = tasks_page.find_tasks(connection, {"name": "rare"}, before=None, most=2, through=3)
     assert (first.rows, first.number, first.whole, first.below) == ((), 0, False, ids[2])
-    second = tasks_page.find_tasks(connection, {"name": "rare"}, before=first.below, most=2, through=3)
+    second = tasks_page.find_tasks(
+        connection, {"name": "rare"}, before=first.below, most=2, through=3
+    )
     assert ([row.id for row in second.rows], second.whole, second.below) == ([rare], False, rare)
-    third = tasks_page.find_tasks(connection, {"name": "rare"}, before=second.below, most=2, through=3)
+    third = tasks_page.find_tasks(
+        connection, {"name": "rare"}, before=second.below, most=2, through=3
+    )
     assert (third.rows, third.whole, third.below) == ((), True, None)
     many = tasks_page.find_tasks(connection, {"name": "common"}, before=None, most=2, through=9)
     assert ([row.id for row in many.rows], many.number, many.below) == (ids[:2:-1], 5, ids[3])

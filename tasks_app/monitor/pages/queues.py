@@ -194,8 +194,9 @@ def name_lines(connection: Connection, *, queue: str | None = None) -> list[Name
     found = []
     for place in {*waiting, *running, *failed}:
         row = waiting.get(place)
-        counts = (row.pending, row.due, row.oldest) if row else (0, 0, None)
-        found.append(NameLine(*place, *counts, running.get(place, 0), failed.get(place, 0)))
+        pending, due, oldest = (row.pending, row.due, row.oldest) if row else (0, 0, None)
+        others = running.get(place, 0), failed.get(place, 0)
+        found.append(NameLine(*place, pending, due, oldest, *others))
     return sorted(found, key=lambda x: (-x.due, -x.failed, -x.pending, x.queue, x.name))
 
 

@@ -351,8 +351,7 @@ class TestWaiting:
 
         assert said.subject == "not due"
         assert said.fact == (
-            "It is due in 60 min (2040-01-01 13:00:00Z):"
-            " it was created with run_at or delay"
+            "It is due in 60 min (2040-01-01 13:00:00Z): it was created with run_at or delay"
         )
         assert said.level is Level.OK
 
@@ -446,8 +445,7 @@ class TestWaiting:
             " 60 min ago (2040-01-01 11:00:00Z)"
         )
         assert said.advice == (
-            "Workers of mail have its handler. "
-            "Start one: celery -A tasks_app worker -E -Q default"
+            "Workers of mail have its handler. Start one: celery -A tasks_app worker -E -Q default"
         )
 
     def test_no_handler(self, connection: Connection) -> None:
@@ -765,8 +763,7 @@ class TestQueues:
         said = answer(healthy, task_id)
 
         assert said.advice == (
-            "It resumes in 60 min (2040-01-01 13:00:00Z);"
-            " to resume now: tasks-app resume default"
+            "It resumes in 60 min (2040-01-01 13:00:00Z); to resume now: tasks-app resume default"
         )
         assert "paused" not in subjects(healthy, task_id, NOON + HOUR)
 
