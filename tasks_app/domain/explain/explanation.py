@@ -63,8 +63,13 @@ class Explanation:
 
 
 def explain(facts: TaskFacts) -> Explanation:
-    found = tuple(finding for rule in RULES if (finding := rule(facts)) is not None)
-    return Explanation(facts.task_id, facts.now, found, _shown(facts))
+    found = [callback_without_row(facts), task_is_unknown(facts)]
+    for which, rules in RULES:
+        row: StoredRow | None = getattr(facts, which)
+        if row is not None:
+            found += [rule(facts, row) for rule in rules]
+    findings = tuple(finding for finding in found if finding is not None)
+    return Explanation(facts.task_id, facts.now, findings, _shown(facts))
 
 
 def _shown(facts: TaskFacts) -> dict[str, Any]:
@@ -125,9 +130,8 @@ def task_is_unknown(facts: TaskFacts) -> Finding | None:
     )
 
 
-def has_ended(facts: TaskFacts) -> Finding | None:
-    row = facts.row
-    if row is None or row.state not in _ENDINGS:
+def has_ended(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    if row.state not in _ENDINGS:
         return None
     took = "" if row.run_ms is None else f" after {row.run_ms} ms"
     why = f": {row.error}" if row.error else ""
@@ -136,9 +140,8 @@ def has_ended(facts: TaskFacts) -> Finding | None:
     return ok("ended", fact, f"Nothing to do; to run it again: tasks-app requeue {row.id}")
 
 
-def has_failed(facts: TaskFacts) -> Finding | None:
-    row = facts.row
-    if row is None or row.state is not State.FAILED:
+def has_failed(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    if row.state is not State.FAILED:
         return None
     cause = row.error or "no cause is recorded"
     at = instant_in_words(row.finished_at or facts.now, facts.now)
@@ -172,9 +175,8 @@ def why_last_attempt(task: StoredRow | Task, last: LastAttempt | Attempt | None)
     return f"its handler has no retry for {kind}, or may run at most once"
 
 
-def lease_over(facts: TaskFacts) -> Finding | None:
-    row = facts.running
-    if row is None or row.lease_until is None or row.lease_until > facts.now:
+def lease_over(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    if row.lease_until is None or row.lease_until > facts.now:
         return None
     fact = (
         f"Its worker {row.owner} vanished or hangs: the lease ended "
@@ -186,10 +188,10 @@ def lease_over(facts: TaskFacts) -> Finding | None:
     return warn("lease over", fact, f"Nothing to do: the next scan {_rescues(row)}.")
 
 
-def heartbeat_missing(facts: TaskFacts) -> Finding | None:
+def heartbeat_missing(facts: TaskFacts, row: StoredRow) -> Finding | None:
     """Its worker's heartbeat is missing; its lease is not over."""
-    row, silence = facts.running, facts.silent
-    if row is None or silence is None or facts.heard_at is None:
+    silence = facts.silent
+    if silence is None or facts.heard_at is None:
         return None
     if row.lease_until is None or row.lease_until <= facts.now:
         return None
@@ -212,9 +214,8 @@ def _rescues(row: StoredRow) -> str:
     return "takes it back, uncharged"
 
 
-def cancel_requested(facts: TaskFacts) -> Finding | None:
-    row = facts.running
-    if row is None or row.cancel_requested_at is None:
+def cancel_requested(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    if row.cancel_requested_at is None:
         return None
     return ok(
         "cancel requested",
@@ -225,10 +226,8 @@ def cancel_requested(facts: TaskFacts) -> Finding | None:
     )
 
 
-def is_running(facts: TaskFacts) -> Finding | None:
-    row, progress = facts.running, facts.progress
-    if row is None:
-        return None
+def is_running(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    progress = facts.progress
     if facts.silent or row.lease_until is None or row.lease_until <= facts.now:
         return None
     since = instant_in_words(row.started_at or facts.now, facts.now)
@@ -249,17 +248,17 @@ def is_running(facts: TaskFacts) -> Finding | None:
     return ok("running", fact, f"Nothing to do{limit and f': {limit}'}; {stop}")
 
 
-def member_of_group(facts: TaskFacts) -> Finding | None:
+def member_of_group(facts: TaskFacts, _row: StoredRow) -> Finding | None:
     group = facts.member_of
-    if facts.row is None or group is None:
+    if group is None:
         return None
     fact = f"It is a member of group {group.id}, {_group_progress(group)}"
     return ok("group", fact, f"To see the group: tasks-app groups show {group.id}")
 
 
-def callback_of_group(facts: TaskFacts) -> Finding | None:
+def callback_of_group(facts: TaskFacts, _row: StoredRow) -> Finding | None:
     group = facts.callback_of
-    if facts.row is None or group is None:
+    if group is None:
         return None
     fact = f"It is the callback of group {group.id}, {_group_progress(group)}"
     return ok("callback", fact, f"To see the group: tasks-app groups show {group.id}")
@@ -272,10 +271,11 @@ def _group_progress(group: GroupProgress) -> str:
     return f"which is over ({group.outcome}: {ends})"
 
 
-RULES: tuple[Callable[[TaskFacts], Finding | None], ...] = (
-    *(callback_without_row, task_is_unknown, has_ended, has_failed),
-    *(lease_over, heartbeat_missing, cancel_requested, is_running),
-    *waiting.RULES_WHEN_WAITING,
-    *waiting.RULES_WHEN_DUE,
-    *(member_of_group, callback_of_group),
+Rule = Callable[[TaskFacts, StoredRow], Finding | None]
+# The row that rules are for, as TaskFacts names it, and the rules in the order of their findings.
+RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
+    ("row", (has_ended, has_failed)),
+    ("running", (lease_over, heartbeat_missing, cancel_requested, is_running)),
+    *waiting.RULES_FOR_WAITING,
+    ("row", (member_of_group, callback_of_group)),
 )

@@ -15,20 +15,18 @@ from tasks_app.domain.tasks.states import Event
 _LEAST = 2  # connections of a child: one of its own, one for the running handler
 
 
-def held(facts: TaskFacts) -> Finding | None:
-    row, hold = facts.waiting, facts.hold
-    if row is None or not row.held:
+def held(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    if not row.held:
         return None
-    fact = "It is on hold"
+    fact, hold = "It is on hold", facts.hold
     if hold:
         fact = f"It was put on hold {instant_in_words(hold.since, facts.now)} by {hold.by}"
         fact += f": {hold.why}" if hold.why else ""
     return warn("held", fact, f"To release it: tasks-app release {row.id}")
 
 
-def disabled(facts: TaskFacts) -> Finding | None:
-    row = facts.waiting
-    if row is None or row.enabled:
+def disabled(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    if row.enabled:
         return None
     then = "the next scan skips it" if row.due_at <= facts.now else "it is skipped when it is due"
     at = "" if row.held else f", {instant_in_words(row.due_at, facts.now)}"
@@ -36,9 +34,8 @@ def disabled(facts: TaskFacts) -> Finding | None:
     return warn("disabled", f"It is disabled: {then}{at}", advice)
 
 
-def expired(facts: TaskFacts) -> Finding | None:
-    row = facts.waiting
-    if row is None or row.expires_at is None or row.expires_at > max(row.due_at, facts.now):
+def expired(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    if row.expires_at is None or row.expires_at > max(row.due_at, facts.now):
         return None
     end = instant_in_words(row.expires_at, facts.now)
     over = row.expires_at <= facts.now
@@ -47,9 +44,9 @@ def expired(facts: TaskFacts) -> Finding | None:
     return warn("expired", fact, advice)
 
 
-def lock_held(facts: TaskFacts) -> Finding | None:
-    row, denial = facts.waiting, facts.denial
-    if row is None or denial is None:
+def lock_held(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    denial = facts.denial
+    if denial is None:
         return None
     often = f", {denial.times} times since {instant_in_words(denial.since, facts.now)}"
     free = "" if denial.held else "; it is free now"
@@ -61,9 +58,8 @@ def lock_held(facts: TaskFacts) -> Finding | None:
     return ok("lock held", fact, advice)
 
 
-def not_due(facts: TaskFacts) -> Finding | None:
-    row = facts.waiting
-    if row is None or row.held or row.due_at <= facts.now:
+def not_due(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    if row.held or row.due_at <= facts.now:
         return None
     fact = f"It is due {instant_in_words(row.due_at, facts.now)}: {_why_later(facts, row)}"
     return ok("not due", fact, "Nothing to do: it starts then.")
@@ -95,9 +91,9 @@ def _why_later(facts: TaskFacts, row: StoredRow) -> str:
     )
 
 
-def paused(facts: TaskFacts) -> Finding | None:
+def paused(facts: TaskFacts, _row: StoredRow) -> Finding | None:
     stop = facts.stop
-    if facts.waiting is None or stop is None:
+    if stop is None:
         return None
     every = stop.queue == "*"
     which = "Every queue" if every else f"Its queue {stop.queue}"
@@ -110,9 +106,9 @@ def paused(facts: TaskFacts) -> Finding | None:
     return warn("paused", fact, f"It resumes {end}; to resume now: {command}")
 
 
-def closed(facts: TaskFacts) -> Finding | None:
+def closed(facts: TaskFacts, _row: StoredRow) -> Finding | None:
     queue = facts.queue
-    if facts.waiting is None or queue is None or queue.is_open:
+    if queue is None or queue.is_open:
         return None
     windows = "; ".join(map(str, queue.windows))
     fact = f"Its queue {queue.queue} is closed; its windows: {windows}"
@@ -123,9 +119,9 @@ def closed(facts: TaskFacts) -> Finding | None:
     return ok("closed", f"{fact}; {opens}", f"Nothing to do; to change them: {change}")
 
 
-def gate(facts: TaskFacts) -> Finding | None:
+def gate(facts: TaskFacts, _row: StoredRow) -> Finding | None:
     queue = facts.queue
-    if facts.waiting is None or queue is None or queue.shut is None:
+    if queue is None or queue.shut is None:
         return None
     fact = f"Its queue {queue.queue} gives way: it runs only while {queue.gate}"
     option = "--running-below" if queue.shut == "running" else "--waiting-below"
@@ -133,9 +129,9 @@ def gate(facts: TaskFacts) -> Finding | None:
     return ok("gate", fact, f"Nothing to do; to let it run anyway: {advice}")
 
 
-def breaker(facts: TaskFacts) -> Finding | None:
+def breaker(facts: TaskFacts, _row: StoredRow) -> Finding | None:
     standing = facts.breaker
-    if facts.waiting is None or standing is None:
+    if standing is None:
         return None
     name, since = standing.breaker.dependency, instant_in_words(standing.since, facts.now)
     why = f": {standing.reason}" if standing.reason else ""
@@ -149,11 +145,11 @@ def breaker(facts: TaskFacts) -> Finding | None:
     return warn("breaker", fact, f"{wait}.")
 
 
-def no_connection(facts: TaskFacts) -> Finding | None:
+def no_connection(facts: TaskFacts, _row: StoredRow) -> Finding | None:
     """A child that is refused its connections claims nothing, and may send no heartbeat."""
     children = facts.service.children
     tight = [each for each in facts.connections if each.is_tight(_LEAST * children)]
-    if facts.due is None or not tight:
+    if not tight:
         return None
     limit = tight[0]
     fact = (
@@ -166,9 +162,9 @@ def no_connection(facts: TaskFacts) -> Finding | None:
     return warn("no connection", fact, f"ALTER {what.upper()} {name} CONNECTION LIMIT … {less}")
 
 
-def no_worker(facts: TaskFacts) -> Finding | None:
-    row, service = facts.waiting, facts.service
-    if row is None or service.children:
+def no_worker(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    service = facts.service
+    if service.children:
         return None
     last = other = ""
     if service.last_seen:  # those that stop in order leave no trace
@@ -180,9 +176,9 @@ def no_worker(facts: TaskFacts) -> Finding | None:
     return fail("no worker", fact, f"{other}{facts.run_by.start_worker(row.queue)}")
 
 
-def no_handler(facts: TaskFacts) -> Finding | None:
-    row, service = facts.waiting, facts.service
-    if row is None or not service.children or service.knowing:
+def no_handler(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    service = facts.service
+    if not service.children or service.knowing:
         return None
     many = service.children > 1
     serve = f"{service.children} live {'children serve' if many else 'child serves'}"
@@ -196,10 +192,10 @@ def no_handler(facts: TaskFacts) -> Finding | None:
     return fail("no handler", fact, advice)
 
 
-def unpublished(facts: TaskFacts) -> Finding | None:
+def unpublished(facts: TaskFacts, _row: StoredRow) -> Finding | None:
     """The broker takes no messages from any process."""
     since, scan = facts.refused_since, facts.scan
-    if facts.waiting is None or since is None or scan is None:
+    if since is None or scan is None:
         return None
     why = f": {scan.refused_because}" if scan.refused_because else ""
     fact = f"No message could be published since {instant_in_words(since, facts.now)}{why}"
@@ -207,9 +203,8 @@ def unpublished(facts: TaskFacts) -> Finding | None:
     return fail("broker", fact, advice)
 
 
-def no_scan(facts: TaskFacts) -> Finding | None:
-    row = facts.waiting
-    if row is None or row.due_at > facts.now or not facts.scan_is_late:
+def no_scan(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    if row.due_at > facts.now or not facts.scan_is_late:
         return None
     next_look = row.scan_at if row.parked else None  # late counts from the scan that set it aside
     late = min(facts.now - at for at in (row.due_at, next_look) if at is not None)
@@ -218,15 +213,9 @@ def no_scan(facts: TaskFacts) -> Finding | None:
     return fail("no scan", facts.last_scan, facts.run_by.start_scan)
 
 
-RULES_WHEN_WAITING = (
-    *(held, disabled, expired, lock_held, not_due, paused, closed, gate, breaker),
-    *(no_connection, no_worker, no_handler, unpublished, no_scan),
-)
-
-
-def order_key_taken(facts: TaskFacts) -> Finding | None:
-    row, turn = facts.due, facts.turn
-    if row is None or turn is None:
+def order_key_taken(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    turn = facts.turn
+    if turn is None:
         return None
     key = f"Its order key {row.order_key} is held by task"
     if turn.running is not None:
@@ -241,8 +230,8 @@ def order_key_taken(facts: TaskFacts) -> Finding | None:
     return None
 
 
-def limit_reached(facts: TaskFacts) -> Finding | None:
-    if facts.due is None or not facts.shut:
+def limit_reached(facts: TaskFacts, _row: StoredRow) -> Finding | None:
+    if not facts.shut:
         return None
     limit, key, running = facts.shut[0].limit, facts.shut[0].key, facts.shut[0].running
     at_most = limit.most is not None and running >= limit.most
@@ -256,10 +245,9 @@ def limit_reached(facts: TaskFacts) -> Finding | None:
     )
 
 
-def deferred_by_scan(facts: TaskFacts) -> Finding | None:
+def deferred_by_scan(facts: TaskFacts, row: StoredRow) -> Finding | None:
     """A scan found it, and it could not run at that time."""
-    row = facts.due
-    if row is None or row.parked is None or row.scan_at is None or facts.turn or facts.shut:
+    if row.parked is None or row.scan_at is None or facts.turn or facts.shut:
         return None
     lacks_key = row.parked.startswith(REASON_WORDS[WaitingKind.ENCRYPTION])
     if facts.ready is None and not lacks_key:  # a lacking key also stops the next worker
@@ -269,11 +257,8 @@ def deferred_by_scan(facts: TaskFacts) -> Finding | None:
     return warn("parked", fact, "Fix that, if it is not fixed yet: then it starts by itself.")
 
 
-def in_queue(facts: TaskFacts) -> Finding | None:
-    row = facts.ready
-    if row is None or facts.ahead is None or facts.refused_since:
-        return None
-    if facts.no_leader:
+def in_queue(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    if facts.ahead is None or facts.refused_since or facts.no_leader:
         return None
     since = instant_in_words(row.due_at, facts.now)
     if facts.ahead == 0:
@@ -301,9 +286,8 @@ def _next_step(facts: TaskFacts) -> str:
     return f"{count(messages, 'message')} of its queue {verb} in the broker for a child with room"
 
 
-def runs_exclusively(facts: TaskFacts) -> Finding | None:
-    row = facts.ready
-    if row is None or not (row.crashes or row.at_most_once):
+def runs_exclusively(_facts: TaskFacts, row: StoredRow) -> Finding | None:
+    if not (row.crashes or row.at_most_once):
         return None
     why = "it may run at most once"
     if row.crashes:
@@ -312,4 +296,11 @@ def runs_exclusively(facts: TaskFacts) -> Finding | None:
     return ok("alone", f"It is only claimed alone, because {why}", advice)
 
 
-RULES_WHEN_DUE = (order_key_taken, limit_reached, deferred_by_scan, in_queue, runs_exclusively)
+# Which row the rules are for: a task that waits, is due, or could run now.
+RULES_FOR_WAITING = (
+    ("waiting", (held, disabled, expired, lock_held, not_due, paused, closed, gate, breaker)),
+    ("due", (no_connection,)),
+    ("waiting", (no_worker, no_handler, unpublished, no_scan)),
+    ("due", (order_key_taken, limit_reached, deferred_by_scan)),
+    ("ready", (in_queue, runs_exclusively)),
+)
