@@ -300,7 +300,4 @@ async def show_metrics(_request: Request, state: AppState) -> Response:
     return Response(text, headers={"content-type": CONTENT_TYPE, "cache-control": "no-store"})
 
 
-ROUTES = (
-    *(route for each in PAGES for route in each.routes),
-    ("/metrics", show_metrics, "GET"),
-)
+ROUTES = (*(route for each in PAGES for route in each.routes), ("/metrics", show_metrics, "GET"))
