@@ -145,10 +145,7 @@ def _operation(path: str, handler: Any, method: str, schemas: dict[str, Any]) ->
 
 
 def _schema(model: Any, mode: Any, schemas: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a dataclass; what it refers to is added to ``schemas``.
-
-    Names are those of the classes behind that of the model: two pages may each have a Line.
-    """
+    """Return the schema of a dataclass; nested ones go to ``schemas``, named Model.Class."""
     prefix = f"{getattr(model, '__name__', 'Any')}."
     template = REF.format(model=f"{prefix}{{model}}")
     found = TypeAdapter(model).json_schema(mode=mode, ref_template=template)

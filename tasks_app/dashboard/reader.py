@@ -60,11 +60,11 @@ class PageReader:
         It is kept ``pause`` times as long as it took, if that is longer.
         """
 
-        def fresh() -> Model:
+        def make() -> Model:
             with self.engine.connect() as connection:
                 return read(connection)
 
-        return self.kept(key, fresh, keep_s, pause)
+        return self.kept(key, make, keep_s, pause)
 
     def kept(
         self, key: Hashable, make: Callable[[], Model], keep_s: float, pause: float = 0.0

@@ -56,8 +56,7 @@ def requires(
 ) -> Callable[[Handler], Handler]:
     """Declare the least role of a route; ``scraped``: or the password of the metrics.
 
-    The rest describes the API: the dataclass of the answer, the parameters of the query, and the
-    dataclass of the body.
+    The rest describes the API: ``answers`` and ``takes`` are dataclasses.
     """
 
     def mark(handler: Handler) -> Handler:
@@ -71,11 +70,7 @@ def requires(
 def guarded(
     handler: Handler, identify: Callable[[Request], Awaitable[Visitor]], state: Any
 ) -> Handler:
-    """Return an endpoint that checks role and origin before it calls the handler.
-
-    Raises:
-        TypeError: the handler declares no role.
-    """
+    """Return an endpoint that checks role and origin before it calls the handler."""
     role = getattr(handler, "role", None)
     if not isinstance(role, Role):
         raise TypeError(f"{handler.__name__} has no role. Put @requires(Role.…) above it.")

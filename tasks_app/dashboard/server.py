@@ -18,11 +18,7 @@ from tasks_app.runtime.db.database import Database
 
 
 def listen(settings: Settings, host: str, port: int) -> list[socket.socket]:
-    """Listen on each address of the host that this machine has.
-
-    Raises:
-        ConfigurationError: others can reach it and it has no password, or the port is in use.
-    """
+    """Listen on each address of the host that this machine has."""
     check_address(settings, host)
     sockets, refused = list[socket.socket](), None
     try:
@@ -64,11 +60,7 @@ def serve(settings: Settings, sockets: list[socket.socket]) -> None:
 
 
 def check_address(settings: Settings, host: str) -> None:
-    """Refuse an address that other machines reach without a password.
-
-    Raises:
-        ConfigurationError: it is one: they could see payloads and requeue tasks.
-    """
+    """Refuse an address that other machines reach without a password."""
     if settings.dashboard_auth is None and not is_local(host):
         raise ConfigurationError(
             f"The dashboard has no password, and {host} is an address that others can reach. "

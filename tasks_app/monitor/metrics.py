@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hmac
-import ipaddress
 import logging
 import socket
 import threading
@@ -21,6 +20,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.config.urls import is_local
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.flow_control.circuit_breaker import BreakerState
 from tasks_app.domain.statistics import OTHER, CountedOutcome, merge_histograms
@@ -88,14 +88,10 @@ PATH, ALIVE = "/metrics", "/healthz"
 
 
 def check_address(address: str, auth: str) -> None:
-    """Refuse an address that other machines reach without a password.
-
-    Raises:
-        ConfigurationError: it is one, or ``auth`` is not name:password.
-    """
+    """Refuse an address that other machines reach without a password."""
     if auth and not all(auth.partition(":")):
         raise ConfigurationError("TASKS_APP_METRICS_AUTH is wrong: write it as name:password.")
-    if not auth and not _is_local(address):
+    if not auth and not is_local(address):
         raise ConfigurationError(
             f"Metrics have no password, and {address} is an address that others can reach. "
             "Set TASKS_APP_METRICS_AUTH=name:password, or use --address 127.0.0.1."
@@ -152,13 +148,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(body)
-
-
-def _is_local(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 LATELY, PATIENCE = timedelta(minutes=5), timedelta(minutes=1)

@@ -49,10 +49,7 @@ class QueueTimes:
 
 @dataclass(frozen=True, slots=True)
 class NewError:
-    """A cause of failures that was never seen before.
-
-    Without its message: a report is mailed, and a message may repeat the payload.
-    """
+    """A new cause, without its message: a report is mailed, and it may repeat the payload."""
 
     fingerprint: str
     number: int
@@ -101,11 +98,7 @@ def read_report(
     *,
     now: datetime | None = None,
 ) -> Report:
-    """Read it. The last two minutes are not counted yet.
-
-    Raises:
-        ValueError: ``since`` is not in the past.
-    """
+    """Read it; a ValueError if ``since`` is not in the past."""
     # Causes of failed tasks have a table of their own, without their messages.
     findings = [e for e in examine(settings) if e.level is not Level.OK and e.subject != "failed"]
     with read_only_transaction(database.engine, LONGEST) as connection:

@@ -14,11 +14,9 @@ from tasks_app.domain.queues import Queue
 from tasks_app.domain.statistics import Unkept
 from tasks_app.domain.tasks.states import Pool, State, pool_of
 
-MOST_AHEAD = 10_000  # at most this many tasks in front of it are counted
-ANOTHER_LEADS_AFTER = timedelta(seconds=10)
-"""By then another process has taken the lead, if there is one."""
-HEARTBEAT_TAKES = timedelta(seconds=1)
-"""How late a heartbeat may be before its child counts as silent."""
+MOST_AHEAD = 10_000  # tasks in front of it that are counted
+ANOTHER_LEADS_AFTER = timedelta(seconds=10)  # by then another process has taken the lead
+HEARTBEAT_TAKES = timedelta(seconds=1)  # how late it may be before its child counts as silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,6 @@ class StoredRow:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is in a terminal pool."""
         return pool_of(self.state) is not Pool.PENDING
 
 
@@ -72,23 +69,21 @@ class Service:
     busy: int = 0  # how many of them ran something at their last heartbeat
     names: tuple[str, ...] = ()  # handlers of the children that serve the queue
     elsewhere: tuple[str, ...] = ()  # queues of the children that have a handler of this name
-    last_seen: datetime | None = None
-    """The last heartbeat of any child that served the queue, alive or not."""
+    last_seen: datetime | None = None  # the last heartbeat of a child of the queue, alive or not
     heard_at: datetime | None = None  # the last heartbeat of any child
-    scanning: int = 0
-    """Children of ``tasks-app work``, of any queue: each looks for what is due when it has room."""
+    scanning: int = 0  # children of tasks-app work, of any queue: each polls when it has room
 
 
 class RunBy(StrEnum):
-    """Whose children live, or did last; advice names no other."""
+    """Whose children are alive, or were last; advice names only these."""
 
     CELERY = "celery"
     WORK = "work"
-    EITHER = "either"  # both, or nobody was heard of yet
+    EITHER = "either"  # both, or no heartbeat yet
 
     @property
     def scanner(self) -> str:
-        """What looks for due tasks, to be started."""
+        """What to start so that due tasks are found."""
         return self._of("beat (celery -A tasks_app beat) and a worker", "tasks-app work", ", or ")
 
     @property
@@ -107,8 +102,6 @@ class RunBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LastAttempt:
-    """The newest row of its history."""
-
     attempt: int
     event: str
     kind: str
@@ -123,8 +116,6 @@ class LastAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """An operator's pause of its queue."""
-
     queue: str  # ``*``: every queue
     since: datetime
     reason: str
@@ -133,8 +124,6 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class StandingHold:
-    """An operator's wish that it waits until it is released."""
-
     since: datetime
     by: str
     why: str | None
@@ -142,24 +131,19 @@ class StandingHold:
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """A lock that its last run could not get."""
-
-    resource: str
+    resource: str  # the lock that its last run did not get
     by: str | None  # who held it, or waited for it
     times: int
     since: datetime
     at: datetime
-    held: bool  # whether somebody holds it now
+    held: bool  # now
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The last scan for due tasks."""
-
     holder: str
     done_at: datetime | None
-    refused_since: datetime | None = None
-    """Since when the broker takes no messages; None: it takes them."""
+    refused_since: datetime | None = None  # since when the broker takes no messages
     refused_because: str = ""
     held_until: datetime | None = None  # how long the lead is held; None: it was given back
     messages: int = 0  # how many messages of the task's queue it saw in the broker
@@ -167,9 +151,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimit:
-    """How many connections a role that may run tasks, or the database, is allowed."""
-
-    of: str  # such as ``role app``
+    of: str  # the database, or a role that may run tasks, such as ``role app``
     most: int
     used: int
 
@@ -179,8 +161,6 @@ class ConnectionLimit:
 
 @dataclass(frozen=True, slots=True)
 class ReportedProgress:
-    """The run's progress in its child's last heartbeat."""
-
     node: str
     fraction: float | None = None
     note: str | None = None
@@ -189,17 +169,15 @@ class ReportedProgress:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The task that has the task's order key, by what it does; None: there is no such task."""
+    """Ids of the task that holds the order key, by its state."""
 
-    running: int | None  # it runs
+    running: int | None
     first: int | None  # it has a lower id, and is due or waits for a retry
     failed: int | None  # it has a lower id, failed for good, and blocks
 
 
 @dataclass(frozen=True, slots=True)
 class Shut:
-    """A limit that is reached."""
-
     limit: Limit
     key: str  # the queue, name or limit key that it counts
     running: int
@@ -218,8 +196,7 @@ class TaskFacts:
     denial: Denial | None = None
     hold: StandingHold | None = None  # who holds it; None: nobody, or the audit does not tell
     queue: Queue | None = None  # its queue's settings, if it has any
-    breaker: BreakerStanding | None = None
-    """The breaker of its handler's dependency, unless it is closed."""
+    breaker: BreakerStanding | None = None  # of its handler's dependency, unless it is closed
     service: Service = field(default_factory=Service)
     run_by: RunBy = RunBy.EITHER
     scan: Scan | None = None
@@ -229,11 +206,9 @@ class TaskFacts:
     shut: tuple[Shut, ...] = ()
     member_of: GroupProgress | None = None
     callback_of: GroupProgress | None = None  # the group whose callback it is
-    connections: tuple[ConnectionLimit, ...] = ()
-    """Limits of connections; read of a task that is due."""
+    connections: tuple[ConnectionLimit, ...] = ()  # read for a task that is due
     ahead: int | None = None  # tasks that go first; at most ``MOST_AHEAD`` + 1. None: not counted.
-    late_after: timedelta = timedelta(minutes=1)
-    """A task that is due for longer is late; so is a scan."""
+    late_after: timedelta = timedelta(minutes=1)  # for a due task, and for a scan
     beats_every: timedelta = timedelta(seconds=10)  # the interval of a child's heartbeats
 
     @property
