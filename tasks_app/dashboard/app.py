@@ -16,21 +16,11 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from tasks_app.actions.action import Role
+from tasks_app.dashboard import security
 from tasks_app.dashboard.html import STATIC, render
 from tasks_app.dashboard.json_api import describe, problem
 from tasks_app.dashboard.reader import AppState, PageReader
 from tasks_app.dashboard.routes import actions, bulks, pages
-from tasks_app.dashboard.security import (
-    HttpError,
-    RequestEnvelope,
-    RoleOf,
-    TooLargeError,
-    WhoOf,
-    guarded,
-    identify,
-    is_api,
-    requires,
-)
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.unreachable import why_unreachable
 from tasks_app.monitor.metrics import MetricsReader
@@ -42,7 +32,7 @@ _CANCELLED, _NO_TABLE = "57014", "42P01"
 _UNAUTHORIZED, _WRONG_METHOD = 401, 405
 
 
-@requires(Role.VIEWER, answers=dict[str, Any])
+@security.requires(Role.VIEWER, answers=dict[str, Any])
 async def show_openapi(request: Request, _: AppState) -> Response:
     """This description, as OpenAPI 3.1."""
     return JSONResponse(describe(ROUTES, request.scope.get("root_path", "")))
@@ -53,7 +43,7 @@ async def show_alive(_: Request) -> Response:
     return PlainTextResponse("alive\n")
 
 
-# Path, handler and method; each handler declares its role with @requires.
+# Path, handler and method; each handler declares its role with @security.requires.
 ROUTES = (
     *actions.EDIT_ROUTES,
     *bulks.ROUTES,
@@ -64,8 +54,8 @@ ROUTES = (
 
 
 def dashboard_app(
-    settings: Settings, *, role: RoleOf | None = None, who: WhoOf | None = None
-) -> RequestEnvelope:
+    settings: Settings, *, role: security.RoleOf | None = None, who: security.WhoOf | None = None
+) -> security.RequestEnvelope:
     """Return the dashboard, to be served or mounted under any prefix.
 
     ``role`` returns ``"viewer"``, ``"operator"``, ``"admin"`` or None for a request; None is
@@ -76,20 +66,20 @@ def dashboard_app(
     reader = PageReader(settings.database)
     database = Database(settings.database, prepare=settings.prepare)
     state = AppState(settings, reader, database, MetricsReader(reader, settings))
-    visitor_of = partial(identify, settings=settings, role=role, who=who)
+    visitor_of = partial(security.identify, settings=settings, role=role, who=who)
     app = Starlette(
         routes=[
             *(
-                Route(path, guarded(handler, visitor_of, state), methods=[method])
+                Route(path, security.guarded(handler, visitor_of, state), methods=[method])
                 for path, handler, method in ROUTES
             ),
             Route("/healthz", show_alive),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         exception_handlers={
-            HttpError: _refused,
+            security.HttpError: _refused,
             HTTPException: _not_routed,
-            TooLargeError: _answer_with(413, "The request is larger than 1 MB. Send less."),
+            security.TooLargeError: _answer_with(413, "The request is over 1 MB. Send less."),
             DBAPIError: _database_failed,
             PoolTimeoutError: _answer_with(
                 503, "The dashboard's connections are all in use. Try again."
@@ -102,11 +92,11 @@ def dashboard_app(
         reader.close()
         database.dispose()
 
-    return RequestEnvelope(app, close)
+    return security.RequestEnvelope(app, close)
 
 
 def _answer(request: Request, status: int, sentence: str) -> Response:
-    if is_api(request):
+    if security.is_api(request):
         return problem(status, sentence)
     return render(request, "message.html", status=status, sentence=sentence, at=None)
 
@@ -116,7 +106,7 @@ def _answer_with(status: int, sentence: str) -> Callable[[Request, Exception], R
 
 
 def _refused(request: Request, error: Exception) -> Response:
-    status = error.status if isinstance(error, HttpError) else 500
+    status = error.status if isinstance(error, security.HttpError) else 500
     response = _answer(request, status, str(error))
     if status == _UNAUTHORIZED:
         response.headers["WWW-Authenticate"] = 'Basic realm="tasks_app", charset="UTF-8"'

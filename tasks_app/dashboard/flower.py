@@ -37,6 +37,27 @@ Extra = Callable[[RequestHandler, Any], dict[str, Any]]
 _log = logging.getLogger("tasks_app.dashboard")
 
 
+def serve(context: click.Context, settings: Settings, arguments: Sequence[str]) -> None:
+    """Serve until a signal, with the options of Flower."""
+    command.warn_about_celery_args_used_in_flower_command(context, arguments)
+    command.apply_env_options()
+    command.apply_options(sys.argv[0], arguments)
+    command.extract_settings()
+    command.setup_logging()
+    flower = PoolFlower(settings, context.obj.app)
+    atexit.register(flower.dashboard.close)
+    atexit.register(flower.stop)
+    signal.signal(signal.SIGTERM, command.sigterm_handler)
+    port = flower.start_http_server()
+    if not context.obj.quiet:
+        command.print_banner(context.obj.app, "ssl_options" in flower_settings, port)
+        scheme = "https" if flower.ssl_options else "http"
+        host = options.address or "localhost"
+        click.echo(f"Dashboard: {scheme}://{host}:{port}{flower.mount}/")
+    with suppress(KeyboardInterrupt, SystemExit):
+        flower.start()
+
+
 class Hosted(RequestHandler):
     """Serves ``app`` under ``mount`` to users that the host's ``get_current_user`` accepts.
 
@@ -139,7 +160,7 @@ class PoolFlower(Flower):  # type: ignore[misc]
 
     def __init__(self, settings: Settings, capp: Celery) -> None:
         prefix = f"/{options.url_prefix.strip('/')}" if options.url_prefix else ""
-        mount = prefix + AT
+        self.mount = mount = prefix + AT
         given = {**flower_settings, "template_loader": DictLoader(templates(mount))}
         super().__init__(capp=capp, options=options, **given)
         self.dashboard = pool_dashboard(settings)
@@ -190,23 +211,3 @@ def _name(handler: Any, user: Any) -> str | None:
         return None
     credentials = b64decode(handler.request.headers["Authorization"].split()[1]).decode()
     return credentials.partition(":")[0]
-
-
-def serve(context: click.Context, settings: Settings, arguments: Sequence[str]) -> None:
-    command.warn_about_celery_args_used_in_flower_command(context, arguments)
-    command.apply_env_options()
-    command.apply_options(sys.argv[0], arguments)
-    command.extract_settings()
-    command.setup_logging()
-    flower = PoolFlower(settings, context.obj.app)
-    atexit.register(flower.dashboard.close)
-    atexit.register(flower.stop)
-    signal.signal(signal.SIGTERM, command.sigterm_handler)
-    port = flower.start_http_server()
-    if not context.obj.quiet:
-        command.print_banner(context.obj.app, "ssl_options" in flower_settings, port)
-        prefix = f"/{options.url_prefix.strip('/')}" if options.url_prefix else ""
-        scheme = "https" if flower.ssl_options else "http"
-        click.echo(f"Dashboard: {scheme}://{options.address or 'localhost'}:{port}{prefix}{AT}/")
-    with suppress(KeyboardInterrupt, SystemExit):
-        flower.start()

@@ -48,12 +48,11 @@ class HasEngine(Protocol):
 
 
 class MetricsReader:
-    """Reads at most once in ``keep_s``; a call during a read waits for its answer."""
+    """Reads at most once in ``KEEP_S``; a call during a read waits for its answer."""
 
-    def __init__(self, database: HasEngine, settings: Settings, *, keep_s: float = KEEP_S) -> None:
+    def __init__(self, database: HasEngine, settings: Settings) -> None:
         self._database = database
         self._settings = settings
-        self._keep_s = keep_s
         self._lock = threading.Lock()
         self._text = ""
         self._read_at: float | None = None
@@ -61,7 +60,7 @@ class MetricsReader:
     def read(self) -> str:
         """Return the metrics as text; without the database, ``tasks_app_up 0``."""
         with self._lock:
-            if self._read_at is None or time.monotonic() - self._read_at >= self._keep_s:
+            if self._read_at is None or time.monotonic() - self._read_at >= KEEP_S:
                 self._text = render(self._samples())
                 self._read_at = time.monotonic()
             return self._text

@@ -145,12 +145,10 @@ def bloat(connection: Connection, _settings: Settings) -> list[Finding]:
     ]
 
 
-def transactions(
-    connection: Connection, _settings: Settings, *, long_idle: timedelta = LONG_IDLE
-) -> list[Finding]:
+def transactions(connection: Connection, _settings: Settings) -> list[Finding]:
     """Does an open transaction hold up vacuum, or keep locks?"""
     found = diagnostics.open_transactions(connection)
-    idle = [each for each in found if each.idle and each.open_for > long_idle]
+    idle = [each for each in found if each.idle and each.open_for > LONG_IDLE]
     old = [each for each in found if not each.idle and each.open_for > LONG_OPEN]
     findings = []
     for kind, those, advice in (

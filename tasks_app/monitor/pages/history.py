@@ -10,24 +10,14 @@ from math import log10
 from sqlalchemy import Connection
 
 from tasks_app.domain.statistics import CountedOutcome
-from tasks_app.pool.statistics.read import (
-    Failing,
-    Grain,
-    Point,
-    Slow,
-    Wanted,
-    history,
-    most_failing,
-    slowest,
-    times,
-)
+from tasks_app.pool.statistics import read
 from tasks_app.pool.tables import database_now
 
 HOUR, COUNTED_AFTER = timedelta(hours=1), timedelta(minutes=2)
 RANGES = {
-    "1h": (Grain.MINUTE, HOUR),
-    "24h": (Grain.HOUR, 24 * HOUR),
-    "7d": (Grain.HOUR, 7 * 24 * HOUR),
+    "1h": (read.Grain.MINUTE, HOUR),
+    "24h": (read.Grain.HOUR, 24 * HOUR),
+    "7d": (read.Grain.HOUR, 7 * 24 * HOUR),
 }
 MOST_NAMES = 5
 MARKS = 4
@@ -65,8 +55,8 @@ class History:
     retried: int
     waited: Percentiles
     ran: Percentiles
-    slowest: tuple[Slow, ...]
-    most_failing: tuple[Failing, ...]
+    slowest: tuple[read.Slow, ...]
+    most_failing: tuple[read.Failing, ...]
     unkept: int = 0  # of the done ones, those that left no row
 
     @property
@@ -99,12 +89,12 @@ class History:
 
 def task_history(connection: Connection, within: str, *, now: datetime | None = None) -> History:
     """Read a key of ``RANGES``. The last two minutes are not counted yet."""
-    return read_history(connection, Wanted(*RANGES[within]), within, now=now)
+    return read_history(connection, read.Wanted(*RANGES[within]), within, now=now)
 
 
 def read_history(
     connection: Connection,
-    wanted: Wanted,
+    wanted: read.Wanted,
     within: str,
     *,
     most: int = MOST_NAMES,
@@ -112,9 +102,9 @@ def read_history(
 ) -> History:
     """Read any time, which ``within`` names, with the ``most`` slow and failing names."""
     at = now or database_now(connection)
-    points = history(connection, wanted, now=at)
+    points = read.history(connection, wanted, now=at)
     bars = _bars(points, wanted.grain, at - wanted.within, at)
-    spread = times(connection, wanted, now=at)
+    spread = read.times(connection, wanted, now=at)
     shares = (0.5, 0.95, 0.99)
     return History(
         at=at,
@@ -125,20 +115,20 @@ def read_history(
         retried=sum(bar.retried for bar in bars),
         waited=Percentiles(*(spread[0].waited_ms(each) if spread else None for each in shares)),
         ran=Percentiles(*(spread[0].ran_ms(each) if spread else None for each in shares)),
-        slowest=tuple(slowest(connection, wanted, most, now=at)),
-        most_failing=tuple(most_failing(connection, wanted, most, now=at)),
+        slowest=tuple(read.slowest(connection, wanted, most, now=at)),
+        most_failing=tuple(read.most_failing(connection, wanted, most, now=at)),
         unkept=sum(each.number for each in points if each.outcome is CountedOutcome.UNKEPT),
     )
 
 
 def _bars(
-    points: Iterable[Point], grain: Grain, since: datetime, until: datetime
+    points: Iterable[read.Point], grain: read.Grain, since: datetime, until: datetime
 ) -> tuple[Bar, ...]:
     length = timedelta(minutes=grain)
     begin = since.astimezone(UTC).replace(second=0, microsecond=0)
-    if grain is not Grain.MINUTE:
+    if grain is not read.Grain.MINUTE:
         begin = begin.replace(minute=0)
-    if grain is Grain.DAY:
+    if grain is read.Grain.DAY:
         begin = begin.replace(hour=0)
     sums: dict[datetime, dict[CountedOutcome, int]] = {}
     for point in points:

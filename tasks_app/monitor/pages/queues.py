@@ -17,15 +17,7 @@ from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.domain.queues import Queue, queue_status
 from tasks_app.domain.statistics import Unkept
 from tasks_app.domain.tasks.states import State
-from tasks_app.monitor.pages.flow_control import (
-    BreakerLine,
-    LimitLine,
-    LockLine,
-    all_limits,
-    breakers,
-    limits_of,
-    locks,
-)
+from tasks_app.monitor.pages import flow_control
 from tasks_app.pool import metrics
 from tasks_app.pool.flow_control import fair_queues as fair
 from tasks_app.pool.flow_control import order_and_limits, queue_settings
@@ -76,10 +68,10 @@ class Queues:
     every: str | None  # why every queue stands still; None: they do not
     lines: tuple[QueueLine, ...]
     more: bool  # not all that fit are shown
-    breakers: tuple[BreakerLine, ...]
-    limits: tuple[LimitLine, ...]
+    breakers: tuple[flow_control.BreakerLine, ...]
+    limits: tuple[flow_control.LimitLine, ...]
     limit_number: int  # all there are
-    locks: tuple[LockLine, ...]
+    locks: tuple[flow_control.LockLine, ...]
 
 
 def queues(connection: Connection, filters: dict[str, str], settings: Settings) -> Queues:
@@ -99,10 +91,10 @@ def queues(connection: Connection, filters: dict[str, str], settings: Settings) 
         every=around.every,
         lines=tuple(lines[:MOST_SHOWN]),
         more=len(lines) > MOST_SHOWN,
-        breakers=breakers(connection),
-        limits=all_limits(connection, around.limits),
+        breakers=flow_control.breakers(connection),
+        limits=flow_control.all_limits(connection, around.limits),
         limit_number=len(around.limits),
-        locks=locks(connection, at),
+        locks=flow_control.locks(connection, at),
     )
 
 
@@ -270,11 +262,11 @@ class QueuePage:
     names: tuple[NameLine, ...]
     workers: tuple[Serving, ...]
     start: str  # how to start one
-    limits: tuple[LimitLine, ...]
+    limits: tuple[flow_control.LimitLine, ...]
     weights: dict[str, float] | None  # of fair keys other than 1; None: it is not shared
     shares: tuple[ShareLine, ...]
-    breakers: tuple[BreakerLine, ...]  # those that its tasks depend on
-    locks: tuple[LockLine, ...]  # those that its tasks hold or wait for
+    breakers: tuple[flow_control.BreakerLine, ...]  # those that its tasks depend on
+    locks: tuple[flow_control.LockLine, ...]  # those that its tasks hold or wait for
     unkept: Unkept | None  # successes that left no row
 
 
@@ -296,7 +288,7 @@ def queue_page(connection: Connection, queue: str, settings: Settings) -> QueueP
         for each in heartbeats.live(connection, settings.lease)
         if queue in each.queues
     ]
-    held = locks(connection, at)
+    held = flow_control.locks(connection, at)
     ids = [each.task_id for each in held if each.task_id]
     ours = set(connection.execute(_OURS, {"ids": ids, "queue": queue}).scalars())
     return QueuePage(
@@ -307,10 +299,12 @@ def queue_page(connection: Connection, queue: str, settings: Settings) -> QueueP
         names=tuple(lines),
         workers=tuple(serving[:MOST_WORKERS]),
         start=heartbeats.run_by(connection, settings.lease).start_worker(queue),
-        limits=limits_of(connection, around.limits, queue, names),
+        limits=flow_control.limits_of(connection, around.limits, queue, names),
         weights=weights,
         shares=() if weights is None else _shares(connection, queue, weights),
-        breakers=tuple(each for each in breakers(connection) if {*names} & {*each.names}),
+        breakers=tuple(
+            each for each in flow_control.breakers(connection) if {*names} & {*each.names}
+        ),
         locks=tuple(each for each in held if each.task_id in ours),
         unkept=unkept(connection, queue=queue),
     )

@@ -22,15 +22,7 @@ from tasks_app.pool.task_groups import groups_of
 from tasks_app.pool.tasks import browse, run_records
 from tasks_app.pool.tasks.run_records import read_lines
 from tasks_app.runtime.api.tasks import explain_task
-from tasks_app.runtime.encryption.values import (
-    concealed_attempts,
-    concealed_task,
-    is_encrypted,
-    masks,
-    opened_attempts,
-    opened_task,
-    shown,
-)
+from tasks_app.runtime.encryption import values
 
 MOST_LINES = 50
 _TRACEPARENT = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -84,17 +76,18 @@ def task_page(
     explanation = explain_task(connection, task_id, settings=settings)
     schedule = of_task(connection, task.pool, task_id)
     sources = sources_of(connection, task, schedule)
-    encrypted = is_encrypted(task, sources.attempts)
+    encrypted = values.is_encrypted(task, sources.attempts)
     if decrypt:
-        attempts = opened_attempts(sources.attempts, task.name)
+        attempts = values.opened_attempts(sources.attempts, task.name)
         sources = replace(sources, attempts=attempts)
-        task = opened_task(task)
+        task = values.opened_task(task)
     sources = concealed_sources(replace(sources, task=task))
     task = sources.task
     traceparent = task.headers.get("traceparent") if isinstance(task.headers, dict) else None
     trace = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
-    kept = run_records.read_checkpoint(connection, task_id)
-    hidden = {name: masked(shown(getattr(task, name))) for name in ("payload", "headers", "result")}
+    kept, mask = run_records.read_checkpoint(connection, task_id), values.masks().value
+    secret = ("payload", "headers", "result")
+    hidden = {name: masked(values.shown(getattr(task, name))) for name in secret}
     return TaskPage(
         at=explanation.at,
         task=replace(task, **hidden),
@@ -102,7 +95,7 @@ def task_page(
         explanation=explanation,
         progress=None if kept is None else kept.fraction,
         note=None if kept is None else kept.note,
-        checkpoint=None if kept is None else masked(masks().value(task.name, kept.checkpoint)),
+        checkpoint=None if kept is None else masked(mask(task.name, kept.checkpoint)),
         progress_at=None if kept is None else kept.at,
         member_of=groups_of(connection, task_id).member_of,
         timeline=timeline(sources),
@@ -126,8 +119,8 @@ def sources_of(connection: Connection, task: Task, schedule: str | None) -> Sour
 
 
 def concealed_sources(of: Sources) -> Sources:
-    attempts = concealed_attempts(of.attempts, of.task)
-    return replace(of, task=concealed_task(of.task), attempts=attempts)
+    attempts = values.concealed_attempts(of.attempts, of.task)
+    return replace(of, task=values.concealed_task(of.task), attempts=attempts)
 
 
 _SCHEDULE_NAME = {

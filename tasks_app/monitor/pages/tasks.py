@@ -219,24 +219,19 @@ def _statement(narrow: tuple[str, ...], walked: tuple[str, ...], *, behind: bool
 
 
 def find_tasks(
-    connection: Connection,
-    filters: dict[str, str],
-    *,
-    before: int | None,
-    most: int,
-    through: int | None = None,
+    connection: Connection, filters: dict[str, str], *, before: int | None, most: int
 ) -> Found:
     """Search from the newest id down, or below ``before``.
 
-    Where no index helps, it reads ``through`` so many rows; default: as many as take 0.1 s.
+    Where no index helps, it reads as many rows as take 0.1 s.
     """
     given = dict(filters)
     if "state" in given:
         given.setdefault("pool", pool_of(State(given["state"])))
     narrow = tuple(name for name in _NARROW if name in given)
     walked = tuple(name for name in _WALKED if name in given)
-    walks = LOOKED_INTO if given.keys() & _TEXTS else LOOKED_AT
-    window = (through or walks) if walked else MOST + 1
+    most_rows = LOOKED_INTO if given.keys() & _TEXTS else LOOKED_AT
+    window = most_rows if walked else MOST + 1
     values: dict[str, object] = {**given, "window": window}
     if before is not None:
         values["before"] = before

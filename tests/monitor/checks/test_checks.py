@@ -325,11 +325,14 @@ def test_the_limit_of_a_role_is_named(connection: Connection, settings: Settings
     assert finding.advice.startswith(f"ALTER ROLE {role} CONNECTION LIMIT …, start fewer")
 
 
-def test_transactions_that_hold_vacuum_up_are_named(engine: Engine, settings: Settings) -> None:
+def test_transactions_that_hold_vacuum_up_are_named(
+    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with engine.connect() as other, engine.connect() as mine:
         pid = other.execute(text("SELECT pg_backend_pid()")).scalar()
         patient = database.transactions(mine, settings)
-        (finding,) = database.transactions(mine, settings, long_idle=timedelta(0))
+        monkeypatch.setattr(database, "LONG_IDLE", timedelta(0))
+        (finding,) = database.transactions(mine, settings)
 
     assert levels(patient) == ["ok"]
     assert finding.fact.startswith("idle and open: ")
