@@ -47,7 +47,7 @@ async def show_alive(_: Request) -> Response:
 ROUTES = (
     *actions.EDIT_ROUTES,
     *bulks.ROUTES,
-    *pages.ROUTES,  # after those whose last word is no id
+    *pages.ROUTES,  # after those whose last segment is not an id
     *actions.ROUTES,
     ("/api/openapi.json", show_openapi, "GET"),
 )

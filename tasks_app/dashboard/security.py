@@ -125,22 +125,22 @@ def local(request: Request) -> Visitor:
     """Return an admin to this machine, and a visitor without a role to any other."""
     client = request.client.host if request.client else ""
     try:
-        asked = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
     except ValueError:
-        asked = ""
-    if is_local(client) and is_local(asked):
+        host = ""
+    if is_local(client) and is_local(host):
         return Visitor("local", Role.ADMIN)
     why = "Without a password it answers only this machine. Set TASKS_APP_DASHBOARD_AUTH."
     return Visitor("", None, why=why)
 
 
 def _by_password(request: Request, settings: Settings) -> Visitor:
-    given = settings.dashboard_auth.get_secret_value() if settings.dashboard_auth else ""
-    asked, password = _credentials(request)
+    users = settings.dashboard_auth.get_secret_value() if settings.dashboard_auth else ""
+    given_name, given_password = _credentials(request)
     name = ""
-    for known, right in read_passwords(given).items():  # all of them: the time tells nothing
-        same = asked is None or hmac.compare_digest(known.encode(), asked.encode())
-        if hmac.compare_digest(right.encode(), password.encode()) & same:
+    for known, right in read_passwords(users).items():  # all of them: the time tells nothing
+        same = given_name is None or hmac.compare_digest(known.encode(), given_name.encode())
+        if hmac.compare_digest(right.encode(), given_password.encode()) & same:
             name = known
     if not name:
         return Visitor("", None, ask=True, why="Give a name and a password.")

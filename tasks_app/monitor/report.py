@@ -186,7 +186,7 @@ def summary(report: Report) -> tuple[str, ...]:
     """Return sentences on how much was done, and how well."""
     past = report.history
     outcomes = dict(report.outcomes)
-    # A duplicate is not the end of a run: scan and producer may both have told the broker.
+    # A duplicate is not the end of a run: scan and producer may both have sent a message.
     duplicates = outcomes.pop(CountedOutcome.DUPLICATE.name.lower(), 0)
     unkept = outcomes.pop(CountedOutcome.UNKEPT.name.lower(), 0)
     ends = ", ".join(f"{number:,} {name}" for name, number in outcomes.items())

@@ -167,7 +167,7 @@ def show_bulk(visit: Visit) -> errors.BulkPage:
 def read_bulk(token: int, state: AppState) -> errors.BulkPage:
     found = state.reader.read(("bulk", token), lambda c: errors.bulk_page(c, token))
     if found is None:
-        raise HttpError(404, f"There is no bulk {token}. The audit has all that were opened.")
+        raise HttpError(404, f"There is no bulk {token}. The audit lists all bulks.")
     return found
 
 
@@ -197,7 +197,7 @@ def show_schedules(visit: Visit) -> schedules.Schedules:
     more=lambda _: {"overlaps": list(Overlap)},
 )
 def show_schedule(visit: Visit) -> schedules.SchedulePage | None:
-    """One schedule; with fields of a change, `change` says what it would lead to."""
+    """One schedule; with fields of a change, `change` is a preview."""
     name, given = visit.name("name"), visit.given(*schedules.RULE)
     return visit.read(schedules.schedule_page, name, given)
 
@@ -268,7 +268,7 @@ def show_batches(visit: Visit) -> batches.Batches:
 )
 def show_batch(visit: Visit) -> batches.BatchPage | None:
     """One instance with its steps and their partitions."""
-    load_handlers(visit.state.settings.modules)  # the job's declaration says the order of its steps
+    load_handlers(visit.state.settings.modules)  # the job's declaration has the order of steps
     return visit.read(batches.batch_page, visit.id("batch_id"))
 
 

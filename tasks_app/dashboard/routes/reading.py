@@ -123,7 +123,7 @@ class Page:
             template = f"{self.template.rpartition('/')[0]}/{part}.html"
         status = 400 if getattr(model, "refused", None) else 200
         given = {"model": model, "at": model.at, "fields": self.filters, **more}
-        return render(request, template, status=status, asked=request.query_params, **given)
+        return render(request, template, status=status, parameters=request.query_params, **given)
 
     async def answer_json(self, request: Request, state: AppState) -> Response:
         model = await run_in_threadpool(lambda: self._model(self._visit(request, state)))

@@ -242,8 +242,8 @@ def is_running(facts: TaskFacts, row: StoredRow) -> Finding | None:
         return warn("running", fact, f"{past}: check that process, and kill it.")
     limit = f"its hard limit ends it and its process {killed}" if at else ""
     if row.cancel_requested_at:
-        told = ", and ".join(["its cancel is requested", *([limit] if limit else [])])
-        return ok("running", fact, f"Nothing to do: {told}.")
+        ends = f"its cancel is requested{limit and f', and {limit}'}"
+        return ok("running", fact, f"Nothing to do: {ends}.")
     stop = f"to stop it{' before' if limit else ''}: tasks-app cancel {row.id}"
     return ok("running", fact, f"Nothing to do{limit and f': {limit}'}; {stop}")
 

@@ -194,7 +194,7 @@ class TaskFacts:
     last: LastAttempt | None = None
     stop: Stop | None = None
     denial: Denial | None = None
-    hold: StandingHold | None = None  # who holds it; None: nobody, or the audit does not tell
+    hold: StandingHold | None = None  # None: it is not held, or the audit has no line
     queue: Queue | None = None  # its queue's settings, if it has any
     breaker: BreakerStanding | None = None  # of its handler's dependency, unless it is closed
     service: Service = field(default_factory=Service)

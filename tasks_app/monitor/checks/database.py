@@ -168,8 +168,8 @@ def _some(words: list[str]) -> str:
 
 
 OF_CELERY = 2
-"""Ours in a child of Celery beside one for each of its threads: its housekeeper's, and one for
-standing by for beat or a large value."""
+"""Ours in a child of Celery, besides one for each thread: its housekeeper's, and one for standing
+by for beat or a large value."""
 OF_WORK = 3  # in a child of tasks-app work, which claims and leads itself; one more listens
 FOR_LATE_WRITES = 1  # of all threads of a child: ctx.write alone is committed there
 MOST_AT_ONCE = 8  # threads of Celery's pool that find a connection of ours: the others wait

@@ -72,13 +72,13 @@ def _is_scanned(
     connection: Connection, settings: Settings, duty: leader_lease.Lease | None
 ) -> bool:
     """A scan is recent, and a process is left that can scan; ``explain`` decides the same."""
-    heard = heartbeats.live(connection, settings.renew_every + HEARTBEAT_TAKES)
-    if any(not child.of_celery for child in heard):
+    alive = heartbeats.live(connection, settings.renew_every + HEARTBEAT_TAKES)
+    if any(not child.of_celery for child in alive):
         return True
     if duty is None or duty.idle is None:
         return False
-    deserted = duty.free and duty.idle > ANOTHER_LEADS_AFTER and not heard
-    return not deserted and duty.idle <= LATE_SCANS * settings.scan_interval + PATIENCE
+    no_leader = duty.free and duty.idle > ANOTHER_LEADS_AFTER and not alive
+    return not no_leader and duty.idle <= LATE_SCANS * settings.scan_interval + PATIENCE
 
 
 def publishing(connection: Connection, settings: Settings) -> list[Finding]:
@@ -175,7 +175,7 @@ def shared(connection: Connection, settings: Settings, due: list[DueWork]) -> li
     """Do workers that know different handlers serve the same queue?
 
     A worker reports its handlers, not the queue of each: only due tasks show that some wait for
-    another worker. Without any it is no warning.
+    another worker. Without any it is not a warning.
     """
     known: dict[str, list[set[str]]] = {}
     for worker in heartbeats.live(connection, settings.lease):

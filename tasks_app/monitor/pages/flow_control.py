@@ -42,7 +42,7 @@ class LimitLine:
 class BreakerLine:
     dependency: str
     state: str
-    by_operator: bool  # an operator keeps it so, whatever the outcomes are
+    by_operator: bool  # an operator keeps it so, regardless of outcomes
     since: datetime
     reason: str
     good: int

@@ -173,20 +173,20 @@ _NAMED = text(f"""
 """)
 
 
-def find(connection: Connection, asked: str) -> Hits:
+def find(connection: Connection, words: str) -> Hits:
     def found(statement: TextClause, **values: Any) -> list[Hit]:
         return [Hit(*row) for row in connection.execute(statement, values)]
 
     hits: list[Hit] = []
-    if asked.isascii() and asked.isdigit() and int(asked) < 2**63:
-        hits += found(_ID, id=int(asked))
-    if _FINGERPRINT.fullmatch(asked):
-        same = causes(connection, fingerprint=asked)
+    if words.isascii() and words.isdigit() and int(words) < 2**63:
+        hits += found(_ID, id=int(words))
+    if _FINGERPRINT.fullmatch(words):
+        same = causes(connection, fingerprint=words)
         hits += [Hit("error", each.fingerprint, each.error, exact=True) for each in same]
-    if asked:
-        hits += [*found(_KEY, text=asked), *found(_NAMED, text=asked, most=MOST_HITS)]
-    gone = unkept(connection) if asked and not hits else None
-    return Hits(database_now(connection), asked, tuple(hits), gone)
+    if words:
+        hits += [*found(_KEY, text=words), *found(_NAMED, text=words, most=MOST_HITS)]
+    gone = unkept(connection) if words and not hits else None
+    return Hits(database_now(connection), words, tuple(hits), gone)
 
 
 SHOWN_FOR = timedelta(hours=1)  # for which a silent child is shown, unless its row is pruned

@@ -31,7 +31,7 @@ SELECTIONS["error"] = "error_text"
 UNSERVED = "no live worker serves its queue"
 UNKNOWN = "no live worker of its queue knows its name"
 _NEVER_UNKEPT = frozenset({"error", "fingerprint", "group", "held"})
-MOST = 10_000  # tasks that are counted; with more, the page says so
+MOST = 10_000  # tasks that are counted; the page shows if there are more
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ class Moment:
     at: datetime
     what: str  # created, claimed, succeeded, failed, …; of people: the action in the audit
     attempt: int | None = None
-    by: str | None = None  # the child that had claimed it, or whoever acted
+    by: str | None = None  # the child that had claimed it, or the operator
     state: str | None = None  # in which it was from then on, where that is known
     due_at: datetime | None = None  # when it was due again
     kind: str | None = None  # class of the exception, or a word of ours
