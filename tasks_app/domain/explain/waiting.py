@@ -75,7 +75,7 @@ def _why_later(facts: TaskFacts, row: StoredRow) -> str:
         since = instant_in_words(row.outage_since, facts.now)
         return (
             f"a dependency was down {count(row.outages, 'time')}, first {since}; "
-            f"that charges no failure, {row.failures} failures charged"
+            f"that charges nothing, {row.failures} failures charged"
         )
     if last is None or last.attempt != row.attempt:
         return f"attempt {row.attempt} asked for a later run (Snooze), or was released with a delay"
