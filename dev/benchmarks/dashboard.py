@@ -182,7 +182,7 @@ def _read(
     _key: Hashable,
     read: Callable[[Connection], Any],
     keep_s: float = 0,  # noqa: ARG001
-    rest: float = 0,  # noqa: ARG001
+    pause: float = 0,  # noqa: ARG001
 ) -> Any:
     with reader.engine.connect() as connection:
         return read(connection)

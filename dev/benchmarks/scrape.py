@@ -19,8 +19,8 @@ from sqlalchemy import text
 from dev.benchmarks.scale import Meter, fresh_database
 from tasks_app import Settings
 from tasks_app.embedded.stack import temporary
+from tasks_app.monitor import metrics
 from tasks_app.monitor.metric_catalogue import READ_SECONDS
-from tasks_app.monitor.metrics import MetricsReader
 from tasks_app.pool.retention import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
 from tasks_app.pool.statistics.totals import keep_totals
@@ -98,7 +98,8 @@ def p95(values: Iterable[float]) -> float:
 
 def scrape(database: Database, url: str, times: int) -> float:
     """Print what a scrape takes, and each of its parts; return its p95 in milliseconds."""
-    reader = MetricsReader(database, Settings(database_url=SecretStr(url)), keep_s=0)
+    metrics.KEEP_S = 0
+    reader = metrics.MetricsReader(database, Settings(database_url=SecretStr(url)))
     whole, cpu, said = list[float](), list[float](), ""
     parts: dict[str, list[float]] = {}
     with database.engine.connect() as connection:

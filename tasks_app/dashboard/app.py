@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,22 +15,12 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from tasks_app.actions.action import Role
+from tasks_app.dashboard import security
 from tasks_app.dashboard.html import STATIC, render
 from tasks_app.dashboard.json_api import describe, problem
-from tasks_app.dashboard.reader import Desk, PageReader
+from tasks_app.dashboard.reader import AppState, PageReader
 from tasks_app.dashboard.routes import actions, bulks, pages
-from tasks_app.dashboard.security import (
-    HttpError,
-    RequestEnvelope,
-    Role,
-    RoleOf,
-    TooLargeError,
-    WhoOf,
-    guarded,
-    identify,
-    is_api,
-    requires,
-)
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.unreachable import why_unreachable
 from tasks_app.monitor.metrics import MetricsReader
@@ -38,112 +28,106 @@ from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import sqlstate
 
-_log = logging.getLogger("tasks_app.dashboard")
 _CANCELLED, _NO_TABLE = "57014", "42P01"
+_UNAUTHORIZED, _WRONG_METHOD = 401, 405
 
 
-@requires(Role.VIEWER, answers=dict[str, Any])
-async def show_openapi(request: Request, _: Desk) -> Response:
+@security.requires(Role.VIEWER, answers=dict[str, Any])
+async def show_openapi(request: Request, _: AppState) -> Response:
     """This description, as OpenAPI 3.1."""
     return JSONResponse(describe(ROUTES, request.scope.get("root_path", "")))
 
 
 async def show_alive(_: Request) -> Response:
-    """For probes: without a password, and without a look at the database."""
+    """For probes: without a password, and without the database."""
     return PlainTextResponse("alive\n")
 
 
+# Path, handler and method; each handler declares its role with @security.requires.
 ROUTES = (
     *actions.EDIT_ROUTES,
     *bulks.ROUTES,
-    *pages.ROUTES,  # after those whose last word is no id
+    *pages.ROUTES,  # after those whose last segment is not an id
     *actions.ROUTES,
     ("/api/openapi.json", show_openapi, "GET"),
 )
-"""Path, handler and method; each handler says by ``@requires`` who may use it."""
 
 
 def dashboard_app(
-    settings: Settings, *, role: RoleOf | None = None, who: WhoOf | None = None
-) -> RequestEnvelope:
+    settings: Settings, *, role: security.RoleOf | None = None, who: security.WhoOf | None = None
+) -> security.RequestEnvelope:
     """Return the dashboard, to be served or mounted under any prefix.
 
-    ``role`` says of a request ``"viewer"``, ``"operator"``, ``"admin"`` or None, which is refused;
-    ``who`` names who asks, for the audit. Both may be async. Without ``role`` the passwords of the
-    settings decide; without those it answers this machine only.
+    ``role`` returns ``"viewer"``, ``"operator"``, ``"admin"`` or None for a request; None is
+    refused. ``who`` returns the user's name for the audit. Both may be async. Without ``role`` the
+    passwords of the settings decide; without those it answers only this machine.
     """
     LOG.level = Logged(settings.transitions)
-    url = settings.database
-    reader = PageReader(url)
-    database = Database(url, prepare=settings.prepare)
-    desk = Desk(settings, reader, database, MetricsReader(reader, settings))
-    asks = partial(identify, settings=settings, role=role, who=who)
+    reader = PageReader(settings.database)
+    database = Database(settings.database, prepare=settings.prepare)
+    state = AppState(settings, reader, database, MetricsReader(reader, settings))
+    visitor_of = partial(security.identify, settings=settings, role=role, who=who)
     app = Starlette(
         routes=[
             *(
-                Route(path, guarded(handler, asks, desk), methods=[method])
+                Route(path, security.guarded(handler, visitor_of, state), methods=[method])
                 for path, handler, method in ROUTES
             ),
             Route("/healthz", show_alive),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         exception_handlers={
-            HttpError: _refused,
-            HTTPException: _http,
-            TooLargeError: _too_large,
-            DBAPIError: _database,
-            PoolTimeoutError: _crowded,
-            Exception: _broken,
+            security.HttpError: _refused,
+            HTTPException: _not_routed,
+            security.TooLargeError: _answer_with(413, "The request is over 1 MB. Send less."),
+            DBAPIError: _database_failed,
+            PoolTimeoutError: _answer_with(
+                503, "The dashboard's connections are all in use. Try again."
+            ),
+            Exception: _answer_with(500, "The dashboard has a bug. Its log has the traceback."),
         },
     )
 
     def close() -> None:
-        desk.reader.close()
-        desk.database.dispose()
+        reader.close()
+        database.dispose()
 
-    return RequestEnvelope(app, close)
+    return security.RequestEnvelope(app, close)
 
 
-def _say(request: Request, status: int, said: str) -> Response:
-    if is_api(request):
-        return problem(status, said)
-    return render(request, "message.html", status=status, said=said, at=None)
+def _answer(request: Request, status: int, sentence: str) -> Response:
+    if security.is_api(request):
+        return problem(status, sentence)
+    return render(request, "message.html", status=status, sentence=sentence, at=None)
+
+
+def _answer_with(status: int, sentence: str) -> Callable[[Request, Exception], Response]:
+    return lambda request, _: _answer(request, status, sentence)
 
 
 def _refused(request: Request, error: Exception) -> Response:
-    status = error.status if isinstance(error, HttpError) else 500
-    response = _say(request, status, str(error))
-    if status == 401:  # noqa: PLR2004
+    status = error.status if isinstance(error, security.HttpError) else 500
+    response = _answer(request, status, str(error))
+    if status == _UNAUTHORIZED:
         response.headers["WWW-Authenticate"] = 'Basic realm="tasks_app", charset="UTF-8"'
     return response
 
 
-def _http(request: Request, error: Exception) -> Response:
+def _not_routed(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    said = "This address takes no such request." if status == 405 else "There is no such page."  # noqa: PLR2004
-    return _say(request, status, said)
+    if status == _WRONG_METHOD:
+        return _answer(request, status, f"This address does not take {request.method}.")
+    return _answer(request, status, "There is no such page.")
 
 
-def _too_large(request: Request, _: Exception) -> Response:
-    return _say(request, 413, "The request is larger than 1 MB. Send less.")
-
-
-def _crowded(request: Request, _: Exception) -> Response:
-    return _say(request, 503, "The dashboard's connections are all in use. Try again.")
-
-
-def _database(request: Request, error: Exception) -> Response:
+def _database_failed(request: Request, error: Exception) -> Response:
     state = sqlstate(error) if isinstance(error, DBAPIError) else None
     if state == _CANCELLED:
-        said = "The database took too long for this. Narrow the filter by queue, name or pool."
+        why = "The database took too long for this. Narrow the filter by queue, name or pool."
     elif state == _NO_TABLE:
-        said = "The schema is missing. Run: tasks-app migrate"
+        why = "The schema is missing. Run: tasks-app migrate"
     elif state:
-        said = f"The database did not do it (SQLSTATE {state}). Run: tasks-app doctor"
+        why = f"The database refused this (SQLSTATE {state}). Run: tasks-app doctor"
     else:
-        said = str(why_unreachable(str(getattr(error, "orig", ""))))
-    return _say(request, 503, said)
-
-
-def _broken(request: Request, _: Exception) -> Response:
-    return _say(request, 500, "The dashboard has a fault. Its log has the traceback.")
+        why = str(why_unreachable(str(getattr(error, "orig", ""))))
+    return _answer(request, 503, why)

@@ -26,22 +26,45 @@ from tornado.options import options
 from tornado.template import DictLoader
 from tornado.web import RequestHandler, url
 
+from tasks_app.actions.action import Role
 from tasks_app.dashboard.app import dashboard_app
-from tasks_app.dashboard.security import RequestEnvelope, Role, local, role_of
+from tasks_app.dashboard.security import RequestEnvelope, local, role_of
 from tasks_app.domain.config.settings import Settings
 
 AT = "/dashboard"
 USER, READ_ONLY, FLOWER = "tasks_app.user", "tasks_app.read_only", "tasks_app.flower"
-_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+Extra = Callable[[RequestHandler, Any], dict[str, Any]]
+_log = logging.getLogger("tasks_app.dashboard")
+
+
+def serve(context: click.Context, settings: Settings, arguments: Sequence[str]) -> None:
+    """Serve until a signal, with the options of Flower."""
+    command.warn_about_celery_args_used_in_flower_command(context, arguments)
+    command.apply_env_options()
+    command.apply_options(sys.argv[0], arguments)
+    command.extract_settings()
+    command.setup_logging()
+    flower = PoolFlower(settings, context.obj.app)
+    atexit.register(flower.dashboard.close)
+    atexit.register(flower.stop)
+    signal.signal(signal.SIGTERM, command.sigterm_handler)
+    port = flower.start_http_server()
+    if not context.obj.quiet:
+        command.print_banner(context.obj.app, "ssl_options" in flower_settings, port)
+        scheme = "https" if flower.ssl_options else "http"
+        host = options.address or "localhost"
+        click.echo(f"Dashboard: {scheme}://{host}:{port}{flower.mount}/")
+    with suppress(KeyboardInterrupt, SystemExit):
+        flower.start()
 
 
 class Hosted(RequestHandler):
-    """Serves ``app`` under ``mount``, to users that the host's ``get_current_user`` lets in.
+    """Serves ``app`` under ``mount`` to users that the host's ``get_current_user`` accepts.
 
     Mix it in before the host's handler. ``extra(handler, user)`` goes into the scope.
     """
 
-    SUPPORTED_METHODS = _METHODS
+    SUPPORTED_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
     def initialize(self, app: ASGIApp, mount: str, extra: Extra) -> None:
         self._app, self._mount, self._extra = app, mount, extra
@@ -52,10 +75,10 @@ class Hosted(RequestHandler):
         """Leave them to the application."""
 
     def check_xsrf_cookie(self) -> None:
-        """Leave it to the application, which also asks when nobody needs a password."""
+        """Leave it to the application, which also checks where no password is needed."""
 
     def compute_etag(self) -> None:
-        """Leave it to the application; or Tornado would hold back what is streamed."""
+        """Leave it to the application: Tornado would hold back streams."""
 
     def on_connection_close(self) -> None:
         self._gone.set()
@@ -102,7 +125,7 @@ class Hosted(RequestHandler):
         try:
             await self._app(scope, receive, self._send)
         except Exception:
-            # Starlette raises again after it has answered; Tornado would answer with a traceback.
+            # Starlette raises again after its answer; Tornado would answer with a traceback.
             if not self._gone.is_set():
                 _log.exception("%s %s", request.method, request.path)
             if not self._answered:
@@ -129,15 +152,15 @@ class Hosted(RequestHandler):
 
 
 class PoolHandler(Hosted, BaseHandler):  # type: ignore[misc]  # Flower has no types
-    """The dashboard, for those whom Flower lets in."""
+    """The dashboard for users of Flower."""
 
 
 class PoolFlower(Flower):  # type: ignore[misc]
-    """Flower, one tab more, and links between both pages of a task."""
+    """Flower with one more tab, and links between both pages of a task."""
 
     def __init__(self, settings: Settings, capp: Celery) -> None:
         prefix = f"/{options.url_prefix.strip('/')}" if options.url_prefix else ""
-        mount = prefix + AT
+        self.mount = mount = prefix + AT
         given = {**flower_settings, "template_loader": DictLoader(templates(mount))}
         super().__init__(capp=capp, options=options, **given)
         self.dashboard = pool_dashboard(settings)
@@ -181,35 +204,10 @@ def templates(mount: str) -> dict[str, str]:
 
 
 def _name(handler: Any, user: Any) -> str | None:
-    """Return the user's name; None: Flower asks nobody."""
+    """Return the user's name; None: Flower has no passwords."""
     if isinstance(user, str):
         return user
     if not options.basic_auth:
         return None
     credentials = b64decode(handler.request.headers["Authorization"].split()[1]).decode()
     return credentials.partition(":")[0]
-
-
-def serve(context: click.Context, settings: Settings, arguments: Sequence[str]) -> None:
-    """Serve until a signal, with the options of Flower."""
-    command.warn_about_celery_args_used_in_flower_command(context, arguments)
-    command.apply_env_options()
-    command.apply_options(sys.argv[0], arguments)
-    command.extract_settings()
-    command.setup_logging()
-    flower = PoolFlower(settings, context.obj.app)
-    atexit.register(flower.dashboard.close)
-    atexit.register(flower.stop)
-    signal.signal(signal.SIGTERM, command.sigterm_handler)
-    port = flower.start_http_server()
-    if not context.obj.quiet:
-        command.print_banner(context.obj.app, "ssl_options" in flower_settings, port)
-        prefix = f"/{options.url_prefix.strip('/')}" if options.url_prefix else ""
-        scheme = "https" if flower.ssl_options else "http"
-        click.echo(f"Dashboard: {scheme}://{options.address or 'localhost'}:{port}{prefix}{AT}/")
-    with suppress(KeyboardInterrupt, SystemExit):
-        flower.start()
-
-
-Extra = Callable[[RequestHandler, Any], dict[str, Any]]
-_log = logging.getLogger("tasks_app.dashboard")

@@ -16,16 +16,21 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from tasks_app.actions.action import taken
+from tasks_app.actions.action import Role, taken
 from tasks_app.actions.table import ACTIONS
 from tasks_app.actions.tasks import OF_TASKS
-from tasks_app.dashboard.security import Role, set_cookie
+from tasks_app.dashboard.security import set_cookie
 from tasks_app.domain.durations import distance_in_words, milliseconds_in_words, to_the_second
 from tasks_app.domain.finding import Finding
 from tasks_app.monitor.pages.overview import Hit
 
 FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"
+# Of all static files: their addresses change with them.
+VERSION = sha256(
+    b"".join(path.read_bytes() for path in sorted(STATIC.iterdir()) if path.is_file())
+).hexdigest()[:12]
+# Path, name, and the key that leads there after g.
 PAGES = (
     ("/", "Overview", "o"),
     ("/tasks", "Tasks", "t"),
@@ -37,7 +42,7 @@ PAGES = (
     ("/workers", "Workers", "w"),
     ("/audit", "Audit", "a"),
 )
-"""Path, name, and the key that leads there after g."""
+# Where a hit of the search is shown.
 _PLACES = {
     "task": "/tasks/{}",
     "group": "/groups/{}",
@@ -49,8 +54,8 @@ _PLACES = {
     "schedule": "/schedules/{}",
     "job": "/batches?job={}",
 }
-"""Where what was found is shown."""
-_MENDED_AT = {
+# The page that fixes a finding, by its subject.
+_FIXED_AT = {
     "breakers": ("/queues", "Show breakers"),
     "due tasks": ("/queues", "Show queues"),
     "queues": ("/queues", "Show queues"),
@@ -60,20 +65,36 @@ _MENDED_AT = {
     "schedules": ("/schedules", "Show schedules"),
     "workers": ("/workers", "Show workers"),
 }
-"""The page that helps, by subject of a finding."""
-TOLD = "tasks_app_told"
-LONGEST_TOLD = 500
+# Shapes of badges, by state of a task or batch, outcome of an instant, state of a breaker.
+_SHAPES = {
+    "ok": "SUCCEEDED COMPLETED closed",
+    "run": "RUNNING PLANNING REDUCING",
+    "wait": "PENDING WAITING queued",
+    "warn": "EXPIRED STOPPING STOPPED COMPENSATING probing ramping",
+    "bad": "FAILED broken open",
+}
+_SHAPE_OF = {state: shape for shape, states in _SHAPES.items() for state in states.split()}
+NOTICE = "tasks_app_told"
+LONGEST_NOTICE, LONGEST_WHOLE = 500, 30
 _CHANGED, _UNCHANGED = "+", "-"
+THOUSAND = 1_000
+_FAINT = Markup('<span class="faint">{}</span>')
+_NONE = _FAINT.format("-")
+_WHOLE = Markup('<span class="whole">{}</span>')
 
 
 def render(request: Request, name: str, *, status: int = 200, **parts: Any) -> HTMLResponse:
-    """Return a page. It is never stored: it shows data, and a token."""
+    """Return a page, not to be stored: it shows data, and a token."""
     identity = getattr(request.state, "identity", None)
     role = getattr(identity, "role", None)
-    told = "" if is_part(request) else unquote(request.cookies.get(TOLD, ""))
+    root = request.scope.get("root_path", "")
+    path = request.scope["path"].removeprefix(root) or "/"
+    here = [to for to, _, _ in PAGES if path == to or (to != "/" and path.startswith(f"{to}/"))]
+    theme = request.cookies.get("theme", "")
+    notice = "" if is_part(request) else unquote(request.cookies.get(NOTICE, ""))
     page = _TEMPLATES.get_template(name).render(
-        root=request.scope.get("root_path", ""),
-        here=_here(request),
+        root=root,
+        here=here[0] if here else "",
         flower=request.scope.get("tasks_app.flower"),
         who=getattr(identity, "who", ""),
         role=role.name.lower() if role else "",
@@ -81,47 +102,36 @@ def render(request: Request, name: str, *, status: int = 200, **parts: Any) -> H
         admin=role is Role.ADMIN,
         level=role or 0,
         token=getattr(request.state, "token", ""),
-        theme=_theme(request),
+        theme=theme if theme in ("light", "dark") else "",
         version=VERSION,
         pages=PAGES,
-        told=told[1:],
-        changed=told[:1] == _CHANGED,
+        notice=notice[1:],
+        changed=notice[:1] == _CHANGED,
         **parts,
     )
     response = HTMLResponse(page, status, headers={"Cache-Control": "no-store"})
-    if told:
-        set_cookie(request, response, TOLD, "")
+    if notice:
+        set_cookie(request, response, NOTICE, "")
     return response
-
-
-def tell(request: Request, response: Response, said: str, *, changed: bool) -> None:
-    """Let the next page that is shown say what came of an action, once."""
-    value = quote((_CHANGED if changed else _UNCHANGED) + said[:LONGEST_TOLD])
-    set_cookie(request, response, TOLD, value)
 
 
 def is_part(request: Request) -> bool:
     return request.headers.get("hx-request") == "true"
 
 
-def _here(request: Request) -> str:
-    """Return the page of the menu that the address lies under."""
-    path = request.scope["path"].removeprefix(request.scope.get("root_path", "")) or "/"
-    under = [to for to, _, _ in PAGES if path == to or (to != "/" and path.startswith(f"{to}/"))]
-    return under[0] if under else ""
+def set_notice(request: Request, response: Response, sentence: str, *, changed: bool) -> None:
+    """Let the next page show the result of an action, once."""
+    value = quote((_CHANGED if changed else _UNCHANGED) + sentence[:LONGEST_NOTICE])
+    set_cookie(request, response, NOTICE, value)
 
 
-def _theme(request: Request) -> str:
-    given = request.cookies.get("theme", "")
-    return given if given in ("light", "dark") else ""
+def segment(name: str) -> str:
+    """Return any name as one segment of an address."""
+    return quote(name, safe="")
 
 
 def place_of(hit: Hit) -> str:
     return _PLACES[hit.kind].format(segment(hit.key))
-
-
-def _mended_at(finding: Finding) -> tuple[str, str] | None:
-    return _MENDED_AT.get(finding.subject)
 
 
 def offered(finding: Finding) -> tuple[str, str, dict[str, str]] | None:
@@ -137,11 +147,6 @@ def offered(finding: Finding) -> tuple[str, str, dict[str, str]] | None:
             return None
 
 
-def segment(name: str) -> str:
-    """Return a name as one segment of an address, whatever is in it."""
-    return quote(name, safe="")
-
-
 def _query(**values: Any) -> Markup:
     return escape(urlencode({name: value for name, value in values.items() if value}))
 
@@ -150,28 +155,19 @@ def _without(filters: dict[str, str], name: str) -> Markup:
     return _query(**{each: value for each, value in filters.items() if each != name})
 
 
-_TEMPLATES = Environment(
-    loader=FileSystemLoader(FOLDER / "templates"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-
-
 def age(at: datetime | None, now: datetime) -> Markup:
-    """Return how long ago, which a script keeps true, with the instant on hover."""
+    """Return how long ago, which a script updates, with the instant on hover."""
     if at is None:
-        return _FAINT.format(NOTHING)
+        return _NONE
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
         at.astimezone(UTC).isoformat(), to_the_second(at), distance_in_words(at, now)
     )
 
 
 def since(at: datetime | None, now: datetime) -> Markup:
-    """Return how long it has lasted, which a script keeps true."""
+    """Return how long it has lasted, which a script updates."""
     if at is None:
-        return _FAINT.format(NOTHING)
+        return _NONE
     return Markup('<time class="span" datetime="{}" title="{}">{}</time>').format(
         at.astimezone(UTC).isoformat(),
         to_the_second(at),
@@ -188,39 +184,49 @@ def local(at: datetime, zone: str) -> str:
     return "" if zone == "UTC" else f"{there:%a %H:%M}"
 
 
+def shape(state: str) -> str:
+    return _SHAPE_OF.get(state, "off")
+
+
 def badge(state: str) -> Markup:
     return Markup('<span class="badge {}">{}</span>').format(shape(state), state)
 
 
-def shape(state: str) -> str:
-    return _BADGES.get(state, "off")
+def number(value: int, *, more: bool = False) -> str:
+    """Return it with commas; a zero is faint."""
+    return f"{value:,}{'+' if more else ''}" if value or more else _FAINT.format(0)
 
 
-NOTHING = "-"
-_FAINT = Markup('<span class="faint">{}</span>')
-_BADGES = {
-    "PENDING": "wait",
-    "RUNNING": "run",
-    "SUCCEEDED": "ok",
-    "FAILED": "bad",
-    "CANCELLED": "off",
-    "SKIPPED": "off",
-    "EXPIRED": "warn",
-    "COMPLETED": "ok",
-    "STOPPING": "warn",
-    "STOPPED": "warn",
-    "WAITING": "wait",
-    "PLANNING": "run",
-    "COMPENSATING": "warn",
-    "REDUCING": "run",
-    "queued": "wait",
-    "broken": "bad",
-    "open": "bad",
-    "closed": "ok",
-    "probing": "warn",
-    "ramping": "warn",
-}
-"""By state of a task, outcome of an instant, state of a breaker."""
+def whole(text: str) -> Markup:
+    """Let no line break within an option or a command's name."""
+    words = (
+        _WHOLE.format(word) if "-" in word and len(word) < LONGEST_WHOLE else escape(word)
+        for word in text.split(" ")
+    )
+    return Markup(" ").join(words)
+
+
+def linked(text: str, root: str) -> Markup:
+    """Return a sentence in which the name of a task is a link."""
+    link = rf'<a href="{escape(root)}/tasks/\2">\1 \2</a>'
+    return Markup(re.sub(r"\b([Tt]ask) (\d+)\b", link, str(escape(text))))  # noqa: S704  escaped
+
+
+def tick(value: float) -> str:
+    return f"{value / THOUSAND:g} k" if value >= 10 * THOUSAND else f"{value:,.0f}"
+
+
+def clock(at: datetime, *, days: bool) -> str:
+    return f"{at.astimezone(UTC):%d %b}" if days else f"{at.astimezone(UTC):%H:%M}"
+
+
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(FOLDER / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
 _TEMPLATES.globals.update(
     actions={action.name: action for action in ACTIONS if action.path},
     of_tasks=OF_TASKS,
@@ -234,62 +240,16 @@ _TEMPLATES.globals.update(
     query=_query,
     without=_without,
     place_of=place_of,
-    mended_at=_mended_at,
+    fixed_at=_FIXED_AT,
     offered=offered,
 )
-
-
-def number(value: int, *, more: bool = False) -> str:
-    """Return it with commas; a zero stands back."""
-    return f"{value:,}{'+' if more else ''}" if value or more else _FAINT.format(0)
-
-
-def span_of(ms: float | None) -> str:
-    return _FAINT.format(NOTHING) if ms is None else milliseconds_in_words(ms)
-
-
-def whole(text: str) -> Markup:
-    """Let no line end within an option or a command's name, however narrow the window is."""
-    words = (
-        _WHOLE.format(word) if "-" in word and len(word) < LONGEST_WHOLE else escape(word)
-        for word in text.split(" ")
-    )
-    return Markup(" ").join(words)
-
-
-def tick(value: float) -> str:
-    """Return a round number of an axis."""
-    return f"{value / THOUSAND:g} k" if value >= 10 * THOUSAND else f"{value:,.0f}"
-
-
-def clock(at: datetime, *, days: bool) -> str:
-    return f"{at.astimezone(UTC):%d %b}" if days else f"{at.astimezone(UTC):%H:%M}"
-
-
-def linked(text: str, root: str) -> Markup:
-    """Return a sentence in which a task that is named is a link."""
-    link = rf'<a href="{escape(root)}/tasks/\2">\1 \2</a>'
-    return Markup(re.sub(r"\b([Tt]ask) (\d+)\b", link, str(escape(text))))  # noqa: S704  escaped
-
-
-def indented(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
-
-
-_WHOLE = Markup('<span class="whole">{}</span>')
-LONGEST_WHOLE = 30
-THOUSAND = 1_000
 _TEMPLATES.filters.update(
     number=number,
-    span=span_of,
+    span=lambda ms: _NONE if ms is None else milliseconds_in_words(ms),
     tick=tick,
     clock=clock,
     whole=whole,
     linked=linked,
-    json=indented,
+    json=lambda value: json.dumps(value, indent=2, ensure_ascii=False, default=str),
     segment=segment,
 )
-VERSION = sha256(
-    b"".join(path.read_bytes() for path in sorted(STATIC.iterdir()) if path.is_file())
-).hexdigest()[:12]
-"""Of all static files: their addresses change with them."""

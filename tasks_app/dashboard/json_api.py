@@ -18,20 +18,19 @@ from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tasks_app.dashboard.security import API, JSON, Role
+from tasks_app.dashboard.security import API, JSON
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet takes for the beginning of a formula."""
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with these a formula of a spreadsheet begins
 
 
 @lru_cache
-def _adapter(model: Any) -> TypeAdapter[Any]:
+def adapter(model: Any) -> TypeAdapter[Any]:
     return TypeAdapter(model)
 
 
 def answer(request: Request, model: Any) -> Response:
-    """Return a dataclass as JSON, as its schema says; 304 if the caller has the same already."""
-    body = _adapter(type(model)).dump_json(model)  # type: ignore[arg-type]
+    """Return a dataclass as JSON; 304 if the caller has the same already."""
+    body = adapter(type(model)).dump_json(model)  # type: ignore[arg-type]
     tag = f'"{sha256(body).hexdigest()[:32]}"'
     headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
     if request.headers.get("if-none-match") == tag:
@@ -40,32 +39,32 @@ def answer(request: Request, model: Any) -> Response:
 
 
 def problem(status: int, title: str) -> Response:
-    """Return what is wrong, as RFC 9457 wants it."""
+    """Return an error in the format of RFC 9457."""
     body = json.dumps({"type": "about:blank", "title": title, "status": status})
     headers = {"Cache-Control": "no-store"}
     return Response(body, status, headers=headers, media_type="application/problem+json")
 
 
 def as_csv(row: Any, pages: Iterable[list[Any]]) -> Iterator[bytes]:
-    """Yield a header, and a line for each row, written while they are read."""
+    """Yield a header, and a line for each row, while they are read."""
     yield _lines([[each.name for each in fields(row)]])
     for page in pages:
-        yield _lines([[_cell(value) for value in asdict(each).values()] for each in page])
+        yield _lines(map(_escape_formula, asdict(each).values()) for each in page)
 
 
 def as_json_lines(row: Any, pages: Iterable[list[Any]]) -> Iterator[bytes]:
     for page in pages:
-        yield b"".join(_adapter(row).dump_json(each) + b"\n" for each in page)
+        yield b"".join(adapter(row).dump_json(each) + b"\n" for each in page)
 
 
-def _lines(rows: list[list[Any]]) -> bytes:
+def _escape_formula(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def _lines(rows: Iterable[Iterable[Any]]) -> bytes:
     text = io.StringIO()
     csv.writer(text).writerows(rows)
     return text.getvalue().encode()
-
-
-def _cell(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 EXPORTS = {
@@ -112,15 +111,16 @@ def describe(routes: Routes, root: str) -> dict[str, Any]:
 
 
 def _operation(path: str, handler: Any, method: str, schemas: dict[str, Any]) -> dict[str, Any]:
-    role: Role = handler.role
-    asked = [
+    parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
         for name, _ in _IDS.findall(path)
     ]
-    asked += [{"name": name, "in": "query", "schema": {"type": "string"}} for name in handler.query]
+    parameters += [
+        {"name": name, "in": "query", "schema": {"type": "string"}} for name in handler.query
+    ]
     answers: dict[str, Any] = {
         "200": {
-            "description": "What was asked for, or what came of it.",
+            "description": "The page, or the result of the action.",
             "content": {JSON: {"schema": _schema(handler.answers, "serialization", schemas)}},
         }
     }
@@ -132,8 +132,8 @@ def _operation(path: str, handler: Any, method: str, schemas: dict[str, Any]) ->
     operation: dict[str, Any] = {
         "operationId": f"{method.lower()} {path}",
         "summary": (inspect.getdoc(handler) or "").partition("\n")[0],
-        "description": f"Needs the role {role.name.lower()}.",
-        "parameters": asked,
+        "description": f"Needs the role {handler.role.name.lower()}.",
+        "parameters": parameters,
         "responses": answers,
     }
     if method == "POST":
@@ -145,10 +145,7 @@ def _operation(path: str, handler: Any, method: str, schemas: dict[str, Any]) ->
 
 
 def _schema(model: Any, mode: Any, schemas: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a dataclass; what it refers to is added to ``schemas``.
-
-    Names are those of the classes behind that of the model: two pages may each have a Line.
-    """
+    """Return the schema of a dataclass; nested ones go to ``schemas``, named Model.Class."""
     prefix = f"{getattr(model, '__name__', 'Any')}."
     template = REF.format(model=f"{prefix}{{model}}")
     found = TypeAdapter(model).json_schema(mode=mode, ref_template=template)

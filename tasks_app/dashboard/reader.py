@@ -15,6 +15,20 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.monitor.metrics import MetricsReader
 from tasks_app.runtime.db.database import Database, reading_engine
 
+Model = TypeVar("Model")
+MOST_KEPT = 200
+STALE = 3  # times its age limit that something may be shown while it is read again
+
+
+@dataclass(frozen=True, slots=True)
+class AppState:
+    """Reads go through ``reader``; ``database`` is for the actions of operators."""
+
+    settings: Settings
+    reader: PageReader
+    database: Database
+    metrics: MetricsReader  # shared by all scrapers
+
 
 class PageReader:
     """Reads in transactions that cannot write, and keeps what was read for a second or two."""
@@ -39,23 +53,23 @@ class PageReader:
         key: Hashable,
         read: Callable[[Connection], Model],
         keep_s: float = 1.0,
-        rest: float = 0.0,
+        pause: float = 0.0,
     ) -> Model:
         """Return what ``read`` returned at most ``keep_s`` ago under this key.
 
-        It is kept ``rest`` times as long as it took, if that is longer.
+        It is kept ``pause`` times as long as it took, if that is longer.
         """
 
-        def fresh() -> Model:
+        def make() -> Model:
             with self.engine.connect() as connection:
                 return read(connection)
 
-        return self.kept(key, fresh, keep_s, rest)
+        return self.kept(key, make, keep_s, pause)
 
     def kept(
-        self, key: Hashable, make: Callable[[], Model], keep_s: float, rest: float = 0.0
+        self, key: Hashable, make: Callable[[], Model], keep_s: float, pause: float = 0.0
     ) -> Model:
-        """Return what ``make`` made; of several who ask at once, one makes it."""
+        """Return what ``make`` made; of several callers at once, one makes it."""
         with self._lock:
             if len(self._kept) > MOST_KEPT:
                 self._kept.clear()
@@ -63,35 +77,34 @@ class PageReader:
             turn = self._busy.setdefault(key, threading.Lock())
         with turn:
             kept = self._kept.get(key, _Kept())
-            if time.monotonic() - kept.at > max(keep_s, rest * kept.took):
+            if time.monotonic() - kept.at > max(keep_s, pause * kept.took):
                 kept = self._kept[key] = _made(make)
             return kept.model  # type: ignore[no-any-return]
 
-    def soon(
-        self, key: Hashable, make: Callable[[], Model], keep_s: float, rest: float = 0.0
+    def kept_or_stale(
+        self, key: Hashable, make: Callable[[], Model], keep_s: float, pause: float = 0.0
     ) -> Model:
-        """Return what ``make`` made; what is a little old is made anew behind the reader's back.
+        """Return what ``make`` made; a thread renews what is a little old, so no viewer waits.
 
-        So nobody who looks on waits for what takes long. What nobody has looked at for a while is
-        too old, and made at once.
+        What is STALE times too old is made at once.
         """
         kept = self._kept.get(key, _Kept())
-        age, keep_s = time.monotonic() - kept.at, max(keep_s, rest * kept.took)
+        age, keep_s = time.monotonic() - kept.at, max(keep_s, pause * kept.took)
         if age > STALE * keep_s:
             return self.kept(key, make, keep_s)
         if age > keep_s:
-            self._kept[key] = kept._replace(at=time.monotonic())  # others leave it to this one
+            self._kept[key] = kept._replace(at=time.monotonic())  # others leave it to this thread
             threading.Thread(target=self._renew, args=(key, make), daemon=True).start()
         return kept.model  # type: ignore[no-any-return]
 
     def _renew(self, key: Hashable, make: Callable[[], Any]) -> None:
-        with suppress(Exception):  # who looks next makes it at once, and hears of it
+        with suppress(Exception):  # the next viewer makes it at once, and sees the error
             self._kept[key] = _made(make)
             return
         self._kept.pop(key, None)
 
     def forget(self) -> None:
-        """Forget all: something was just changed, and who did it wants to see it."""
+        """Forget all after a change: the operator wants to see it."""
         with self._lock:
             self._kept.clear()
 
@@ -102,28 +115,9 @@ class PageReader:
                 self._engine = None
 
 
-@dataclass(frozen=True, slots=True)
-class Desk:
-    """Reads go through ``reader``; ``database`` is for the verbs of operators."""
-
-    settings: Settings
-    reader: PageReader
-    database: Database
-    metrics: MetricsReader
-    """Whoever scrapes shares its text."""
-
-
-Model = TypeVar("Model")
-MOST_KEPT = 200
-STALE = 3
-"""How many times as old as it should be something may be shown while it is made anew."""
-
-
 class _Kept(NamedTuple):
-    """What was made, when, and how many seconds it took."""
-
     at: float = float("-inf")
-    took: float = 0.0
+    took: float = 0.0  # seconds
     model: Any = None
 
 

@@ -18,18 +18,12 @@ from tasks_app.runtime.db.database import Database
 
 
 def listen(settings: Settings, host: str, port: int) -> list[socket.socket]:
-    """Return what listens, on each address of the host that this machine has.
-
-    Raises:
-        ConfigurationError: others could reach it, and it has no password; or the port is taken.
-    """
+    """Listen on each address of the host that this machine has."""
     check_address(settings, host)
     sockets, refused = list[socket.socket](), None
     try:
-        found = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        for family, *_, at in found:
+        kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
+        for family, *_, at in socket.getaddrinfo(host or None, port, type=kind, flags=flags):
             try:
                 sockets.append(socket.create_server(at[:2], family=family))
             except OSError as error:
@@ -49,11 +43,10 @@ def listen(settings: Settings, host: str, port: int) -> list[socket.socket]:
 
 
 def serve(settings: Settings, sockets: list[socket.socket]) -> None:
-    """Serve until a signal."""
     database = Database(settings.database, prepare=settings.prepare)
     watcher = Watcher(settings, database, f"dashboard {socket.gethostname()}:{os.getpid()}")
     watcher.start()
-    # The address of the peer decides who is local, so nobody's word for it is taken.
+    # The peer's address decides who is local, so proxy headers are not trusted.
     config = uvicorn.Config(
         dashboard_app(settings),
         log_level="warning",
@@ -67,11 +60,7 @@ def serve(settings: Settings, sockets: list[socket.socket]) -> None:
 
 
 def check_address(settings: Settings, host: str) -> None:
-    """Pass if there is a password, or only this machine reaches it.
-
-    Raises:
-        ConfigurationError: anybody could see payloads and requeue tasks.
-    """
+    """Refuse an address that other machines reach without a password."""
     if settings.dashboard_auth is None and not is_local(host):
         raise ConfigurationError(
             f"The dashboard has no password, and {host} is an address that others can reach. "

@@ -12,20 +12,13 @@ from tasks_app.domain.statistics import BOUNDS_MS, OTHER
 
 
 class Kind(StrEnum):
-    """As Prometheus calls it."""
-
-    GAUGE = "gauge"
-    """What is true at the instant of the read."""
-    COUNTER = "counter"
-    """What was, since counting began."""
+    GAUGE = "gauge"  # what is true at the instant of the read
+    COUNTER = "counter"  # since counting began
     HISTOGRAM = "histogram"
-    """The same, by how long it took."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A family of values."""
-
     name: str
     help: str
     labels: tuple[str, ...] = ()
@@ -35,32 +28,22 @@ class Metric:
 _QUEUE = ("queue",)
 PENDING = Metric("tasks_app_pending", "Tasks that wait, due or not; at most 100,000.", _QUEUE)
 DUE = Metric("tasks_app_due", "Tasks whose time has come, parked ones included.", _QUEUE)
-OLDEST_DUE = Metric(
-    "tasks_app_oldest_due_seconds", "For how long the oldest due task has waited.", _QUEUE
-)
-PARKED = Metric(
-    "tasks_app_parked", "Due tasks that are left alone, by the kind of reason.", ("kind",)
-)
+OLDEST_DUE = Metric("tasks_app_oldest_due_seconds", "How long the oldest due task waits.", _QUEUE)
+PARKED = Metric("tasks_app_parked", "Due tasks that are set aside, by reason.", ("kind",))
 RUNNING = Metric("tasks_app_running", "Tasks that are claimed.", _QUEUE)
-LONGEST = Metric(
-    "tasks_app_running_longest_seconds", "For how long the oldest run has gone on.", _QUEUE
-)
-OVERDUE = Metric(
-    "tasks_app_leases_overdue", "Tasks that are claimed though their lease is over.", _QUEUE
-)
+LONGEST = Metric("tasks_app_running_longest_seconds", "Duration of the oldest run.", _QUEUE)
+OVERDUE = Metric("tasks_app_leases_overdue", "Claimed tasks whose lease is over.", _QUEUE)
 OVERDUE_FOR = Metric(
-    "tasks_app_lease_overdue_seconds", "For how long the oldest of these leases is over.", _QUEUE
+    "tasks_app_lease_overdue_seconds", "How long the oldest of these leases has been over.", _QUEUE
 )
-ERRORS = Metric("tasks_app_errors", "Tasks in the error pool, of the newest 20,000 there.", _QUEUE)
+ERRORS = Metric("tasks_app_errors", "Tasks in the error pool, of its newest 20,000.", _QUEUE)
 ERRORS_LATELY = Metric(
-    "tasks_app_errors_last_5m", "Of these, how many failed in the last five minutes.", _QUEUE
+    "tasks_app_errors_last_5m", "Of these, those that failed in the last five minutes.", _QUEUE
 )
-MESSAGES = Metric(
-    "tasks_app_queue_messages", "Messages in the broker, as the leader last saw them.", _QUEUE
-)
+MESSAGES = Metric("tasks_app_queue_messages", "Messages in the broker, at the last scan.", _QUEUE)
 OUTCOMES = Metric(
     "tasks_app_outcomes_total",
-    "How often runs and tasks ended so; retried, released, rescued and snoozed ones go on. Done "
+    "Runs and tasks by how they ended; retried, released, rescued and snoozed ones go on. Done "
     "ones that left no row are counted, too.",
     ("name", "queue", "outcome"),
     Kind.COUNTER,
@@ -79,44 +62,44 @@ RAN = Metric(
 )
 CREATED = Metric(
     "tasks_app_tasks_created_total",
-    "Ids given to new tasks; those of transactions that rolled back are among them.",
+    "Ids given to new tasks, including those of transactions that rolled back.",
     kind=Kind.COUNTER,
 )
 STALE_WRITES = Metric(
     "tasks_app_stale_writes_total",
-    "Outcomes that were refused, as the lease was lost: another run has the task.",
+    "Outcomes that were refused because the lease was lost: another run has the task.",
     kind=Kind.COUNTER,
 )
 DUPLICATES = Metric(
     "tasks_app_duplicates_dropped_total",
-    "Ids of messages that could not be claimed: taken by others, over, or held back.",
+    "Ids of messages that could not be claimed: claimed elsewhere, over, or held back.",
     kind=Kind.COUNTER,
 )
 RUNS_LEFT = Metric(
     "tasks_app_runs_left_total",
-    "Runs that their child had left without an end, and then gave back. None should be.",
+    "Runs that ended without an outcome, and were given back. Expect none.",
     kind=Kind.COUNTER,
 )
 WORKERS = Metric(
     "tasks_app_workers", "Worker processes: live, stopping, or silent beyond the lease.", ("state",)
 )
-THREADS = Metric("tasks_app_worker_threads", "Messages that live worker processes take at a time.")
+THREADS = Metric("tasks_app_worker_threads", "Tasks that live worker processes can run at a time.")
 SILENCE = Metric("tasks_app_worker_silence_seconds", "Age of the oldest heartbeat.")
 SERVED = Metric("tasks_app_queue_workers", "Live worker processes that serve the queue.", _QUEUE)
 DUTY_AGE = Metric(
-    "tasks_app_duty_age_seconds", "Since when the duty (scan, maintain) was not done.", ("duty",)
+    "tasks_app_duty_age_seconds", "Time since the duty (scan, maintain) was last done.", ("duty",)
 )
 DUTY_HELD = Metric(
     "tasks_app_duty_held", "1: a leader of this rank (beat, standby) holds it.", ("duty", "rank")
 )
 REFUSED = Metric(
-    "tasks_app_broker_refused_seconds", "For how long the broker has taken no messages; 0: it does."
+    "tasks_app_broker_refused_seconds", "How long the broker has taken no messages; 0: it does."
 )
 SCHEDULES = Metric("tasks_app_schedules", "Schedules: enabled, disabled, broken.", ("state",))
 MISSED = Metric("tasks_app_schedules_missed", "Enabled ones that are late by over a minute.")
-SCHEDULE_LATE = Metric("tasks_app_schedule_late_seconds", "By how much the latest one is late.")
+SCHEDULE_LATE = Metric("tasks_app_schedule_late_seconds", "How late the latest schedule is.")
 PAUSED = Metric(
-    "tasks_app_queue_paused_seconds", "Since when the queue is paused; * is all queues.", _QUEUE
+    "tasks_app_queue_paused_seconds", "How long the queue has been paused; * is all queues.", _QUEUE
 )
 OPEN = Metric("tasks_app_queue_open", "0: a window or its load gate holds the queue.", _QUEUE)
 BREAKER = Metric(
@@ -132,13 +115,11 @@ INDEX_BYTES = Metric("tasks_app_index_bytes", "Size of its indexes.", ("table",)
 ROWS = Metric("tasks_app_table_rows", "Rows, as the server estimates them.", ("table",))
 DEAD = Metric("tasks_app_table_dead_rows", "Rows that vacuum has not removed yet.", ("table",))
 SNAPSHOT = Metric(
-    "tasks_app_snapshot_age_transactions", "How many transactions the oldest held snapshot is old."
+    "tasks_app_snapshot_age_transactions", "Age of the oldest held snapshot, in transactions."
 )
-OPEN_FOR = Metric(
-    "tasks_app_oldest_transaction_seconds", "For how long the oldest transaction is open."
-)
+OPEN_FOR = Metric("tasks_app_oldest_transaction_seconds", "Age of the oldest open transaction.")
 HORIZON = Metric(
-    "tasks_app_partitions_ahead", "Days after today that have a partition; -1: not even today has."
+    "tasks_app_partitions_ahead", "Days after today that have a partition; -1: today has none."
 )
 STRAYS = Metric("tasks_app_default_partition_used", "1: rows lie in the default partition.")
 INFO = Metric("tasks_app_info", "Always 1; versions of package and schema.", ("version", "schema"))
@@ -148,30 +129,24 @@ READ_UP = Metric("tasks_app_read_up", "1: this part of the read succeeded.", ("p
 READ_SECONDS = Metric("tasks_app_read_seconds", "How long this part took.", ("part",))
 METRICS = tuple(each for each in list(vars().values()) if isinstance(each, Metric))
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-BOUNDS = (*(str(bound / 1000) for bound in BOUNDS_MS), "+Inf")
-"""Upper bounds of the buckets, in seconds."""
-MOST_QUEUES = 100
-"""That a gauge shows by name: producers make queues, and each series costs whoever stores it."""
+BOUNDS = (*(str(bound / 1000) for bound in BOUNDS_MS), "+Inf")  # of the buckets, in seconds
+MOST_QUEUES = 100  # that a gauge shows by name: producers make queues, and each series costs
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value of a metric, with the values of its labels in their order."""
-
     metric: Metric
     value: float
-    labels: tuple[str, ...] = ()
-    suffix: str = ""
-    """Of a histogram: which of its series."""
-    bound: str = ""
-    """Of one of its buckets: the upper bound."""
+    labels: tuple[str, ...] = ()  # in the order of the metric's
+    suffix: str = ""  # of a histogram: which of its series
+    bound: str = ""  # of one of its buckets: the upper bound
 
 
 def histogram(
     metric: Metric, buckets: Sequence[int], sum_ms: int, labels: tuple[str, ...]
 ) -> Iterator[Sample]:
-    """Make the series of a histogram; empty buckets at the end may be left out."""
+    """Yield the series of a histogram; empty buckets at the end may be left out."""
     counts = [*buckets, *[0] * (len(BOUNDS) - len(buckets))]
     number = 0
     for bound, number in zip(BOUNDS, accumulate(counts), strict=True):
@@ -181,7 +156,7 @@ def histogram(
 
 
 def render(samples: Iterable[Sample]) -> str:
-    """Write the samples, grouped by metric in the order of the catalogue."""
+    """Write Prometheus' text format, by metric in the order of the catalogue."""
     found: dict[Metric, list[Sample]] = {}
     for sample in samples:
         found.setdefault(sample.metric, []).append(sample)
@@ -194,14 +169,14 @@ def render(samples: Iterable[Sample]) -> str:
 
 
 def _bounded(metric: Metric, samples: list[Sample]) -> list[Sample]:
-    """Return those of the queues that stand out, and the rest of a gauge as one."""
+    """Return the most extreme MOST_QUEUES queues of a gauge, and the others as one sample."""
     if metric.labels != ("queue",) or metric.kind is not Kind.GAUGE or len(samples) <= MOST_QUEUES:
         return samples
-    rising = metric is OPEN  # of what is held, 0 stands out
+    rising = metric is OPEN  # there 0 is the extreme
     ordered = sorted(samples, key=attrgetter("value"), reverse=not rising)
-    rest = [float(each.value) for each in ordered[MOST_QUEUES:]]
-    whole = min(rest) if rising else max(rest) if metric.name.endswith("_seconds") else sum(rest)
-    return [*ordered[:MOST_QUEUES], Sample(metric, whole, (OTHER,))]
+    others = [float(each.value) for each in ordered[MOST_QUEUES:]]
+    combine = min if rising else max if metric.name.endswith("_seconds") else sum
+    return [*ordered[:MOST_QUEUES], Sample(metric, combine(others), (OTHER,))]
 
 
 def _line(sample: Sample) -> str:

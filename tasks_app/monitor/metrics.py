@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hmac
-import ipaddress
 import logging
 import socket
 import threading
@@ -21,52 +20,47 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.config.urls import is_local
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.flow_control.circuit_breaker import BreakerState
 from tasks_app.domain.statistics import OTHER, CountedOutcome, merge_histograms
-from tasks_app.monitor import metric_catalogue
 from tasks_app.monitor import metric_catalogue as m
 from tasks_app.monitor.metric_catalogue import CONTENT_TYPE, Metric, Sample, histogram, render
 from tasks_app.pool import metrics
 from tasks_app.pool.connection.sessions import read_only_transaction
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.flow_control import circuit_breakers, queue_settings
-from tasks_app.pool.metrics import ids_given
 from tasks_app.pool.operations import diagnostics
 from tasks_app.pool.retention import has_strays
 from tasks_app.pool.schema import current, newest
-from tasks_app.pool.statistics.totals import totals as read
+from tasks_app.pool.statistics.totals import totals as read_totals
 from tasks_app.pool.tables import database_now
 from tasks_app.runtime.db.errors import sqlstate
 
 KEEP_S = 2.0
-LONGEST = timedelta(seconds=2)
-"""Of one statement; a part that takes longer is left out, and says so."""
+LONGEST = timedelta(seconds=2)  # of one statement; a part that takes longer is left out
 logger = logging.getLogger(__name__)
 
 
 class HasEngine(Protocol):
-    """Where the connections come from."""
-
     @property
     def engine(self) -> Engine: ...
 
 
 class MetricsReader:
-    """Reads at most once in ``keep_s``; whoever comes while it reads waits for that answer."""
+    """Reads at most once in ``KEEP_S``; a call during a read waits for its answer."""
 
-    def __init__(self, database: HasEngine, settings: Settings, *, keep_s: float = KEEP_S) -> None:
+    def __init__(self, database: HasEngine, settings: Settings) -> None:
         self._database = database
         self._settings = settings
-        self._keep_s = keep_s
         self._lock = threading.Lock()
         self._text = ""
         self._read_at: float | None = None
 
     def read(self) -> str:
-        """Return the metrics as text; of a database that is away, that it is away."""
+        """Return the metrics as text; without the database, ``tasks_app_up 0``."""
         with self._lock:
-            if self._read_at is None or time.monotonic() - self._read_at >= self._keep_s:
+            if self._read_at is None or time.monotonic() - self._read_at >= KEEP_S:
                 self._text = render(self._samples())
                 self._read_at = time.monotonic()
             return self._text
@@ -75,38 +69,28 @@ class MetricsReader:
         whole = True
         for name, collect in PARTS.items():
             started = time.monotonic()
-            found = self._part(name, collect)
-            whole = whole and found is not None
+            found: list[Sample] | None = None
+            try:  # in a transaction of its own: the other parts survive its failure
+                with read_only_transaction(self._database.engine, LONGEST) as connection:
+                    found = list(collect(connection, self._settings))
+            except SQLAlchemyError as error:
+                kind = type(error).__name__
+                logger.warning("metrics: cannot read %s: %s %s", name, kind, sqlstate(error))
+                whole = False
             yield from found or ()
-            yield Sample(metric_catalogue.READ_UP, found is not None, (name,))
-            yield Sample(metric_catalogue.READ_SECONDS, time.monotonic() - started, (name,))
-        yield Sample(metric_catalogue.UP, whole)
-
-    def _part(self, name: str, collect: Collect) -> list[Sample] | None:
-        """Read it in a transaction of its own: one that fails leaves the others whole."""
-        try:
-            with read_only_transaction(self._database.engine, LONGEST) as connection:
-                return list(collect(connection, self._settings))
-        except SQLAlchemyError as error:
-            logger.warning(
-                "metrics: %s could not be read: %s %s", name, type(error).__name__, sqlstate(error)
-            )
-            return None
+            yield Sample(m.READ_UP, found is not None, (name,))
+            yield Sample(m.READ_SECONDS, time.monotonic() - started, (name,))
+        yield Sample(m.UP, whole)
 
 
 PATH, ALIVE = "/metrics", "/healthz"
-SLOW_CLIENT_S = 10
 
 
 def check_address(address: str, auth: str) -> None:
-    """Pass if there is a password, or an address of this machine.
-
-    Raises:
-        ConfigurationError: others could read it.
-    """
+    """Refuse an address that other machines reach without a password."""
     if auth and not all(auth.partition(":")):
         raise ConfigurationError("TASKS_APP_METRICS_AUTH is wrong: write it as name:password.")
-    if not auth and not _is_local(address):
+    if not auth and not is_local(address):
         raise ConfigurationError(
             f"Metrics have no password, and {address} is an address that others can reach. "
             "Set TASKS_APP_METRICS_AUTH=name:password, or use --address 127.0.0.1."
@@ -114,7 +98,7 @@ def check_address(address: str, auth: str) -> None:
 
 
 class MetricsServer(ThreadingHTTPServer):
-    """Answers ``/metrics`` from one reader; ``/healthz`` without a look at the database."""
+    """Answers ``/metrics`` from one reader; ``/healthz`` without the database."""
 
     daemon_threads = True
 
@@ -130,29 +114,27 @@ class MetricsServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: MetricsServer
     server_version, sys_version = "tasks-app", ""
-    timeout = SLOW_CLIENT_S
+    timeout = 10  # seconds, for a slow client
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if path == ALIVE:
             self._answer(HTTPStatus.OK, "alive\n")
-        elif not self._may():
-            self._answer(HTTPStatus.UNAUTHORIZED, "Name and password, please.\n")
+        elif not self._is_authorized():
+            self._answer(HTTPStatus.UNAUTHORIZED, "Give a name and a password.\n")
         elif path == PATH:
             self._answer(HTTPStatus.OK, self.server.reader.read())
         else:
-            self._answer(HTTPStatus.NOT_FOUND, f"There is {PATH} only.\n")
+            self._answer(HTTPStatus.NOT_FOUND, f"There is only {PATH}.\n")
 
     do_HEAD = do_GET  # noqa: N815
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  its name there
         logger.debug(format, *args)
 
-    def _may(self) -> bool:
-        given = self.headers.get("Authorization", "")
-        return hmac.compare_digest(given.encode(), self.server.wanted.encode()) or not (
-            self.server.wanted
-        )
+    def _is_authorized(self) -> bool:
+        given, wanted = self.headers.get("Authorization", ""), self.server.wanted
+        return hmac.compare_digest(given.encode(), wanted.encode()) or not wanted
 
     def _answer(self, status: HTTPStatus, text: str) -> None:
         body = text.encode()
@@ -167,21 +149,19 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-def _is_local(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
-
-
 LATELY, PATIENCE = timedelta(minutes=5), timedelta(minutes=1)
 MOST_DEPENDENCIES = 100
 Samples = Iterator[Sample]
+MOST_HISTOGRAMS = 100  # names, and queues, with a histogram of their own: those seen first
 _RANKS = {leader_lease.Rank.BEAT: "beat", leader_lease.Rank.STANDBY: "standby"}
+_EVENTS = {
+    CountedOutcome.STALE: m.STALE_WRITES,
+    CountedOutcome.DUPLICATE: m.DUPLICATES,
+    CountedOutcome.LEFT: m.RUNS_LEFT,
+}
 
 
 def waiting(connection: Connection, _settings: Settings) -> Samples:
-    """Say what waits; a queue in which nothing is due has waited for nothing."""
     due: Counter[str] = Counter()
     oldest: dict[str, float] = {}
     kinds: Counter[str] = Counter()
@@ -201,7 +181,6 @@ def waiting(connection: Connection, _settings: Settings) -> Samples:
 
 
 def running(connection: Connection, _settings: Settings) -> Samples:
-    """Say what is claimed, and what has failed."""
     for each in metrics.running_tasks(connection):
         yield Sample(m.RUNNING, each.number, (each.queue,))
         yield Sample(m.LONGEST, max(0.0, float(each.longest or 0)), (each.queue,))
@@ -213,8 +192,6 @@ def running(connection: Connection, _settings: Settings) -> Samples:
 
 
 def dispatch(connection: Connection, _settings: Settings) -> Samples:
-    """Say what is in the broker, who leads, and whether the broker takes messages."""
-    now = database_now(connection)
     refused: datetime | None = None
     for name in (leader_lease.SCAN, leader_lease.MAINTAIN):
         duty = leader_lease.read(connection, name)
@@ -228,11 +205,11 @@ def dispatch(connection: Connection, _settings: Settings) -> Samples:
             refused = duty.refused_since
             for queue, depth in duty.depths.items():
                 yield Sample(m.MESSAGES, depth, (queue,))
-    yield Sample(m.REFUSED, max(0.0, (now - refused).total_seconds()) if refused else 0)
+    span = database_now(connection) - refused if refused else timedelta(0)
+    yield Sample(m.REFUSED, max(0.0, span.total_seconds()))
 
 
 def workers(connection: Connection, settings: Settings) -> Samples:
-    """Say who works, and on which queues."""
     found = metrics.count_workers(connection, settings.lease)
     for state in ("live", "stopping", "silent"):
         yield Sample(m.WORKERS, getattr(found, state), (state,))
@@ -243,7 +220,6 @@ def workers(connection: Connection, settings: Settings) -> Samples:
 
 
 def held_back(connection: Connection, _settings: Settings) -> Samples:
-    """Say what operators, windows, breakers and limits hold back, and which schedules are late."""
     now = database_now(connection)
     for paused in queue_settings.paused(connection):
         yield Sample(m.PAUSED, max(0.0, (now - paused.since).total_seconds()), (paused.queue,))
@@ -266,7 +242,6 @@ def held_back(connection: Connection, _settings: Settings) -> Samples:
 
 
 def tables(connection: Connection, _settings: Settings) -> Samples:
-    """Say what the tables take, and what keeps vacuum away."""
     for size in metrics.table_sizes(connection):
         yield Sample(m.TABLE_BYTES, size.table_bytes, (size.table,))
         yield Sample(m.INDEX_BYTES, size.index_bytes, (size.table,))
@@ -280,18 +255,13 @@ def tables(connection: Connection, _settings: Settings) -> Samples:
 
 
 def versions(connection: Connection, _settings: Settings) -> Samples:
-    """Say which code reads which schema."""
     schema = current(connection) or "none"
     yield Sample(m.INFO, 1, (version("tasks_app"), schema))
     yield Sample(m.CURRENT, schema == newest())
 
 
-Collect = Callable[[Connection, Settings], Samples]
-
-
-def totals(connection: Connection, _settings: Settings) -> Iterator[Sample]:
-    """Say what was, since counting began."""
-    found = read(connection)
+def totals(connection: Connection, _settings: Settings) -> Samples:
+    found = read_totals(connection)
     events = dict.fromkeys(_EVENTS, 0)
     for each in found:
         if each.outcome in events:
@@ -304,23 +274,11 @@ def totals(connection: Connection, _settings: Settings) -> Iterator[Sample]:
     done = [each for each in found if each.outcome is CountedOutcome.DONE]
     yield from _histograms(m.WAITED, ((t.queue, t.waits, t.wait_ms) for t in done))
     yield from _histograms(m.RAN, ((t.name, t.runs, t.run_ms) for t in done))
-    given = ids_given(connection)
-    if given is not None:
+    if (given := metrics.ids_given(connection)) is not None:
         yield Sample(m.CREATED, given)
 
 
-MOST_HISTOGRAMS = 100
-"""Names, and queues, that have a histogram of their own: those that were seen first."""
-_EVENTS = {
-    CountedOutcome.STALE: m.STALE_WRITES,
-    CountedOutcome.DUPLICATE: m.DUPLICATES,
-    CountedOutcome.LEFT: m.RUNS_LEFT,
-}
-
-
-def _histograms(
-    metric: Metric, found: Iterable[tuple[str, Sequence[int], int]]
-) -> Iterator[Sample]:
+def _histograms(metric: Metric, found: Iterable[tuple[str, Sequence[int], int]]) -> Samples:
     sums: dict[str, tuple[list[int], int]] = {}
     for key, buckets, ms in found:
         label = key if key in sums or len(sums) < MOST_HISTOGRAMS else OTHER
@@ -330,7 +288,7 @@ def _histograms(
         yield from histogram(metric, counts, sum_ms, (label,))
 
 
-PARTS: Mapping[str, Collect] = {
+PARTS: Mapping[str, Callable[[Connection, Settings], Samples]] = {
     each.__name__: each
     for each in (versions, waiting, running, dispatch, totals, workers, held_back, tables)
 }

@@ -31,19 +31,16 @@ from tasks_app.pool.tables import database_now
 from tasks_app.pool.tasks.browse import attempts
 from tasks_app.runtime.db.database import Database
 
-LONGEST = timedelta(seconds=30)
-"""Of one statement."""
+LONGEST = timedelta(seconds=30)  # of one statement
 PATIENCE = timedelta(minutes=1)
-MOST_NAMES, MOST_GROUPS, MOST_QUEUES = 10, 10, 20
-ASKED_GROUPS = 200
+MOST_NAMES, MOST_GROUPS, MOST_QUEUES, MOST_LINES = 10, 10, 20, 20
+MOST_GROUPS_READ = 200
 _CLASS = re.compile(r"[\w.]+")
 _SPANS = ((timedelta(hours=3), Grain.MINUTE), (timedelta(days=14), Grain.HOUR))
 
 
 @dataclass(frozen=True, slots=True)
 class QueueTimes:
-    """How long tasks of a queue waited and ran."""
-
     queue: str
     done: int
     waited: Percentiles
@@ -52,18 +49,14 @@ class QueueTimes:
 
 @dataclass(frozen=True, slots=True)
 class NewError:
-    """A cause of failures that was never seen before.
-
-    Without its message: a report is mailed, and a message may repeat the payload.
-    """
+    """A new cause, without its message: a report is mailed, and it may repeat the payload."""
 
     fingerprint: str
     number: int
     first_at: datetime
     names: tuple[str, ...]
     kind: str
-    where: str
-    """The innermost function of the user's code; empty: none is known."""
+    where: str  # the innermost function of the user's code; empty: none is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +66,12 @@ class Report:
     since: datetime
     at: datetime
     history: History
-    outcomes: dict[str, int]
-    """How often runs and tasks ended so."""
+    outcomes: dict[str, int]  # how often runs and tasks ended so
     queues: tuple[QueueTimes, ...]
-    new_errors: tuple[NewError, ...]
-    """Of those that still lie in the error pool."""
+    new_errors: tuple[NewError, ...]  # of those that still lie in the error pool
     schedules: tuple[ScheduleTrouble, ...]
-    now: Overview
-    """Without the last errors: their messages have values."""
-    findings: tuple[Finding, ...]
-    """What doctor finds wrong in the database, the worst first."""
+    now: Overview  # without the last errors: their messages have values
+    findings: tuple[Finding, ...]  # what doctor finds wrong in the database, the worst first
 
     @property
     def counted_until(self) -> datetime:
@@ -109,18 +98,17 @@ def read_report(
     *,
     now: datetime | None = None,
 ) -> Report:
-    """Read it. The last two minutes are not counted yet.
-
-    Raises:
-        ValueError: ``since`` is not in the past.
-    """
-    findings = _findings(settings)
+    """Read it; a ValueError if ``since`` is not in the past."""
+    # Causes of failed tasks have a table of their own, without their messages.
+    findings = [e for e in examine(settings) if e.level is not Level.OK and e.subject != "failed"]
     with read_only_transaction(database.engine, LONGEST) as connection:
         at = now or database_now(connection)
         begin = at - since if isinstance(since, timedelta) else since
-        if begin >= at:
+        length = at - begin
+        if length <= timedelta(0):
             raise ValueError("is not in the past")
-        wanted = Wanted(_grain(at - begin), at - begin)
+        grain = next((grain for most, grain in _SPANS if length <= most), Grain.DAY)
+        wanted = Wanted(grain, length)
         points = history(connection, wanted, now=at)
         outcomes = {
             outcome.name.lower(): number
@@ -137,12 +125,8 @@ def read_report(
             new_errors=_new_errors(connection, begin, at),
             schedules=tuple(schedule_trouble(connection, begin, PATIENCE, now=at)),
             now=replace(overview(connection, settings), causes=()),
-            findings=findings,
+            findings=tuple(sorted(findings, key=lambda each: each.level is not Level.FAIL)),
         )
-
-
-def _grain(length: timedelta) -> Grain:
-    return next((grain for most, grain in _SPANS if length <= most), Grain.DAY)
 
 
 def _queues(connection: Connection, wanted: Wanted, at: datetime) -> tuple[QueueTimes, ...]:
@@ -160,7 +144,7 @@ def _queues(connection: Connection, wanted: Wanted, at: datetime) -> tuple[Queue
 
 
 def _new_errors(connection: Connection, since: datetime, at: datetime) -> tuple[NewError, ...]:
-    found = find_error_groups(connection, since=since, most=ASKED_GROUPS, now=at)
+    found = find_error_groups(connection, since=since, most=MOST_GROUPS_READ, now=at)
     new = [each for each in found if each.first_at >= since][:MOST_GROUPS]
     return tuple(
         NewError(e.fingerprint, e.number, e.first_at, tuple(e.names), *_place(connection, e))
@@ -178,18 +162,6 @@ def _place(connection: Connection, group: ErrorGroup) -> tuple[str, str]:
     return sample.kind, frames[-1] if frames else ""
 
 
-def _findings(settings: Settings) -> tuple[Finding, ...]:
-    # Causes of failed tasks stand in a table of their own, without their messages.
-    found = [e for e in examine(settings) if e.level is not Level.OK and e.subject != "failed"]
-    return tuple(sorted(found, key=lambda each: each.level is not Level.FAIL))
-
-
-MOST_LINES = 20
-_TWICE = CountedOutcome.DUPLICATE.name.lower()
-"""It is no end of a run: scan and producer may both have told the broker."""
-_UNKEPT = CountedOutcome.UNKEPT.name.lower()
-
-
 @dataclass(frozen=True, slots=True)
 class Section:
     """A table with a remark below each row; without rows it says ``otherwise``."""
@@ -199,8 +171,7 @@ class Section:
     rows: tuple[tuple[str, ...], ...]
     otherwise: str
     remarks: tuple[str, ...] = ()
-    words: int = 1
-    """How many columns, from the left, are words; the others are figures."""
+    words: int = 1  # how many columns, from the left, are words; the others are figures
 
 
 def headline(report: Report) -> str:
@@ -215,102 +186,95 @@ def summary(report: Report) -> tuple[str, ...]:
     """Return sentences on how much was done, and how well."""
     past = report.history
     outcomes = dict(report.outcomes)
-    twice, unkept = outcomes.pop(_TWICE, 0), outcomes.pop(_UNKEPT, 0)
+    # A duplicate is not the end of a run: scan and producer may both have sent a message.
+    duplicates = outcomes.pop(CountedOutcome.DUPLICATE.name.lower(), 0)
+    unkept = outcomes.pop(CountedOutcome.UNKEPT.name.lower(), 0)
     ends = ", ".join(f"{number:,} {name}" for name, number in outcomes.items())
-    dropped = f"{twice:,} ids of messages had nothing to start and were dropped: harmless."
     if not ends:
-        return ("No task has ended, or the counters have not been added up: the leader does it.",)
+        return ("No task has ended, or the leader has not added up the counters yet.",)
     most = max(past.bars, key=lambda bar: bar.done + bar.failed + bar.retried)
     fullest = f"{past.highest:,} ends of runs, from {to_the_second(most.at)} on"
-    return (
+    sentences = [
         f"Ended: {ends}.",
         f"{report.done_per_s:,.2f} done a second. The fullest {report.grain} had {fullest}.",
         f"{_percent(past.bad_ratio)} of the runs did not succeed.",
-        *([f"{unkept:,} of the done ones left no row, as their history says."] if unkept else []),
-        *([dropped] if twice else []),
-    )
+    ]
+    if unkept:
+        sentences.append(f"{unkept:,} of the done ones left no row, as their history says.")
+    if duplicates:
+        sentences.append(
+            f"{duplicates:,} ids of messages had nothing to start and were dropped: harmless."
+        )
+    return tuple(sentences)
 
 
 def sections(report: Report) -> tuple[Section, ...]:
-    parts = (_times, _slowest, _failing, _errors, _schedules, _waiting)
-    return (_findings_section(report.findings), *(part(report) for part in parts))
+    past, found = report.history, report.findings
+    return (
+        Section(
+            "What doctor finds",
+            ("level", "about", "finding"),
+            tuple((str(f.level), f.subject, f.fact) for f in found),
+            "Nothing.",
+            tuple(f.advice for f in found),
+            words=3,
+        ),
+        _times(report),
+        Section(
+            "Slowest on average",
+            ("name", "done", "mean"),
+            tuple(
+                (s.name, f"{s.number:,}", milliseconds_in_words(s.mean_ms)) for s in past.slowest
+            ),
+            "Nothing was done.",
+        ),
+        Section(
+            "Most failing",
+            ("name", "failed", "retried", "done", "not succeeded"),
+            tuple(
+                (f.name, f"{f.failed:,}", f"{f.retried:,}", f"{f.done:,}", _percent(f.ratio))
+                for f in past.most_failing
+            ),
+            "No run failed.",
+        ),
+        _errors(report),
+        _schedules(report),
+        _waiting(report),
+    )
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _findings_section(findings: tuple[Finding, ...]) -> Section:
-    return Section(
-        "What doctor finds",
-        ("level", "about", "finding"),
-        tuple((str(f.level), f.subject, f.fact) for f in findings),
-        "Nothing.",
-        tuple(f.advice for f in findings),
-        words=3,
-    )
-
-
-def _of(percentiles: Percentiles) -> tuple[str, str, str]:
-    return (
-        milliseconds_in_words(percentiles.p50),
-        milliseconds_in_words(percentiles.p95),
-        milliseconds_in_words(percentiles.p99),
-    )
-
-
 def _times(report: Report) -> Section:
     past = report.history
     found = [("all", past.done, past.waited, past.ran)] if past.done else []
     found += [(q.queue, q.done, q.waited, q.ran) for q in report.queues]
+    rows = []
+    for queue, done, waited, ran in found:
+        spans = (waited.p50, waited.p95, waited.p99, ran.p50, ran.p95, ran.p99)
+        rows.append((queue, f"{done:,}", *map(milliseconds_in_words, spans)))
     return Section(
         "How long tasks waited and ran, by queue",
         ("queue", "done", "wait p50", "p95", "p99", "run p50", "p95", "p99"),
-        tuple((queue, f"{done:,}", *_of(w), *_of(r)) for queue, done, w, r in found),
+        tuple(rows),
         "Nothing was done.",
-    )
-
-
-def _slowest(report: Report) -> Section:
-    return Section(
-        "Slowest on average",
-        ("name", "done", "mean"),
-        tuple(
-            (s.name, f"{s.number:,}", milliseconds_in_words(s.mean_ms))
-            for s in report.history.slowest
-        ),
-        "Nothing was done.",
-    )
-
-
-def _failing(report: Report) -> Section:
-    return Section(
-        "Most failing",
-        ("name", "failed", "retried", "done", "not succeeded"),
-        tuple(
-            (f.name, f"{f.failed:,}", f"{f.retried:,}", f"{f.done:,}", _percent(f.ratio))
-            for f in report.history.most_failing
-        ),
-        "No run failed.",
     )
 
 
 def _errors(report: Report) -> Section:
     new = report.new_errors
+    ages = [distance_in_words(each.first_at, report.at) for each in new]
     return Section(
-        "Errors that are new, of those that still lie in the error pool",
+        "Errors that are new, of those that are still in the error pool",
         ("cause", "names", "tasks", "first"),
         tuple(
-            (
-                e.fingerprint,
-                ", ".join(e.names),
-                f"{e.number:,}",
-                distance_in_words(e.first_at, report.at),
-            )
-            for e in new
+            (each.fingerprint, ", ".join(each.names), f"{each.number:,}", age)
+            for each, age in zip(new, ages, strict=True)
         ),
-        "None: what failed had failed so before, or nothing did.",
-        tuple(f"{e.kind} in {e.where}" if e.where else e.kind for e in new),
+        "None: all causes were seen before, or nothing failed.",
+        tuple(f"{each.kind} in {each.where}" if each.where else each.kind for each in new),
         words=2,
     )
 
@@ -318,18 +282,19 @@ def _errors(report: Report) -> Section:
 def _schedules(report: Report) -> Section:
     rows = []
     for each in report.schedules:
-        wrong = [
-            f"late by {milliseconds_in_words(each.late_now_s * 1000)} now"
-            if each.late_now_s is not None
-            else "",
-            "broken" if each.broken else "",
-            f"{each.late:,} late, at most {milliseconds_in_words(each.latest_s * 1000)}"
-            if each.late
-            else "",
-            f"{each.skipped:,} left out as the task before still ran" if each.skipped else "",
-            "the newest instant was missed" if each.last_outcome == "missed" else "",
-        ]
-        rows.append((each.name, f"{each.fired:,}", "; ".join(w for w in wrong if w)))
+        wrong = []
+        if each.late_now_s is not None:
+            wrong.append(f"late by {milliseconds_in_words(each.late_now_s * 1000)} now")
+        if each.broken:
+            wrong.append("broken")
+        if each.late:
+            span = milliseconds_in_words(each.latest_s * 1000)
+            wrong.append(f"{each.late:,} late, at most {span}")
+        if each.skipped:
+            wrong.append(f"{each.skipped:,} skipped because the task before still ran")
+        if each.last_outcome == "missed":
+            wrong.append("the newest instant was missed")
+        rows.append((each.name, f"{each.fired:,}", "; ".join(wrong)))
     return Section(
         "Schedules that were late, missed or broken",
         ("schedule", "fired"),

@@ -1,4 +1,4 @@
-"""A report as one page to mail, with its plot: nothing is loaded from elsewhere."""
+"""A report as one HTML page to mail, with its plot: it loads nothing."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _LEVELS = frozenset({"fail", "warn"})
 
 
 def page(report: Report) -> str:
-    """Return the page. Every text of the database is escaped."""
+    """Every text of the database is escaped."""
     history = report.history
     ends = [f"{bar.at:%Y-%m-%d %H:%M}Z" for bar in (history.bars[0], history.bars[-1])]
-    said = "".join(f"<p>{_text(sentence)}</p>" for sentence in summary(report))
+    sentences = "".join(f"<p>{_text(sentence)}</p>" for sentence in summary(report))
     keys = "".join(
         f'<span class="key {shape}">{word}</span>'
         for shape, word in (("ok", "done"), ("again", "retried"), ("bad", "failed"))
@@ -44,7 +44,7 @@ def page(report: Report) -> str:
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>tasks_app: {_text(headline(report))}</title><style>{_STYLE}</style></head>
 <body><main><h1>tasks_app</h1><p class="soft">{_text(headline(report))}<br>{counted(report)}</p>
-<section>{said}{plot(history)}
+<section>{sentences}{plot(history)}
 <div class="ends"><span>{ends[0]}</span><span>each {report.grain}:{keys}</span>
 <span>{ends[1]}</span></div></section>
 {"".join(_section(each) for each in sections(report))}</main></body></html>
@@ -81,12 +81,11 @@ def _text(words: str) -> str:
     return escape(printable(words, keep=""))
 
 
-WIDE, HIGH, FULL = 10, 100, 96
-"""Of a bar and of the plot, in its own units; FULL is the highest bar."""
+WIDE, HIGH, FULL = 10, 100, 96  # of a bar, the plot and the highest bar, in its own units
 
 
 def plot(history: History) -> str:
-    """Return stacked bars of what was done, was retried and failed."""
+    """Return stacked bars: done, retried and failed."""
     label = (
         f"{history.done} done, {history.failed} failed and {history.retried} retried "
         f"within {history.within}"

@@ -327,10 +327,10 @@ def test_explain_says_what_is_the_case_and_what_to_do(shell: Shell, engine: Engi
 
     assert (done.returncode, nobody.returncode) == (0, 1)
     lines = done.stdout.splitlines()
-    assert re.match(r"It is not due yet, but in 59 min \(.*Z\): it was created so", lines[0])
-    assert lines[1] == "Nothing to do: it starts by itself then."
+    assert re.match(r"It is due in 59 min \(.*Z\): it was created with", lines[0])
+    assert lines[1] == "Nothing to do: it starts then."
     assert re.search(r"^Also: Every queue was paused .*Z\): moving\.$", done.stdout, re.MULTILINE)
-    assert "When it may go on: tasks-app resume --all" in lines
+    assert "To resume: tasks-app resume --all" in lines
     assert re.search(r"^due_at +\d{4}-.*Z  in 59 min$", done.stdout, re.MULTILINE)
     assert re.search(r"^children +0 serve the queue, 0 of them know the name$", done.stdout, re.M)
     assert re.search(r"^busy +0 of them, at their last heartbeat$", done.stdout, re.MULTILINE)

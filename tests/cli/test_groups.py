@@ -52,7 +52,7 @@ def test_a_task_says_which_group_waits_for_it_and_which_calls_it(run: Shell, gro
     assert re.search(rf"^member_of +{group.id}, 2 of 3 have not ended \(goes on\)", member, re.M)
     assert (callback.returncode, explained.returncode) == (1, 0)
     assert f"it is the callback of group {group.id}. Run: tasks-app groups show" in callback.stderr
-    assert "It is not there yet: it waits as the callback of group" in explained.stdout
+    assert "It does not exist yet: it waits as the callback of group" in explained.stdout
     assert (as_json["task"]["group_id"], as_json["member_of"]["failed"]) == (group.id, 1)
 
 

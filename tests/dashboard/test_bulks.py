@@ -89,7 +89,7 @@ def test_what_failed_otherwise_is_said_before_the_next_stage(
         task = claimed_task(connection, again, name="pay")
         settle_one(connection, ending(task, Event.FAIL, cause=Cause("KeyError", "'zip'")))
     page = text_of(Browser(dashboard(settings)).get(path).text)
-    assert "The task has failed. Look at one before you go on." in page
+    assert "The task has failed. Check one before you go on." in page
 
 
 def test_what_matches_is_held_and_released_in_stages(engine: Engine, browser: Browser) -> None:

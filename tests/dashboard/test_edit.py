@@ -96,7 +96,7 @@ def test_what_is_wrong_is_shown_again_to_be_corrected(engine: Engine, browser: B
     task_id = failed(engine, {"order": 1})
     answer = browser.act(f"/tasks/{task_id}/edit", {"payload": '{"order": <2', "look": "true"})
     assert answer.status_code == 400
-    assert "The payload is no JSON" in answer.text
+    assert "The payload is not JSON" in answer.text
     assert "{&#34;order&#34;: &lt;2</textarea>" in answer.text
 
 

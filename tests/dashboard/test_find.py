@@ -54,4 +54,4 @@ def test_what_may_be_meant_is_listed(engine: Engine, browser: Browser) -> None:
 def test_nothing_says_what_to_do(browser: Browser, asked: str) -> None:
     answer = browser.get("/find", params={"q": asked})
     assert answer.status_code == 200
-    assert ("Nothing has this id" if asked else "Give an id") in answer.text
+    assert ("Nothing has this id" if asked else "Enter an id") in answer.text

@@ -137,7 +137,7 @@ def test_locks(engine: Engine, browser: Browser) -> None:
             connection.execute(text(mine), values)
         browser.act("/queues/x/resume")
         assert [each["resource"] for each in queue(browser, "mail")["locks"]] == ["account:42/eur"]
-        assert "over: the next to ask gets it" in browser.get("/queues").text
+        assert "its lease is over: the next request gets it" in browser.get("/queues").text
         form = {"resource": "account:42/eur", "holder": held["token"], "page": "mail"}
         assert browser.act("/locks/free", form).headers["location"] == "/queues/mail"
         assert "was taken from teller" in browser.get("/queues/mail").text

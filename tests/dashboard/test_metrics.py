@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Engine
 
 from tasks_app import Settings
-from tasks_app.dashboard.security import Role
+from tasks_app.actions.action import Role
 from tasks_app.monitor.metric_catalogue import CONTENT_TYPE
 from tests.dashboard.browser import Browser, basic, dashboard
 from tests.factory import pending_task

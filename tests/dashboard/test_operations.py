@@ -58,7 +58,7 @@ def test_who_is_silent_and_what_nobody_serves(engine: Engine, browser: Browser) 
 
 def test_without_workers_it_says_how_to_start_one(browser: Browser) -> None:
     page = browser.get("/workers").text
-    assert "No worker has been heard of" in page
+    assert "No worker has sent a heartbeat" in page
     assert "celery -A tasks_app worker" in page
 
 

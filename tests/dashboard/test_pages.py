@@ -61,7 +61,7 @@ def test_overview_counts_by_queue_and_name(engine: Engine, browser: Browser) -> 
 
 
 def test_an_empty_pool_says_what_to_do(browser: Browser) -> None:
-    assert "Nothing waits" in browser.get("/").text
+    assert "No task waits" in browser.get("/").text
     assert "There are no tasks yet" in browser.get("/tasks").text
     assert "leave one out" in browser.get("/tasks?name=nobody").text
 

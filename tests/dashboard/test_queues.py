@@ -53,7 +53,7 @@ def test_the_list_counts_and_says_who_serves(engine: Engine, browser: Browser) -
 
 def test_an_empty_list_says_what_to_do(browser: Browser) -> None:
     page = browser.get("/queues").text
-    for said in ("tasks-app work", "Nobody holds a lock", "There are no limits", "depends_on"):
+    for said in ("tasks-app work", "No lock is held", "There are no limits", "depends_on"):
         assert said in page
     assert page.count('class="card"') == 3, "the list and what an admin may do"
     assert "No live worker serves it" in browser.get("/queues/nobody").text

@@ -21,11 +21,11 @@ def test_nobody_waits_for_what_is_a_little_old() -> None:
             go.wait(10)
         return made[0]
 
-    assert reader.soon("key", make, 1.0) == 1
-    until(lambda: reader.soon("key", make, 1.0) == 1 and made[0] == 2)
-    assert reader.soon("key", make, 1.0) == 1
+    assert reader.kept_or_stale("key", make, 1.0) == 1
+    until(lambda: reader.kept_or_stale("key", make, 1.0) == 1 and made[0] == 2)
+    assert reader.kept_or_stale("key", make, 1.0) == 1
     go.set()
-    until(lambda: reader.soon("key", make, 1.0) == 2)
+    until(lambda: reader.kept_or_stale("key", make, 1.0) == 2)
 
 
 def test_a_failure_behind_the_scenes_is_heard_of_by_the_next() -> None:
@@ -36,12 +36,12 @@ def test_a_failure_behind_the_scenes_is_heard_of_by_the_next() -> None:
             raise LookupError("gone")
         return 1
 
-    assert reader.soon("key", make, 0.5) == 1
+    assert reader.kept_or_stale("key", make, 0.5) == 1
     fails[0] = True
 
     def heard() -> bool:
         try:
-            reader.soon("key", make, 0.5)
+            reader.kept_or_stale("key", make, 0.5)
         except LookupError:
             return True
         return False
@@ -51,8 +51,8 @@ def test_a_failure_behind_the_scenes_is_heard_of_by_the_next() -> None:
 
 def test_what_is_too_old_is_made_at_once() -> None:
     reader, made = PageReader("postgresql+psycopg://nowhere"), iter((1, 2))
-    assert reader.soon("key", lambda: next(made), 0.0) == 1
-    assert reader.soon("key", lambda: next(made), 0.0) == 2
+    assert reader.kept_or_stale("key", lambda: next(made), 0.0) == 1
+    assert reader.kept_or_stale("key", lambda: next(made), 0.0) == 2
 
 
 @pytest.mark.test_all

@@ -75,7 +75,7 @@ def test_a_wrong_change_is_refused_in_a_sentence(
     add(engine)
     page = browser.get(f"/schedules/nightly?{query}")
     assert page.status_code == 400
-    assert "It cannot be changed so" in page.text
+    assert "This change is refused" in page.text
     assert "Save the change" not in page.text
     answer = browser.get(f"/api/schedules/nightly?{query}")
     assert answer.status_code == 400

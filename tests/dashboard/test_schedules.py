@@ -133,7 +133,7 @@ def test_a_late_one_says_so(engine: Engine, browser: Browser) -> None:
     add(engine)
     write(engine, "UPDATE task_schedule SET next_run_at = now() - interval '5 min'")
     assert 290 < one(browser)["line"]["late_s"] < 400
-    assert "It fires when somebody scans" in browser.get("/schedules/nightly").text
+    assert "It fires at the next scan" in browser.get("/schedules/nightly").text
 
 
 def test_a_broken_one_says_so_and_is_mended(engine: Engine, browser: Browser) -> None:

@@ -10,9 +10,10 @@ from sqlalchemy import Engine
 from starlette.routing import compile_path
 
 from tasks_app import Settings
+from tasks_app.actions.action import Role
 from tasks_app.actions.table import ACTIONS
 from tasks_app.dashboard.app import ROUTES
-from tasks_app.dashboard.security import MOST_BYTES, Role, guarded
+from tasks_app.dashboard.security import MOST_BYTES, guarded
 from tests.dashboard.browser import SAME, Browser, basic, dashboard
 
 ROLES = (None, "viewer", "operator", "admin")

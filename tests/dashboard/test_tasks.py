@@ -102,17 +102,19 @@ def test_viewers_choose_nothing(engine: Engine, settings: Settings) -> None:
 
 
 def test_one_look_goes_through_so_many_rows_and_says_where_to_go_on(
-    connection: Connection,
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tasks_page, "LOOKED_AT", 3)
     rare = pending_task(connection, "rare")
     ids = [pending_task(connection, "common") for _ in range(5)]
-    first = tasks_page.look(connection, {"name": "rare"}, before=None, most=2, through=3)
+    first = tasks_page.find_tasks(connection, {"name": "rare"}, before=None, most=2)
     assert (first.rows, first.number, first.whole, first.below) == ((), 0, False, ids[2])
-    second = tasks_page.look(connection, {"name": "rare"}, before=first.below, most=2, through=3)
+    second = tasks_page.find_tasks(connection, {"name": "rare"}, before=first.below, most=2)
     assert ([row.id for row in second.rows], second.whole, second.below) == ([rare], False, rare)
-    third = tasks_page.look(connection, {"name": "rare"}, before=second.below, most=2, through=3)
+    third = tasks_page.find_tasks(connection, {"name": "rare"}, before=second.below, most=2)
     assert (third.rows, third.whole, third.below) == ((), True, None)
-    many = tasks_page.look(connection, {"name": "common"}, before=None, most=2, through=9)
+    monkeypatch.setattr(tasks_page, "LOOKED_AT", 9)
+    many = tasks_page.find_tasks(connection, {"name": "common"}, before=None, most=2)
     assert ([row.id for row in many.rows], many.number, many.below) == (ids[:2:-1], 5, ids[3])
 
 

@@ -169,15 +169,15 @@ def too_slow(when: str, before: dict[str, float], now: dict[str, float], most: f
     return [kind for kind in CLAIMS if times[kind] > most]
 
 
-def named(engine: Engine, pid: int, long_idle: timedelta) -> bool:
+def named(engine: Engine, pid: int) -> bool:
     """Whether the doctor warns of this session."""
     with engine.connect() as connection:
-        found = checks.transactions(connection, Settings(), long_idle=long_idle)
+        found = checks.transactions(connection, Settings())
     return any(each.level is Level.WARN and f"session {pid} " in each.fact for each in found)
 
 
-def test_a_transaction_that_stays_open(house: House) -> None:
-    long_idle = min(checks.LONG_IDLE, timedelta(seconds=HELD_S / 4))
+def test_a_transaction_that_stays_open(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "LONG_IDLE", min(checks.LONG_IDLE, timedelta(seconds=HELD_S / 4)))
     house.beat(**SPANS)
     house.worker(children=2, **SPANS)
     engine = create_engine(house.url)
@@ -191,7 +191,7 @@ def test_a_transaction_that_stays_open(house: House) -> None:
         pid = holder.connection.dbapi_connection.info.backend_pid  # type: ignore[union-attr]
         during = watch.looks("held", HELD_S)
         dead = house.sql(DEAD)
-        alarm = named(engine, pid, long_idle)
+        alarm = named(engine, pid)
         holder.rollback()
         holder.close()
         until(lambda: house.sql(DEAD) < dead / 4, 180, "vacuum after the release")

@@ -138,8 +138,7 @@ def test_nobody_listens_behind_it_and_that_is_said(
     behind.dispose()
     assert heard == []
     assert finding.fact == (
-        "LISTEN does not pass the pooler before the database: "
-        "tasks-app work looks for work every 1s"
+        "LISTEN does not pass the pooler before the database: tasks-app work polls every 1s"
     )
     with engine.connect() as connection:
         listens = text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")

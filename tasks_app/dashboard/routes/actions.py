@@ -14,13 +14,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from tasks_app.actions.action import Action, Nothing
+from tasks_app.actions.action import Action, Nothing, Role
 from tasks_app.actions.table import ACTIONS
-from tasks_app.dashboard.html import render, tell
+from tasks_app.dashboard.html import render, set_notice
 from tasks_app.dashboard.json_api import answer
-from tasks_app.dashboard.reader import Desk
+from tasks_app.dashboard.reader import AppState
 from tasks_app.dashboard.routes.parameters import cause, fields, named, row_id
-from tasks_app.dashboard.security import Handler, HttpError, Role, is_api, requires
+from tasks_app.dashboard.security import Handler, HttpError, is_api, requires
 from tasks_app.domain.config.setting_sources import masked
 from tasks_app.domain.encryption import token_of
 from tasks_app.domain.errors import NotThereError, TasksError
@@ -33,90 +33,77 @@ from tasks_app.runtime.api.tasks import requeue_task
 from tasks_app.runtime.encryption.values import masks, opened_task
 from tasks_app.runtime.handlers.registry import load_handlers
 
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class ActionAnswer:
+    """The result of an action."""
+
+    said: str  # a sentence for the user
+    changed: bool = True
+
 
 def _route(action: Action) -> Handler:
     takes = None if action.takes is Nothing else action.takes
 
-    async def handler(request: Request, desk: Desk) -> Response:
-        target = _target(request, action)
+    async def handler(request: Request, state: AppState) -> Response:
+        target: Any = None
+        if action.is_of_an_id:
+            target = row_id(request.path_params[action.on])
+        elif action.on:
+            of_cause = action.on == "fingerprint"
+            target = cause(request) if of_cause else named(request, action.on)
         given: Any = await fields(request, action.takes)
         if action.needs_handlers:
-            load_handlers(desk.settings.modules)
+            load_handlers(state.settings.modules)
 
-        def carry_out(connection: Connection, who: str) -> ActionAnswer:
+        def run(connection: Connection, who: str) -> ActionAnswer:
             try:
                 done = action.run(connection, target, given, who)
             except NotThereError as error:
                 raise HttpError(404, str(error)) from None
             return ActionAnswer(done.said, done.changed)
 
-        return await act(request, desk, carry_out, back=action.next_page(target, given))
+        return await run_and_answer(request, state, run, back=action.next_page(target, given))
 
     handler.__doc__ = action.run.__doc__
     return requires(action.role, answers=ActionAnswer, takes=takes)(handler)
 
 
-def _target(request: Request, action: Action) -> Any:
-    if not action.on:
-        return None
-    if action.is_of_an_id:
-        return row_id(request.path_params[action.on])
-    return cause(request) if action.on == "fingerprint" else named(request, action.on)
-
-
-Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True)
-class ActionAnswer:
-    """What came of an action."""
-
-    said: str
-    """A sentence for who asked."""
-    changed: bool = True
-
-
-def who(request: Request) -> str:
+def actor_name(request: Request) -> str:
     """Return who acts, for the audit."""
     door = "api" if is_api(request) else "dashboard"
     return f"{request.state.identity.who} ({door})".strip()
 
 
-async def carried_out(verb: Callable[[], Answer]) -> Answer:
-    """Call a verb of the runtime, away from the event loop.
-
-    Raises:
-        HttpError: the verb refused; a 409 in its words.
-    """
+async def run_action(action: Callable[[], Answer]) -> Answer:
+    """Run it in a thread; if the runtime refuses, answer 409 with its message."""
     try:
-        return await run_in_threadpool(verb)
+        return await run_in_threadpool(action)
     except TasksError as error:
         raise HttpError(409, str(error)) from error
 
 
-async def act(
-    request: Request, desk: Desk, carry_out: Callable[[Connection, str], ActionAnswer], *, back: str
+async def run_and_answer(
+    request: Request, state: AppState, run: Callable[[Connection, str], ActionAnswer], *, back: str
 ) -> Response:
-    """Call ``carry_out(connection, who)`` in a transaction; then show the page ``back``.
-
-    Raises:
-        HttpError: the runtime refused, and all was rolled back.
-    """
+    """Call ``run(connection, who)`` in a transaction; then show the page ``back``."""
 
     def in_transaction() -> ActionAnswer:
-        with desk.database.begin() as connection:
-            return carry_out(connection, who(request))
+        with state.database.begin() as connection:
+            return run(connection, actor_name(request))
 
-    done = await carried_out(in_transaction)
-    desk.reader.forget()
-    return answer(request, done) if is_api(request) else go_to(request, back, done)
+    done = await run_action(in_transaction)
+    state.reader.forget()
+    return answer(request, done) if is_api(request) else redirect_to(request, back, done)
 
 
-def go_to(request: Request, path: str, done: ActionAnswer | None = None) -> Response:
-    """Lead to a page of ours, which says what was done."""
+def redirect_to(request: Request, path: str, done: ActionAnswer | None = None) -> Response:
+    """Redirect to a page of ours, which shows the result."""
     response = RedirectResponse(f"{request.scope.get('root_path', '')}{path}", 303)
     if done:
-        tell(request, response, done.said, changed=done.changed)
+        set_notice(request, response, done.said, changed=done.changed)
     return response
 
 
@@ -132,18 +119,14 @@ ROUTES = tuple(
 
 @dataclass(frozen=True, slots=True)
 class NewPayload:
-    """What a form or the API sends."""
-
-    payload: dict[str, Any] | str
-    """A JSON object, or its text."""
+    payload: dict[str, Any] | str  # a JSON object, or its text
     requeue: bool = False
     why: Annotated[str, Field(max_length=300)] = ""
-    look: bool = False
-    """Only show the difference."""
+    look: bool = False  # only show the difference
 
 
-def _task(desk: Desk, task_id: int) -> Task:
-    task = desk.reader.read(("raw task", task_id), lambda c: browse.get(c, task_id), keep_s=0)
+def _task(state: AppState, task_id: int) -> Task:
+    task = state.reader.read(("raw task", task_id), lambda c: browse.get(c, task_id), keep_s=0)
     if task is None:
         raise HttpError(404, f"There is no task {task_id}. It may have been pruned.")
     task = opened_task(task)
@@ -163,64 +146,57 @@ def _text(payload: Any) -> str:
 
 
 @requires(Role.ADMIN)
-async def show_edit(request: Request, desk: Desk) -> Response:
-    task = await run_in_threadpool(_task, desk, row_id(request.path_params["task_id"]))
+async def show_edit(request: Request, state: AppState) -> Response:
+    task = await run_in_threadpool(_task, state, row_id(request.path_params["task_id"]))
     text = _text(_shown(task, task.payload))
     return render(request, "tasks/edit.html", task=task, text=text, diff=None, at=None)
 
 
 @requires(Role.ADMIN, answers=ActionAnswer, takes=NewPayload)
-async def edit_task(request: Request, desk: Desk) -> Response:
+async def edit_task(request: Request, state: AppState) -> Response:
     """Give a task that waits or has failed another payload; `requeue` returns it to the pool."""
-    task_id, said = row_id(request.path_params["task_id"]), await fields(request, NewPayload)
-    task = await run_in_threadpool(_task, desk, task_id)
-    load_handlers(desk.settings.modules)
+    task_id, new = row_id(request.path_params["task_id"]), await fields(request, NewPayload)
+    task = await run_in_threadpool(_task, state, task_id)
+    load_handlers(state.settings.modules)
     try:
-        payload = unmasked(_object(said.payload), task.payload, _shown(task, task.payload))
-        await carried_out(lambda: check_payload(task.name, payload))
+        payload = unmasked(_object(new.payload), task.payload, _shown(task, task.payload))
+        await run_action(lambda: check_payload(task.name, payload))
     except HttpError as error:
         if is_api(request):
             raise
-        return _again(request, task, said.payload, error)
-    if said.look and not is_api(request):
-        old, new = (_text(_shown(task, each)) for each in (task.payload, payload))
-        lines = list(unified_diff(old.splitlines(), new.splitlines(), n=2, lineterm=""))[2:]
-        return render(request, "tasks/edit.html", task=task, text=new, diff=lines, at=None)
+        text = new.payload if isinstance(new.payload, str) else _text(new.payload)
+        parts = {"task": task, "text": text, "diff": None, "wrong": str(error), "at": None}
+        return render(request, "tasks/edit.html", status=error.status, **parts)
+    if new.look and not is_api(request):
+        before, after = (_text(_shown(task, each)) for each in (task.payload, payload))
+        lines = list(unified_diff(before.splitlines(), after.splitlines(), n=2, lineterm=""))[2:]
+        return render(request, "tasks/edit.html", task=task, text=after, diff=lines, at=None)
 
-    def carry_out(connection: Connection, who: str) -> ActionAnswer:
-        if not edit_payload(connection, task_id, payload, by=who, why=said.why):
-            return ActionAnswer(
-                "Nothing was changed: the task runs or has succeeded.", changed=False
-            )
-        if said.requeue:
-            requeue_task(connection, task_id, by=who, why=said.why)
-        return ActionAnswer("Saved and requeued." if said.requeue else "Saved.")
+    def run(connection: Connection, who: str) -> ActionAnswer:
+        if not edit_payload(connection, task_id, payload, by=who, why=new.why):
+            unchanged = "Nothing was changed: the task runs or has succeeded."
+            return ActionAnswer(unchanged, changed=False)
+        if new.requeue:
+            requeue_task(connection, task_id, by=who, why=new.why)
+        return ActionAnswer("Saved and requeued." if new.requeue else "Saved.")
 
-    return await act(request, desk, carry_out, back=f"/tasks/{task_id}")
-
-
-def _again(request: Request, task: Task, given: dict[str, Any] | str, error: HttpError) -> Response:
-    """Show what was sent, to be corrected."""
-    text = given if isinstance(given, str) else _text(given)
-    parts = {"task": task, "text": text, "diff": None, "wrong": str(error), "at": None}
-    return render(request, "tasks/edit.html", status=error.status, **parts)
+    return await run_and_answer(request, state, run, back=f"/tasks/{task_id}")
 
 
 def _object(given: dict[str, Any] | str) -> dict[str, Any]:
     try:
         payload = json.loads(given) if isinstance(given, str) else given
     except (ValueError, RecursionError) as error:
-        raise HttpError(400, f"The payload is no JSON: {error}. Correct it.") from None
+        raise HttpError(400, f"The payload is not JSON: {error}. Correct it.") from None
     if not isinstance(payload, dict):
-        raise HttpError(400, "The payload is no JSON object. Begin it with {.")
+        raise HttpError(400, "The payload is not a JSON object. Begin it with {.")
     return payload
 
 
 def unmasked(given: Any, stored: Any, shown: Any, name: str = "") -> Any:
     """Return what was given, with the stored values where their masks came back.
 
-    Raises:
-        HttpError: a mask stands where nothing was masked.
+    A mask where nothing was masked is answered with a 400.
     """
     if given == shown:
         return stored

@@ -4,67 +4,56 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Any, NoReturn
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tasks_app.actions.action import Role
 from tasks_app.dashboard.html import place_of
-from tasks_app.dashboard.reader import Desk
+from tasks_app.dashboard.reader import AppState
 from tasks_app.dashboard.routes.parameters import cause, row_id
 from tasks_app.dashboard.routes.reading import PAGES, Filter, Visit, page
-from tasks_app.dashboard.security import HttpError, Role, requires
+from tasks_app.dashboard.security import HttpError, requires
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.schedules.misfire import Overlap
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.monitor.checks.work import what_runs
 from tasks_app.monitor.metric_catalogue import CONTENT_TYPE
-from tasks_app.monitor.pages import batches as of_batches
-from tasks_app.monitor.pages import batches as of_groups
-from tasks_app.monitor.pages import errors as of_errors
-from tasks_app.monitor.pages import overview as of_operations
-from tasks_app.monitor.pages import schedules as of_schedules
-from tasks_app.monitor.pages import tasks as of_tasks
-from tasks_app.monitor.pages.errors import BulkPage, bulk_page
+from tasks_app.monitor.pages import batches, errors, overview, queues, schedules, tasks
 from tasks_app.monitor.pages.history import RANGES, History, task_history
-from tasks_app.monitor.pages.overview import Hits, Overview, find, findings, overview
-from tasks_app.monitor.pages.queues import QueuePage, Queues, queue_page, queues
 from tasks_app.monitor.pages.task import TaskPage, task_page
 from tasks_app.pool.statistics.read import unkept
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.handlers.registry import load_handlers
 
 FINDINGS_S, HISTORY_S = 10.0, 30.0
-REST = 100
-"""A page that stays open takes no more than a hundredth of one core of the database for each."""
+PAUSE = 100  # an open page takes at most a hundredth of a core of the database for each read
 
 
 def _within(visit: Visit) -> str:
     within = visit.request.query_params.get("within", "24h")
     if within not in RANGES:
-        raise HttpError(400, f"The time is none of {', '.join(RANGES)}. Correct the address.")
+        raise HttpError(400, f"within is not one of {', '.join(RANGES)}. Correct the address.")
     return within
 
 
 def _beside(visit: Visit) -> dict[str, Any]:
-    """Return what is read beside Overview."""
-    reader, settings = visit.desk.reader, visit.desk.settings
-    found = reader.soon("findings", lambda: findings(reader.engine, settings), FINDINGS_S, REST)
-    runs = visit.read(what_runs, settings=True, rest=REST)
+    reader, settings = visit.state.reader, visit.state.settings
+    read = partial(overview.findings, reader.engine, settings)
+    found = reader.kept_or_stale("findings", read, FINDINGS_S, PAUSE)
+    runs = visit.read(what_runs, settings=True, pause=PAUSE)
     return {"findings": found, "runs": runs, "within": _within(visit)}
 
 
 @page(
-    "/",
-    "overview/page.html",
-    api="/api/overview",
-    more=_beside,
-    parts=("now", "queues", "causes"),
+    "/", "overview/page.html", api="/api/overview", more=_beside, parts=("now", "queues", "causes")
 )
-def show_overview(visit: Visit) -> Overview:
+def show_overview(visit: Visit) -> overview.Overview:
     """Pending, due, running and failed tasks by queue and name."""
-    return visit.read(overview, settings=True, rest=REST)
+    return visit.read(overview.overview, settings=True, pause=PAUSE)
 
 
 @page(
@@ -80,23 +69,23 @@ def show_history(visit: Visit) -> History:
 
 
 @page("/find", "find.html", query=("q",), leads=lambda hits: hits.only and place_of(hits.only))
-def show_found(visit: Visit) -> Hits:
+def show_found(visit: Visit) -> overview.Hits:
     """What has this id, key or name, or contains it."""
-    return visit.read(find, visit.given("q").get("q", ""))
+    return visit.read(overview.find, visit.given("q").get("q", ""))
 
 
 @page(
     "/tasks",
     "tasks/list.html",
     query=("before",),
-    export=(of_tasks.TaskLine, of_tasks.page_by_page),
+    export=(tasks.TaskLine, tasks.page_by_page),
     filters=(
         Filter("pool", "Pool", tuple(Pool)),
         Filter("state", "State", tuple(State)),
         Filter("name", "Name"),
         Filter("queue", "Queue"),
         Filter("biz_key", "Business key"),
-        Filter("since", "Created within", of_tasks.SINCE, every="ever"),
+        Filter("since", "Created within", tasks.SINCE, every="ever"),
         Filter("error", "Error contains", rare=True),
         Filter("payload", "Payload contains", rare=True),
         Filter("schedule", "Schedule", rare=True),
@@ -104,13 +93,13 @@ def show_found(visit: Visit) -> Hits:
         Filter("group", "Group", kind="id", rare=True),
     ),
 )
-def show_tasks(visit: Visit) -> of_tasks.Tasks:
+def show_tasks(visit: Visit) -> tasks.Tasks:
     """Tasks of all pools, the newest first; `before` is `older` of the page before."""
-    return visit.read(of_tasks.tasks, visit.filters, before=visit.before, settings=True)
+    return visit.read(tasks.tasks, visit.filters, before=visit.before, settings=True)
 
 
 def _no_task(visit: Visit, task_id: int) -> NoReturn:
-    gone = visit.desk.reader.read("unkept", unkept)
+    gone = visit.state.reader.read("unkept", unkept)
     words = f" {gone.words}" if gone else ""
     raise HttpError(404, f"There is no task {task_id}. It may have been pruned.{words}")
 
@@ -125,8 +114,8 @@ def show_task(visit: Visit) -> TaskPage:
 @page("/tasks/{task_id}/decrypted", "tasks/decrypted.html", role=Role.ADMIN, api=None)
 def show_decrypted(visit: Visit) -> TaskPage:
     """Show what is encrypted, by the keys of this process; nothing of it is kept."""
-    task_id, settings = visit.id("task_id"), visit.desk.settings
-    with visit.desk.reader.engine.connect() as connection:
+    task_id, settings = visit.id("task_id"), visit.state.settings
+    with visit.state.reader.engine.connect() as connection:
         found = task_page(connection, task_id, settings=settings, decrypt=True)
     return found or _no_task(visit, task_id)
 
@@ -137,13 +126,13 @@ def show_decrypted(visit: Visit) -> TaskPage:
     filters=(
         Filter("name", "Name"),
         Filter("queue", "Queue"),
-        Filter("since", "Failed within", tuple(of_errors.SINCE), every="ever"),
-        Filter("known", "Known", of_errors.KNOWN),
+        Filter("since", "Failed within", tuple(errors.SINCE), every="ever"),
+        Filter("known", "Known", errors.KNOWN),
     ),
 )
-def show_errors(visit: Visit) -> of_errors.Errors:
+def show_errors(visit: Visit) -> errors.Errors:
     """The error pool by cause, most tasks first."""
-    return visit.read(of_errors.errors, visit.filters)
+    return visit.read(errors.errors, visit.filters)
 
 
 def _instant(text: str) -> datetime:
@@ -161,24 +150,24 @@ def _instant(text: str) -> datetime:
     query=("before", "before_id"),
     missing="No failed task has the fingerprint {fingerprint} any more.",
 )
-def show_error(visit: Visit) -> of_errors.ErrorPage | None:
+def show_error(visit: Visit) -> errors.ErrorPage | None:
     """One cause and its tasks; `older` goes into `before` and `before_id`."""
     fingerprint, before = cause(visit.request), None
     if given := visit.given("before", "before_id"):
         before = _instant(given.get("before", "")), row_id(given.get("before_id", "0"))
-    return visit.read(of_errors.error_page, fingerprint, before=before)
+    return visit.read(errors.error_page, fingerprint, before=before)
 
 
 @page("/bulks/{token}", "bulks/page.html", live="bulks/live.html")
-def show_bulk(visit: Visit) -> BulkPage:
+def show_bulk(visit: Visit) -> errors.BulkPage:
     """A bulk, what it did, and what became of its tasks."""
-    return read_bulk(visit.id("token"), visit.desk)
+    return read_bulk(visit.id("token"), visit.state)
 
 
-def read_bulk(token: int, desk: Desk) -> BulkPage:
-    found = desk.reader.read(("bulk", token), lambda c: bulk_page(c, token))
+def read_bulk(token: int, state: AppState) -> errors.BulkPage:
+    found = state.reader.read(("bulk", token), lambda c: errors.bulk_page(c, token))
     if found is None:
-        raise HttpError(404, f"There is no bulk {token}. The audit has all that were opened.")
+        raise HttpError(404, f"There is no bulk {token}. The audit lists all bulks.")
     return found
 
 
@@ -187,30 +176,30 @@ def read_bulk(token: int, desk: Desk) -> BulkPage:
     "schedules/list.html",
     live="schedules/lines.html",
     filters=(
-        Filter("enabled", "State", of_schedules.STANDINGS, labels=("enabled", "paused", "broken")),
+        Filter("enabled", "State", schedules.STANDINGS, labels=("enabled", "paused", "broken")),
         Filter("text", "Name or task contains"),
         Filter("queue", "Queue"),
     ),
     query=("after",),
 )
-def show_schedules(visit: Visit) -> of_schedules.Schedules:
+def show_schedules(visit: Visit) -> schedules.Schedules:
     """Schedules by name, with their last instants; `after` is `following` of the page before."""
     after = visit.given("after").get("after")
-    return visit.read(of_schedules.schedules, visit.filters, after=after)
+    return visit.read(schedules.schedules, visit.filters, after=after)
 
 
 @page(
     "/schedules/{name:path}",
     "schedules/schedule.html",
     live="schedules/live.html",
-    query=of_schedules.RULE,
+    query=schedules.RULE,
     missing="There is no schedule {name}. It may have been removed.",
     more=lambda _: {"overlaps": list(Overlap)},
 )
-def show_schedule(visit: Visit) -> of_schedules.SchedulePage | None:
-    """One schedule; with fields of a change, `change` says what it would lead to."""
-    name, given = visit.name("name"), visit.given(*of_schedules.RULE)
-    return visit.read(of_schedules.schedule_page, name, given)
+def show_schedule(visit: Visit) -> schedules.SchedulePage | None:
+    """One schedule; with fields of a change, `change` is a preview."""
+    name, given = visit.name("name"), visit.given(*schedules.RULE)
+    return visit.read(schedules.schedule_page, name, given)
 
 
 def _its_name(visit: Visit) -> dict[str, Any]:
@@ -225,9 +214,9 @@ def _its_name(visit: Visit) -> dict[str, Any]:
     filters=(Filter("text", "Name contains"),),
     more=_its_name,
 )
-def show_queues(visit: Visit) -> Queues:
+def show_queues(visit: Visit) -> queues.Queues:
     """All queues, those that stand still first; breakers, limits and locks."""
-    return visit.read(queues, visit.filters, settings=True)
+    return visit.read(queues.queues, visit.filters, settings=True)
 
 
 @page(
@@ -236,18 +225,18 @@ def show_queues(visit: Visit) -> Queues:
     live="queues/queue_live.html",
     more=lambda visit: {**_its_name(visit), "runs": visit.read(what_runs, settings=True)},
 )
-def show_queue(visit: Visit) -> QueuePage:
+def show_queue(visit: Visit) -> queues.QueuePage:
     """One queue: its state, tasks by name, workers, limits, shares, breakers and locks."""
     queue = visit.name("queue")
     if queue == EVERY_QUEUE:
         raise HttpError(404, "No queue is called *. See the page Queues.")
-    return visit.read(queue_page, queue, settings=True)
+    return visit.read(queues.queue_page, queue, settings=True)
 
 
 @page("/groups", "groups/list.html", query=("open",))
-def show_groups(visit: Visit) -> of_groups.Groups:
+def show_groups(visit: Visit) -> batches.Groups:
     """The newest groups; `open=yes`: those that are not over."""
-    return visit.read(of_groups.groups, only_open=visit.given("open") == {"open": "yes"})
+    return visit.read(batches.groups, only_open=visit.given("open") == {"open": "yes"})
 
 
 @page(
@@ -256,9 +245,9 @@ def show_groups(visit: Visit) -> of_groups.Groups:
     live="groups/live.html",
     missing="There is no group {group_id}. It may have been pruned.",
 )
-def show_group(visit: Visit) -> of_groups.GroupPage | None:
+def show_group(visit: Visit) -> batches.GroupPage | None:
     """One group, and the first of its members."""
-    return visit.read(of_groups.group_page, visit.id("group_id"))
+    return visit.read(batches.group_page, visit.id("group_id"))
 
 
 @page(
@@ -266,9 +255,9 @@ def show_group(visit: Visit) -> of_groups.GroupPage | None:
     "batches/list.html",
     filters=(Filter("job", "Job"), Filter("status", "Status", tuple(BatchStatus))),
 )
-def show_batches(visit: Visit) -> of_batches.Batches:
+def show_batches(visit: Visit) -> batches.Batches:
     """The newest instances of batch jobs."""
-    return visit.read(of_batches.batches, visit.filters)
+    return visit.read(batches.batches, visit.filters)
 
 
 @page(
@@ -277,16 +266,16 @@ def show_batches(visit: Visit) -> of_batches.Batches:
     live="batches/live.html",
     missing="There is no batch {batch_id}. It may have been pruned.",
 )
-def show_batch(visit: Visit) -> of_batches.BatchPage | None:
+def show_batch(visit: Visit) -> batches.BatchPage | None:
     """One instance with its steps and their partitions."""
-    load_handlers(visit.desk.settings.modules)  # the job's declaration says the order of its steps
-    return visit.read(of_batches.batch_page, visit.id("batch_id"))
+    load_handlers(visit.state.settings.modules)  # the job's declaration has the order of steps
+    return visit.read(batches.batch_page, visit.id("batch_id"))
 
 
 @page("/workers", "workers/page.html", live="workers/live.html")
-def show_workers(visit: Visit) -> of_operations.Workers:
+def show_workers(visit: Visit) -> overview.Workers:
     """The children of all workers, and what each runs."""
-    return visit.read(of_operations.workers, settings=True)
+    return visit.read(overview.workers, settings=True)
 
 
 @page(
@@ -299,19 +288,16 @@ def show_workers(visit: Visit) -> of_operations.Workers:
     ),
     query=("before",),
 )
-def show_audit(visit: Visit) -> of_operations.Audit:
+def show_audit(visit: Visit) -> overview.Audit:
     """What operators did, the newest first; filters look at the newest 100,000 lines."""
-    return visit.read(of_operations.audit, visit.filters, before=visit.before)
+    return visit.read(overview.audit, visit.filters, before=visit.before)
 
 
 @requires(Role.VIEWER, scraped=True)
-async def show_metrics(_request: Request, desk: Desk) -> Response:
+async def show_metrics(_request: Request, state: AppState) -> Response:
     """Return what ``tasks-app metrics`` shows, for a Prometheus without a process of its own."""
-    text = await run_in_threadpool(desk.metrics.read)
+    text = await run_in_threadpool(state.metrics.read)
     return Response(text, headers={"content-type": CONTENT_TYPE, "cache-control": "no-store"})
 
 
-ROUTES = (
-    *(route for each in PAGES for route in each.routes),
-    ("/metrics", show_metrics, "GET"),
-)
+ROUTES = (*(route for each in PAGES for route in each.routes), ("/metrics", show_metrics, "GET"))

@@ -1,44 +1,37 @@
-"""What a request asks for: filters and ids of its address, fields of its form or JSON."""
+"""The parameters of a request: filters and ids of its address, fields of its form or JSON.
+
+Each function raises HttpError 400 for a value that does not fit.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 
+from tasks_app.dashboard.json_api import adapter
 from tasks_app.dashboard.security import FIELD, HttpError, is_api
 from tasks_app.domain.tasks.error_text import parse_fingerprint
 
 Fields = TypeVar("Fields")
-LONGEST = 300
-"""Characters of a filter; the rest is cut off."""
+LONGEST = 300  # characters of a filter; the rest is cut off
 _MOST_ID = 2**63 - 1
 
 
 def row_id(text: str) -> int:
-    """Return the id.
-
-    Raises:
-        HttpError: it is none.
-    """
-    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(_MOST_ID))
-    if not (is_number and int(text) <= _MOST_ID):
+    longest = len(str(_MOST_ID))
+    if not (text.isascii() and text.isdigit() and len(text) <= longest and int(text) <= _MOST_ID):
         raise HttpError(400, "An id is a whole number. Correct the address.")
     return int(text)
 
 
 def named(request: Request, part: str) -> str:
-    """Return a name that is a part of the address.
-
-    Raises:
-        HttpError: it has a NUL character, which PostgreSQL does not take.
-    """
+    """Return a name from the path."""
     name = str(request.path_params[part])
     if "\0" in name:
         raise HttpError(400, "A name has a NUL character. Correct the address.")
@@ -46,11 +39,7 @@ def named(request: Request, part: str) -> str:
 
 
 def cause(request: Request) -> str:
-    """Return the fingerprint that is a part of the address.
-
-    Raises:
-        HttpError: it is none.
-    """
+    """Return the fingerprint from the path."""
     try:
         return parse_fingerprint(request.path_params["fingerprint"]).hex()
     except ValueError as error:
@@ -58,46 +47,30 @@ def cause(request: Request) -> str:
 
 
 def filters(request: Request, names: Iterable[str]) -> dict[str, str]:
-    """Return those that are given and not empty.
-
-    Raises:
-        HttpError: one has a NUL character, which PostgreSQL does not take.
-    """
-    asked = {name: request.query_params.get(name, "").strip() for name in names}
-    if any("\0" in value for value in asked.values()):
+    """Return those that are given and not empty."""
+    given = {name: request.query_params.get(name, "").strip() for name in names}
+    if any("\0" in value for value in given.values()):
         raise HttpError(400, "A filter has a NUL character. Leave it out.")
-    return {name: value[:LONGEST] for name, value in asked.items() if value}
-
-
-@lru_cache(64)
-def _adapter(model: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(model)
+    return {name: value[:LONGEST] for name, value in given.items() if value}
 
 
 async def fields(request: Request, model: type[Fields]) -> Fields:
     """Return the fields of a page's form or of the API's JSON object, checked by ``model``.
 
-    A field of a form that is left empty takes its default.
-
-    Raises:
-        HttpError: one does not fit; the message names it.
+    An empty field of a form takes its default.
     """
     if is_api(request):
         try:
             given = json.loads(await request.body() or b"{}")
         except (ValueError, RecursionError):
-            raise HttpError(400, "The body is no JSON, or is too deep. Send an object.") from None
+            raise HttpError(400, "The body is not JSON, or is too deep. Send an object.") from None
     else:
         given = _singled(await request.form())
     return _checked(model, given)
 
 
 def query(request: Request, model: type[Fields]) -> Fields:
-    """Return the parameters of an address, checked by ``model``; an empty one is not given.
-
-    Raises:
-        HttpError: one does not fit; the message names it.
-    """
+    """Return the parameters of an address, checked by ``model``; an empty one takes its default."""
     return _checked(model, _singled(request.query_params))
 
 
@@ -112,19 +85,21 @@ def _checked(model: type[Fields], given: Any) -> Fields:
             raise HttpError(400, "A field has a NUL or half a character. Leave it out.")
         known = {field.name for field in dataclasses.fields(model)}  # type: ignore[arg-type]
         if isinstance(given, dict) and (strange := sorted(given.keys() - known)):
-            said = (
-                f"There is no field {strange[0]:.40}. It has: {', '.join(sorted(known)) or 'none'}."
-            )
-            raise HttpError(400, said)
-        return _adapter(model).validate_python(given)  # type: ignore[no-any-return,arg-type]
+            allowed = ", ".join(sorted(known)) or "none"
+            raise HttpError(400, f"There is no field {strange[0]:.40}. It has: {allowed}.")
+        return adapter(model).validate_python(given)  # type: ignore[no-any-return,arg-type]
     except RecursionError:
         raise HttpError(400, "The fields are nested too deep. Send less.") from None
     except ValidationError as error:
-        raise HttpError(400, _sentence(error)) from None
+        # The field and its error, without its value.
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the body"
+        why = f"{place}: {first['msg']}. Correct it and send it again."
+        raise HttpError(400, why) from None
 
 
 def _is_unstorable(value: Any) -> bool:
-    """Whether PostgreSQL would not take it."""
+    """PostgreSQL refuses NUL characters and lone surrogates."""
     match value:
         case str():
             return "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value)
@@ -134,10 +109,3 @@ def _is_unstorable(value: Any) -> bool:
             return any(map(_is_unstorable, value))
         case _:
             return False
-
-
-def _sentence(error: ValidationError) -> str:
-    """Name the field and what is wrong with it, without its value."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"]) or "the body"
-    return f"{place}: {first['msg']}. Correct it and send it again."

@@ -1,5 +1,5 @@
 "use strict";
-// Ages stay true without a request; a live part rests while it is used or nobody sees it.
+// Ages are updated without a request; a live part pauses while it is used or hidden.
 const root = document.documentElement.dataset.root;
 let live = true;
 document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });

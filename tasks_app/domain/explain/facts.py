@@ -14,12 +14,9 @@ from tasks_app.domain.queues import Queue
 from tasks_app.domain.statistics import Unkept
 from tasks_app.domain.tasks.states import Pool, State, pool_of
 
-MOST_AHEAD = 10_000
-"""At most this many tasks in front of it are counted."""
-ANOTHER_LEADS_AFTER = timedelta(seconds=10)
-"""By then another process has taken the lead, if there is one."""
-HEARTBEAT_TAKES = timedelta(seconds=1)
-"""How late a heartbeat may be before its child counts as silent."""
+MOST_AHEAD = 10_000  # tasks in front of it that are counted
+ANOTHER_LEADS_AFTER = timedelta(seconds=10)  # by then another process has taken the lead
+HEARTBEAT_TAKES = timedelta(seconds=1)  # how late it may be before its child counts as silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +45,18 @@ class StoredRow:
     parked: str | None
     error: str | None
     run_ms: int | None
-    scan_at: datetime | None
-    """When the scan reads it next; None: it is over."""
+    scan_at: datetime | None  # when the scan reads it next; None: it is over
     at_most_once: bool | None
     order_key: str | None
     limit_key: str | None
     more_limit_keys: list[str] | None
-    outages: int | None
-    """Uncharged attempts that met something that was down."""
+    outages: int | None  # uncharged attempts that met something that was down
     outage_since: datetime | None
-    own_date: datetime | None
-    """When it is due if it is not held."""
+    own_date: datetime | None  # when it is due if it is not held
     held: bool
 
     @property
     def is_over(self) -> bool:
-        """Whether it is in a terminal pool."""
         return pool_of(self.state) is not Pool.PENDING
 
 
@@ -71,35 +64,26 @@ class StoredRow:
 class Service:
     """The living children, from their heartbeats."""
 
-    children: int = 0
-    """How many serve the queue."""
-    knowing: int = 0
-    """How many of them have a handler of this name."""
-    busy: int = 0
-    """How many of them ran something at their last heartbeat."""
-    names: tuple[str, ...] = ()
-    """Handlers of the children that serve the queue."""
-    elsewhere: tuple[str, ...] = ()
-    """Queues of the children that have a handler of this name."""
-    last_seen: datetime | None = None
-    """The last heartbeat of any child that served the queue, alive or not."""
-    heard_at: datetime | None = None
-    """The last heartbeat of any child."""
-    scanning: int = 0
-    """Children of ``tasks-app work``, of any queue: each looks for what is due when it has room."""
+    children: int = 0  # how many serve the queue
+    knowing: int = 0  # how many of them have a handler of this name
+    busy: int = 0  # how many of them ran something at their last heartbeat
+    names: tuple[str, ...] = ()  # handlers of the children that serve the queue
+    elsewhere: tuple[str, ...] = ()  # queues of the children that have a handler of this name
+    last_seen: datetime | None = None  # the last heartbeat of a child of the queue, alive or not
+    heard_at: datetime | None = None  # the last heartbeat of any child
+    scanning: int = 0  # children of tasks-app work, of any queue: each polls when it has room
 
 
 class RunBy(StrEnum):
-    """Whose children live, or did last; advice names no other."""
+    """Whose children are alive, or were last; advice names only these."""
 
     CELERY = "celery"
     WORK = "work"
-    EITHER = "either"
-    """Both, or nobody was heard of yet."""
+    EITHER = "either"  # both, or no heartbeat yet
 
     @property
     def scanner(self) -> str:
-        """What looks for due tasks, to be started."""
+        """What to start so that due tasks are found."""
         return self._of("beat (celery -A tasks_app beat) and a worker", "tasks-app work", ", or ")
 
     @property
@@ -118,8 +102,6 @@ class RunBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LastAttempt:
-    """The newest row of its history."""
-
     attempt: int
     event: str
     kind: str
@@ -134,20 +116,14 @@ class LastAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """An operator's pause of its queue."""
-
-    queue: str
-    """``*``: every queue."""
+    queue: str  # ``*``: every queue
     since: datetime
     reason: str
-    resume_at: datetime | None = None
-    """When it ends by itself."""
+    resume_at: datetime | None = None  # when it ends by itself
 
 
 @dataclass(frozen=True, slots=True)
 class StandingHold:
-    """An operator's wish that it waits until it is released."""
-
     since: datetime
     by: str
     why: str | None
@@ -155,39 +131,27 @@ class StandingHold:
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """A lock that its last run could not get."""
-
-    resource: str
-    by: str | None
-    """Who held it, or waited for it."""
+    resource: str  # the lock that its last run did not get
+    by: str | None  # who held it, or waited for it
     times: int
     since: datetime
     at: datetime
-    held: bool
-    """Whether somebody holds it now."""
+    held: bool  # now
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The last scan for due tasks."""
-
     holder: str
     done_at: datetime | None
-    refused_since: datetime | None = None
-    """Since when the broker takes no messages; None: it takes them."""
+    refused_since: datetime | None = None  # since when the broker takes no messages
     refused_because: str = ""
-    held_until: datetime | None = None
-    """How long the lead is held; None: it was given back."""
-    messages: int = 0
-    """How many messages of the task's queue it saw in the broker."""
+    held_until: datetime | None = None  # how long the lead is held; None: it was given back
+    messages: int = 0  # how many messages of the task's queue it saw in the broker
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimit:
-    """How many connections a role that may run tasks, or the database, is allowed."""
-
-    of: str
-    """Such as ``role app``."""
+    of: str  # the database, or a role that may run tasks, such as ``role app``
     most: int
     used: int
 
@@ -197,34 +161,25 @@ class ConnectionLimit:
 
 @dataclass(frozen=True, slots=True)
 class ReportedProgress:
-    """The run's progress in its child's last heartbeat."""
-
     node: str
     fraction: float | None = None
     note: str | None = None
-    killed_at: datetime | None = None
-    """When its hard limit ends its process."""
+    killed_at: datetime | None = None  # when its hard limit ends its process
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The task that has the task's order key, by what it does; None: there is no such task."""
+    """Ids of the task that holds the order key, by its state."""
 
     running: int | None
-    """It runs."""
-    first: int | None
-    """It has a lower id, and is due or waits for a retry."""
-    failed: int | None
-    """It has a lower id, failed for good, and blocks."""
+    first: int | None  # it has a lower id, and is due or waits for a retry
+    failed: int | None  # it has a lower id, failed for good, and blocks
 
 
 @dataclass(frozen=True, slots=True)
 class Shut:
-    """A limit that is reached."""
-
     limit: Limit
-    key: str
-    """The queue, name or limit key that it counts."""
+    key: str  # the queue, name or limit key that it counts
     running: int
 
 
@@ -233,40 +188,32 @@ class TaskFacts:
     """One task and its surroundings; ``row`` None: there is no such task."""
 
     task_id: int
-    now: datetime
-    """The database's clock."""
+    now: datetime  # the database's clock
     row: StoredRow | None
-    unkept: Unkept | None = None
-    """Successes that left no row; read if the task has none."""
+    unkept: Unkept | None = None  # successes that left no row; read if the task has none
     last: LastAttempt | None = None
     stop: Stop | None = None
     denial: Denial | None = None
-    hold: StandingHold | None = None
-    """Who holds it; None: nobody, or the audit does not tell."""
-    queue: Queue | None = None
-    """Its queue's settings, if it has any."""
-    breaker: BreakerStanding | None = None
-    """The breaker of its handler's dependency, unless it is closed."""
+    hold: StandingHold | None = None  # None: it is not held, or the audit has no line
+    queue: Queue | None = None  # its queue's settings, if it has any
+    breaker: BreakerStanding | None = None  # of its handler's dependency, unless it is closed
     service: Service = field(default_factory=Service)
     run_by: RunBy = RunBy.EITHER
     scan: Scan | None = None
     progress: ReportedProgress | None = None
-    heard_at: datetime | None = None
-    """The last heartbeat of the child that runs it."""
-    turn: Turn | None = None
-    """None: it has no order key, or is not due."""
+    heard_at: datetime | None = None  # the last heartbeat of the child that runs it
+    turn: Turn | None = None  # none: it has no order key, or is not due
     shut: tuple[Shut, ...] = ()
     member_of: GroupProgress | None = None
-    callback_of: GroupProgress | None = None
-    """The group whose callback it is."""
-    connections: tuple[ConnectionLimit, ...] = ()
-    """Limits of connections; read of a task that is due."""
-    ahead: int | None = None
-    """Tasks that go first; at most ``MOST_AHEAD`` + 1. None: not counted."""
-    late_after: timedelta = timedelta(minutes=1)
-    """A task that is due for longer is late; so is a scan."""
-    beats_every: timedelta = timedelta(seconds=10)
-    """The interval of a child's heartbeats."""
+    callback_of: GroupProgress | None = None  # the group whose callback it is
+    connections: tuple[ConnectionLimit, ...] = ()  # read for a task that is due
+    ahead: int | None = None  # tasks that go first; at most ``MOST_AHEAD`` + 1. None: not counted.
+    late_after: timedelta = timedelta(minutes=1)  # for a due task, and for a scan
+    beats_every: timedelta = timedelta(seconds=10)  # the interval of a child's heartbeats
+
+    @property
+    def running(self) -> StoredRow | None:
+        return self.row if self.row is not None and self.row.state is State.RUNNING else None
 
     @property
     def waiting(self) -> StoredRow | None:
@@ -274,23 +221,17 @@ class TaskFacts:
 
     @property
     def due(self) -> StoredRow | None:
-        """The row, if it is PENDING, due and not barred."""
+        """The row, if it is PENDING and due, and the next scan does not end it."""
         row = self.waiting
-        return row if row and row.due_at <= self.now and not self.barred else None
+        if row is None or row.due_at > self.now or not row.enabled:
+            return None
+        return None if row.expires_at is not None and row.expires_at <= self.now else row
 
     @property
     def ready(self) -> StoredRow | None:
         """The row, if it is due and a living child may run it now."""
         stands_still = self.stop or self.breaker or (self.queue and not self.queue.runs)
         return self.due if self.service.knowing and not stands_still else None
-
-    @property
-    def barred(self) -> bool:
-        """Whether the next scan ends it: it is disabled or expired."""
-        row = self.row
-        return row is not None and (
-            not row.enabled or (row.expires_at is not None and row.expires_at <= self.now)
-        )
 
     @property
     def silent(self) -> timedelta | None:
@@ -300,38 +241,38 @@ class TaskFacts:
 
     @property
     def refused_since(self) -> datetime | None:
-        """Since when nothing is published, says the scan; None: it is, or nobody scans."""
-        published = self.run_by is not RunBy.WORK and not self.unscanned
+        """Since when nothing is published, as the scan notes; None: it is, or no process scans."""
+        published = self.run_by is not RunBy.WORK and not self.scan_is_late
         return self.scan.refused_since if published and self.scan is not None else None
 
     @property
-    def unscanned(self) -> bool:
-        """Whether nobody has scanned lately, or nobody is left who could."""
-        if self.service.scanning and self._heard:
+    def scan_is_late(self) -> bool:
+        """No scan for long, or no process is left that could scan."""
+        if self.service.scanning and self._any_heartbeat:
             return False
         done_at = self.scan.done_at if self.scan else None
-        return done_at is None or self.now - done_at > self.late_after or self.deserted
+        return done_at is None or self.now - done_at > self.late_after or self.no_leader
 
     @property
-    def nobody_scans(self) -> str:
-        """Say so, and since when."""
+    def last_scan(self) -> str:
         scan = self.scan
         if scan is None or scan.done_at is None:
-            return "Nobody has ever looked for due tasks"
-        last = instant_in_words(scan.done_at, self.now)
-        return f"Nobody looks for due tasks; {scan.holder} did last, {last}"
+            return "No process has scanned for due tasks yet"
+        return (
+            f"No process scans for due tasks; {scan.holder} did last, "
+            f"{instant_in_words(scan.done_at, self.now)}"
+        )
 
     @property
-    def deserted(self) -> bool:
-        """Whether the lead is free, and no child has been heard of that could take it."""
+    def no_leader(self) -> bool:
+        """The lead is free, and no child that could take it has sent a heartbeat."""
         scan = self.scan
         if scan is None or scan.done_at is None:
             return False
         free_since = max(scan.done_at, scan.held_until or scan.done_at)
-        return self.now - free_since > ANOTHER_LEADS_AFTER and not self._heard
+        return self.now - free_since > ANOTHER_LEADS_AFTER and not self._any_heartbeat
 
     @property
-    def _heard(self) -> bool:
-        """Whether any child was heard of in time."""
+    def _any_heartbeat(self) -> bool:
         at = self.service.heard_at
         return at is not None and self.now - at <= self.beats_every + HEARTBEAT_TAKES

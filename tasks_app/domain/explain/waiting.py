@@ -12,82 +12,73 @@ from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerSt
 from tasks_app.domain.flow_control.limits import REASON_WORDS, WaitingKind
 from tasks_app.domain.tasks.states import Event
 
-_LEAST = 2
-"""Connections that a child must have: one of its own, one for the running handler."""
-_LESS = "Raise it so, start fewer children, or put a pooler between."
+_LEAST = 2  # connections of a child: one of its own, one for the running handler
 
 
-def held(facts: TaskFacts) -> Finding | None:
-    row, hold = facts.waiting, facts.hold
-    if row is None or not row.held:
+def held(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    if not row.held:
         return None
-    put = (
-        f"was put on hold {instant_in_words(hold.since, facts.now)} by {hold.by}"
-        if hold
-        else "is on hold"
-    )
-    why = f": {hold.why}" if hold and hold.why else ""
-    command = f"tasks-app release {row.id}"
-    return warn("held", f"It {put}{why}", f"When it may go on: {command}")
+    fact, hold = "It is on hold", facts.hold
+    if hold:
+        fact = f"It was put on hold {instant_in_words(hold.since, facts.now)} by {hold.by}"
+        fact += f": {hold.why}" if hold.why else ""
+    return warn("held", fact, f"To release it: tasks-app release {row.id}")
 
 
-def disabled(facts: TaskFacts) -> Finding | None:
-    row = facts.waiting
-    if row is None or row.enabled:
+def disabled(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    if row.enabled:
         return None
     then = "the next scan skips it" if row.due_at <= facts.now else "it is skipped when it is due"
     at = "" if row.held else f", {instant_in_words(row.due_at, facts.now)}"
-    command = f"tasks-app enable {row.id}"
-    return warn("disabled", f"It is disabled: {then}{at}", f"To run it all the same: {command}")
+    advice = f"To run it anyway: tasks-app enable {row.id}"
+    return warn("disabled", f"It is disabled: {then}{at}", advice)
 
 
-def expired(facts: TaskFacts) -> Finding | None:
-    row = facts.waiting
-    if row is None or row.expires_at is None or row.expires_at > max(row.due_at, facts.now):
+def expired(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    if row.expires_at is None or row.expires_at > max(row.due_at, facts.now):
         return None
     end = instant_in_words(row.expires_at, facts.now)
     over = row.expires_at <= facts.now
     fact = f"It expired {end}" if over else f"It expires {end}, before it is due"
-    advice = f"It becomes EXPIRED when it is looked at; to run it then: tasks-app requeue {row.id}"
+    advice = f"The next scan marks it EXPIRED; to run it after that: tasks-app requeue {row.id}"
     return warn("expired", fact, advice)
 
 
-def lock_held(facts: TaskFacts) -> Finding | None:
-    row, denial = facts.waiting, facts.denial
-    if row is None or denial is None:
+def lock_held(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    denial = facts.denial
+    if denial is None:
         return None
     often = f", {denial.times} times since {instant_in_words(denial.since, facts.now)}"
-    free = "" if denial.held else "; nobody holds it now"
+    free = "" if denial.held else "; it is free now"
     fact = (
         f"Attempt {row.attempt} was denied a lock {instant_in_words(denial.at, facts.now)}"
         f"{often if denial.times > 1 else ''}: {denial.by or denial.resource}{free}"
     )
-    advice = f"It asks again at its next run. Who has it: tasks-app locks list {denial.resource}"
+    advice = f"Its next run asks again. To see the holder: tasks-app locks list {denial.resource}"
     return ok("lock held", fact, advice)
 
 
-def not_due(facts: TaskFacts) -> Finding | None:
-    row = facts.waiting
-    if row is None or row.held or row.due_at <= facts.now:
+def not_due(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    if row.held or row.due_at <= facts.now:
         return None
-    at = instant_in_words(row.due_at, facts.now)
-    advice = "Nothing to do: it starts by itself then."
-    return ok("not due", f"It is not due yet, but {at}: {_put_off(facts, row)}", advice)
+    fact = f"It is due {instant_in_words(row.due_at, facts.now)}: {_why_later(facts, row)}"
+    return ok("not due", fact, "Nothing to do: it starts then.")
 
 
-def _put_off(facts: TaskFacts, row: StoredRow) -> str:
+def _why_later(facts: TaskFacts, row: StoredRow) -> str:
     if row.attempt == 0:
-        wait = "its policy waits before the first run" if row.retry_level else "it was created so"
-        return f"{wait}, with run_at or delay" if not row.retry_level else wait
+        if row.retry_level:
+            return "its policy waits before the first run"
+        return "it was created with run_at or delay"
     last = facts.last
     if row.outages and row.outage_since and (last is None or last.event != Event.FAIL):
         since = instant_in_words(row.outage_since, facts.now)
         return (
-            f"it met something that was down {count(row.outages, 'time')}, first {since}; "
+            f"a dependency was down {count(row.outages, 'time')}, first {since}; "
             f"that charges nothing, {row.failures} failures charged"
         )
     if last is None or last.attempt != row.attempt:
-        return f"attempt {row.attempt} asked for later (Snooze), or was given back with a wait"
+        return f"attempt {row.attempt} asked for a later run (Snooze), or was released with a delay"
     if last.event == Event.RESCUE:
         return (
             f"attempt {row.attempt} ended without an outcome ({last.kind}), and it comes back at a "
@@ -100,9 +91,9 @@ def _put_off(facts: TaskFacts, row: StoredRow) -> str:
     )
 
 
-def paused(facts: TaskFacts) -> Finding | None:
+def paused(facts: TaskFacts, _row: StoredRow) -> Finding | None:
     stop = facts.stop
-    if facts.waiting is None or stop is None:
+    if stop is None:
         return None
     every = stop.queue == "*"
     which = "Every queue" if every else f"Its queue {stop.queue}"
@@ -110,14 +101,14 @@ def paused(facts: TaskFacts) -> Finding | None:
     fact = f"{which} was paused {instant_in_words(stop.since, facts.now)}{why}"
     command = f"tasks-app resume {'--all' if every else stop.queue}"
     if stop.resume_at is None:
-        return warn("paused", fact, f"When it may go on: {command}")
+        return warn("paused", fact, f"To resume: {command}")
     end = instant_in_words(stop.resume_at, facts.now)
-    return warn("paused", fact, f"It goes on by itself {end}; to let it go on now: {command}")
+    return warn("paused", fact, f"It resumes {end}; to resume now: {command}")
 
 
-def closed(facts: TaskFacts) -> Finding | None:
+def closed(facts: TaskFacts, _row: StoredRow) -> Finding | None:
     queue = facts.queue
-    if facts.waiting is None or queue is None or queue.is_open:
+    if queue is None or queue.is_open:
         return None
     windows = "; ".join(map(str, queue.windows))
     fact = f"Its queue {queue.queue} is closed; its windows: {windows}"
@@ -128,36 +119,34 @@ def closed(facts: TaskFacts) -> Finding | None:
     return ok("closed", f"{fact}; {opens}", f"Nothing to do; to change them: {change}")
 
 
-def gate(facts: TaskFacts) -> Finding | None:
+def gate(facts: TaskFacts, _row: StoredRow) -> Finding | None:
     queue = facts.queue
-    if facts.waiting is None or queue is None or queue.shut is None:
+    if queue is None or queue.shut is None:
         return None
     fact = f"Its queue {queue.queue} gives way: it runs only while {queue.gate}"
     option = "--running-below" if queue.shut == "running" else "--waiting-below"
     advice = f"tasks-app queues set {queue.queue} {option} none"
-    return ok("gate", fact, f"Nothing to do; to let it run all the same: {advice}")
+    return ok("gate", fact, f"Nothing to do; to let it run anyway: {advice}")
 
 
-def breaker(facts: TaskFacts) -> Finding | None:
+def breaker(facts: TaskFacts, _row: StoredRow) -> Finding | None:
     standing = facts.breaker
-    if facts.waiting is None or standing is None:
+    if standing is None:
         return None
     name, since = standing.breaker.dependency, instant_in_words(standing.since, facts.now)
     why = f": {standing.reason}" if standing.reason else ""
     held = f"it is held, uncharged, with {count(standing.held, 'task')} in all"
     fact = f"It depends on {name}, whose breaker is {standing.state} since {since}{why}; {held}"
     if standing.mode is BreakerMode.OPEN:
-        return warn("breaker", fact, f"When it may go on: tasks-app breakers auto {name}")
-    wait = "Nothing to do: some are let through to try, the others follow when these succeed"
+        return warn("breaker", fact, f"To leave it to the outcomes: tasks-app breakers auto {name}")
+    wait = "Nothing to do: some tasks probe it, and the others follow when these succeed"
     if standing.state is BreakerState.OPEN:
-        wait += f"; to let some through now: tasks-app breakers auto {name}"
+        wait += f"; to probe now: tasks-app breakers auto {name}"
     return warn("breaker", fact, f"{wait}.")
 
 
-def no_connection(facts: TaskFacts) -> Finding | None:
-    """A child that is refused its connections claims nothing, or cannot even say that it lives."""
-    if facts.due is None:
-        return None
+def no_connection(facts: TaskFacts, _row: StoredRow) -> Finding | None:
+    """A child that is refused its connections claims nothing, and may send no heartbeat."""
     children = facts.service.children
     tight = [each for each in facts.connections if each.is_tight(_LEAST * children)]
     if not tight:
@@ -165,81 +154,68 @@ def no_connection(facts: TaskFacts) -> Finding | None:
     limit = tight[0]
     fact = (
         f"The connection limit of {limit.of} is {limit.most}, and {limit.used} are in use; each "
-        f"child needs {_LEAST}, and {count(children, 'child')} serve its queue: one that gets none "
-        "claims nothing"
+        f"child needs {_LEAST}, and {count(children, 'child')} serve its queue: a child without "
+        "one claims nothing"
     )
     what, _, name = limit.of.partition(" ")
-    return warn("no connection", fact, f"ALTER {what.upper()} {name} CONNECTION LIMIT … {_LESS}")
+    less = "Raise it so, start fewer children, or put a pooler between."
+    return warn("no connection", fact, f"ALTER {what.upper()} {name} CONNECTION LIMIT … {less}")
 
 
-def no_worker(facts: TaskFacts) -> Finding | None:
-    row = facts.waiting
-    if row is None or facts.service.children:
+def no_worker(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    service = facts.service
+    if service.children:
         return None
-    seen = facts.service.last_seen
-    last = ""
-    if seen:  # those that stop in order leave no trace
-        until = instant_in_words(seen, facts.now)
-        last = f"; one that was killed, or has lost the database, did until {until}"
-    other = ""
-    if facts.service.elsewhere:
-        other = f"Its handler lives in workers of {', '.join(facts.service.elsewhere)}. "
-    return fail(
-        "no worker",
-        f"No live worker serves its queue {row.queue}{last}",
-        f"{other}{facts.run_by.start_worker(row.queue)}",
-    )
-
-
-def no_handler(facts: TaskFacts) -> Finding | None:
-    row, service = facts.waiting, facts.service
-    if row is None or not service.children or service.knowing:
-        return None
-    serve = (
-        "1 live child serves"
-        if service.children == 1
-        else f"{service.children} live children serve"
-    )
-    fact = f"{serve} {row.queue}, none knows {row.name}{similar(row.name, service.names)}"
+    last = other = ""
+    if service.last_seen:  # those that stop in order leave no trace
+        until = instant_in_words(service.last_seen, facts.now)
+        last = f"; one that was killed, or lost the database, did until {until}"
     if service.elsewhere:
-        advice = f"Its handler lives in workers of {', '.join(service.elsewhere)}: one of them "
-        return fail("no handler", fact, f"{advice}must serve {row.queue}, too.")
+        other = f"Workers of {', '.join(service.elsewhere)} have its handler. "
+    fact = f"No live worker serves its queue {row.queue}{last}"
+    return fail("no worker", fact, f"{other}{facts.run_by.start_worker(row.queue)}")
+
+
+def no_handler(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    service = facts.service
+    if not service.children or service.knowing:
+        return None
+    many = service.children > 1
+    serve = f"{service.children} live {'children serve' if many else 'child serves'}"
+    fact = f"{serve} {row.queue}, none knows {row.name}{similar(row.name, service.names)}"
     advice = f"{NAME_ITS_MODULE}; until then it waits, uncharged."
+    if service.elsewhere:
+        advice = (
+            f"Workers of {', '.join(service.elsewhere)} have its handler: one of them must serve "
+            f"{row.queue}, too."
+        )
     return fail("no handler", fact, advice)
 
 
-def unpublished(facts: TaskFacts) -> Finding | None:
-    """The broker takes no messages from anybody."""
+def unpublished(facts: TaskFacts, _row: StoredRow) -> Finding | None:
+    """The broker takes no messages from any process."""
     since, scan = facts.refused_since, facts.scan
-    if facts.waiting is None or since is None or scan is None:
+    if since is None or scan is None:
         return None
     why = f": {scan.refused_because}" if scan.refused_because else ""
-    fact = f"Messages do not go out since {instant_in_words(since, facts.now)}{why}"
-    advice = "See that the broker runs; the task is safe here, and goes out when it takes messages."
+    fact = f"No message could be published since {instant_in_words(since, facts.now)}{why}"
+    advice = "Check that the broker runs; the task is safe here, and is published when it does."
     return fail("broker", fact, advice)
 
 
-def no_scan(facts: TaskFacts) -> Finding | None:
-    row = facts.waiting
-    if row is None or row.due_at > facts.now or not facts.unscanned:
+def no_scan(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    if row.due_at > facts.now or not facts.scan_is_late:
         return None
-    if facts.now - row.due_at < facts.late_after and not facts.deserted:
+    next_look = row.scan_at if row.parked else None  # late counts from the scan that set it aside
+    late = min(facts.now - at for at in (row.due_at, next_look) if at is not None)
+    if late < facts.late_after and not facts.no_leader:
         return None
-    looks_again_at = row.scan_at if row.parked else None  # not long after who set it aside
-    if looks_again_at and facts.now - looks_again_at < facts.late_after and not facts.deserted:
-        return None
-    return fail("no scan", facts.nobody_scans, facts.run_by.start_scan)
+    return fail("no scan", facts.last_scan, facts.run_by.start_scan)
 
 
-RULES_WHEN_WAITING = (
-    *(held, disabled, expired, lock_held, not_due, paused, closed, gate, breaker),
-    *(no_connection, no_worker, no_handler, unpublished, no_scan),
-)
-
-
-def order_key_taken(facts: TaskFacts) -> Finding | None:
-    row, turn = facts.due, facts.turn
-    if row is None or turn is None:
+def order_key_taken(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    turn = facts.turn
+    if turn is None:
         return None
     key = f"Its order key {row.order_key} is held by task"
     if turn.running is not None:
@@ -249,75 +225,60 @@ def order_key_taken(facts: TaskFacts) -> Finding | None:
         advice = f"tasks-app requeue {turn.failed}, or: tasks-app unblock {turn.failed}"
         return fail("order", f"{key} {turn.failed}, which failed for good", advice)
     if turn.first is not None:
-        fact = f"{key} {turn.first}, which is due before it or waits to be tried again"
+        fact = f"{key} {turn.first}, which is due before it or waits for a retry"
         return ok("order", fact, f"That one goes first: tasks-app explain {turn.first}")
     return None
 
 
-def limit_reached(facts: TaskFacts) -> Finding | None:
-    row = facts.due
-    if row is None or not facts.shut:
+def limit_reached(facts: TaskFacts, _row: StoredRow) -> Finding | None:
+    if not facts.shut:
         return None
-    shut = facts.shut[0]
-    allowed = shut.limit
-    if allowed.most is not None and shut.running >= allowed.most:
-        fact = f"The limit of {allowed.kind} {shut.key} is reached: {allowed.most} at a time"
-    else:
-        fact = (
-            f"The limit of {allowed.kind} {shut.key} is reached: {allowed.rate} in {allowed.span}"
-        )
-    option = "--most N" if allowed.most is not None else "--rate N/1m"
-    command = f"tasks-app limits set {allowed.kind} {shlex.quote(allowed.target)} {option}"
+    limit, key, running = facts.shut[0].limit, facts.shut[0].key, facts.shut[0].running
+    at_most = limit.most is not None and running >= limit.most
+    allowed = f"{limit.most} at a time" if at_most else f"{limit.rate} in {limit.span}"
+    option = "--most N" if limit.most is not None else "--rate N/1m"
+    command = f"tasks-app limits set {limit.kind} {shlex.quote(limit.target)} {option}"
     return ok(
-        "limit", fact, f"Nothing to do: it goes on when there is room; to change it: {command}"
+        "limit",
+        f"The limit of {limit.kind} {key} is reached: {allowed}",
+        f"Nothing to do: it starts when there is room; to change the limit: {command}",
     )
 
 
-def deferred_by_scan(facts: TaskFacts) -> Finding | None:
+def deferred_by_scan(facts: TaskFacts, row: StoredRow) -> Finding | None:
     """A scan found it, and it could not run at that time."""
-    row = facts.due
-    if row is None or row.parked is None or row.scan_at is None:
+    if row.parked is None or row.scan_at is None or facts.turn or facts.shut:
         return None
-    if facts.turn is not None or facts.shut:
-        return None
-    lacks_key = row.parked.startswith(
-        REASON_WORDS[WaitingKind.ENCRYPTION]
-    )  # also for the next worker
-    if facts.ready is None and not lacks_key:
+    lacks_key = row.parked.startswith(REASON_WORDS[WaitingKind.ENCRYPTION])
+    if facts.ready is None and not lacks_key:  # a lacking key also stops the next worker
         return None
     again = instant_in_words(row.scan_at, facts.now)
-    fact = f"It was set aside: {row.parked}; it is looked at again {again}"
-    advice = "Mend that, unless it is mended: then it starts by itself."
-    return warn("parked", fact, advice)
+    fact = f"It was set aside: {row.parked}; the scan looks at it again {again}"
+    return warn("parked", fact, "Fix that, if it is not fixed yet: then it starts by itself.")
 
 
-def in_queue(facts: TaskFacts) -> Finding | None:
-    row = facts.ready
-    if row is None or facts.ahead is None or facts.refused_since:
-        return None
-    if facts.deserted:
+def in_queue(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    if facts.ahead is None or facts.refused_since or facts.no_leader:
         return None
     since = instant_in_words(row.due_at, facts.now)
     if facts.ahead == 0:
-        next_ = "a child takes it when it has room"  # without a scan: a child claims by itself
-        if facts.run_by is not RunBy.WORK:
-            next_ = _next_step(facts)
-        fact = f"It became due {since} and is first in its line: {next_}"
+        fact = f"It became due {since} and is first in its line: {_next_step(facts)}"
     else:
         most = facts.ahead > MOST_AHEAD
         number = f"more than {MOST_AHEAD:,} tasks" if most else count(facts.ahead, "task")
-        go = "goes" if facts.ahead == 1 else "go"
         fact = (
-            f"It became due {since} and waits in line: {number} of queue {row.queue}, "
-            f"of a better priority or due before, {go} first"
+            f"It became due {since} and waits in line: {number} of queue {row.queue}, of a better "
+            f"priority or due before, {'goes' if facts.ahead == 1 else 'go'} first"
         )
     if facts.now - row.due_at < facts.late_after:
         return ok("in line", fact, "Nothing to do; ask again in a while.")
-    advice = "Start more workers for this queue; tasks-app doctor tells what else is wrong."
+    advice = "Start more workers for this queue; tasks-app doctor shows what else is wrong."
     return warn("in line", fact, advice)
 
 
 def _next_step(facts: TaskFacts) -> str:
+    if facts.run_by is RunBy.WORK:
+        return "a child takes it when it has room"  # without a scan: a child claims by itself
     messages = facts.scan.messages if facts.scan else 0
     if not messages:
         return "the next scan publishes it"
@@ -325,14 +286,21 @@ def _next_step(facts: TaskFacts) -> str:
     return f"{count(messages, 'message')} of its queue {verb} in the broker for a child with room"
 
 
-def runs_exclusively(facts: TaskFacts) -> Finding | None:
-    row = facts.ready
-    if row is None or not (row.crashes or row.at_most_once):
+def runs_exclusively(_facts: TaskFacts, row: StoredRow) -> Finding | None:
+    if not (row.crashes or row.at_most_once):
         return None
-    crashed = f"it was on board of {count(row.crashes, 'worker')} that vanished"
-    why = crashed if row.crashes else "it may run at most once"
-    advice = "Nothing to do: its turn comes when a child has nothing else in hand."
+    why = "it may run at most once"
+    if row.crashes:
+        why = f"{count(row.crashes, 'worker')} vanished while it ran"
+    advice = "Nothing to do: it starts when a child has no other claimed task."
     return ok("alone", f"It is only claimed alone, because {why}", advice)
 
 
-RULES_WHEN_DUE = (order_key_taken, limit_reached, deferred_by_scan, in_queue, runs_exclusively)
+# Which row the rules are for: a task that waits, is due, or could run now.
+RULES_FOR_WAITING = (
+    ("waiting", (held, disabled, expired, lock_held, not_due, paused, closed, gate, breaker)),
+    ("due", (no_connection,)),
+    ("waiting", (no_worker, no_handler, unpublished, no_scan)),
+    ("due", (order_key_taken, limit_reached, deferred_by_scan)),
+    ("ready", (in_queue, runs_exclusively)),
+)

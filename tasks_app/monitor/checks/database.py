@@ -26,18 +26,15 @@ from tasks_app.pool.schema import check_schema, newest
 from tasks_app.runtime.encryption.encryption import keys_of
 from tasks_app.runtime.handlers.registry import HANDLERS
 
-OLDEST_MAJOR, NEWEST_MAJOR = 14, 18
-"""Each of them is tested. client_connection_check_interval came with 14."""
+OLDEST_MAJOR, NEWEST_MAJOR = 14, 18  # all tested; 14 has client_connection_check_interval
 FEW_DAYS_AHEAD = 3
-LATE_DAYS = timedelta(days=1)
-"""Maintenance runs once an hour."""
+LATE_DAYS = timedelta(days=1)  # maintenance runs once an hour
 LONG_OPEN, LONG_IDLE = timedelta(minutes=5), timedelta(minutes=1)
 SHOWN = 3
 Check = Callable[[Connection, Settings], list[Finding]]
 
 
 def version(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Is it a version that we know?"""
     server = diagnostics.server(connection)
     name = f"PostgreSQL {server.version}"
     if server.major < OLDEST_MAJOR:
@@ -46,15 +43,12 @@ def version(connection: Connection, _settings: Settings) -> list[Finding]:
         advice = "Move to a database made with ENCODING 'UTF8'."
         return [fail("database", f"{name}, encoding {server.encoding}", advice)]
     if server.major > NEWEST_MAJOR:
-        advice = (
-            f"This tasks_app is tested on {OLDEST_MAJOR} to {NEWEST_MAJOR}; look for a newer one."
-        )
-        return [warn("database", f"{name} answers", advice)]
+        tested = f"This tasks_app is tested on {OLDEST_MAJOR} to {NEWEST_MAJOR}"
+        return [warn("database", f"{name} answers", f"{tested}; check for a newer one.")]
     return [ok("database", f"{name} answers")]
 
 
 def schema(connection: Connection, _settings: Settings) -> list[Finding]:
-    """May this code run on it?"""
     try:
         notice = check_schema(connection)
     except SchemaError as error:
@@ -66,33 +60,33 @@ def schema(connection: Connection, _settings: Settings) -> list[Finding]:
     return [ok("schema", f"up to date ({newest()})")]
 
 
+FIRST: tuple[Check, ...] = (version, schema)  # all others need these
+
+
 def privileges(connection: Connection, _settings: Settings) -> list[Finding]:
-    """May this role do what a worker does?"""
     server = diagnostics.server(connection)
     missing = [f"{what} on {table}" for table, what in diagnostics.forbidden(connection)]
     if missing:
         fact = f"{server.role} lacks {_some(missing)}"
-        advice = "Ask as the role of the workers, or GRANT what docs/operations/database.md lists."
-        return [fail("privileges", fact, advice)]
+        advice = "Check as the role of the workers, or GRANT what docs/operations/database.md lists"
+        return [fail("privileges", fact, f"{advice}.")]
     more = "" if server.owner else "; beat and migrate need the owner of the tables"
-    return [ok("privileges", f"{server.role} may do all that a worker does{more}")]
+    return [ok("privileges", f"{server.role} has all privileges that a worker needs{more}")]
 
 
 def durability(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Does a commit outlive a crash of the server?"""
     off = diagnostics.server(connection).forgetful
     if off:
         advice = "Set it on: after a crash of the server committed tasks are lost, or run twice."
         return [warn("durability", f"{', '.join(off)} = off", advice)]
-    return [ok("durability", "what is committed outlives a crash of the server")]
+    return [ok("durability", "commits survive a crash of the server")]
 
 
 def sequences(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Will an id be given twice?"""
     return [
         fail(
             "sequences",
-            f"{each.name} gives {each.next} next, and {each.highest} is taken: two get one id",
+            f"{each.name} gives {each.next} next, but {each.highest} is taken: ids would repeat",
             "Run: tasks-app migrate",
         )
         for each in sequences_behind(connection)
@@ -100,18 +94,13 @@ def sequences(connection: Connection, _settings: Settings) -> list[Finding]:
 
 
 def partitions(connection: Connection, settings: Settings) -> list[Finding]:
-    """Are there enough ahead, and is the default one empty?"""
-    findings = []
     ahead = days.DAYS_AHEAD + 1 - len(days.missing_partitions(connection))
     fact = f"task_completed has {count(ahead, 'day')} ahead"
     by = heartbeats.run_by(connection, settings.lease)
     advice = f"Start {by.scanner} as the owner of the tables, or run: tasks-app migrate"
-    if ahead == 0:
-        findings.append(fail("partitions", fact, advice))
-    elif ahead <= FEW_DAYS_AHEAD:
-        findings.append(warn("partitions", fact, advice))
-    else:
-        findings.append(ok("partitions", fact))
+    findings = [ok("partitions", fact)]
+    if ahead <= FEW_DAYS_AHEAD:
+        findings = [(warn if ahead else fail)("partitions", fact, advice)]
     if days.has_strays(connection):
         advice = "Move them as docs/operations/maintenance.md says."
         findings.append(warn("partitions", "task_completed_default holds rows", advice))
@@ -119,7 +108,6 @@ def partitions(connection: Connection, settings: Settings) -> list[Finding]:
 
 
 def retention(connection: Connection, settings: Settings) -> list[Finding]:
-    """Are old days of the completed pool deleted?"""
     longest = settings.completed.longest
     found, now = days.partitions(connection)
     if longest is None:
@@ -128,15 +116,14 @@ def retention(connection: Connection, settings: Settings) -> list[Finding]:
     kept = f"completed tasks are kept {format_age(longest)}"
     late = [day.name for day in found if day.until <= now - longest - LATE_DAYS]
     if not late:
-        return [ok("retention", f"{kept}, and nothing older lies there")]
-    advice = "Run tasks-app prune: it names what is in the way."
+        return [ok("retention", f"{kept}, and none is older")]
+    advice = "Run tasks-app prune: it shows what prevents it."
     if not days.owns_partitions(connection):
         advice = "Run tasks-app prune as the owner of the tables: this role may not."
-    return [warn("retention", f"{kept}, and older ones lie there: {_some(late)}", advice)]
+    return [warn("retention", f"{kept}, but older days are left: {_some(late)}", advice)]
 
 
 def vacuum(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Does autovacuum run on our tables?"""
     if not diagnostics.server(connection).autovacuum:
         advice = "Set autovacuum and track_counts on: the pending pool grows without end."
         return [fail("autovacuum", "is off", advice)]
@@ -147,45 +134,32 @@ def vacuum(connection: Connection, _settings: Settings) -> list[Finding]:
     return [ok("autovacuum", "is on")]
 
 
-def transactions(
-    connection: Connection, _settings: Settings, *, long_idle: timedelta = LONG_IDLE
-) -> list[Finding]:
-    """Does an open transaction hold up vacuum, or keep locks?"""
-    found = diagnostics.open_transactions(connection)
-    idle = [each for each in found if each.idle and each.open_for > long_idle]
-    old = [each for each in found if not each.idle and each.open_for > LONG_OPEN]
-    findings = []
-    if idle:
-        advice = "End it, and set idle_in_transaction_session_timeout for that role."
-        findings.append(warn("transactions", f"idle and open: {_named(idle)}", advice))
-    if old:
-        advice = "Vacuum waits for it: commit more often, or read from a replica."
-        findings.append(warn("transactions", f"long open: {_named(old)}", advice))
-    if findings:
-        return findings
-    blind = (
-        "" if diagnostics.server(connection).sees_all else " (others' are hidden from this role)"
-    )
-    return [ok("transactions", f"none is open for long{blind}")]
-
-
 def bloat(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Do indexes waste more than half of themselves?"""
     found = [size for size in sizes(connection) if size.kind == "index" and size.is_bloated]
     if not found:
         return [ok("bloat", "no index wastes half of its size and 10 MB")]
     wasted = sum(size.wasted for size in found) // 2**20
     names = _some([size.name for size in found])
-    advice = "Run: tasks-app maintain --reindex"
-    return [warn("bloat", f"{wasted} MB are wasted by {names}", advice)]
+    return [
+        warn("bloat", f"{wasted} MB are wasted by {names}", "Run: tasks-app maintain --reindex")
+    ]
 
 
-FIRST: tuple[Check, ...] = (version, schema)
-"""All others need these."""
-
-
-def _named(found: list[diagnostics.OpenTransaction]) -> str:
-    return _some([f"{t.who} of {t.role} for {rough_span(t.open_for)}" for t in found])
+def transactions(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Does an open transaction hold up vacuum, or keep locks?"""
+    found = diagnostics.open_transactions(connection)
+    idle = [each for each in found if each.idle and each.open_for > LONG_IDLE]
+    old = [each for each in found if not each.idle and each.open_for > LONG_OPEN]
+    findings = []
+    for kind, those, advice in (
+        ("idle and", idle, "End it, and set idle_in_transaction_session_timeout for that role."),
+        ("long", old, "Vacuum waits for it: commit more often, or read from a replica."),
+    ):
+        named = [f"{each.who} of {each.role} for {rough_span(each.open_for)}" for each in those]
+        if named:
+            findings.append(warn("transactions", f"{kind} open: {_some(named)}", advice))
+    hidden = "" if diagnostics.server(connection).sees_all else " (this role cannot see others')"
+    return findings or [ok("transactions", f"none is open for long{hidden}")]
 
 
 def _some(words: list[str]) -> str:
@@ -193,35 +167,28 @@ def _some(words: list[str]) -> str:
     return ", ".join(words[:SHOWN]) + more
 
 
-CHECKS: tuple[Check, ...] = (
-    privileges,
-    durability,
-    sequences,
-    partitions,
-    retention,
-    vacuum,
-    bloat,
-    transactions,
-)
 OF_CELERY = 2
-"""Ours in a child of Celery beside one for each of its threads: its housekeeper's, and that of
-whatever meets both, such as standing by for beat, or a large value."""
-OF_WORK = 3
-"""Ours in a child of ``tasks-app work``, which claims and leads itself. It listens on another."""
-FOR_LATE_WRITES = 1
-"""Of all threads of a child together: what handlers only asked to write is committed there."""
-MOST_AT_ONCE = 8
-"""Threads of Celery's pool of threads that find one of ours: the others wait for it."""
+"""Ours in a child of Celery, besides one for each thread: its housekeeper's, and one for standing
+by for beat or a large value."""
+OF_WORK = 3  # in a child of tasks-app work, which claims and leads itself; one more listens
+FOR_LATE_WRITES = 1  # of all threads of a child: ctx.write alone is committed there
+MOST_AT_ONCE = 8  # threads of Celery's pool that find a connection of ours: the others wait
 
 
 def connections(connection: Connection, settings: Settings) -> list[Finding]:
-    """May all children have as many as they take?"""
+    """May all children have as many as they need if each thread runs a handler that writes?"""
+
+    def needs(child: Worker) -> int:
+        ours = OF_WORK + settings.hints
+        if child.of_celery:
+            ours = OF_CELERY + min(child.threads, MOST_AT_ONCE)
+        return ours + max(child.threads, settings.threads) + FOR_LATE_WRITES
+
     found = heartbeats.live(connection, settings.lease)
-    needed = sum(_most(child, settings) for child in found)
+    needed = sum(map(needs, found))
     most = diagnostics.server(connection).connections
     whose = _whose(found)
-    verb = "takes" if len(found) == 1 else "take"
-    fact = f"{whose} {verb} up to {needed} of {most}"
+    fact = f"{whose} {'takes' if len(found) == 1 else 'take'} up to {needed} of {most}"
     less = "start fewer children, or put a pooler between."
     findings = []
     if needed > most:
@@ -230,24 +197,12 @@ def connections(connection: Connection, settings: Settings) -> list[Finding]:
         if limit.is_tight(needed):
             what, _, name = limit.of.partition(" ")
             short = (
-                f"{whose} {verb} up to {needed}, the connection limit of {limit.of} is "
-                f"{limit.most}, and {limit.used} are in use"
+                f"{whose} {'takes' if len(found) == 1 else 'take'} up to {needed}, the connection "
+                f"limit of {limit.of} is {limit.most}, and {limit.used} are in use"
             )
             advice = f"ALTER {what.upper()} {name} CONNECTION LIMIT …, {less}"
             findings.append(warn("connections", short, advice))
     return findings or [ok("connections", fact)]
-
-
-def _most(child: Worker, settings: Settings) -> int:
-    """Return how many it takes if each of its threads runs a handler that writes by ``ctx``.
-
-    What others write by ``ctx.write`` alone goes out by one more.
-    """
-    if child.of_celery:
-        ours = OF_CELERY + min(child.threads, MOST_AT_ONCE)
-    else:
-        ours = OF_WORK + settings.hints
-    return ours + max(child.threads, settings.threads) + FOR_LATE_WRITES
 
 
 def _whose(found: list[Worker]) -> str:
@@ -260,23 +215,32 @@ def _whose(found: list[Worker]) -> str:
     return f"{count(celerys, 'child')} of Celery and {others} of tasks-app work"
 
 
-CONNECTION_CHECKS: tuple[Check, ...] = (connections,)
 CUTTING = ("idle_in_transaction_session_timeout", "transaction_timeout")
-SHORT_S = 60
-"""A handler may call a slow service between two statements; it limits a longer call itself."""
+SHORT_S = 60  # a handler may call a slow service between two statements
 
 
 def planner(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Are our statements planned as we ask for when we connect?"""
+    """Are our planner settings in force in our own sessions?"""
     found = diagnostics.in_force(connection, PLANNER_SETTINGS)
-    other = [
-        f"{name} = {value}" for name, value in found.items() if value != PLANNER_SETTINGS[name]
-    ]
+    other = sorted(f"{n} = {value}" for n, value in found.items() if value != PLANNER_SETTINGS[n])
     if other:
-        fact = f"what we set when we connect is not in force: {', '.join(sorted(other))}"
-        advice = "A pooler drops it: set TASKS_APP_PREPARE=off, or connect past it."
+        fact = f"the settings of our connections are not in force: {', '.join(other)}"
+        advice = "A pooler drops them: set TASKS_APP_PREPARE=off, or connect past it."
         return [warn("planner", fact, advice)]
-    return [ok("planner", "each statement of ours has one plan, which is not compiled (jit = off)")]
+    return [ok("planner", "each of our statements has one plan, which is not compiled (jit = off)")]
+
+
+def wake_ups(connection: Connection, settings: Settings) -> list[Finding]:
+    """Is a worker without a broker notified of new tasks, or does it poll?"""
+    polls = f"tasks-app work polls every {format_duration(settings.scan_interval)}"
+    if not settings.hints:
+        return [ok("wake-ups", f"TASKS_APP_HINTS is off: {polls}")]
+    if is_pooled(connection):
+        return [ok("wake-ups", f"LISTEN does not pass the pooler before the database: {polls}")]
+    of_which = "of all tasks"
+    if not notifications.is_trigger_installed(connection):
+        of_which = "not of those that SQL creates (tasks-app notify install)"
+    return [ok("wake-ups", f"the database notifies tasks-app work and beat {of_which}")]
 
 
 def handlers(connection: Connection, _settings: Settings) -> list[Finding]:
@@ -291,79 +255,54 @@ def handlers(connection: Connection, _settings: Settings) -> list[Finding]:
         fact = f"their transactions are cut off by {' and '.join(short)}"
         advice = "ALTER ROLE ... SET it higher than any handler pauses between two statements."
         return [warn("handlers' SQL", fact, advice)]
-    return [ok("handlers' SQL", f"is planned as for everybody (jit = {found['jit']})")]
+    return [ok("handlers' SQL", f"has the planner settings of its role (jit = {found['jit']})")]
 
 
-def wake_ups(connection: Connection, settings: Settings) -> list[Finding]:
-    """Is a worker without a broker told of new tasks, or does it poll?"""
-    polls = f"tasks-app work looks for work every {format_duration(settings.scan_interval)}"
-    if not settings.hints:
-        return [ok("wake-ups", f"TASKS_APP_HINTS is off: {polls}")]
-    if is_pooled(connection):
-        return [ok("wake-ups", f"LISTEN does not pass the pooler before the database: {polls}")]
-    of_sql = "of all tasks"
-    if not notifications.is_trigger_installed(connection):
-        of_sql = "not of those that SQL creates (tasks-app notify install)"
-    return [ok("wake-ups", f"the database tells tasks-app work and beat by NOTIFY, {of_sql}")]
-
-
-SESSION_CHECKS: tuple[Check, ...] = (planner, wake_ups)
-"""In our own sessions."""
-HANDLER_SESSION_CHECKS: tuple[Check, ...] = (handlers,)
-"""In the sessions of handlers."""
-LOOKED_AT = 100
-"""Rows of each end of a table: ``tasks-app encryption status`` reads all."""
+LOOKED_AT = 100  # rows of each end of a table: tasks-app encryption status reads all
 KEYS_SUBJECT = "encryption"
 
 
 def keys(connection: Connection, settings: Settings) -> list[Finding]:
-    """Can they be read, does a task wait for one, and do stored values need one that lacks?"""
+    """Can the keys be read, does a task wait for one, and do stored values need a missing one?"""
     try:
         here = keys_of(settings)
         if here:
             check_package()
     except ConfigurationError as error:
         fact, _, advice = str(error).rstrip(".").partition(". ")
-        advice = f"{advice or 'Correct it: what is encrypted neither runs nor is created here'}."
+        advice = f"{advice or 'Fix it: encrypted tasks neither run nor are created here'}."
         return [fail(KEYS_SUBJECT, fact, advice)]
-    findings = [*_waiting(connection, here), *_lacking(connection, here)]
-    if not here and (settings.encrypted or any(spec.encrypted for spec in HANDLERS)):
-        advice = "Set TASKS_APP_ENCRYPTION_KEYS: tasks-app encryption new-key makes one."
-        findings.append(
-            fail(KEYS_SUBJECT, "tasks are to be encrypted, and no key is configured", advice)
-        )
-    if here and not findings:
-        first = next(iter(here))
-        return [ok(KEYS_SUBJECT, f"{count(len(here), 'key')} here, and {first} encrypts")]
-    return findings
-
-
-def _waiting(connection: Connection, here: dict[str, bytes]) -> list[Finding]:
     findings = []
     for key, number in waiting_for_keys(connection).items():
-        fact, advice = f"the key {key}, which a worker lacks", "the key, behind the first"
+        fact, give = f"the key {key}, which a worker lacks", "the key, behind the first"
         if key == NO_KEY:
-            fact, advice = "a key, and a worker has none", "a key"
+            fact, give = "a key, and a worker has none", "a key"
         elif key in here:
-            advice = "the key that is here, behind the first"
+            give = "the key that is here, behind the first"
         fact = f"{count(number, 'task')} waiting for {fact}"
-        findings.append(fail(KEYS_SUBJECT, fact, f"Give all workers {advice}."))
+        findings.append(fail(KEYS_SUBJECT, fact, f"Give all workers {give}."))
+    found = keys_at_the_ends(connection, LOOKED_AT)
+    lacking = sorted(found.keys() - here.keys())
+    named = ", ".join(f"{key} ({found[key]})" for key in lacking)
+    if lacking and here:
+        fact = f"values are encrypted by keys that are missing here: {named}"
+        advice = "Add it behind the first. How many values: tasks-app encryption status"
+        findings.append(warn(KEYS_SUBJECT, fact, advice))
+    elif lacking:  # a process without any key is not meant to read values
+        fact = f"no key is configured here, and values are encrypted by {named}"
+        findings.append(ok(KEYS_SUBJECT, fact))
+    if not here and (settings.encrypted or any(spec.encrypted for spec in HANDLERS)):
+        fact = "tasks are to be encrypted, but no key is configured"
+        advice = "Set TASKS_APP_ENCRYPTION_KEYS: tasks-app encryption new-key makes one."
+        findings.append(fail(KEYS_SUBJECT, fact, advice))
+    if here and not findings:
+        fact = f"{count(len(here), 'key')} here, and {next(iter(here))} encrypts"
+        findings.append(ok(KEYS_SUBJECT, fact))
     return findings
 
 
-def _lacking(connection: Connection, here: dict[str, bytes]) -> list[Finding]:
-    """Without any key, this is a process that is not meant to read values."""
-    found = keys_at_the_ends(connection, LOOKED_AT)
-    lacking = sorted(found.keys() - here.keys())
-    if not lacking:
-        return []
-    named = ", ".join(f"{key} ({found[key]})" for key in lacking)
-    if not here:
-        return [ok(KEYS_SUBJECT, f"no key is configured here, and values are encrypted by {named}")]
-    advice = "Add it behind the first. How many values: tasks-app encryption status"
-    return [
-        warn(KEYS_SUBJECT, f"values are encrypted by keys that are missing here: {named}", advice)
-    ]
-
-
-KEY_CHECKS: tuple[Check, ...] = (keys,)
+CHECKS: tuple[Check, ...] = (
+    *(privileges, durability, sequences, partitions, retention, vacuum, bloat, transactions),
+    *(connections, planner, wake_ups),
+)
+HANDLER_SESSION_CHECKS: tuple[Check, ...] = (handlers,)  # in the sessions of handlers

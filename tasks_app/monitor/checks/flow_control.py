@@ -17,8 +17,7 @@ from tasks_app.pool.db_scheduler import functions
 from tasks_app.pool.db_scheduler.functions import Installed
 from tasks_app.pool.db_scheduler.jobs import usual_database, version
 from tasks_app.pool.flow_control import circuit_breakers, queue_settings
-from tasks_app.pool.locks.holders import Held
-from tasks_app.pool.locks.holders import find_holders as find_locks
+from tasks_app.pool.locks.holders import Held, find_holders
 from tasks_app.pool.retention import owns_partitions
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.scheduling import clock
@@ -30,11 +29,19 @@ from tasks_app.runtime.schedules.db_scheduler import DbScheduler, DbSchedulerSta
 
 
 def paused(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Is a queue paused, and perhaps forgotten?"""
-    return [
-        warn("queues", _stopped(each), f"When it may go on: tasks-app resume {_given(each)}")
-        for each in queue_settings.paused(connection)
-    ]
+    findings = []
+    for each in queue_settings.paused(connection):
+        every = each.queue == EVERY_QUEUE
+        until = f" until {to_the_minute(each.resume_at)}" if each.resume_at else ""
+        reason = f": {each.reason}" if each.reason else ""
+        fact = (
+            f"{'all are' if every else f'{each.queue} is'} paused since "
+            f"{to_the_minute(each.since)}{until}{reason}"
+        )
+        # A bare star would be expanded by the shell.
+        advice = f"To resume: tasks-app resume {'--all' if every else each.queue}"
+        findings.append(warn("queues", fact, advice))
+    return findings
 
 
 def standing(connection: Connection, _settings: Settings) -> list[Finding]:
@@ -55,93 +62,48 @@ def standing(connection: Connection, _settings: Settings) -> list[Finding]:
 
 
 def dependencies(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Is a dependency of tasks down, or its breaker left to nobody's judgement?"""
+    """Is a breaker kept by an operator, or not closed?"""
     found = circuit_breakers.find(connection)
     by_hand = [
         warn(
             "breakers",
             f"{each.breaker.dependency} is kept {each.mode} by hand since "
-            f"{to_the_minute(each.since)}, whatever its calls come to; "
+            f"{to_the_minute(each.since)}, regardless of outcomes; "
             f"{count(each.held, 'task')} held",
             f"To leave it to the outcomes again: tasks-app breakers auto {each.breaker.dependency}",
         )
         for each in found
         if each.mode is not BreakerMode.AUTO
     ]
-    judged = (each for each in found if each.mode is BreakerMode.AUTO)
-    return by_hand + [_judged(each) for each in judged if each.state is not BreakerState.CLOSED]
+    auto = (each for each in found if each.mode is BreakerMode.AUTO)
+    return by_hand + [_not_closed(each) for each in auto if each.state is not BreakerState.CLOSED]
 
 
-def _judged(each: BreakerStanding) -> Finding:
+def _not_closed(each: BreakerStanding) -> Finding:
     name = each.breaker.dependency
     fact = (
         f"{name} is {each.state} since {to_the_minute(each.since)}"
         f"{each.reason and f': {each.reason}'}; {count(each.held, 'task')} held"
     )
     if each.state is BreakerState.OPEN:
-        tries = "Some tasks are let through to try; to do so now:"
-        return warn("breakers", fact, f"Look at {name}. {tries} tasks-app breakers auto {name}")
-    later = f"; for those that met the outage: tasks-app run-now --retrying --name {each.names[0]}"
+        probes = f"Check {name}. Some tasks probe it; to probe now: tasks-app breakers auto {name}"
+        return warn("breakers", fact, probes)
     if each.state is BreakerState.RAMPING:
-        return ok("breakers", fact, f"Nothing to do: its tasks are let go{each.names and later}")
+        advice = "Nothing to do: its tasks are released"
+        if each.names:
+            advice += "; to retry now those that met the outage: tasks-app run-now --retrying "
+            advice += f"--name {each.names[0]}"
+        return ok("breakers", fact, advice)
     if each.held:
-        return warn("breakers", fact, f"Look at {name}. Some tasks are let through to try.")
+        return warn("breakers", fact, f"Check {name}. Some tasks probe it.")
     return ok("breakers", fact, "Nothing to do: the next task decides.")
 
 
-def _given(each: queue_settings.Pause) -> str:
-    """Return the argument; the shell would expand a bare star."""
-    return "--all" if each.queue == EVERY_QUEUE else each.queue
-
-
-def _stopped(each: queue_settings.Pause) -> str:
-    who = "all are" if each.queue == EVERY_QUEUE else f"{each.queue} is"
-    until = f" until {to_the_minute(each.resume_at)}" if each.resume_at else ""
-    reason = f": {each.reason}" if each.reason else ""
-    return f"{who} paused since {to_the_minute(each.since)}{until}{reason}"
-
-
-CHECKS: tuple[Check, ...] = (paused, standing, dependencies)
-BEYOND, LONG_WAIT = timedelta(minutes=1), timedelta(minutes=1)
-MOST_LOCKS = 1_000
-
-
-def held(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Are all leases kept, and all waits short?"""
-    found = find_locks(connection, most=MOST_LOCKS)
-    holding = [lock for lock in found if lock.state == "held"]
-    waiting = [lock for lock in found if lock.state == "waiting" and lock.beyond < timedelta(0)]
-    late = [lock for lock in holding if lock.beyond > BEYOND]
-    long = [lock for lock in waiting if lock.age > LONG_WAIT]
-    findings = []
-    if late:
-        first = max(late, key=lambda lock: lock.beyond)
-        fact = f"{_named(first)} holds {first.resource} {rough_span(first.beyond)} beyond its lease"
-        advice = "It is gone, or cannot renew: the next to ask gets the lock, unless a transaction "
-        findings.append(warn("locks", fact + _more(late), f"{advice}guards it."))
-    if long:
-        first = max(long, key=lambda lock: lock.age)
-        fact = f"{_named(first)} has waited for {first.resource} for {rough_span(first.age)}"
-        advice = f"See who is in the way: tasks-app locks list {first.resource}"
-        findings.append(warn("locks", fact + _more(long), advice))
-    return findings or [ok("locks", f"{len(holding)} held, {len(waiting)} waited for")]
-
-
-def _named(lock: Held) -> str:
-    return f"task {lock.task_id} ({lock.who})" if lock.task_id else lock.who
-
-
-def _more(locks: list[Held]) -> str:
-    return f" and {len(locks) - 1} more" if len(locks) > 1 else ""
-
-
-LOCK_CHECKS: tuple[Check, ...] = (held,)
-SCHEDULE_PATIENCE = timedelta(minutes=1)
-"""A schedule that should have fired longer ago was missed."""
+SCHEDULE_PATIENCE = timedelta(minutes=1)  # one that should have fired longer ago was missed
 
 
 def firing(connection: Connection, settings: Settings) -> list[Finding]:
-    """Is each in time, readable, and known to a worker?"""
+    """Is each schedule in time, readable, and its task known to a worker?"""
     now = clock(connection)
     schedules = [schedule for schedule in find_schedules(connection) if schedule.enabled]
     known = {
@@ -151,30 +113,30 @@ def firing(connection: Connection, settings: Settings) -> list[Finding]:
     for schedule in schedules:
         due = schedule.next_run_at
         if schedule.remark is not None:
-            advice = f"Mend it: tasks-app schedules change {schedule.name}."
+            advice = f"Fix it: tasks-app schedules change {schedule.name}."
             findings.append(fail("schedules", f"{schedule.name} is broken", advice))
         elif due is not None and now - due > SCHEDULE_PATIENCE:
             fact = f"{schedule.name} should have fired {rough_span(now - due)} ago"
             by = heartbeats.run_by(connection, settings.lease)
-            findings.append(fail("schedules", fact, f"Nobody scans. {by.start_scan}"))
+            findings.append(fail("schedules", fact, f"No process scans. {by.start_scan}"))
         elif due is not None and known and schedule.task not in known:
-            fact = f"{schedule.name} makes tasks of {schedule.task}, known to no worker"
+            fact = f"{schedule.name} creates tasks of {schedule.task}, which no worker knows"
             advice = "Name its module in the TASKS_APP_IMPORTS of a worker, or disable it."
             findings.append(warn("schedules", fact, advice))
     return findings or [ok("schedules", f"{len(schedules)} enabled, none is late")]
 
 
-SCHEDULE_CHECKS: tuple[Check, ...] = (firing,)
+CHECKS: tuple[Check, ...] = (paused, standing, dependencies, firing)
 DB_SCHEDULER_SUBJECT = "db-scheduler"
 
 
 def db_scheduler(connection: Connection, settings: Settings) -> list[Finding]:
-    """Look at what ``tasks-app db-scheduler install`` has made, if it was run."""
+    """Check what ``tasks-app db-scheduler install`` has made, if it was run."""
     made = functions.installed(connection, settings, None) is not Installed.NO
     if not made and version(connection) is None:
         return []
     if not owns_partitions(connection):
-        fact = "functions and jobs are told to the owner of the tables alone"
+        fact = "only the owner of the tables sees functions and jobs"
         return [ok(DB_SCHEDULER_SUBJECT, fact)] if made else []
     state = _state(settings, usual_database(connection))
     findings = []
@@ -186,24 +148,15 @@ def db_scheduler(connection: Connection, settings: Settings) -> list[Finding]:
         findings.append(warn(DB_SCHEDULER_SUBJECT, "no job of pg_cron calls the functions", advice))
     if findings or not made:
         return findings
-    if not state.pg_cron:
-        return [
-            ok(
-                DB_SCHEDULER_SUBJECT,
-                "the functions are of this code; no pg_cron that calls them is seen",
-            )
-        ]
-    jobs = count(len(state.jobs), "job")
-    return [
-        ok(
-            DB_SCHEDULER_SUBJECT,
-            f"{jobs} of pg_cron {state.pg_cron} and their functions are in order",
-        )
-    ]
+    fact = "the functions are of this code; no pg_cron that calls them is visible"
+    if state.pg_cron:
+        jobs = count(len(state.jobs), "job")
+        fact = f"{jobs} of pg_cron {state.pg_cron} and their functions are in order"
+    return [ok(DB_SCHEDULER_SUBJECT, fact)]
 
 
 def _state(settings: Settings, elsewhere: str) -> DbSchedulerState:
-    """Return what is here, and the jobs of another database, if pg_cron is seen there."""
+    """Return what is here, and the jobs of another database, if pg_cron is visible there."""
     tasks = sql_tasks_of(HANDLERS, settings, leave=True) or None
     database = Database(settings.database, prepare=settings.prepare)
     try:
@@ -212,11 +165,44 @@ def _state(settings: Settings, elsewhere: str) -> DbSchedulerState:
             return here
         try:
             there = DbScheduler(settings, database, elsewhere).status(tasks)
-        except (TasksError, DBAPIError):  # this role may not look there
+        except (TasksError, DBAPIError):  # this role may not connect there
             return here
         return there if there.pg_cron else here
     finally:
         database.dispose()
 
 
-DB_SCHEDULER_CHECKS: tuple[Check, ...] = (db_scheduler,)
+BEYOND, LONG_WAIT = timedelta(minutes=1), timedelta(minutes=1)
+MOST_LOCKS = 1_000
+
+
+def held(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Are all leases of locks renewed, and all waits short?"""
+    found = find_holders(connection, most=MOST_LOCKS)
+    holding = [lock for lock in found if lock.state == "held"]
+    waiting = [lock for lock in found if lock.state == "waiting" and lock.beyond < timedelta(0)]
+    late = [lock for lock in holding if lock.beyond > BEYOND]
+    long = [lock for lock in waiting if lock.age > LONG_WAIT]
+    findings = []
+    if late:
+        first = max(late, key=lambda lock: lock.beyond)
+        fact = f"{_named(first)} holds {first.resource} {rough_span(first.beyond)} beyond its lease"
+        advice = (
+            "It vanished, or cannot renew: the next request gets the lock, unless a transaction "
+            "guards it."
+        )
+        findings.append(warn("locks", fact + _more(late), advice))
+    if long:
+        first = max(long, key=lambda lock: lock.age)
+        fact = f"{_named(first)} has waited for {first.resource} for {rough_span(first.age)}"
+        advice = f"To see who blocks it: tasks-app locks list {first.resource}"
+        findings.append(warn("locks", fact + _more(long), advice))
+    return findings or [ok("locks", f"{len(holding)} held, {len(waiting)} waited for")]
+
+
+def _named(lock: Held) -> str:
+    return f"task {lock.task_id} ({lock.who})" if lock.task_id else lock.who
+
+
+def _more(locks: list[Held]) -> str:
+    return f" and {len(locks) - 1} more" if len(locks) > 1 else ""

@@ -30,13 +30,15 @@ from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.api.tasks import LATE_SCANS, PATIENCE, masked_errors
 from tasks_app.runtime.handlers.registry import HANDLERS
 
-RECENT = timedelta(minutes=12)
-"""Whoever shares a broker with another pool refuses one of its messages within that time."""
-MOST_NAMES_OF_CAUSE, MOST_CAUSES, LONGEST_CAUSE = 3, 5, 120
+A_DAY = timedelta(days=1)
+RECENT = timedelta(minutes=12)  # two pools on one broker refuse each other's messages that often
+MOST_NAMES, MOST_CAUSES, LONGEST_CAUSE = 3, 5, 120  # names of a cause, or of a queue
+MOST_LONG_RUNS = 10  # names of long runs, whose usual time is read
+FAR, LEAST_RUNS = 4, 20
+"""Times the 99th percentile, which is off by less than a factor of two; of so many runs."""
 
 
 def living(connection: Connection, settings: Settings) -> list[Finding]:
-    """Is a worker alive?"""
     found = heartbeats.live(connection, settings.lease)
     if not found:
         advice = heartbeats.run_by(connection, settings.lease).start_worker()
@@ -45,56 +47,15 @@ def living(connection: Connection, settings: Settings) -> list[Finding]:
     return [ok("workers", f"{count(len(found), 'child')} of {', '.join(nodes)}")]
 
 
-def stuck(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Does a task wait behind one that has failed for good?"""
-    found = diagnostics.behind_failed(connection)
-    if not found:
-        return []
-    first, number = found[0], sum(each.number for each in found)
-    more = f", and of {len(found) - 1} other keys" if len(found) > 1 else ""
-    fact = (
-        f"{number} waiting behind tasks that failed for good: order key {first.key} is held by "
-        f"task {first.task_id}{more}"
-    )
-    advice = f"tasks-app requeue {first.task_id}, or: tasks-app unblock {first.task_id}"
-    return [warn("order keys", fact, advice)]
-
-
-def rescue(connection: Connection, settings: Settings) -> list[Finding]:
-    """Are the tasks of vanished workers taken back?"""
-    number, since = diagnostics.beyond_lease(connection)
-    if not number:
-        return [ok("rescue", "no task runs beyond its lease")]
-    fact = f"{number} running beyond the lease, for {rough_span(since)}"
-    if not _is_scanned(connection, settings, leader_lease.read(connection, leader_lease.SCAN)):
-        by = heartbeats.run_by(connection, settings.lease)
-        return [fail("rescue", fact, f"No scan has taken them back. {by.start_scan}")]
-    stay = "; if they stay, read the log of who scans" if since > PATIENCE else ""
-    return [warn("rescue", fact, f"Nothing to do: the next scan takes them back{stay}.")]
-
-
-def _is_scanned(
-    connection: Connection, settings: Settings, duty: leader_lease.Lease | None
-) -> bool:
-    """Whether somebody has scanned lately, and is left to do so again; explain says the same."""
-    heard = heartbeats.live(connection, settings.renew_every + HEARTBEAT_TAKES)
-    if any(not child.of_celery for child in heard):
-        return True
-    if duty is None or duty.idle is None:
-        return False
-    deserted = duty.free and duty.idle > ANOTHER_LEADS_AFTER and not heard
-    return not deserted and duty.idle <= LATE_SCANS * settings.scan_interval + PATIENCE
-
-
 def scanning(connection: Connection, settings: Settings) -> list[Finding]:
-    """Does anybody scan for due tasks?"""
+    """Does a process scan for due tasks?"""
     duty = leader_lease.read(connection, leader_lease.SCAN)
     works = any(not child.of_celery for child in heartbeats.live(connection, settings.lease))
     if works and (duty is None or duty.free):
-        return [ok("scan", "tasks-app work looks for due tasks by itself")]
+        return [ok("scan", "tasks-app work polls for due tasks by itself")]
     advice = heartbeats.run_by(connection, settings.lease).start_scan
     if duty is None or duty.idle is None:
-        return [warn("scan", "nobody has scanned yet", advice)]
+        return [warn("scan", "no process has scanned yet", advice)]
     fact = f"the last one was {rough_span(duty.idle)} ago, by {duty.holder}"
     if not _is_scanned(connection, settings, duty):
         late = any(each.waits > PATIENCE for each in diagnostics.due_work(connection))
@@ -102,9 +63,22 @@ def scanning(connection: Connection, settings: Settings) -> list[Finding]:
     if duty.rank == leader_lease.Rank.STANDBY:
         advice = "No beat leads: start one."
         if duty.refused_since is not None:
-            advice = "A beat that cannot publish gives up the lead: see what is said of publishing."
+            advice = "A beat that cannot publish gives up the lead: read the line on publishing."
         return [warn("scan", f"{fact}, which stands in", advice)]
     return [ok("scan", fact)]
+
+
+def _is_scanned(
+    connection: Connection, settings: Settings, duty: leader_lease.Lease | None
+) -> bool:
+    """A scan is recent, and a process is left that can scan; ``explain`` decides the same."""
+    alive = heartbeats.live(connection, settings.renew_every + HEARTBEAT_TAKES)
+    if any(not child.of_celery for child in alive):
+        return True
+    if duty is None or duty.idle is None:
+        return False
+    no_leader = duty.free and duty.idle > ANOTHER_LEADS_AFTER and not alive
+    return not no_leader and duty.idle <= LATE_SCANS * settings.scan_interval + PATIENCE
 
 
 def publishing(connection: Connection, settings: Settings) -> list[Finding]:
@@ -113,11 +87,11 @@ def publishing(connection: Connection, settings: Settings) -> list[Finding]:
     if duty is None or duty.refused_since is None:
         return []
     if heartbeats.run_by(connection, settings.lease) is RunBy.WORK:
-        return []  # what is noted there is of another time
+        return []  # the note is from the time when Celery ran here
     why = f": {duty.refused_because}" if duty.refused_because else ""
     fact = f"nothing could be published since {to_the_minute(duty.refused_since)}{why}"
     return [
-        warn("publishing", fact, "Tasks wait in the database. Look at the broker, and its log.")
+        warn("publishing", fact, "Tasks wait in the database. Check the broker, and read its log.")
     ]
 
 
@@ -127,38 +101,15 @@ def strangers(connection: Connection, _settings: Settings) -> list[Finding]:
     if seen is None:
         return []
     number, at = seen
-    fact = f"carries messages of another pool: {number} were refused, lately at {to_the_minute(at)}"
+    fact = (
+        f"carries messages of another pool: {number} were refused, the last at {to_the_minute(at)}"
+    )
     advice = "Give each pool a database of Redis, a global_keyprefix or a virtual host of its own."
     return [warn("broker", fact, advice)]
 
 
-def failed(connection: Connection, _settings: Settings) -> list[Finding]:
-    """By which causes did tasks fail for good?"""
-    causes = masked_errors(
-        connection, find_error_groups(connection, most=MOST_CAUSES + 1), by="sample_id"
-    )
-    if not causes:
-        return [ok("failed", "no task is in the error pool, or none that has a cause")]
-    findings = [
-        (ok if each.known_by else warn)(
-            "failed",
-            f"{each.number} of {', '.join(each.names[:MOST_NAMES_OF_CAUSE])}: "
-            f"{clean(next(iter(each.error.splitlines()), 'without a text'), LONGEST_CAUSE)}",
-            f"See: tasks-app errors show {each.fingerprint}",
-        )
-        for each in causes[:MOST_CAUSES]
-    ]
-    if len(causes) > MOST_CAUSES:
-        findings.append(warn("failed", "more causes", "All of them: tasks-app errors"))
-    return findings
-
-
-FAILED: tuple[Check, ...] = (failed,)
-"""Not on Overview, which has a list of its own."""
-
-
 def due_tasks(connection: Connection, settings: Settings) -> list[Finding]:
-    """Ask the four below, of one reading: of 100,000 due tasks it takes a tenth of a second."""
+    """Run four checks on one reading: of 100,000 due tasks it takes a tenth of a second."""
     due = diagnostics.due_work(connection)
     return [
         *reach(connection, settings, due),
@@ -166,62 +117,6 @@ def due_tasks(connection: Connection, settings: Settings) -> list[Finding]:
         *shared(connection, settings, due),
         *waiting(connection, settings, due),
     ]
-
-
-def slow_runs(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Does a run take far longer than others of its name?"""
-    runs = diagnostics.long_runs(connection, PATIENCE)
-    if not runs:
-        return []
-    names = list(dict.fromkeys(run.name for run in runs))[:MOST_NAMES]
-    usual = {
-        name: timedelta(milliseconds=each.ran_ms(0.99) or 0)
-        for name in names
-        for each in read.times(connection, Wanted(Grain.HOUR, A_DAY, name))
-        if sum(each.runs) >= LEAST_RUNS
-    }
-    slow = [run for run in runs if run.name in usual and run.ran > FAR * usual[run.name]]
-    if not slow:
-        return []
-    first, more = slow[0], f", and {len(slow) - 1} more" if len(slow) > 1 else ""
-    fact = (
-        f"task {first.id} ({first.name}) has run for {rough_span(first.ran)}{more}; 99 of 100 "
-        f"of its name end within {rough_span(usual[first.name])}"
-    )
-    advice = f"tasks-app explain {first.id}; to stop it: tasks-app cancel {first.id}"
-    return [warn("slow runs", fact, advice)]
-
-
-def refused(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Does the database refuse what is to be done to single rows?"""
-    advice = "Remove the cause: a trigger or constraint of yours, or an id that is there twice."
-    return [
-        fail(
-            "rows",
-            f"{each.what} refused: {each.rows} ({each.why}), lately at {to_the_minute(each.at)}",
-            advice,
-        )
-        for each in refusals(connection)
-    ]
-
-
-def left(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Did each run have an end?"""
-    wanted = Wanted(Grain.HOUR, A_DAY, outcomes=(CountedOutcome.LEFT,))
-    number = sum(point.number for point in read.history(connection, wanted))
-    if number:
-        fact = f"{count(number, 'run')} of the last day had no end, and went back"
-        return [warn("runs", fact, "That is a fault of tasks_app: report it, with the log.")]
-    return [ok("runs", "each of the last day has had an end")]
-
-
-MOST_NAMES = 10
-"""Of long runs, whose usual time is looked up."""
-FAR, LEAST_RUNS = 4, 20
-"""Times the 99th percentile, which is off by less than a factor of two; of so many runs."""
-A_DAY = timedelta(days=1)
-RUN_CHECKS: tuple[Check, ...] = (slow_runs, refused, left)
-MOST_NAMED = 3
 
 
 def reach(connection: Connection, settings: Settings, due: list[DueWork]) -> list[Finding]:
@@ -238,28 +133,26 @@ def reach(connection: Connection, settings: Settings, due: list[DueWork]) -> lis
         )
         for queue in sorted({d.queue for d in due} - known.keys())
     ]
-    everybody = set().union(*known.values())
+    all_names = set().union(*known.values())
     for each in sorted(due, key=lambda each: (each.name, each.queue)):
         if each.queue not in known or each.name in known[each.queue]:
             continue
         where = sorted(queue for queue, names in known.items() if each.name in names)
+        fact = f"{each.number} due for {each.name}"
         if where:
-            fact = (
-                f"{each.number} due for {each.name} in {each.queue}, whose workers do not know it"
-            )
+            fact += f" in {each.queue}, whose workers do not know it"
             advice = f"Workers of {', '.join(where)} do: one of them must serve {each.queue}, too."
         else:
-            fact = f"{each.number} due for {each.name}, known to no worker"
-            fact += similar(each.name, everybody)
+            fact += f", known to no worker{similar(each.name, all_names)}"
             advice = f"{NAME_ITS_MODULE}."
         findings.append(fail("handlers", fact, advice))
     return findings or [ok("queues", "every task that is due has a worker that knows it")]
 
 
 def elsewhere(connection: Connection, due: list[DueWork]) -> list[Finding]:
-    """Do tasks lie in another queue than that of their handler, past its pause?
+    """Do tasks wait in another queue than their handler's, so that its pause does not hold them?
 
-    A producer may have said so, or it did not know the handler, as SQL does not.
+    A producer may want that, or it did not know the handler, as SQL does not.
     """
     still = standing_still(connection)
     findings = []
@@ -269,7 +162,7 @@ def elsewhere(connection: Connection, due: list[DueWork]) -> list[Finding]:
             continue
         fact = f"{each.number} due for {each.name} in {each.queue}, its handler's is {spec.queue}"
         advice = (
-            "Unless that is meant, give queue= where they are created by name, and: tasks-app move "
+            "Unless you want that, give queue= where they are created by name, and: tasks-app move "
             f"--name {each.name} --queue {each.queue} --to {spec.queue}"
         )
         passes = spec.queue in still and each.queue not in still and EVERY_QUEUE not in still
@@ -282,7 +175,7 @@ def shared(connection: Connection, settings: Settings, due: list[DueWork]) -> li
     """Do workers that know different handlers serve the same queue?
 
     A worker reports its handlers, not the queue of each: only due tasks show that some wait for
-    another worker. Without any it is no warning.
+    another worker. Without any it is not a warning.
     """
     known: dict[str, list[set[str]]] = {}
     for worker in heartbeats.live(connection, settings.lease):
@@ -294,7 +187,7 @@ def shared(connection: Connection, settings: Settings, due: list[DueWork]) -> li
         if not partly:
             continue
         waits = sorted({d.name for d in due if d.queue == queue} & partly)
-        named = ", ".join((waits or sorted(partly))[:MOST_NAMED])
+        named = ", ".join((waits or sorted(partly))[:MOST_NAMES])
         fact = f"{queue} is served by workers with different handlers; not all know {named}"
         if waits:
             advice = "A task may make a detour. Give each service a queue of its own."
@@ -315,7 +208,7 @@ def waiting(connection: Connection, settings: Settings, found: list[DueWork]) ->
     most = "at least " if number >= diagnostics.MOST_DUE else ""
     fact = f"{most}{number} waiting, {oldest.name} in {oldest.queue} for {rough_span(oldest.waits)}"
     if oldest.waits > PATIENCE:
-        advice = "See what runs: tasks-app list --state RUNNING. Start more workers."
+        advice = "Start more workers. To see what runs: tasks-app list --state RUNNING"
         return [warn("due tasks", fact, advice)]
     return [ok("due tasks", fact)]
 
@@ -341,7 +234,100 @@ def what_runs(connection: Connection, settings: Settings) -> Callable[[str, str]
     return runs
 
 
+def stuck(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Does a task wait behind one that has failed for good?"""
+    found = diagnostics.behind_failed(connection)
+    if not found:
+        return []
+    first, number = found[0], sum(each.number for each in found)
+    more = f", and of {len(found) - 1} other keys" if len(found) > 1 else ""
+    fact = (
+        f"{number} waiting behind tasks that failed for good: order key {first.key} is held by "
+        f"task {first.task_id}{more}"
+    )
+    advice = f"tasks-app requeue {first.task_id}, or: tasks-app unblock {first.task_id}"
+    return [warn("order keys", fact, advice)]
+
+
+def rescue(connection: Connection, settings: Settings) -> list[Finding]:
+    """Are the tasks of vanished workers rescued?"""
+    number, since = diagnostics.beyond_lease(connection)
+    if not number:
+        return [ok("rescue", "no task runs beyond its lease")]
+    fact = f"{number} running beyond the lease, for {rough_span(since)}"
+    if not _is_scanned(connection, settings, leader_lease.read(connection, leader_lease.SCAN)):
+        by = heartbeats.run_by(connection, settings.lease)
+        return [fail("rescue", fact, f"No scan has rescued them. {by.start_scan}")]
+    stay = "; if they stay, read the log of the process that scans" if since > PATIENCE else ""
+    return [warn("rescue", fact, f"Nothing to do: the next scan rescues them{stay}.")]
+
+
+def slow_runs(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Does a run take far longer than others of its name?"""
+    runs = diagnostics.long_runs(connection, PATIENCE)
+    names = list(dict.fromkeys(run.name for run in runs))[:MOST_LONG_RUNS]
+    usual = {
+        name: timedelta(milliseconds=each.ran_ms(0.99) or 0)
+        for name in names
+        for each in read.times(connection, Wanted(Grain.HOUR, A_DAY, name))
+        if sum(each.runs) >= LEAST_RUNS
+    }
+    slow = [run for run in runs if run.name in usual and run.ran > FAR * usual[run.name]]
+    if not slow:
+        return []
+    first, more = slow[0], f", and {len(slow) - 1} more" if len(slow) > 1 else ""
+    fact = (
+        f"task {first.id} ({first.name}) has run for {rough_span(first.ran)}{more}; 99 of 100 "
+        f"of its name end within {rough_span(usual[first.name])}"
+    )
+    advice = f"tasks-app explain {first.id}; to stop it: tasks-app cancel {first.id}"
+    return [warn("slow runs", fact, advice)]
+
+
+def refused(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Does the database refuse changes of single rows?"""
+    advice = "Remove the cause: a trigger or constraint of yours, or an id that is there twice."
+    return [
+        fail(
+            "rows",
+            f"{each.what} refused: {each.rows} ({each.why}), the last at {to_the_minute(each.at)}",
+            advice,
+        )
+        for each in refusals(connection)
+    ]
+
+
+def left(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Did each run end?"""
+    wanted = Wanted(Grain.HOUR, A_DAY, outcomes=(CountedOutcome.LEFT,))
+    number = sum(point.number for point in read.history(connection, wanted))
+    if number:
+        fact = f"{count(number, 'run')} of the last day had no end, and went back"
+        return [warn("runs", fact, "That is a bug of tasks_app: report it, with the log.")]
+    return [ok("runs", "each run of the last day has ended")]
+
+
 CHECKS: tuple[Check, ...] = (
-    *(living, scanning, publishing, strangers),
-    *(due_tasks, stuck, rescue, *RUN_CHECKS),
+    *(living, scanning, publishing, strangers, due_tasks, stuck, rescue),
+    *(slow_runs, refused, left),
 )
+
+
+def failed(connection: Connection, _settings: Settings) -> list[Finding]:
+    """By which causes did tasks fail for good? Not on Overview, which lists the causes itself."""
+    groups = find_error_groups(connection, most=MOST_CAUSES + 1)
+    causes = masked_errors(connection, groups, by="sample_id")
+    if not causes:
+        return [ok("failed", "no task is in the error pool, or none that has a cause")]
+    findings = [
+        (ok if each.known_by else warn)(
+            "failed",
+            f"{each.number} of {', '.join(each.names[:MOST_NAMES])}: "
+            f"{clean(next(iter(each.error.splitlines()), 'without a text'), LONGEST_CAUSE)}",
+            f"To see it: tasks-app errors show {each.fingerprint}",
+        )
+        for each in causes[:MOST_CAUSES]
+    ]
+    if len(causes) > MOST_CAUSES:
+        findings.append(warn("failed", "more causes", "To see all: tasks-app errors"))
+    return findings

@@ -19,44 +19,22 @@ from tasks_app.pool.tables import ERROR, PARTITION, database_now
 from tasks_app.runtime.api.tasks import masked_errors
 
 MOST_BATCHES, MOST_SKIPPED, MOST_FAILED_PARTS = 100, 50, 50
-MOST_MEASURED = 2_000
-"""Partitions; with more, speed and skew are not worked out."""
-MOST_CELLS = 1_000
-"""Of one step."""
-# Some joins look at failed partitions only when the others have ended: their tasks tell before.
-_FAILED = f"""CASE WHEN p.status = '{Status.RUNNING}' AND EXISTS (
-    SELECT FROM {ERROR} e WHERE e.id = p.task_id) THEN '{Status.FAILED}' ELSE p.status END"""
-_CELLS = text(f"""
-    SELECT n.step, min(n.partition_no) AS low, max(n.partition_no) AS high,
-        CAST(count(*) AS integer) AS number,
-        CAST(count(*) FILTER (WHERE n.status = '{Status.COMPLETED}') AS integer) AS completed,
-        CAST(count(*) FILTER (WHERE n.status = '{Status.FAILED}') AS integer) AS failed,
-        CAST(count(*) FILTER (WHERE n.status = '{Status.RUNNING}') AS integer) AS running,
-        CAST(sum(n.read_rows) AS bigint) AS read, CAST(sum(n.estimated_rows) AS bigint) AS estimated
-    FROM (
-        SELECT p.step, p.partition_no, {_FAILED} AS status, p.read_rows, p.estimated_rows,
-            row_number() OVER (PARTITION BY p.step ORDER BY p.partition_no) - 1 AS place,
-            count(*) OVER (PARTITION BY p.step) AS total
-        FROM {PARTITION} p WHERE p.batch_id = :batch_id) AS n
-    GROUP BY n.step, n.place * {MOST_CELLS} / greatest(n.total, {MOST_CELLS})
-    ORDER BY n.step, low
-""")
+MOST_MEASURED = 2_000  # partitions; with more, speed and skew are not worked out
+MOST_CELLS = 1_000  # of one step
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Some partitions that follow one another."""
+    """Consecutive partitions of a step."""
 
-    low: int
-    """Number of the first."""
+    low: int  # number of the first
     high: int
     number: int
     completed: int
     failed: int
     running: int
     read: int
-    estimated: int | None
-    """Rows that the planner expects; None: it does not know."""
+    estimated: int | None  # rows that the planner expects; None: it does not know
 
     @property
     def fraction(self) -> float:
@@ -77,8 +55,6 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """The newest instances."""
-
     at: datetime
     filters: dict[str, str]
     batches: tuple[Batch, ...]
@@ -86,8 +62,6 @@ class Batches:
 
 @dataclass(frozen=True, slots=True)
 class StepLine:
-    """A step and its partitions."""
-
     step: BatchStep
     total: int
     completed: int
@@ -95,19 +69,14 @@ class StepLine:
     running: int
     read: int
     skipped: int
-    per_second: float | None
-    """Rows read per second; None: nothing was read, or there are too many partitions."""
-    left: timedelta | None
-    """How much longer it takes at this speed."""
-    skew: float | None
-    """The largest partition / the mean; 1: all alike."""
+    per_second: float | None  # rows read; None: nothing was, or there are too many partitions
+    left: timedelta | None  # how much longer it takes at this speed
+    skew: float | None  # the largest partition / the mean; 1: all alike
     cells: tuple[Cell, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FailedPart:
-    """A partition that failed."""
-
     step: str
     number: int
     task_id: int | None
@@ -116,14 +85,10 @@ class FailedPart:
 
 @dataclass(frozen=True, slots=True)
 class BatchPage:
-    """One instance."""
-
     at: datetime
     batch: Batch
-    alive: int
-    """How many of its tasks wait or run."""
-    lost: bool
-    """It should run, and none of its tasks is left."""
+    alive: int  # how many of its tasks wait or run
+    lost: bool  # it should run, and none of its tasks is left
     steps: tuple[StepLine, ...]
     failed: tuple[FailedPart, ...]
     skipped: tuple[Skipped, ...]
@@ -148,21 +113,42 @@ def batches(connection: Connection, filters: dict[str, str]) -> Batches:
     return Batches(database_now(connection), filters, tuple(found))
 
 
+# Some joins mark failed partitions only when the others have ended: their tasks show it before.
+_FAILED = f"""CASE WHEN p.status = '{Status.RUNNING}' AND EXISTS (
+    SELECT FROM {ERROR} e WHERE e.id = p.task_id) THEN '{Status.FAILED}' ELSE p.status END"""
+_CELLS = text(f"""
+    SELECT n.step, min(n.partition_no) AS low, max(n.partition_no) AS high,
+        CAST(count(*) AS integer) AS number,
+        CAST(count(*) FILTER (WHERE n.status = '{Status.COMPLETED}') AS integer) AS completed,
+        CAST(count(*) FILTER (WHERE n.status = '{Status.FAILED}') AS integer) AS failed,
+        CAST(count(*) FILTER (WHERE n.status = '{Status.RUNNING}') AS integer) AS running,
+        CAST(sum(n.read_rows) AS bigint) AS read, CAST(sum(n.estimated_rows) AS bigint) AS estimated
+    FROM (
+        SELECT p.step, p.partition_no, {_FAILED} AS status, p.read_rows, p.estimated_rows,
+            row_number() OVER (PARTITION BY p.step ORDER BY p.partition_no) - 1 AS place,
+            count(*) OVER (PARTITION BY p.step) AS total
+        FROM {PARTITION} p WHERE p.batch_id = :batch_id) AS n
+    GROUP BY n.step, n.place * {MOST_CELLS} / greatest(n.total, {MOST_CELLS})
+    ORDER BY n.step, low
+""")
+
+
 def batch_page(connection: Connection, batch_id: int) -> BatchPage | None:
-    """Read an instance; None: there is none."""
     view = get_job(connection, batch_id)
     if view is None:
         return None
     total = sum(tally.total for tally in view.tallies.values())
     parts = partitions.of_batch(connection, batch_id) if total <= MOST_MEASURED else []
-    heat = cells(connection, batch_id)
+    cells: dict[str, list[Cell]] = {}
+    for step, *values in connection.execute(_CELLS, {"batch_id": batch_id}):
+        cells.setdefault(step, []).append(Cell(*values))
     failed = [part for part in parts if part.status is Status.FAILED][:MOST_FAILED_PARTS]
     return BatchPage(
         at=database_now(connection),
         batch=view.batch,
         alive=view.alive,
         lost=view.is_lost,
-        steps=tuple(_line(step, view, parts, heat.get(step.step, [])) for step in view.steps),
+        steps=tuple(_line(each, view, parts, cells.get(each.step, [])) for each in view.steps),
         failed=tuple(
             FailedPart(part.step or "", part.partition.number, part.task_id, part.error or "")
             for part in failed
@@ -172,7 +158,7 @@ def batch_page(connection: Connection, batch_id: int) -> BatchPage | None:
 
 
 def _line(
-    step: BatchStep, view: BatchView, parts: list[StoredPartition], heat: list[Cell]
+    step: BatchStep, view: BatchView, parts: list[StoredPartition], cells: list[Cell]
 ) -> StepLine:
     tally = view.tallies.get(step.step)
     figures = figures_of([part for part in parts if part.step == step.step], view.at)
@@ -180,23 +166,15 @@ def _line(
         step=step,
         total=tally.total if tally else 0,
         completed=tally.completed if tally else 0,
-        failed=sum(cell.failed for cell in heat),
-        running=sum(cell.running for cell in heat),
+        failed=sum(cell.failed for cell in cells),
+        running=sum(cell.running for cell in cells),
         read=tally.counts.read if tally else 0,
         skipped=tally.counts.skipped if tally else 0,
         per_second=figures.per_second,
         left=None if step.ended_at else figures.left,
         skew=figures.skew,
-        cells=tuple(heat),
+        cells=tuple(cells),
     )
-
-
-def cells(connection: Connection, batch_id: int) -> dict[str, list[Cell]]:
-    """Return the cells by step, in the order of their partitions."""
-    found: dict[str, list[Cell]] = {}
-    for step, *values in connection.execute(_CELLS, {"batch_id": batch_id}):
-        found.setdefault(step, []).append(Cell(*values))
-    return found
 
 
 MOST_GROUPS, MOST_MEMBERS, MOST_FAILED_MEMBERS = 100, 2_000, 50
@@ -204,8 +182,6 @@ MOST_GROUPS, MOST_MEMBERS, MOST_FAILED_MEMBERS = 100, 2_000, 50
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The newest groups."""
-
     at: datetime
     only_open: bool
     groups: tuple[GroupProgress, ...]
@@ -213,8 +189,6 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class FailedMember:
-    """A member that did not succeed."""
-
     id: int
     state: str
     error: str
@@ -222,14 +196,10 @@ class FailedMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupPage:
-    """One group and the first of its members."""
-
     at: datetime
     group: GroupProgress
-    states: dict[str, int]
-    """Of the first members, at most MOST_MEMBERS."""
-    counted: int
-    """How many members ``states`` is of."""
+    states: dict[str, int]  # of the first members, at most MOST_MEMBERS
+    counted: int  # how many members ``states`` is of
     failed: tuple[FailedMember, ...]
 
 
@@ -239,7 +209,6 @@ def groups(connection: Connection, *, only_open: bool) -> Groups:
 
 
 def group_page(connection: Connection, group_id: int) -> GroupPage | None:
-    """Read a group; None: there is none."""
     group = task_groups.get_group(connection, group_id)
     if group is None:
         return None

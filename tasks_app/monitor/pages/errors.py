@@ -26,7 +26,6 @@ from tasks_app.pool.tables import ALL, database_now
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.api.tasks import masked_errors, masked_texts
 
-FILTERS = ("name", "queue", "since", "known")
 SINCE = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7)}
 KNOWN = ("yes", "no")
 MOST, PAGE = 100, 50
@@ -34,36 +33,26 @@ MOST, PAGE = 100, 50
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Groups of failed tasks with one cause, most tasks first."""
-
     at: datetime
     filters: dict[str, str]
     groups: tuple[ErrorGroup, ...]
-    more: bool
-    """There are more groups."""
-    without: int
-    """Failed tasks without a fingerprint, at most one more than ``most_without``."""
+    more: bool  # there are more groups
+    without: int  # failed tasks without a fingerprint, at most one more than ``most_without``
     most_without: int = MOST_WITHOUT
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorPage:
-    """One cause."""
-
     at: datetime
     group: ErrorGroup
-    frames: tuple[str, ...]
-    """Functions of the user's code, the innermost last."""
-    sample: Attempt | None
-    """The last attempt of the newest task."""
-    tasks: tuple[FailedTask, ...]
-    """The newest first."""
-    older: tuple[datetime, int] | None
-    """End and id to go on below; None: this is the last page."""
+    frames: tuple[str, ...]  # functions of the user's code, the innermost last
+    sample: Attempt | None  # the last attempt of the newest task
+    tasks: tuple[FailedTask, ...]  # the newest first
+    older: tuple[datetime, int] | None  # end and id to go on below; None: this is the last page
 
 
 def causes(connection: Connection, **filters: Any) -> list[ErrorGroup]:
-    """Return groups as people may see them; ``filters`` are those of the pool's."""
+    """Return groups with masked errors; ``filters`` are those of ``find_error_groups``."""
     return masked_errors(connection, find_error_groups(connection, **filters), by="sample_id")
 
 
@@ -79,14 +68,11 @@ def errors(connection: Connection, filters: dict[str, str]) -> Errors:
         most=MOST + 1,
         now=at,
     )
-    asked = filters.get("known")
-    shown = [
-        group
-        for group in found[:MOST]
-        if asked is None or (asked == "yes") == (group.known_by is not None)
-    ]
-    without = without_fingerprint(connection)
-    return Errors(at, filters, tuple(shown), len(found) > MOST, without)
+    shown = found[:MOST]
+    if "known" in filters:
+        known = filters["known"] == "yes"
+        shown = [group for group in shown if known == (group.known_by is not None)]
+    return Errors(at, filters, tuple(shown), len(found) > MOST, without_fingerprint(connection))
 
 
 def error_page(
@@ -96,7 +82,7 @@ def error_page(
     before: tuple[datetime, int] | None = None,
     most: int | None = None,
 ) -> ErrorPage | None:
-    """Read one cause; None: no task in the error pool has it."""
+    """Return None if no task in the error pool has this cause."""
     at, most = database_now(connection), most or PAGE
     group = next(iter(causes(connection, fingerprint=fingerprint, now=at)), None)
     if group is None:
@@ -104,8 +90,8 @@ def error_page(
     sample = next(reversed(browse.attempts(connection, group.sample_id)), None)
     frames: tuple[str, ...] = ()
     if sample is not None:
-        said = masked_texts(connection, {sample.task_id: sample.message})
-        sample = replace(sample, message=said[sample.task_id])
+        masked = masked_texts(connection, {sample.task_id: sample.message})
+        sample = replace(sample, message=masked[sample.task_id])
         frames = traits_of(Cause(sample.kind, sample.message, sample.traceback)).frames
     found = tasks_of(connection, fingerprint, before=before, most=most + 1)
     last = found[most - 1] if len(found) > most else None
@@ -114,20 +100,13 @@ def error_page(
     return ErrorPage(at, group, frames, sample, tuple(shown), older)
 
 
-MOST_WATCHED = 500
-"""The newest of the tasks that were acted on."""
+MOST_WATCHED = 500  # the newest of the tasks that were acted on
 MOST_STEPS = 50
-STAGES = (1, 10)
-"""Each is run when the one before went well; then comes the rest."""
-_STATES = text(f"""
-    SELECT t.state, count(*) AS number FROM {ALL} t WHERE t.id = ANY(:ids) GROUP BY t.state
-""")
+STAGES = (1, 10)  # each is run when the one before went well; then comes the rest
 
 
 @dataclass(frozen=True, slots=True)
 class BulkLine:
-    """A line of the audit."""
-
     at: datetime
     who: str
     number: int
@@ -136,30 +115,20 @@ class BulkLine:
 
 @dataclass(frozen=True, slots=True)
 class BulkPage:
-    """A bulk and what became of its tasks."""
-
     at: datetime
     token: int
     action: str
-    what: dict[str, Any]
-    """The selection."""
+    what: dict[str, Any]  # the selection
     who: str
     opened_at: datetime
-    steps: tuple[BulkLine, ...]
-    """The newest, oldest first."""
-    done: int
-    """Tasks that were acted on."""
-    left_out: dict[str, list[int]]
-    """Ids by reason, a few of each."""
-    over: bool
-    """There is nothing left to do."""
-    watched: int
-    """How many of the tasks the next three fields are of."""
+    steps: tuple[BulkLine, ...]  # the newest, oldest first
+    done: int  # tasks that were acted on
+    left_out: dict[str, list[int]]  # ids by reason, a few of each
+    over: bool  # there is nothing left to do
+    watched: int  # how many of the tasks the next three fields are of
     states: dict[str, int]
-    again: int
-    """They failed for the cause that was selected, once more."""
-    sample_id: int | None
-    """One of the tasks."""
+    again: int  # they failed for the cause that was selected, once more
+    sample_id: int | None  # one of the tasks
 
     @property
     def next_stage(self) -> int | None:
@@ -167,8 +136,12 @@ class BulkPage:
         return next((stage for stage in STAGES if self.done < stage), None)
 
 
+_STATES = text(f"""
+    SELECT t.state, count(*) AS number FROM {ALL} t WHERE t.id = ANY(:ids) GROUP BY t.state
+""")
+
+
 def bulk_page(connection: Connection, token: int) -> BulkPage | None:
-    """Read a bulk by its token; None: there is none."""
     lines = audit.steps(connection, token)
     if not lines or lines[0].until is None:
         return None

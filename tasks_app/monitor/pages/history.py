@@ -10,24 +10,14 @@ from math import log10
 from sqlalchemy import Connection
 
 from tasks_app.domain.statistics import CountedOutcome
-from tasks_app.pool.statistics.read import (
-    Failing,
-    Grain,
-    Point,
-    Slow,
-    Wanted,
-    history,
-    most_failing,
-    slowest,
-    times,
-)
+from tasks_app.pool.statistics import read
 from tasks_app.pool.tables import database_now
 
 HOUR, COUNTED_AFTER = timedelta(hours=1), timedelta(minutes=2)
 RANGES = {
-    "1h": (Grain.MINUTE, HOUR),
-    "24h": (Grain.HOUR, 24 * HOUR),
-    "7d": (Grain.HOUR, 7 * 24 * HOUR),
+    "1h": (read.Grain.MINUTE, HOUR),
+    "24h": (read.Grain.HOUR, 24 * HOUR),
+    "7d": (read.Grain.HOUR, 7 * 24 * HOUR),
 }
 MOST_NAMES = 5
 MARKS = 4
@@ -65,10 +55,9 @@ class History:
     retried: int
     waited: Percentiles
     ran: Percentiles
-    slowest: tuple[Slow, ...]
-    most_failing: tuple[Failing, ...]
-    unkept: int = 0
-    """Of the done ones, those that left no row."""
+    slowest: tuple[read.Slow, ...]
+    most_failing: tuple[read.Failing, ...]
+    unkept: int = 0  # of the done ones, those that left no row
 
     @property
     def counted_until(self) -> datetime:
@@ -94,32 +83,29 @@ class History:
 
     @property
     def bad_ratio(self) -> float:
-        """The share of runs that did not succeed."""
         bad = self.failed + self.retried
         return bad / max(1, bad + self.done)
 
 
 def task_history(connection: Connection, within: str, *, now: datetime | None = None) -> History:
     """Read a key of ``RANGES``. The last two minutes are not counted yet."""
-    return read_history(connection, Wanted(*RANGES[within]), within, now=now)
+    return read_history(connection, read.Wanted(*RANGES[within]), within, now=now)
 
 
 def read_history(
     connection: Connection,
-    wanted: Wanted,
+    wanted: read.Wanted,
     within: str,
     *,
     most: int = MOST_NAMES,
     now: datetime | None = None,
 ) -> History:
     """Read any time, which ``within`` names, with the ``most`` slow and failing names."""
-    grain, length = wanted.grain, wanted.within
     at = now or database_now(connection)
-    points = history(connection, wanted, now=at)
-    bars = _bars(points, grain, at - length, at)
-    spread = times(connection, wanted, now=at)
-    waited = [spread[0].waited_ms(share) if spread else None for share in (0.5, 0.95, 0.99)]
-    ran = [spread[0].ran_ms(share) if spread else None for share in (0.5, 0.95, 0.99)]
+    points = read.history(connection, wanted, now=at)
+    bars = _bars(points, wanted.grain, at - wanted.within, at)
+    spread = read.times(connection, wanted, now=at)
+    shares = (0.5, 0.95, 0.99)
     return History(
         at=at,
         within=within,
@@ -127,22 +113,22 @@ def read_history(
         done=sum(bar.done for bar in bars),
         failed=sum(bar.failed for bar in bars),
         retried=sum(bar.retried for bar in bars),
-        waited=Percentiles(*waited),
-        ran=Percentiles(*ran),
-        slowest=tuple(slowest(connection, wanted, most, now=at)),
-        most_failing=tuple(most_failing(connection, wanted, most, now=at)),
+        waited=Percentiles(*(spread[0].waited_ms(each) if spread else None for each in shares)),
+        ran=Percentiles(*(spread[0].ran_ms(each) if spread else None for each in shares)),
+        slowest=tuple(read.slowest(connection, wanted, most, now=at)),
+        most_failing=tuple(read.most_failing(connection, wanted, most, now=at)),
         unkept=sum(each.number for each in points if each.outcome is CountedOutcome.UNKEPT),
     )
 
 
 def _bars(
-    points: Iterable[Point], grain: Grain, since: datetime, until: datetime
+    points: Iterable[read.Point], grain: read.Grain, since: datetime, until: datetime
 ) -> tuple[Bar, ...]:
     length = timedelta(minutes=grain)
     begin = since.astimezone(UTC).replace(second=0, microsecond=0)
-    if grain is not Grain.MINUTE:
+    if grain is not read.Grain.MINUTE:
         begin = begin.replace(minute=0)
-    if grain is Grain.DAY:
+    if grain is read.Grain.DAY:
         begin = begin.replace(hour=0)
     sums: dict[datetime, dict[CountedOutcome, int]] = {}
     for point in points:

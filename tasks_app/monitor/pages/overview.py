@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,7 +16,6 @@ from tasks_app.domain.statistics import Unkept
 from tasks_app.monitor.checks import flow_control, work
 from tasks_app.monitor.checks.checkup import run_checks
 from tasks_app.monitor.checks.work import what_runs
-from tasks_app.monitor.pages import errors
 from tasks_app.monitor.pages.errors import causes
 from tasks_app.monitor.pages.queues import FAILED_WITHIN, MOST, NameLine, name_lines
 from tasks_app.pool.error_groups import ErrorGroup
@@ -50,28 +50,19 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The state of all queues at one instant."""
-
     at: datetime
     pending: Figure
     due: Figure
-    barred: Figure
-    """Those that are due and could not run: a pause, window or breaker holds them, or no worker
-    knows them."""
+    barred: Figure  # due, but held by a pause, window or breaker, or known to no worker
     running: Figure
-    failed: Figure
-    """Within the last day."""
-    oldest_due_at: datetime | None
-    """Of those that could run."""
+    failed: Figure  # within the last day
+    oldest_due_at: datetime | None  # of those that could run
     children: int
     nodes: tuple[str, ...]
-    start: str
-    """How to start a worker."""
+    start: str  # how to start a worker
     lines: tuple[NameLine, ...]
-    crowded: tuple[str, ...]
-    """Queues of which only the first tasks were counted."""
-    causes: tuple[ErrorGroup, ...]
-    """Of those within the last day the ones with most tasks, those last that are known."""
+    crowded: tuple[str, ...]  # queues of which only the first tasks were counted
+    causes: tuple[ErrorGroup, ...]  # of the last day, with most tasks; known ones last
     more_causes: bool
     pauses: tuple[Pause, ...]
 
@@ -79,17 +70,17 @@ class Overview:
 def overview(connection: Connection, settings: Settings) -> Overview:
     lines = name_lines(connection)
     workers = heartbeats.live(connection, settings.lease)
-    waiting: dict[str, int] = {}
+    waiting: Counter[str] = Counter()
     for line in lines:
-        waiting[line.queue] = waiting.get(line.queue, 0) + line.pending
+        waiting[line.queue] += line.pending
     crowded = tuple(queue for queue, number in waiting.items() if number > MOST)
     failed = sum(line.failed for line in lines)
     runs = what_runs(connection, settings)
     free = [line for line in lines if runs(line.queue, line.name)]
     due = sum(line.due for line in lines)
     at = database_now(connection)
-    causes = errors.causes(connection, since=at - FAILED_WITHIN, most=MOST_CAUSES + 1, now=at)
-    shown = sorted(causes[:MOST_CAUSES], key=lambda each: each.known_by is not None)
+    found = causes(connection, since=at - FAILED_WITHIN, most=MOST_CAUSES + 1, now=at)
+    shown = sorted(found[:MOST_CAUSES], key=lambda each: each.known_by is not None)
     return Overview(
         at=at,
         pending=Figure(sum(line.pending for line in lines), bool(crowded)),
@@ -104,27 +95,50 @@ def overview(connection: Connection, settings: Settings) -> Overview:
         lines=tuple(lines),
         crowded=crowded,
         causes=tuple(shown),
-        more_causes=len(causes) > MOST_CAUSES,
+        more_causes=len(found) > MOST_CAUSES,
         pauses=tuple(paused(connection)),
     )
 
 
 def findings(engine: Engine, settings: Settings) -> tuple[Finding, ...]:
-    """Return what is wrong, in the words of doctor, the worst first."""
-    checks = (
-        *work.CHECKS,
-        *flow_control.CHECKS,
-        *flow_control.SCHEDULE_CHECKS,
-        *flow_control.LOCK_CHECKS,
-    )
+    """Return what doctor would find wrong, the worst first."""
+    checks = (*work.CHECKS, *flow_control.CHECKS, flow_control.held)
     found = [each for each in run_checks(checks, engine, settings) if each.level is not Level.OK]
     return tuple(sorted(found, key=lambda each: each.level is not Level.FAIL))
 
 
-_MOST_ID = 2**63 - 1
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
-MOST_HITS = 20
-"""Of each kind."""
+MOST_HITS = 20  # of each kind
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """Something whose id, key or name is the text, or contains it."""
+
+    kind: str  # task, group, batch, error, biz_key, name, queue, schedule or job
+    key: str  # its id or name
+    about: str
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """What has the text as its id, key or name; then names that contain it."""
+
+    at: datetime
+    text: str
+    hits: tuple[Hit, ...]
+    unkept: Unkept | None = None  # successes that left no row; read if nothing is called so
+
+    @property
+    def only(self) -> Hit | None:
+        """The one that is meant: nothing else is called so, or contains the text."""
+        exact = [hit for hit in self.hits if hit.exact]
+        if len(exact) == 1:
+            return exact[0]
+        return self.hits[0] if len(self.hits) == 1 else None
+
+
 _ID = text(f"""
     SELECT 'task' AS kind, CAST(t.id AS text) AS key, t.name || ', ' || t.state AS about,
         true AS exact
@@ -159,66 +173,30 @@ _NAMED = text(f"""
 """)
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """Something that is called so, or whose name contains the text."""
-
-    kind: str
-    """task, group, batch, error, biz_key, name, queue, schedule or job."""
-    key: str
-    """Its id or name."""
-    about: str
-    exact: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Hits:
-    """What has the text as its id, key or name; then names that contain it."""
-
-    at: datetime
-    text: str
-    hits: tuple[Hit, ...]
-    unkept: Unkept | None = None
-    """Successes that left no row; read if nothing is called so."""
-
-    @property
-    def only(self) -> Hit | None:
-        """The one that is meant: nothing else is called so, or contains the text."""
-        exact = [hit for hit in self.hits if hit.exact]
-        if len(exact) == 1:
-            return exact[0]
-        return self.hits[0] if len(self.hits) == 1 else None
-
-
-def find(connection: Connection, asked: str) -> Hits:
+def find(connection: Connection, words: str) -> Hits:
     def found(statement: TextClause, **values: Any) -> list[Hit]:
         return [Hit(*row) for row in connection.execute(statement, values)]
 
     hits: list[Hit] = []
-    if asked.isascii() and asked.isdigit() and int(asked) <= _MOST_ID:
-        hits += found(_ID, id=int(asked))
-    if _FINGERPRINT.fullmatch(asked):
-        same = causes(connection, fingerprint=asked)
+    if words.isascii() and words.isdigit() and int(words) < 2**63:
+        hits += found(_ID, id=int(words))
+    if _FINGERPRINT.fullmatch(words):
+        same = causes(connection, fingerprint=words)
         hits += [Hit("error", each.fingerprint, each.error, exact=True) for each in same]
-    if asked:
-        hits += [*found(_KEY, text=asked), *found(_NAMED, text=asked, most=MOST_HITS)]
-    gone = unkept(connection) if asked and not hits else None
-    return Hits(database_now(connection), asked, tuple(hits), gone)
+    if words:
+        hits += [*found(_KEY, text=words), *found(_NAMED, text=words, most=MOST_HITS)]
+    gone = unkept(connection) if words and not hits else None
+    return Hits(database_now(connection), words, tuple(hits), gone)
 
 
-SHOWN_FOR = timedelta(hours=1)
-"""A child that has fallen silent is shown as long, unless its row was pruned before."""
-PAGE = 50
-"""Lines of the audit."""
+SHOWN_FOR = timedelta(hours=1)  # for which a silent child is shown, unless its row is pruned
+PAGE = 50  # lines of the audit
 
 
 @dataclass(frozen=True, slots=True)
 class ChildLine:
-    """A process that runs tasks."""
-
     worker: Worker
-    silent: bool
-    """Its lease is over: others take its tasks."""
+    silent: bool  # its lease is over: others take its tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,15 +213,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """All nodes by name."""
-
     at: datetime
     lease_s: float
     nodes: tuple[Node, ...]
-    unserved: tuple[str, ...]
-    """Queues with tasks that no living child serves."""
-    start: str
-    """How to start a worker, of those queues if there are any."""
+    unserved: tuple[str, ...]  # queues with tasks that no living child serves
+    start: str  # how to start a worker, of those queues if there are any
 
     @property
     def living(self) -> int:
@@ -271,13 +245,10 @@ def workers(connection: Connection, settings: Settings) -> Workers:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """One page of lines, the newest first."""
-
     at: datetime
     filters: dict[str, str]
     lines: tuple[AuditLine, ...]
-    older: int | None
-    """The id to go on below; None: this is the last page."""
+    older: int | None  # the id to go on below; None: this is the last page
 
 
 def audit(connection: Connection, filters: dict[str, str], *, before: int | None = None) -> Audit:

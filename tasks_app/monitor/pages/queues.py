@@ -17,20 +17,10 @@ from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.domain.queues import Queue, queue_status
 from tasks_app.domain.statistics import Unkept
 from tasks_app.domain.tasks.states import State
-from tasks_app.monitor.pages.flow_control import (
-    BreakerLine,
-    LimitLine,
-    LockLine,
-    all_limits,
-    breakers,
-    limits_of,
-    locks,
-)
+from tasks_app.monitor.pages import flow_control
 from tasks_app.pool import metrics
 from tasks_app.pool.flow_control import fair_queues as fair
-from tasks_app.pool.flow_control import order_and_limits as limits_of_all
-from tasks_app.pool.flow_control import queue_settings
-from tasks_app.pool.flow_control.fair_queues import fair_queues
+from tasks_app.pool.flow_control import order_and_limits, queue_settings
 from tasks_app.pool.operations.diagnostics import QUEUES
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.statistics.read import unkept
@@ -38,107 +28,78 @@ from tasks_app.pool.tables import ERROR, EVERY_QUEUE, NOW, PENDING, database_now
 
 MOST_SHOWN = 200
 FAILED_WITHIN = timedelta(hours=24)
-MOST = 10_000
-"""Rows of a queue that are counted: nobody needs the rest, and it may be millions."""
-AT_ONCE = 150_000
-"""Up to so many waiting tasks are read in one pass, which costs a quarter of a pass per queue."""
-_COUNTED = f"""
-    p.queue, p.name, count(*) AS pending, count(*) FILTER (WHERE p.due_at <= {NOW}) AS due,
-    min(p.due_at) FILTER (WHERE p.due_at <= {NOW}) AS oldest
-"""
-_ALL_WAITING = text(f"""
-    SELECT {_COUNTED} FROM (
-        SELECT p.queue, p.name, p.due_at FROM {PENDING} p
-        WHERE p.state = '{State.PENDING}' LIMIT {AT_ONCE + 1}) AS p
-    GROUP BY p.queue, p.name
-""")
-_WAITING_IN = text(f"""
-    SELECT {_COUNTED} FROM unnest(CAST(:queues AS text[])) AS q(queue) CROSS JOIN LATERAL (
-        SELECT p.queue, p.name, p.due_at FROM {PENDING} p
-        WHERE p.queue = q.queue AND p.state = '{State.PENDING}'
-        ORDER BY p.priority, p.scan_at LIMIT {MOST + 1}) AS p
-    GROUP BY p.queue, p.name
-""")
-_QUEUES = text(QUEUES)
-_RUNNING = text(f"""
-    SELECT queue, name, count(*) AS number FROM {PENDING}
-    WHERE state = '{State.RUNNING}' AND (CAST(:queue AS text) IS NULL OR queue = :queue)
-    GROUP BY queue, name
-""")
-_FAILED = text(f"""
-    SELECT queue, name, count(*) AS number FROM (
-        SELECT e.queue, e.name FROM {ERROR} e
-        WHERE e.finished_at > {NOW} - CAST(:within AS interval)
-          AND (CAST(:queue AS text) IS NULL OR e.queue = :queue) LIMIT {MOST + 1}) AS e
-    GROUP BY queue, name
-""")
+MOST = 10_000  # rows of a queue that are counted: there may be millions
 
 
 @dataclass(frozen=True, slots=True)
 class NameLine:
-    """Tasks of one name in one queue."""
-
     queue: str
     name: str
     pending: int
     due: int
     oldest_due_at: datetime | None
     running: int
-    failed: int
-    """Within a day."""
+    failed: int  # within a day
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLine:
-    """A queue, what waits and runs in it, and who serves it."""
-
     queue: str
     runs: bool
-    paused: bool
-    """By itself; ``words`` also name a pause of every queue."""
-    words: str
-    """That it runs, or why it does not."""
+    paused: bool  # by itself; ``words`` also name a pause of every queue
+    words: str  # that it runs, or why it does not
     reason: str
-    until: datetime | None
-    """Of its pause."""
+    until: datetime | None  # of its pause
     pending: int
-    more: bool
-    """More than ``pending`` wait; ``due`` is of those that were counted."""
+    more: bool  # more than ``pending`` wait; ``due`` is of those that were counted
     due: int
     oldest_due_at: datetime | None
     running: int
-    failed: int
-    """Within a day."""
-    children: int
-    """Living ones that serve it."""
-    most: int | None
-    """How many may run at a time."""
-    shared: bool
-    """By fair keys."""
+    failed: int  # within a day
+    children: int  # living ones that serve it
+    most: int | None  # how many may run at a time
+    shared: bool  # by fair keys
 
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """All queues at one instant."""
-
     at: datetime
     filters: dict[str, str]
-    every: str | None
-    """Why every queue stands still; None: they do not."""
+    every: str | None  # why every queue stands still; None: they do not
     lines: tuple[QueueLine, ...]
-    more: bool
-    """Not all that fit are shown."""
-    breakers: tuple[BreakerLine, ...]
-    limits: tuple[LimitLine, ...]
-    limit_number: int
-    """All there are."""
-    locks: tuple[LockLine, ...]
+    more: bool  # not all that fit are shown
+    breakers: tuple[flow_control.BreakerLine, ...]
+    limits: tuple[flow_control.LimitLine, ...]
+    limit_number: int  # all there are
+    locks: tuple[flow_control.LockLine, ...]
+
+
+def queues(connection: Connection, filters: dict[str, str], settings: Settings) -> Queues:
+    at = database_now(connection)
+    around = _surroundings(connection, settings)
+    counts: dict[str, list[NameLine]] = {}
+    for each in name_lines(connection):
+        counts.setdefault(each.queue, []).append(each)
+    own = [each.target for each in around.limits if each.kind is GateKind.QUEUE]
+    known = {*counts, *around.settings, *around.children, *own, *around.shared} - {EVERY_QUEUE}
+    part = filters.get("text", "").lower()
+    lines = [around.line(name, counts.get(name, ())) for name in known if part in name.lower()]
+    lines.sort(key=lambda x: (x.runs and x.children > 0, -x.due, -x.pending, x.queue))
+    return Queues(
+        at=at,
+        filters=filters,
+        every=around.every,
+        lines=tuple(lines[:MOST_SHOWN]),
+        more=len(lines) > MOST_SHOWN,
+        breakers=flow_control.breakers(connection),
+        limits=flow_control.all_limits(connection, around.limits),
+        limit_number=len(around.limits),
+        locks=flow_control.locks(connection, at),
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a line needs besides the tasks."""
-
+class _Surroundings:
     settings: dict[str, Queue]
     children: dict[str, int]
     limits: list[Limit]
@@ -153,7 +114,8 @@ class Surroundings:
         some = list(counts)
         found = self.settings.get(queue)
         pending = sum(each.pending for each in some)
-        most = [each.most for each in self.limits if (each.kind, each.target) == _own(queue)]
+        own = (GateKind.QUEUE, queue)
+        most = [each.most for each in self.limits if (each.kind, each.target) == own]
         words = "runs" if found is None else queue_status(found)
         return QueueLine(
             queue=queue,
@@ -174,45 +136,49 @@ class Surroundings:
         )
 
 
-def surroundings(connection: Connection, settings: Settings) -> Surroundings:
-    return Surroundings(
+def _surroundings(connection: Connection, settings: Settings) -> _Surroundings:
+    return _Surroundings(
         settings={each.queue: each for each in queue_settings.find(connection)},
         children=metrics.workers_by_queue(connection, settings.lease),
-        limits=limits_of_all.all_limits(connection),
-        shared=fair_queues(connection),
+        limits=order_and_limits.all_limits(connection),
+        shared=fair.fair_queues(connection),
     )
 
 
-def queues(connection: Connection, filters: dict[str, str], settings: Settings) -> Queues:
-    at = database_now(connection)
-    around = surroundings(connection, settings)
-    counts: dict[str, list[NameLine]] = {}
-    for each in name_lines(connection):
-        counts.setdefault(each.queue, []).append(each)
-    own = [each.target for each in around.limits if each.kind is GateKind.QUEUE]
-    known = {*counts, *around.settings, *around.children, *own, *around.shared} - {EVERY_QUEUE}
-    part = filters.get("text", "").lower()
-    lines = [around.line(name, counts.get(name, ())) for name in known if part in name.lower()]
-    lines.sort(key=lambda x: (x.runs and x.children > 0, -x.due, -x.pending, x.queue))
-    return Queues(
-        at=at,
-        filters=filters,
-        every=around.every,
-        lines=tuple(lines[:MOST_SHOWN]),
-        more=len(lines) > MOST_SHOWN,
-        breakers=breakers(connection),
-        limits=all_limits(connection, around.limits),
-        limit_number=len(around.limits),
-        locks=locks(connection, at),
-    )
-
-
-def _own(queue: str) -> tuple[GateKind, str]:
-    return GateKind.QUEUE, queue
+AT_ONCE = 150_000  # waiting tasks read in one pass, a quarter of the cost of a pass per queue
+_COUNTED = f"""
+    p.queue, p.name, count(*) AS pending, count(*) FILTER (WHERE p.due_at <= {NOW}) AS due,
+    min(p.due_at) FILTER (WHERE p.due_at <= {NOW}) AS oldest
+"""
+_ALL_WAITING = text(f"""
+    SELECT {_COUNTED} FROM (
+        SELECT p.queue, p.name, p.due_at FROM {PENDING} p
+        WHERE p.state = '{State.PENDING}' LIMIT {AT_ONCE + 1}) AS p
+    GROUP BY p.queue, p.name
+""")
+_WAITING_IN = text(f"""
+    SELECT {_COUNTED} FROM unnest(CAST(:queues AS text[])) AS q(queue) CROSS JOIN LATERAL (
+        SELECT p.queue, p.name, p.due_at FROM {PENDING} p
+        WHERE p.queue = q.queue AND p.state = '{State.PENDING}'
+        ORDER BY p.priority, p.scan_at LIMIT {MOST + 1}) AS p
+    GROUP BY p.queue, p.name
+""")
+_RUNNING = text(f"""
+    SELECT queue, name, count(*) AS number FROM {PENDING}
+    WHERE state = '{State.RUNNING}' AND (CAST(:queue AS text) IS NULL OR queue = :queue)
+    GROUP BY queue, name
+""")
+_FAILED = text(f"""
+    SELECT queue, name, count(*) AS number FROM (
+        SELECT e.queue, e.name FROM {ERROR} e
+        WHERE e.finished_at > {NOW} - CAST(:within AS interval)
+          AND (CAST(:queue AS text) IS NULL OR e.queue = :queue) LIMIT {MOST + 1}) AS e
+    GROUP BY queue, name
+""")
 
 
 def name_lines(connection: Connection, *, queue: str | None = None) -> list[NameLine]:
-    """Count by queue and name, of one queue or of all; those of which most are due come first."""
+    """Count tasks by queue and name, of one queue or of all; those with most due come first."""
     values = {"within": FAILED_WITHIN, "queue": queue, "now": None}
     waiting = {(r.queue, r.name): r for r in _waiting(connection, queue)}
     running = {(r.queue, r.name): r.number for r in connection.execute(_RUNNING, values)}
@@ -221,8 +187,8 @@ def name_lines(connection: Connection, *, queue: str | None = None) -> list[Name
     for place in {*waiting, *running, *failed}:
         row = waiting.get(place)
         pending, due, oldest = (row.pending, row.due, row.oldest) if row else (0, 0, None)
-        runs, bad = running.get(place, 0), failed.get(place, 0)
-        found.append(NameLine(*place, pending, due, oldest, runs, bad))
+        others = running.get(place, 0), failed.get(place, 0)
+        found.append(NameLine(*place, pending, due, oldest, *others))
     return sorted(found, key=lambda x: (-x.due, -x.failed, -x.pending, x.queue, x.name))
 
 
@@ -236,7 +202,7 @@ def _waiting(connection: Connection, queue: str | None) -> list[Row[Any]]:
         numbers[row.queue] += row.pending
     crowded = [queue for queue, number in numbers.items() if number > MOST]
     if numbers.total() > AT_ONCE:
-        crowded = list(connection.execute(_QUEUES).scalars())
+        crowded = list(connection.execute(text(QUEUES)).scalars())
     counted = [row for row in rows if row.queue not in crowded]
     if not crowded:
         return counted
@@ -244,27 +210,18 @@ def _waiting(connection: Connection, queue: str | None) -> list[Row[Any]]:
 
 
 MOST_WORKERS, MOST_KEYS, MOST_WAITING = 100, 100, 1_000
-_SHARES = text(f"""
-    SELECT coalesce(p.fair_key, '') AS key, count(*) AS number FROM {PENDING} p
-    WHERE p.state = '{State.RUNNING}' AND p.queue = :queue GROUP BY 1
-""")
-_OURS = text(f"""
-    SELECT p.id FROM {PENDING} p
-    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.queue = :queue
-""")
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRules:
-    """What operators say of a queue, in the words of a change."""
+    """A queue's settings, as a change takes them."""
 
     paused_since: datetime | None
     reason: str | None
     resume_at: datetime | None
     windows: tuple[str, ...]
     opens_at: datetime | None
-    gate: str
-    """The condition under which it is open, in words; empty: it has none."""
+    gate: str  # the condition under which it is open, in words; empty: it has none
     running_below: int | None
     waiting_below: str | None
     retry: str | None
@@ -280,8 +237,7 @@ class Serving:
     owner: str
     node: str
     threads: int
-    running: int
-    """Tasks of any of its queues."""
+    running: int  # tasks of any of its queues
     seen_at: datetime
 
 
@@ -289,46 +245,40 @@ class Serving:
 class ShareLine:
     """A fair key of the queue."""
 
-    key: str
-    """Empty: tasks without one."""
+    key: str  # empty: tasks without one
     weight: float
-    share: float
-    """Of what is done while all of these keys wait."""
-    waiting: int | None
-    """None: those without a key are not counted."""
+    share: float  # of what is done while all of these keys wait
+    waiting: int | None  # None: those without a key are not counted
     more: bool
     running: int
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePage:
-    """One queue."""
-
     at: datetime
     line: QueueLine
-    every: str | None
-    """Why every queue stands still; None: they do not."""
+    every: str | None  # why every queue stands still; None: they do not
     rules: QueueRules | None
     names: tuple[NameLine, ...]
     workers: tuple[Serving, ...]
-    start: str
-    """How to start one."""
-    limits: tuple[LimitLine, ...]
-    weights: dict[str, float] | None
-    """Of fair keys other than 1; None: it is not shared."""
+    start: str  # how to start one
+    limits: tuple[flow_control.LimitLine, ...]
+    weights: dict[str, float] | None  # of fair keys other than 1; None: it is not shared
     shares: tuple[ShareLine, ...]
-    breakers: tuple[BreakerLine, ...]
-    """Those that its tasks depend on."""
-    locks: tuple[LockLine, ...]
-    """Those that its tasks hold or wait for."""
-    unkept: Unkept | None
-    """Successes that left no row."""
+    breakers: tuple[flow_control.BreakerLine, ...]  # those that its tasks depend on
+    locks: tuple[flow_control.LockLine, ...]  # those that its tasks hold or wait for
+    unkept: Unkept | None  # successes that left no row
+
+
+_OURS = text(f"""
+    SELECT p.id FROM {PENDING} p
+    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.queue = :queue
+""")
 
 
 def queue_page(connection: Connection, queue: str, settings: Settings) -> QueuePage:
-    """Return what is known of a queue, be it nothing."""
     at = database_now(connection)
-    around = surroundings(connection, settings)
+    around = _surroundings(connection, settings)
     lines = name_lines(connection, queue=queue)
     names = [line.name for line in lines]
     found = around.settings.get(queue)
@@ -338,27 +288,32 @@ def queue_page(connection: Connection, queue: str, settings: Settings) -> QueueP
         for each in heartbeats.live(connection, settings.lease)
         if queue in each.queues
     ]
-    held = locks(connection, at)
+    held = flow_control.locks(connection, at)
     ids = [each.task_id for each in held if each.task_id]
     ours = set(connection.execute(_OURS, {"ids": ids, "queue": queue}).scalars())
     return QueuePage(
         at=at,
         line=around.line(queue, lines),
         every=around.every,
-        rules=None if found is None else _rules(found),
+        rules=_rules(found) if found else None,
         names=tuple(lines),
         workers=tuple(serving[:MOST_WORKERS]),
         start=heartbeats.run_by(connection, settings.lease).start_worker(queue),
-        limits=limits_of(connection, around.limits, queue, names),
+        limits=flow_control.limits_of(connection, around.limits, queue, names),
         weights=weights,
         shares=() if weights is None else _shares(connection, queue, weights),
-        breakers=tuple(each for each in breakers(connection) if {*names} & {*each.names}),
+        breakers=tuple(
+            each for each in flow_control.breakers(connection) if {*names} & {*each.names}
+        ),
         locks=tuple(each for each in held if each.task_id in ours),
         unkept=unkept(connection, queue=queue),
     )
 
 
 def _rules(found: Queue) -> QueueRules:
+    def span(ms: int | None) -> str | None:
+        return None if ms is None else format_duration(timedelta(milliseconds=ms))
+
     return QueueRules(
         paused_since=found.paused_since,
         reason=found.reason,
@@ -370,13 +325,15 @@ def _rules(found: Queue) -> QueueRules:
         waiting_below=None if found.waiting_below is None else format_duration(found.waiting_below),
         retry=found.retry,
         max_attempts=found.max_attempts,
-        timeout=_span(found.timeout_ms),
-        hard_timeout=_span(found.hard_timeout_ms),
+        timeout=span(found.timeout_ms),
+        hard_timeout=span(found.hard_timeout_ms),
     )
 
 
-def _span(ms: int | None) -> str | None:
-    return None if ms is None else format_duration(timedelta(milliseconds=ms))
+_SHARES = text(f"""
+    SELECT coalesce(p.fair_key, '') AS key, count(*) AS number FROM {PENDING} p
+    WHERE p.state = '{State.RUNNING}' AND p.queue = :queue GROUP BY 1
+""")
 
 
 def _shares(connection: Connection, queue: str, weights: dict[str, float]) -> tuple[ShareLine, ...]:

@@ -22,54 +22,28 @@ from tasks_app.pool.task_groups import groups_of
 from tasks_app.pool.tasks import browse, run_records
 from tasks_app.pool.tasks.run_records import read_lines
 from tasks_app.runtime.api.tasks import explain_task
-from tasks_app.runtime.encryption.values import (
-    concealed_attempts,
-    concealed_task,
-    is_encrypted,
-    masks,
-    opened_attempts,
-    opened_task,
-    shown,
-)
+from tasks_app.runtime.encryption import values
 
 MOST_LINES = 50
 _TRACEPARENT = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
-_OF_TASK = {
-    pool: text(f"""
-        SELECT s.name FROM {table} t JOIN {SCHEDULE} s ON s.id = t.schedule_id WHERE t.id = :id
-    """)
-    for pool, table in (
-        (Pool.PENDING, PENDING),
-        (Pool.ERROR, ERROR),
-        (Pool.COMPLETED, COMPLETED),
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)
 class TaskPage:
-    """One task and its history."""
-
     at: datetime
     task: Task
-    attempts: tuple[Attempt, ...]
-    """Those that did not succeed, oldest first."""
+    attempts: tuple[Attempt, ...]  # those that did not succeed, oldest first
     explanation: Explanation
     progress: float | None
     note: str | None
     checkpoint: dict[str, Any] | None
     progress_at: datetime | None
     member_of: GroupProgress | None
-    timeline: tuple[Moment, ...]
-    """All that is known to have happened to it, oldest first."""
-    audit: tuple[AuditLine, ...]
-    """What operators did to it, the newest first."""
-    schedule: str | None
-    """The name of the one that made it."""
-    trace_id: str | None
-    """Of the trace that its producer, or its headers, named."""
-    encrypted: bool
-    """Something of it is stored encrypted."""
+    timeline: tuple[Moment, ...]  # all that is known to have happened to it, oldest first
+    audit: tuple[AuditLine, ...]  # what operators did to it, the newest first
+    schedule: str | None  # the name of the one that made it
+    trace_id: str | None  # of the trace that its producer, or its headers, named
+    encrypted: bool  # something of it is stored encrypted
 
     @property
     def may_requeue(self) -> bool:
@@ -95,45 +69,45 @@ class TaskPage:
 def task_page(
     connection: Connection, task_id: int, settings: Settings, *, decrypt: bool = False
 ) -> TaskPage | None:
-    """Return what is known of the task; None: no pool has it.
-
-    With ``decrypt`` what is encrypted is shown as far as this process has the keys.
-    """
+    """With ``decrypt``, decrypt what this process has the keys of."""
     task = browse.get(connection, task_id)
     if task is None:
         return None
-    said = explain_task(connection, task_id, settings=settings)
+    explanation = explain_task(connection, task_id, settings=settings)
     schedule = of_task(connection, task.pool, task_id)
     sources = sources_of(connection, task, schedule)
-    encrypted = is_encrypted(task, sources.attempts)
+    encrypted = values.is_encrypted(task, sources.attempts)
     if decrypt:
-        attempts = opened_attempts(sources.attempts, task.name)
+        attempts = values.opened_attempts(sources.attempts, task.name)
         sources = replace(sources, attempts=attempts)
-        task = opened_task(task)
+        task = values.opened_task(task)
     sources = concealed_sources(replace(sources, task=task))
     task = sources.task
-    kept = run_records.read_checkpoint(connection, task_id)
-    hidden = {name: masked(shown(getattr(task, name))) for name in ("payload", "headers", "result")}
+    traceparent = task.headers.get("traceparent") if isinstance(task.headers, dict) else None
+    trace = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
+    kept, mask = run_records.read_checkpoint(connection, task_id), values.masks().value
+    secret = ("payload", "headers", "result")
+    hidden = {name: masked(values.shown(getattr(task, name))) for name in secret}
     return TaskPage(
-        at=said.at,
+        at=explanation.at,
         task=replace(task, **hidden),
         attempts=tuple(sources.attempts),
-        explanation=said,
+        explanation=explanation,
         progress=None if kept is None else kept.fraction,
         note=None if kept is None else kept.note,
-        checkpoint=None if kept is None else masked(masks().value(task.name, kept.checkpoint)),
+        checkpoint=None if kept is None else masked(mask(task.name, kept.checkpoint)),
         progress_at=None if kept is None else kept.at,
         member_of=groups_of(connection, task_id).member_of,
         timeline=timeline(sources),
         audit=tuple(sources.audit),
         schedule=schedule,
-        trace_id=_trace_of(task.headers),
+        trace_id=trace[1] if trace else None,
         encrypted=encrypted,
     )
 
 
 def sources_of(connection: Connection, task: Task, schedule: str | None) -> Sources:
-    """Return what the timeline of a task is made of; ``schedule`` is the one that made it."""
+    """Read what the timeline of a task is made of; ``schedule`` is the one that created it."""
     return Sources(
         task,
         browse.attempts(connection, task.id),
@@ -145,17 +119,18 @@ def sources_of(connection: Connection, task: Task, schedule: str | None) -> Sour
 
 
 def concealed_sources(of: Sources) -> Sources:
-    """Return them as people may see them."""
-    attempts = concealed_attempts(of.attempts, of.task)
-    return replace(of, task=concealed_task(of.task), attempts=attempts)
+    attempts = values.concealed_attempts(of.attempts, of.task)
+    return replace(of, task=values.concealed_task(of.task), attempts=attempts)
 
 
-def _trace_of(headers: Any) -> str | None:
-    given = headers.get("traceparent") if isinstance(headers, dict) else None
-    found = _TRACEPARENT.fullmatch(given) if isinstance(given, str) else None
-    return found[1] if found else None
+_SCHEDULE_NAME = {
+    pool: text(f"""
+        SELECT s.name FROM {table} t JOIN {SCHEDULE} s ON s.id = t.schedule_id WHERE t.id = :id
+    """)
+    for pool, table in ((Pool.PENDING, PENDING), (Pool.ERROR, ERROR), (Pool.COMPLETED, COMPLETED))
+}
 
 
 def of_task(connection: Connection, pool: str, task_id: int) -> str | None:
-    """Return the name of the schedule that made a task, if it still exists."""
-    return connection.execute(_OF_TASK[Pool(pool)], {"id": task_id}).scalar()
+    """Return the name of the schedule that created a task, if it still exists."""
+    return connection.execute(_SCHEDULE_NAME[Pool(pool)], {"id": task_id}).scalar()

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, TextClause, text
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.queues import Queue, queue_status
+from tasks_app.domain.queues import queue_status
 from tasks_app.domain.statistics import Unkept
 from tasks_app.domain.tasks.states import Pool, State, pool_of
 from tasks_app.pool.flow_control import queue_settings
@@ -24,54 +24,18 @@ from tasks_app.runtime.api.tasks import masked_errors, masked_texts
 
 PAGE, EXPORTED = 50, 1_000
 MOST_EXPORTED = 100_000
-SINCE = ("1h", "24h", "7d", "30d")
-"""How long ago a task was created at most."""
-SELECTIONS = {
-    **{name: name for name in ("pool", "state", "name", "queue", "biz_key")},
-    "error": "error_text",
-}
-"""Filters that a bulk knows, too, and what it calls them."""
+SINCE = ("1h", "24h", "7d", "30d")  # how long ago a task was created at most
+# Filters that a bulk knows, too, and what it calls them.
+SELECTIONS = {name: name for name in ("pool", "state", "name", "queue", "biz_key")}
+SELECTIONS["error"] = "error_text"
 UNSERVED = "no live worker serves its queue"
 UNKNOWN = "no live worker of its queue knows its name"
-_NEVER_THEIRS = frozenset({"error", "fingerprint", "group", "held"})
-"""No success that left no row has one of these."""
-MOST = 10_000
-"""Tasks that are counted; with more, the page says so."""
-
-LOOKED_AT, LOOKED_INTO = 400_000, 150_000
-"""Rows that one look goes through for a name, say, and for a part of a text."""
-MOST_FIRES = 1_000
-
-_SINCE = "statement_timestamp() - CAST(:since AS interval)"
-_NARROW = {
-    "pool": "t.pool = :pool",
-    "biz_key": "t.biz_key = :biz_key",
-    "group": f"t.id IN (SELECT unnest(g.ids) FROM {GROUP_IDS} g WHERE g.group_id = :group)",
-    "schedule": f"""t.id = ANY(ARRAY(
-        SELECT f.task_id FROM {SCHEDULE} s JOIN {FIRE} f ON f.schedule_id = s.id
-        WHERE s.name = :schedule AND f.task_id IS NOT NULL
-        ORDER BY f.fire_at DESC LIMIT {MOST_FIRES}))""",
-    "since": f"t.created_at > {_SINCE} AND (t.finished_at IS NULL OR t.finished_at > {_SINCE})",
-}
-"""An index, or the pool, leaves few rows to be looked at."""
-_TEXTS = {
-    "error": "strpos(lower(t.error), lower(:error)) > 0",
-    "payload": "strpos(lower(CAST(t.payload AS text)), lower(:payload)) > 0",
-}
-_WALKED = {
-    "state": "t.state = :state",
-    "name": "t.name = :name",
-    "queue": "t.queue = :queue",
-    "sub_status": "t.sub_status = :sub_status",
-    **_TEXTS,
-}
-"""Row by row, the newest first: an index of each would cost every task more than this costs."""
+_NEVER_UNKEPT = frozenset({"error", "fingerprint", "group", "held"})
+MOST = 10_000  # tasks that are counted; the page shows if there are more
 
 
 @dataclass(frozen=True, slots=True)
 class TaskLine:
-    """A task without its data."""
-
     id: int
     pool: str
     state: State
@@ -93,47 +57,19 @@ class TaskLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What one look found."""
-
-    rows: tuple[TaskLine, ...]
-    """The newest id first."""
-    number: int
-    """How many fit among those that were looked at; MOST + 1: more."""
-    whole: bool
-    """All rows were looked at."""
-    below: int | None
-    """The id to go on below; None: there are no more rows."""
-
-
-_STORED = {"due_at": own_date("t"), "held": is_held("t")}
-_COLUMNS = ", ".join(
-    f"{_STORED.get(name, f't.{name}')} AS {name}" for name in TaskLine.__dataclass_fields__
-)
-_ROWS = text(f"SELECT {_COLUMNS} FROM {ALL} t WHERE t.id = ANY(:ids) ORDER BY t.id DESC")
-
-
-@dataclass(frozen=True, slots=True)
 class Tasks:
-    """One page."""
-
     at: datetime
     filters: dict[str, str]
     rows: tuple[TaskLine, ...]
-    remarks: dict[int, str]
-    """Its sub-status, and the error or why it waits, by id."""
-    number: int
-    """All that match, or ``most``."""
-    more: bool
-    """There may be more than ``number``: not all tasks were looked at."""
-    unkept: Unkept | None
-    """Successes that may fit, too, and left no row."""
-    older: int | None
-    """The id to go on below, where more tasks may fit; None: this is the last page."""
+    remarks: dict[int, str]  # its sub-status, and the error or why it waits, by id
+    number: int  # all that match, or ``most``
+    more: bool  # there may be more than ``number``: not all tasks were looked at
+    unkept: Unkept | None  # successes that may fit, too, and left no row
+    older: int | None  # the id to go on below; None: this is the last page
 
     @property
     def selection(self) -> dict[str, str]:
-        """The same filters for a bulk; empty: it knows not all of them, or they mean everything."""
+        """The filters of a bulk; empty: it lacks one of these, or they select everything."""
         if self.filters.keys() - SELECTIONS or not self.filters.keys() - {"pool", "state"}:
             return {}
         return {SELECTIONS[name]: value for name, value in self.filters.items()}
@@ -147,13 +83,16 @@ def tasks(
     before: int | None = None,
 ) -> Tasks:
     filters = _narrowed(filters)
-    found = look(connection, filters, before=before, most=PAGE)
+    found = find_tasks(connection, filters, before=before, most=PAGE)
     shown = tuple(masked_errors(connection, found.rows))
     going = [row.id for row in shown if row.attempt and row.finished_at is None]
     causes = masked_texts(connection, browse.last_causes(connection, going))
     at = database_now(connection)
     waits = _waits(connection, [row for row in shown if row.state is State.PENDING], at, settings)
-    remarks = {row.id: _remark(row, waits.get(row.id), causes.get(row.id)) for row in shown}
+    remarks = {}
+    for row in shown:
+        why = row.error or row.parked or waits.get(row.id) or causes.get(row.id)
+        remarks[row.id] = "; ".join(each for each in (row.sub_status, why) if each)
     return Tasks(
         at=at,
         filters=filters,
@@ -167,67 +106,104 @@ def tasks(
 
 
 def unkept_of(connection: Connection, filters: Mapping[str, Any]) -> Unkept | None:
-    """Return successes that left no row, where the filters ask for successes, too.
+    """Return successes that left no row, if the filters include successes.
 
     The counters know their names and queues; any of them may fit the other filters.
     """
-    said = {"pool": Pool.COMPLETED, "state": State.SUCCEEDED}
-    said |= {key: value for key, value in filters.items() if value}
-    places = said["pool"], said["state"].upper()
-    if places != (Pool.COMPLETED, State.SUCCEEDED) or said.keys() & _NEVER_THEIRS:
+    given = {"pool": Pool.COMPLETED, "state": State.SUCCEEDED}
+    given |= {key: value for key, value in filters.items() if value}
+    places = given["pool"], given["state"].upper()
+    if places != (Pool.COMPLETED, State.SUCCEEDED) or given.keys() & _NEVER_UNKEPT:
         return None
-    return unkept(connection, name=said.get("name"), queue=said.get("queue"))
-
-
-def _short(queue: Queue) -> str:
-    """Say why it stands still; of a pause its reason, not its times."""
-    if queue.paused_since is None:
-        return queue_status(queue)
-    return f"paused: {queue.reason}" if queue.reason else "paused"
+    return unkept(connection, name=given.get("name"), queue=given.get("queue"))
 
 
 def _narrowed(filters: dict[str, str]) -> dict[str, str]:
-    """Search errors in the error pool only: a million completed tasks have none."""
+    """Search errors in the error pool only: millions of completed tasks have none."""
     if "error" in filters and "state" not in filters:
         return {**filters, "pool": filters.get("pool", Pool.ERROR)}
     return filters
 
 
-def _remark(row: TaskLine, waits: str | None, last_error: str | None) -> str:
-    said = (row.sub_status, row.error or row.parked or waits or last_error)
-    return "; ".join(each for each in said if each)
-
-
 def _waits(
     connection: Connection, rows: list[TaskLine], at: datetime, settings: Settings
 ) -> dict[int, str]:
-    """Say of those that could not run now why, if that is their queue or their name."""
+    """Return why rows could not run now, if that is due to their queue or their name."""
     if not rows:
         return {}
     found = {each.queue: each for each in queue_settings.find(connection) if not each.runs}
-    still = {queue: f"its queue is {_short(each)}" for queue, each in found.items()}
+
+    def standing(queue: str) -> str:  # of a pause its reason, not its times
+        each = found[queue]
+        if each.paused_since is None:
+            return queue_status(each)
+        return f"paused: {each.reason}" if each.reason else "paused"
+
     if EVERY_QUEUE in found:
-        every = f"every queue is {_short(found[EVERY_QUEUE])}"
-        return {row.id: every for row in rows}
+        return {row.id: f"every queue is {standing(EVERY_QUEUE)}" for row in rows}
     known = heartbeats.known_names(connection, settings.lease)
-    waits = {row.id: still[row.queue] for row in rows if row.queue in still}
+    waits = {}
     for row in rows:
-        if row.id not in waits and row.due_at <= at and row.name not in known.get(row.queue, ()):
+        if row.queue in found:
+            waits[row.id] = f"its queue is {standing(row.queue)}"
+        elif row.due_at <= at and row.name not in known.get(row.queue, ()):
             waits[row.id] = UNKNOWN if row.queue in known else UNSERVED
     return waits
 
 
 def page_by_page(engine: Engine, filters: dict[str, str]) -> Iterator[list[TaskLine]]:
-    """Yield all that match, at most MOST_EXPORTED, the newest first; a short read for each page."""
+    """Yield at most MOST_EXPORTED that match, the newest first; each page is a short read."""
     filters = _narrowed(filters)
     before, left, more = None, MOST_EXPORTED, True
     while left > 0 and more:
         with engine.connect() as connection:
-            found = look(connection, filters, before=before, most=min(EXPORTED, left))
+            found = find_tasks(connection, filters, before=before, most=min(EXPORTED, left))
             shown = masked_errors(connection, found.rows)
         if shown:
             yield shown
         before, left, more = found.below, left - len(found.rows), found.below is not None
+
+
+LOOKED_AT, LOOKED_INTO = 400_000, 150_000  # rows of one search, by a column and by a text
+MOST_FIRES = 1_000
+
+_SINCE = "statement_timestamp() - CAST(:since AS interval)"
+# Where an index, or the pool, leaves few rows.
+_NARROW = {
+    "pool": "t.pool = :pool",
+    "biz_key": "t.biz_key = :biz_key",
+    "group": f"t.id IN (SELECT unnest(g.ids) FROM {GROUP_IDS} g WHERE g.group_id = :group)",
+    "schedule": f"""t.id = ANY(ARRAY(
+        SELECT f.task_id FROM {SCHEDULE} s JOIN {FIRE} f ON f.schedule_id = s.id
+        WHERE s.name = :schedule AND f.task_id IS NOT NULL
+        ORDER BY f.fire_at DESC LIMIT {MOST_FIRES}))""",
+    "since": f"t.created_at > {_SINCE} AND (t.finished_at IS NULL OR t.finished_at > {_SINCE})",
+}
+_TEXTS = {
+    "error": "strpos(lower(t.error), lower(:error)) > 0",
+    "payload": "strpos(lower(CAST(t.payload AS text)), lower(:payload)) > 0",
+}
+# Row by row, the newest first: an index of each would cost every task more than this costs.
+_WALKED = {
+    "state": "t.state = :state",
+    "name": "t.name = :name",
+    "queue": "t.queue = :queue",
+    "sub_status": "t.sub_status = :sub_status",
+    **_TEXTS,
+}
+_STORED = {"due_at": own_date("t"), "held": is_held("t")}
+_COLUMNS = ", ".join(
+    f"{_STORED.get(name, f't.{name}')} AS {name}" for name in TaskLine.__dataclass_fields__
+)
+_ROWS = text(f"SELECT {_COLUMNS} FROM {ALL} t WHERE t.id = ANY(:ids) ORDER BY t.id DESC")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    rows: tuple[TaskLine, ...]  # the newest id first
+    number: int  # how many fit among those that were looked at; MOST + 1: more
+    whole: bool  # all rows were looked at
+    below: int | None  # the id to go on below; None: there are no more rows
 
 
 @lru_cache(256)
@@ -242,25 +218,20 @@ def _statement(narrow: tuple[str, ...], walked: tuple[str, ...], *, behind: bool
     """)
 
 
-def look(
-    connection: Connection,
-    filters: dict[str, str],
-    *,
-    before: int | None,
-    most: int,
-    through: int | None = None,
-) -> Look:
-    """Look for tasks from the newest id down, or below ``before``.
+def find_tasks(
+    connection: Connection, filters: dict[str, str], *, before: int | None, most: int
+) -> Found:
+    """Search from the newest id down, or below ``before``.
 
-    Where no index helps, it goes ``through`` so many rows; default: as many as cost 0.1 s.
+    Where no index helps, it reads as many rows as take 0.1 s.
     """
     given = dict(filters)
     if "state" in given:
         given.setdefault("pool", pool_of(State(given["state"])))
     narrow = tuple(name for name in _NARROW if name in given)
     walked = tuple(name for name in _WALKED if name in given)
-    walks = LOOKED_INTO if given.keys() & _TEXTS else LOOKED_AT
-    window = (through or walks) if walked else MOST + 1
+    most_rows = LOOKED_INTO if given.keys() & _TEXTS else LOOKED_AT
+    window = most_rows if walked else MOST + 1
     values: dict[str, object] = {**given, "window": window}
     if before is not None:
         values["before"] = before
@@ -270,4 +241,4 @@ def look(
     whole = found.looked < window
     below = ids[most - 1] if len(ids) > most else None if whole else found.lowest
     shown = tuple(TaskLine(row.id, row.pool, State(row.state), *row[3:]) for row in rows)
-    return Look(shown, len(ids), whole, below)
+    return Found(shown, len(ids), whole, below)

@@ -8,7 +8,7 @@ it has all, what people did to this task.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
@@ -33,124 +33,85 @@ _OF_STATE = {
     State.EXPIRED: "expired",
     State.FAILED: "failed",
 }
-_STEP = timedelta(seconds=10)
-"""Within so long after a line of the log the audit has its own of the same action."""
+_STEP = timedelta(seconds=10)  # within it the audit has its line after the one of the log
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One line of the log of transitions."""
-
     at: datetime
     attempt: int
     event: str
-    from_state: str | None
-    """None: it was created."""
+    from_state: str | None  # None: it was created
     to_state: str
     owner: str | None
-    started_at: datetime | None
-    """When the claim that ended was made."""
+    started_at: datetime | None  # when the claim that ended was made
     due_at: datetime | None
     detail: str | None
-    who: str | None
-    """If no child did it: an operator, or what made the task."""
+    who: str | None  # if no child did it: an operator, or what made the task
     why: str | None
-
-
-_COLUMNS = ", ".join(field.name for field in fields(Transition))
-_READ = text(f"""
-    SELECT {_COLUMNS} FROM (
-        SELECT id, {_COLUMNS} FROM {TRANSITION} WHERE task_id = :id ORDER BY id DESC LIMIT :most)
-        AS newest
-    ORDER BY at, from_state IS NOT NULL, id
-""")
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One thing that happened to a task."""
-
     at: datetime
-    what: str
-    """created, claimed, succeeded, failed, snoozed, released, rescued, …; of people: the
-    action in the audit."""
+    what: str  # created, claimed, succeeded, failed, …; of people: the action in the audit
     attempt: int | None = None
-    by: str | None = None
-    """The child that had claimed it, or whoever acted."""
-    state: str | None = None
-    """In which it was from then on, where that is known."""
-    due_at: datetime | None = None
-    """When it was due again."""
-    kind: str | None = None
-    """Class of the exception, or a word of ours."""
-    message: str | None = None
-    """Of the error; of people: why they did it."""
+    by: str | None = None  # the child that had claimed it, or the operator
+    state: str | None = None  # in which it was from then on, where that is known
+    due_at: datetime | None = None  # when it was due again
+    kind: str | None = None  # class of the exception, or a word of ours
+    message: str | None = None  # of the error; of people: why they did it
     traceback: str | None = None
-    traceback_of: int | None = None
-    """The later attempt that shows the same traceback."""
-    lines: tuple[LogLine, ...] = ()
-    """What its handler logged in this attempt, the last lines."""
-    cut: int = 0
-    """How many lines before them were left out."""
+    traceback_of: int | None = None  # the later attempt that shows the same traceback
+    lines: tuple[LogLine, ...] = ()  # what its handler logged in this attempt, the last lines
+    cut: int = 0  # how many lines before them were left out
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a timeline is made of."""
-
     task: Task
     attempts: Sequence[Attempt] = ()
     transitions: Sequence[Transition] = ()
     logs: Sequence[LogOfAttempt] = ()
     audit: Sequence[AuditLine] = ()
-    creator: str | None = None
-    """The schedule or group that made it."""
-    ends: dict[tuple[int, str], Attempt] = field(init=False)
-
-    def __post_init__(self) -> None:
-        ends = {(each.attempt, each.event): each for each in self.attempts}
-        object.__setattr__(self, "ends", ends)
-
-    @property
-    def acts(self) -> list[Transition]:
-        """Lines of what people did."""
-        return [each for each in self.transitions if each.who and each.event != CREATED]
-
-    @property
-    def claims(self) -> list[Transition]:
-        return [each for each in self.transitions if each.event == Event.CLAIM]
-
-    @property
-    def moves(self) -> list[Transition]:
-        """Lines of all other moves."""
-        return [each for each in self.transitions if not each.who and each.event != Event.CLAIM]
+    creator: str | None = None  # the schedule or group that made it
 
 
 def timeline(of: Sources) -> tuple[Moment, ...]:
-    """Return the moments of a task, oldest first."""
     moments = [Moment(of.task.created_at, "created", by=of.creator, state=State.PENDING)]
+    acts = [each for each in of.transitions if each.who and each.event != CREATED]  # of people
     ends = [*_logged(of), *_failed(of), *_last(of)]
-    claims = [_claim(line.attempt, line.started_at, line.owner) for line in of.claims]
+    claims = [
+        _claim(line.attempt, line.started_at, line.owner)
+        for line in of.transitions
+        if line.event == Event.CLAIM
+    ]
     claims += [claim for claim, _ in ends]
     if of.task.state is State.RUNNING:
         claims.append(_claim(of.task.attempt, of.task.started_at, of.task.owner))
     moments += {claim.attempt: claim for claim in claims if claim is not None}.values()
     moments += [end for _, end in ends]
-    moments += map(_done, of.acts)
+    for act in acts:
+        state = act.to_state if act.to_state != act.from_state else None
+        moments.append(
+            Moment(act.at, act.event, None, act.who, state, act.due_at, act.detail, act.why)
+        )
     for line in of.audit:
-        if not any(_is_same(line, act) for act in of.acts):
+        if not any(_is_same(line, act) for act in acts):
             moments.append(Moment(line.at, line.action, by=line.who or line.role, message=line.why))
     moments.sort(key=lambda m: (m.at, m.what != "created", m.what != "claimed"))
     return tuple(_folded(_with_lines(moments, of.logs)))
 
 
-Ending = tuple[Moment | None, Moment]
-"""The claim that ended, if there was one, and how it did."""
+Ending = tuple[Moment | None, Moment]  # the claim that ended, if there was one, and how it did
 
 
 def _logged(of: Sources) -> Iterator[Ending]:
-    for line in of.moves:
-        failed = of.ends.get((line.attempt, line.event))
+    failures = {(each.attempt, each.event): each for each in of.attempts}
+    for line in of.transitions:
+        if line.who or line.event == Event.CLAIM:
+            continue
+        failed = failures.get((line.attempt, line.event))
         end = Moment(
             line.at,
             _word(line.event, line.to_state),
@@ -163,11 +124,6 @@ def _logged(of: Sources) -> Iterator[Ending]:
             None if failed is None else failed.traceback,
         )
         yield _claim(line.attempt, line.started_at, line.owner), end
-
-
-def _done(act: Transition) -> Moment:
-    state = act.to_state if act.to_state != act.from_state else None
-    return Moment(act.at, act.event, None, act.who, state, act.due_at, act.detail, act.why)
 
 
 def _is_same(line: AuditLine, act: Transition) -> bool:
@@ -198,7 +154,7 @@ def _failed(of: Sources) -> Iterator[Ending]:
 
 
 def _last(of: Sources) -> Iterator[Ending]:
-    """How it ended, as its row says, unless the others do."""
+    """How it ended by its row, unless another source says so."""
     task = of.task
     if task.finished_at is None:
         return
@@ -220,7 +176,7 @@ def _last(of: Sources) -> Iterator[Ending]:
 
 
 def _word(event: str, state: str) -> str:
-    """Name what happened: what it came to, or else why it came back."""
+    """Name its final state, or else why it came back."""
     return _OF_STATE.get(State(state)) or _BACK.get(event, event)
 
 
@@ -229,11 +185,11 @@ def _claim(attempt: int, at: datetime | None, owner: str | None) -> Moment | Non
 
 
 def _with_lines(moments: Sequence[Moment], logs: Sequence[LogOfAttempt]) -> Iterator[Moment]:
-    """Put the lines of an attempt where it ended, or else where it began."""
+    """Put the log of an attempt where it ended, or else where it began."""
     places = {m.attempt: n for n, m in enumerate(moments) if m.attempt is not None}
-    said = {places[log.attempt]: log for log in logs if log.attempt in places}
+    shown = {places[log.attempt]: log for log in logs if log.attempt in places}
     for n, moment in enumerate(moments):
-        log = said.get(n)
+        log = shown.get(n)
         yield moment if log is None else replace(moment, lines=log.lines, cut=log.cut)
 
 
@@ -250,6 +206,15 @@ def _folded(moments: Iterator[Moment]) -> list[Moment]:
             shown[trace] = moment.attempt
         folded.append(moment)
     return folded[::-1]
+
+
+_COLUMNS = ", ".join(field.name for field in fields(Transition))
+_READ = text(f"""
+    SELECT {_COLUMNS} FROM (
+        SELECT id, {_COLUMNS} FROM {TRANSITION} WHERE task_id = :id ORDER BY id DESC LIMIT :most)
+        AS newest
+    ORDER BY at, from_state IS NOT NULL, id
+""")
 
 
 def transitions(connection: Connection, task_id: int, most: int = 200) -> list[Transition]:

@@ -19,7 +19,7 @@ from tasks_app import (
 )
 from tasks_app.domain.config.settings import load_settings
 from tasks_app.monitor.checks.checkup import run_checks
-from tasks_app.monitor.checks.flow_control import DB_SCHEDULER_CHECKS
+from tasks_app.monitor.checks.flow_control import db_scheduler
 from tasks_app.pool.db_scheduler import functions
 from tasks_app.pool.schema import migrate
 from tasks_app.runtime.db.database import Database
@@ -32,7 +32,7 @@ JOB = "(SELECT jobid FROM cron.job WHERE jobname LIKE '%: sweep')"
 
 
 def said(engine: Engine, settings: Settings) -> list[str]:
-    findings = run_checks(DB_SCHEDULER_CHECKS, engine, settings)
+    findings = run_checks((db_scheduler,), engine, settings)
     assert {finding.subject for finding in findings} <= {"db-scheduler"}
     return [f"{f.level} {f.fact}. {f.advice}".removesuffix(". ") for f in findings]
 
@@ -90,7 +90,7 @@ def test_functions_without_pg_cron_are_told_and_none_are_not(
         with engine.begin() as connection:
             functions.drop(connection)
 
-    assert found == ["ok the functions are of this code; no pg_cron that calls them is seen"]
+    assert found == ["ok the functions are of this code; no pg_cron that calls them is visible"]
     assert old == [f"warn the functions are of other code or settings. {AGAIN} --functions-only"]
 
 
@@ -174,7 +174,7 @@ def test_another_role_is_told_who_may_ask(server: CronServer, settings: Settings
     found = said(engine, other)
     engine.dispose()
 
-    assert found == ["ok functions and jobs are told to the owner of the tables alone"]
+    assert found == ["ok only the owner of the tables sees functions and jobs"]
 
 
 def test_jobs_whose_functions_are_gone_are_told(server: CronServer) -> None:

@@ -51,7 +51,7 @@ def test_one_whose_task_nobody_knows(said, connection: Connection, settings: Set
     assert said() == ["ok 1 enabled, none is late"]  # without workers another check says it
 
     heartbeats.beat(connection, owner="w2", node="n", queues=["default"], handlers=["another"])
-    assert said() == ["warn s makes tasks of t, known to no worker"]
+    assert said() == ["warn s creates tasks of t, which no worker knows"]
 
 
 def test_a_look_takes_no_notice_of_seconds(said, connection: Connection) -> None:

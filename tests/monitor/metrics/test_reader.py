@@ -50,8 +50,11 @@ def database(database_url: str, engine: Engine) -> Iterator[Database]:
 
 
 @pytest.fixture
-def reader(database: Database, settings: Settings) -> MetricsReader:
-    return MetricsReader(database, settings, keep_s=0)
+def reader(
+    database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> MetricsReader:
+    monkeypatch.setattr(metrics, "KEEP_S", 0)
+    return MetricsReader(database, settings)
 
 
 def values(said: str) -> dict[str, float]:
@@ -207,10 +210,13 @@ def test_of_a_database_that_is_away_it_says_so(settings: Settings) -> None:
     assert "secret" not in said
 
 
-def test_many_who_scrape_cost_as_one(database: Database, settings: Settings) -> None:
+def test_many_who_scrape_cost_as_one(
+    database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "KEEP_S", 60)
     sent: list[str] = []
     event.listen(database.engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
-    reader, texts = MetricsReader(database, settings, keep_s=60), []
+    reader, texts = MetricsReader(database, settings), []
     threads = [threading.Thread(target=lambda: texts.append(reader.read())) for _ in range(8)]
     for thread in threads:
         thread.start()

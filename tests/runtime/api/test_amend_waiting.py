@@ -108,7 +108,7 @@ def test_explain_says_that_it_is_held_by_whom_and_why(connection: Connection) ->
     first = said.findings[0]
     assert first.fact.startswith("It was put on hold just now (")
     assert first.fact.endswith(") by anna: the bank asks")
-    assert first.advice == f"When it may go on: tasks-app release {task_id}"
+    assert first.advice == f"To release it: tasks-app release {task_id}"
     assert (said.facts["held"], said.facts["due_at"]) == (True, date)
     assert "9899-01-01" not in f"{said.findings}{said.facts}"
 
@@ -142,4 +142,4 @@ def test_a_disabled_one_that_is_held_names_no_date_and_how_to_enable_it(
     _, disabled, *_ = explain_task(connection, task_id).findings
 
     assert disabled.fact == "It is disabled: it is skipped when it is due"
-    assert disabled.advice == f"To run it all the same: tasks-app enable {task_id}"
+    assert disabled.advice == f"To run it anyway: tasks-app enable {task_id}"

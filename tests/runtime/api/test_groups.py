@@ -313,7 +313,7 @@ def test_explain_tells_the_group_of_a_member_and_of_a_callback(bench: Bench) -> 
     open_ = f"group {group.id}, of whose 3 members 2 have not ended"
     assert said(bench, others[0])["group"] == f"It is a member of {open_}"
     assert said(bench, first)["group"] == f"It is a member of {open_}"
-    waits = f"It is not there yet: it waits as the callback of {open_}"
+    waits = f"It does not exist yet: it waits as the callback of {open_}"
     assert said(bench, group.callback_id) == {"callback": waits}
 
     bench.execute(others)

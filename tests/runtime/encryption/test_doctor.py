@@ -11,7 +11,7 @@ import pytest
 from tasks_app import Settings
 from tasks_app.domain.encryption import NO_KEY
 from tasks_app.monitor.checks.checkup import run_checks
-from tasks_app.monitor.checks.database import KEY_CHECKS, LOOKED_AT
+from tasks_app.monitor.checks.database import LOOKED_AT, keys
 from tests.runtime.bench import Bench
 from tests.runtime.encryption.conftest import NEW, OLD, Configure
 
@@ -22,7 +22,7 @@ Say = Callable[..., list[str]]
 def say(bench: Bench) -> Say:
     def ask(**given: Any) -> list[str]:
         settings = Settings(database_url=bench.url, **given)
-        findings = run_checks(KEY_CHECKS, bench.engine, settings)
+        findings = run_checks((keys,), bench.engine, settings)
         assert {finding.subject for finding in findings} <= {"encryption"}
         return [f"{f.level} {f.fact}. {f.advice}".removesuffix(". ") for f in findings]
 
@@ -42,14 +42,14 @@ def test_keys_that_cannot_be_read_are_a_failure(say: Say, tmp_path: Path) -> Non
 
     assert refused == (
         "fail TASKS_APP_ENCRYPTION_KEYS_FILE is wrong: it cannot be read: No such file or "
-        "directory. Correct it: what is encrypted neither runs nor is created here."
+        "directory. Fix it: encrypted tasks neither run nor are created here."
     )
 
 
 def test_tasks_that_are_to_be_encrypted_without_a_key_are_a_failure(say: Say) -> None:
     (refused,) = say(encrypted_tasks="patient.*")
 
-    assert refused.startswith("fail tasks are to be encrypted, and no key is configured. Set TASKS")
+    assert refused.startswith("fail tasks are to be encrypted, but no key is configured. Set TASKS")
 
 
 def test_a_key_of_stored_values_that_is_missing_here_is_named_with_a_place(

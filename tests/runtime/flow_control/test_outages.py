@@ -147,7 +147,7 @@ class TestOutages:
             said = explain_task(connection, task_id, settings=bench.settings()).findings[0]
 
         assert said.subject == "not due"
-        assert "it met something that was down 1 time, first" in said.fact
+        assert "a dependency was down 1 time, first" in said.fact
         assert "charges nothing, 0 failures charged" in said.fact
 
 
