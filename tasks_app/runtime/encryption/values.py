@@ -110,9 +110,7 @@ def concealed_attempts(attempts: Sequence[Attempt], task: Task) -> list[Attempt]
     rules = masks()
     return [
         replace(
-            each,
-            encrypted_message=None,
-            message=rules.text(task.name, each.message, task.payload),
+            each, encrypted_message=None, message=rules.text(task.name, each.message, task.payload)
         )
         for each in attempts
     ]

@@ -29,11 +29,7 @@ _CANCELLED = "57014"
 
 
 def sql_handler(
-    name: str,
-    statement: str,
-    *,
-    registry: Registry = HANDLERS,
-    **options: Unpack[HandlerOptions],
+    name: str, statement: str, *, registry: Registry = HANDLERS, **options: Unpack[HandlerOptions]
 ) -> Handler[Any, dict[str, int] | None]:
     """Declare a task whose work is one SQL statement, which commits with the outcome.
 

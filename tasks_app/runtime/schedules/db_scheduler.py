@@ -234,11 +234,7 @@ def _explained() -> Iterator[None]:
 
 
 def _trouble(
-    standing: Installed,
-    wanted: list[CronCall],
-    found: list[CronJob],
-    now: datetime,
-    command: str,
+    standing: Installed, wanted: list[CronCall], found: list[CronJob], now: datetime, command: str
 ) -> Iterator[str]:
     if standing is Installed.OTHERWISE:
         yield f"The functions are of other code or settings. Run again: {command}"

@@ -123,11 +123,7 @@ def _differences(
             )
         else:
             changes = changes_by_code(there, plan)
-            notes = {
-                "declared": plan.plain(),
-                "declared_in": declaration.module,
-                "retired": False,
-            }
+            notes = {"declared": plan.plain(), "declared_in": declaration.module, "retired": False}
             if changes or any(getattr(there, name) != value for name, value in notes.items()):
                 found.append(("changed", there.name, {"changes": changes, "notes": notes}))
     found += [
