@@ -81,7 +81,7 @@ class LoadGates:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Compare what runs and waits with what each gate allows."""
         with self._database.single() as connection:
             changed = update_load_gates(connection)
