@@ -132,9 +132,7 @@ def test_nobody_listens_behind_it_and_that_is_said(
     settings = Settings(database_url=pooled, prepare=False)
     with Listener(behind, heard.append):
         until(
-            lambda: any(
-                "through the pooler" in said for said in caplog.messages
-            ),
+            lambda: any("through the pooler" in said for said in caplog.messages),
             20,
         )
 
