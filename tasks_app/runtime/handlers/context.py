@@ -63,8 +63,8 @@ class TaskContext(Generic[SessionT_co]):
         log_prefix: bool,  # noqa: FBT001  made for each run: by name it takes longer
         locks: LocksOfChild | None = None,
     ) -> None:
-        # When ``timeout`` will be raised, by ``time.monotonic``. None: never.
         self.deadline = deadline
+        """When ``timeout`` will be raised, by ``time.monotonic``. None: never."""
         self._run = run
         self._task = run.task
         self._access = access
