@@ -320,7 +320,7 @@ class CountKeeper:
         self, duty: Callable[[Connection, Lease, datetime | None], Notes], now: datetime | None
     ) -> bool:
         """Do it and note it in one transaction, which holds the lease; False: another holds it."""
-        token, who, rank = uuid4(), self._holder, Rank.STANDBY
+        token, who = uuid4(), self._holder
         with self._database.begin() as connection:
             lease = leader_lease.hold(
                 connection,
