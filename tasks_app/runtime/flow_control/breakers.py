@@ -31,16 +31,21 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import Registry
 
 log = quiet_logger(__name__)
+T = TypeVar("T")
+EVERY_S = 1.0
+# So many fewer failures than a breaker lacks to open wait for the next report: a storm of failures
+# that opens nothing then causes no storm of writes.
+SHARE = 16
 
 
 class Breakers:
-    """Of one scanner; any number may look at once."""
+    """Of one scanner; any number may work at once."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def look(self) -> bool:
-        """Do what is due; return whether any held task may go now."""
+        """Move breakers on that are due; return whether any held task may go now."""
         with self._database.begin() as connection:
             return any(advance_due(connection).values())
 
@@ -67,7 +72,7 @@ def override_breaker(
 ) -> bool:
     """Open or close a breaker whatever the outcomes are, or leave it to them again.
 
-    It is noted in the audit, in the same transaction. False: there is no such breaker.
+    The audit notes it in the same transaction. False: there is no such breaker.
     """
     done = override(connection, dependency, mode)
     if done:
@@ -75,23 +80,13 @@ def override_breaker(
     return done
 
 
-class LoadGates:
-    """Of one scanner; any number may look at once."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def update(self) -> None:
-        """Compare what runs and waits with what each gate allows."""
-        with self._database.single() as connection:
-            changed = update_load_gates(connection)
-        for queue, why in changed.items():
-            log.info(
-                "the gate of queue %s is %s", queue, f"shut: others are {why}" if why else "open"
-            )
-
-
-T = TypeVar("T")
+def switch_load_gates(database: Database) -> None:
+    """Open and shut the load gates of queues by what runs and waits."""
+    with database.single() as connection:
+        changed = update_load_gates(connection)
+    for queue, why in changed.items():
+        state = f"shut: others are {why}" if why else "open"
+        log.info("the gate of queue %s is %s", queue, state)
 
 
 class DependencyCounts:
@@ -108,7 +103,7 @@ class DependencyCounts:
         try:
             value = call()
         except BaseException as error:
-            if speaks_of_dependency(spec, error):
+            if is_dependency_failure(spec, error):
                 named = error.dependency if isinstance(error, DependencyDown) else ""
                 self.add(named or spec.depends_on.dependency, 0, 1)
             raise
@@ -122,7 +117,7 @@ class DependencyCounts:
             counts[1] += bad
 
     def failed_more_often_than(self, numbers: Mapping[str, float]) -> bool:
-        """Tell whether more calls failed, of any dependency, than its number; 0 if it has none."""
+        """Whether more calls of any dependency failed than its number; 0 if it has none."""
         if not self._counts:
             return False
         with self._lock:
@@ -138,11 +133,10 @@ class DependencyCounts:
         return taken
 
 
-def speaks_of_dependency(spec: HandlerSpec, error: BaseException) -> bool:
-    """Tell whether the error says that the dependency failed.
+def is_dependency_failure(spec: HandlerSpec, error: BaseException) -> bool:
+    """Whether the dependency failed: by the errors that the handler declares for that.
 
-    If a handler declares errors of its dependency, only these do; else any exception that is no
-    outcome.
+    Without any, each exception counts that is not an outcome.
     """
     if is_outage(spec, error):
         return True
@@ -150,16 +144,11 @@ def speaks_of_dependency(spec: HandlerSpec, error: BaseException) -> bool:
     return not declares and isinstance(error, Exception) and not isinstance(error, Outcome)
 
 
-EVERY_S = 1.0
-SHARE = 16
-"""Of the failures that are missing until a breaker opens: so many fewer wait for their second. So a
-storm of failures that opens nothing becomes no storm of writes."""
-
-
 class DependencyReport:
-    """Reports what a child's calls met: its housekeeper once a second, a run that failed at once.
+    """Reports how a child's calls ended: the housekeeper once a second, a failed run at once.
 
-    The housekeeper only looks at an empty dict where nothing is depended on.
+    The housekeeper only reads an empty dict where no handler depends on anything. ``take_back`` is
+    called with the handlers whose breaker is open when their calls fail here.
     """
 
     def __init__(
@@ -168,14 +157,12 @@ class DependencyReport:
         dependencies: DependencyCounts,
         take_back: Callable[[Collection[str]], object] = lambda _: None,
     ) -> None:
-        """``take_back`` is given the handlers whose breaker is open when their calls fail here."""
         self._database = database
         self._dependencies = dependencies
         self._take_back = take_back
         self._mutex = threading.Lock()
-        self._tell_at = 0.0
-        self._may_wait: dict[str, float] = {}
-        """How many failures of each may wait for their second, as far as is known."""
+        self._report_at = 0.0
+        self._may_wait: dict[str, float] = {}  # how many failures may wait for the next report
 
     def tell(self) -> None:
         """Report what was counted, once a second.
@@ -183,25 +170,25 @@ class DependencyReport:
         Raises:
             sqlalchemy.exc.SQLAlchemyError: it was not written, and is counted still.
         """
-        if time.monotonic() >= self._tell_at:
+        if time.monotonic() >= self._report_at:
             with self._mutex:
-                self._tell()
+                self._report()
 
     def tell_failures(self) -> None:
         """Report before this thread makes another call, if that may open a breaker.
 
-        Failures that others report meanwhile are waited for. If the database does not answer, the
-        housekeeper repeats it.
+        It waits while another thread reports. If the database does not answer, the housekeeper
+        repeats it.
         """
         with self._mutex, suppress(SQLAlchemyError):
             if self._dependencies.failed_more_often_than(self._may_wait):
-                self._tell()
+                self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         counts = self._dependencies.take()
         if not counts:
             return
-        self._tell_at = time.monotonic() + EVERY_S
+        self._report_at = time.monotonic() + EVERY_S
         for dependency in sorted(counts):
             good, bad = counts.pop(dependency)
             held: Collection[str] = ()

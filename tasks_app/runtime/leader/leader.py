@@ -18,7 +18,7 @@ from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.runtime.alerts.watcher import Watcher
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.flow_control.admission import AdmissionControl, WakeResult
-from tasks_app.runtime.flow_control.breakers import Breakers, LoadGates
+from tasks_app.runtime.flow_control.breakers import Breakers, switch_load_gates
 from tasks_app.runtime.health_files import DB, Liveness
 from tasks_app.runtime.hint_sender import Publisher
 from tasks_app.runtime.leader.dispatcher import AHEAD, Dispatcher
@@ -189,7 +189,7 @@ class Duties:
         self._watcher = Watcher(settings, database, holder)
         self._scheduler = Scheduler(database)
         self._admission = AdmissionControl(database)
-        self._load_gates = LoadGates(database)
+        self._database = database
         self._breakers = Breakers(database)
 
     def look(self, seen: IdleCheck | None = None) -> Checked:
@@ -199,7 +199,7 @@ class Duties:
         """
         self._watcher.start()
         if seen is None or seen.gates:
-            self._load_gates.update()
+            switch_load_gates(self._database)
         if (seen is None or seen.breakers) and self._breakers.look():
             seen = None
         fires_s = self._scheduler.next_in_s() if seen is None else seen.next_fire_s

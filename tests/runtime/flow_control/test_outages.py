@@ -18,7 +18,7 @@ from tasks_app.runtime.flow_control.breakers import (
     DependencyCounts,
     DependencyReport,
     bring_in_breakers,
-    speaks_of_dependency,
+    is_dependency_failure,
 )
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.runtime.bench import NOW_DUE, Bench, due_in_s
@@ -188,12 +188,12 @@ class TestDeclarations:
         spec = HandlerSpec("t", lambda ctx: None)
         strict = HandlerSpec("t", lambda ctx: None, on_error={OSError: Reaction.OUTAGE})
 
-        assert speaks_of_dependency(spec, ValueError())
-        assert speaks_of_dependency(spec, down())
-        assert not speaks_of_dependency(spec, Skip())
-        assert not speaks_of_dependency(spec, KeyboardInterrupt())
-        assert speaks_of_dependency(strict, ConnectionError())
-        assert not speaks_of_dependency(strict, ValueError())
+        assert is_dependency_failure(spec, ValueError())
+        assert is_dependency_failure(spec, down())
+        assert not is_dependency_failure(spec, Skip())
+        assert not is_dependency_failure(spec, KeyboardInterrupt())
+        assert is_dependency_failure(strict, ConnectionError())
+        assert not is_dependency_failure(strict, ValueError())
 
 
 class TestBreakers:
