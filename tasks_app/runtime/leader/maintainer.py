@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -165,11 +165,14 @@ class Maintainer:
             "alerts": lambda c: alerts.prune(c, self._keep_alerts, most, now=now),
             "imports": lambda c: transfer.prune(c, FORGET_IMPORTS_AFTER, most, now=now),
         }
+
+        def prune(connection: Connection, names: Sequence[str]) -> int:
+            return lists[names[0]](connection)
+
         while lists:
             for name in list(lists):
                 with self._database.begin() as c:
-                    prune = partial(lists[name], c)
-                    gone = row_by_row(c, [name], lambda _, p=prune: p(), "pruning of lists")
+                    gone = row_by_row(c, [name], partial(prune, c), "pruning of lists")
                 if sum(gone) < most:
                     del lists[name]
             if time.monotonic() >= ends:
