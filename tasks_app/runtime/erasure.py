@@ -74,10 +74,8 @@ def erase(
     ``cancel``: waiting tasks are cancelled first, tasks that groups are to call are skipped, and
     running tasks are told to stop. What still waits or runs is left and counted: call it again
     when that is over.
-
-    Raises:
-        SchemaError: this role may not.
-        LargeStoreError: the object store does not answer. Call it again.
+    Raises SchemaError: this role may not; LargeStoreError: the object store does not answer. Call
+    it again.
     """
     whose = rows.Whose(biz_keys, subject)
     with engine.begin() as connection:
@@ -112,7 +110,6 @@ def erase(
 
 
 def _erase(connection: Connection, ids: Sequence[int], changed: Counter[str]) -> list[int]:
-    """Erase some tasks; return those that were still over."""
     found = rows.erase_rows(connection, ids)
     done = sorted(chain.from_iterable(found.values()))
     objects = outside(connection, done)

@@ -47,8 +47,7 @@ class Publisher(Protocol):
     def depths(self, queues: Sequence[str]) -> dict[str, int]:
         """Return how many messages wait in each queue; 0 where the broker has no such queue.
 
-        Raises:
-            PublishError: the broker does not answer.
+        Raises PublishError: the broker does not answer.
         """
 
     def probe(self) -> None:

@@ -178,7 +178,6 @@ def subscribe(subscriber: S, *, while_: Callable[[], bool] = lambda: True) -> S:
 
 
 def of_claim(kind: NoticeKind, task: ClaimedTask) -> Notice:
-    """Return the notice of a task that this process claimed."""
     about = task.task_id, task.name, task.queue, task.biz_key, task.fence.attempt, task.failures
     return Notice(kind, *about, payload=task.payload, headers=task.headers)
 
@@ -204,7 +203,6 @@ def of_return(
 
 
 def of_settlement(settlement: Settlement, task: ClaimedTask, state: State) -> Notice:
-    """Return the notice of a run that ended, and of the state to which it led."""
     again = state is State.PENDING
     return Notice(
         _AGAIN[settlement.event] if again else _FINAL[state],

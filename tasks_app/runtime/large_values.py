@@ -103,9 +103,7 @@ class LargeValues:
         """Return the rows with references instead of the payloads at the places ``large``.
 
         An object store has them already, in case the caller commits.
-
-        Raises:
-            LargeStoreError: it has not.
+        Raises LargeStoreError: it has not.
         """
         return [
             row._replace(payload=self._put(row.payload, encrypted=place in encrypted))
@@ -119,9 +117,7 @@ class LargeValues:
 
         This comes before the settle, in its own transaction: the fence decides about the settle
         alone, and maintenance removes a value without a row.
-
-        Raises:
-            LargeStoreError: the object store did not take it.
+        Raises LargeStoreError: the object store did not take it.
         """
         value = self._put(result, encrypted=result.startswith(ENCRYPTED))
         with begin() as connection:
@@ -131,9 +127,8 @@ class LargeValues:
     def payload(self, begin: Begin, task_id: int, text: str) -> str:
         """Return the payload that a row's text stands for: itself, or what it refers to.
 
-        Raises:
-            Fail: it is lost.
-            LargeStoreError: it is in an object store that does not answer, or is not configured.
+        Raises Fail: it is lost; LargeStoreError: it is in an object store that does not answer, or
+        is not configured.
         """
         reference = reference_in(text)
         if reference is None:
@@ -152,9 +147,8 @@ class LargeValues:
     def load(self, begin: Begin, task_id: int, reference: Reference, kind: str) -> str:
         """Return a value, JSON text, which may be encrypted.
 
-        Raises:
-            LargeValueLostError: the task has no such value.
-            LargeStoreError: it is in an object store that does not answer.
+        Raises LargeValueLostError: the task has no such value; LargeStoreError: it is in an object
+        store that does not answer.
         """
         with begin() as connection:
             stored = read(connection, task_id, reference)
@@ -176,11 +170,7 @@ class LargeValues:
         return data.decode()
 
     def remove(self, ids: Iterable[UUID]) -> None:
-        """Remove values from the object store.
-
-        Raises:
-            LargeStoreError: it does not answer.
-        """
+        """Remove values from the object store; LargeStoreError: it does not answer."""
         store = self.store
         try:
             for each in ids:
@@ -194,9 +184,8 @@ class LargeValues:
     def store(self) -> LargeValueStore:
         """The object store.
 
-        Raises:
-            LargeStoreError: none is configured here, or it cannot be opened.
-            ConfigurationError: the setting names no store.
+        Raises LargeStoreError: none is configured here, or it cannot be opened; ConfigurationError:
+        the setting names no store.
         """
         if not self.is_outside:
             raise LargeStoreError(
@@ -224,7 +213,6 @@ _CHECK_STORE = "Check the store that TASKS_APP_LARGE_VALUES names, and try again
 
 @cache
 def large_values() -> LargeValues:
-    """Return this process's."""
     from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  slow to import
 
     return LargeValues(load_settings())
@@ -238,9 +226,7 @@ def _is_longer(text: str, limit: int) -> bool:
 def store_at(place: str) -> LargeValueStore:
     """Return the store of ``folder:/path`` or ``module:function``.
 
-    Raises:
-        ConfigurationError: there is no such function.
-        LargeStoreError: it raises.
+    Raises ConfigurationError: there is no such function; LargeStoreError: it raises.
     """
     if place.startswith(FOLDER):
         return FolderStore(Path(place.removeprefix(FOLDER)))

@@ -30,9 +30,7 @@ def migrate(
     """Bring the schema and its sequences up to date; return the version before and after.
 
     Each migration commits by itself, so run a killed one again. Of two processes one waits.
-
-    Raises:
-        SchemaError: this code is too old for the schema, or a table stayed locked for too long.
+    Raises SchemaError: this code is too old for the schema, or a table stayed locked for too long.
     """
     engine = database.migration_engine()
     try:
@@ -92,10 +90,8 @@ def reindex(
     """Rebuild the named indexes; without names those that are bloated.
 
     Run a killed one again: it drops what is half done, and skips what is no longer bloated.
-
-    Raises:
-        ConfigurationError: this role does not own the tables.
-        InvalidSelectionError: a name is none of our indexes.
+    Raises ConfigurationError: this role does not own the tables; InvalidSelectionError: a name is
+    none of our indexes.
     """
     engine = database.migration_engine()
     try:

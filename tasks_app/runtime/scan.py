@@ -68,7 +68,6 @@ class ScanPosition:
         return timedelta(seconds=began - self._empty_at + MARGIN_S)
 
     def was_read(self, began: float, within: timedelta | None, *, left: int) -> None:
-        """Note a pass that is over, and left so many rows behind."""
         if within is None:
             now = self._clock()
             self._whole_at = now + self._throttle.rest_after(now - began)
@@ -87,11 +86,9 @@ class QueuePositions:
         return any((queue, priority) in self.places for priority in range(10))
 
     def forget(self) -> None:
-        """Begin at the front again."""
         self.places = {}
 
     def move(self, found: DueRows, number: int) -> None:
-        """Remember that so many rows need not be read again for now."""
         at = 0
         while at < number:  # the last row of each priority among them
             priority = found.priorities[at]
@@ -100,8 +97,6 @@ class QueuePositions:
 
 
 class Start(NamedTuple):
-    """Where a pass begins."""
-
     within: timedelta | None = None  # it reads what is due for no longer; None: all
     goes_on: bool = False  # it begins behind the places of the last pass
 
@@ -130,7 +125,6 @@ class ScanPasses:
         return Start(self._front.within(began))
 
     def was_read(self, began: float, start: Start, *, left: int) -> None:
-        """Note a pass that is over, and left so many rows behind."""
         if not left:
             self.places.clear()
         if start.goes_on:
@@ -158,7 +152,6 @@ class Throttle:
         return min(self.pace.rest * faster_s, self.pace.longest_rest_s)
 
     def forget(self) -> None:
-        """Treat the next pass as the first one."""
         self._last_s = 0.0
 
 
@@ -182,7 +175,6 @@ class EmptyPollBackoff:
         return self._clock() < self._until
 
     def looked(self, began: float, *, found: int) -> None:
-        """Note a poll that began at this instant and is over."""
         now = self._clock()
         if found:
             self._throttle.forget()
@@ -241,8 +233,6 @@ FULL_S = 0.25  # the pause while the broker has no room: it holds about a second
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """What one pass did."""
-
     published: int = 0  # ids in messages
     more: bool = False  # rows were left over: scan again as soon as there is room
     next_due_s: float | None = None  # until the next row is due that no hint will announce

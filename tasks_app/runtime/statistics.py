@@ -65,7 +65,6 @@ class TaskCounts:
         self._written: dict[tuple[int, Key], int] = {}
 
     def settled(self, settlements: Iterable[Settlement], states: Mapping[int, State]) -> None:
-        """Count the runs that the database has settled. Raises nothing."""
         now = self._clock()
         with self._lock:
             offset = self._offset
@@ -208,7 +207,6 @@ class RunCounts:
         self._file = -1
 
     def into(self, path: Path) -> None:
-        """Append counts to this file from now on."""
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
 
     def add(self, states: Collection[State]) -> None:
@@ -250,8 +248,7 @@ class CountReport:
     def write_counts(self, *, last: bool = False) -> None:
         """Write what has changed, every few seconds, or now if it is the ``last`` time.
 
-        Raises:
-            sqlalchemy.exc.SQLAlchemyError: it is unknown whether it was written; it is repeated.
+        Raises SQLAlchemyError: it is unknown whether it was written; it is repeated.
         """
         now = self._clock()
         if now < self._write_at and not last:

@@ -33,8 +33,6 @@ EXPORTED_AT_ONCE = 1_000
 
 @dataclass(slots=True)
 class Exported:
-    """What was written."""
-
     tasks: int = 0
     members: list[int] = field(default_factory=list)  # left out, as their group stays here
 
@@ -44,11 +42,9 @@ def export_tasks(engine: Engine, path: Path, *, by: str = "", **selection: Any) 
 
     Each transaction reads a thousand, so tasks that are not held may start meanwhile. The file
     appears when it is complete.
-
-    Raises:
-        InvalidSelectionError: it would select everything, or there is such a file.
-        LargeStoreError: a large payload is in an object store that does not answer.
-        LargeValueLostError: a task with one started meanwhile and is over and removed.
+    Raises InvalidSelectionError: it would select everything, or there is such a file;
+    LargeStoreError: a large payload is in an object store that does not answer;
+    LargeValueLostError: a task with one started meanwhile and is over and removed.
     """
     chosen = parse_selection(BulkAction.CANCEL, {**selection, "state": State.PENDING})
     done = Exported()
@@ -86,8 +82,7 @@ class MoveEnded:
 def cancel_moved(engine: Engine, receipt: Path, *, by: str = "") -> MoveEnded:
     """Cancel the held tasks of an import's receipt: others may have run here, too.
 
-    Raises:
-        InvalidSelectionError: an import did not write that file.
+    Raises InvalidSelectionError: an import did not write that file.
     """
     done = MoveEnded()
     moved = list(_receipt(receipt))  # all of it is read first
@@ -125,8 +120,6 @@ IMPORTED_AT_ONCE, MOST_CHARACTERS = 200, 16 * 1024 * 1024
 
 @dataclass(slots=True)
 class Imported:
-    """The tasks of a file."""
-
     tasks: int = 0  # imported now or earlier, so they are or were here
     left_out: list[int] = field(default_factory=list)  # another task has the name and unique_key
 
@@ -136,10 +129,8 @@ def import_tasks(engine: Engine, path: Path, receipt: Path, *, by: str = "") -> 
 
     The whole file is checked before the first one is created. They keep their idempotency keys.
     The receipt appears when all is done.
-
-    Raises:
-        InvalidSelectionError: a line is not of an export, the tasks wait in this database, or
-            there is such a receipt.
+    Raises InvalidSelectionError: a line is not of an export, the tasks wait in this database, or
+    there is such a receipt.
     """
     limit, done = creation_limit(), Imported()
     with written_privately(receipt) as written:
@@ -209,8 +200,7 @@ PART = ".part"
 def written_privately(path: Path) -> Iterator[TextIO]:
     """Yield a file to write; if the block raises, nothing is at ``path``.
 
-    Raises:
-        InvalidSelectionError: it exists, another process writes it, or it cannot be written.
+    Raises InvalidSelectionError: it exists, another process writes it, or it cannot be written.
     """
     part = path.with_name(path.name + PART)
     try:

@@ -32,7 +32,6 @@ def is_wanted(settings: Settings) -> bool:
 
 
 def channels(settings: Settings) -> dict[str, Send]:
-    """Return the configured channels by name, and the log."""
     found: dict[str, Send] = {"log": to_log}
     if settings.alert_webhook is not None:
         found["webhook"] = InTime(to_webhook(settings.alert_webhook.get_secret_value()))
@@ -77,8 +76,6 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def to_webhook(url: str) -> Send:
-    """Return a function that posts a message as JSON."""
-
     def send(message: dict[str, Any]) -> bool:
         try:
             request = urllib.request.Request(  # noqa: S310  the settings take http and https only

@@ -44,14 +44,12 @@ def scan(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 
 def beat(connection: Connection, _settings: Settings) -> Iterator[Alert]:
-    """A worker stands in for beat for long."""
     duty = leader_lease.read(connection, leader_lease.SCAN)
     if duty and not duty.free and duty.rank < leader_lease.Rank.BEAT:
         yield Alert("beat", "no beat leads; a worker stands in", "Start beat.", STANDS_IN)
 
 
 def broker(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """The broker takes no messages."""
     duty = leader_lease.read(connection, leader_lease.SCAN)
     if heartbeats.run_by(connection, settings.lease) is RunBy.WORK:
         return  # the lease's notes are old
@@ -74,7 +72,6 @@ def workers(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 
 def silent(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """A worker's heartbeats ended while others live."""
     if heartbeats.live(connection, settings.lease):
         for node, silence in trouble.silent_nodes(connection, settings.lease).items():
             ago = rough_span(silence)
@@ -84,7 +81,6 @@ def silent(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 
 def unserved(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """A task is due for long in a queue that no live worker serves."""
     found = heartbeats.live(connection, settings.lease)
     left = {queue for worker in found for queue in worker.queues} | standing_still(connection)
     if not found or EVERY_QUEUE in left:
@@ -98,7 +94,6 @@ def unserved(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 
 def unknown(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """A task is due in a queue whose workers have no such handler."""
     known = heartbeats.known_names(connection, settings.lease)
     for oldest in trouble.unknown(connection):
         names = known.get(oldest.queue)
@@ -133,7 +128,6 @@ def due(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 
 def rescues(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """Many runs lose their process, or their lease."""
     wanted = Wanted(Grain.MINUTE, SPAN, outcomes=(CountedOutcome.RESCUED,))
     since = database_now(connection) - SPAN
     points = [*history(connection, wanted), *live(connection, wanted)]
@@ -145,7 +139,6 @@ def rescues(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 
 def schedule(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """A schedule missed its instant, or is broken."""
     now: datetime = plans.clock(connection)
     for each in plans.find(connection):
         if not each.enabled:
@@ -160,7 +153,6 @@ def schedule(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 
 def batch(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """A running batch does not move."""
     for each in trouble.stalled_batches(connection, settings.alert_batch):
         fact = f"batch {each.id} of {each.job} has not moved for {rough_span(settings.alert_batch)}"
         advice = f"tasks-app batch show {each.id}; tasks-app list --biz-key {biz_key(each.id)}"
@@ -168,7 +160,6 @@ def batch(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 
 def partitions(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """The partitions of the completed pool do not reach far enough ahead."""
     ahead = metrics.days_partitioned_ahead(connection)
     if ahead < settings.alert_partitions:
         fact = f"partitions reach {count(max(0, ahead), 'day')} ahead"
@@ -184,7 +175,6 @@ def default_partition(connection: Connection, _settings: Settings) -> Iterator[A
 
 
 def bursts(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """Many errors have one cause."""
     for burst in trouble.bursts(connection, settings.alert_errors, SPAN):
         cause = describe_cause(burst.kind, burst.names, burst.queues)
         fact = f"{burst.number} tasks failed in ten minutes: {cause}"
@@ -193,7 +183,6 @@ def bursts(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 
 def snapshot(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """A snapshot is held so long that vacuum cannot clear anything."""
     age = metrics.snapshot_age(connection)
     if age >= settings.alert_snapshot:
         fact = f"a session has held a snapshot for {age} transactions"
@@ -219,7 +208,6 @@ _ADVICE = {
 
 
 def _fact(connection: Connection, rule: UserRule, settings: Settings) -> str:
-    """Return what is above the limit, or nothing."""
     span = rough_span(rule.span)
     match rule.kind:
         case RuleKind.FAILED:

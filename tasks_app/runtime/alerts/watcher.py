@@ -85,8 +85,7 @@ class Watcher:
     def watch_once(self) -> int:
         """Check the rules if no watcher did lately, and send; return the number of messages sent.
 
-        Raises:
-            sqlalchemy.exc.DBAPIError: the database did not answer, or this role may not.
+        Raises DBAPIError: the database did not answer, or this role may not.
         """
         token = uuid4()
         with self._database.begin() as connection:
@@ -115,9 +114,7 @@ def check_rules(engine: Engine, settings: Settings) -> tuple[list[Alert], set[st
     """Run each rule in its own read-only transaction; return also the rules that cannot be read.
 
     A rule is not read if this role may not, or if it takes too long.
-
-    Raises:
-        DBAPIError: the database did not answer.
+    Raises DBAPIError: the database did not answer.
     """
     found: list[Alert] = []
     unread: set[str] = set()

@@ -37,8 +37,6 @@ AGAIN_S = 5.0  # how often a missing key makes this process read its source agai
 
 
 class Encryption:
-    """One process's; all its threads use it."""
-
     def __init__(
         self, settings: EncryptionSettings, clock: Callable[[], float] = time.monotonic
     ) -> None:
@@ -53,7 +51,6 @@ class Encryption:
 
     @property
     def keyring(self) -> Keyring:
-        """The keys; ConfigurationError: they cannot be read."""
         if self._keyring is None:
             with self._lock:
                 if self._keyring is None:
@@ -74,9 +71,8 @@ class Encryption:
     def opened(self, text: str, kind: str, name: str) -> str:
         """Return a stored JSON text decrypted; one that is not encrypted stays.
 
-        Raises:
-            MissingKeyError: its key is not here, and not in the source either.
-            SealBrokenError: it is a value of another kind or name.
+        Raises MissingKeyError: its key is not here, and not in the source either; SealBrokenError:
+        it is a value of another kind or name.
         """
         token = token_in(text)
         return text if token is None else self.opened_token(token, kind, name)
@@ -131,7 +127,6 @@ class Encryption:
 
 @cache
 def encryption() -> Encryption:
-    """Return this process's."""
     from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  slow to import
 
     return Encryption(load_settings())
@@ -143,8 +138,7 @@ SOURCES = ("encryption_keys", "encryption_keys_file", "encryption_keys_from")
 def keys_of(settings: EncryptionSettings) -> dict[str, bytes]:
     """Return the keys by id, the one that encrypts first; empty where none are configured.
 
-    Raises:
-        ConfigurationError: they cannot be read; its text shows no part of them.
+    Raises ConfigurationError: they cannot be read; its text shows no part of them.
     """
     given = [word for word in SOURCES if getattr(settings, word)]
     if len(given) > 1:

@@ -57,8 +57,7 @@ def rotate(
 ) -> Rotated:
     """Encrypt all values with the first key; pause for ``rest_s`` between steps.
 
-    Raises:
-        ConfigurationError: there is no key.
+    Raises ConfigurationError: there is no key.
     """
     if keyring.current is None:
         raise ConfigurationError("No key is configured here. Set TASKS_APP_ENCRYPTION_KEYS.")

@@ -42,9 +42,7 @@ def sealed_rows(
     """Encrypt the payloads of checked rows that settings or handlers encrypt.
 
     ``handlers`` names handlers that encrypt, for rows that were made without theirs.
-
-    Raises:
-        ConfigurationError: there is no key.
+    Raises ConfigurationError: there is no key.
     """
     asks, patterns = encryption().asks, encryption().patterns
     if not (patterns or handlers or any(row.terms.encrypted for row in rows)):
@@ -98,7 +96,6 @@ def shown(value: object) -> object:
 
 
 def concealed_attempts(attempts: Sequence[Attempt], task: Task) -> list[Attempt]:
-    """Return a task's attempts as people may see them; the task has its values."""
     rules = masks()
     return [
         replace(
@@ -109,7 +106,6 @@ def concealed_attempts(attempts: Sequence[Attempt], task: Task) -> list[Attempt]
 
 
 def opened_attempts(attempts: Sequence[Attempt], name: str) -> list[Attempt]:
-    """Return attempts with the texts that can be decrypted here."""
     return [
         each
         if each.encrypted_message is None
@@ -119,16 +115,14 @@ def opened_attempts(attempts: Sequence[Attempt], name: str) -> list[Attempt]:
 
 
 def opened_result(value: object, name: str) -> object:
-    """Return a result decrypted, if that is possible here; otherwise as stored."""
     return _opened_value(value, RESULT, name)
 
 
 def opened_value(value: object, kind: str, name: str) -> object:
     """Return a decoded JSON value, decrypted if it was encrypted.
 
-    Raises:
-        MissingKeyError: its key is not here.
-        SealBrokenError: it is a value of another kind or name.
+    Raises MissingKeyError: its key is not here; SealBrokenError: it is a value of another kind or
+    name.
     """
     token = token_of(value)
     if token is None:

@@ -51,8 +51,6 @@ class AdmissionVerdict(NamedTuple):
 
 
 class WakeResult(NamedTuple):
-    """What a check of overdue gates did."""
-
     next_s: float | None  # seconds until the next check; None: no task is held
     woken: int = 0
 
@@ -123,7 +121,6 @@ class AdmissionControl:
         return AdmissionVerdict(admission, rooms, found.limits)
 
     def hold(self, verdicts: Iterable[AdmissionVerdict], *, now: datetime | None = None) -> None:
-        """Hold the tasks that would not pass."""
         for admission, rooms, limits in verdicts:
             if admission.held:
                 with self._database.begin() as connection:
@@ -252,7 +249,6 @@ class Fairness:
         self._picks: dict[str, list[Pick]] = {}
 
     def among(self, connection: Connection, queues: Collection[str]) -> set[str]:
-        """Return which of these queues are fair at the moment."""
         weights = fair_queues(connection)
         self._shares = {queue: self._shares.get(queue, Shares()) for queue in weights}
         for queue, given in weights.items():

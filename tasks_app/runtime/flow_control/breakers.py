@@ -81,7 +81,6 @@ def override_breaker(
 
 
 def switch_load_gates(database: Database) -> None:
-    """Open and shut the load gates of queues by what runs and waits."""
     with database.single() as connection:
         changed = update_load_gates(connection)
     for queue, why in changed.items():
@@ -97,7 +96,6 @@ class DependencyCounts:
         self._counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
 
     def watch(self, spec: HandlerSpec, call: Callable[[], T]) -> T:
-        """Call, and count how the call ended."""
         if spec.depends_on is None:
             return call()
         try:
@@ -167,8 +165,7 @@ class DependencyReport:
     def tell(self) -> None:
         """Report what was counted, once a second.
 
-        Raises:
-            sqlalchemy.exc.SQLAlchemyError: it was not written, and is counted still.
+        Raises SQLAlchemyError: it was not written, and is counted still.
         """
         if time.monotonic() >= self._report_at:
             with self._mutex:

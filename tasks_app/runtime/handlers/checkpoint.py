@@ -30,8 +30,6 @@ PLACES = "ctx.chunks"  # the key under which a checkpoint holds the positions of
 
 
 class CheckpointPoint:
-    """The checkpoint of one run."""
-
     def __init__(self, run: ActiveRun, access: Access) -> None:
         self._run = run
         self._access = access
@@ -80,8 +78,6 @@ class CheckpointPoint:
 
 
 class PlainPoint(CheckpointPoint):
-    """For plain handlers."""
-
     def get(self) -> dict[str, Any] | None:
         if not self._known:
             self._load(self._access.connection)
@@ -97,8 +93,6 @@ class PlainPoint(CheckpointPoint):
 
 
 class AsyncPoint(CheckpointPoint):
-    """For async handlers."""
-
     def note_made(self, made: Any, context: FrameType) -> None:
         """Remember what the handler must await, with its line, to name one that it forgets."""
         note = getattr(self._access, "note_made", None)  # the test kit's has none
@@ -167,11 +161,9 @@ class Chunks:
     def __iter__(self) -> Iterator[list[Any]]:
         """Go on behind the last commit; each page is committed when the next one is wanted.
 
-        Raises:
-            Snooze: the worker stops, or the queue is paused or outside its window. The task goes on
-                behind the page, uncharged, as soon as it may.
-            Cancel: its cancellation was requested.
-            ValueError: the key is not unique, or null, or a floating point number.
+        Raises Snooze: the worker stops, or the queue is paused or outside its window. The task goes
+        on behind the page, uncharged, as soon as it may; Cancel: its cancellation was requested;
+        ValueError: the key is not unique, or null, or a floating point number.
         """
         if self._access.is_async:
             raise TypeError("In async handlers use: async for page in ctx.chunks(...)")
@@ -195,7 +187,6 @@ class Chunks:
                 raise Snooze(0, PAUSED)
 
     async def __aiter__(self) -> AsyncIterator[list[Any]]:
-        """Do the same in an async handler."""
         if not self._access.is_async:
             raise TypeError("In plain handlers use: for page in ctx.chunks(...)")
         after = self._saved_place(await self._point.places())

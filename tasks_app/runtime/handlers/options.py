@@ -86,8 +86,7 @@ def when_of(options: Mapping[str, Any]) -> dict[str, Any]:
 def fields_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a HandlerSpec that its options decide.
 
-    Raises:
-        HandlerError: they cannot work.
+    Raises HandlerError: they cannot work.
     """
     if "commit" in options:
         raise HandlerError(
@@ -129,8 +128,7 @@ def fields_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def name_of(function: Callable[..., Any]) -> str:
     """Return the name of a handler that was given none: module and function, as in Celery.
 
-    Raises:
-        HandlerError: the module has no name by which a worker could import it.
+    Raises HandlerError: the module has no name by which a worker could import it.
     """
     module, name = function.__module__, function.__name__
     if module in {"__main__", "__mp_main__"}:
@@ -153,8 +151,7 @@ def name_of(function: Callable[..., Any]) -> str:
 def checked(name: str, make: Callable[[], T], option: str | None = None) -> T:
     """Return what ``make`` returns; ``option`` goes before an error that does not name it.
 
-    Raises:
-        HandlerError: ``make`` refused it.
+    Raises HandlerError: ``make`` refused it.
     """
     try:
         return make()

@@ -36,8 +36,7 @@ class Registry:
     def add(self, spec: HandlerSpec) -> None:
         """Add a handler; the same function may be added again, as on a re-import.
 
-        Raises:
-            HandlerError: another function has the name.
+        Raises HandlerError: another function has the name.
         """
         known = self.specs.get(spec.name)
         if known is not None and _where(known.function) != _where(spec.function):
@@ -161,8 +160,7 @@ def declare_handler(
 ) -> Handler[Any, Any]:
     """Add a handler, and its schedule if it has one; ``more``: fields of the HandlerSpec.
 
-    Raises:
-        HandlerError: the declaration cannot work.
+    Raises HandlerError: the declaration cannot work.
     """
     fields = fields_of(name, options)
     is_async = inspect.iscoroutinefunction(function)
@@ -179,8 +177,7 @@ def declare_handler(
 def load_handlers(modules: Iterable[str]) -> None:
     """Import the modules that declare handlers. Errors inside a module pass through.
 
-    Raises:
-        ConfigurationError: a module does not exist.
+    Raises ConfigurationError: a module does not exist.
     """
     for module in modules:
         try:

@@ -84,10 +84,8 @@ class Dispatcher:
         """Scan all served queues and publish what is due.
 
         With ``fill_up`` it goes on where the last pass ended, a moment ago.
-
-        Raises:
-            PublishError: the broker did not take a message, or does not answer. Nothing is lost:
-                the next pass probes the broker first, and remembers nothing.
+        Raises PublishError: the broker did not take a message, or does not answer. Nothing is lost:
+        the next pass probes the broker first, and remembers nothing.
         """
         self.probe()
         with self._database.begin() as connection:
@@ -118,14 +116,12 @@ class Dispatcher:
         )
 
     def probe_first(self) -> None:
-        """Probe the broker before the next pass: it refused another leader's messages."""
         self._probe_first = True
 
     def probe(self) -> None:
         """Do nothing if the last message went out; otherwise probe the broker.
 
-        Raises:
-            PublishError: the broker does not answer.
+        Raises PublishError: the broker does not answer.
         """
         if self._probe_first:
             self._publisher.probe()

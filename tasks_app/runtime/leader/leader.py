@@ -62,9 +62,7 @@ class Leader:
 
         If the last scan is longer ago than a renewal interval, the database was perhaps away. Then
         workers have one renewal interval before any rescue.
-
-        Raises:
-            sqlalchemy.exc.DBAPIError: the database did not answer.
+        Raises DBAPIError: the database did not answer.
         """
         led = self.lead.held is not None
         self.lead.hold()
@@ -81,8 +79,7 @@ class Leader:
     def probe(self) -> None:
         """Do nothing if we could publish, or no process could. If only we cannot, we must not lead.
 
-        Raises:
-            PublishError: the last message did not go out, and the broker still does not answer.
+        Raises PublishError: the last message did not go out, and the broker still does not answer.
         """
         with suppress(RefusedError):
             self._dispatcher.probe()
@@ -92,9 +89,7 @@ class Leader:
 
         While there is a backlog, passes that only publish come between; an idle pool costs one
         read. Duties that need no broker are done, and recorded as done, if the broker refuses, too.
-
-        Raises:
-            PublishError: the broker did not take a message from us; another process may lead.
+        Raises PublishError: the broker did not take a message from us; another process may lead.
         """
         if self._last.more and time.monotonic() < self._whole_at:
             self._step_down_if(self._publish(fill_up=True))

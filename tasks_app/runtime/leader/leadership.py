@@ -46,8 +46,7 @@ class Leadership:
     def hold(self) -> bool:
         """Take the lease, or renew it when it is time to; return whether we lead.
 
-        Raises:
-            sqlalchemy.exc.DBAPIError: the database did not answer, so it is unknown.
+        Raises DBAPIError: the database did not answer, so it is unknown.
         """
         asked_at = time.monotonic()
         if self.held is not None and asked_at < self._renew_at:

@@ -67,10 +67,8 @@ class DbScheduler:
 
         ``tasks``: those in SQL that the database carries out.
         ``leave``: beat or workers fire the schedules that the database cannot.
-
-        Raises:
-            SchemaError: this role does not own the tables.
-            TasksError: a schedule cannot be fired, or there is no pg_cron.
+        Raises SchemaError: this role does not own the tables; TasksError: a schedule cannot be
+        fired, or there is no pg_cron.
         """
         if tasks is not None and not tasks:
             raise TasksError(
@@ -166,7 +164,6 @@ class DbScheduler:
 
     @contextmanager
     def _cron(self) -> Iterator[Connection]:
-        """Open a transaction in pg_cron's database."""
         if self._cron_name == self._name:
             with self._database.begin() as connection, _explained():
                 yield connection
@@ -251,8 +248,7 @@ def _trouble(
 def sql_tasks_of(registry: Registry, settings: Settings, *, leave: bool) -> list[SqlTask]:
     """Return what the database carries out; ``leave``: workers carry out the others.
 
-    Raises:
-        TasksError: the database cannot carry out a task.
+    Raises TasksError: the database cannot carry out a task.
     """
     unfit = unfit_sql_tasks(registry, settings)
     if unfit and not leave:

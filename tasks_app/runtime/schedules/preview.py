@@ -52,8 +52,7 @@ def preview_change(
 ) -> Preview | None:
     """Return the next instants of a schedule after a change. None: there is no such schedule.
 
-    Raises:
-        InvalidTaskError: the change would be refused.
+    Raises InvalidTaskError: the change would be refused.
     """
     connection = connection_of(session)
     standing = rows.get(connection, name)

@@ -217,8 +217,7 @@ _CHANGEABLE = frozenset({*When.__annotations__, "queue", "priority"})
 def changed_schedule(standing: Schedule, payload: Any, given: Mapping[str, Any]) -> Schedule:
     """Return the schedule as it would be after the change; nothing is written.
 
-    Raises:
-        InvalidTaskError: an option is invalid, or cannot be changed.
+    Raises InvalidTaskError: an option is invalid, or cannot be changed.
     """
     for word in given.keys() - _CHANGEABLE:
         raise InvalidScheduleError(f"options.{word}", "stays", ", ".join(sorted(_CHANGEABLE)))
@@ -239,7 +238,6 @@ def changed_schedule(standing: Schedule, payload: Any, given: Mapping[str, Any])
 
 
 def _kept_options(standing: Schedule, plan: SchedulePlan) -> str:
-    """Return the options with the plan's days off."""
     there, days_off = json.loads(standing.options), kept_in(json.loads(plan.options))
     if not isinstance(there, dict):
         return standing.options

@@ -79,7 +79,6 @@ class OtelTracer:
         return [row._replace(terms=alike[id(row.terms)]) for row in rows]
 
     def run(self, context: TaskContext, call: Callable[[], Any]) -> Any:
-        """Run the handler inside the span of its run, as the outermost middleware."""
         if not self.is_on():
             return call()
         task_id, attempt = context.task_id, context.attempt
@@ -177,8 +176,6 @@ def _mark(span: Span, error: str) -> None:
 
 @dataclass(slots=True)
 class OpenRun:
-    """A claim, and perhaps its run."""
-
     parent: Context
     ended_ns: int | None = None
 

@@ -44,8 +44,6 @@ _TROUBLES = (NoticeKind.FAILED, NoticeKind.RETRIED, NoticeKind.RESCUED)
 
 
 class Sort(NamedTuple):
-    """Failures that look alike."""
-
     name: str
     kind: NoticeKind
     cause: str
@@ -104,7 +102,6 @@ class AttemptLog:
             logger.info("ran %s in %.0f s: %s", ran, now - since, ", ".join(counts))
 
     def _place(self, notice: Notice) -> int:
-        """Count it; return which one of its sort it is in this span."""
         sort = Sort(notice.name, notice.kind, notice.cause.kind if notice.cause else "")
         with self._lock:
             if not self._lines:

@@ -35,7 +35,6 @@ def tracer() -> OtelTracer | None:
 
 
 def traced_rows(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
-    """Return the rows with the caller's trace in their headers, if there is one."""
     found = tracer()
     return rows if found is None else found.created(rows)
 
@@ -50,7 +49,6 @@ def traced_layers(middleware: Sequence[Middleware]) -> Sequence[Middleware]:
 
 
 def traced_publisher(publisher: Publisher) -> Publisher:
-    """Trace the messages of this process."""
     found = tracer()
     return publisher if found is None else TracedPublisher(publisher, found)
 
