@@ -13,10 +13,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Collect nothing during the block.
-
-    If blocks of several threads overlap, the first one to end switches collection on again.
-    """
+    """Collect nothing during the block; of overlapping blocks the first to end collects again."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -30,10 +30,7 @@ class Liveness:
         self._born = own_birth() if name else 0.0
 
     def beat(self, trouble: str = "", note: str = "") -> None:
-        """Write that the process lives, and what is wrong with it; cheap while nothing changes.
-
-        A ``note`` makes no process unhealthy: a restart would not help.
-        """
+        """Write that the process lives, and what is wrong; a ``note`` is no reason to restart it."""
         now = time.monotonic()
         fresh = now - self._written_at < self._good_for_s / WRITES
         if fresh and (trouble, note) == self._written:
@@ -61,10 +58,7 @@ class Liveness:
 
 
 def judge(role: str, name: str | None = None) -> tuple[bool, str]:
-    """Return if the named process is healthy, or all of the role here, and why.
-
-    Files of killed processes do not count as long as another process of the role lives.
-    """
+    """Return if the process, or all of the role, are healthy, and why; killed ones count last."""
     named = project_place()
     of = f" ({named})" if named else ""
     found = [_read(path) for path in _paths(role, name)]
@@ -133,11 +127,7 @@ def _read(path: str) -> tuple[bool, bool, str] | None:
 
 
 def read_sign(path: str) -> tuple[bool, float, float, str, str] | None:
-    """Return what the file says; None: it cannot be read.
-
-    That is: whether its writer lives or it is the machine's, how old it is and may be, in seconds,
-    what is wrong, and the note.
-    """
+    """Return whether its writer lives, or has no name, age and limit in s, trouble, and note."""
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
             first, _, second = file.read().partition("\n")
@@ -164,10 +154,7 @@ def _exists(pid: int) -> bool:
 
 
 def probe(role: str, name: str | None = None) -> int:
-    """Print the verdict in one line; return the exit code.
-
-    The role ``db`` connects to the database, if the environment names one.
-    """
+    """Print the verdict in one line, for ``db`` after a connection; return the exit code."""
     if role == DB and project_place():
         good, word = _ask_database()
     else:

@@ -45,10 +45,7 @@ class Publisher(Protocol):
         """Send messages in one go; return the errors by the place of their message."""
 
     def depths(self, queues: Sequence[str]) -> dict[str, int]:
-        """Return how many messages wait in each queue; 0 where the broker has no such queue.
-
-        Raises PublishError: the broker does not answer.
-        """
+        """Return how many messages wait in each queue, 0 if it is missing, or raise PublishError."""
 
     def probe(self) -> None:
         """Raise PublishError if the broker does not answer."""
@@ -61,10 +58,7 @@ class HintPublisher(Protocol):
         """Send one message, and wait until the broker has it."""
 
     def start(self, queue: str, ids: Sequence[int]) -> bool:
-        """Send one without waiting; False: that is not possible just now.
-
-        After True, :meth:`finish` is called before anything else.
-        """
+        """Send one without waiting, then :meth:`finish` is called; False: not possible just now."""
 
     def finish(self) -> None:
         """Wait until the broker has what was started."""
@@ -226,10 +220,7 @@ class HintChannel:
         return max(0.0, self._booked_until - self._clock() - BURST * self._window_s)
 
     def start(self, message: Message) -> bool:
-        """Send a message without waiting; False: send it with :meth:`send` instead.
-
-        After True, call :meth:`send` soon: it reads the answer.
-        """
+        """Send without waiting, then :meth:`send` reads the answer; False: use :meth:`send`."""
         if not self._works or self.silent(message.queue) or not self._turn.acquire(blocking=False):
             return False
         try:

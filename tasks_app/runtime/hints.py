@@ -39,10 +39,7 @@ BULK = 1_000  # calls that create more tasks than this are left to the scan
 
 
 def as_configured(settings: Settings) -> HintPublisher:
-    """Make the publisher of a higher room, which may import Celery, with the first hint.
-
-    Producers hand in none, so hints work by whichever import they use.
-    """
+    """Make the publisher of a higher room, which may import Celery, with the first hint."""
     publisher: HintPublisher
     if settings.broker_url is None:
         publisher = importlib.import_module(NOTIFIER).NotifyHints(settings)
@@ -64,10 +61,7 @@ class Hints:
         self._reset()
 
     def provide(self, connect: Connect) -> Connect:
-        """Set how to connect to a broker, and return how it was done before.
-
-        ``connect`` is called in the sender's thread. The configuration is read again.
-        """
+        """Set what connects to a broker, in the sender's thread; return what did before."""
         before, self._connect = self._connect, connect
         self.pool = None
         self._reset()
@@ -140,10 +134,7 @@ class Hints:
         return HintSender(lambda: connect(settings), whom)
 
     def _hears(self, session: Session) -> bool:
-        """Whether we see its commit, and its pool is the one that gets hints.
-
-        The pool of each engine is read once, with its first task.
-        """
+        """Whether we see its commit, and its pool (read once per engine) is the one with hints."""
         engine = session.get_bind()
         if isinstance(engine, Connection) or UNHEARD in engine.get_execution_options():
             return False

@@ -103,7 +103,6 @@ class LargeValues:
         """Return the rows with references instead of the payloads at the places ``large``.
 
         An object store has them already, in case the caller commits.
-        Raises LargeStoreError: it has not.
         """
         return [
             row._replace(payload=self._put(row.payload, encrypted=place in encrypted))
@@ -125,11 +124,7 @@ class LargeValues:
         return str(value)
 
     def payload(self, begin: Begin, task_id: int, text: str) -> str:
-        """Return the payload that a row's text stands for: itself, or what it refers to.
-
-        Raises Fail: it is lost; LargeStoreError: it is in an object store that does not answer, or
-        is not configured.
-        """
+        """Return the payload that a row's text stands for; Fail: it is lost, or LargeStoreError."""
         reference = reference_in(text)
         if reference is None:
             return text
@@ -145,11 +140,7 @@ class LargeValues:
             raise Fail(str(error)) from None
 
     def load(self, begin: Begin, task_id: int, reference: Reference, kind: str) -> str:
-        """Return a value, JSON text, which may be encrypted.
-
-        Raises LargeValueLostError: the task has no such value; LargeStoreError: it is in an object
-        store that does not answer.
-        """
+        """Return a value as JSON text, perhaps encrypted; or LargeValueLostError, LargeStoreError."""
         with begin() as connection:
             stored = read(connection, task_id, reference)
         return self.text_of(stored, reference, kind)
@@ -182,11 +173,7 @@ class LargeValues:
 
     @cached_property
     def store(self) -> LargeValueStore:
-        """The object store.
-
-        Raises LargeStoreError: none is configured here, or it cannot be opened; ConfigurationError:
-        the setting names no store.
-        """
+        """The object store; LargeStoreError: none is configured, or it cannot be opened."""
         if not self.is_outside:
             raise LargeStoreError(
                 "A value is in an object store, and none is configured here. "
@@ -224,10 +211,7 @@ def _is_longer(text: str, limit: int) -> bool:
 
 
 def store_at(place: str) -> LargeValueStore:
-    """Return the store of ``folder:/path`` or ``module:function``.
-
-    Raises ConfigurationError: there is no such function; LargeStoreError: it raises.
-    """
+    """Return the store of ``folder:/path`` or ``module:function``."""
     if place.startswith(FOLDER):
         return FolderStore(Path(place.removeprefix(FOLDER)))
     module, _, name = place.partition(":")

@@ -90,8 +90,6 @@ def reindex(
     """Rebuild the named indexes; without names those that are bloated.
 
     Run a killed one again: it drops what is half done, and skips what is no longer bloated.
-    Raises ConfigurationError: this role does not own the tables; InvalidSelectionError: a name is
-    none of our indexes.
     """
     engine = database.migration_engine()
     try:

@@ -38,7 +38,6 @@ def set_up_framework() -> None:
     """Set Django up, if its settings are named and ``manage.py`` has not done it.
 
     Otherwise models could not be imported, and Django's settings could not hold ours.
-    Raises ConfigurationError: the named module cannot be found.
     """
     module = os.environ.get(DJANGO_VARIABLE)
     if not module or find_spec("django") is None:

@@ -102,10 +102,7 @@ class Start(NamedTuple):
 
 
 class ScanPasses:
-    """Those of one kind: for the same queues and names.
-
-    While there is enough to do they go on where the last one ended.
-    """
+    """Those of one kind; while there is enough to do they go on where the last one ended."""
 
     def __init__(
         self, paces: PollPaces = PACES, clock: Callable[[], float] = time.monotonic
@@ -144,7 +141,7 @@ class Throttle:
     def rest_after(self, took_s: float) -> float:
         """Return the seconds to rest after a pass of ``took_s``: by the faster of the last two.
 
-        One slow pass proves nothing: the machine, or the database, may have stalled meanwhile.
+        The machine or the database may have stalled during one.
         """
         faster_s, self._last_s = min(took_s, self._last_s), took_s
         if faster_s <= self.pace.slow_s:
@@ -244,10 +241,7 @@ class ScanResult:
         return bool(self.published or self.more)
 
     def again_in(self, interval_s: float) -> float:
-        """Return the pause before the next pass: short while work moves, longer without room.
-
-        A scanner with nothing to do wakes up for the next row, not a whole interval after it.
-        """
+        """Return the pause before the next pass; without work it ends when the next row is due."""
         if self.more:
             return min(interval_s / 4, MORE_S if self.published else FULL_S)
         wanted = interval_s if self.next_due_s is None else max(AGAIN_S, self.next_due_s)

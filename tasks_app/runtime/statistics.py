@@ -246,10 +246,7 @@ class CountReport:
         self._write_at = 0.0
 
     def write_counts(self, *, last: bool = False) -> None:
-        """Write what has changed, every few seconds, or now if it is the ``last`` time.
-
-        Raises SQLAlchemyError: it is unknown whether it was written; it is repeated.
-        """
+        """Write what has changed, every few seconds, or now if it is the ``last`` time."""
         now = self._clock()
         if now < self._write_at and not last:
             return

@@ -80,10 +80,7 @@ class MoveEnded:
 
 
 def cancel_moved(engine: Engine, receipt: Path, *, by: str = "") -> MoveEnded:
-    """Cancel the held tasks of an import's receipt: others may have run here, too.
-
-    Raises InvalidSelectionError: an import did not write that file.
-    """
+    """Cancel the held tasks of an import's receipt: others may have run here, too."""
     done = MoveEnded()
     moved = list(_receipt(receipt))  # all of it is read first
     for start in range(0, len(moved), EXPORTED_AT_ONCE):
@@ -198,10 +195,7 @@ PART = ".part"
 
 @contextmanager
 def written_privately(path: Path) -> Iterator[TextIO]:
-    """Yield a file to write; if the block raises, nothing is at ``path``.
-
-    Raises InvalidSelectionError: it exists, another process writes it, or it cannot be written.
-    """
+    """Yield a file to write; if the block raises, nothing is at ``path``."""
     part = path.with_name(path.name + PART)
     try:
         with os.fdopen(_open_alone(path, part), "w", encoding="utf-8") as file:
@@ -222,10 +216,7 @@ def written_privately(path: Path) -> Iterator[TextIO]:
 
 
 def _open_alone(path: Path, part: Path) -> int:
-    """Return an empty file that is this process's alone while it is open.
-
-    The rest of a killed export is overwritten; its lock ended with its process.
-    """
+    """Return an empty file, locked for this process; the rest of a killed export is overwritten."""
     while True:
         if path.exists():
             raise _there(path)

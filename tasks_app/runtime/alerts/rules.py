@@ -104,10 +104,7 @@ def unknown(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 
 def due(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """A task waits while a worker that serves and knows it is idle.
-
-    A heartbeat between two short tasks shows an idle child: runs that ended lately disprove it.
-    """
+    """A task waits while a worker that knows it is idle, and no run of the queue ended lately."""
     still = standing_still(connection)
     if EVERY_QUEUE in still:
         return

@@ -83,10 +83,7 @@ class Watcher:
             over.wait(self._every.total_seconds())
 
     def watch_once(self) -> int:
-        """Check the rules if no watcher did lately, and send; return the number of messages sent.
-
-        Raises DBAPIError: the database did not answer, or this role may not.
-        """
+        """Check the rules if no watcher did lately, and send; return how many messages went out."""
         token = uuid4()
         with self._database.begin() as connection:
             ours = alerts.begin_check(
@@ -111,11 +108,7 @@ class Watcher:
 
 
 def check_rules(engine: Engine, settings: Settings) -> tuple[list[Alert], set[str]]:
-    """Run each rule in its own read-only transaction; return also the rules that cannot be read.
-
-    A rule is not read if this role may not, or if it takes too long.
-    Raises DBAPIError: the database did not answer.
-    """
+    """Run each rule read-only; return alerts, and the rules that cannot be read, or not in time."""
     found: list[Alert] = []
     unread: set[str] = set()
     for name, rule in RULES.items():
@@ -161,8 +154,7 @@ def report_new_errors(connection: Connection) -> None:
 def deliver(engine: Engine, channels: Mapping[str, Send]) -> int:
     """Send what is due; return how many messages are through. A refused one is due again later.
 
-    A channel that refused one gets no other until the next call: a server that hangs would keep
-    this process from checking.
+    A channel that refused one gets no other until the next call: its server may hang.
     """
     number, silent = 0, set[str]()
     while True:

@@ -69,11 +69,7 @@ class Encryption:
         return wrapped(self.keyring.seal(text, kind, name))
 
     def opened(self, text: str, kind: str, name: str) -> str:
-        """Return a stored JSON text decrypted; one that is not encrypted stays.
-
-        Raises MissingKeyError: its key is not here, and not in the source either; SealBrokenError:
-        it is a value of another kind or name.
-        """
+        """Return a stored JSON text decrypted, if it is encrypted. The errors of Keyring.open."""
         token = token_in(text)
         return text if token is None else self.opened_token(token, kind, name)
 
@@ -136,10 +132,7 @@ SOURCES = ("encryption_keys", "encryption_keys_file", "encryption_keys_from")
 
 
 def keys_of(settings: EncryptionSettings) -> dict[str, bytes]:
-    """Return the keys by id, the one that encrypts first; empty where none are configured.
-
-    Raises ConfigurationError: they cannot be read; its text shows no part of them.
-    """
+    """Return the keys by id, the one that encrypts first. Errors show no part of the keys."""
     given = [word for word in SOURCES if getattr(settings, word)]
     if len(given) > 1:
         names = " and ".join(f"TASKS_APP_{word.upper()}" for word in given)

@@ -55,10 +55,7 @@ def rotate(
     rest_s: float = 0.0,
     told: Callable[[Rotated], object] = lambda _: None,
 ) -> Rotated:
-    """Encrypt all values with the first key; pause for ``rest_s`` between steps.
-
-    Raises ConfigurationError: there is no key.
-    """
+    """Encrypt all values with the first key; pause for ``rest_s`` between steps."""
     if keyring.current is None:
         raise ConfigurationError("No key is configured here. Set TASKS_APP_ENCRYPTION_KEYS.")
     done = Rotated(keyring.current)

@@ -39,11 +39,7 @@ def sealed_payload(text: str, name: str) -> str:
 def sealed_rows(
     rows: Sequence[TaskRow], handlers: Collection[str] = frozenset()
 ) -> Sequence[TaskRow]:
-    """Encrypt the payloads of checked rows that settings or handlers encrypt.
-
-    ``handlers`` names handlers that encrypt, for rows that were made without theirs.
-    Raises ConfigurationError: there is no key.
-    """
+    """Encrypt payloads by settings and terms, and those of ``handlers``, which encrypt."""
     asks, patterns = encryption().asks, encryption().patterns
     if not (patterns or handlers or any(row.terms.encrypted for row in rows)):
         return rows
@@ -119,11 +115,7 @@ def opened_result(value: object, name: str) -> object:
 
 
 def opened_value(value: object, kind: str, name: str) -> object:
-    """Return a decoded JSON value, decrypted if it was encrypted.
-
-    Raises MissingKeyError: its key is not here; SealBrokenError: it is a value of another kind or
-    name.
-    """
+    """Return a decoded JSON value, decrypted if it was encrypted. The errors of Keyring.open."""
     token = token_of(value)
     if token is None:
         return value

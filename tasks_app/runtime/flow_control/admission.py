@@ -58,8 +58,7 @@ class WakeResult(NamedTuple):
 class AdmissionControl:
     """Of one process; all that it decides by is in the database.
 
-    Where the database does not answer, methods raise sqlalchemy.exc.DBAPIError, and the next look
-    wakes what waits.
+    On a DBAPIError, the next look wakes what waits.
     """
 
     def __init__(self, database: Database) -> None:
@@ -266,10 +265,7 @@ class Fairness:
         lock: bool = False,
         now: datetime | None = None,
     ) -> DueRows | None:
-        """Return up to ``most`` due rows of a queue in the order of shares; None: there are none.
-
-        They cost no share before :meth:`went`.
-        """
+        """Return up to ``most`` due rows by shares, which :meth:`went` charges; None: no rows."""
         shares = self._shares[queue]
         found, self._after[queue] = lines(connection, queue, self._after.get(queue, ""))
         keys = {line.key for line in found}

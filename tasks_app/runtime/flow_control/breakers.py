@@ -70,10 +70,7 @@ def enter_breakers(connection: Connection, registry: Registry) -> None:
 def override_breaker(
     connection: Connection, dependency: str, mode: BreakerMode, *, by: str = ""
 ) -> bool:
-    """Open or close a breaker whatever the outcomes are, or leave it to them again.
-
-    The audit notes it in the same transaction. False: there is no such breaker.
-    """
+    """Open or close a breaker, or leave it to outcomes again; False: there is none."""
     done = override(connection, dependency, mode)
     if done:
         note(connection, "breaker", {"dependency": dependency, "mode": str(mode)}, who=by)
@@ -132,10 +129,7 @@ class DependencyCounts:
 
 
 def is_dependency_failure(spec: HandlerSpec, error: BaseException) -> bool:
-    """Whether the dependency failed: by the errors that the handler declares for that.
-
-    Without any, each exception counts that is not an outcome.
-    """
+    """Whether it is an error that the handler declares as such, or without any no outcome."""
     if is_outage(spec, error):
         return True
     declares = Reaction.OUTAGE in spec.on_error.values()
@@ -163,10 +157,7 @@ class DependencyReport:
         self._may_wait: dict[str, float] = {}  # how many failures may wait for the next report
 
     def tell(self) -> None:
-        """Report what was counted, once a second.
-
-        Raises SQLAlchemyError: it was not written, and is counted still.
-        """
+        """Report what was counted, once a second. After an SQLAlchemyError it is counted still."""
         if time.monotonic() >= self._report_at:
             with self._mutex:
                 self._report()

@@ -46,11 +46,7 @@ def middleware(layer: M) -> M:
 
 
 def load_middleware(names: Iterable[str]) -> tuple[Middleware, ...]:
-    """Return the functions named as ``module:function``, then those of ``@middleware``.
-
-    Raises ConfigurationError if one cannot be found, HandlerError if it is a coroutine function;
-    errors inside a module come out as they are.
-    """
+    """Return the functions named as ``module:function``, then those of ``@middleware``."""
     named = [_checked(_load(name)) for name in names]
     return (*named, *(layer for layer in MIDDLEWARE if layer not in named))
 

@@ -84,10 +84,7 @@ def when_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fields_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a HandlerSpec that its options decide.
-
-    Raises HandlerError: they cannot work.
-    """
+    """Return the fields of a HandlerSpec that its options decide."""
     if "commit" in options:
         raise HandlerError(
             f"Handler {name!r} has commit=, an option that is gone: every task commits on its own. "
@@ -126,10 +123,7 @@ def fields_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return the name of a handler that was given none: module and function, as in Celery.
-
-    Raises HandlerError: the module has no name by which a worker could import it.
-    """
+    """Return module and function, as Celery; HandlerError: a worker could not import the module."""
     module, name = function.__module__, function.__name__
     if module in {"__main__", "__mp_main__"}:
         main = sys.modules[module]
@@ -149,10 +143,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def checked(name: str, make: Callable[[], T], option: str | None = None) -> T:
-    """Return what ``make`` returns; ``option`` goes before an error that does not name it.
-
-    Raises HandlerError: ``make`` refused it.
-    """
+    """Return what ``make`` returns, or raise its error as HandlerError, after ``option``."""
     try:
         return make()
     except (InvalidTaskError, ValueError) as error:

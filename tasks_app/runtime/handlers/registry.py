@@ -34,10 +34,7 @@ class Registry:
         self.plain_lane: Callable[..., Any] | None = None
 
     def add(self, spec: HandlerSpec) -> None:
-        """Add a handler; the same function may be added again, as on a re-import.
-
-        Raises HandlerError: another function has the name.
-        """
+        """Add a handler; the same function may be added again, as on a re-import."""
         known = self.specs.get(spec.name)
         if known is not None and _where(known.function) != _where(spec.function):
             raise HandlerError(
@@ -58,11 +55,7 @@ class Registry:
             Registry.any_encrypts = True
 
     def schedule(self, declaration: Declaration) -> None:
-        """Add a schedule; its module may do so again.
-
-        Raises:
-            HandlerError: another module has one of that name.
-        """
+        """Add a schedule; its module may do so again."""
         known = self.schedules.get(declaration.name)
         if known is not None and known.module != declaration.module:
             raise HandlerError(
@@ -158,10 +151,7 @@ def _declared(
 def declare_handler(
     function: Any, name: str, registry: Registry, options: HandlerOptions, **more: Any
 ) -> Handler[Any, Any]:
-    """Add a handler, and its schedule if it has one; ``more``: fields of the HandlerSpec.
-
-    Raises HandlerError: the declaration cannot work.
-    """
+    """Add a handler, and its schedule if it has one; ``more``: fields of the HandlerSpec."""
     fields = fields_of(name, options)
     is_async = inspect.iscoroutinefunction(function)
     spec = HandlerSpec(**fields, function=function, is_async=is_async, **more)
@@ -175,10 +165,7 @@ def declare_handler(
 
 
 def load_handlers(modules: Iterable[str]) -> None:
-    """Import the modules that declare handlers. Errors inside a module pass through.
-
-    Raises ConfigurationError: a module does not exist.
-    """
+    """Import the modules that declare handlers. Errors inside a module pass through."""
     for module in modules:
         try:
             importlib.import_module(module)

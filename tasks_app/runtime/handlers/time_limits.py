@@ -32,10 +32,9 @@ def can_limit() -> bool:
 def time_limit(
     seconds: float | None, error: Callable[[float], BaseException] = HandlerTimeoutError
 ) -> Iterator[None]:
-    """Raise ``error`` in the block after so many seconds; None: never.
+    """Raise ``error`` in the block after so many seconds; None: never. Only in the main thread.
 
-    Outside the main thread nothing is raised: only the hard limit holds there. The process has one
-    alarm, which handlers and libraries may take, so each block sets it again.
+    The process has one alarm, which handlers and libraries may take, so each block sets it again.
     """
     if seconds is None or not can_limit():
         yield
@@ -64,10 +63,7 @@ def time_limit(
 def check_hard_limit(
     specs: Iterable[HandlerSpec], timeout: timedelta | None, hard_timeout: timedelta
 ) -> None:
-    """Refuse a timeout that is longer than the hard limit, which would kill the process first.
-
-    The two given limits are the defaults. ConfigurationError: a timeout is longer.
-    """
+    """Refuse a timeout that is longer than the hard limit, which would kill the process first."""
     limits = [("TASKS_APP_TIMEOUT", timeout, hard_timeout)]
     limits += [(f"timeout of {s.name}", s.timeout, s.hard_timeout or hard_timeout) for s in specs]
     for name, soft, hard in limits:
@@ -109,10 +105,7 @@ class TimeLimits:
         return (spec.hard_timeout or self._hard_timeout).total_seconds()
 
     def warn_if_unenforced(self, task: ClaimedTask, spec: HandlerSpec) -> None:
-        """Warn once per name that a task's own limit does nothing here.
-
-        A worker that cannot enforce its handlers' limits does not start at all.
-        """
+        """Warn once per name that a task's own limit does nothing here."""
         if task.timeout_ms is None and task.hard_timeout_ms is None:
             return
         keeps = spec.is_async or spec.keeps_timeout or can_limit()

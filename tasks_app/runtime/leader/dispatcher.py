@@ -83,9 +83,8 @@ class Dispatcher:
     def run_once(self, *, fill_up: bool = False, now: datetime | None = None) -> ScanResult:
         """Scan all served queues and publish what is due.
 
-        With ``fill_up`` it goes on where the last pass ended, a moment ago.
-        Raises PublishError: the broker did not take a message, or does not answer. Nothing is lost:
-        the next pass probes the broker first, and remembers nothing.
+        ``fill_up``: go on where the last pass ended. After a PublishError nothing is lost: the next
+        pass probes the broker, and remembers nothing.
         """
         self.probe()
         with self._database.begin() as connection:
@@ -119,10 +118,7 @@ class Dispatcher:
         self._probe_first = True
 
     def probe(self) -> None:
-        """Do nothing if the last message went out; otherwise probe the broker.
-
-        Raises PublishError: the broker does not answer.
-        """
+        """Probe the broker, unless the last message went out; PublishError: it does not answer."""
         if self._probe_first:
             self._publisher.probe()
             self._probe_first = False
@@ -305,10 +301,7 @@ class RecentlyPublished:
             self._ids[queue].update((task_id, (now, scan_at[task_id])) for task_id in ids)
 
     def forget(self, queue: str, depth: int, threads: int) -> None:
-        """Forget what is old, or has left the queue, which holds ``depth`` messages.
-
-        The oldest leave it first.
-        """
+        """Forget what is old, or has left the queue of ``depth`` messages, the oldest first."""
         messages, ids, now = self._messages[queue], self._ids[queue], self._clock()
         out = depth + threads if depth else 0
         while messages:
@@ -354,7 +347,7 @@ class DelayLookahead:
     def announce(
         self, connection: Connection, queues: Sequence[str], *, now: datetime | None = None
     ) -> float | None:
-        """Announce what becomes due soon; return the seconds until the first that is not announced.
+        """Announce what is due soon; return the seconds until the first that is not announced.
 
         A queue that gets no hints just now is left out. None: all is announced.
         """

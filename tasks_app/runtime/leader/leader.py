@@ -62,7 +62,6 @@ class Leader:
 
         If the last scan is longer ago than a renewal interval, the database was perhaps away. Then
         workers have one renewal interval before any rescue.
-        Raises DBAPIError: the database did not answer.
         """
         led = self.lead.held is not None
         self.lead.hold()
@@ -77,10 +76,7 @@ class Leader:
         return self.lead.held is not None
 
     def probe(self) -> None:
-        """Do nothing if we could publish, or no process could. If only we cannot, we must not lead.
-
-        Raises PublishError: the last message did not go out, and the broker still does not answer.
-        """
+        """Raise PublishError if only this process cannot publish: then it must not lead."""
         with suppress(RefusedError):
             self._dispatcher.probe()
 
@@ -88,8 +84,7 @@ class Leader:
         """Rescue expired claims, sweep, fire schedules, publish due tasks, maintain if it is time.
 
         While there is a backlog, passes that only publish come between; an idle pool costs one
-        read. Duties that need no broker are done, and recorded as done, if the broker refuses, too.
-        Raises PublishError: the broker did not take a message from us; another process may lead.
+        read. A PublishError comes after the duties that need no broker; another process may lead.
         """
         if self._last.more and time.monotonic() < self._whole_at:
             self._step_down_if(self._publish(fill_up=True))
@@ -129,10 +124,7 @@ class Leader:
         return None
 
     def _step_down_if(self, trouble: PublishError | None) -> None:
-        """Let another process lead whose messages may be taken.
-
-        A broker that says it refuses refuses all processes: then we lead on, with the other duties.
-        """
+        """Let another process lead, unless the broker says that it refuses all of them."""
         if trouble is None:
             return
         since = self.lead.refused(str(trouble).partition(". ")[0])
@@ -188,11 +180,8 @@ class Duties:
         self._breakers = Breakers(database)
 
     def look(self, seen: IdleCheck | None = None) -> Checked:
-        """Check gates and breakers, and fire schedules; after an idle check only what it saw.
-
-        The first call starts the watcher: from then on it does not depend on those that follow.
-        """
-        self._watcher.start()
+        """Check gates and breakers, and fire schedules; after an idle check only what it saw."""
+        self._watcher.start()  # with the first call; it does not depend on later ones
         if seen is None or seen.gates:
             switch_load_gates(self._database)
         if (seen is None or seen.breakers) and self._breakers.look():
@@ -209,10 +198,7 @@ class Duties:
         return Checked(seen, min(instants, default=None), gates.woken)
 
     def rescue_and_sweep(self) -> bool:
-        """Rescue what vanished workers held, and sweep what is barred or expired.
-
-        Returns whether a rescued task runs again.
-        """
+        """Rescue and sweep; return whether a rescued task runs again."""
         rescued = self.rescuer.run_once()
         self._sweeper.run_once()
         return State.PENDING in rescued.values()

@@ -44,10 +44,7 @@ class Leadership:
         self.taken_for_s = 0.0  # another's lease: for how long, if it is not renewed
 
     def hold(self) -> bool:
-        """Take the lease, or renew it when it is time to; return whether we lead.
-
-        Raises DBAPIError: the database did not answer, so it is unknown.
-        """
+        """Take the lease, or renew it when it is time to; return whether we lead."""
         asked_at = time.monotonic()
         if self.held is not None and asked_at < self._renew_at:
             return True

@@ -113,11 +113,7 @@ class Maintainer:
         return seen is None or seen.idle is None or seen.idle >= EVERY
 
     def _make_partitions(self, now: datetime | None = None) -> tuple[int, int]:
-        """Return how many partitions were made, and how many are left.
-
-        One that open settles hold up costs a second; it and the others are left for later, because
-        the maintainer may have to scan.
-        """
+        """Return how many partitions were made, and how many are left as settles hold one up."""
         with self._database.begin() as connection:
             heartbeats.prune(connection, FORGET_WORKERS_AFTER, now=now)
             if has_strays(connection):
@@ -150,10 +146,7 @@ class Maintainer:
         return not (pruned.more or pruned.in_use)
 
     def _prune_lists(self, for_s: float = float("inf"), *, now: datetime | None = None) -> bool:
-        """Remove unused keys, old instants and groups; return whether all of it is gone.
-
-        A list whose pruning is refused stops no other.
-        """
+        """Remove old rows of each list, even if one is refused; return whether all are gone."""
         ends, most = time.monotonic() + for_s, self._timing.rows_at_once
         lists: dict[str, Callable[[Connection], int]] = {
             "fires": lambda c: scheduling.prune_fires(c, FORGET_FIRES_AFTER, most, now=now),
@@ -195,10 +188,7 @@ class LargeValueUpkeep:
         self._thread: threading.Thread | None = None
 
     def run(self, for_s: float = float("inf")) -> bool:
-        """Remove unused values from the database; return whether all were checked.
-
-        This needs no grace time: see ``pool/tasks/large_values.py``.
-        """
+        """Remove unused values from the database; return whether all were checked."""
         ends = time.monotonic() + for_s
         while True:
             with self._begin() as connection:

@@ -69,10 +69,7 @@ class Rescuer:
         self.wait_until = time.monotonic() + self._settings.renew_every.total_seconds()
 
     def heard(self, answer_s: float, asked_at: float) -> bool:
-        """Compare the database's clock with ours; True: it jumped, so the workers may renew first.
-
-        Call it again and again: what the clock did before the first answer is unknown.
-        """
+        """Compare the database's clock with ours; True: it jumped, so workers may renew first."""
         ahead_s = self._watch.jumped_s(answer_s, asked_at)
         if ahead_s:
             log.warning("the database's clock jumped by %.1f s: no rescue until renewals", ahead_s)
@@ -139,10 +136,7 @@ LOST_BATCHES_AT_ONCE = 100  # each is a transaction of its own
 
 
 def end_lost_batches(database: Database) -> list[int]:
-    """End steps whose tasks are gone, and with the last of them the instance; return which.
-
-    Any number may do it at once; a locked instance is left to the next call.
-    """
+    """End steps whose tasks are gone, and with the last of them the instance; return which."""
     with database.begin() as connection:
         found = partition_runs.find_batches_with_lost_steps(connection, LOST_BATCHES_AT_ONCE)
     ended = []

@@ -97,10 +97,7 @@ class Retention:
         return pruned
 
     def _steps(self, pruned: Pruned) -> Iterator[None]:
-        """Do one short transaction after the other; the caller may stop after any.
-
-        Each leaves less to do, so a caller with time for only one still makes progress.
-        """
+        """Do one short transaction after the other; the caller may stop after any."""
         with self._database.begin() as connection:
             found, now = partitions(connection)
             pruned.not_ours = not owns_partitions(connection)

@@ -246,10 +246,7 @@ def _trouble(
 
 
 def sql_tasks_of(registry: Registry, settings: Settings, *, leave: bool) -> list[SqlTask]:
-    """Return what the database carries out; ``leave``: workers carry out the others.
-
-    Raises TasksError: the database cannot carry out a task.
-    """
+    """Return what the database carries out; ``leave``: workers carry out the others."""
     unfit = unfit_sql_tasks(registry, settings)
     if unfit and not leave:
         those = "; ".join(f"{name}: {why}" for name, why in unfit.items())

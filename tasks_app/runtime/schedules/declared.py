@@ -90,10 +90,7 @@ def synchronise(
 
 
 def bring_in_schedules(database: Database, registry: Registry) -> None:
-    """Synchronise at a start; if the database is away or refuses, the next start does so.
-
-    Raises InvalidTaskError: a declaration is wrong.
-    """
+    """Synchronise at a start; if the database is away or refuses, the next start does so."""
     try:
         with database.begin() as connection:
             synchronise(connection, registry)

@@ -50,10 +50,7 @@ def preview_schedule(session: Sync, name: str, count: int = 10) -> Preview | Non
 def preview_change(
     session: Sync, name: str, count: int = 10, **options: Unpack[ScheduleOptions]
 ) -> Preview | None:
-    """Return the next instants of a schedule after a change. None: there is no such schedule.
-
-    Raises InvalidTaskError: the change would be refused.
-    """
+    """Return the next instants of a schedule after a change. None: there is no such schedule."""
     connection = connection_of(session)
     standing = rows.get(connection, name)
     if standing is None:

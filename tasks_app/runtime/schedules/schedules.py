@@ -215,10 +215,7 @@ _CHANGEABLE = frozenset({*When.__annotations__, "queue", "priority"})
 
 
 def changed_schedule(standing: Schedule, payload: Any, given: Mapping[str, Any]) -> Schedule:
-    """Return the schedule as it would be after the change; nothing is written.
-
-    Raises InvalidTaskError: an option is invalid, or cannot be changed.
-    """
+    """Return the schedule as it would be after the change; nothing is written."""
     for word in given.keys() - _CHANGEABLE:
         raise InvalidScheduleError(f"options.{word}", "stays", ", ".join(sorted(_CHANGEABLE)))
     when = {word: value for word, value in _when(standing).items() if word not in _WHEN}
