@@ -30,7 +30,7 @@ class Liveness:
         self._born = own_birth() if name else 0.0
 
     def beat(self, trouble: str = "", note: str = "") -> None:
-        """Write that the process lives, and what is wrong; a ``note`` is no reason to restart it."""
+        """Write that the process lives, and what is wrong; a ``note`` is no reason to restart."""
         now = time.monotonic()
         fresh = now - self._written_at < self._good_for_s / WRITES
         if fresh and (trouble, note) == self._written:

@@ -45,7 +45,7 @@ class Publisher(Protocol):
         """Send messages in one go; return the errors by the place of their message."""
 
     def depths(self, queues: Sequence[str]) -> dict[str, int]:
-        """Return how many messages wait in each queue, 0 if it is missing, or raise PublishError."""
+        """Return how many messages wait in each queue, 0 if it is missing; or PublishError."""
 
     def probe(self) -> None:
         """Raise PublishError if the broker does not answer."""
@@ -80,18 +80,17 @@ class HintCounts:
 class HintSender:
     """Takes hints of all threads; its own thread starts with the first hint that it has to send.
 
-    ``whom`` is for the log; ``window_s`` and ``clock`` pace the channel.
+    ``whom`` is for the log; ``clock`` paces the channel.
     """
 
     def __init__(
         self,
         connect: Callable[[], HintPublisher],
         whom: str = "broker",
-        window_s: float = WINDOW_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.counts = HintCounts()
-        self._channel = HintChannel(connect, self.counts, whom, window_s, clock)
+        self._channel = HintChannel(connect, self.counts, whom, clock)
         # None: read an answer. An Event: set it when all hints before it are sent.
         self._waiting: DelayQueue[Hint | threading.Event | None] = DelayQueue()
         self._starting = threading.Lock()
@@ -189,14 +188,12 @@ class HintChannel:
         connect: Callable[[], HintPublisher],
         counts: HintCounts,
         whom: str = "broker",
-        window_s: float = WINDOW_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._works = False  # whether the last message went out
         self._counts = counts
         self._connect = connect
         self._whom = whom
-        self._window_s = window_s
         self._clock = clock
         self._publisher: HintPublisher | None = None
         self._turn = threading.Lock()  # held by the thread that uses the publisher
@@ -217,7 +214,7 @@ class HintChannel:
 
     def pause_s(self) -> float:
         """Return how long the next message has to wait because many went out lately."""
-        return max(0.0, self._booked_until - self._clock() - BURST * self._window_s)
+        return max(0.0, self._booked_until - self._clock() - BURST * WINDOW_S)
 
     def start(self, message: Message) -> bool:
         """Send without waiting, then :meth:`send` reads the answer; False: use :meth:`send`."""
@@ -251,7 +248,7 @@ class HintChannel:
                 self._send(message)
 
     def _book(self) -> None:
-        self._booked_until = max(self._booked_until, self._clock()) + self._window_s
+        self._booked_until = max(self._booked_until, self._clock()) + WINDOW_S
 
     def _send(self, message: Message) -> None:
         queue, ids = message

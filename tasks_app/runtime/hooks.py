@@ -12,14 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TypeVar
 
-from tasks_app.domain.handlers.settlement import (
-    BROKEN_OFF,
-    CONNECTION_LOST,
-    INTERRUPTED,
-    PROCESS_KILLED,
-    REFUSED,
-    VANISHED,
-)
+from tasks_app.domain.handlers import settlement as causes
 from tasks_app.domain.tasks.error_text import brief, quiet_logger
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event, State
@@ -183,17 +176,17 @@ def of_claim(kind: NoticeKind, task: ClaimedTask) -> Notice:
 
 
 _WHY = {
-    VANISHED: "Its process or worker vanished while it held the task.",
-    PROCESS_KILLED: "Its process was killed at the hard limit of another task.",
-    INTERRUPTED: "A signal ended its process, and no other of the worker.",
-    CONNECTION_LOST: "The database, which is up, ended its connection.",
-    REFUSED: "The database had no room for what it wrote, or no free connection.",
-    BROKEN_OFF: "Its run was cut off, and not by a limit, a stop or an operator.",
+    causes.VANISHED: "Its process or worker vanished while it held the task.",
+    causes.PROCESS_KILLED: "Its process was killed at the hard limit of another task.",
+    causes.INTERRUPTED: "A signal ended its process, and no other of the worker.",
+    causes.CONNECTION_LOST: "The database, which is up, ended its connection.",
+    causes.REFUSED: "The database had no room for what it wrote, or no free connection.",
+    causes.BROKEN_OFF: "Its run was cut off, and not by a limit, a stop or an operator.",
 }
 
 
 def of_return(
-    task: ClaimedTask, state: State, event: Event, wait: timedelta, why: str = VANISHED
+    task: ClaimedTask, state: State, event: Event, wait: timedelta, why: str = causes.VANISHED
 ) -> Notice:
     """Return the notice of a claim that came back without an outcome."""
     cause = Cause(why, _WHY[why]) if event is Event.RESCUE else None
@@ -204,22 +197,11 @@ def of_return(
 
 def of_settlement(settlement: Settlement, task: ClaimedTask, state: State) -> Notice:
     again = state is State.PENDING
-    return Notice(
-        _AGAIN[settlement.event] if again else _FINAL[state],
-        task.task_id,
-        task.name,
-        task.queue,
-        task.biz_key,
-        task.fence.attempt,
-        settlement.failures,
-        settlement.wait if again else None,
-        settlement.run_ms,
-        settlement.cause,
-        task.payload,
-        settlement.result,
-        task.max_attempts,
-        task.headers,
-    )
+    kind, wait = (_AGAIN[settlement.event], settlement.wait) if again else (_FINAL[state], None)
+    about = task.task_id, task.name, task.queue, task.biz_key, task.fence.attempt
+    ended = settlement.failures, wait, settlement.run_ms, settlement.cause
+    texts = task.payload, settlement.result
+    return Notice(kind, *about, *ended, *texts, task.max_attempts, task.headers)
 
 
 def of_outline(outline: Outline, returned: NoticeKind) -> Notice:
@@ -227,7 +209,7 @@ def of_outline(outline: Outline, returned: NoticeKind) -> Notice:
     kind, _, message = (outline.error or "").partition(": ")
     what = _FINAL.get(outline.state, returned)
     if what is NoticeKind.RESCUED and not kind:
-        kind, message = VANISHED, _WHY[VANISHED]
+        kind, message = causes.VANISHED, _WHY[causes.VANISHED]
     about = outline.id, outline.name, outline.queue, outline.biz_key
     cause = Cause(kind, message) if kind else None
     return Notice(what, *about, outline.attempt, outline.failures, cause=cause)

@@ -140,7 +140,7 @@ class LargeValues:
             raise Fail(str(error)) from None
 
     def load(self, begin: Begin, task_id: int, reference: Reference, kind: str) -> str:
-        """Return a value as JSON text, perhaps encrypted; or LargeValueLostError, LargeStoreError."""
+        """Return a value as JSON text, perhaps encrypted; LargeValueLostError: there is none."""
         with begin() as connection:
             stored = read(connection, task_id, reference)
         return self.text_of(stored, reference, kind)

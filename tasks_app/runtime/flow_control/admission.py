@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import starmap
 from math import ceil
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -37,9 +37,10 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hint_sender import Hint
 from tasks_app.runtime.hints import HINTS
 
+Now: TypeAlias = datetime | None
+Ended: TypeAlias = Mapping[Gate, int] | None
 MOST_LOOKED_AT = 500  # gates that one call locks together
-# How long claims skip the short way after it found no gate clear.
-HINDERED_S = 1.0
+HINDERED_S = 1.0  # how long claims skip the short way after it found no gate clear
 
 
 class AdmissionVerdict(NamedTuple):
@@ -101,7 +102,7 @@ class AdmissionControl:
         with self._database.begin() as connection:
             claimed, admission = let_pass(connection, found, claimer, token, most, now=now)
         self._note(claimed, dict(found.waiting))
-        self._wake(admission.behind, now=now)
+        self._wake(admission.behind, now)
         return claimed
 
     def _note(self, claimed: Iterable[ClaimedTask], of: Mapping[int, tuple[Gate, ...]]) -> None:
@@ -124,7 +125,7 @@ class AdmissionControl:
             if admission.held:
                 with self._database.begin() as connection:
                     hold(connection, admission.held, rooms, limits, now=now)
-                self._wake(admission.behind, now=now)
+                self._wake(admission.behind, now)
 
     def ended(self, fences: Iterable[Fence]) -> bool:
         """Note that runs are over, however they ended; return whether tasks may wait for that."""
@@ -142,14 +143,14 @@ class AdmissionControl:
                 return
             with self._mutex:
                 ended, self._ended = self._ended, Counter()
-            self._wake(ended, ended, now=now)
+            self._wake(ended, now, ended)
 
     def gone(self, ids: Collection[int], *, now: datetime | None = None) -> None:
         """Wake the tasks that wait behind others' tasks which were rescued, reaped or swept."""
         if ids:
             with self._database.single() as connection:
                 gates = rows.passed_by(connection, ids, now=now)
-            self._wake(gates, now=now)
+            self._wake(gates, now)
 
     def look(self, *, now: datetime | None = None) -> WakeResult:
         """Wake tasks behind the gates whose time has come."""
@@ -158,48 +159,31 @@ class AdmissionControl:
             if next_s is None or next_s > 0:
                 return WakeResult(next_s)
             late = overdue(connection, MOST_LOOKED_AT, now=now)
-        woken = self._wake_behind(late, now=now)
+        woken = self._wake_behind(late, now)
         with self._database.single() as connection:
             return WakeResult(next_look_in_s(connection, now=now), woken)
 
-    def _wake(
-        self,
-        gates: Iterable[Gate],
-        ended: Mapping[Gate, int] | None = None,
-        *,
-        now: datetime | None = None,
-    ) -> None:
+    def _wake(self, gates: Iterable[Gate], now: Now, ended: Ended = None) -> None:
         """Wake the tasks for which there is room; most often none waits."""
         if gates:
             with self._database.single() as connection:
                 waited = waited_for(connection, list(gates))
-            self._wake_behind(waited, ended, now=now)
+            self._wake_behind(waited, now, ended)
 
-    def _wake_behind(
-        self,
-        gates: Sequence[Gate],
-        ended: Mapping[Gate, int] | None = None,
-        *,
-        now: datetime | None = None,
-    ) -> int:
+    def _wake_behind(self, gates: Sequence[Gate], now: Now, ended: Ended = None) -> int:
         if not gates:
             return 0
         try:
-            woken = self._woken(gates, ended, now)
+            woken = self._woken(gates, now, ended)
         except DBAPIError as error:
             if not is_of_one_row(error):
                 raise
-            woken = self._woken(gates, ended, now, careful=True)
+            woken = self._woken(gates, now, ended, careful=True)
         HINTS.offer(starmap(Hint, woken))
         return len(woken)
 
     def _woken(
-        self,
-        gates: Sequence[Gate],
-        ended: Mapping[Gate, int] | None,
-        now: datetime | None,
-        *,
-        careful: bool = False,
+        self, gates: Sequence[Gate], now: Now, ended: Ended, *, careful: bool = False
     ) -> list[tuple[str, int]]:
         with self._database.begin() as connection:
             buckets = lock(connection, gates, now=now)

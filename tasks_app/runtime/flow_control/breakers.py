@@ -17,14 +17,7 @@ from tasks_app.domain.handlers.outcomes import DependencyDown, Outcome, Reaction
 from tasks_app.domain.handlers.settlement import is_outage
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.error_text import brief, quiet_logger
-from tasks_app.pool.flow_control.circuit_breakers import (
-    advance_due,
-    failures_left,
-    held_names,
-    override,
-    report,
-    synchronise,
-)
+from tasks_app.pool.flow_control import circuit_breakers as rows
 from tasks_app.pool.flow_control.queue_settings import update_load_gates
 from tasks_app.pool.operations.audit import note
 from tasks_app.runtime.db.database import Database
@@ -47,7 +40,7 @@ class Breakers:
     def look(self) -> bool:
         """Move breakers on that are due; return whether any held task may go now."""
         with self._database.begin() as connection:
-            return any(advance_due(connection).values())
+            return any(rows.advance_due(connection).values())
 
 
 def bring_in_breakers(database: Database, registry: Registry) -> None:
@@ -64,14 +57,14 @@ def enter_breakers(connection: Connection, registry: Registry) -> None:
     for spec in registry:
         if spec.depends_on is not None:
             declared[spec.depends_on].append(spec.name)
-    synchronise(connection, declared, registry.names)
+    rows.synchronise(connection, declared, registry.names)
 
 
 def override_breaker(
     connection: Connection, dependency: str, mode: BreakerMode, *, by: str = ""
 ) -> bool:
     """Open or close a breaker, or leave it to outcomes again; False: there is none."""
-    done = override(connection, dependency, mode)
+    done = rows.override(connection, dependency, mode)
     if done:
         note(connection, "breaker", {"dependency": dependency, "mode": str(mode)}, who=by)
     return done
@@ -183,10 +176,10 @@ class DependencyReport:
             left = 0.0
             try:
                 with self._database.begin() as connection:
-                    step = report(connection, dependency, good, bad)
+                    step = rows.report(connection, dependency, good, bad)
                     if bad:
-                        held = held_names(connection, dependency)
-                        left = failures_left(connection, dependency)
+                        held = rows.held_names(connection, dependency)
+                        left = rows.failures_left(connection, dependency)
             except SQLAlchemyError:
                 for name, each in {dependency: (good, bad), **counts}.items():
                     self._dependencies.add(name, *each)

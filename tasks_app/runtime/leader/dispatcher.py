@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from sqlalchemy import Connection
 
@@ -19,24 +19,19 @@ from tasks_app.pool.dispatch.scan import DueRows, due, upcoming
 from tasks_app.pool.fragments.conditions import standing_still
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.tables import EVERY_QUEUE
+from tasks_app.runtime import scan
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.flow_control.admission import AdmissionControl, AdmissionVerdict, Fairness
 from tasks_app.runtime.hint_sender import Hint, Message, Publisher
 from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.run_times import KnownRunTimes, grouped
-from tasks_app.runtime.scan import (
-    LONGEST_REST_S,
-    Pace,
-    QueuePositions,
-    ScanPosition,
-    ScanResult,
-    triage_found,
-)
+from tasks_app.runtime.scan import QueuePositions, ScanPosition, ScanResult, triage_found
 
 log = quiet_logger(__name__)
+Served: TypeAlias = "dict[str, ServedQueue]"
 # Where a pass from the front of the index takes 0.1 s, such passes get a fifth of the time.
-FRONT = Pace(0.1, 4, LONGEST_REST_S)
+FRONT = scan.Pace(0.1, 4, scan.LONGEST_REST_S)
 # A pass reads at most this many times more rows than the last messages held: where tasks are slow
 # and each makes a message, it need not read thousands.
 REACH = 4
@@ -123,7 +118,7 @@ class Dispatcher:
             self._publisher.probe()
             self._probe_first = False
 
-    def _depths(self, served: dict[str, ServedQueue]) -> dict[str, int]:
+    def _depths(self, served: Served) -> dict[str, int]:
         """Return how many messages wait, read outside any transaction."""
         for queue in self._published.queues - served.keys():
             self._published.forget(queue, 0, 0)
@@ -139,7 +134,7 @@ class Dispatcher:
     def _collect(
         self,
         connection: Connection,
-        served: dict[str, ServedQueue],
+        served: Served,
         room: dict[str, int],
         within: timedelta | None,
         now: datetime | None,
@@ -196,11 +191,7 @@ class Dispatcher:
         return result
 
     def _due_of_fair_queues(
-        self,
-        connection: Connection,
-        served: dict[str, ServedQueue],
-        free: dict[str, int],
-        now: datetime | None,
+        self, connection: Connection, served: Served, free: dict[str, int], now: datetime | None
     ) -> Iterator[DueRows]:
         for queue, serves in served.items():
             if serves.fair and free[queue]:

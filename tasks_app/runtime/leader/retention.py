@@ -16,18 +16,8 @@ from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.states import Pool
 from tasks_app.pool import retention
 from tasks_app.pool.batch import instances as batches
-from tasks_app.pool.batch.instances import count_expired as count_batches
 from tasks_app.pool.operations.audit import note
-from tasks_app.pool.retention import (
-    DEFAULT,
-    LOOKED_AT,
-    DayPartition,
-    Mark,
-    Place,
-    due_names,
-    owns_partitions,
-    partitions,
-)
+from tasks_app.pool.retention import DayPartition, Mark
 from tasks_app.pool.tables import BATCH, ERROR
 from tasks_app.runtime.db.database import Database
 
@@ -57,16 +47,12 @@ class Retention:
     """One process's; any number may run, and come upon the same rows."""
 
     def __init__(
-        self, settings: Settings, database: Database, *, rows_per_step: int = LOOKED_AT
+        self, settings: Settings, database: Database, *, rows_per_step: int = retention.LOOKED_AT
     ) -> None:
-        self._completed = settings.completed
-        self._errors = settings.errors
-        self._batches = settings.batches
-        self._keep = settings.keep_completed, settings.keep_errors, settings.keep_batches
-        self._lines = settings.keep_transitions
+        self._settings = settings
         self._database = database
         self._rows = rows_per_step
-        self._places: dict[str, Place | None] = {}
+        self._places: dict[str, retention.Place | None] = {}
         self._warned = False
 
     def run(self, for_s: float = float("inf")) -> Pruned:
@@ -86,7 +72,8 @@ class Retention:
 
     def run_for(self, by: str) -> Pruned:
         """Prune all for an operator; the audit notes it before and after."""
-        ages = dict(zip(("completed", "errors", "batches"), self._keep, strict=True))
+        words = ("completed", "errors", "batches")
+        ages = {word: getattr(self._settings, f"keep_{word}") for word in words}
         with self._database.begin() as connection:
             note(connection, "prune", ages, who=by)
         pruned = self.run()
@@ -99,16 +86,16 @@ class Retention:
     def _steps(self, pruned: Pruned) -> Iterator[None]:
         """Do one short transaction after the other; the caller may stop after any."""
         with self._database.begin() as connection:
-            found, now = partitions(connection)
-            pruned.not_ours = not owns_partitions(connection)
+            found, now = retention.partitions(connection)
+            pruned.not_ours = not retention.owns_partitions(connection)
         if not pruned.not_ours:
             for day in found:
                 if len(pruned.in_use) >= MOST_REFUSALS:
                     break
                 try:
-                    if _is_over(day, self._completed, now):
+                    if _is_over(day, self._settings.completed, now):
                         yield from self._drop(day, pruned)
-                    elif names := due_names(day, self._completed.early, now):
+                    elif names := retention.due_names(day, self._settings.completed.early, now):
                         yield from self._thin(names, day, pruned)
                 except DBAPIError as error:
                     state = getattr(error.orig, "sqlstate", None)
@@ -118,7 +105,7 @@ class Retention:
                         yield
                     elif state not in GONE:
                         raise
-            for gone in self._by_age(DEFAULT, self._completed):
+            for gone in self._by_age(retention.DEFAULT, self._settings.completed):
                 pruned.completed += gone
                 yield
         elif not self._warned:
@@ -127,7 +114,7 @@ class Retention:
                 "Old days of the completed pool stay: this role does not own its partitions. "
                 "Run beat, or tasks-app prune, as their owner."
             )
-        for gone in self._by_age(ERROR, self._errors):
+        for gone in self._by_age(ERROR, self._settings.errors):
             pruned.errors += gone
             yield
         for batch_is_gone in self._expired_batches():
@@ -136,7 +123,7 @@ class Retention:
         more = True
         while more:
             with self._database.begin() as connection:
-                gone, more = retention.delete_old_lines(connection, self._lines)
+                gone, more = retention.delete_old_lines(connection, self._settings.keep_transitions)
             pruned.lines += gone
             if gone:
                 yield
@@ -168,7 +155,7 @@ class Retention:
             yield
 
     def _by_age(self, pool: str, keep: Keep) -> Iterator[int]:
-        place: Place | None = self._places.get(pool)
+        place: retention.Place | None = self._places.get(pool)
         while True:
             with self._database.begin() as connection:
                 place, gone = retention.delete_old(connection, pool, keep, place, most=self._rows)
@@ -180,10 +167,10 @@ class Retention:
 
     def _expired_batches(self) -> Iterator[bool]:
         """Delete one instance after the other; yield after each step whether one is gone."""
-        after = 0
+        keep, after = self._settings.batches, 0
         while True:
             with self._database.begin() as connection:
-                found = batches.find_expired(connection, self._batches, after, MOST_BATCHES)
+                found = batches.find_expired(connection, keep, after, MOST_BATCHES)
             for after in found:
                 gone: bool | None = False
                 while gone is False:
@@ -214,14 +201,14 @@ def preview_retention(connection: Connection, settings: Settings) -> Iterator[Re
     """Count what is too old. Reads all of it."""
     retention.lift_statement_timeout(connection)
     keep = settings.completed
-    found, now = partitions(connection)
-    for day in found if owns_partitions(connection) else ():
+    found, now = retention.partitions(connection)
+    for day in found if retention.owns_partitions(connection) else ():
         if _is_over(day, keep, now):
             rows, _ = retention.count_day(connection, day)
             age = format_age(keep.longest)
             yield RetentionPreview(Pool.COMPLETED, day.name, rows, day.bytes, "dropped", age)
             continue
-        for name in due_names(day, keep.early, now):
+        for name in retention.due_names(day, keep.early, now):
             rows, size = retention.count_day(connection, day, name)
             if rows:
                 what, age = f"{name} in {day.name}", format_age(keep.names[name])
@@ -233,7 +220,7 @@ def preview_retention(connection: Connection, settings: Settings) -> Iterator[Re
         rows, size = retention.count_old(connection, table, kept)
         if rows:
             yield RetentionPreview(pool, table, rows, size, "deleted", format_age(kept.shortest))
-    expired, size = count_batches(connection, settings.batches)
+    expired, size = batches.count_expired(connection, settings.batches)
     if expired:
         age = format_age(settings.batches.shortest)
         yield RetentionPreview(None, BATCH, expired, size, "deleted", age)

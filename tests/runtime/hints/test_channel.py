@@ -125,8 +125,9 @@ def test_nobody_waits_for_an_answer_to_what_went_before(hinter: HintSender, line
     assert [i for ids in line.published for i in ids] == [2, 3, 4]
 
 
-def test_nothing_is_started_after_a_burst(line: Line) -> None:
-    hints = HintChannel(lambda: line, HintCounts(), window_s=3600.0)
+def test_nothing_is_started_after_a_burst(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hint_sender, "WINDOW_S", 3600.0)
+    hints = HintChannel(lambda: line, HintCounts())
     messages = [Message("q", [n]) for n in range(hint_sender.BURST + 1)]
     hints.send(messages)
 
