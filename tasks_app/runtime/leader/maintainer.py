@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
@@ -44,30 +43,17 @@ FORGET_FIRES_AFTER = timedelta(days=30)  # from then on nothing tells whether to
 FORGET_GROUPS_AFTER = timedelta(days=30)
 FORGET_IMPORTS_AFTER = timedelta(days=90)
 FORGET_ALERTS_AFTER = timedelta(days=30)  # by a maintainer without settings
-
-
-@dataclass(frozen=True, slots=True)
-class MaintenanceTiming:
-    """How often the maintainer checks what is due, and how much it does at a time."""
-
-    look_every_s: float = 10.0
-    again_after_s: float = 60.0  # after a failure: a lock of a second should not cost an hour
-    prune_for_s: float = 0.25  # the maintainer may have to scan; the rest waits for the next check
-    rows_at_once: int = 2_000
+LOOK_EVERY_S, AGAIN_AFTER_S = 10.0, 60.0  # between two checks; after a failure
+PRUNE_FOR_S = 0.25  # the maintainer may have to scan; the rest waits for the next check
+ROWS_AT_ONCE = 2_000
 
 
 class Maintainer:
     """Any number may run; each partition is made in a transaction of its own."""
 
     def __init__(
-        self,
-        database: Database,
-        holder: str = "by hand",
-        *,
-        settings: Settings | None = None,
-        timing: MaintenanceTiming = MaintenanceTiming(),
+        self, database: Database, holder: str = "by hand", *, settings: Settings | None = None
     ) -> None:
-        self._timing = timing
         self._database = database
         self._keep_alerts = settings.keep_alerts if settings else FORGET_ALERTS_AFTER
         self._retention = Retention(settings, database) if settings else None
@@ -79,7 +65,7 @@ class Maintainer:
         """Maintain if the last run is an hour ago; a failure is logged, and repeated soon."""
         if time.monotonic() < self._check_at:
             return
-        self._check_at = time.monotonic() + self._timing.look_every_s
+        self._check_at = time.monotonic() + LOOK_EVERY_S
         try:
             end_lost_batches(self._database)
         except Exception as error:
@@ -95,9 +81,8 @@ class Maintainer:
                         self._large.start_outside()
                     log.info("maintenance is done")
         except Exception as error:
-            self._check_at = time.monotonic() + self._timing.again_after_s
-            again_after_s = self._timing.again_after_s
-            log.warning("maintenance failed, again in %g s: %s", again_after_s, brief(error))
+            self._check_at = time.monotonic() + AGAIN_AFTER_S
+            log.warning("maintenance failed, again in %g s: %s", AGAIN_AFTER_S, brief(error))
         finally:
             self._lead.release()
 
@@ -137,17 +122,18 @@ class Maintainer:
 
     def _prune(self) -> bool:
         """Remove what is old, the lists first; return whether all of it is gone."""
-        for_s = self._timing.prune_for_s
-        if not self._prune_lists(for_s) or not (self._large is None or self._large.run(for_s)):
+        if not self._prune_lists(PRUNE_FOR_S):
             return False
-        pruned = self._retention.run(for_s) if self._retention else Pruned()
+        if self._large is not None and not self._large.run(PRUNE_FOR_S):
+            return False
+        pruned = self._retention.run(PRUNE_FOR_S) if self._retention else Pruned()
         if pruned.in_use:  # each try may hold settles up for a moment
-            self._check_at = time.monotonic() + self._timing.again_after_s
+            self._check_at = time.monotonic() + AGAIN_AFTER_S
         return not (pruned.more or pruned.in_use)
 
     def _prune_lists(self, for_s: float = float("inf"), *, now: datetime | None = None) -> bool:
         """Remove old rows of each list, even if one is refused; return whether all are gone."""
-        ends, most = time.monotonic() + for_s, self._timing.rows_at_once
+        ends, most = time.monotonic() + for_s, ROWS_AT_ONCE
         lists: dict[str, Callable[[Connection], int]] = {
             "fires": lambda c: scheduling.prune_fires(c, FORGET_FIRES_AFTER, most, now=now),
             "keys": lambda c: unique_keys.prune_keys(c, most, now=now),

@@ -46,12 +46,9 @@ class Pruned:
 class Retention:
     """One process's; any number may run, and come upon the same rows."""
 
-    def __init__(
-        self, settings: Settings, database: Database, *, rows_per_step: int = retention.LOOKED_AT
-    ) -> None:
+    def __init__(self, settings: Settings, database: Database) -> None:
         self._settings = settings
         self._database = database
-        self._rows = rows_per_step
         self._places: dict[str, retention.Place | None] = {}
         self._warned = False
 
@@ -136,7 +133,7 @@ class Retention:
         after: int | None = day.mark.after
         while after is not None:
             with self._database.begin() as connection:
-                after = retention.forget_history(connection, day, after, most=self._rows)
+                after = retention.forget_history(connection, day, after, most=retention.LOOKED_AT)
             if after is not None:
                 yield
         with self._database.begin() as connection:
@@ -150,7 +147,9 @@ class Retention:
             mark = Mark(names=names, done=mark.done)
         while mark.names:
             with self._database.begin() as connection:
-                mark, gone = retention.thin_partition(connection, day, mark, most=self._rows)
+                mark, gone = retention.thin_partition(
+                    connection, day, mark, most=retention.LOOKED_AT
+                )
             pruned.completed += gone
             yield
 
@@ -158,7 +157,9 @@ class Retention:
         place: retention.Place | None = self._places.get(pool)
         while True:
             with self._database.begin() as connection:
-                place, gone = retention.delete_old(connection, pool, keep, place, most=self._rows)
+                place, gone = retention.delete_old(
+                    connection, pool, keep, place, most=retention.LOOKED_AT
+                )
             self._places[pool] = place
             if gone or place:
                 yield gone

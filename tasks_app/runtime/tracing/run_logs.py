@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, ProgrammingError
@@ -40,16 +40,9 @@ _COUNTED = {
     NoticeKind.CANCELLED: False,
     NoticeKind.SKIPPED: False,
 }
+Sort = tuple[str, NoticeKind, str]  # a task's name, and the class of its error
+_OTHERS: Sort = ("other tasks", NoticeKind.RETRIED, "other errors")
 _TROUBLES = (NoticeKind.FAILED, NoticeKind.RETRIED, NoticeKind.RESCUED)
-
-
-class Sort(NamedTuple):
-    name: str
-    kind: NoticeKind
-    cause: str
-
-
-_OTHERS = Sort("other tasks", NoticeKind.RETRIED, "other errors")
 
 
 class AttemptLog:
@@ -102,7 +95,7 @@ class AttemptLog:
             logger.info("ran %s in %.0f s: %s", ran, now - since, ", ".join(counts))
 
     def _place(self, notice: Notice) -> int:
-        sort = Sort(notice.name, notice.kind, notice.cause.kind if notice.cause else "")
+        sort = (notice.name, notice.kind, notice.cause.kind if notice.cause else "")
         with self._lock:
             if not self._lines:
                 self._span_ends = self._clock() + SPAN_S
@@ -121,7 +114,7 @@ class AttemptLog:
                 logger.warning(
                     "left out %s more lines of %s, %s with %s, of the last %.0f s: "
                     "the first %s a minute are shown",
-                    *(number - IN_FULL, sort.name, sort.kind, sort.cause, SPAN_S, IN_FULL),
+                    *(number - IN_FULL, *sort, SPAN_S, IN_FULL),
                 )
 
 
