@@ -48,6 +48,7 @@ class Retention:
 
     def __init__(self, settings: Settings, database: Database) -> None:
         self._settings = settings
+        self._rows = retention.LOOKED_AT
         self._database = database
         self._places: dict[str, retention.Place | None] = {}
         self._warned = False
@@ -133,7 +134,7 @@ class Retention:
         after: int | None = day.mark.after
         while after is not None:
             with self._database.begin() as connection:
-                after = retention.forget_history(connection, day, after, most=retention.LOOKED_AT)
+                after = retention.forget_history(connection, day, after, most=self._rows)
             if after is not None:
                 yield
         with self._database.begin() as connection:
@@ -147,9 +148,7 @@ class Retention:
             mark = Mark(names=names, done=mark.done)
         while mark.names:
             with self._database.begin() as connection:
-                mark, gone = retention.thin_partition(
-                    connection, day, mark, most=retention.LOOKED_AT
-                )
+                mark, gone = retention.thin_partition(connection, day, mark, most=self._rows)
             pruned.completed += gone
             yield
 
@@ -157,9 +156,7 @@ class Retention:
         place: retention.Place | None = self._places.get(pool)
         while True:
             with self._database.begin() as connection:
-                place, gone = retention.delete_old(
-                    connection, pool, keep, place, most=retention.LOOKED_AT
-                )
+                place, gone = retention.delete_old(connection, pool, keep, place, most=self._rows)
             self._places[pool] = place
             if gone or place:
                 yield gone
