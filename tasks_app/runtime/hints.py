@@ -76,7 +76,7 @@ class Hints:
             return
         transaction = session.get_nested_transaction() or session.get_transaction()
         hints = hints_of_new(rows, ids)
-        if hints and transaction is not None and self._hears(session):
+        if hints and transaction is not None and self._gets_hints(session):
             session.info.setdefault(_NOTES, {}).setdefault(transaction, []).extend(hints)
 
     def offer(self, hints: Iterable[Hint]) -> None:
@@ -133,7 +133,7 @@ class Hints:
             atexit.register(self.flush)
         return HintSender(lambda: connect(settings), whom)
 
-    def _hears(self, session: Session) -> bool:
+    def _gets_hints(self, session: Session) -> bool:
         """Whether we see its commit, and its pool (read once per engine) is the one with hints."""
         engine = session.get_bind()
         if isinstance(engine, Connection) or UNHEARD in engine.get_execution_options():

@@ -27,7 +27,7 @@ GIVEN_WAY_S = 60.0  # how long it then stays without one
 
 
 @contextmanager
-def apart(database: Database) -> Iterator[Connection]:
+def dedicated_connection(database: Database) -> Iterator[Connection]:
     """Open a connection that stays out of the pools, with autocommit; it ends with the block."""
     connection = database.engine.execution_options(isolation_level="AUTOCOMMIT").connect()
     connection.detach()
@@ -76,7 +76,7 @@ class Listener:
     def _work(self) -> None:
         while not self._ends.is_set():
             try:
-                with apart(self._database) as connection:
+                with dedicated_connection(self._database) as connection:
                     if is_pooled(connection):
                         log.info(
                             "LISTEN does not work through the pooler in front of the database: "

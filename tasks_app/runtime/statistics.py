@@ -112,7 +112,7 @@ class TaskCounts:
         ended = [Settlement(task.fence, event, 0, 0, task=task) for task in tasks]
         self.settled(ended, states)
 
-    def heard(self, database_s: float, asked_at: float) -> None:
+    def set_time(self, database_s: float, asked_at: float) -> None:
         """Set the database's time; ``asked_at`` is by our clock."""
         with self._lock:
             self._offset = database_s - asked_at
@@ -128,7 +128,7 @@ class TaskCounts:
     def knows_time(self) -> bool:
         return self._offset is not None
 
-    def news(self) -> list[CountPart]:
+    def unwritten(self) -> list[CountPart]:
         """Return the totals that changed since they were written."""
         with self._lock:
             changed = [
@@ -139,7 +139,7 @@ class TaskCounts:
             ]
         return [_part(minute, key, cell) for minute, key, cell in changed]
 
-    def written(self, parts: Iterable[CountPart]) -> None:
+    def mark_written(self, parts: Iterable[CountPart]) -> None:
         """Note that these totals are in the database; forget minutes that are over."""
         with self._lock:
             for part in parts:
@@ -256,16 +256,16 @@ class CountReport:
                 asked_at = time.monotonic()
                 with self._database.begin() as connection:
                     database_s = tables.database_time(connection)
-                self._counts.heard(database_s, asked_at)
-            parts = self._counts.news()
+                self._counts.set_time(database_s, asked_at)
+            parts = self._counts.unwritten()
             if not parts:
                 return
             with self._database.begin() as connection:
                 asked_at = time.monotonic()
                 database_s = tables.database_time(connection)
                 write_parts(connection, self._counts.slot, parts)
-            self._counts.written(parts)
-            self._counts.heard(database_s, asked_at)
+            self._counts.mark_written(parts)
+            self._counts.set_time(database_s, asked_at)
 
 
 ADD_UP_EVERY = timedelta(minutes=1)

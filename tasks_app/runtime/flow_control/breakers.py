@@ -111,7 +111,7 @@ class DependencyCounts:
         with self._lock:
             return any(bad > numbers.get(name, 0) for name, (_, bad) in self._counts.items())
 
-    def take(self) -> dict[str, tuple[int, int]]:
+    def drain(self) -> dict[str, tuple[int, int]]:
         """Return good and bad calls of each dependency, and start again at zero."""
         if not self._counts:
             return {}
@@ -166,7 +166,7 @@ class DependencyReport:
                 self._report()
 
     def _report(self) -> None:
-        counts = self._dependencies.take()
+        counts = self._dependencies.drain()
         if not counts:
             return
         self._report_at = time.monotonic() + EVERY_S

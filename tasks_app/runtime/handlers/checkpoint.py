@@ -120,7 +120,7 @@ class AsyncPoint(CheckpointPoint):
 Checkpoint: TypeAlias = PlainPoint | AsyncPoint
 
 
-def point_of(run: ActiveRun, access: Access) -> Checkpoint:
+def checkpoint_of(run: ActiveRun, access: Access) -> Checkpoint:
     return (AsyncPoint if access.is_async else PlainPoint)(run, access)
 
 

@@ -322,9 +322,9 @@ class TaskContext(Generic[SessionT_co]):
     def _checkpoint(self) -> Checkpoint:
         access = self._given()
         if self._point is None:
-            from tasks_app.runtime.handlers.checkpoint import point_of  # noqa: PLC0415  it is rare
+            from tasks_app.runtime.handlers.checkpoint import checkpoint_of  # noqa: PLC0415  it is rare
 
-            self._point = point_of(self._run, access)
+            self._point = checkpoint_of(self._run, access)
         return self._point
 
     @property

@@ -142,7 +142,7 @@ class Leader:
         asked_at = time.monotonic()
         with self.database.single() as connection:
             seen = check_idle(connection)
-        self.duties.rescuer.heard(seen.at_s, asked_at)
+        self.duties.rescuer.check_clock(seen.at_s, asked_at)
         return seen
 
     def maintain(self) -> None:

@@ -68,7 +68,7 @@ class Rescuer:
         """Rescue nothing for one renewal interval: workers may be about to renew."""
         self.wait_until = time.monotonic() + self._settings.renew_every.total_seconds()
 
-    def heard(self, answer_s: float, asked_at: float) -> bool:
+    def check_clock(self, answer_s: float, asked_at: float) -> bool:
         """Compare the database's clock with ours; True: it jumped, so workers may renew first."""
         ahead_s = self._watch.jumped_s(answer_s, asked_at)
         if ahead_s:
@@ -87,7 +87,7 @@ class Rescuer:
             return {}
         try:
             with self._database.begin() as connection:
-                if self.heard(tables.database_time(connection, now=now), asked_at):
+                if self.check_clock(tables.database_time(connection, now=now), asked_at):
                     return {}
                 rescued = rescue_expired(
                     connection,

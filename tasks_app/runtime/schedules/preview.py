@@ -19,7 +19,7 @@ from tasks_app.pool import scheduling as rows
 from tasks_app.pool.operations.audit import note
 from tasks_app.runtime.db.connections import Sync, connection_of, made_async
 from tasks_app.runtime.schedules.declared import ScheduleOptions
-from tasks_app.runtime.schedules.scheduler import make
+from tasks_app.runtime.schedules.scheduler import create_tasks
 from tasks_app.runtime.schedules.schedules import changed_schedule, days_of, planned_schedule
 
 MOST_FILLED = 10_000  # instants of one backfill: it is one transaction
@@ -123,7 +123,7 @@ def backfill_schedule(
     rng = Random()  # noqa: S311  jitter, not a secret
     tasks = {(schedule.id, at): schedule.task_row(at, rng) for at in instants}
     over = [outcome for outcome in Fired if outcome is not Fired.MADE]
-    made = make(connection, dict.fromkeys(tasks, Fired.MADE), tasks, over=over, now=now)
+    made = create_tasks(connection, dict.fromkeys(tasks, Fired.MADE), tasks, over=over, now=now)
     ids = [TaskId(task_id) for task_id in made.values() if task_id is not None]
     what = {"schedule": name, "start": start.isoformat(), "end": end.isoformat()}
     note(connection, "schedule backfill", what, who=by, number=len(ids), ids=ids)

@@ -123,12 +123,12 @@ class Scheduler:
                     for task_id in live[schedule.id]:
                         cancel(connection, task_id, by=Author(f"schedule {schedule.id}"), now=now)
                 plans.append((schedule, due, verdict))
-            tasks = make(connection, entries, rows, now=now)
+            tasks = create_tasks(connection, entries, rows, now=now)
             standings = [_standing(*plan, tasks, clock) for plan in plans]
             scheduling.save_standings(connection, standings)
 
 
-def make(
+def create_tasks(
     connection: Connection,
     entries: dict[Instant, Fired],
     rows: dict[Instant, TaskRow],

@@ -254,7 +254,7 @@ class TestBreakers:
         report.tell()
 
         assert bench.sql("SELECT sum(good) || '/' || sum(bad) FROM task_breaker_count") == "10/1"
-        assert counts.take() == {"bank": (1, 0)}
+        assert counts.drain() == {"bank": (1, 0)}
 
     def test_a_failure_is_reported_at_once_and_a_storm_of_them_is_not(self, bench: Bench) -> None:
         """At once while few are missing until it opens; a share of what is missing may wait."""
@@ -264,14 +264,14 @@ class TestBreakers:
         for _ in range(2):
             counts.add("bank", 0, 1)
             report.tell_failures()
-            assert counts.take() == {}
+            assert counts.drain() == {}
         counts.add("bank", 40 * SHARE, 1)
         report.tell_failures()
         for _ in range(30):
             counts.add("bank", 0, 1)
             report.tell_failures()
 
-        assert counts.take() == {"bank": (0, 30)}
+        assert counts.drain() == {"bank": (0, 30)}
 
     def test_a_failure_that_nobody_could_report_is_reported_later(self, bench: Bench) -> None:
         self.declared(bench)
@@ -329,7 +329,7 @@ class TestBreakers:
         spec = HandlerSpec("t", lambda ctx: None)
 
         assert counts.watch(spec, lambda: 5) == 5
-        assert counts.take() == {}
+        assert counts.drain() == {}
 
     def test_whoever_scans_lets_probes_through(self, bench: Bench) -> None:
         self.declared(bench)
