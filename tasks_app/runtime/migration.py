@@ -100,7 +100,14 @@ def reindex(
                     "Run it with the TASKS_APP_DATABASE_URL that migrates."
                 )
             maintenance.set_lock_timeout(connection, patience_s)
-            chosen = _chosen(connection, names)
+            known = _indexes(connection)
+            for name in names:
+                if name not in known:
+                    raise InvalidSelectionError(
+                        f"tasks_app has no index {name}. tasks-app maintain --all lists them."
+                    )
+            bloated = [index for index in known.values() if index.is_bloated]
+            chosen = [known[name] for name in dict.fromkeys(names)] or bloated
             dropped = _clean(connection)
             done, in_use = [], []
             for index in chosen:
@@ -119,18 +126,6 @@ def reindex(
             return Reindexed(done, in_use, dropped)
     finally:
         engine.dispose()
-
-
-def _chosen(connection: Connection, names: Sequence[str]) -> list[maintenance.RelationSize]:
-    there = _indexes(connection)
-    unknown = [name for name in names if name not in there]
-    if unknown:
-        raise InvalidSelectionError(
-            f"tasks_app has no index {unknown[0]}. tasks-app maintain --all lists them."
-        )
-    if names:
-        return [there[name] for name in dict.fromkeys(names)]
-    return [index for index in there.values() if index.is_bloated]
 
 
 def _indexes(connection: Connection) -> dict[str, maintenance.RelationSize]:

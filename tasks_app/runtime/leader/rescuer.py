@@ -30,30 +30,6 @@ log = quiet_logger(__name__)
 TOLERATED = 0.1  # of a renewal interval: the database's clock may go forward by so much
 
 
-class ClockWatch:
-    """Whether the database's clock went forward by more than time did.
-
-    After a failover another machine's clock counts. If it is ahead by more than a lease, every
-    lease is over at once, and no worker is dead.
-    """
-
-    def __init__(self, tolerated_s: float) -> None:
-        self._tolerated_s = tolerated_s
-        self._last: tuple[float, float] | None = None
-
-    def jumped_s(self, answer_s: float, asked_at: float) -> float:
-        """Return how far the clock jumped since the last call; 0: no farther than tolerated.
-
-        ``answer_s`` is its answer to a question asked at ``asked_at`` by ``time.monotonic``. A slow
-        answer is no jump; a clock that goes back makes leases longer, which does no harm.
-        """
-        last, self._last = self._last, (answer_s, asked_at)
-        if last is None:
-            return 0.0
-        ahead_s = answer_s - last[0] - (time.monotonic() - last[1])
-        return ahead_s if ahead_s > self._tolerated_s else 0.0
-
-
 class Rescuer:
     """Any number may run; the statement re-checks each lease when it writes."""
 
@@ -62,19 +38,29 @@ class Rescuer:
         self._database = database
         self._admission = AdmissionControl(database)
         self.wait_until = 0.0  # nothing is rescued before, by time.monotonic
-        self._watch = ClockWatch(TOLERATED * settings.renew_every.total_seconds())
+        self._last_clock: tuple[float, float] | None = None
 
     def let_renew(self) -> None:
         """Rescue nothing for one renewal interval: workers may be about to renew."""
         self.wait_until = time.monotonic() + self._settings.renew_every.total_seconds()
 
     def check_clock(self, answer_s: float, asked_at: float) -> bool:
-        """Compare the database's clock with ours; True: it jumped, so workers may renew first."""
-        ahead_s = self._watch.jumped_s(answer_s, asked_at)
-        if ahead_s:
-            log.warning("the database's clock jumped by %.1f s: no rescue until renewals", ahead_s)
-            self.let_renew()
-        return ahead_s > 0
+        """Whether the database's clock went forward by more than time did; then workers may renew.
+
+        After a failover another machine's clock counts. If it is ahead by more than a lease, every
+        lease is over at once, and no worker is dead. Call it again and again: ``answer_s`` is its
+        answer to a question asked at ``asked_at`` by ``time.monotonic``. A slow answer is no jump;
+        a clock that goes back makes leases longer, which does no harm.
+        """
+        last, self._last_clock = self._last_clock, (answer_s, asked_at)
+        if last is None:
+            return False
+        ahead_s = answer_s - last[0] - (time.monotonic() - last[1])
+        if ahead_s <= TOLERATED * self._settings.renew_every.total_seconds():
+            return False
+        log.warning("the database's clock jumped by %.1f s: no rescue until renewals", ahead_s)
+        self.let_renew()
+        return True
 
     def run_once(self, *, now: datetime | None = None) -> dict[int, State]:
         """Rescue what is over; return where each task went.
