@@ -234,20 +234,14 @@ REPORT_EVERY_S = 5.0
 class CountReport:
     """A duty of the housekeeper; idle, it only reads the clock."""
 
-    def __init__(
-        self,
-        database: Database,
-        counts: TaskCounts = TASK_COUNTS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, database: Database, counts: TaskCounts = TASK_COUNTS) -> None:
         self._database = database
         self._counts = counts
-        self._clock = clock
         self._write_at = 0.0
 
     def write_counts(self, *, last: bool = False) -> None:
         """Write what has changed, every few seconds, or now if it is the ``last`` time."""
-        now = self._clock()
+        now = time.monotonic()
         if now < self._write_at and not last:
             return
         self._write_at = now + REPORT_EVERY_S
