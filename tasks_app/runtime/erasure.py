@@ -1,4 +1,4 @@
-"""Erasure: what tasks of a key or subject hold is removed in stages, with a receipt."""
+"""Erasure: removes in stages what tasks of a key or subject hold, with a receipt."""
 
 from __future__ import annotations
 
@@ -19,38 +19,28 @@ from tasks_app.pool.tasks.cancel import cancel_these
 from tasks_app.pool.tasks.large_values import outside
 from tasks_app.runtime.large_values import large_values
 
-STEP = 500
-"""Tasks in one transaction."""
+STEP = 500  # tasks in one transaction
 ROUNDS = 10
 
 
 @dataclass(slots=True)
 class Receipt:
-    """What an erasure did. It holds nothing of what was erased."""
+    """What an erasure did. It holds no part of what was erased."""
 
     at: datetime
     by: str
     why: str
     biz_keys: tuple[str, ...]
-    subject_sha256: str | None
-    """Of the subject as UTF-8: it shows whether the receipt is about somebody one knows."""
-    tasks: int = 0
-    """That are over and meant."""
-    rows: dict[str, int] = field(default_factory=dict)
-    """That changed, by table."""
+    subject_sha256: str | None  # of the subject as UTF-8, to compare with a known one
+    tasks: int = 0  # that are over and meant
+    rows: dict[str, int] = field(default_factory=dict)  # that changed, by table
     cancelled: int = 0
-    waiting: int = 0
-    """Tasks that were left, because they are still to run."""
-    running: int = 0
-    """Tasks that were left, because they run."""
-    callbacks: int = 0
-    """Groups that go on and are to call such a task."""
-    schedules: tuple[str, ...] = ()
-    """That make such tasks, and hold what they are made of."""
-    open_bulks: tuple[int, ...] = ()
-    """Bulks whose lines in the audit were left, because they go on."""
-    audit: int | None = None
-    """The line in the audit. None: it was a preview."""
+    waiting: int = 0  # tasks that were left, because they are still to run
+    running: int = 0  # tasks that were left, because they run
+    callbacks: int = 0  # groups that go on and are to call such a task
+    schedules: tuple[str, ...] = ()  # that create such tasks, and hold their payload
+    open_bulks: tuple[int, ...] = ()  # bulks that go on, so their audit lines were left
+    audit: int | None = None  # the line in the audit; None: it was a preview
 
     @property
     def complete(self) -> bool:
@@ -65,7 +55,7 @@ def preview_erasure(
     whose = rows.Whose(biz_keys, subject)
     with engine.begin() as connection:
         receipt = _receipt(database_now(connection), whose, by, why)
-        meant = _note_left(connection, receipt, whose)
+        meant = _record_left(connection, receipt, whose)
     receipt.tasks = len(meant.over)
     return receipt
 
@@ -79,15 +69,13 @@ def erase(
     by: str = "",
     why: str = "",
 ) -> Receipt:
-    """Erase what tasks hold that are over, and say so in the audit.
+    """Erase what tasks hold that are over, and note it in the audit.
 
-    ``cancel``: those that wait are cancelled first, those that groups are to call are skipped, and
-    those that run are told to stop. What still waits or runs is left and counted: call it again
+    ``cancel``: waiting tasks are cancelled first, tasks that groups are to call are skipped, and
+    running tasks are told to stop. What still waits or runs is left and counted: call it again
     when that is over.
-
-    Raises:
-        SchemaError: this role may not.
-        LargeStoreError: the object store does not answer. Call it again.
+    Raises SchemaError: this role may not; LargeStoreError: the object store does not answer. Call
+    it again.
     """
     whose = rows.Whose(biz_keys, subject)
     with engine.begin() as connection:
@@ -104,44 +92,38 @@ def erase(
         if not over:
             break
         for ids in _steps(over):
-            done.update(_erase(engine, ids, changed))
+            with engine.begin() as connection:
+                done.update(_erase(connection, ids, changed))
     with engine.begin() as connection:
         ids = sorted(done)
         changed["task_audit"] = rows.erase_audit(connection, ids, biz_keys)
-        meant = _note_left(connection, receipt, whose, done)
+        meant = _record_left(connection, receipt, whose, done)
         receipt.running += len(set(meant.over) - done)  # what moved in each round
         receipt.tasks, receipt.rows = len(done), dict(changed)
         what = {"biz_keys": list(biz_keys), "subject_sha256": receipt.subject_sha256, "for": why}
+        what = {word: value for word, value in what.items() if value}
         answers = {**changed, "waiting": receipt.waiting, "running": receipt.running}
         receipt.audit = note(
-            connection,
-            "erase",
-            {word: value for word, value in what.items() if value},
-            who=by,
-            number=len(ids),
-            ids=ids,
-            answers=answers,
+            connection, "erase", what, who=by, number=len(ids), ids=ids, answers=answers
         )
     return receipt
 
 
-def _erase(engine: Engine, ids: Sequence[int], changed: Counter[str]) -> list[int]:
-    """Erase some tasks; return those that were still over."""
-    with engine.begin() as connection:
-        found = rows.erase_rows(connection, ids)
-        done = sorted(chain.from_iterable(found.values()))
-        objects = outside(connection, done)
-        if objects:  # first: once the rows are gone, nobody knows whose they are
-            large_values().remove(objects)
-        changed.update({table: len(ids) for table, ids in found.items()})
-        changed.update(rows.erase_beside(connection, done))
+def _erase(connection: Connection, ids: Sequence[int], changed: Counter[str]) -> list[int]:
+    found = rows.erase_rows(connection, ids)
+    done = sorted(chain.from_iterable(found.values()))
+    objects = outside(connection, done)
+    if objects:  # first: without the rows their owners are unknown
+        large_values().remove(objects)
+    changed.update({table: len(ids) for table, ids in found.items()})
+    changed.update(rows.erase_beside(connection, done))
     return done
 
 
-def _note_left(
+def _record_left(
     connection: Connection, receipt: Receipt, whose: rows.Whose, done: Collection[int] = ()
 ) -> rows.Meant:
-    """Note what is left; return what is meant."""
+    """Enter what is left into the receipt; return the meant tasks."""
     meant = rows.find(connection, whose)
     receipt.waiting, receipt.running = len(meant.waiting), len(meant.running)
     receipt.callbacks = rows.count_callers(connection, whose)

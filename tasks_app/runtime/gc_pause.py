@@ -1,7 +1,7 @@
-"""Big calls and imports without the garbage collector: what they make is no garbage yet.
+"""Big calls and imports without the garbage collector.
 
-It would walk all objects of the process again and again, for a third of the time of such a call,
-and a tenth of the imports of a worker.
+It would walk all objects of the process again and again, for a third of the time of such a call
+and a tenth of a worker's imports, and find none: what they make is still used.
 """
 
 from __future__ import annotations
@@ -13,11 +13,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Collect nothing during the block.
-
-    If blocks of several threads overlap, the first one to end turns it on again, so that it is
-    never off for long.
-    """
+    """Collect nothing during the block; of overlapping blocks the first to end collects again."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -10,14 +10,12 @@ from tasks_app.runtime.project import DATABASE_VARIABLE, project_key, project_pl
 
 RUN_DIR_VARIABLE = "TASKS_APP_RUN_DIR"
 WORKER, BEAT, DB = ROLES = ("worker", "beat", "db")
-_PRIVATE = 0o700
 _CONNECT_S = 3
-WRITES = 10
-"""A file is written anew so often within the time that it is good for."""
+WRITES = 10  # a file is written so often within the time that it is good for
 
 
 class Liveness:
-    """One process's file for one role; a disk that is full or read-only stops no process.
+    """One process's file for one role; a full or read-only disk stops no process.
 
     Without a name it is the machine's: any process of the role writes it, and it outlives them.
     """
@@ -28,23 +26,21 @@ class Liveness:
         self._pid = os.getpid() if name else 0
         self._good_for_s = good_for_s
         self._written_at = -good_for_s
-        self._said = ("", "")
+        self._written = ("", "")
         self._born = own_birth() if name else 0.0
 
     def beat(self, trouble: str = "", note: str = "") -> None:
-        """Show that the process lives, and what is wrong with it; cheap while nothing changes.
-
-        A ``note`` makes nobody unhealthy: a restart would not help.
-        """
+        """Write that the process lives, and what is wrong; a ``note`` is no reason to restart."""
         now = time.monotonic()
-        if (trouble, note) == self._said and now - self._written_at < self._good_for_s / WRITES:
+        fresh = now - self._written_at < self._good_for_s / WRITES
+        if fresh and (trouble, note) == self._written:
             return
-        self._written_at, self._said = now, (trouble, note)
+        self._written_at, self._written = now, (trouble, note)
         mine = f"{self._path}.{os.getpid()}"
         line = f"{self._pid} {now!r} {self._good_for_s!r} {trouble}\n{self._born!r} {note}\n"
         try:
             for folder in (run_folder(), self._folder):
-                os.makedirs(folder, _PRIVATE, exist_ok=True)  # noqa: PTH103  pathlib: 8 ms
+                os.makedirs(folder, 0o700, exist_ok=True)  # noqa: PTH103  pathlib: 8 ms
                 if not is_ours(folder):
                     return
             with open(mine, "w", encoding="utf-8") as file:  # noqa: PTH123
@@ -62,24 +58,18 @@ class Liveness:
 
 
 def judge(role: str, name: str | None = None) -> tuple[bool, str]:
-    """Tell whether it is healthy, and why; without a name, whether all of the role here are.
-
-    Files of processes that were killed are passed over as long as another one of the role lives.
-    """
+    """Return if the process, or all of the role, are healthy, and why; killed ones count last."""
+    named = project_place()
+    of = f" ({named})" if named else ""
     found = [_read(path) for path in _paths(role, name)]
     living = [file for file in found if file is not None]
     verdicts = [(good, word) for alive, good, word in living if alive]
     verdicts = verdicts or [(False, word) for _, _, word in living]
     if not verdicts:
         who = f"{role} {name}" if name else role
-        return False, f"{who}: no sign of life in {project_folder()}{_of_what()}"
+        return False, f"{who}: no sign of life in {project_folder()}{of}"
     bad = [word for good, word in verdicts if not good]
-    return not bad, "; ".join(bad or [word for _, word in verdicts]) + _of_what()
-
-
-def _of_what() -> str:
-    named = project_place()
-    return f" ({named})" if named else ""
+    return not bad, "; ".join(bad or [word for _, word in verdicts]) + of
 
 
 def project_folder() -> str:
@@ -94,7 +84,7 @@ def run_folder() -> str:
 
 
 def is_ours(folder: str) -> bool:
-    """Whether nobody else made it, in a place that is open to all; a configured one is trusted."""
+    """Whether this user made it, in a place that is open to all; a configured one is trusted."""
     return bool(os.environ.get(RUN_DIR_VARIABLE)) or os.lstat(folder).st_uid == os.getuid()
 
 
@@ -102,35 +92,27 @@ def _file(role: str, name: str) -> str:
     return f"{role}-{name.replace('/', '_')}" if name else role
 
 
-def _paths(role: str, name: str | None) -> list[str]:
-    """Return the files of this project, or of all where the environment names no database."""
-    found = []
-    for folder in _folders():
-        try:
-            if not is_ours(folder):
-                continue
-            names = sorted(os.listdir(folder))  # noqa: PTH208
-        except OSError:
-            continue
-        wanted = [_file(role, name)] if name else [f for f in names if f.partition("-")[0] == role]
-        found += [f"{folder}/{file}" for file in wanted]
-    return found
-
-
-def _folders() -> list[str]:
-    if project_key():
-        return [project_folder()]
-    folder = run_folder()
+def _names_in(folder: str) -> list[str]:
     try:
-        if not is_ours(folder):
-            return []
-        return [folder, *(f"{folder}/{name}" for name in sorted(os.listdir(folder)))]  # noqa: PTH208
+        return sorted(os.listdir(folder)) if is_ours(folder) else []  # noqa: PTH208
     except OSError:
         return []
 
 
+def _paths(role: str, name: str | None) -> list[str]:
+    """Return the files of this project, or of all where the environment names no database."""
+    folder = run_folder()
+    folders = [folder, *(f"{folder}/{each}" for each in _names_in(folder))]
+    return [
+        f"{folder}/{file}"
+        for folder in ([project_folder()] if project_key() else folders)
+        for file in _names_in(folder)
+        if (file == _file(role, name) if name else file.partition("-")[0] == role)
+    ]
+
+
 def _read(path: str) -> tuple[bool, bool, str] | None:
-    """Return whether the writer is there, whether it is well, and a word; None: no such file."""
+    """Return whether the writer is there, whether it is well, and why; None: no such file."""
     sign = read_sign(path)
     if sign is None:
         return None
@@ -138,36 +120,27 @@ def _read(path: str) -> tuple[bool, bool, str] | None:
     who, note = path.rpartition("/")[2].replace("-", " ", 1), note and f"; {note}"
     if not there:
         return False, False, f"{who}: its process is gone"
-    if not 0 <= ago_s <= most:  # the future: it was written before the machine started anew
-        return (
-            True,
-            False,
-            f"{who}: no sign of life for {ago_s:.1f} s (allowed are {most:g} s){note}",
-        )
+    if not 0 <= ago_s <= most:  # the future: it was written before the machine restarted
+        silence = f"no sign of life for {ago_s:.1f} s (allowed are {most:g} s)"
+        return True, False, f"{who}: {silence}{note}"
     return True, not trouble, f"{who}: {trouble or f'alive {ago_s:.1f} s ago'}{note}"
 
 
 def read_sign(path: str) -> tuple[bool, float, float, str, str] | None:
-    """Return what the file says; None: it cannot be read.
-
-    That is: whether its writer lives or it is nobody's, how old it is and may be, in seconds, what
-    is wrong, and the note.
-    """
+    """Return whether its writer lives, or has no name, age and limit in s, trouble, and note."""
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
             first, _, second = file.read().partition("\n")
         pid, at, good_for_s, trouble = first.split(" ", 3)
         ago_s, most = time.monotonic() - float(at), float(good_for_s)
         born, _, note = second.rstrip("\n").partition(" ")
-        there = pid == "0" or (_exists(int(pid)) and (0 <= ago_s <= most or _is(int(pid), born)))
+        fresh = 0 <= ago_s <= most
+        # Another process may have got the pid; earlier versions wrote no start.
+        same = fresh or not born or born_at(int(pid)) == float(born)
+        there = pid == "0" or (_exists(int(pid)) and same)
     except (OSError, ValueError):
         return None
     return there, ago_s, most, trouble, note
-
-
-def _is(pid: int, born: str) -> bool:
-    """Whether the process is the one that started then; versions before wrote no start."""
-    return not born or born_at(pid) == float(born)
 
 
 def _exists(pid: int) -> bool:
@@ -181,10 +154,7 @@ def _exists(pid: int) -> bool:
 
 
 def probe(role: str, name: str | None = None) -> int:
-    """Print the verdict in one line; return the exit code.
-
-    Of the role ``db`` the database itself is asked, if the environment names one.
-    """
+    """Print the verdict in one line, for ``db`` after a connection; return the exit code."""
     if role == DB and project_place():
         good, word = _ask_database()
     else:
@@ -198,7 +168,6 @@ def probe(role: str, name: str | None = None) -> int:
 
 
 def _ask_database() -> tuple[bool, str]:
-    """Return whether the database that the environment names answers, and a word on it."""
     import psycopg  # noqa: PLC0415  it costs, and other probes need none
 
     from tasks_app.domain.config.unreachable import why_unreachable  # noqa: PLC0415
@@ -217,8 +186,7 @@ def _ask_database() -> tuple[bool, str]:
     return True, f"db: {project_place()} answers"
 
 
-_STATE, _START = 0, 19
-"""Places in ``/proc/PID/stat`` behind the name, as proc(5) counts them from its third."""
+_STATE, _START = 0, 19  # places in /proc/PID/stat behind the name
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -233,10 +201,10 @@ if sys.platform != "linux":
 
 
 def born_at(pid: int) -> float | None:
-    """Return when a process started, on a clock that nobody sets; None: there is none.
+    """Return when a process started; None: there is none.
 
-    Linux counts from the boot. Counted from the epoch, by a clock that may be set, every live child
-    would look dead after a correction of the time.
+    On Linux by a clock that counts from the boot: by one that may be set, every live child would
+    look dead after a correction of the time.
     """
     if sys.platform != "linux":
         process = _process(pid)
@@ -248,12 +216,12 @@ def born_at(pid: int) -> float | None:
 def own_birth() -> float:
     born = born_at(os.getpid())
     if born is None:
-        raise RuntimeError("The system tells nothing of this process. Mount /proc.")
+        raise RuntimeError("The system has no facts about this process. Mount /proc.")
     return born
 
 
 def is_zombie(pid: int) -> bool:
-    """Tell whether a process has ended, and nobody has asked how."""
+    """Whether a process has ended, and its parent has not read its exit code."""
     if sys.platform != "linux":
         process = _process(pid)
         return process is not None and process.status() == "zombie"

@@ -30,21 +30,16 @@ if TYPE_CHECKING:
 
 log = quiet_logger(__name__)
 Connect: TypeAlias = "Callable[[Settings], HintPublisher]"
-PUBLISHER = "tasks_app.broker.publisher"
-"""The module that sends hints through Celery's broker."""
-NOTIFIER = "tasks_app.runtime.notify"
-"""The one that sends them by NOTIFY."""
-UNHEARD = "tasks_app_unheard"
-"""Option of an engine whose commits are a test's: nobody else sees them."""
-_NOTES = "tasks_app hints"
-"""Where a session keeps a list of hints for each of its open transactions."""
+PUBLISHER = "tasks_app.broker.publisher"  # the module that sends hints through Celery's broker
+NOTIFIER = "tasks_app.runtime.notify"  # the one that sends them by NOTIFY
+UNHEARD = "tasks_app_unheard"  # option of a test's engine: other processes do not see its commits
+_NOTES = "tasks_app hints"  # where a session keeps hints for each of its open transactions
+NEAR = timedelta(seconds=1.5)  # longer than the scan's usual interval: it finds later tasks in time
+BULK = 1_000  # calls that create more tasks than this are left to the scan
 
 
 def as_configured(settings: Settings) -> HintPublisher:
-    """Reach the workers by a module of a higher room, which may bring Celery: with the first hint.
-
-    Nobody has to hand it in, so that producers send hints by whichever import they came to us.
-    """
+    """Make the publisher of a higher room, which may import Celery, with the first hint."""
     publisher: HintPublisher
     if settings.broker_url is None:
         publisher = importlib.import_module(NOTIFIER).NotifyHints(settings)
@@ -60,33 +55,28 @@ class Hints:
         self._connect: Connect = as_configured
         self._left_behind: list[HintSender] = []
         self._names: WeakKeyDictionary[Any, str | None] = WeakKeyDictionary()
-        self.pool: str | None = None
-        """The pool whose tasks are hinted at: that of the first session; None: not known yet."""
+        self.pool: str | None = None  # the pool of the first session, which gets hints
+        # How long a process that ends waits for its last hints; by then the scan finds the tasks.
         self.exit_patience_s = 1.0
-        """How long a process that ends waits for its last hints; by then the scan finds the tasks.
-        """
-        self._forget()
+        self._reset()
 
     def provide(self, connect: Connect) -> Connect:
-        """Say how to reach a broker, and return how it was reached before.
-
-        ``connect`` is called in the sender's thread. The configuration is read anew.
-        """
+        """Set what connects to a broker, in the sender's thread; return what did before."""
         before, self._connect = self._connect, connect
         self.pool = None
-        self._forget()
+        self._reset()
         return before
 
     def counts(self) -> HintCounts:
         return replace(self._sender.counts) if self._sender else HintCounts()
 
     def note(self, session: object, rows: Sequence[TaskRow], ids: Sequence[TaskId]) -> None:
-        """Remember what was created, to be hinted at when the session commits."""
+        """Remember the tasks of a session, to hint at them when it commits."""
         if self._current() is None or not isinstance(session, Session):
             return
         transaction = session.get_nested_transaction() or session.get_transaction()
         hints = hints_of_new(rows, ids)
-        if hints and transaction is not None and self._hears(session):
+        if hints and transaction is not None and self._gets_hints(session):
             session.info.setdefault(_NOTES, {}).setdefault(transaction, []).extend(hints)
 
     def offer(self, hints: Iterable[Hint]) -> None:
@@ -109,18 +99,18 @@ class Hints:
             self._sender.flush(self.exit_patience_s if patience_s is None else patience_s)
 
     def forked(self) -> None:
-        """Begin anew in a child. The parent's sender is kept: its socket is not ours to close."""
+        """Start afresh in a child. The parent's sender is kept: its socket is not ours to close."""
         if self._sender is not None:
             self._left_behind.append(self._sender)
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._sender: HintSender | None = None
         self._decided = False
         self._deciding = threading.Lock()
 
     def _current(self) -> HintSender | None:
-        """Return the sender; None: hints are switched off, or no URL says where to."""
+        """Return the sender; None: hints are switched off, or no URL is configured."""
         if not self._decided:
             with self._deciding:
                 if not self._decided:
@@ -143,11 +133,8 @@ class Hints:
             atexit.register(self.flush)
         return HintSender(lambda: connect(settings), whom)
 
-    def _hears(self, session: Session) -> bool:
-        """Whether its commit is heard here, and its pool is the one that is hinted at.
-
-        Each engine is asked for its pool once, with its first task.
-        """
+    def _gets_hints(self, session: Session) -> bool:
+        """Whether we see its commit, and its pool (read once per engine) is the one with hints."""
         engine = session.get_bind()
         if isinstance(engine, Connection) or UNHEARD in engine.get_execution_options():
             return False
@@ -158,7 +145,7 @@ class Hints:
         return name in (None, self.pool)
 
     def _committed(self, session: Session) -> None:
-        """A savepoint was released, or a transaction has committed."""
+        """Handle a released savepoint, or a commit."""
         notes: dict[SessionTransaction | None, list[Hint]] | None = session.info.get(_NOTES)
         if not notes:
             return
@@ -170,14 +157,29 @@ class Hints:
 
     @staticmethod
     def _ended(session: Session, transaction: SessionTransaction) -> None:
-        """Forget what is still noted here: it was rolled back."""
         notes = session.info.get(_NOTES)
         if notes:
-            notes.pop(transaction, None)
+            notes.pop(transaction, None)  # what is still there was rolled back
+
+
+HINTS = Hints()
+os.register_at_fork(after_in_child=HINTS.forked)
+
+
+def hint_tasks(ids: Iterable[int], *, queue: str = "default") -> None:
+    """Hint at due tasks that you have committed on a connection of psycopg.
+
+    Workers start them at once instead of at the next scan. It neither waits nor raises.
+
+    >>> with psycopg.connect(url) as connection:
+    ...     task_id = create_task(connection, send_mail, {"to": "a@example.org"})
+    >>> hint_tasks([task_id])
+    """
+    HINTS.offer(Hint(queue, int(task_id)) for task_id in ids)
 
 
 def hints_of_new(rows: Sequence[TaskRow], ids: Sequence[TaskId]) -> list[Hint]:
-    """Of tasks that one call has created, those that are due soon."""
+    """Return hints at those tasks of one call that are due soon."""
     if len(rows) > BULK:
         return []
     now = time.monotonic()  # later than the database inserted them: no hint is early
@@ -188,30 +190,8 @@ def hints_of_new(rows: Sequence[TaskRow], ids: Sequence[TaskId]) -> list[Hint]:
     ]
 
 
-HINTS = Hints()
-os.register_at_fork(after_in_child=HINTS.forked)
-
-
-def hint_tasks(ids: Iterable[int], *, queue: str = "default") -> None:
-    """Tell workers of due tasks that you have committed on a connection of psycopg.
-
-    They start at once instead of at the next scan. It neither waits nor raises.
-
-    >>> with psycopg.connect(url) as connection:
-    ...     task_id = create_task(connection, send_mail, {"to": "a@example.org"})
-    >>> hint_tasks([task_id])
-    """
-    HINTS.offer(Hint(queue, int(task_id)) for task_id in ids)
-
-
-NEAR = timedelta(seconds=1.5)
-"""The scan finds in time what becomes due later than this: it is more than its usual interval."""
-BULK = 1_000
-"""Calls that create more tasks than this are left to the scan: nobody waits for the first task."""
-
-
 def hints_of_returned(settlements: Iterable[Settlement]) -> list[Hint]:
-    """Of tasks that have just gone back to the pool, those that are due again soon."""
+    """Return hints at tasks that went back to the pool and are due again soon."""
     now = time.monotonic()
     return [
         Hint(s.task.queue, s.fence.task_id, now + s.wait.total_seconds())
@@ -221,7 +201,7 @@ def hints_of_returned(settlements: Iterable[Settlement]) -> list[Hint]:
 
 
 def hints_of_called(callbacks: Iterable[Called]) -> list[Hint]:
-    """Of callbacks that were just committed, those that are due soon."""
+    """Return hints at committed callbacks that are due soon."""
     now, near = time.monotonic(), NEAR.total_seconds()
     return [
         Hint(each.queue, each.id, now + max(0.0, each.wait_s))

@@ -1,7 +1,7 @@
 """Hooks: subscribers are called with notices of how runs go, each when it is true.
 
-The end of a run is announced when the database has answered, with the state in which the task
-really is. Nothing that a subscriber does or raises reaches a task, except the time that it takes.
+The end of a run is announced after the database has answered, with the state in which the task
+really is. A subscriber can only delay a task: what it raises is logged.
 """
 
 from __future__ import annotations
@@ -12,14 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TypeVar
 
-from tasks_app.domain.handlers.settlement import (
-    BROKEN_OFF,
-    CONNECTION_LOST,
-    INTERRUPTED,
-    PROCESS_KILLED,
-    REFUSED,
-    VANISHED,
-)
+from tasks_app.domain.handlers import settlement as causes
 from tasks_app.domain.tasks.error_text import brief, quiet_logger
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event, State
@@ -96,11 +89,11 @@ class Notice:
     cause: Cause | None = field(default=None, repr=False)
     """Why it did not succeed."""
     payload: str | None = field(default=None, repr=False)
-    """JSON text. None: it is large, or was not at hand."""
+    """JSON text. None: it is large, or was not loaded."""
     result: str | None = field(default=None, repr=False)
     """JSON text of what the handler returned."""
     max_attempts: int | None = None
-    """How many charged attempts lead to the error pool. None: not its runner moved the task."""
+    """How many charged attempts lead to the error pool. None: no run moved the task."""
     headers: str | None = field(default=None, repr=False)
     """JSON text of what the producer gave, of a task that this process has claimed."""
 
@@ -113,9 +106,9 @@ class Hooks:
     """The subscribers of one process."""
 
     def __init__(self) -> None:
+        # Each with a function that says whether it listens now. Replaced, never changed: other
+        # threads may iterate over it.
         self._subscribers: dict[Subscriber, Callable[[], bool]] = {}
-        """Each with a function that says whether it listens now. Replaced, never changed: other
-        threads may iterate over it."""
         self._followers: tuple[Subscriber, ...] = ()
         self._failures: dict[Subscriber, int] = {}
 
@@ -125,7 +118,7 @@ class Hooks:
         return subscriber
 
     def follow(self, follower: S) -> S:
-        """Call it with the notices that exist anyway: at least of all that did not succeed."""
+        """Call it with notices that exist anyway: at least of all that did not succeed."""
         self._followers = (*self._followers, follower)
         return follower
 
@@ -134,7 +127,7 @@ class Hooks:
 
     @property
     def wanted(self) -> bool:
-        """Whether any subscriber listens now; else no notice need be built."""
+        """Whether a subscriber listens now; otherwise no notice need be built."""
         for listens in self._subscribers.values():  # noqa: SIM110  asked twice per task
             if listens():
                 return True
@@ -151,23 +144,21 @@ class Hooks:
                 try:
                     subscriber(notice)
                 except BaseException as error:
-                    self._complain(subscriber, error)
+                    self._log_failure(subscriber, error)
 
-    def _complain(self, subscriber: Subscriber, error: BaseException) -> None:
-        """Log the 1st, 2nd, 4th, 8th … failure of each: it may fail at every task."""
+    def _log_failure(self, subscriber: Subscriber, error: BaseException) -> None:
         failures = self._failures.get(subscriber, 0) + 1
         self._failures[subscriber] = failures
-        if failures & (failures - 1) == 0:
+        if failures & (failures - 1) == 0:  # the 1st, 2nd, 4th, 8th …: it may fail at every task
             name = getattr(subscriber, "__qualname__", type(subscriber).__name__)
             log.error("subscriber %s failed %s times: %s", name, failures, brief(error))
 
 
-HOOKS = Hooks()
-"""Where ``@subscribe`` enters."""
+HOOKS = Hooks()  # of ``@subscribe``
 
 
 def subscribe(subscriber: S, *, while_: Callable[[], bool] = lambda: True) -> S:
-    """Tell ``subscriber`` from now on, or only while ``while_`` is true. Also a decorator.
+    """Call ``subscriber`` from now on, or only while ``while_`` is true. Also a decorator.
 
     >>> @subscribe
     ... def tell(notice):
@@ -180,79 +171,45 @@ def subscribe(subscriber: S, *, while_: Callable[[], bool] = lambda: True) -> S:
 
 
 def of_claim(kind: NoticeKind, task: ClaimedTask) -> Notice:
-    """Return the notice of a task that this process has claimed."""
-    return Notice(
-        kind,
-        task.task_id,
-        task.name,
-        task.queue,
-        task.biz_key,
-        task.fence.attempt,
-        task.failures,
-        payload=task.payload,
-        headers=task.headers,
-    )
+    about = task.task_id, task.name, task.queue, task.biz_key, task.fence.attempt, task.failures
+    return Notice(kind, *about, payload=task.payload, headers=task.headers)
 
 
 _WHY = {
-    VANISHED: "It was on board when its process or worker vanished.",
-    PROCESS_KILLED: "Its process was killed at the hard limit of another task in it.",
-    INTERRUPTED: "A signal ended its process, and no other of the worker.",
-    CONNECTION_LOST: "The database, which is up, ended the connection on which it ran.",
-    REFUSED: "The database had no room for what it wrote, or no connection.",
-    BROKEN_OFF: "No limit, stop or operator broke off its run.",
+    causes.VANISHED: "Its process or worker vanished while it held the task.",
+    causes.PROCESS_KILLED: "Its process was killed at the hard limit of another task.",
+    causes.INTERRUPTED: "A signal ended its process, and no other of the worker.",
+    causes.CONNECTION_LOST: "The database, which is up, ended its connection.",
+    causes.REFUSED: "The database had no room for what it wrote, or no free connection.",
+    causes.BROKEN_OFF: "Its run was cut off, and not by a limit, a stop or an operator.",
 }
 
 
 def of_return(
-    task: ClaimedTask, state: State, event: Event, wait: timedelta, why: str = VANISHED
+    task: ClaimedTask, state: State, event: Event, wait: timedelta, why: str = causes.VANISHED
 ) -> Notice:
     """Return the notice of a claim that came back without an outcome."""
-    settlement = Settlement(
-        task.fence,
-        event,
-        task.failures,
-        task.retry_level,
-        wait=wait,
-        cause=Cause(why, _WHY[why]) if event is Event.RESCUE else None,
-    )
+    cause = Cause(why, _WHY[why]) if event is Event.RESCUE else None
+    counted = task.failures, task.retry_level
+    settlement = Settlement(task.fence, event, *counted, wait=wait, cause=cause)
     return of_settlement(settlement, task, state)
 
 
 def of_settlement(settlement: Settlement, task: ClaimedTask, state: State) -> Notice:
-    """Return the notice of a run that ended, and of the state to which it led."""
     again = state is State.PENDING
-    return Notice(
-        _AGAIN[settlement.event] if again else _FINAL[state],
-        task.task_id,
-        task.name,
-        task.queue,
-        task.biz_key,
-        task.fence.attempt,
-        settlement.failures,
-        settlement.wait if again else None,
-        settlement.run_ms,
-        settlement.cause,
-        task.payload,
-        settlement.result,
-        task.max_attempts,
-        task.headers,
-    )
+    kind, wait = (_AGAIN[settlement.event], settlement.wait) if again else (_FINAL[state], None)
+    about = task.task_id, task.name, task.queue, task.biz_key, task.fence.attempt
+    ended = settlement.failures, wait, settlement.run_ms, settlement.cause
+    texts = task.payload, settlement.result
+    return Notice(kind, *about, *ended, *texts, task.max_attempts, task.headers)
 
 
 def of_outline(outline: Outline, returned: NoticeKind) -> Notice:
-    """Return the notice of a row that others than its runner moved."""
+    """Return the notice of a row that was moved by others than its run."""
     kind, _, message = (outline.error or "").partition(": ")
     what = _FINAL.get(outline.state, returned)
     if what is NoticeKind.RESCUED and not kind:
-        kind, message = VANISHED, _WHY[VANISHED]
-    return Notice(
-        what,
-        outline.id,
-        outline.name,
-        outline.queue,
-        outline.biz_key,
-        outline.attempt,
-        outline.failures,
-        cause=Cause(kind, message) if kind else None,
-    )
+        kind, message = causes.VANISHED, _WHY[causes.VANISHED]
+    about = outline.id, outline.name, outline.queue, outline.biz_key
+    cause = Cause(kind, message) if kind else None
+    return Notice(what, *about, outline.attempt, outline.failures, cause=cause)

@@ -1,4 +1,4 @@
-"""Large values of one process: which are kept outside of their rows, and in which store."""
+"""Large values of one process: which stay outside of their rows, and in which store."""
 
 from __future__ import annotations
 
@@ -40,27 +40,30 @@ if TYPE_CHECKING:
 
 log = quiet_logger(__name__)
 DATABASE = "database"
-TELL_EVERY_S = 30.0
-Begin = Callable[[], AbstractContextManager[Connection]]
-"""Opens a transaction of our own, which commits."""
+FOLDER = "folder:"
+WARN_EVERY_S = 30.0
+Begin = Callable[[], AbstractContextManager[Connection]]  # opens our own transaction, and commits
+
+
+class LargeStoreError(TasksError):
+    """The object store did not answer, or this process has none."""
 
 
 class LargeValues:
-    """One process's; all its threads use it."""
+    """One process's; all its threads use it. False: large values are refused."""
 
     def __init__(self, settings: Settings) -> None:
         self._place = settings.large_values
         self._limit = settings.large_limit
         self._in_row = settings.payload_limit, settings.result_limit
-        self._tell_at = 0.0
+        self._warn_at = 0.0
 
     def __bool__(self) -> bool:
-        """Whether large values are kept; else they are refused."""
         return bool(self._place)
 
     @property
     def is_outside(self) -> bool:
-        """Whether an object store gets what is kept from now on."""
+        """Whether new values go to an object store."""
         return self._place not in {"", DATABASE}
 
     @property
@@ -69,31 +72,27 @@ class LargeValues:
         return max(self._limit, self._in_row[1]) if self else self._in_row[1]
 
     def has_large_payload(self, text: str) -> bool:
-        """Whether a payload is not to stand in its row."""
+        """Whether a payload must stay outside of its row."""
         return bool(self) and _is_longer(text, self._in_row[0])
 
-    def encoded(self, result: Any, to_json: ToJson | None) -> str:
-        """Return a result as JSON text.
+    def has_large_result(self, text: str) -> bool:
+        return bool(self) and _is_longer(text, self._in_row[1])
 
-        Raises:
-            Fail: it cannot be stored.
-        """
+    def encoded(self, result: Any, to_json: ToJson | None) -> str:
+        """Return a result as JSON text; Fail: it cannot be stored."""
         try:
             return encode(result, RESULT, self.result_limit, to_json)
         except InvalidTaskError as error:
             raise Fail(f"The handler's result cannot be stored: {error}") from None
 
-    def has_large_result(self, text: str) -> bool:
-        return bool(self) and _is_longer(text, self._in_row[1])
-
     async def aside(
         self, work: Callable[[Sequence[TaskRow]], Sequence[TaskRow]], rows: Sequence[TaskRow]
     ) -> Sequence[TaskRow]:
-        """Do work that may put values; an object store holds up no event loop."""
+        """Do work that may put values; an object store does not block the event loop."""
         return await asyncio.to_thread(work, rows) if self.is_outside else work(rows)
 
     def beside(self, rows: Sequence[TaskRow], stored: Sequence[TaskRow]) -> Sequence[TaskRow]:
-        """Return rows as they are ``stored``; of those whose payload is large, references alone."""
+        """Return rows as they are ``stored``, with references instead of large payloads."""
         large = {i for i, row in enumerate(rows) if self.has_large_payload(row.payload)}
         encrypted = {i for i in large if stored[i].payload is not rows[i].payload}
         return self.outside_of(stored, large, encrypted) if large else stored
@@ -104,69 +103,50 @@ class LargeValues:
         """Return the rows with references instead of the payloads at the places ``large``.
 
         An object store has them already, in case the caller commits.
-
-        Raises:
-            LargeStoreError: it has not.
         """
         return [
-            row._replace(payload=self._made(row.payload, encrypted=place in encrypted))
+            row._replace(payload=self._put(row.payload, encrypted=place in encrypted))
             if place in large
             else row
             for place, row in enumerate(rows)
         ]
 
     def keep_result(self, begin: Begin, task_id: int, result: str) -> str:
-        """Write a result of a task that runs; return what its row is to say of it.
+        """Store the result of a running task; return the reference for its row.
 
-        Before the settle, and in a transaction of its own: the fence decides about the settle
-        alone, and what no row refers to in the end is removed.
-
-        Raises:
-            LargeStoreError: the object store did not take it.
+        This comes before the settle, in its own transaction: the fence decides about the settle
+        alone, and maintenance removes a value without a row.
+        Raises LargeStoreError: the object store did not take it.
         """
-        value = self._made(result, encrypted=result.startswith(ENCRYPTED))
+        value = self._put(result, encrypted=result.startswith(ENCRYPTED))
         with begin() as connection:
             keep(connection, value, task_id, RESULT)
         return str(value)
 
     def payload(self, begin: Begin, task_id: int, text: str) -> str:
-        """Return the payload that a row's text stands for: itself, or what it refers to.
-
-        Raises:
-            Fail: it is lost.
-            LargeStoreError: it is in an object store that does not answer, or cannot be found.
-        """
+        """Return the payload that a row's text stands for; Fail: it is lost, or LargeStoreError."""
         reference = reference_in(text)
         if reference is None:
             return text
         try:
             return self.load(begin, task_id, reference, PAYLOAD)
         except (LargeStoreError, ConfigurationError) as error:
-            self._tell(task_id, error)
+            now = time.monotonic()
+            if now >= self._warn_at:  # each task is tried again soon, and fails alike
+                self._warn_at = now + WARN_EVERY_S
+                log.warning("task %s, and others like it, cannot start: %s", task_id, error)
             raise LargeStoreError(str(error)) from None
         except LargeValueLostError as error:
             raise Fail(str(error)) from None
 
-    def _tell(self, task_id: int, error: TasksError) -> None:
-        """Log once in a while: each task is tried again every few seconds, and fails alike."""
-        now = time.monotonic()
-        if now >= self._tell_at:
-            self._tell_at = now + TELL_EVERY_S
-            log.warning("task %s, and others like it: not begun: %s", task_id, error)
-
     def load(self, begin: Begin, task_id: int, reference: Reference, kind: str) -> str:
-        """Return a value, JSON text, which may be encrypted.
-
-        Raises:
-            LargeValueLostError: the task has no such value.
-            LargeStoreError: it is in an object store that does not answer.
-        """
+        """Return a value as JSON text, perhaps encrypted; LargeValueLostError: there is none."""
         with begin() as connection:
             stored = read(connection, task_id, reference)
         return self.text_of(stored, reference, kind)
 
     def text_of(self, stored: StoredValue | None, reference: Reference, kind: str) -> str:
-        """Return what the database has, or the object store; the same errors."""
+        """Return the database's value, or the object store's; the same errors."""
         if stored is None:
             raise LargeValueLostError(kind)
         if stored.content is not None:
@@ -181,29 +161,19 @@ class LargeValues:
         return data.decode()
 
     def remove(self, ids: Iterable[UUID]) -> None:
-        """Remove values from the object store.
-
-        Raises:
-            LargeStoreError: it does not answer.
-        """
+        """Remove values from the object store; LargeStoreError: it does not answer."""
         store = self.store
         try:
             for each in ids:
                 store.delete(each.hex)
         except Exception as error:
             raise LargeStoreError(
-                f"Large values cannot be removed: {brief(error)}. "
-                "See to the store that TASKS_APP_LARGE_VALUES names, and try again."
+                f"Large values cannot be removed: {brief(error)}. {_CHECK_STORE}"
             ) from error
 
     @cached_property
     def store(self) -> LargeValueStore:
-        """The object store.
-
-        Raises:
-            LargeStoreError: none is configured here, or it cannot be opened.
-            ConfigurationError: what is configured is none.
-        """
+        """The object store; LargeStoreError: none is configured, or it cannot be opened."""
         if not self.is_outside:
             raise LargeStoreError(
                 "A value is in an object store, and none is configured here. "
@@ -211,7 +181,7 @@ class LargeValues:
             )
         return store_at(self._place)
 
-    def _made(self, text: str, *, encrypted: bool) -> LargePayload:
+    def _put(self, text: str, *, encrypted: bool) -> LargePayload:
         value = LargePayload.of(text, encrypted=encrypted)
         if self.is_outside:
             store = self.store
@@ -219,40 +189,29 @@ class LargeValues:
                 store.put(value.reference.key, text.encode())
             except Exception as error:
                 raise LargeStoreError(
-                    f"A large value cannot be kept: {brief(error)}. "
-                    "See to the store that TASKS_APP_LARGE_VALUES names, and try again."
+                    f"A large value cannot be stored: {brief(error)}. {_CHECK_STORE}"
                 ) from None  # its text may hold the value
             value.content = None
         return value
 
 
+_CHECK_STORE = "Check the store that TASKS_APP_LARGE_VALUES names, and try again."
+
+
 @cache
 def large_values() -> LargeValues:
-    """Return this process's."""
     from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  slow to import
 
     return LargeValues(load_settings())
 
 
 def _is_longer(text: str, limit: int) -> bool:
-    """Tell by bytes; most texts are so short that their characters need not be counted."""
+    """Compare in bytes; most texts are so short that their characters need not be counted."""
     return len(text) > limit or (len(text) * 4 > limit and len(text.encode()) > limit)
 
 
-FOLDER = "folder:"
-
-
-class LargeStoreError(TasksError):
-    """The object store did not answer, or this process has none."""
-
-
 def store_at(place: str) -> LargeValueStore:
-    """Return the store of ``folder:/path`` or ``module:function``.
-
-    Raises:
-        ConfigurationError: there is no such function.
-        LargeStoreError: it raises.
-    """
+    """Return the store of ``folder:/path`` or ``module:function``."""
     if place.startswith(FOLDER):
         return FolderStore(Path(place.removeprefix(FOLDER)))
     module, _, name = place.partition(":")
@@ -260,7 +219,7 @@ def store_at(place: str) -> LargeValueStore:
         made: Callable[[], LargeValueStore] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError):
         raise ConfigurationError(
-            f"TASKS_APP_LARGE_VALUES is wrong: {place} is no function. "
+            f"TASKS_APP_LARGE_VALUES is wrong: {place} isn't a function. "
             "Write database, folder:/path or module:function."
         ) from None
     try:
@@ -268,14 +227,14 @@ def store_at(place: str) -> LargeValueStore:
     except Exception as error:
         raise LargeStoreError(
             f"The store of large values cannot be opened: {brief(error)}. "
-            "See to the function that TASKS_APP_LARGE_VALUES names, and try again."
+            "Check the function that TASKS_APP_LARGE_VALUES names, and try again."
         ) from None
 
 
 def brief(error: Exception) -> str:
-    """Return the kind of an error, and what the system says; another text may hold anything."""
-    said = error.strerror if isinstance(error, OSError) and error.errno else None
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    """Return the kind of an error, and the system's text; another text may hold anything."""
+    text = error.strerror if isinstance(error, OSError) and error.errno else None
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 PART = ".part"
@@ -300,7 +259,7 @@ class FolderStore:
                 file.flush()
                 os.fsync(descriptor)
             part.replace(path)
-        except BaseException:  # a disk that is full does not become fuller by each try
+        except BaseException:  # a full disk must not become fuller by each try
             part.unlink(missing_ok=True)
             raise
         _sync(path.parent)
@@ -309,14 +268,14 @@ class FolderStore:
         try:
             return self._path(key).read_bytes()
         except FileNotFoundError:
-            self._folder.stat()  # a disk that is not mounted has lost nothing
+            self._folder.stat()  # raises if the disk is not mounted: then the value is not lost
             return None
 
     def delete(self, key: str) -> None:
         self._path(key).unlink(missing_ok=True)
 
     def keys(self, before: datetime) -> Iterator[str]:
-        """Yield the names of old files; what a killed process had begun is removed in passing."""
+        """Yield the names of old files; parts that a killed process left are removed."""
         until = before.timestamp()
         for path in self._folder.glob("??/*"):
             try:

@@ -1,4 +1,4 @@
-"""Migrations and reindexing while others work on the pool, in steps that wait for no lock long."""
+"""Migrations and reindexing while the pool works, in steps that wait only shortly for locks."""
 
 from __future__ import annotations
 
@@ -18,26 +18,23 @@ from tasks_app.pool.schema import Say
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import sqlstate
 
-IN_USE = {"55P03", "40P01"}
-"""lock_not_available, deadlock_detected: other transactions locked the table."""
+IN_USE = {"55P03", "40P01"}  # lock_not_available, deadlock_detected
 PATIENCE_S = 300.0
+REINDEX_PATIENCE_S = 60.0  # for the transactions that were open at its start; it blocks no others
 LONGEST_PAUSE_S = 5.0
 
 
 def migrate(
     database: Database, say: Say = lambda _: None, *, patience_s: float = PATIENCE_S
 ) -> tuple[str | None, str]:
-    """Bring the schema up to date, and its sequences; return the version before and after.
+    """Bring the schema and its sequences up to date; return the version before and after.
 
-    Each migration commits by itself, so one that was killed is simply run again. A process that
-    migrates while another does waits for it.
-
-    Raises:
-        SchemaError: this code is too old for the schema, or a table stayed locked for too long.
+    Each migration commits by itself, so run a killed one again. Of two processes one waits.
+    Raises SchemaError: this code is too old for the schema, or a table stayed locked for too long.
     """
     engine = database.migration_engine()
     try:
-        # The turn is a transaction of its own, which locks nothing that a migration could want.
+        # The turn is a transaction of its own, whose lock no migration needs.
         with engine.connect() as turn, engine.connect() as connection:
             schema.take_turn(turn, say, refused=turn.rollback)
             schema.be_patient(turn)
@@ -65,8 +62,8 @@ def _upgrade(connection: Connection, say: Say, patience_s: float) -> None:
                 raise
             if time.monotonic() > until:
                 raise SchemaError(
-                    f"Others kept a table for {patience_s:g} s; what was done until then stays. "
-                    "End their transactions (tasks-app doctor names them), and migrate again."
+                    f"Other transactions locked a table for {patience_s:g} s; earlier migrations "
+                    "stay. End them (tasks-app doctor names them), and migrate again."
                 ) from None
         connection.rollback()
         say("a table is in use; trying again")
@@ -74,20 +71,13 @@ def _upgrade(connection: Connection, say: Say, patience_s: float) -> None:
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
-REINDEX_PATIENCE_S = 60.0
-"""For the transactions that were open when it began: nobody waits behind it meanwhile."""
-
-
 @dataclass(frozen=True, slots=True)
 class Reindexed:
-    """What came of it."""
+    """The result of a reindexing."""
 
-    done: Sequence[tuple[str, int, int]]
-    """Each index, with its bytes before and after."""
-    in_use: Sequence[str]
-    """A transaction stayed open for too long, so the old index stays."""
-    dropped: Sequence[str]
-    """Halves that earlier tries left."""
+    done: Sequence[tuple[str, int, int]]  # each index, with its bytes before and after
+    in_use: Sequence[str]  # the old index stays: a transaction stayed open for too long
+    dropped: Sequence[str]  # halves that earlier tries left
 
 
 def reindex(
@@ -97,14 +87,9 @@ def reindex(
     *,
     patience_s: float = REINDEX_PATIENCE_S,
 ) -> Reindexed:
-    """Write the named indexes anew; without names those that are bloated.
+    """Rebuild the named indexes; without names those that are bloated.
 
-    Each is done or not, so one that was killed is simply run again: it drops what it finds half
-    done, and leaves out what is no longer bloated.
-
-    Raises:
-        ConfigurationError: this role does not own the tables.
-        InvalidSelectionError: an index is none of ours.
+    Run a killed one again: it drops what is half done, and skips what is no longer bloated.
     """
     engine = database.migration_engine()
     try:
@@ -115,7 +100,14 @@ def reindex(
                     "Run it with the TASKS_APP_DATABASE_URL that migrates."
                 )
             maintenance.set_lock_timeout(connection, patience_s)
-            chosen = _chosen(connection, names)
+            known = _indexes(connection)
+            for name in names:
+                if name not in known:
+                    raise InvalidSelectionError(
+                        f"tasks_app has no index {name}. tasks-app maintain --all lists them."
+                    )
+            bloated = [index for index in known.values() if index.is_bloated]
+            chosen = [known[name] for name in dict.fromkeys(names)] or bloated
             dropped = _clean(connection)
             done, in_use = [], []
             for index in chosen:
@@ -136,24 +128,12 @@ def reindex(
         engine.dispose()
 
 
-def _chosen(connection: Connection, names: Sequence[str]) -> list[maintenance.RelationSize]:
-    there = _indexes(connection)
-    unknown = [name for name in names if name not in there]
-    if unknown:
-        raise InvalidSelectionError(
-            f"{unknown[0]} is no index of tasks_app. tasks-app maintain --all lists them."
-        )
-    if names:
-        return [there[name] for name in dict.fromkeys(names)]
-    return [index for index in there.values() if index.is_bloated]
-
-
 def _indexes(connection: Connection) -> dict[str, maintenance.RelationSize]:
     return {size.name: size for size in maintenance.sizes(connection) if size.kind == "index"}
 
 
 def _clean(connection: Connection) -> list[str]:
-    """Drop what is half done. Another one's that still runs is locked, and stays."""
+    """Drop half-built indexes; one that another process builds is locked, and stays."""
     dropped = []
     for name in maintenance.invalid_indexes(connection):
         try:

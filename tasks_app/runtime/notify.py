@@ -1,4 +1,4 @@
-"""Hints without a broker: sent and heard by PostgreSQL's NOTIFY."""
+"""Hints without a broker: sent and received by PostgreSQL's NOTIFY."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Self
 
 from sqlalchemy import Connection
@@ -21,17 +20,14 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import patience_s
 
 log = quiet_logger(__name__)
-LONGEST_PATIENCE_S = 30.0
-"""Between two tries to connect; the first are as near as those of other threads."""
+LONGEST_PATIENCE_S = 30.0  # between two tries to connect; the first are as near as other threads'
 JOIN_S = 1.0
-LOOK_MS = 500
-"""How often it looks, without asking the database, whether its connection is wanted elsewhere."""
-GIVEN_WAY_S = 60.0
-"""How long it then stays without one."""
+LOOK_MS = 500  # how often it checks, without a query, if work needs its connection
+GIVEN_WAY_S = 60.0  # how long it then stays without one
 
 
 @contextmanager
-def apart(database: Database) -> Iterator[Connection]:
+def dedicated_connection(database: Database) -> Iterator[Connection]:
     """Open a connection that stays out of the pools, with autocommit; it ends with the block."""
     connection = database.engine.execution_options(isolation_level="AUTOCOMMIT").connect()
     connection.detach()
@@ -45,7 +41,10 @@ def apart(database: Database) -> Iterator[Connection]:
 
 
 class Listener:
-    """One process's: it has a connection of its own while it listens."""
+    """Wakes one process; while it listens it has a connection of its own.
+
+    ``wake`` gets the queues of the notices; none: any queue may have work.
+    """
 
     def __init__(
         self,
@@ -53,7 +52,6 @@ class Listener:
         wake: Callable[[set[str]], None],
         patience: Callable[[], float] = patience_s,
     ) -> None:
-        """``wake`` gets the queues of the notices; none: any queue may have work."""
         self._database = database
         self._wake = wake
         self._patience = patience
@@ -66,12 +64,7 @@ class Listener:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        _type: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """End at once, unless a connection is just being made."""
         self._ends.set()
         os.write(self._write_end, b"\0")
@@ -83,23 +76,28 @@ class Listener:
     def _work(self) -> None:
         while not self._ends.is_set():
             try:
-                with apart(self._database) as connection:
+                with dedicated_connection(self._database) as connection:
                     if is_pooled(connection):
                         log.info(
-                            "a pooler stands before the database, and LISTEN does not pass it: "
-                            "this process looks for work by itself"
+                            "LISTEN does not work through the pooler in front of the database: "
+                            "this process polls for work"
                         )
                         return
                     self._listen(connection)
                 if not self._ends.is_set():
-                    log.info("connections are short: this process looks for work by itself")
+                    log.info("connections are scarce: this process polls for work")
                     self._ends.wait(GIVEN_WAY_S)
             except Exception as error:
-                self._lost(error)
+                if not self._patience_s:  # once per outage
+                    log.warning(
+                        "the database does not wake this process, so it polls for work: %s",
+                        brief(error),
+                    )
+                self._patience_s = min(2 * self._patience_s or self._patience(), LONGEST_PATIENCE_S)
                 self._ends.wait(self._patience_s)
 
     def _listen(self, connection: Connection) -> None:
-        """Listen until the end, or until the server has no connection left for work."""
+        """Listen until the end, or until work needs the server's connections."""
         began = time.monotonic()
         listen(connection)
         if self._patience_s:
@@ -113,14 +111,6 @@ class Listener:
             poll.poll(LOOK_MS)
             if queues := received(connection):
                 self._wake(queues)
-
-    def _lost(self, error: Exception) -> None:
-        if not self._patience_s:  # once per outage
-            log.warning(
-                "the database wakes this process no more, so it looks for work by itself: %s",
-                brief(error),
-            )
-        self._patience_s = min(2 * self._patience_s or self._patience(), LONGEST_PATIENCE_S)
 
 
 class NotifyHints:
@@ -136,9 +126,7 @@ class NotifyHints:
     def start(self, queue: str, ids: Sequence[int]) -> bool:  # noqa: ARG002
         return False
 
-    def finish(self) -> None:
-        """Nothing is ever started."""
+    def finish(self) -> None: ...
 
     def depth(self, queue: str) -> int:  # noqa: ARG002
-        """Return 0: notices do not pile up in front of those who are busy."""
-        return 0
+        return 0  # notices do not pile up

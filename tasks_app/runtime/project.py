@@ -1,4 +1,4 @@
-"""Which project this is, and the setup of its framework."""
+"""The project of this process, by its database, and the setup of its framework."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from tasks_app.domain.errors import ConfigurationError
 
 DATABASE_VARIABLE, SCHEMA_VARIABLE = "TASKS_APP_DATABASE_URL", "TASKS_APP_SCHEMA"
 DJANGO_VARIABLE = "DJANGO_SETTINGS_MODULE"
-_CHOOSE = ("host", "port", "dbname", "service")
-"""Query options of a URL that choose the database."""
+_CHOOSE = ("host", "port", "dbname", "service")  # query options of a URL that choose the database
 
 
 def project_place() -> str:
-    """Return where the tables are, without user and password; empty: it is not configured."""
+    """Return where the tables are, without user and password; empty: not configured."""
     url = os.environ.get(DATABASE_VARIABLE, "")
     if not url and (module := os.environ.get(DJANGO_VARIABLE)):
         return f"django {module}"
@@ -30,18 +29,15 @@ def project_place() -> str:
 
 
 def project_key() -> str:
-    """Return a short name of it for a folder; empty where :func:`place` is."""
+    """Return its short name for a folder; empty where :func:`project_place` is."""
     found = project_place()
     return f"{crc32(found.encode()):08x}" if found else ""
 
 
 def set_up_framework() -> None:
-    """Set Django up, if its settings are named and nobody has done it: ``manage.py`` has.
+    """Set Django up, if its settings are named and ``manage.py`` has not done it.
 
-    Otherwise models could not be imported, and our settings could not stand among Django's.
-
-    Raises:
-        ConfigurationError: the module that is named cannot be found.
+    Otherwise models could not be imported, and Django's settings could not hold ours.
     """
     module = os.environ.get(DJANGO_VARIABLE)
     if not module or find_spec("django") is None:

@@ -1,11 +1,11 @@
-"""Scans of due tasks: where they begin, how often they run, what they do with what cannot run."""
+"""Scans of due tasks: where they begin, how often they run, and what cannot run."""
 
 from __future__ import annotations
 
 import time
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -21,36 +21,30 @@ from tasks_app.pool.fragments.conditions import Place
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind, of_outline
 
-MARGIN_S = 5.0
-"""A row that commits at most this late does not wait for a whole pass."""
+MARGIN_S = 5.0  # a row that commits at most this late does not wait for a whole pass
+LONGEST_REST_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
     """How often slow passes of one kind are made."""
 
-    slow_s: float
-    """A faster pass is followed by no rest."""
-    rest: float
-    """The rest after a slow pass, in multiples of its duration …"""
-    longest_rest_s: float
-    """… but never longer than this: rows that only such a pass finds would wait too long."""
-
-
-LONGEST_REST_S = 10.0
+    slow_s: float  # no rest follows a faster pass
+    rest: float  # the rest after a slow pass, in multiples of its duration …
+    longest_rest_s: float  # … but never longer: rows that only such a pass finds would wait
 
 
 @dataclass(frozen=True, slots=True)
 class PollPaces:
     """How often one child reads what it need not read each time."""
 
+    # Passes from the front of the index. Slow ones take a two-hundredth of the time, so that of a
+    # hundred passes hardly one is slow.
     front: Pace = Pace(0.01, 200, LONGEST_REST_S)
-    """Passes from the front of the index. Slow ones take a two-hundredth of the time, so that of a
-    hundred passes hardly one is slow."""
+    # Passes that do not go on where the last one ended: a twentieth of the time.
     back: Pace = Pace(0.0, 20, LONGEST_REST_S)
-    """Passes that do not go on where the last one ended: a twentieth of the time."""
+    # Polls for a kind of tasks that found none: a twentieth of the time.
     empty: Pace = Pace(0.005, 20, 5.0)
-    """Polls for a kind of tasks that found none: a twentieth of the time."""
 
 
 PACES = PollPaces()
@@ -74,7 +68,6 @@ class ScanPosition:
         return timedelta(seconds=began - self._empty_at + MARGIN_S)
 
     def was_read(self, began: float, within: timedelta | None, *, left: int) -> None:
-        """Learn from a pass that is over, and left so many rows behind."""
         if within is None:
             now = self._clock()
             self._whole_at = now + self._throttle.rest_after(now - began)
@@ -83,53 +76,39 @@ class ScanPosition:
 
 
 class QueuePositions:
-    """The places of one dispatcher."""
+    """The places of one dispatcher: where to go on, by queue and priority."""
 
     def __init__(self) -> None:
-        self._places: dict[tuple[str, int], Place] = {}
-
-    @property
-    def places(self) -> Mapping[tuple[str, int], Place]:
-        """Where to go on, by queue and priority; none: at the front."""
-        return self._places
+        self.places: dict[tuple[str, int], Place] = {}
 
     def cover(self, queue: str) -> bool:
         """Whether the queue has a place, before which lies what was published of it."""
-        return any((queue, priority) in self._places for priority in range(10))
+        return any((queue, priority) in self.places for priority in range(10))
 
     def forget(self) -> None:
-        """Begin at the front again."""
-        self._places = {}
+        self.places = {}
 
     def move(self, found: DueRows, number: int) -> None:
-        """Remember that so many rows need not be read again for now."""
         at = 0
         while at < number:  # the last row of each priority among them
             priority = found.priorities[at]
             at = bisect_right(found.priorities, priority, at, number)
-            self._places[found.queue, priority] = (found.scan_at[at - 1], found.ids[at - 1])
+            self.places[found.queue, priority] = (found.scan_at[at - 1], found.ids[at - 1])
 
 
 class Start(NamedTuple):
-    """Where a pass begins."""
-
-    within: timedelta | None = None
-    """It reads what is due for no longer; None: all."""
-    goes_on: bool = False
-    """It begins behind the places of the pass before."""
+    within: timedelta | None = None  # it reads what is due for no longer; None: all
+    goes_on: bool = False  # it begins behind the places of the last pass
 
 
 class ScanPasses:
-    """Those of one kind: for the same queues and names.
-
-    While there is enough to do they go on where the last one ended.
-    """
+    """Those of one kind; while there is enough to do they go on where the last one ended."""
 
     def __init__(
         self, paces: PollPaces = PACES, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        # Where the last rows were, by queue and priority; each pass moves them on.
         self.places: dict[tuple[str, int], Place] = {}
-        """Where the last rows stood, by queue and priority; each pass moves them on."""
         self._throttle = Throttle(paces.back)
         self._clock = clock
         self._front = ScanPosition(paces.front, clock)
@@ -143,7 +122,6 @@ class ScanPasses:
         return Start(self._front.within(began))
 
     def was_read(self, began: float, start: Start, *, left: int) -> None:
-        """Learn from a pass that is over, and left so many rows behind."""
         if not left:
             self.places.clear()
         if start.goes_on:
@@ -155,7 +133,7 @@ class ScanPasses:
 
 @dataclass(slots=True)
 class Throttle:
-    """Says how long to rest after each pass of one kind."""
+    """How long to rest after each pass of one kind."""
 
     pace: Pace
     _last_s: float = 0.0
@@ -163,7 +141,7 @@ class Throttle:
     def rest_after(self, took_s: float) -> float:
         """Return the seconds to rest after a pass of ``took_s``: by the faster of the last two.
 
-        One slow pass proves nothing: the machine, or the database, may have stalled meanwhile.
+        The machine or the database may have stalled during one.
         """
         faster_s, self._last_s = min(took_s, self._last_s), took_s
         if faster_s <= self.pace.slow_s:
@@ -171,7 +149,6 @@ class Throttle:
         return min(self.pace.rest * faster_s, self.pace.longest_rest_s)
 
     def forget(self) -> None:
-        """Treat the next pass as the first one."""
         self._last_s = 0.0
 
 
@@ -195,7 +172,6 @@ class EmptyPollBackoff:
         return self._clock() < self._until
 
     def looked(self, began: float, *, found: int) -> None:
-        """Learn from a poll that began at this instant and is over."""
         now = self._clock()
         if found:
             self._throttle.forget()
@@ -205,12 +181,10 @@ class EmptyPollBackoff:
 
 
 class Tidied(NamedTuple):
-    """What was found due, sorted out."""
+    """The due tasks that may run, with their names, and notices of those that were swept."""
 
     ready: list[tuple[int, str]]
-    """What may run: ids and names."""
-    swept: Sequence[Notice] = ()
-    """What there is to tell of those that were swept; it is true after the COMMIT."""
+    swept: Sequence[Notice] = ()  # true after the COMMIT
 
 
 def triage_found(
@@ -222,22 +196,20 @@ def triage_found(
     *,
     now: datetime | None = None,
 ) -> Tidied:
-    """Sort out what may run; sweep what is barred, and put aside what is held or nobody knows."""
+    """Return what may run; sweep what is barred, hold or park what is held or has no handler."""
     if not (seen.barred or seen.held) and {name for _, name in found} <= names:  # the usual case
         return Tidied(found)
     unknown: dict[str, list[int]] = defaultdict(list)
-    gone: list[int] = []
-    waits: list[int] = []
+    gone = [task_id for task_id, _ in found if task_id in seen.barred]
+    waits = [task_id for task_id, _ in found if task_id in seen.held - seen.barred]
     ready: list[tuple[int, str]] = []
     for task_id, name in found:
-        if task_id in seen.barred:
-            gone.append(task_id)
-        elif task_id in seen.held:
-            waits.append(task_id)
-        elif name not in names:
-            unknown[name].append(task_id)
-        else:
+        if task_id in seen.barred or task_id in seen.held:
+            continue
+        if name in names:
             ready.append((task_id, name))
+        else:
+            unknown[name].append(task_id)
     swept: list[Notice] = []
     if gone:
         gone = list(sweep(connection, gone, now=now))
@@ -251,26 +223,17 @@ def triage_found(
     return Tidied(ready, swept)
 
 
-AGAIN_S = 0.05
-"""Shortest pause between two passes while one due instant follows the other."""
-MORE_S = 0.1
-"""The pause while there is more than the broker was given: children work that off meanwhile."""
-FULL_S = 0.25
-"""The same where the broker has no room for more: it holds about a second of work."""
+AGAIN_S = 0.05  # shortest pause between two passes while one due instant follows the other
+MORE_S = 0.1  # the pause after the broker was given enough: children work on that meanwhile
+FULL_S = 0.25  # the pause while the broker has no room: it holds about a second of work
 
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """What one pass did."""
-
-    published: int = 0
-    """Ids in messages."""
-    more: bool = False
-    """Rows were left over: scan again as soon as there is room."""
-    next_due_s: float | None = None
-    """In how many seconds the next row becomes due that no hint will announce."""
-    depths: dict[str, int] = field(default_factory=dict)
-    """How many messages were in the broker before, of queues with some."""
+    published: int = 0  # ids in messages
+    more: bool = False  # rows were left over: scan again as soon as there is room
+    next_due_s: float | None = None  # until the next row is due that no hint will announce
+    depths: dict[str, int] = field(default_factory=dict)  # messages in the broker before, if any
 
     @property
     def did_something(self) -> bool:
@@ -278,10 +241,7 @@ class ScanResult:
         return bool(self.published or self.more)
 
     def again_in(self, interval_s: float) -> float:
-        """Return the pause before the next pass: short while work moves, longer without room.
-
-        A scanner with nothing to do wakes up for the next row, not a whole interval after it.
-        """
+        """Return the pause before the next pass; without work it ends when the next row is due."""
         if self.more:
             return min(interval_s / 4, MORE_S if self.published else FULL_S)
         wanted = interval_s if self.next_due_s is None else max(AGAIN_S, self.next_due_s)

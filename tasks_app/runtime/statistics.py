@@ -28,24 +28,22 @@ from tasks_app.domain.tasks.error_text import brief, quiet_logger
 from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool import tables
-from tasks_app.pool import tables as database_clock
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.leader_lease import MAINTAIN, Lease, Rank
 from tasks_app.pool.statistics.parts import CountPart, write_parts
 from tasks_app.pool.statistics.roll_up import CountRetention, hour_of, reconcile, roll_up
 from tasks_app.runtime.db.database import Database
 
-MOST_EARLY = 10_000
-"""Runs that are kept until the database's time is known: that takes a moment."""
-KEPT_MINUTES = 14
-"""What could not be written for longer is counted from the pools."""
+log = quiet_logger(__name__)
+MOST_EARLY = 10_000  # runs kept until the database's time is known: that takes a moment
+KEPT_MINUTES = 14  # what could not be written for longer is counted from the pools
 _WAITS, _RUNS = 3, 3 + BUCKETS
 _SUCCEEDED, _DONE = State.SUCCEEDED, int(CountedOutcome.DONE)
 _UNKEPT = int(CountedOutcome.UNKEPT)
 _EMPTY = [0] * (3 + 2 * BUCKETS)
 Key = tuple[str, str, int]
+# When, by our clock; how long it waited, less the offset of the clocks; its run_ms.
 _Ended = tuple[Key, float, float | None, int | None]
-"""Also when, by our clock; how long it waited, less the offset of the clocks; its run_ms."""
 
 
 class TaskCounts:
@@ -56,10 +54,9 @@ class TaskCounts:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew: a forked process must not write what its parent counted."""
+        """Start afresh: a forked process must not write what its parent counted."""
         self.slot: str = uuid4().hex
-        self.writing: threading.Lock = threading.Lock()
-        """Held by who writes; several duties of a process may come at once."""
+        self.writing: threading.Lock = threading.Lock()  # several duties may want to write at once
         self._lock = threading.Lock()
         self._offset: float | None = None
         self._minute = 0
@@ -68,7 +65,6 @@ class TaskCounts:
         self._written: dict[tuple[int, Key], int] = {}
 
     def settled(self, settlements: Iterable[Settlement], states: Mapping[int, State]) -> None:
-        """Count the runs that the database has settled. Raises nothing."""
         now = self._clock()
         with self._lock:
             offset = self._offset
@@ -81,11 +77,12 @@ class TaskCounts:
                 state, task = states.get(settlement[0][0]), settlement.task
                 if state is None or task is None:
                     continue
-                if state is _SUCCEEDED:
-                    cell = cells.get((task.name, task.queue, _DONE)) or self._new(
-                        cells, (task.name, task.queue, _DONE)
-                    )
-                    cell[0] += 1
+                done = state is _SUCCEEDED
+                outcome = _DONE if done else int(outcome_of(state, settlement.event))
+                key = (task.name, task.queue, outcome)
+                cell = cells.get(key) or self._new(cells, key)
+                cell[0] += 1
+                if done:
                     began = settlement.began
                     if began is not None:
                         wait_ms = int((began + offset - task.due_s) * 1000)
@@ -93,14 +90,11 @@ class TaskCounts:
                     if not settlement.is_kept:
                         key = (task.name, task.queue, _UNKEPT)
                         (cells.get(key) or self._new(cells, key))[0] += 1
-                else:
-                    key = (task.name, task.queue, int(outcome_of(state, settlement.event)))
-                    (cells.get(key) or self._new(cells, key))[0] += 1
 
     def happened(
         self, outcome: CountedOutcome, number: int = 1, name: str = OTHER, queue: str = OTHER
     ) -> None:
-        """Count what is no end of a run."""
+        """Count an event that is not the end of a run."""
         key = (name, queue, int(outcome))
         with self._lock:
             now = self._clock()
@@ -118,10 +112,10 @@ class TaskCounts:
         ended = [Settlement(task.fence, event, 0, 0, task=task) for task in tasks]
         self.settled(ended, states)
 
-    def heard(self, said_s: float, asked_at: float) -> None:
-        """Learn what time it is for the database; ``asked_at`` is by our clock."""
+    def set_time(self, database_s: float, asked_at: float) -> None:
+        """Set the database's time; ``asked_at`` is by our clock."""
         with self._lock:
-            self._offset = said_s - asked_at
+            self._offset = database_s - asked_at
             early, self._early = self._early, []
             for key, at, waited, run_ms in early:
                 cells = self._cells(at + self._offset)
@@ -134,8 +128,8 @@ class TaskCounts:
     def knows_time(self) -> bool:
         return self._offset is not None
 
-    def news(self) -> list[CountPart]:
-        """Return the totals that are not written as they are now."""
+    def unwritten(self) -> list[CountPart]:
+        """Return the totals that changed since they were written."""
         with self._lock:
             changed = [
                 (minute, key, list(cell))
@@ -145,27 +139,28 @@ class TaskCounts:
             ]
         return [_part(minute, key, cell) for minute, key, cell in changed]
 
-    def written(self, parts: Iterable[CountPart]) -> None:
-        """Take it that these totals are in the database; forget minutes that are over."""
+    def mark_written(self, parts: Iterable[CountPart]) -> None:
+        """Note that these totals are in the database; forget minutes that are over."""
         with self._lock:
             for part in parts:
                 self._written[part.minute, (part.name, part.queue, part.outcome)] = part.number
             for minute in [m for m in self._minutes if m < self._minute]:
-                cells = self._minutes[minute]
-                told = all(self._written.get((minute, k)) == c[0] for k, c in cells.items())
-                if told or minute < self._minute - KEPT_MINUTES:
-                    for key in self._minutes.pop(minute):
-                        self._written.pop((minute, key), None)
+                cells = self._minutes[minute].items()
+                if all(self._written.get((minute, key)) == cell[0] for key, cell in cells):
+                    self._forget_minute(minute)
 
     def _cells(self, at_s: float) -> dict[Key, list[int]]:
-        """Return the totals of a minute. One that is over is not gone back to."""
+        """Return the totals of this minute; late counts of an earlier one go into it, too."""
         minute = int(at_s // 60)
         if minute > self._minute:
             self._minute = minute
             for old in [m for m in self._minutes if m < minute - KEPT_MINUTES]:
-                for each in self._minutes.pop(old):
-                    self._written.pop((old, each), None)
+                self._forget_minute(old)
         return self._minutes.setdefault(self._minute, {})
+
+    def _forget_minute(self, minute: int) -> None:
+        for key in self._minutes.pop(minute):
+            self._written.pop((minute, key), None)
 
     def _new(self, cells: dict[Key, list[int]], key: Key) -> list[int]:
         if len(cells) >= MOST_KEYS:
@@ -179,12 +174,11 @@ def _ended(
     for one in settlements:
         state, task = states.get(one.fence.task_id), one.task
         if state is not None and task is not None:
-            key = (task.name, task.queue, int(outcome_of(state, one.event)))
-            waited = None
-            if one.began is not None and state is _SUCCEEDED:
-                waited = one.began - task.due_s
-            yield key, now, waited, one.run_ms
-            if state is _SUCCEEDED and not one.is_kept:
+            done = state is _SUCCEEDED
+            waited = one.began - task.due_s if one.began is not None and done else None
+            outcome = int(outcome_of(state, one.event))
+            yield (task.name, task.queue, outcome), now, waited, one.run_ms
+            if done and not one.is_kept:
                 yield (task.name, task.queue, _UNKEPT), now, None, None
 
 
@@ -207,17 +201,15 @@ os.register_at_fork(after_in_child=TASK_COUNTS.forget)
 
 
 class RunCounts:
-    """One process's; its threads may count at once."""
+    """Counts of a child for the parent that waits for it; its threads may count at once."""
 
     def __init__(self) -> None:
         self._file = -1
 
     def into(self, path: Path) -> None:
-        """Count into this file from now on, behind what others wrote there."""
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
 
     def add(self, states: Collection[State]) -> None:
-        """Count what the database has answered, for a waiting parent."""
         if self._file >= 0:
             lines = [f"{state} {number}\n" for state, number in Counter(states).items()]
             with suppress(OSError):  # a full disk costs the count, and no outcome
@@ -235,71 +227,54 @@ def read_counts(path: Path) -> Counter[State]:
     return sums
 
 
+# A process that is killed loses so much, until the hour is reconciled with the pools.
 REPORT_EVERY_S = 5.0
-"""A process that is killed loses so much, until the hour is reconciled with the pools."""
 
 
 class CountReport:
-    """A duty of the housekeeper; idle, it costs a look at the clock."""
+    """A duty of the housekeeper; idle, it only reads the clock."""
 
-    def __init__(
-        self,
-        database: Database,
-        counts: TaskCounts = TASK_COUNTS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, database: Database, counts: TaskCounts = TASK_COUNTS) -> None:
         self._database = database
         self._counts = counts
-        self._clock = clock
-        self._look_at = 0.0
+        self._write_at = 0.0
 
     def write_counts(self, *, last: bool = False) -> None:
-        """Write what has changed, every few seconds, or now if it is the ``last`` time.
-
-        Raises:
-            sqlalchemy.exc.SQLAlchemyError: nobody knows whether it was written; it is repeated.
-        """
-        now = self._clock()
-        if now < self._look_at and not last:
+        """Write what has changed, every few seconds, or now if it is the ``last`` time."""
+        now = time.monotonic()
+        if now < self._write_at and not last:
             return
-        self._look_at = now + REPORT_EVERY_S
+        self._write_at = now + REPORT_EVERY_S
         with self._counts.writing:
             if not self._counts.knows_time:
-                self._ask()
-            parts = self._counts.news()
+                asked_at = time.monotonic()
+                with self._database.begin() as connection:
+                    database_s = tables.database_time(connection)
+                self._counts.set_time(database_s, asked_at)
+            parts = self._counts.unwritten()
             if not parts:
                 return
             with self._database.begin() as connection:
                 asked_at = time.monotonic()
-                said_s = database_clock.database_time(connection)
+                database_s = tables.database_time(connection)
                 write_parts(connection, self._counts.slot, parts)
-            self._counts.written(parts)
-            self._counts.heard(said_s, asked_at)
-
-    def _ask(self) -> None:
-        asked_at = time.monotonic()
-        with self._database.begin() as connection:
-            said_s = database_clock.database_time(connection)
-        self._counts.heard(said_s, asked_at)
+            self._counts.mark_written(parts)
+            self._counts.set_time(database_s, asked_at)
 
 
-log = quiet_logger(__name__)
 ADD_UP_EVERY = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
-AGAIN_S = 10.0
-"""When a process looks again that found another at work, or the minute not over."""
+AGAIN_S = 10.0  # when a process tries again that found another at work, or the minute not over
 LONGEST = timedelta(minutes=2)
-RECONCILED_AFTER = timedelta(minutes=5)
-"""After the end of an hour: by then its last parts are added up."""
-MOST_HOURS = timedelta(hours=24)
-"""Hours that are made up for, if nobody did it: after an upgrade, say."""
+RECONCILED_AFTER = timedelta(minutes=5)  # an hour's end: by then its last parts are added up
+MOST_HOURS = timedelta(hours=24)  # that are reconciled late, after an upgrade for example
+# Notes in the lease: when the last roll-up began, and until when hours are reconciled.
 ROLLED_UP, RECONCILED = "tasks_app: counts rolled up", "tasks_app: counts reconciled"
-"""Notes in the lease: when the last roll-up began, and until when hours are reconciled."""
 Notes = dict[str, str]
 
 
 class CountKeeper:
-    """A duty of whoever leads; any number may try."""
+    """Adds the counters up, a duty of the leader; any number may try."""
 
     def __init__(self, settings: Settings, database: Database, holder: str) -> None:
         self._kept = CountRetention(
@@ -307,13 +282,13 @@ class CountKeeper:
         )
         self._database = database
         self._holder = holder
-        self._look_at = 0.0
+        self._try_at = 0.0
 
     def run_if_due(self) -> None:
-        """Add up, if nobody did so in the last minute. Nothing is raised."""
-        if time.monotonic() < self._look_at:
+        """Add up, if that was not done in the last minute. Raises nothing."""
+        if time.monotonic() < self._try_at:
             return
-        self._look_at = time.monotonic() + AGAIN_S
+        self._try_at = time.monotonic() + AGAIN_S
         try:
             self.run_once()
         except Exception as error:
@@ -333,12 +308,12 @@ class CountKeeper:
         self, duty: Callable[[Connection, Lease, datetime | None], Notes], now: datetime | None
     ) -> bool:
         """Do it and note it in one transaction, which holds the lease; False: another holds it."""
-        token = uuid4()
+        token, who = uuid4(), self._holder
         with self._database.begin() as connection:
             lease = leader_lease.hold(
                 connection,
                 MAINTAIN,
-                holder=self._holder,
+                holder=who,
                 token=token,
                 rank=Rank.STANDBY,
                 ttl=LONGEST,

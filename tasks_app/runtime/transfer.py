@@ -1,4 +1,4 @@
-"""Moves waiting tasks to another database by a file; no task is lost or created twice."""
+"""Moves waiting tasks to another database in a file; no task is lost or created twice."""
 
 from __future__ import annotations
 
@@ -33,23 +33,18 @@ EXPORTED_AT_ONCE = 1_000
 
 @dataclass(slots=True)
 class Exported:
-    """What was written."""
-
     tasks: int = 0
-    members: list[int] = field(default_factory=list)
-    """Left out: tasks of groups, which are counted where the group is."""
+    members: list[int] = field(default_factory=list)  # left out, as their group stays here
 
 
 def export_tasks(engine: Engine, path: Path, *, by: str = "", **selection: Any) -> Exported:
     """Write the selected tasks that wait into a file with mode 0600. They stay as they are.
 
-    A thousand at a time, so that no transaction is open for long: tasks that are not held may
-    begin meanwhile. The file is there when all is in it.
-
-    Raises:
-        InvalidSelectionError: it would select everything, or there is such a file.
-        LargeStoreError: a large payload is in an object store that does not answer.
-        LargeValueLostError: a task with one began meanwhile and is over and removed.
+    Each transaction reads a thousand, so tasks that are not held may start meanwhile. The file
+    appears when it is complete.
+    Raises InvalidSelectionError: it would select everything, or there is such a file;
+    LargeStoreError: a large payload is in an object store that does not answer;
+    LargeValueLostError: a task with one started meanwhile and is over and removed.
     """
     chosen = parse_selection(BulkAction.CANCEL, {**selection, "state": State.PENDING})
     done = Exported()
@@ -64,39 +59,30 @@ def export_tasks(engine: Engine, path: Path, *, by: str = "", **selection: Any) 
             for row in rows:
                 if row.batch_id is not None:
                     done.members.append(row.id)
-                else:
-                    file.write(line_of(row, _payload(engine, row)) + "\n")
-                    done.tasks += 1
+                    continue
+                payload = str(row.payload)  # as it is stored, perhaps encrypted
+                if (reference := reference_in(payload)) is not None:
+                    begin = partial(transaction_of, engine)
+                    payload = large_values().load(begin, row.id, reference, PAYLOAD)
+                file.write(line_of(row, payload) + "\n")
+                done.tasks += 1
         with transaction_of(engine) as connection:
             note(connection, "export", chosen.plain(), who=by, number=done.tasks)
     return done
 
 
-def _payload(engine: Engine, row: Any) -> str:
-    """Return a payload in full, as it is stored."""
-    reference = reference_in(row.payload)
-    if reference is None:
-        return str(row.payload)
-    return large_values().load(partial(transaction_of, engine), row.id, reference, PAYLOAD)
-
-
 @dataclass(slots=True)
 class MoveEnded:
-    """What became of moved tasks where they came from."""
+    """What became of moved tasks in the database that they left."""
 
     cancelled: int = 0
-    left: list[int] = field(default_factory=list)
-    """Not cancelled: they are not held, or gone from the pool."""
+    left: list[int] = field(default_factory=list)  # not held, or gone from the pool
 
 
 def cancel_moved(engine: Engine, receipt: Path, *, by: str = "") -> MoveEnded:
-    """Cancel what an import says it has, if it is held here: what is not may have run here, too.
-
-    Raises:
-        InvalidSelectionError: it is no receipt of an import.
-    """
+    """Cancel the held tasks of an import's receipt: others may have run here, too."""
     done = MoveEnded()
-    moved = list(_receipt(receipt))  # all of it is read before anything is done
+    moved = list(_receipt(receipt))  # all of it is read first
     for start in range(0, len(moved), EXPORTED_AT_ONCE):
         some = moved[start : start + EXPORTED_AT_ONCE]
         with transaction_of(engine) as connection:
@@ -122,7 +108,7 @@ def _receipt(path: Path) -> Iterator[ArrivedTask]:
         raise InvalidSelectionError(f"{path} cannot be read: {error.strerror}.") from None
     except WRONG_JSON:
         raise InvalidSelectionError(
-            f"{path} is no receipt of an import. tasks-app import writes one."
+            f"{path} isn't a receipt of an import. tasks-app import writes one."
         ) from None
 
 
@@ -131,23 +117,17 @@ IMPORTED_AT_ONCE, MOST_CHARACTERS = 200, 16 * 1024 * 1024
 
 @dataclass(slots=True)
 class Imported:
-    """What came of it."""
-
-    tasks: int = 0
-    """Of the file, that are or were here: now, or by an earlier import."""
-    left_out: list[int] = field(default_factory=list)
-    """By their ids in the file: another task has their name and unique_key here."""
+    tasks: int = 0  # imported now or earlier, so they are or were here
+    left_out: list[int] = field(default_factory=list)  # another task has the name and unique_key
 
 
 def import_tasks(engine: Engine, path: Path, receipt: Path, *, by: str = "") -> Imported:
-    """Create the tasks of a file, and write which of them are here into a receipt.
+    """Create the tasks of a file, and write into a receipt which of them are here.
 
     The whole file is checked before the first one is created. They keep their idempotency keys.
-    The receipt is there when all is done.
-
-    Raises:
-        InvalidSelectionError: a line is none of an export, the tasks are of this very database, or
-            there is such a receipt.
+    The receipt appears when all is done.
+    Raises InvalidSelectionError: a line is not of an export, the tasks wait in this database, or
+    there is such a receipt.
     """
     limit, done = creation_limit(), Imported()
     with written_privately(receipt) as written:
@@ -157,7 +137,7 @@ def import_tasks(engine: Engine, path: Path, receipt: Path, *, by: str = "") -> 
             if own:
                 raise InvalidSelectionError(
                     f"Task {own[0]} waits in this database: it was exported from here. "
-                    "Set TASKS_APP_DATABASE_URL to the one that the tasks shall go to."
+                    "Set TASKS_APP_DATABASE_URL to the database that gets the tasks."
                 )
         for some in _parts(_tasks(path, limit)):
             with transaction_of(engine) as connection:
@@ -175,7 +155,7 @@ def import_tasks(engine: Engine, path: Path, receipt: Path, *, by: str = "") -> 
 
 
 def _parts(tasks: Iterator[PortableTask]) -> Iterator[list[PortableTask]]:
-    """Yield some at a time: few where payloads are large, since they are all in memory."""
+    """Yield some at a time: few where payloads are large, to save memory."""
     some: list[PortableTask] = []
     length = 0
     for task in tasks:
@@ -189,7 +169,7 @@ def _parts(tasks: Iterator[PortableTask]) -> Iterator[list[PortableTask]]:
 
 
 def _outside_of(tasks: list[PortableTask]) -> list[PortableTask]:
-    """Return the tasks with large payloads outside of their rows."""
+    """Store large payloads outside of their rows."""
     values = large_values()
     large = {i for i, task in enumerate(tasks) if values.has_large_payload(task.row.payload)}
     if not large:
@@ -207,7 +187,7 @@ def _tasks(path: Path, limit: int) -> Iterator[PortableTask]:
     except OSError as error:
         raise InvalidSelectionError(f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise InvalidSelectionError(f"{path} is no text. Nothing was imported.") from None
+        raise InvalidSelectionError(f"{path} isn't text. Nothing was imported.") from None
 
 
 PART = ".part"
@@ -215,19 +195,15 @@ PART = ".part"
 
 @contextmanager
 def written_privately(path: Path) -> Iterator[TextIO]:
-    """Yield a file to write; if the block raises, nothing is at ``path``.
-
-    Raises:
-        InvalidSelectionError: there is a file, somebody else writes it, or it cannot be written.
-    """
+    """Yield a file to write; if the block raises, nothing is at ``path``."""
     part = path.with_name(path.name + PART)
     try:
-        with os.fdopen(_begun(path, part), "w", encoding="utf-8") as file:
+        with os.fdopen(_open_alone(path, part), "w", encoding="utf-8") as file:
             try:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-                os.link(part, path)  # fails if somebody made it meanwhile
+                os.link(part, path)  # fails if it exists meanwhile
             finally:
                 with suppress(FileNotFoundError):
                     part.unlink()
@@ -239,11 +215,8 @@ def written_privately(path: Path) -> Iterator[TextIO]:
         ) from None
 
 
-def _begun(path: Path, part: Path) -> int:
-    """Return an empty file that is this process's alone while it is open.
-
-    What an export that was killed has left is written anew; its lock ended with its process.
-    """
+def _open_alone(path: Path, part: Path) -> int:
+    """Return an empty file, locked for this process; the rest of a killed export is overwritten."""
     while True:
         if path.exists():
             raise _there(path)
@@ -252,13 +225,13 @@ def _begun(path: Path, part: Path) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.fchmod(descriptor, 0o600)
-            if os.fstat(descriptor).st_nlink:  # else its writer has just ended, and removed it
+            if os.fstat(descriptor).st_nlink:  # otherwise its writer has just removed it
                 os.ftruncate(descriptor, 0)
                 return descriptor
         except BlockingIOError:
             os.close(descriptor)
             raise InvalidSelectionError(
-                f"{path} is being written by another process. Wait for it, or choose another name."
+                f"Another process is writing {path}. Wait for it, or choose another name."
             ) from None
         except OSError:
             os.close(descriptor)
@@ -267,4 +240,4 @@ def _begun(path: Path, part: Path) -> int:
 
 
 def _there(path: Path) -> InvalidSelectionError:
-    return InvalidSelectionError(f"{path} is there already. Choose another name, or remove it.")
+    return InvalidSelectionError(f"{path} exists already. Choose another name, or remove it.")

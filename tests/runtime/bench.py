@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from tasks_app.pool.tasks import browse
 from tasks_app.runtime.api.producer import create_task
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import Registry, handler
-from tasks_app.runtime.leader.maintainer import Maintainer, MaintenanceTiming
+from tasks_app.runtime.leader import maintainer
+from tasks_app.runtime.leader.maintainer import Maintainer
 from tasks_app.runtime.run_times import HOLD_S
 from tasks_app.runtime.scan import PACES, PollPaces, ScanPosition
 from tasks_app.runtime.scoreboard import Scoreboard
@@ -220,4 +222,7 @@ def due_in_s(bench: Bench, task_id: int) -> float:
 def own_maintainer(bench: Bench, holder: str = "m", **timing: float) -> Maintainer:
     database = Database(bench.url)
     bench.at_end(database.dispose)
-    return Maintainer(database, holder, timing=MaintenanceTiming(**timing))
+    for name, value in timing.items():
+        bench.at_end(partial(setattr, maintainer, name.upper(), getattr(maintainer, name.upper())))
+        setattr(maintainer, name.upper(), value)
+    return Maintainer(database, holder)

@@ -271,7 +271,7 @@ def test_a_thread_that_comes_later_is_refused(bench: Bench) -> None:
     bench.create()
     bench.drain()
 
-    with pytest.raises(RuntimeError, match="The task is over"):
+    with pytest.raises(RuntimeError, match="The run is over"):
         contexts[0].write("SELECT 1")
 
 

@@ -18,7 +18,7 @@ def test_of_two_writers_one_is_refused_and_the_other_ones_file_is_whole(tmp_path
         first.write("one\n")
         first.flush()
         with (
-            pytest.raises(InvalidSelectionError, match="is being written by another process"),
+            pytest.raises(InvalidSelectionError, match="Another process is writing"),
             written_privately(path) as second,
         ):
             second.write("two\n")
@@ -75,7 +75,7 @@ def test_a_file_that_somebody_made_meanwhile_stays(tmp_path: Path) -> None:
             file.write("ours")
             path.write_text("somebody's")
 
-    with pytest.raises(InvalidSelectionError, match="is there already"):
+    with pytest.raises(InvalidSelectionError, match="exists already"):
         write()
 
     assert path.read_text() == "somebody's"

@@ -159,7 +159,7 @@ def test_only_its_owner_reads_the_file_and_none_is_written_over(engine: Engine, 
 
     assert file.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in file.parent.iterdir()] == ["tasks.jsonl"]
-    with pytest.raises(InvalidSelectionError, match="is there already"):
+    with pytest.raises(InvalidSelectionError, match="exists already"):
         export_tasks(engine, file, name="t")
 
 
@@ -320,7 +320,7 @@ def test_files_of_other_kinds_are_refused(there: Engine, file: Path, words: str)
 
     with pytest.raises(InvalidSelectionError, match="Line 1 is no task"):
         brought(there, file)
-    with pytest.raises(InvalidSelectionError, match="is no receipt"):
+    with pytest.raises(InvalidSelectionError, match="isn't a receipt"):
         cancel_moved(there, file)
     with pytest.raises(InvalidSelectionError, match="cannot be read"):
         brought(there, file.with_name("none"))
@@ -365,5 +365,5 @@ def test_numbers_and_instants_that_no_database_holds_are_refused_before_the_firs
 def test_a_receipt_with_an_id_that_no_task_has_is_none(engine: Engine, file: Path) -> None:
     for number in ("1" + "0" * 30, "1e999", "0"):
         file.write_text(f'{{"id": {number}, "idempotency_key": "{uuid4()}", "became": 1}}\n')
-        with pytest.raises(InvalidSelectionError, match="is no receipt"):
+        with pytest.raises(InvalidSelectionError, match="isn't a receipt"):
             cancel_moved(engine, file)

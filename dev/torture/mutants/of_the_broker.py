@@ -79,7 +79,7 @@ BROKER = (
         "who leads next publishes before it asks",
         "A broker that refused the last leader is asked before anything is published.",
         "tasks_app/runtime/leader/leader.py",
-        "                self._dispatcher.doubt()\n",
+        "                self._dispatcher.probe_first()\n",
         "                pass\n",
         f"{LEADER}who_leads_next_asks_before_it_enters_anything",
     ),

@@ -135,7 +135,7 @@ GATES = (
         "who holds rows does not look again",
         "Who holds a row looks once more after his COMMIT.",
         ADMISSION,
-        "        self._wake(admission.behind, now=now)\n        return claimed",
+        "        self._wake(admission.behind, now)\n        return claimed",
         "        return claimed",
         f"{RUNS}who_holds_a_task_wakes_it_if_the_run_before_it_ended_meanwhile",
     ),

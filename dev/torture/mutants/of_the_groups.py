@@ -158,11 +158,11 @@ GROUPS_AND_PROGRESS = (
         "tasks_app/runtime/handlers/checkpoint.py",
         """\
             yield page
-            after = self._leave()
+            after = self._advance()
             self._point.commit()
 """,
         """\
-            after = self._leave()
+            after = self._advance()
             self._point.commit()
             yield page
 """,

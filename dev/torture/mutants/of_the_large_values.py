@@ -63,8 +63,8 @@ LARGE_VALUES = (
         "large values: erase",
         "Nothing is left of an erased task in an object store.",
         "tasks_app/runtime/erasure.py",
-        "            large_values().remove(objects)\n",
-        "            assert objects\n",
+        "        large_values().remove(objects)\n",
+        "        assert objects\n",
         f"{STORES}test_an_erased_task_has_no_file",
     ),
     mutant(

@@ -1,4 +1,4 @@
-"""Channels: where messages go. Each says whether it took one, and raises nothing."""
+"""Channels: where alerts go. Each returns whether it took a message, and raises nothing."""
 
 from __future__ import annotations
 
@@ -18,30 +18,20 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.urls import is_local
 from tasks_app.domain.tasks.error_text import printable, quiet_logger
 
-Send = Callable[[dict[str, Any]], bool]
-TIMEOUT_S = 10.0
-MAIL_TIMEOUT_S = 4.0
-"""Of each step, of which there are about ten. Both stay below ``SEND_WITHIN``: another watcher must
-not send while this one still waits."""
-WITHIN_S = 30.0
-"""Of a whole message: a time-out of sockets begins anew with each byte."""
 log = quiet_logger(__name__)
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would send the message to a host that nobody configured."""
-
-    def redirect_request(self, *_args: Any) -> None:
-        return None
+Send = Callable[[dict[str, Any]], bool]
+# Of a connection, and of each of about ten steps of a mail: both stay below SEND_WITHIN, as
+# another watcher must not send while this one still waits.
+TIMEOUT_S, MAIL_TIMEOUT_S = 10.0, 4.0
+WITHIN_S = 30.0  # of a whole message: a socket's time-out restarts with each byte
 
 
 def is_wanted(settings: Settings) -> bool:
-    """Whether a process that is there for something else shall watch, too."""
+    """Whether a process with other duties must watch, too."""
     return bool(settings.alert_log or settings.alert_webhook or settings.alert_mail)
 
 
 def channels(settings: Settings) -> dict[str, Send]:
-    """Return those that are configured, by name; the log always is."""
     found: dict[str, Send] = {"log": to_log}
     if settings.alert_webhook is not None:
         found["webhook"] = InTime(to_webhook(settings.alert_webhook.get_secret_value()))
@@ -60,7 +50,7 @@ class InTime:
 
     def __call__(self, message: dict[str, Any]) -> bool:
         if self._busy is not None and self._busy.is_alive():
-            return False  # it still hangs in the one before
+            return False  # the last message still hangs
         took: list[bool] = []
         self._busy = threading.Thread(
             target=lambda: took.append(self._send(message)), name="tasks_app alert", daemon=True
@@ -73,15 +63,19 @@ class InTime:
 
 
 def to_log(message: dict[str, Any]) -> bool:
-    """Log it."""
     key, fact = (printable(message[part], keep="") for part in ("key", "fact"))
     log.warning("alert %s: %s: %s", message["status"], key, fact)
     return True
 
 
-def to_webhook(url: str) -> Send:
-    """Return what posts a message as JSON."""
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect would send the message to a host that is not configured."""
 
+    def redirect_request(self, *_args: Any) -> None:
+        return None
+
+
+def to_webhook(url: str) -> Send:
     def send(message: dict[str, Any]) -> bool:
         try:
             request = urllib.request.Request(  # noqa: S310  the settings take http and https only
@@ -100,12 +94,19 @@ def to_webhook(url: str) -> Send:
 
 
 def to_mail(server: MailServer) -> Send:
-    """Return what mails a message; what the server says is not logged: it may repeat the login."""
+    """Return a function that mails a message; it logs no answers, which may repeat the login."""
 
     def send(message: dict[str, Any]) -> bool:
+        mail = EmailMessage()
         try:
-            with _connected(server) as smtp:
-                refused = smtp.send_message(_mail(server, message))
+            key = printable(message["key"], keep="")
+            mail["Subject"] = f"[tasks_app] {message['status']}: {key}"
+            mail["From"], mail["To"] = server.sender, ", ".join(server.receivers)
+            mail["Message-ID"] = f"<alert-{message['id']}-{message['status']}@tasks-app.invalid>"
+            mail["Auto-Submitted"] = "auto-generated"
+            mail.set_content(f"{message['fact']}\n\n{message['advice']}\n\n{json.dumps(message)}\n")
+            with _connect(server) as smtp:
+                refused = smtp.send_message(mail)
         except (OSError, ValueError) as error:  # SMTPException is an OSError
             code = getattr(error, "smtp_code", "")
             why = f"{type(error).__name__} {code}".rstrip()
@@ -118,12 +119,8 @@ def to_mail(server: MailServer) -> Send:
     return send
 
 
-def _connected(server: MailServer) -> smtplib.SMTP:
-    """Connect and log in.
-
-    Raises:
-        OSError: the server refused, or it would have been told a password in clear text.
-    """
+def _connect(server: MailServer) -> smtplib.SMTP:
+    """Connect and log in; OSError: the server refused, or has no TLS for the password."""
     context = ssl.create_default_context()
     smtp: smtplib.SMTP
     if server.tls:
@@ -143,13 +140,3 @@ def _connected(server: MailServer) -> smtplib.SMTP:
         smtp.close()
         raise
     return smtp
-
-
-def _mail(server: MailServer, message: dict[str, Any]) -> EmailMessage:
-    mail = EmailMessage()
-    mail["From"], mail["To"] = server.sender, ", ".join(server.receivers)
-    mail["Subject"] = f"[tasks_app] {message['status']}: {printable(message['key'], keep='')}"
-    mail["Message-ID"] = f"<alert-{message['id']}-{message['status']}@tasks-app.invalid>"
-    mail["Auto-Submitted"] = "auto-generated"
-    mail.set_content(f"{message['fact']}\n\n{message['advice']}\n\n{json.dumps(message)}\n")
-    return mail

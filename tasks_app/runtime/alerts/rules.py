@@ -24,47 +24,42 @@ from tasks_app.pool.statistics.read import Grain, Wanted, history, live
 from tasks_app.pool.tables import EVERY_QUEUE, database_now
 
 Rule = Callable[[Connection, Settings], Iterator[Alert]]
-SPAN = timedelta(minutes=10)
-"""In which errors and rescues are counted."""
-STARTS = timedelta(seconds=30)
-"""A worker that ends in order may be replaced by then."""
+SPAN = timedelta(minutes=10)  # in which errors and rescues are counted
+STARTS = timedelta(seconds=30)  # a worker that stopped in order may be replaced by then
+# children stand in for beat without a gap, so only a long absence matters
 STANDS_IN = timedelta(minutes=5)
-"""Children stand in for beat without a gap: only one that stays away is worth a message."""
 LATE = timedelta(minutes=1)
 LATE_SCANS = 5
 
 
 def scan(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """Does anybody scan? Of a pool that `tasks-app work` alone serves the workers tell."""
+    """No scan for long. A pool that only `tasks-app work` serves has the alerts on workers."""
     duty = leader_lease.read(connection, leader_lease.SCAN)
     if duty is None or duty.idle is None or duty.rank == leader_lease.Rank.WORK:
         return
     if duty.idle > settings.alert_scan + LATE_SCANS * settings.scan_interval:
-        fact = f"nobody has scanned for {rough_span(duty.idle)}; the last was {duty.holder}"
+        fact = f"no process has scanned for {rough_span(duty.idle)}; the last was {duty.holder}"
         by = heartbeats.run_by(connection, settings.lease)
         yield Alert("scan", fact, by.start_scan)
 
 
 def beat(connection: Connection, _settings: Settings) -> Iterator[Alert]:
-    """Does a worker stand in for long?"""
     duty = leader_lease.read(connection, leader_lease.SCAN)
     if duty and not duty.free and duty.rank < leader_lease.Rank.BEAT:
         yield Alert("beat", "no beat leads; a worker stands in", "Start beat.", STANDS_IN)
 
 
 def broker(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """Does the broker take messages?"""
     duty = leader_lease.read(connection, leader_lease.SCAN)
     if heartbeats.run_by(connection, settings.lease) is RunBy.WORK:
-        return  # what is noted there is of another time
+        return  # the lease's notes are old
     since = duty.refused_since if duty else None
     if since is not None and database_now(connection) - since > LATE:
         fact = f"the broker has taken no messages since {since.astimezone(UTC):%Y-%m-%d %H:%M}Z"
-        yield Alert("broker", fact, "Tasks wait in the database. Look at the broker, and its log.")
+        yield Alert("broker", fact, "Tasks wait in the database. Check the broker, and its log.")
 
 
 def workers(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """Is any alive?"""
     if heartbeats.live(connection, settings.lease):
         return
     silent = trouble.silent_nodes(connection, settings.lease)
@@ -77,16 +72,15 @@ def workers(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 
 def silent(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """Has a worker fallen silent, while others live?"""
     if heartbeats.live(connection, settings.lease):
         for node, silence in trouble.silent_nodes(connection, settings.lease).items():
-            fact = f"{node} was last heard of {rough_span(silence)} ago, and did not end in order"
-            advice = "Look whether it is stopped, hangs or is gone; start it again."
+            ago = rough_span(silence)
+            fact = f"{node} sent its last heartbeat {ago} ago, and did not stop in order"
+            advice = "Check whether it is stopped, hangs or is gone; start it again."
             yield Alert(f"silent:{node}", fact, advice)
 
 
 def unserved(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """Is a task due for long in a queue that no live worker serves?"""
     found = heartbeats.live(connection, settings.lease)
     left = {queue for worker in found for queue in worker.queues} | standing_still(connection)
     if not found or EVERY_QUEUE in left:
@@ -100,7 +94,6 @@ def unserved(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 
 def unknown(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """Is one due in a queue whose workers do not know it?"""
     known = heartbeats.known_names(connection, settings.lease)
     for oldest in trouble.unknown(connection):
         names = known.get(oldest.queue)
@@ -111,10 +104,7 @@ def unknown(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 
 def due(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """Does a task wait while a worker that serves and knows it has nothing to do?
-
-    A heartbeat between two short tasks shows an idle child: runs that ended lately say it is not.
-    """
+    """A task waits while a worker that knows it is idle, and no run of the queue ended lately."""
     still = standing_still(connection)
     if EVERY_QUEUE in still:
         return
@@ -130,39 +120,36 @@ def due(connection: Connection, settings: Settings) -> Iterator[Alert]:
         ):
             waits = rough_span(oldest.waits)
             fact = f"{oldest.name} in {oldest.queue} has waited for {waits}, and a worker is idle"
-            advice = "See why: tasks-app explain ID. Look at the broker, and at the worker's log."
+            advice = "See why: tasks-app explain ID. Check the broker, and the worker's log."
             yield Alert(f"due:{oldest.queue}", fact, advice)
 
 
 def rescues(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """Do many runs lose their process, or their lease?"""
     wanted = Wanted(Grain.MINUTE, SPAN, outcomes=(CountedOutcome.RESCUED,))
     since = database_now(connection) - SPAN
     points = [*history(connection, wanted), *live(connection, wanted)]
     number = sum(point.number for point in points if point.at > since)
     if number >= settings.alert_rescues:
         fact = f"{number} tasks were rescued from lost processes in ten minutes"
-        advice = "Workers die, or cannot renew: read their logs, and look at memory and network."
+        advice = "Workers die, or cannot renew: read their logs, and check memory and network."
         yield Alert("rescues", fact, advice)
 
 
 def schedule(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """Was one missed, or is it broken?"""
     now: datetime = plans.clock(connection)
     for each in plans.find(connection):
         if not each.enabled:
             continue
         if each.remark is not None:
-            advice = f"Mend it: tasks-app schedules change {each.name}"
+            advice = f"Repair it: tasks-app schedules change {each.name}"
             yield Alert(f"schedule:{each.name}", f"{each.name} is broken", advice)
         elif each.next_run_at is not None and now - each.next_run_at > LATE:
             fact = f"{each.name} should have fired {rough_span(now - each.next_run_at)} ago"
             by = heartbeats.run_by(connection, settings.lease)
-            yield Alert(f"schedule:{each.name}", fact, f"Nobody scans. {by.start_scan}")
+            yield Alert(f"schedule:{each.name}", fact, f"No process scans. {by.start_scan}")
 
 
 def batch(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """Does a running batch stand still?"""
     for each in trouble.stalled_batches(connection, settings.alert_batch):
         fact = f"batch {each.id} of {each.job} has not moved for {rough_span(settings.alert_batch)}"
         advice = f"tasks-app batch show {each.id}; tasks-app list --biz-key {biz_key(each.id)}"
@@ -170,7 +157,6 @@ def batch(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 
 def partitions(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """Do the partitions of the completed pool reach far enough?"""
     ahead = metrics.days_partitioned_ahead(connection)
     if ahead < settings.alert_partitions:
         fact = f"partitions reach {count(max(0, ahead), 'day')} ahead"
@@ -180,14 +166,12 @@ def partitions(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 
 def default_partition(connection: Connection, _settings: Settings) -> Iterator[Alert]:
-    """Is the default partition empty?"""
     if has_strays(connection):
         advice = "Move them as docs/operations/maintenance.md says."
         yield Alert("default-partition", "task_completed_default holds rows", advice)
 
 
 def bursts(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """Do errors of one cause come in numbers?"""
     for burst in trouble.bursts(connection, settings.alert_errors, SPAN):
         cause = describe_cause(burst.kind, burst.names, burst.queues)
         fact = f"{burst.number} tasks failed in ten minutes: {cause}"
@@ -196,35 +180,31 @@ def bursts(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 
 def snapshot(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """Does somebody hold a snapshot so long that nothing can be cleared away?"""
     age = metrics.snapshot_age(connection)
     if age >= settings.alert_snapshot:
-        fact = f"somebody has held a snapshot for {age} transactions"
-        yield Alert("snapshot", fact, "Look in pg_stat_activity for an old backend_xmin.")
+        fact = f"a session has held a snapshot for {age} transactions"
+        yield Alert("snapshot", fact, "Find it in pg_stat_activity by its old backend_xmin.")
 
 
 def user(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """Judge each rule of the settings."""
     for rule in settings.user_rules:
         fact = _fact(connection, rule, settings)
         if fact:
             yield Alert(rule.key, fact, _ADVICE[rule.kind])
 
 
-FEWEST_RUNS = 10
-"""A share of fewer says nothing."""
+FEWEST_RUNS = 10  # a share of fewer says nothing
 _RUNS = (CountedOutcome.DONE, CountedOutcome.FAILED, CountedOutcome.RETRIED)
 _ADVICE = {
     RuleKind.FAILED: "See them: tasks-app errors",
     RuleKind.RATIO: "See them: tasks-app errors",
     RuleKind.AGE: "See what runs: tasks-app list --state RUNNING. Start more workers.",
     RuleKind.PENDING: "See what waits: tasks-app stats. Start more workers.",
-    RuleKind.SILENCE: "See whether it is made, waits or fails: tasks-app list, tasks-app errors",
+    RuleKind.SILENCE: "See if it is created, waits or fails: tasks-app list, tasks-app errors",
 }
 
 
 def _fact(connection: Connection, rule: UserRule, settings: Settings) -> str:
-    """Return what is above the limit, or nothing."""
     span = rough_span(rule.span)
     match rule.kind:
         case RuleKind.FAILED:
@@ -253,7 +233,7 @@ def _fact(connection: Connection, rule: UserRule, settings: Settings) -> str:
 def _ended(
     connection: Connection, rule: UserRule, outcomes: tuple[CountedOutcome, ...], settings: Settings
 ) -> dict[CountedOutcome, int]:
-    """Count what ended in the span, its first minute whole; in hours where minutes are gone."""
+    """Count what ended in the span, its first minute whole; in hours where minutes are deleted."""
     fine = rule.span <= settings.keep_minute_counts
     grain = Grain.MINUTE if fine else Grain.HOUR
     wanted = Wanted(grain, rule.span, rule.name, rule.queue, outcomes)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
-from typing import NamedTuple
 from uuid import uuid4
 
 from sqlalchemy import Connection, Engine
@@ -24,9 +23,11 @@ from tasks_app.runtime.db.errors import is_unanswered, sqlstate
 
 log = quiet_logger(__name__)
 EVERY = timedelta(seconds=10)
-TTL = timedelta(seconds=30)
-"""After how long another one looks, if this one died meanwhile."""
+TTL = timedelta(seconds=30)  # then another watcher checks, if this one died meanwhile
 JOIN_S = 1.0
+LONGEST = timedelta(seconds=10)  # of one statement of a rule
+NEW_FOR = timedelta(hours=1)  # older first sightings are no news for the first watcher of a pool
+MOST_NEW = 5  # new errors of one check that get a message each
 
 
 class Watcher:
@@ -52,7 +53,7 @@ class Watcher:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Watch from now on, if a channel is configured; harmless if it does already."""
+        """Watch from now on, if a channel is configured; does nothing if it watches already."""
         if self._pid == os.getpid():
             return
         self._pid = os.getpid()
@@ -64,13 +65,12 @@ class Watcher:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; what it is about to send may be sent again by another."""
+        """End the thread; another watcher may repeat what it is about to send."""
         self._over.set()
         if self._thread is not None and self._pid == os.getpid():
             self._thread.join(JOIN_S)
 
     def run(self, over: threading.Event) -> None:
-        """Watch until it is over."""
         failures = 0
         while not over.is_set():
             try:
@@ -83,89 +83,60 @@ class Watcher:
             over.wait(self._every.total_seconds())
 
     def watch_once(self) -> int:
-        """Look, if nobody did lately, and send what is due; return how many messages went out.
-
-        Raises:
-            sqlalchemy.exc.DBAPIError: the database did not answer, or this role may not.
-        """
+        """Check the rules if no watcher did lately, and send; return how many messages went out."""
         token = uuid4()
         with self._database.begin() as connection:
             ours = alerts.begin_check(
                 connection, holder=self._holder, token=token, every=self._every * 0.9, ttl=TTL
             )
         if ours:
-            seen = check_rules(self._database.engine, self._settings)
-            self._say_unread(seen.unread)
+            found, unread = check_rules(self._database.engine, self._settings)
+            new, self._unread = unread - self._unread, unread
+            if new:
+                log.warning(
+                    "rules of alerts that cannot be read: %s. Give this role its grants again: "
+                    "tasks-app grants admin",
+                    ", ".join(sorted(new)),
+                )
             with self._database.begin() as connection:
                 if alerts.finish_check(connection, token):
-                    tell_news(connection)
-                    record(connection, *seen)
+                    report_new_errors(connection)
+                    record(connection, found, unread)
         if self._channels is None:
             self._channels = channels(self._settings)
         return deliver(self._database.engine, self._channels)
 
-    def _say_unread(self, unread: Sequence[str]) -> None:
-        """Say once which rules this role may not read, or took too long to."""
-        news = set(unread) - self._unread
-        self._unread = set(unread)
-        if news:
-            log.warning(
-                "rules of alerts that cannot be read: %s. Give this role its grants again: "
-                "tasks-app grants admin",
-                ", ".join(sorted(news)),
-            )
 
-
-LONGEST = timedelta(seconds=10)
-"""Of one statement of a rule."""
-NEW_FOR = timedelta(hours=1)
-"""An older first sighting is no news: the first watcher of a full pool would tell of each."""
-MOST_NEW = 5
-"""New errors of one look that get a message each."""
-
-
-class Seen(NamedTuple):
-    """What a look saw."""
-
-    found: list[Alert]
-    unread: list[str]
-    """Rules that could not be read, by name."""
-
-
-def check_rules(engine: Engine, settings: Settings) -> Seen:
-    """Ask each rule, in a transaction of its own that cannot write.
-
-    Raises:
-        DBAPIError: the database did not answer.
-    """
-    seen = Seen([], [])
+def check_rules(engine: Engine, settings: Settings) -> tuple[list[Alert], set[str]]:
+    """Run each rule read-only; return alerts, and the rules that cannot be read, or not in time."""
+    found: list[Alert] = []
+    unread: set[str] = set()
     for name, rule in RULES.items():
         try:
             with read_only_transaction(engine, LONGEST) as connection:
-                seen.found.extend(rule(connection, settings))
+                found.extend(rule(connection, settings))
         except DBAPIError as error:
             if is_unanswered(error) or not sqlstate(error):
                 raise
-            seen.unread.append(name)
-    return seen
+            unread.add(name)
+    return found, unread
 
 
-def record(connection: Connection, found: Iterable[Alert], unread: Iterable[str]) -> None:
-    """Open and close; alerts of ``unread`` rules stay as they are, since nobody could look."""
+def record(connection: Connection, found: Iterable[Alert], unread: Collection[str]) -> None:
+    """Open and close alerts; those of ``unread`` rules stay as they are."""
     seen = {alert.key: alert for alert in found}
-    rules = set(unread)
     for key in sorted(seen):
         alerts.open_alert(connection, seen[key])
     for key in sorted(alerts.open_keys(connection) - set(seen)):
-        if key.partition(":")[0] not in rules:
+        if key.partition(":")[0] not in unread:
             alerts.close_alert(connection, key)
 
 
-def tell_news(connection: Connection) -> None:
+def report_new_errors(connection: Connection) -> None:
     """Enter causes of errors that are new, and an event for each, in one transaction."""
     entered = error_groups.record_new_causes(connection)
     news = error_groups.seen_within(connection, entered, NEW_FOR) if entered else []
-    told = [
+    events = [
         Alert(
             f"new-error:{each.fingerprint}",
             f"a new error: {describe_cause(each.kind, each.names, each.queues)}",
@@ -175,16 +146,15 @@ def tell_news(connection: Connection) -> None:
     ]
     if len(news) > MOST_NEW:
         fact = f"{len(news) - MOST_NEW} more new errors were seen at once"
-        told.append(Alert("new-error:more", fact, "tasks-app errors"))
-    for alert in told:
+        events.append(Alert("new-error:more", fact, "tasks-app errors"))
+    for alert in events:
         alerts.tell_event(connection, alert)
 
 
 def deliver(engine: Engine, channels: Mapping[str, Send]) -> int:
     """Send what is due; return how many messages are through. A refused one is due again later.
 
-    A channel that refused one gets no other until the next call: a server that hangs would keep
-    this process from looking.
+    A channel that refused one gets no other until the next call: its server may hang.
     """
     number, silent = 0, set[str]()
     while True:

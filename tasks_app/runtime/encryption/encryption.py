@@ -1,4 +1,4 @@
-"""Which values this process encrypts, with which keys, and where the keys come from."""
+"""Which values this process encrypts, with which keys, and the sources of the keys."""
 
 from __future__ import annotations
 
@@ -32,15 +32,11 @@ if TYPE_CHECKING:
 
 
 log = quiet_logger(__name__)
-PAYLOAD, RESULT, ERROR = "payload", "result", "error"
-"""Kinds of values. A token opens as its own kind only."""
-AGAIN_S = 5.0
-"""How often a missing key makes this process read its file, or call its function, again."""
+PAYLOAD, RESULT, ERROR = "payload", "result", "error"  # a token opens as its own kind only
+AGAIN_S = 5.0  # how often a missing key makes this process read its source again
 
 
 class Encryption:
-    """One process's; all its threads use it."""
-
     def __init__(
         self, settings: EncryptionSettings, clock: Callable[[], float] = time.monotonic
     ) -> None:
@@ -50,16 +46,11 @@ class Encryption:
         self._keyring: Keyring | None = None
         self._read_at = 0.0
         self.patterns = settings.encrypted
-        self.asks: Callable[[str, str], bool] = lru_cache(4096)(self._asks)
-        """Whether the settings say so of tasks of this name and queue."""
+        # Whether the settings encrypt tasks of this name and queue.
+        self.asks: Callable[[str, str], bool] = lru_cache(4096)(self._matches)
 
     @property
     def keyring(self) -> Keyring:
-        """The keys.
-
-        Raises:
-            ConfigurationError: they cannot be read.
-        """
         if self._keyring is None:
             with self._lock:
                 if self._keyring is None:
@@ -68,30 +59,19 @@ class Encryption:
         return self._keyring
 
     def has_key(self) -> bool:
-        """Whether there is one to encrypt with, or one has come meanwhile."""
+        """Whether there is a key to encrypt with, perhaps since a moment ago."""
         if self.keyring.current is None:
             self._read_again()
         return self.keyring.current is not None
 
     def sealed(self, text: str, kind: str, name: str) -> str:
-        """Return a JSON text encrypted, as JSON text.
-
-        Raises:
-            MissingKeyError: there is no key.
-        """
+        """Encrypt a JSON text as JSON text; MissingKeyError: there is no key."""
         return wrapped(self.keyring.seal(text, kind, name))
 
     def opened(self, text: str, kind: str, name: str) -> str:
-        """Return a stored JSON text as it was before it was encrypted, if it was.
-
-        Raises:
-            MissingKeyError: its key is not here, nor has it come meanwhile.
-            SealBrokenError: it is no value of this kind and name.
-        """
+        """Return a stored JSON text decrypted, if it is encrypted. The errors of Keyring.open."""
         token = token_in(text)
-        if token is None:
-            return text
-        return self.opened_token(token, kind, name)
+        return text if token is None else self.opened_token(token, kind, name)
 
     def opened_token(self, token: Token, kind: str, name: str) -> str:
         """Return the text of a token; the same errors."""
@@ -103,17 +83,13 @@ class Encryption:
             return self.keyring.open(token, kind, name)
 
     def hidden(self, cause: Cause, name: str) -> Cause:
-        """Return a cause without its text, which is encrypted beside it. The place stays.
-
-        Raises:
-            MissingKeyError: there is no key.
-        """
+        """Encrypt the text of a cause, beside its place; MissingKeyError: there is no key."""
         if not cause.message:
             return cause
         token = self.keyring.seal(cause.message, ERROR, name)
         return replace(cause, message=HIDDEN_VALUE, encrypted=str(token))
 
-    def _asks(self, name: str, queue: str) -> bool:
+    def _matches(self, name: str, queue: str) -> bool:
         return any(
             fnmatchcase(queue, pattern.removeprefix("queue:"))
             if pattern.startswith("queue:")
@@ -122,7 +98,7 @@ class Encryption:
         )
 
     def _read_again(self) -> bool:
-        """Read keys from where they may have come meanwhile; False: it was not time."""
+        """Read the source of keys again, which may have new ones; False: not yet, or it failed."""
         settings = self._settings
         if not (settings.encryption_keys_file or settings.encryption_keys_from):
             return False
@@ -131,7 +107,7 @@ class Encryption:
                 return False
             try:
                 self._read()
-            except ConfigurationError as error:  # as it was before, until that is mended
+            except ConfigurationError as error:  # the keys stay as they were
                 log.warning("the encryption keys cannot be read again: %s", error)
                 return False
         return True
@@ -141,13 +117,12 @@ class Encryption:
         keys = keys_of(self._settings)
         if keys:
             check_package()
-        # One that was here stays: a run that has begun may need it at its end.
+        # Earlier keys stay: a run that has begun may need one at its end.
         self._keyring = Keyring(keys) if self._keyring is None else self._keyring.with_first(keys)
 
 
 @cache
 def encryption() -> Encryption:
-    """Return this process's."""
     from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  slow to import
 
     return Encryption(load_settings())
@@ -157,11 +132,7 @@ SOURCES = ("encryption_keys", "encryption_keys_file", "encryption_keys_from")
 
 
 def keys_of(settings: EncryptionSettings) -> dict[str, bytes]:
-    """Return the keys by id, the one that encrypts first; none, where none are configured.
-
-    Raises:
-        ConfigurationError: they cannot be read; it shows nothing of what was read.
-    """
+    """Return the keys by id, the one that encrypts first. Errors show no part of the keys."""
     given = [word for word in SOURCES if getattr(settings, word)]
     if len(given) > 1:
         names = " and ".join(f"TASKS_APP_{word.upper()}" for word in given)
@@ -169,9 +140,14 @@ def keys_of(settings: EncryptionSettings) -> dict[str, bytes]:
     if not given:
         return {}
     try:
-        return _read(settings)
+        if settings.encryption_keys is not None:
+            return read_keys(settings.encryption_keys.get_secret_value())
+        if settings.encryption_keys_file:
+            return read_keys(Path(settings.encryption_keys_file).read_text("utf-8"))
+        keys = _function(settings.encryption_keys_from)()
+        return checked_keys(keys.items()) if isinstance(keys, Mapping) else read_keys(str(keys))
     except UnicodeDecodeError:
-        problem = "it is no text"
+        problem = "it isn't text"
     except OSError as error:
         problem = f"it cannot be read: {error.strerror}"
     except ValueError as error:
@@ -181,19 +157,10 @@ def keys_of(settings: EncryptionSettings) -> dict[str, bytes]:
     raise ConfigurationError(f"TASKS_APP_{given[0].upper()} is wrong: {problem}.")
 
 
-def _read(settings: EncryptionSettings) -> dict[str, bytes]:
-    if settings.encryption_keys is not None:
-        return read_keys(settings.encryption_keys.get_secret_value())
-    if settings.encryption_keys_file:
-        return read_keys(Path(settings.encryption_keys_file).read_text("utf-8"))
-    said = _function(settings.encryption_keys_from)()
-    return checked_keys(said.items()) if isinstance(said, Mapping) else read_keys(str(said))
-
-
 def _function(name: str) -> Callable[[], object]:
     module, _, function = name.partition(":")
     try:
         found: Callable[[], object] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError):
-        raise ValueError(f"{name} is no function; write module:function") from None
+        raise ValueError(f"{name} isn't a function; write module:function") from None
     return found

@@ -21,21 +21,17 @@ from tasks_app.runtime.encryption.encryption import ERROR, PAYLOAD, RESULT, encr
 
 
 def asked(name: str, queue: str) -> bool:
-    """Whether the settings say that such tasks are encrypted."""
+    """Whether the settings encrypt such tasks."""
     return encryption().asks(name, queue)
 
 
 def sealed_payload(text: str, name: str) -> str:
-    """Return a new payload encrypted.
-
-    Raises:
-        ConfigurationError: there is no key.
-    """
+    """Encrypt a new payload; ConfigurationError: there is no key."""
     try:
         return encryption().sealed(text, PAYLOAD, name)
     except MissingKeyError:
         raise ConfigurationError(
-            f"Tasks named {name} are encrypted, and no key is configured here. "
+            f"Tasks named {name} are encrypted, but no key is configured here. "
             "Set TASKS_APP_ENCRYPTION_KEYS; tasks-app encryption new-key makes a key."
         ) from None
 
@@ -43,13 +39,7 @@ def sealed_payload(text: str, name: str) -> str:
 def sealed_rows(
     rows: Sequence[TaskRow], handlers: Collection[str] = frozenset()
 ) -> Sequence[TaskRow]:
-    """Return checked rows with those payloads encrypted of which settings or handlers say so.
-
-    ``handlers`` are the names of those that do, for rows that were made without theirs.
-
-    Raises:
-        ConfigurationError: there is no key.
-    """
+    """Encrypt payloads by settings and terms, and those of ``handlers``, which encrypt."""
     asks, patterns = encryption().asks, encryption().patterns
     if not (patterns or handlers or any(row.terms.encrypted for row in rows)):
         return rows
@@ -64,7 +54,7 @@ def sealed_rows(
 
 
 def opened_task(task: Task) -> Task:
-    """Return a task with what can be decrypted here; the rest is as stored."""
+    """Return a task with what can be decrypted here; the rest stays as stored."""
     if token_of(task.payload) is None and token_of(task.result) is None:
         return task
     payload = _opened_value(task.payload, PAYLOAD, task.name)
@@ -78,48 +68,40 @@ def is_encrypted(task: Task, attempts: Sequence[Attempt]) -> bool:
 
 
 def masks() -> Masks:
-    """Return the masking rules of this process's settings."""
     from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  slow to import
 
     return masks_of(load_settings().masked_paths)
 
 
 def concealed_task(task: Task) -> Task:
-    """Return a task as people may see it: masked; of encrypted and of large values it says so."""
+    """Return a task as people may see it: masked, with a note for encrypted and large values."""
     rules = masks()
     payload, result = (
-        shown(value) if _is_stored(value) else rules.value(task.name, value)
+        shown(value)
+        if token_of(value) is not None or reference_of(value) is not None
+        else rules.value(task.name, value)
         for value in (task.payload, task.result)
     )
     error = None if task.error is None else rules.text(task.name, task.error, task.payload)
     return replace(task, payload=payload, result=result, error=error)
 
 
-def _is_stored(value: object) -> bool:
-    """Whether it stands for another one: it is encrypted, or kept outside of its row."""
-    return token_of(value) is not None or reference_of(value) is not None
-
-
 def shown(value: object) -> object:
-    """Return what people see of a stored value, without loading or opening it."""
+    """Return what people see of a stored value, without loading or decrypting it."""
     return described(concealed(value))
 
 
 def concealed_attempts(attempts: Sequence[Attempt], task: Task) -> list[Attempt]:
-    """Return the attempts of a task as people may see them; the task has its values."""
     rules = masks()
     return [
         replace(
-            each,
-            encrypted_message=None,
-            message=rules.text(task.name, each.message, task.payload),
+            each, encrypted_message=None, message=rules.text(task.name, each.message, task.payload)
         )
         for each in attempts
     ]
 
 
 def opened_attempts(attempts: Sequence[Attempt], name: str) -> list[Attempt]:
-    """Return attempts with the texts that can be decrypted here."""
     return [
         each
         if each.encrypted_message is None
@@ -129,17 +111,11 @@ def opened_attempts(attempts: Sequence[Attempt], name: str) -> list[Attempt]:
 
 
 def opened_result(value: object, name: str) -> object:
-    """Return a result decrypted, if that is possible here; else as stored."""
     return _opened_value(value, RESULT, name)
 
 
 def opened_value(value: object, kind: str, name: str) -> object:
-    """Return a decoded JSON value as it was before it was encrypted.
-
-    Raises:
-        MissingKeyError: its key is not here.
-        SealBrokenError: it is no value of this kind and name.
-    """
+    """Return a decoded JSON value, decrypted if it was encrypted. The errors of Keyring.open."""
     token = token_of(value)
     if token is None:
         return value

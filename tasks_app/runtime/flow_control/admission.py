@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import starmap
 from math import ceil
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -37,10 +37,10 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hint_sender import Hint
 from tasks_app.runtime.hints import HINTS
 
-MOST_LOOKED_AT = 500
-"""Gates that one look locks together."""
-HINDERED_S = 1.0
-"""For how long the short way of claims is left out after it found no gate clear."""
+Now: TypeAlias = datetime | None
+Ended: TypeAlias = Mapping[Gate, int] | None
+MOST_LOOKED_AT = 500  # gates that one call locks together
+HINDERED_S = 1.0  # how long claims skip the short way after it found no gate clear
 
 
 class AdmissionVerdict(NamedTuple):
@@ -52,26 +52,25 @@ class AdmissionVerdict(NamedTuple):
 
 
 class WakeResult(NamedTuple):
-    """What a look at overdue gates did."""
-
-    next_s: float | None
-    """Seconds until the next look; None: no task is held."""
+    next_s: float | None  # seconds until the next check; None: no task is held
     woken: int = 0
 
 
 class AdmissionControl:
-    """Of one process; all that it decides by is in the database."""
+    """Of one process; all that it decides by is in the database.
+
+    On a DBAPIError, the next look wakes what waits.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._mutex = threading.Lock()
         self._turn = threading.Lock()
+        # The gates that each run of this child has passed, by id and attempt.
         self._behind: dict[tuple[int, int], tuple[Gate, ...]] = {}
-        """The gates that each run of this child has passed, by id and attempt."""
         self._ended: Counter[Gate] = Counter()
-        self._in_vain = 0
-        self.hindered_until = 0.0
-        """Until then, by ``time.monotonic``, the short way is left out: it finds nothing."""
+        self._fruitless = 0
+        self.hindered_until = 0.0  # claims skip the short way until then, by time.monotonic
 
     def claim(
         self,
@@ -82,15 +81,15 @@ class AdmissionControl:
         *,
         now: datetime | None = None,
     ) -> list[ClaimedTask]:
-        """Claim those of ``ids`` that pass, and hold the others.
-
-        Raises:
-            sqlalchemy.exc.DBAPIError: the database did not answer.
-        """
+        """Claim those of ``ids`` that pass, and hold the others."""
         began = time.monotonic()
-        if began >= self.hindered_until:
-            claimed = self._claim_clear(ids, claimer, token, most, now=now)
-            self._in_vain = 0 if claimed else self._in_vain + 1
+        if began >= self.hindered_until:  # the short way: claim what surely passes, hold nothing
+            with self._database.begin() as connection:
+                gates_of = lock_gates(connection, ids)
+                clear = [*gates_of][:most]
+                claimed = claim_clear(connection, clear, claimer, token, now=now) if clear else []
+            self._note(claimed, gates_of)
+            self._fruitless = 0 if claimed else self._fruitless + 1
             if claimed:
                 return claimed
         with self._database.single() as connection:
@@ -98,30 +97,12 @@ class AdmissionControl:
             enter(connection, found.gates)
         if not found.waiting:
             return []
-        if self._in_vain > 1:  # what a message has left behind is once
+        if self._fruitless > 1:  # one is usual: a message left ids behind
             self.hindered_until = began + HINDERED_S
         with self._database.begin() as connection:
             claimed, admission = let_pass(connection, found, claimer, token, most, now=now)
         self._note(claimed, dict(found.waiting))
-        self._wake(admission.behind, now=now)
-        return claimed
-
-    def _claim_clear(
-        self,
-        ids: Sequence[int],
-        claimer: Claimer,
-        token: UUID,
-        most: int | None,
-        *,
-        now: datetime | None = None,
-    ) -> list[ClaimedTask]:
-        """Claim what surely passes. Nothing is held, so nobody need look again for room."""
-        with self._database.begin() as connection:
-            gates_of = lock_gates(connection, ids)
-            if not gates_of:
-                return []
-            claimed = claim_clear(connection, [*gates_of][:most], claimer, token, now=now)
-        self._note(claimed, gates_of)
+        self._wake(admission.behind, now)
         return claimed
 
     def _note(self, claimed: Iterable[ClaimedTask], of: Mapping[int, tuple[Gate, ...]]) -> None:
@@ -131,7 +112,7 @@ class AdmissionControl:
     def judge(
         self, connection: Connection, ids: Sequence[int], *, now: datetime | None = None
     ) -> AdmissionVerdict:
-        """Tell which would pass now, without a lock: for those that only choose what to publish."""
+        """Return which would pass now, without a lock: for callers that only publish ids."""
         clear = find_clear_tasks(connection, ids, now=now)
         found = rows.waiting(connection, [i for i in ids if i not in clear], now=now)
         rooms = rooms_of(connection, found.gates, found.limits, now=now)
@@ -140,12 +121,11 @@ class AdmissionControl:
         return AdmissionVerdict(admission, rooms, found.limits)
 
     def hold(self, verdicts: Iterable[AdmissionVerdict], *, now: datetime | None = None) -> None:
-        """Hold the tasks that would not pass."""
         for admission, rooms, limits in verdicts:
             if admission.held:
                 with self._database.begin() as connection:
                     hold(connection, admission.held, rooms, limits, now=now)
-                self._wake(admission.behind, now=now)
+                self._wake(admission.behind, now)
 
     def ended(self, fences: Iterable[Fence]) -> bool:
         """Note that runs are over, however they ended; return whether tasks may wait for that."""
@@ -157,79 +137,53 @@ class AdmissionControl:
         return bool(self._ended)
 
     def pass_on(self, *, now: datetime | None = None) -> None:
-        """Wake the tasks that wait behind runs which are over; return when they are awake.
-
-        Raises:
-            sqlalchemy.exc.DBAPIError: the database did not answer; the next look wakes them.
-        """
+        """Wake the tasks that wait behind runs which are over; return when they are awake."""
         with self._turn:
             if not self._ended:
                 return
             with self._mutex:
                 ended, self._ended = self._ended, Counter()
-            self._wake(ended, ended, now=now)
+            self._wake(ended, now, ended)
 
     def gone(self, ids: Collection[int], *, now: datetime | None = None) -> None:
-        """Wake the tasks that wait behind others' tasks which were rescued, reaped or swept.
-
-        Raises:
-            sqlalchemy.exc.DBAPIError: the database did not answer; the next look wakes them.
-        """
+        """Wake the tasks that wait behind others' tasks which were rescued, reaped or swept."""
         if ids:
             with self._database.single() as connection:
                 gates = rows.passed_by(connection, ids, now=now)
-            self._wake(gates, now=now)
+            self._wake(gates, now)
 
     def look(self, *, now: datetime | None = None) -> WakeResult:
-        """Look at the gates whose time has come."""
+        """Wake tasks behind the gates whose time has come."""
         with self._database.single() as connection:
             next_s = next_look_in_s(connection, now=now)
             if next_s is None or next_s > 0:
                 return WakeResult(next_s)
             late = overdue(connection, MOST_LOOKED_AT, now=now)
-        woken = self._wake_behind(late, now=now)
+        woken = self._wake_behind(late, now)
         with self._database.single() as connection:
             return WakeResult(next_look_in_s(connection, now=now), woken)
 
-    def _wake(
-        self,
-        gates: Iterable[Gate],
-        ended: Mapping[Gate, int] | None = None,
-        *,
-        now: datetime | None = None,
-    ) -> None:
+    def _wake(self, gates: Iterable[Gate], now: Now, ended: Ended = None) -> None:
         """Wake the tasks for which there is room; most often none waits."""
-        if not gates:
-            return
-        with self._database.single() as connection:
-            waited = waited_for(connection, list(gates))
-        self._wake_behind(waited, ended, now=now)
+        if gates:
+            with self._database.single() as connection:
+                waited = waited_for(connection, list(gates))
+            self._wake_behind(waited, now, ended)
 
-    def _wake_behind(
-        self,
-        gates: Sequence[Gate],
-        ended: Mapping[Gate, int] | None = None,
-        *,
-        now: datetime | None = None,
-    ) -> int:
+    def _wake_behind(self, gates: Sequence[Gate], now: Now, ended: Ended = None) -> int:
         if not gates:
             return 0
         try:
-            woken = self._woken(gates, ended, now)
+            woken = self._woken(gates, now, ended)
         except DBAPIError as error:
             if not is_of_one_row(error):
                 raise
-            woken = self._woken(gates, ended, now, careful=True)
+            woken = self._woken(gates, now, ended, careful=True)
         HINTS.offer(starmap(Hint, woken))
         return len(woken)
 
     def _woken(
-        self,
-        gates: Sequence[Gate],
-        ended: Mapping[Gate, int] | None,
-        now: datetime | None,
-        *,
-        careful: bool = False,
+        self, gates: Sequence[Gate], now: Now, ended: Ended, *, careful: bool = False
     ) -> list[tuple[str, int]]:
         with self._database.begin() as connection:
             buckets = lock(connection, gates, now=now)
@@ -252,7 +206,7 @@ def let_pass(
 ) -> tuple[list[ClaimedTask], Admission]:
     """Claim what passes, under the locks of its gates; return that, and which gates hold the rest.
 
-    After the COMMIT, look again for room: a run that made some may have looked before it. Look at
+    After the COMMIT, check for room again: a run that made some may have checked before it. Check
     all gates of the tasks that are held: a task woken by another gate leaves its place at each.
     """
     gates_of = dict(found.waiting)
@@ -266,12 +220,11 @@ def let_pass(
     return claimed, admission
 
 
-GENEROUS = 2
-"""Each key's tasks are read to twice its share: other keys may have fewer tasks than theirs."""
+GENEROUS = 2  # each key's tasks are read to twice its share: other keys may have fewer than theirs
 
 
 class Fairness:
-    """Remembers how much each key had, for as long as the process lives."""
+    """The shares that each key of fair queues had, as long as the process lives."""
 
     def __init__(self) -> None:
         self._shares: dict[str, Shares] = {}
@@ -279,7 +232,6 @@ class Fairness:
         self._picks: dict[str, list[Pick]] = {}
 
     def among(self, connection: Connection, queues: Collection[str]) -> set[str]:
-        """Return which of these queues are fair at the moment."""
         weights = fair_queues(connection)
         self._shares = {queue: self._shares.get(queue, Shares()) for queue in weights}
         for queue, given in weights.items():
@@ -297,10 +249,7 @@ class Fairness:
         lock: bool = False,
         now: datetime | None = None,
     ) -> DueRows | None:
-        """Return up to ``most`` due rows of a queue in the order in which they shall run.
-
-        Nothing is charged for them before :meth:`went`. None: there is nothing.
-        """
+        """Return up to ``most`` due rows by shares, which :meth:`went` charges; None: no rows."""
         shares = self._shares[queue]
         found, self._after[queue] = lines(connection, queue, self._after.get(queue, ""))
         keys = {line.key for line in found}
@@ -313,7 +262,7 @@ class Fairness:
             return heads(connection, queue, some, out, names=names, lock=lock, now=now)
 
         waiting = read(wanted)
-        if sum(map(len, waiting.values())) < most:  # the others have what these leave
+        if sum(map(len, waiting.values())) < most:  # the others get what these leave
             full = {
                 line: most for line, some in waiting.items() if wanted[line] == len(some) < most
             }
@@ -323,18 +272,19 @@ class Fairness:
         self._picks[queue] = picks = shares.order(ids, most)
         if not picks:
             return None
+        chosen = [by_id[pick.id] for pick in picks]
         return DueRows(
             queue,
-            [pick.id for pick in picks],
-            [by_id[pick.id].name for pick in picks],
+            [head.id for head in chosen],
+            [head.name for head in chosen],
             [pick.line.priority for pick in picks],
-            [by_id[pick.id].scan_at for pick in picks],
-            frozenset(pick.id for pick in picks if by_id[pick.id].barred),
-            frozenset(pick.id for pick in picks if by_id[pick.id].gated),
-            frozenset(pick.id for pick in picks if by_id[pick.id].held),
+            [head.scan_at for head in chosen],
+            frozenset(head.id for head in chosen if head.barred),
+            frozenset(head.id for head in chosen if head.gated),
+            frozenset(head.id for head in chosen if head.held),
         )
 
     def went(self, queue: str, ids: Iterable[int]) -> None:
-        """Charge for those of the tasks found last that were published or claimed."""
+        """Charge the shares for those of the last due rows that were published or claimed."""
         gone = set(ids)
         self._shares[queue].went(pick for pick in self._picks.pop(queue, ()) if pick.id in gone)

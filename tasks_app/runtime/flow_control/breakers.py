@@ -17,32 +17,30 @@ from tasks_app.domain.handlers.outcomes import DependencyDown, Outcome, Reaction
 from tasks_app.domain.handlers.settlement import is_outage
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.error_text import brief, quiet_logger
-from tasks_app.pool.flow_control.circuit_breakers import (
-    advance_due,
-    failures_left,
-    held_names,
-    override,
-    report,
-    synchronise,
-)
+from tasks_app.pool.flow_control import circuit_breakers as rows
 from tasks_app.pool.flow_control.queue_settings import update_load_gates
 from tasks_app.pool.operations.audit import note
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import Registry
 
 log = quiet_logger(__name__)
+T = TypeVar("T")
+EVERY_S = 1.0
+# So many fewer failures than a breaker lacks to open wait for the next report: a storm of failures
+# that opens nothing then causes no storm of writes.
+SHARE = 16
 
 
 class Breakers:
-    """Of one scanner; any number may look at once."""
+    """Of one scanner; any number may work at once."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def look(self) -> bool:
-        """Do what is due; return whether any held task may go now."""
+        """Move breakers on that are due; return whether any held task may go now."""
         with self._database.begin() as connection:
-            return any(advance_due(connection).values())
+            return any(rows.advance_due(connection).values())
 
 
 def bring_in_breakers(database: Database, registry: Registry) -> None:
@@ -59,39 +57,25 @@ def enter_breakers(connection: Connection, registry: Registry) -> None:
     for spec in registry:
         if spec.depends_on is not None:
             declared[spec.depends_on].append(spec.name)
-    synchronise(connection, declared, registry.names)
+    rows.synchronise(connection, declared, registry.names)
 
 
 def override_breaker(
     connection: Connection, dependency: str, mode: BreakerMode, *, by: str = ""
 ) -> bool:
-    """Open or close a breaker whatever the outcomes are, or leave it to them again.
-
-    It is noted in the audit, in the same transaction. False: there is no such breaker.
-    """
-    done = override(connection, dependency, mode)
+    """Open or close a breaker, or leave it to outcomes again; False: there is none."""
+    done = rows.override(connection, dependency, mode)
     if done:
         note(connection, "breaker", {"dependency": dependency, "mode": str(mode)}, who=by)
     return done
 
 
-class LoadGates:
-    """Of one scanner; any number may look at once."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def look(self) -> None:
-        """Compare what runs and waits with what each gate allows."""
-        with self._database.single() as connection:
-            changed = update_load_gates(connection)
-        for queue, why in changed.items():
-            log.info(
-                "the gate of queue %s is %s", queue, f"shut: others are {why}" if why else "open"
-            )
-
-
-T = TypeVar("T")
+def switch_load_gates(database: Database) -> None:
+    with database.single() as connection:
+        changed = update_load_gates(connection)
+    for queue, why in changed.items():
+        state = f"shut: others are {why}" if why else "open"
+        log.info("the gate of queue %s is %s", queue, state)
 
 
 class DependencyCounts:
@@ -102,13 +86,12 @@ class DependencyCounts:
         self._counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
 
     def watch(self, spec: HandlerSpec, call: Callable[[], T]) -> T:
-        """Call, and count how the call ended."""
         if spec.depends_on is None:
             return call()
         try:
             value = call()
         except BaseException as error:
-            if speaks_of_dependency(spec, error):
+            if is_dependency_failure(spec, error):
                 named = error.dependency if isinstance(error, DependencyDown) else ""
                 self.add(named or spec.depends_on.dependency, 0, 1)
             raise
@@ -122,13 +105,13 @@ class DependencyCounts:
             counts[1] += bad
 
     def failed_more_often_than(self, numbers: Mapping[str, float]) -> bool:
-        """Tell whether more calls failed, of any dependency, than its number; 0 if it has none."""
+        """Whether more calls of any dependency failed than its number; 0 if it has none."""
         if not self._counts:
             return False
         with self._lock:
             return any(bad > numbers.get(name, 0) for name, (_, bad) in self._counts.items())
 
-    def take(self) -> dict[str, tuple[int, int]]:
+    def drain(self) -> dict[str, tuple[int, int]]:
         """Return good and bad calls of each dependency, and start again at zero."""
         if not self._counts:
             return {}
@@ -138,28 +121,19 @@ class DependencyCounts:
         return taken
 
 
-def speaks_of_dependency(spec: HandlerSpec, error: BaseException) -> bool:
-    """Tell whether the error says that the dependency failed.
-
-    If a handler declares errors of its dependency, only these do; else any exception that is no
-    outcome.
-    """
+def is_dependency_failure(spec: HandlerSpec, error: BaseException) -> bool:
+    """Whether it is an error that the handler declares as such, or without any no outcome."""
     if is_outage(spec, error):
         return True
     declares = Reaction.OUTAGE in spec.on_error.values()
     return not declares and isinstance(error, Exception) and not isinstance(error, Outcome)
 
 
-EVERY_S = 1.0
-SHARE = 16
-"""Of the failures that are missing until a breaker opens: so many fewer wait for their second. So a
-storm of failures that opens nothing becomes no storm of writes."""
-
-
 class DependencyReport:
-    """Reports what a child's calls met: its housekeeper once a second, a run that failed at once.
+    """Reports how a child's calls ended: the housekeeper once a second, a failed run at once.
 
-    The housekeeper only looks at an empty dict where nothing is depended on.
+    The housekeeper only reads an empty dict where no handler depends on anything. ``take_back`` is
+    called with the handlers whose breaker is open when their calls fail here.
     """
 
     def __init__(
@@ -168,50 +142,44 @@ class DependencyReport:
         dependencies: DependencyCounts,
         take_back: Callable[[Collection[str]], object] = lambda _: None,
     ) -> None:
-        """``take_back`` is given the handlers whose breaker is open when their calls fail here."""
         self._database = database
         self._dependencies = dependencies
         self._take_back = take_back
         self._mutex = threading.Lock()
-        self._tell_at = 0.0
-        self._may_wait: dict[str, float] = {}
-        """How many failures of each may wait for their second, as far as is known."""
+        self._report_at = 0.0
+        self._may_wait: dict[str, float] = {}  # how many failures may wait for the next report
 
     def tell(self) -> None:
-        """Report what was counted, once a second.
-
-        Raises:
-            sqlalchemy.exc.SQLAlchemyError: it was not written, and is counted still.
-        """
-        if time.monotonic() >= self._tell_at:
+        """Report what was counted, once a second. After an SQLAlchemyError it is counted still."""
+        if time.monotonic() >= self._report_at:
             with self._mutex:
-                self._tell()
+                self._report()
 
     def tell_failures(self) -> None:
         """Report before this thread makes another call, if that may open a breaker.
 
-        Failures that others report meanwhile are waited for. If the database does not answer, the
-        housekeeper repeats it.
+        It waits while another thread reports. If the database does not answer, the housekeeper
+        repeats it.
         """
         with self._mutex, suppress(SQLAlchemyError):
             if self._dependencies.failed_more_often_than(self._may_wait):
-                self._tell()
+                self._report()
 
-    def _tell(self) -> None:
-        counts = self._dependencies.take()
+    def _report(self) -> None:
+        counts = self._dependencies.drain()
         if not counts:
             return
-        self._tell_at = time.monotonic() + EVERY_S
+        self._report_at = time.monotonic() + EVERY_S
         for dependency in sorted(counts):
             good, bad = counts.pop(dependency)
             held: Collection[str] = ()
             left = 0.0
             try:
                 with self._database.begin() as connection:
-                    step = report(connection, dependency, good, bad)
+                    step = rows.report(connection, dependency, good, bad)
                     if bad:
-                        held = held_names(connection, dependency)
-                        left = failures_left(connection, dependency)
+                        held = rows.held_names(connection, dependency)
+                        left = rows.failures_left(connection, dependency)
             except SQLAlchemyError:
                 for name, each in {dependency: (good, bad), **counts}.items():
                     self._dependencies.add(name, *each)

@@ -19,31 +19,21 @@ class ActiveRun:
     since: float
     cancelled: bool
     progress: tuple[float, str] | None = None
-    sub_status: str | None = None
-    """What it said of the task's state; empty: to forget it. None: nothing."""
-    held_until: float = inf
-    """By ``time.monotonic``: its lease does not end before, as far as is known."""
+    sub_status: str | None = None  # what the handler set; empty: clear it, None: leave it
+    held_until: float = inf  # by time.monotonic: the lease ends no earlier, as far as we know
     in_async_pool: bool = False
-    """It is async: it takes no thread."""
-    repeats: int = 0
-    """How often it was called again at once, uncharged."""
-    commits: bool = False
-    """Its transaction is being committed: too late to release it."""
-    again: bool = False
-    """It began on a dead connection, or one that was older than its table, and begins once more."""
-    stops: bool = False
-    """The child stops; a handler that can stop in between may do so."""
-    is_kept: bool = True
-    """Its task keeps its row if it succeeds."""
-    hard_timeout_s: float | None = None
-    """After so long its process is killed."""
-    returned: Settlement | None = None
-    """What its handler came to: what it asked to write is still to be committed, alone."""
+    repeats: int = 0  # how often it was called again at once, uncharged
+    commits: bool = False  # its transaction is being committed: too late to release it
+    again: bool = False  # repeat it: its connection was dead, or older than its table
+    stops: bool = False  # the child stops; a handler that can stop in between may do so
+    is_kept: bool = True  # the task keeps its row if it succeeds
+    hard_timeout_s: float | None = None  # its process is killed after so long
+    returned: Settlement | None = None  # the handler's end, if its writes commit later, alone
+    # Whether the thread, or the task of the event loop, that carries it out still lives.
     owned: Callable[[], bool] = field(default_factory=lambda: threading.current_thread().is_alive)
-    """Whether the thread, or the task of the event loop, that carries it out still lives."""
 
     def said(self, settlement: Settlement) -> Settlement:
-        """Return the end of this run with what it said."""
+        """Return the settlement with the sub-status that the handler set."""
         if self.sub_status is None:
             return settlement
         return settlement._replace(sub_status=self.sub_status)
@@ -51,12 +41,11 @@ class ActiveRun:
 
 @dataclass(frozen=True, slots=True)
 class ReturnedClaim:
-    """A claim on its way back, due again after ``wait``."""
+    """A claim on its way back to the pool, due again after ``wait``."""
 
     task: ClaimedTask
     wait: timedelta
-    suspect: str = ""
-    """What befell it, perhaps by its own fault: ``crashes`` rises. Empty: nothing."""
+    suspect: str = ""  # what ended it, perhaps by its own fault: ``crashes`` rises. Empty: nothing
 
     @property
     def fence(self) -> Fence:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from sqlalchemy import Connection
 
@@ -25,60 +25,50 @@ from tasks_app.runtime.db.connections import noted
 from tasks_app.runtime.db.transaction import Access
 from tasks_app.runtime.handlers.active_run import ActiveRun
 
-if TYPE_CHECKING:
-    from tasks_app.runtime.handlers.active_run import ActiveRun
-
-
-LIMIT = 64 * 1024
-"""Bytes of one checkpoint, which is written with each commit."""
-PLACES = "ctx.chunks"
-"""The key of a checkpoint under which it holds the places of loops over chunks."""
+LIMIT = 64 * 1024  # bytes of one checkpoint, which is written with each commit
+PLACES = "ctx.chunks"  # the key under which a checkpoint holds the positions of chunk loops
 
 
 class CheckpointPoint:
-    """What one run knows of its checkpoint."""
-
     def __init__(self, run: ActiveRun, access: Access) -> None:
         self._run = run
         self._access = access
         self._value: dict[str, Any] | None = None
         self._places: dict[str, Any] = {}
-        self._known = run.task.fence.attempt == 1  # no attempt before could leave one
+        self._known = run.task.fence.attempt == 1  # no earlier attempt could have saved one
         self._changed = False
 
     def set(self, value: Mapping[str, Any] | None) -> None:
-        """Check it, and keep it for the next commit.
-
-        Raises:
-            InvalidTaskError: it cannot be stored.
-        """
+        """Keep the value for the next commit; InvalidTaskError: it cannot be stored."""
         if value is not None:
             encode_object(value, "checkpoint", LIMIT)
             if PLACES in value:
-                raise InvalidTaskError(f"checkpoint.{PLACES}", "is ours", "any other name")
+                raise InvalidTaskError(f"checkpoint.{PLACES}", "is reserved", "any other name")
         self._value = None if value is None else dict(value)
         self._changed = True
 
-    def go_on_behind(self, name: str, place: list[list[Any]]) -> None:
-        """Set where a loop, which has read the places, goes on after the next commit."""
+    def set_place(self, name: str, place: list[list[Any]]) -> None:
+        """Set where a loop goes on after the next commit; the loop has read the places before."""
         self._places[name] = place
         self._changed = True
 
-    def _learn(self, connection: Connection) -> None:
-        """Read what an earlier attempt left; a value that was set meanwhile stays."""
+    def _load(self, connection: Connection) -> None:
+        """Load what an earlier attempt saved; a value that was set meanwhile stays."""
         found = read_checkpoint(connection, self._run.task.task_id)
-        kept = dict(found.checkpoint or {}) if found else {}
-        self._places, self._known = kept.pop(PLACES, {}), True
+        saved = dict(found.checkpoint or {}) if found else {}
+        self._places, self._known = saved.pop(PLACES, {}), True
         if not self._changed:
-            self._value = kept or None
+            self._value = saved or None
 
     def _keep(self, connection: Connection) -> None:
         if self._changed and not self._known:
-            self._learn(connection)
+            self._load(connection)
+        text = None
+        if self._changed and (self._value is not None or self._places):
+            places = {PLACES: self._places} if self._places else {}
+            text = encode_object({**(self._value or {}), **places}, "checkpoint", 2 * LIMIT)
         task, progress = self._run.task, self._run.progress
-        note = Note(
-            self._text() if self._changed else None, self._changed, *(progress or (None, None))
-        )
+        note = Note(text, self._changed, *(progress or (None, None)))
         cancelled = save_checkpoint(connection, task.fence, note)
         if cancelled is None:
             raise LeaseLostError(task.task_id)
@@ -86,19 +76,11 @@ class CheckpointPoint:
             write_sub_status(connection, task.fence, self._run.sub_status)
         self._run.cancelled = self._run.cancelled or cancelled
 
-    def _text(self) -> str | None:
-        if self._value is None and not self._places:
-            return None
-        places = {PLACES: self._places} if self._places else {}
-        return encode_object({**(self._value or {}), **places}, "checkpoint", 2 * LIMIT)
-
 
 class PlainPoint(CheckpointPoint):
-    """For plain handlers."""
-
     def get(self) -> dict[str, Any] | None:
         if not self._known:
-            self._learn(self._access.connection)
+            self._load(self._access.connection)
         return self._value
 
     def places(self) -> dict[str, Any]:
@@ -111,10 +93,8 @@ class PlainPoint(CheckpointPoint):
 
 
 class AsyncPoint(CheckpointPoint):
-    """For async handlers."""
-
     def note_made(self, made: Any, context: FrameType) -> None:
-        """Note, with the handler's line, what its context gave it to be awaited."""
+        """Remember what the handler must await, with its line, to name one that it forgets."""
         note = getattr(self._access, "note_made", None)  # the test kit's has none
         if note is not None:
             made.__qualname__ = f"ctx.{context.f_code.co_name}"
@@ -124,7 +104,7 @@ class AsyncPoint(CheckpointPoint):
     async def get(self) -> dict[str, Any] | None:
         if not self._known:
             connection = await self._access.session.connection()
-            await connection.run_sync(self._learn)
+            await connection.run_sync(self._load)
         return self._value
 
     async def places(self) -> dict[str, Any]:
@@ -140,17 +120,17 @@ class AsyncPoint(CheckpointPoint):
 Checkpoint: TypeAlias = PlainPoint | AsyncPoint
 
 
-def point_of(run: ActiveRun, access: Access) -> Checkpoint:
+def checkpoint_of(run: ActiveRun, access: Access) -> Checkpoint:
     return (AsyncPoint if access.is_async else PlainPoint)(run, access)
 
 
-FIRST = 100
-"""Rows of the first page if pages are sized by time, which is not known yet."""
+FIRST = 100  # rows of the first page where time sizes pages: nothing is measured yet
 NOT_UNIQUE = (
-    "The key of ctx.chunks is not unique: rows with the same one would be left out at a page's "
-    "end. Add columns until it is, such as the primary key."
+    "The key of ctx.chunks is not unique, so a page that ends between rows with one key would skip "
+    "the others. Add columns until it is unique, such as the primary key."
 )
-NO_KEY = "Rows have no key (NULL), so ctx.chunks would leave them out. Exclude them, or add a key."
+NO_KEY = "ctx.chunks would skip rows whose key is NULL. Exclude them, or give them a key."
+PAUSED = "Its queue was paused or closed between two pages."
 
 
 class Chunks:
@@ -160,7 +140,7 @@ class Chunks:
         self,
         run: ActiveRun,
         access: Access,
-        point: Any,  # a Checkpoint of the kind that is asked below
+        point: Any,  # a Checkpoint, of the kind that fits the access
         paged: Paged,
         size: int,
         max_ms: float | None,
@@ -179,73 +159,73 @@ class Chunks:
         self._last: list[list[Any]] = []
 
     def __iter__(self) -> Iterator[list[Any]]:
-        """Go on behind what was committed last; each page is committed when the next is wanted.
+        """Go on behind the last commit; each page is committed when the next one is wanted.
 
-        Raises:
-            Snooze: the worker stops, or the queue is paused or outside its window. The task goes on
-                behind the page, uncharged, as soon as it may.
-            Cancel: its cancellation was requested.
-            ValueError: the key is not unique, or null, or a floating point number.
+        Raises Snooze: the worker stops, or the queue is paused or outside its window. The task goes
+        on behind the page, uncharged, as soon as it may; Cancel: its cancellation was requested;
+        ValueError: the key is not unique, or null, or a floating point number.
         """
         if self._access.is_async:
             raise TypeError("In async handlers use: async for page in ctx.chunks(...)")
-        after = self._opened(self._point.places())
-        more = not (after is None and self._rows(self._paged.nulls()))
-        if not more:
+        after = self._saved_place(self._point.places())
+        if after is None and self._rows(self._paged.nulls()):
             raise ValueError(NO_KEY)
+        more = True
         while more:
-            page, more = self._page(self._rows(self._next(after)))
+            page, more = self._page(self._rows(self._next_query(after)))
             if not page:
                 return
             yield page
-            after = self._leave()
+            after = self._advance()
             self._point.commit()
-            self._learn(len(page))
-            if self._may_go_on(more=more) and self._asks():
-                self._end_if(stands_still(self._access.connection, self._run.task.queue))
+            self._resize(len(page))
+            if (
+                more
+                and self._must_check_queue()
+                and stands_still(self._access.connection, self._run.task.queue)
+            ):
+                raise Snooze(0, PAUSED)
 
     async def __aiter__(self) -> AsyncIterator[list[Any]]:
-        """Do the same in an async handler."""
         if not self._access.is_async:
             raise TypeError("In plain handlers use: for page in ctx.chunks(...)")
-        after = self._opened(await self._point.places())
-        more = not (after is None and await self._arows(self._paged.nulls()))
-        if not more:
+        after = self._saved_place(await self._point.places())
+        if after is None and await self._arows(self._paged.nulls()):
             raise ValueError(NO_KEY)
+        more = True
         while more:
-            page, more = self._page(await self._arows(self._next(after)))
+            page, more = self._page(await self._arows(self._next_query(after)))
             if not page:
                 return
             yield page
-            after = self._leave()
+            after = self._advance()
             await self._point.commit()
-            self._learn(len(page))
-            if self._may_go_on(more=more) and self._asks():
+            self._resize(len(page))
+            if more and self._must_check_queue():
                 connection = await self._access.session.connection()
-                self._end_if(await connection.run_sync(stands_still, self._run.task.queue))
+                if await connection.run_sync(stands_still, self._run.task.queue):
+                    raise Snooze(0, PAUSED)
 
-    def _opened(self, places: Mapping[str, Any]) -> KeysetKey | None:
+    def _saved_place(self, places: Mapping[str, Any]) -> KeysetKey | None:
         place = places.get(self._name)
         return None if place is None else unpack_keyset(place)
 
-    def _next(self, after: KeysetKey | None) -> tuple[Any, dict[str, Any]]:
+    def _next_query(self, after: KeysetKey | None) -> tuple[Any, dict[str, Any]]:
         self._began = time.monotonic()
         return self._paged.page(after, self._size + 1)
 
-    def _rows(self, asked: tuple[Any, dict[str, Any]]) -> list[Any]:
+    def _rows(self, query: tuple[Any, dict[str, Any]]) -> list[Any]:
         if self._paged.of_entities:
-            return list(self._access.session.scalars(*asked))
+            return list(self._access.session.scalars(*query))
         by = self._access.session if self._paged.of_classes else self._access.connection
-        return list(by.execute(*asked))
+        return list(by.execute(*query))
 
-    async def _arows(self, asked: tuple[Any, dict[str, Any]]) -> list[Any]:
+    async def _arows(self, query: tuple[Any, dict[str, Any]]) -> list[Any]:
         session = self._access.session
-        if self._paged.of_entities:
-            return list(await session.scalars(*asked))
-        return list(await session.execute(*asked))
+        return list(await (session.scalars if self._paged.of_entities else session.execute)(*query))
 
     def _page(self, rows: list[Any]) -> tuple[list[Any], bool]:
-        """Return the page, and whether there is more behind it."""
+        """Return the page, and whether more follow."""
         page, more = rows[: self._size], len(rows) > self._size
         if page:
             self._last = pack_keyset(self._paged.key_of(page[-1]))  # before the handler changes it
@@ -253,36 +233,25 @@ class Chunks:
             raise ValueError(NOT_UNIQUE)
         return page, more
 
-    def _leave(self) -> KeysetKey:
-        self._point.go_on_behind(self._name, self._last)
+    def _advance(self) -> KeysetKey:
+        self._point.set_place(self._name, self._last)
         return unpack_keyset(self._last)
 
-    def _learn(self, rows: int) -> None:
+    def _resize(self, rows: int) -> None:
         """Size the next page by the time of this one, to at most twice as many rows."""
         if self._max_s is not None:
-            took = max(time.monotonic() - self._began, 1e-6)
-            fits = min(rows * self._max_s / took, 2 * self._size)
+            took_s = max(time.monotonic() - self._began, 1e-6)
+            fits = min(rows * self._max_s / took_s, 2 * self._size)
             self._size = max(1, min(self._most, int(fits)))
 
-    def _may_go_on(self, *, more: bool) -> bool:
-        """End here if that is wanted; a loop without more pages may end well all the same."""
-        if not more:
-            return False
+    def _must_check_queue(self) -> bool:
+        """Raise if the run ends here; return whether to read if the queue is paused or closed."""
         if self._run.cancelled:
             raise Cancel("It was cancelled between two pages.")
         if self._run.stops:
             raise Snooze(0, "Its worker stopped between two pages.")
-        return True
-
-    def _asks(self) -> bool:
-        """Whether it is time to ask whether the queue is paused or outside its windows."""
         now = time.monotonic()
         if now < self._ask_at:
             return False
         self._ask_at = now + LOOK_EVERY_S
         return True
-
-    @staticmethod
-    def _end_if(still: bool) -> None:  # noqa: FBT001  the answer that was asked for
-        if still:
-            raise Snooze(0, "Its queue stood still between two pages.")

@@ -1,4 +1,4 @@
-"""The context of a run: what a handler is given beside its payload, and the run's logger."""
+"""The context of a run, which a handler gets beside its payload, and the run's logger."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ _FORKED = (
     "This process was forked from the handler's, and what it writes would not commit with the "
     "task. Use the context in the handler's own process."
 )
+HANDLER_LOG = "tasks_app.handlers"
 
 
 class TaskContext(Generic[SessionT_co]):
@@ -63,7 +64,7 @@ class TaskContext(Generic[SessionT_co]):
         locks: LocksOfChild | None = None,
     ) -> None:
         self.deadline = deadline
-        """When ``timeout`` will be raised, on the clock of ``time.monotonic``. None: never."""
+        """When ``timeout`` will be raised, by ``time.monotonic``. None: never."""
         self._run = run
         self._task = run.task
         self._access = access
@@ -151,11 +152,11 @@ class TaskContext(Generic[SessionT_co]):
         What it wrote is rolled back when the handler raises or the lease is lost.
 
         Raises:
-            RuntimeError: a thread that the handler left behind asks after the run has ended, or a
+            RuntimeError: a thread that the handler left behind asks after the end of the run, or a
                 process that the handler forked.
         """
-        given: SessionT_co = self._given().session
-        return given
+        session: SessionT_co = self._given().session
+        return session
 
     @property
     def connection(self) -> Connection:
@@ -169,13 +170,13 @@ class TaskContext(Generic[SessionT_co]):
     def write(
         self, query: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None
     ) -> None:
-        """Write with a statement whose answer nobody reads: it travels with the outcome.
+        """Write with a statement whose answer the handler does not need. It goes with the outcome.
 
         Such statements, outcome and COMMIT take one round trip together, which runs that do nothing
-        else share. They come last, in their order. One that fails lets the run fail after the
-        handler has returned, with an error that shows no line of it; so do SET, LISTEN, a text of
-        several statements and a COMMIT that a text hides. The rows of a SELECT are dropped. A
-        rollback of ``ctx.session`` takes nothing back. Nothing is awaited in async handlers either.
+        else share. They come last, in their order. If one fails, the run fails after the handler
+        has returned, and the error shows no line of it; SET, LISTEN, a text of several statements
+        and a COMMIT that a text hides fail, too. The rows of a SELECT are dropped. A rollback of
+        ``ctx.session`` takes nothing back. Async handlers do not await it either.
 
         >>> ctx.write("INSERT INTO points (customer, points) VALUES (%s, %s)", (7, 100))
 
@@ -184,19 +185,19 @@ class TaskContext(Generic[SessionT_co]):
             parameters: for the places of the text. None: it has none, and ``%`` is a plain sign.
 
         Raises:
-            TypeError: the query is no text, or these are no parameters for it.
+            TypeError: the query is not text, or the parameters are of another type.
             ValueError: parameters are missing, or the text has no place for them.
             RuntimeError: it would end the transaction, or is a COPY; or a thread that the handler
-                left behind asks after the run has ended, or a process that the handler forked.
+                left behind asks after the end of the run, or a process that the handler forked.
         """
-        with self._writing:  # else a thread left behind is heard too late to be written
+        with self._writing:  # a thread left behind may write while the run ends
             self._given().write(query, parameters)
 
     def _given(self) -> Access:
         if self._over:
             raise RuntimeError(
-                "The task is over, and this thread can write nothing of it. Join it before the "
-                "handler returns."
+                "The run is over, so this thread can write nothing for it. Join the thread before "
+                "the handler returns."
             )
         if os.getpid() != self._process:
             raise RuntimeError(_FORKED)
@@ -210,7 +211,7 @@ class TaskContext(Generic[SessionT_co]):
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody has cancelled this task. A run learns it when its lease is renewed.
+        """Whether the task was cancelled. The run learns it when its lease is renewed.
 
         A handler that returns still succeeds. One that raises ends in CANCELLED.
         """
@@ -264,10 +265,9 @@ class TaskContext(Generic[SessionT_co]):
             InvalidTaskError: the checkpoint cannot be stored.
             RuntimeError: a savepoint is open.
         """
-        point = self._checkpoint()
         if checkpoint is not None:
-            point.set(checkpoint)
-        return point.commit()
+            self._checkpoint().set(checkpoint)
+        return self._checkpoint().commit()
 
     def chunks(
         self,
@@ -284,8 +284,8 @@ class TaskContext(Generic[SessionT_co]):
         The loop commits when it asks for the next page, together with the last key of the page
         before. After a crash it goes on behind that key. In async handlers: ``async for``.
 
-        Between two pages a worker that stops gives the task back, uncharged; so does one whose
-        queue is paused or outside its windows. A cancelled task ends there.
+        Between two pages the task goes back, uncharged, if its worker stops, or if its queue is
+        paused or outside its windows. A cancelled task ends there.
 
         Args:
             statement: a ``select()`` of columns or one entity, or SQL text with ``params``.
@@ -299,33 +299,32 @@ class TaskContext(Generic[SessionT_co]):
         Raises:
             ValueError: ``size`` or ``max_ms`` is not positive, two loops have one name, or the
                 statement has a LIMIT.
-            TypeError: ``statement`` is no SELECT.
+            TypeError: ``statement`` is not a SELECT.
         """
         if size < 1 or (max_ms is not None and max_ms <= 0):
             raise ValueError("size and max_ms must be positive.")
         if name in self._loops:
-            raise ValueError(f"This run had a loop named {name!r} already. Give each its own name.")
+            raise ValueError(f"This run has a loop named {name!r} already. Give each its own name.")
         from tasks_app.pool.tasks.paging import Paged  # noqa: PLC0415  it is rare
         from tasks_app.runtime.handlers.checkpoint import Chunks  # noqa: PLC0415
 
-        paged = Paged(statement, key, params)
+        paged, point = Paged(statement, key, params), self._checkpoint()
         self._loops += (name,)
-        point = self._checkpoint()
         return Chunks(self._run, self._given(), point, paged, size, max_ms, name)
 
     def commit_by(self, save: Callable[[Connection], None]) -> None:
         """Commit with ``save`` last, which checks the fence and stores the caller's own state.
 
-        For code that has a row of its own for that, as batches do. If it raises, nothing commits.
+        For code that stores its state in its own row, as batches do. If it raises, nothing commits.
         """
         self._given().keep(save)
 
     def _checkpoint(self) -> Checkpoint:
         access = self._given()
         if self._point is None:
-            from tasks_app.runtime.handlers.checkpoint import point_of  # noqa: PLC0415  it is rare
+            from tasks_app.runtime.handlers.checkpoint import checkpoint_of  # noqa: PLC0415  it is rare
 
-            self._point = point_of(self._run, access)
+            self._point = checkpoint_of(self._run, access)
         return self._point
 
     @property
@@ -334,14 +333,14 @@ class TaskContext(Generic[SessionT_co]):
         return None if self.deadline is None else self.deadline - time.monotonic()
 
     def progress(self, fraction: float, note: str = "") -> None:
-        """Tell how far this run is (0 to 1). People see it after the next heartbeat."""
+        """Report how far this run is (0 to 1). It is visible after the next heartbeat."""
         self._run.progress = (min(1.0, max(0.0, float(fraction))), str(note)[:200])
 
     def set_sub_status(self, text: str) -> None:
-        """Say in which state of the user's own the task is: ``"waiting for bank"``.
+        """Set a state of the task in your own words: ``"waiting for bank"``.
 
-        It is stored with the next :meth:`commit` or with the outcome, whatever that is: also when
-        the handler raises. It stays until a run says something else; an empty text ends it.
+        It is stored with the next :meth:`commit` or with the outcome, also when the handler raises.
+        It stays until a run sets another; an empty text clears it.
 
         Raises:
             InvalidTaskError: it is longer than 200 characters, or holds what cannot be stored.
@@ -360,7 +359,7 @@ class TaskContext(Generic[SessionT_co]):
         wait: Duration = 0,
         snooze: Duration = "5s",
     ) -> HoldOfRun:
-        """Return a group of named locks, to be held while a ``with`` block runs.
+        """Return a group of named locks, held while a ``with`` block runs.
 
         The run gets all of them or none. If it cannot have them within ``wait``, the task comes
         back after about ``snooze``, uncharged. Once the run has used ``ctx.session``, the locks are
@@ -382,7 +381,7 @@ class TaskContext(Generic[SessionT_co]):
         access.check_awaited()
 
     def close(self) -> None:
-        """Give access to nothing from here on. For the executor."""
+        """End all access. For the executor."""
         with self._writing:
             self._over = True
 
@@ -401,7 +400,7 @@ class RunLog(logging.LoggerAdapter[logging.Logger]):
     """What handlers log through, as ``ctx.log``."""
 
     def __init__(self, fields: Mapping[str, object], words: str) -> None:
-        """``words`` are put before each line, unless they are empty."""
+        """Put ``words`` before each line, unless they are empty."""
         super().__init__(logging.getLogger(HANDLER_LOG), fields)
         self._fields = fields
         self._words = words
@@ -409,7 +408,6 @@ class RunLog(logging.LoggerAdapter[logging.Logger]):
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[Any, MutableMapping[str, Any]]:
-        """Put the words before the text, and our fields beside the caller's own."""
         kwargs["extra"] = {**(kwargs.get("extra") or {}), **self._fields}
         return (f"{self._words}: {msg}" if self._words else msg), kwargs
 
@@ -423,6 +421,3 @@ else:
 
     class AsyncTaskContext(TaskContext):
         """The context of an async handler, without SQLAlchemy's async side."""
-
-
-HANDLER_LOG = "tasks_app.handlers"

@@ -5,22 +5,20 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
 from tasks_app.domain.errors import ConfigurationError, HandlerError
 from tasks_app.runtime.handlers.context import TaskContext
 
+# Called with the context and the rest of the chain; returns what the rest returned, or raises.
 Middleware: TypeAlias = Callable[[TaskContext, Callable[[], Any]], Any]
-"""Called with the context and the rest of the chain; returns what the rest returned, or raises.
-
-A plain function, around async handlers too: the rest returns when the handler has ended. The
-handler's ``timeout`` covers the handler alone.
-"""
 
 M = TypeVar("M", bound=Middleware)
 
+# of ``@middleware``; the first is the outermost, inside those of the settings
 MIDDLEWARE: list[Middleware] = []
-"""Where ``@middleware`` enters, the first one outermost; those of the settings go around them."""
 
 
 def middleware(layer: M) -> M:
@@ -48,26 +46,16 @@ def middleware(layer: M) -> M:
 
 
 def load_middleware(names: Iterable[str]) -> tuple[Middleware, ...]:
-    """Return the functions named as ``module:function``, then those of ``@middleware``.
-
-    Raises:
-        ConfigurationError: one cannot be found; errors inside a module come out as they are.
-        HandlerError: it is a coroutine function.
-    """
+    """Return the functions named as ``module:function``, then those of ``@middleware``."""
     named = [_checked(_load(name)) for name in names]
     return (*named, *(layer for layer in MIDDLEWARE if layer not in named))
 
 
 def chain(middleware: Sequence[Middleware], context: TaskContext, run: Callable[[], Any]) -> Any:
-    """Run the handler inside all middleware."""
     call = run
     for layer in reversed(middleware):
-        call = _wrapped(layer, context, call)
+        call = partial(layer, context, call)
     return call()
-
-
-def _wrapped(layer: Middleware, context: TaskContext, call: Callable[[], Any]) -> Callable[[], Any]:
-    return lambda: layer(context, call)
 
 
 def _checked(layer: M) -> M:
@@ -80,25 +68,20 @@ def _checked(layer: M) -> M:
 
 
 def _load(name: str) -> Middleware:
+    unknown = ConfigurationError(
+        f"TASKS_APP_MIDDLEWARE names {name}, and no such function can be found. "
+        "Write module:function, and check that the module's folder is on PYTHONPATH."
+    )
     module, _, path = name.partition(":")
     try:
-        found: Any = importlib.import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
+        found: Any = attrgetter(path)(importlib.import_module(module))
     except ModuleNotFoundError as error:
         if error.name is None or not module.startswith(error.name):
             raise
-        raise _unknown(name) from error
+        raise unknown from error
     except AttributeError as error:
-        raise _unknown(name) from error
+        raise unknown from error
     if not callable(found):
-        raise _unknown(name)
+        raise unknown
     layer: Middleware = found
     return layer
-
-
-def _unknown(name: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"TASKS_APP_MIDDLEWARE names {name}, which is no function that can be found. "
-        "Write module:function, and check that the module's folder is on PYTHONPATH."
-    )

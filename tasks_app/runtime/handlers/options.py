@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from tasks_app.domain.config.retention import HistoryLevel, parse_history
+from tasks_app.domain.config.retention import parse_history
 from tasks_app.domain.durations import Duration, format_duration, named_duration
 from tasks_app.domain.errors import HandlerError, InvalidTaskError, meant
 from tasks_app.domain.flow_control.circuit_breaker import Breaker, check_breaker
@@ -24,7 +24,6 @@ from tasks_app.domain.tasks.retry_policy import (
 )
 
 Retries = str | Sequence[Duration] | RetryPolicy
-_MAINS = frozenset({"__main__", "__mp_main__"})
 
 
 class HandlerOptions(When, total=False):
@@ -76,57 +75,57 @@ class HandlerOptions(When, total=False):
 
 _WHEN = frozenset(When.__annotations__)
 _KNOWN = frozenset(HandlerOptions.__annotations__)
+T = TypeVar("T")
 
 
 def when_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is said of a schedule."""
+    """Return the options of the handler's schedule."""
     return {word: value for word, value in options.items() if word in _WHEN}
 
 
 def fields_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those fields of a HandlerSpec that its options decide.
-
-    Raises:
-        HandlerError: they cannot work.
-    """
+    """Return the fields of a HandlerSpec that its options decide."""
     if "commit" in options:
         raise HandlerError(
-            f"Handler {name!r} says commit=, which is no option any more: every task commits on "
-            "its own. Leave it out, and write with ctx.write(…) what needs no answer."
+            f"Handler {name!r} has commit=, an option that is gone: every task commits on its own. "
+            "Leave it out, and write with ctx.write(…) what needs no answer."
         )
     for word in options:
         if word not in _KNOWN:
             known = ", ".join(sorted(_KNOWN))
             lacks = f"Handler {name!r} has no option {word:.60}{meant(word, _KNOWN)}"
             raise HandlerError(f"{lacks}. Allowed: {known}.")
-    said = {word: value for word, value in options.items() if value is not None}
-    _check_together(name, said)
-    policy = policy_in(name, "retry", said) or DEFAULT_POLICY
+    given = {word: value for word, value in options.items() if value is not None}
+    _check_combination(name, given)
+    policy = _policy_in(name, "retry", given) or DEFAULT_POLICY
+    number, history, depends_on = (given.get(w) for w in ("max_attempts", "history", "depends_on"))
+    if number is not None and (type(number) is not int or not 1 <= number <= MOST_ATTEMPTS):
+        raise HandlerError(f"max_attempts of {name!r} is not an integer 1 .. {MOST_ATTEMPTS}.")
     return {
         "name": checked(name, lambda: check_name(name)),
-        "queue": checked(name, lambda: check_queue(said.get("queue", "default"))),
+        "queue": checked(name, lambda: check_queue(given.get("queue", "default"))),
         "retry": policy,
-        "max_attempts": _max_attempts(name, said) or policy.max_attempts,
-        "timeout": span_in(name, "timeout", said),
-        "hard_timeout": span_in(name, "hard_timeout", said),
-        "at_most_once": bool(said.get("at_most_once")),
-        "encrypted": bool(said.get("encrypt")),
-        "history": _history(name, said),
-        "on_error": rules_in(name, said),
-        "on_interrupt": checked(name, lambda: interrupt_in(said), "on_interrupt"),
-        "depends_on": breaker_in(name, said),
-        "outage": outage_rule_in(name, said),
+        "max_attempts": number or policy.max_attempts,
+        "timeout": _span_in(name, "timeout", given),
+        "hard_timeout": _span_in(name, "hard_timeout", given),
+        "at_most_once": bool(given.get("at_most_once")),
+        "encrypted": bool(given.get("encrypt")),
+        "history": None
+        if history is None
+        else checked(name, lambda: parse_history(history), "history"),
+        "on_error": _error_rules(name, given),
+        "on_interrupt": checked(name, lambda: _interrupt_reaction(given), "on_interrupt"),
+        "depends_on": None
+        if depends_on is None
+        else checked(name, lambda: check_breaker(depends_on)),
+        "outage": _outage_rule(name, given),
     }
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return the name of a handler that was given none: of the module and the function, as Celery.
-
-    Raises:
-        HandlerError: the module has no name by which a worker could import it.
-    """
+    """Return module and function, as Celery; HandlerError: a worker could not import the module."""
     module, name = function.__module__, function.__name__
-    if module in _MAINS:
+    if module in {"__main__", "__mp_main__"}:
         main = sys.modules[module]
         spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
         module = spec.name if spec is not None else Path(file or "").stem
@@ -137,105 +136,14 @@ def name_of(function: Callable[..., Any]) -> str:
         )
     if not module:
         raise HandlerError(
-            f"Handler {name} has no name, and it is in no file that would give it one. "
+            f"Handler {name} has no name, and no file that would give it one. "
             f'Write @handler("{name}").'
         )
     return f"{module}.{name}"
 
 
-def _check_together(name: str, said: Mapping[str, Any]) -> None:
-    soft, hard = span_in(name, "timeout", said), span_in(name, "hard_timeout", said)
-    if soft and hard and soft > hard:
-        raise HandlerError(
-            f"timeout of handler {name!r} is {format_duration(soft)}, and its process is killed "
-            f"after hard_timeout, {format_duration(hard)}. Make timeout the shorter one."
-        )
-    at_most_once = said.get("at_most_once")
-    if at_most_once and "on_interrupt" in said:
-        raise HandlerError(
-            f"{name!r} is at_most_once and says on_interrupt. Leave on_interrupt out: "
-            "a run that is cut off goes to the error pool, its outcome unknown."
-        )
-    if at_most_once and said.get("dependency_errors"):
-        raise HandlerError(
-            f"{name!r} is at_most_once and says dependency_errors. Raise DependencyDown where "
-            "nothing can have happened: an error may come after the effect."
-        )
-
-
-def _max_attempts(name: str, said: Mapping[str, Any]) -> int | None:
-    number = said.get("max_attempts")
-    if number is not None and (type(number) is not int or not 1 <= number <= MOST_ATTEMPTS):
-        raise HandlerError(f"max_attempts of {name!r} is not an integer 1 .. {MOST_ATTEMPTS}.")
-    return number
-
-
-def _history(name: str, said: Mapping[str, Any]) -> HistoryLevel | None:
-    history = said.get("history")
-    return None if history is None else checked(name, lambda: parse_history(history), "history")
-
-
-def breaker_in(name: str, said: Mapping[str, Any]) -> Breaker | None:
-    """Return what holds its tasks back, or None."""
-    depends_on = said.get("depends_on")
-    return None if depends_on is None else checked(name, lambda: check_breaker(depends_on))
-
-
-def interrupt_in(said: Mapping[str, Any]) -> Reaction:
-    """Raises ValueError."""
-    reaction = _reaction(said.get("on_interrupt", Reaction.RETRY_FREE))
-    if reaction is Reaction.OUTAGE:
-        raise ValueError("is 'outage', but nothing else is down then")
-    return reaction
-
-
-def _reaction(word: Any) -> Reaction:
-    if word not in list(Reaction):
-        raise ValueError(f"is {shown_value(word)}. Allowed: {', '.join(Reaction)}.")
-    return Reaction(word)
-
-
-def rules_in(name: str, said: Mapping[str, Any]) -> dict[type[BaseException], Reaction]:
-    """Return the rules of ``on_error``, and those that ``dependency_errors`` means."""
-    rules: dict[type[BaseException], Reaction] = {}
-    for kind, word in said.get("on_error", {}).items():
-        _check_class(name, "on_error", kind)
-        rules[kind] = checked(name, partial(_reaction, word), f"on_error of {kind.__name__}")
-    for kind in said.get("dependency_errors", ()):
-        _check_class(name, "dependency_errors", kind)
-        if rules.setdefault(kind, Reaction.OUTAGE) is not Reaction.OUTAGE:
-            raise HandlerError(f"{name!r} has {kind.__name__} in dependency_errors and on_error.")
-    return rules
-
-
-def _check_class(name: str, option: str, kind: Any) -> None:
-    if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-        raise HandlerError(f"{option} of {name!r} has {kind!r:.60}, which is no exception's class.")
-
-
-def outage_rule_in(name: str, said: Mapping[str, Any]) -> OutageRule:
-    """Return how its tasks wait for what is down."""
-    rule = OutageRule()
-    then = said.get("dependency_then", Reaction.RETRY)
-    if then not in {Reaction.RETRY, Reaction.FAIL}:
-        raise HandlerError(f'dependency_then={then!r} of {name!r} is neither "retry" nor "fail".')
-    most, longest = rule.most, rule.longest
-    limit = said.get("dependency_limit")
-    if limit is not None:
-        most, longest = checked(name, lambda: parse_outage_limit(limit), "dependency_limit")
-    policy = policy_in(name, "dependency_retry", said) or rule.retry
-    return OutageRule(policy, most, longest, Reaction(then))
-
-
-T = TypeVar("T")
-
-
 def checked(name: str, make: Callable[[], T], option: str | None = None) -> T:
-    """Return what ``make`` returns; ``option`` goes before an error that does not name it.
-
-    Raises:
-        HandlerError: ``make`` refused it.
-    """
+    """Return what ``make`` returns, or raise its error as HandlerError, after ``option``."""
     try:
         return make()
     except (InvalidTaskError, ValueError) as error:
@@ -244,9 +152,28 @@ def checked(name: str, make: Callable[[], T], option: str | None = None) -> T:
         raise HandlerError(f"Handler {name!r} is declared wrongly: {problem}{end}") from None
 
 
-def policy_in(name: str, option: str, said: Mapping[str, Any]) -> RetryPolicy | None:
-    """Return a retry policy; None: the option is left out."""
-    retry = said.get(option)
+def _check_combination(name: str, given: Mapping[str, Any]) -> None:
+    soft, hard = _span_in(name, "timeout", given), _span_in(name, "hard_timeout", given)
+    if soft and hard and soft > hard:
+        raise HandlerError(
+            f"timeout of handler {name!r} is {format_duration(soft)}, and its process is killed "
+            f"after hard_timeout, {format_duration(hard)}. Make timeout the shorter one."
+        )
+    at_most_once = given.get("at_most_once")
+    if at_most_once and "on_interrupt" in given:
+        raise HandlerError(
+            f"{name!r} is at_most_once and has on_interrupt. Leave on_interrupt out: "
+            "a run that is cut off goes to the error pool, its outcome unknown."
+        )
+    if at_most_once and given.get("dependency_errors"):
+        raise HandlerError(
+            f"{name!r} is at_most_once and has dependency_errors. Raise DependencyDown where "
+            "nothing can have happened: an error may come after the effect."
+        )
+
+
+def _policy_in(name: str, option: str, given: Mapping[str, Any]) -> RetryPolicy | None:
+    retry = given.get(option)
     if not retry:
         return None
     try:
@@ -257,11 +184,56 @@ def policy_in(name: str, option: str, said: Mapping[str, Any]) -> RetryPolicy | 
         ) from None
 
 
-def span_in(name: str, option: str, said: Mapping[str, Any]) -> Any:
-    """Return a span that is longer than nothing; None: the option is left out."""
-    if option not in said:
+def _span_in(name: str, option: str, given: Mapping[str, Any]) -> Any:
+    if option not in given:
         return None
-    span = checked(name, lambda: named_duration(option, said[option]))
+    span = checked(name, lambda: named_duration(option, given[option]))
     if not span:
         raise HandlerError(f"{option} of handler {name!r} is 0 s. Leave it out.")
     return span
+
+
+def _reaction(word: Any) -> Reaction:
+    if word not in list(Reaction):
+        raise ValueError(f"is {shown_value(word)}. Allowed: {', '.join(Reaction)}.")
+    return Reaction(word)
+
+
+def _interrupt_reaction(given: Mapping[str, Any]) -> Reaction:
+    reaction = _reaction(given.get("on_interrupt", Reaction.RETRY_FREE))
+    if reaction is Reaction.OUTAGE:
+        raise ValueError("is 'outage', but no dependency is down then")
+    return reaction
+
+
+def _error_rules(name: str, given: Mapping[str, Any]) -> dict[type[BaseException], Reaction]:
+    """Return the rules of ``on_error``, and those that ``dependency_errors`` means."""
+    by_class, errors = given.get("on_error", {}), given.get("dependency_errors", ())
+    for option, kinds in (("on_error", by_class), ("dependency_errors", errors)):
+        for kind in kinds:
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise HandlerError(
+                    f"{option} of {name!r} has {kind!r:.60}, which isn't an exception class."
+                )
+    rules = {
+        kind: checked(name, partial(_reaction, word), f"on_error of {kind.__name__}")
+        for kind, word in by_class.items()
+    }
+    for kind in errors:
+        if rules.setdefault(kind, Reaction.OUTAGE) is not Reaction.OUTAGE:
+            raise HandlerError(f"{name!r} has {kind.__name__} in dependency_errors and on_error.")
+    return rules
+
+
+def _outage_rule(name: str, given: Mapping[str, Any]) -> OutageRule:
+    """Return how its tasks wait for a dependency that is down."""
+    rule = OutageRule()
+    then = given.get("dependency_then", Reaction.RETRY)
+    if then not in {Reaction.RETRY, Reaction.FAIL}:
+        raise HandlerError(f'dependency_then={then!r} of {name!r} is neither "retry" nor "fail".')
+    most, longest = rule.most, rule.longest
+    limit = given.get("dependency_limit")
+    if limit is not None:
+        most, longest = checked(name, lambda: parse_outage_limit(limit), "dependency_limit")
+    policy = _policy_in(name, "dependency_retry", given) or rule.retry
+    return OutageRule(policy, most, longest, Reaction(then))

@@ -1,4 +1,4 @@
-"""Which handlers this process knows."""
+"""The handlers that this process knows."""
 
 from __future__ import annotations
 
@@ -23,39 +23,24 @@ R = TypeVar("R")
 class Registry:
     """Handlers by name."""
 
-    any_encrypts: ClassVar[bool] = False
-    """Whether a handler of any registry asks for encryption, so that producers look closer."""
+    any_encrypts: ClassVar[bool] = False  # of any registry; then producers check each name
 
     def __init__(self) -> None:
-        self.specs: dict[str, HandlerSpec] = {}
-        """By name; producers, who ask at each task, look into it themselves."""
-        self.schedules: dict[str, Declaration] = {}
-        """Schedules that code declares, by name."""
-        self.encrypted: set[str] = set()
-        """Names of those that say so."""
+        self.specs: dict[str, HandlerSpec] = {}  # by name; producers read it for each task
+        self.schedules: dict[str, Declaration] = {}  # that code declares, by name
+        self.encrypted: set[str] = set()  # names of handlers that encrypt
+        # Makes what calls plain handlers, instead of ``SyncLane`` and with its arguments: for a
+        # framework whose ORM has its own connections.
         self.plain_lane: Callable[..., Any] | None = None
-        """Makes what calls plain handlers, instead of ``SyncLane`` and from what that takes: for a
-        framework whose ORM has connections of its own."""
 
     def add(self, spec: HandlerSpec) -> None:
-        """Enter a handler; the same function may be entered again, as on a re-import.
-
-        Raises:
-            HandlerError: another function has the name.
-        """
+        """Add a handler; the same function may be added again, as on a re-import."""
         known = self.specs.get(spec.name)
         if known is not None and _where(known.function) != _where(spec.function):
             raise HandlerError(
                 f"{spec.name} is handled by {_where(known.function)} already. "
                 f"Give {_where(spec.function)} another name."
             )
-        self._check_breaker(spec)
-        self.specs[spec.name] = spec
-        if spec.encrypted:
-            self.encrypted.add(spec.name)
-            Registry.any_encrypts = True
-
-    def _check_breaker(self, spec: HandlerSpec) -> None:
         mine = spec.depends_on
         for other in self.specs.values():
             its = other.depends_on
@@ -64,13 +49,13 @@ class Registry:
                     f"{spec.name} and {other.name} declare different breakers for "
                     f"{mine.dependency}. Give both the same Breaker object."
                 )
+        self.specs[spec.name] = spec
+        if spec.encrypted:
+            self.encrypted.add(spec.name)
+            Registry.any_encrypts = True
 
     def schedule(self, declaration: Declaration) -> None:
-        """Enter a schedule; its module may do so again.
-
-        Raises:
-            HandlerError: another module has one of that name.
-        """
+        """Add a schedule; its module may do so again."""
         known = self.schedules.get(declaration.name)
         if known is not None and known.module != declaration.module:
             raise HandlerError(
@@ -80,11 +65,9 @@ class Registry:
         self.schedules[declaration.name] = declaration
 
     def get(self, name: str) -> HandlerSpec | None:
-        """Return the handler of this name, or None."""
         return self.specs.get(name)
 
     def is_async(self, name: str) -> bool:
-        """Whether tasks of this name belong into an event loop."""
         spec = self.specs.get(name)
         return spec is not None and spec.is_async
 
@@ -93,7 +76,7 @@ class Registry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names, in the order of declaration."""
+        """In the order of declaration."""
         return tuple(self.specs)
 
     @property
@@ -102,12 +85,11 @@ class Registry:
         return tuple(dict.fromkeys(["default", *(spec.queue for spec in self)]))
 
 
-HANDLERS = Registry()
-"""Where ``@handler`` enters. The one registry of a process, as Celery has one app."""
+HANDLERS = Registry()  # of ``@handler``: one registry for each process, as Celery has one app
 
 
 class Declare(Protocol):
-    """What ``@handler(…)`` returns: it makes a function a handler."""
+    """What ``@handler(…)`` returns."""
 
     @overload
     def __call__(self, function: Callable[[TaskContext[Any]], R], /) -> Handler[None, R]: ...
@@ -130,8 +112,8 @@ def handler(
 ) -> Any:
     """Declare a function ``(ctx)`` or ``(ctx, payload)``, sync or async, as a handler.
 
-    A payload is checked by its annotation, when its task is created and again when it runs: a
-    model, a dataclass, a TypedDict, anything that pydantic can check and JSON can hold. Without an
+    The annotation checks a payload when its task is created and again when it runs: a model, a
+    dataclass, a TypedDict, anything that pydantic can check and JSON can hold. Without an
     annotation, or with ``dict``, it is a dict. Type checkers know ``ctx.session`` where ``ctx`` is
     annotated as ``TaskContext``, in async functions as ``AsyncTaskContext``.
 
@@ -152,27 +134,24 @@ def handler(
     if name is not None and not isinstance(name, str):
         return _declared(name, None, registry, options)
     if name is not None:
-        fields_of(name, options)  # what is wrong is said where it stands
+        fields_of(name, options)  # an error is raised where the option stands
     return lambda function: _declared(function, name, registry, options)
 
 
 def _declared(
     function: Any, name: str | None, registry: Registry, options: HandlerOptions
 ) -> Handler[Any, Any]:
-    takes_payload, payload_type = signature_of(function, TaskContext, AsyncTaskContext)
+    takes, kind = signature_of(function, TaskContext, AsyncTaskContext)
     name = name_of(function) if name is None else name
-    more = {"payload_type": payload_type, "takes_payload": takes_payload}
-    return declare_handler(function, name, registry, options, **more)
+    return declare_handler(
+        function, name, registry, options, payload_type=kind, takes_payload=takes
+    )
 
 
 def declare_handler(
     function: Any, name: str, registry: Registry, options: HandlerOptions, **more: Any
 ) -> Handler[Any, Any]:
-    """Enter a handler, and its schedule if it has one; ``more``: fields of the HandlerSpec.
-
-    Raises:
-        HandlerError: the declaration cannot work.
-    """
+    """Add a handler, and its schedule if it has one; ``more``: fields of the HandlerSpec."""
     fields = fields_of(name, options)
     is_async = inspect.iscoroutinefunction(function)
     spec = HandlerSpec(**fields, function=function, is_async=is_async, **more)
@@ -186,11 +165,7 @@ def declare_handler(
 
 
 def load_handlers(modules: Iterable[str]) -> None:
-    """Import the modules that declare handlers.
-
-    Raises:
-        ConfigurationError: one does not exist; errors inside a module come out as they are.
-    """
+    """Import the modules that declare handlers. Errors inside a module pass through."""
     for module in modules:
         try:
             importlib.import_module(module)

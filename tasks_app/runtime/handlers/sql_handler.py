@@ -21,19 +21,15 @@ from tasks_app.runtime.handlers.options import HandlerOptions, checked, when_of
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry, declare_handler
 
 ENDS_TRANSACTION = (
-    "The statement ends its transaction, as by COMMIT or ROLLBACK in a procedure, or cannot run in "
-    "one. It commits together with the task's outcome: take that out of it."
+    "The statement ends its transaction, for example by COMMIT in a procedure, or cannot run in "
+    "one. Take that out: the statement commits together with the task's outcome."
 )
-_NOT_IN_A_TRANSACTION = frozenset({"2D000", "25001"})
+_NOT_IN_A_TRANSACTION = frozenset({"2D000", "25001"})  # SQLSTATEs, as the next
 _CANCELLED = "57014"
 
 
 def sql_handler(
-    name: str,
-    statement: str,
-    *,
-    registry: Registry = HANDLERS,
-    **options: Unpack[HandlerOptions],
+    name: str, statement: str, *, registry: Registry = HANDLERS, **options: Unpack[HandlerOptions]
 ) -> Handler[Any, dict[str, int] | None]:
     """Declare a task whose work is one SQL statement, which commits with the outcome.
 
@@ -56,9 +52,12 @@ def sql_handler(
     parsed = checked(name, lambda: parse_statement(statement), "statement")
     if parsed.names and when_of(options):
         raise HandlerError(
-            f"{name!r} has a schedule, whose tasks have no payload, and its statement takes "
+            f"{name!r} has a schedule, whose tasks have no payload, but its statement needs "
             f"{', '.join(parsed.names)}. Use schedule(…), which takes a payload."
         )
+    declare: Any = TypedDict  # type checkers want to read its keys
+    kind = declare(name, dict.fromkeys(parsed.names, Any))  # all keys are required, no others
+    kind.__pydantic_config__ = ConfigDict(extra="forbid")
 
     def run(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, int] | None:
         return _run(ctx, parsed, payload)
@@ -71,18 +70,10 @@ def sql_handler(
         name,
         registry,
         options,
-        payload_type=_payload_type(name, parsed),
+        payload_type=PayloadType(kind),
         keeps_timeout=True,
         statement=parsed,
     )
-
-
-def _payload_type(name: str, statement: SqlStatement) -> PayloadType:
-    """Return a type with the statement's parameters as keys, all of them required."""
-    declare: Any = TypedDict  # type checkers want to read its keys
-    kind = declare(name, dict.fromkeys(statement.names, Any))
-    kind.__pydantic_config__ = ConfigDict(extra="forbid")
-    return PayloadType(kind)
 
 
 def _run(
@@ -99,5 +90,5 @@ def _run(
             raise Fail(ENDS_TRANSACTION) from error
         if limit_s is not None and state == _CANCELLED and time.monotonic() >= (ctx.deadline or 0):
             raise HandlerTimeoutError(round(limit_s, 2)) from error
-        raise error.with_traceback(None) from None  # its frames are the drivers', always the same
+        raise error.with_traceback(None) from None  # all frames are the driver's
     return None if rows < 0 else {"rows": rows}

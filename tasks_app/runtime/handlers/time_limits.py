@@ -1,6 +1,6 @@
 """Time limits that are raised inside a handler, and nowhere else.
 
-A signal that falls into a COMMIT does not stop it, so the limit is disarmed before any settle.
+A signal cannot stop a COMMIT, so the limit is disarmed before the run is settled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = quiet_logger(__name__)
 
 
 def can_limit() -> bool:
-    """Whether a limit can be raised here: only in a process's main thread."""
+    """Whether this thread can be interrupted: only a process's main thread can."""
     return threading.current_thread() is threading.main_thread()
 
 
@@ -32,10 +32,9 @@ def can_limit() -> bool:
 def time_limit(
     seconds: float | None, error: Callable[[float], BaseException] = HandlerTimeoutError
 ) -> Iterator[None]:
-    """Raise ``error`` in the block after so many seconds; None: never.
+    """Raise ``error`` in the block after so many seconds; None: never. Only in the main thread.
 
-    Outside the main thread nothing is raised: there the hard limit is the only one. The process's
-    one alarm is taken each time anew: handlers and libraries may have taken it meanwhile.
+    The process has one alarm, which handlers and libraries may take, so each block sets it again.
     """
     if seconds is None or not can_limit():
         yield
@@ -64,11 +63,7 @@ def time_limit(
 def check_hard_limit(
     specs: Iterable[HandlerSpec], timeout: timedelta | None, hard_timeout: timedelta
 ) -> None:
-    """Pass if no timeout is longer than the hard limit; the two of them are the defaults.
-
-    Raises:
-        ConfigurationError: one is, so that the process is killed before anything is raised in it.
-    """
+    """Refuse a timeout that is longer than the hard limit, which would kill the process first."""
     limits = [("TASKS_APP_TIMEOUT", timeout, hard_timeout)]
     limits += [(f"timeout of {s.name}", s.timeout, s.hard_timeout or hard_timeout) for s in specs]
     for name, soft, hard in limits:
@@ -81,7 +76,7 @@ def check_hard_limit(
 
 
 class TimeLimits:
-    """One child's; ``watched``: a parent kills what runs past its hard limit."""
+    """The limits of one child's runs; ``watched``: a parent kills what runs past its hard limit."""
 
     def __init__(self, settings: Settings, *, watched: bool) -> None:
         self._timeout = settings.timeout
@@ -90,31 +85,27 @@ class TimeLimits:
         self._warned: set[str] = set()
 
     def timeout_s(self, task: ClaimedTask, spec: HandlerSpec) -> float | None:
-        """Return the seconds after which ``timeout`` is raised in the handler; None: never."""
+        """Return after how many seconds ``timeout`` is raised in the handler; None: never."""
         if task.timeout_ms is not None:
             return task.timeout_ms / 1000
         return self.limit_s(spec)
 
     def limit_s(self, spec: HandlerSpec) -> float | None:
-        """Return the same for tasks that bring no limit of their own."""
+        """Return the timeout of tasks that have none of their own."""
         limit = spec.timeout or self._timeout
         return None if limit is None else limit.total_seconds()
 
     def hard_timeout_s(self, task: ClaimedTask, spec: HandlerSpec) -> float:
-        """Return the seconds after which the process is killed; there is always a limit."""
+        """Return after how many seconds the process is killed."""
         if task.hard_timeout_ms is not None:
             return task.hard_timeout_ms / 1000
         return self.hard_limit_s(spec)
 
     def hard_limit_s(self, spec: HandlerSpec) -> float:
-        """Return the same for tasks that bring no limit of their own."""
         return (spec.hard_timeout or self._hard_timeout).total_seconds()
 
     def warn_if_unenforced(self, task: ClaimedTask, spec: HandlerSpec) -> None:
-        """Warn once per name that a task's own limit does nothing here.
-
-        Where a pool cannot enforce a handler's limits, the worker does not start at all.
-        """
+        """Warn once per name that a task's own limit does nothing here."""
         if task.timeout_ms is None and task.hard_timeout_ms is None:
             return
         keeps = spec.is_async or spec.keeps_timeout or can_limit()
@@ -125,8 +116,8 @@ class TimeLimits:
         if unenforced and task.name not in self._warned:
             self._warned.add(task.name)
             log.warning(
-                "task %s (%s) has a %s of its own, which nothing can enforce here; use prefork",
+                "task %s (%s) has its own %s, which this pool cannot enforce; use prefork",
                 task.task_id,
                 task.name,
-                " and a ".join(unenforced),
+                " and ".join(unenforced),
             )

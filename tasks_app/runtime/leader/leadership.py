@@ -15,14 +15,12 @@ from tasks_app.pool.dispatch.leader_lease import Lease, Rank
 from tasks_app.runtime.db.database import Database
 
 log = quiet_logger(__name__)
-
-TTL = timedelta(seconds=5)
-"""After how long a killed leader is replaced. A living one may miss four renewals."""
+TTL = timedelta(seconds=5)  # a killed leader is replaced after that; a live one may miss 4 renewals
 RENEWALS = 4
 
 
 class Leadership:
-    """Holds one lease, or looks whether it can be had: one plain read as long as it cannot."""
+    """Holds one lease, or reads whether it is free: one plain read as long as it is not."""
 
     def __init__(
         self,
@@ -42,27 +40,21 @@ class Leadership:
         self._token = token or uuid4()
         self.renewals: float = RENEWALS
         self._renew_at = 0.0
-        self.held: Lease | None = None
-        """What the database said when we last took or renewed the lease; None: we do not lead."""
-        self.taken_for_s = 0.0
-        """For how long it was somebody else's when we last asked, if nobody renews it."""
+        self.held: Lease | None = None  # as we last took or renewed it; None: we do not lead
+        self.taken_for_s = 0.0  # another's lease: for how long, if it is not renewed
 
     def hold(self) -> bool:
-        """Take or renew the lease where it is time to; tell whether we lead.
-
-        Raises:
-            sqlalchemy.exc.DBAPIError: the database did not answer, so nobody knows.
-        """
+        """Take the lease, or renew it when it is time to; return whether we lead."""
         asked_at = time.monotonic()
         if self.held is not None and asked_at < self._renew_at:
             return True
         self.taken_for_s = 0.0
         self.held = None  # without an answer we do not lead
-        self.held = self._ask()
+        self.held = self._acquire()
         self._renewed(asked_at)
         return self.held is not None
 
-    def _ask(self) -> Lease | None:
+    def _acquire(self) -> Lease | None:
         with self._database.single() as connection:
             seen = leader_lease.read(connection, self._name)
             if seen is not None and not seen.open_to(self._token, self._rank):
@@ -77,8 +69,11 @@ class Leadership:
                 ttl=self._ttl,
             )
 
+    def _renewed(self, asked_at: float) -> None:
+        self._renew_at = asked_at + self._ttl.total_seconds() / self.renewals
+
     def release(self) -> None:
-        """Give the lease back, so that the next one need not wait for its end."""
+        """Release the lease, so that the next candidate need not wait for its end."""
         if self.held is None:
             return
         self.held = None
@@ -86,10 +81,10 @@ class Leadership:
             with self._database.begin() as connection:
                 leader_lease.release(connection, self._name, self._token)
         except SQLAlchemyError as error:
-            log.info("the lease of %s was not given back: %s", self._name, type(error).__name__)
+            log.info("the lease of %s was not released: %s", self._name, type(error).__name__)
 
     def done(self, depths: Mapping[str, int] | None = None) -> None:
-        """Write down that the duty is done, and go on leading if we still do."""
+        """Record that the duty is done, and renew the lease if we still hold it."""
         asked_at = time.monotonic()
         with self._database.single() as connection:
             renewed = leader_lease.done(connection, self._name, self._token, self._ttl, depths)
@@ -98,20 +93,17 @@ class Leadership:
         else:
             self.held = None
 
-    def _renewed(self, asked_at: float) -> None:
-        self._renew_at = asked_at + self._ttl.total_seconds() / self.renewals
-
     def note(self, notes: Mapping[str, str]) -> bool:
-        """Leave notes to the next leader; False: somebody leads already."""
+        """Write notes for the next leader; False: another process leads already."""
         with self._database.begin() as connection:
             return leader_lease.note(connection, self._name, self._token, notes)
 
     def refused(self, why: str) -> str | None:
-        """Tell everybody that the broker takes no messages, and why; return since when."""
+        """Record that the broker takes no messages, and why; return since when."""
         with self._database.begin() as connection:
             return leader_lease.refused(connection, self._name, why)
 
     def taken(self) -> None:
-        """Tell them that it does again."""
+        """Record that the broker takes messages again."""
         with self._database.begin() as connection:
             leader_lease.taken(connection, self._name)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
 from uuid import UUID
 
@@ -35,59 +36,43 @@ from tasks_app.runtime.leader.retention import Pruned, Retention
 
 log = quiet_logger(__name__)
 EVERY = timedelta(hours=1)
-LONGEST_RUN = timedelta(minutes=2)
-"""When somebody else takes over from a maintainer that died half way."""
-PRUNES = "pruning of lists"
+LONGEST_RUN = timedelta(minutes=2)  # then another takes over from a maintainer that died
 LOCK_NOT_AVAILABLE = "55P03"
 FORGET_WORKERS_AFTER = timedelta(hours=1)
-FORGET_FIRES_AFTER = timedelta(days=30)
-"""Before that, the past of a schedule cannot be filled up any more: nobody knows what was made."""
+FORGET_FIRES_AFTER = timedelta(days=30)  # from then on nothing tells whether to backfill an instant
 FORGET_GROUPS_AFTER = timedelta(days=30)
 FORGET_IMPORTS_AFTER = timedelta(days=90)
-FORGET_ALERTS_AFTER = timedelta(days=30)
-"""Of a maintainer that was given no settings."""
-
-
-@dataclass(frozen=True, slots=True)
-class MaintenanceTiming:
-    """How often the maintainer looks, and how much it does at a time."""
-
-    look_every_s: float = 10.0
-    again_after_s: float = 60.0
-    """After a failure. There are 14 days, but a lock of a second should not cost an hour."""
-    prune_for_s: float = 0.25
-    """The maintainer may have to scan. The rest waits for the next look."""
-    rows_at_once: int = 2_000
+FORGET_ALERTS_AFTER = timedelta(days=30)  # by a maintainer without settings
+LOOK_EVERY_S, AGAIN_AFTER_S = 10.0, 60.0  # between two checks; after a failure
+PRUNE_FOR_S = 0.25  # the maintainer may have to scan; the rest waits for the next check
+ROWS_AT_ONCE = 2_000
 
 
 class Maintainer:
     """Any number may run; each partition is made in a transaction of its own."""
 
     def __init__(
-        self,
-        database: Database,
-        holder: str = "by hand",
-        *,
-        settings: Settings | None = None,
-        timing: MaintenanceTiming = MaintenanceTiming(),
+        self, database: Database, holder: str = "by hand", *, settings: Settings | None = None
     ) -> None:
-        self._timing = timing
         self._database = database
         self._keep_alerts = settings.keep_alerts if settings else FORGET_ALERTS_AFTER
         self._retention = Retention(settings, database) if settings else None
         self._large = LargeValueUpkeep(LargeValues(settings), database.begin) if settings else None
         self._lead = Leadership(database, MAINTAIN, holder, rank=Rank.STANDBY, ttl=LONGEST_RUN)
-        self._look_at = 0.0
+        self._check_at = 0.0
 
     def run_if_due(self) -> None:
-        """Maintain if nobody did so for an hour; whatever fails is tried again soon."""
-        if time.monotonic() < self._look_at:
+        """Maintain if the last run is an hour ago; a failure is logged, and repeated soon."""
+        if time.monotonic() < self._check_at:
             return
-        self._look_at = time.monotonic() + self._timing.look_every_s
-        self._end_lost()
+        self._check_at = time.monotonic() + LOOK_EVERY_S
+        try:
+            end_lost_batches(self._database)
+        except Exception as error:
+            log.warning("lost batches could not be checked, again soon: %s", brief(error))
         try:
             if self._is_due() and self._lead.hold() and self._is_due():
-                _, left = self._run()
+                _, left = self._make_partitions()
                 if left:
                     raise TimeoutError(f"{left} partitions are still to be made")
                 if self._prune():
@@ -96,46 +81,24 @@ class Maintainer:
                         self._large.start_outside()
                     log.info("maintenance is done")
         except Exception as error:
-            self._look_at = time.monotonic() + self._timing.again_after_s
-            again_after_s = self._timing.again_after_s
-            log.warning("maintenance failed, again in %g s: %s", again_after_s, brief(error))
+            self._check_at = time.monotonic() + AGAIN_AFTER_S
+            log.warning("maintenance failed, again in %g s: %s", AGAIN_AFTER_S, brief(error))
         finally:
             self._lead.release()
 
-    def _end_lost(self) -> None:
-        try:
-            end_lost_batches(self._database)
-        except Exception as error:
-            log.warning("lost batches could not be looked for, again soon: %s", brief(error))
-
-    def _prune(self) -> bool:
-        """Remove what is old, the lists first; return whether all of it is gone."""
-        if not self._prune_lists(self._timing.prune_for_s):
-            return False
-        if self._large is not None and not self._large.run(self._timing.prune_for_s):
-            return False
-        pruned = self._retention.run(self._timing.prune_for_s) if self._retention else Pruned()
-        if pruned.in_use:  # each try may hold settles up for a moment
-            self._look_at = time.monotonic() + self._timing.again_after_s
-        return not (pruned.more or pruned.in_use)
+    def run_once(self, *, now: datetime | None = None) -> int:
+        """Make what is missing, even if others do too; return the number of partitions made."""
+        made, _ = self._make_partitions(now)
+        self._prune_lists(now=now)
+        return made
 
     def _is_due(self) -> bool:
         with self._database.begin() as connection:
             seen = leader_lease.read(connection, MAINTAIN)
         return seen is None or seen.idle is None or seen.idle >= EVERY
 
-    def run_once(self, *, now: datetime | None = None) -> int:
-        """Make what is missing, even if others do too; return the number of partitions made."""
-        made, _ = self._run(now)
-        self._prune_lists(now=now)
-        return made
-
-    def _run(self, now: datetime | None = None) -> tuple[int, int]:
-        """Return how many partitions were made, and how many are left.
-
-        One that open settles hold up costs a second; it and the others are left for later, because
-        the maintainer may have to scan.
-        """
+    def _make_partitions(self, now: datetime | None = None) -> tuple[int, int]:
+        """Return how many partitions were made, and how many are left as settles hold one up."""
         with self._database.begin() as connection:
             heartbeats.prune(connection, FORGET_WORKERS_AFTER, now=now)
             if has_strays(connection):
@@ -157,9 +120,20 @@ class Maintainer:
                     break
         return made, len(missing) - made
 
+    def _prune(self) -> bool:
+        """Remove what is old, the lists first; return whether all of it is gone."""
+        if not self._prune_lists(PRUNE_FOR_S):
+            return False
+        if self._large is not None and not self._large.run(PRUNE_FOR_S):
+            return False
+        pruned = self._retention.run(PRUNE_FOR_S) if self._retention else Pruned()
+        if pruned.in_use:  # each try may hold settles up for a moment
+            self._check_at = time.monotonic() + AGAIN_AFTER_S
+        return not (pruned.more or pruned.in_use)
+
     def _prune_lists(self, for_s: float = float("inf"), *, now: datetime | None = None) -> bool:
-        """Remove unused keys, old instants and groups; return whether all of it is gone."""
-        ends, most = time.monotonic() + for_s, self._timing.rows_at_once
+        """Remove old rows of each list, even if one is refused; return whether all are gone."""
+        ends, most = time.monotonic() + for_s, ROWS_AT_ONCE
         lists: dict[str, Callable[[Connection], int]] = {
             "fires": lambda c: scheduling.prune_fires(c, FORGET_FIRES_AFTER, most, now=now),
             "keys": lambda c: unique_keys.prune_keys(c, most, now=now),
@@ -170,22 +144,23 @@ class Maintainer:
             "alerts": lambda c: alerts.prune(c, self._keep_alerts, most, now=now),
             "imports": lambda c: transfer.prune(c, FORGET_IMPORTS_AFTER, most, now=now),
         }
+
+        def prune(connection: Connection, names: Sequence[str]) -> int:
+            return lists[names[0]](connection)
+
         while lists:
-            for name, prune in list(lists.items()):
-                if self._prune_list(name, prune) < most:
+            for name in list(lists):
+                with self._database.begin() as c:
+                    gone = row_by_row(c, [name], partial(prune, c), "pruning of lists")
+                if sum(gone) < most:
                     del lists[name]
             if time.monotonic() >= ends:
                 break
         return not lists
 
-    def _prune_list(self, name: str, prune: Callable[[Connection], int]) -> int:
-        """Return how many rows went; what is refused in one list stops no other."""
-        with self._database.begin() as connection:
-            return sum(row_by_row(connection, [name], lambda _: prune(connection), PRUNES))
 
-
+# An object store gets a value before its transaction commits, which may take no longer.
 LARGE_VALUE_GRACE = timedelta(days=1)
-"""What an object store has is written before its transaction commits: none may take longer."""
 
 
 class LargeValueUpkeep:
@@ -199,10 +174,7 @@ class LargeValueUpkeep:
         self._thread: threading.Thread | None = None
 
     def run(self, for_s: float = float("inf")) -> bool:
-        """Remove what tasks have left in the database; return whether all was looked at.
-
-        That needs no time of grace: see the room of the statements.
-        """
+        """Remove unused values from the database; return whether all were checked."""
         ends = time.monotonic() + for_s
         while True:
             with self._begin() as connection:
@@ -216,11 +188,11 @@ class LargeValueUpkeep:
                 return False
 
     def start_outside(self) -> None:
-        """Look through the object store beside the caller: it may be slow, or hang."""
+        """Check the object store in a thread: it may be slow, or hang."""
         if not self._values.is_outside:
             return
         if self._thread is not None and self._thread.is_alive():
-            log.warning("the object store of large values is still looked through since last time")
+            log.warning("the last check of the object store of large values still runs")
             return
         self._thread = threading.Thread(
             target=self._try_outside, name="tasks_app large values", daemon=True
@@ -230,29 +202,21 @@ class LargeValueUpkeep:
     def _try_outside(self) -> None:
         try:
             self.run_outside()
-        except Exception as error:  # the text of a store's own may hold anything
-            said = error if isinstance(error, LargeStoreError) else type(error).__name__
-            log.warning("the object store was not looked through, again in an hour: %s", said)
+        except Exception as error:  # another text may hold anything
+            text = error if isinstance(error, LargeStoreError) else type(error).__name__
+            log.warning("the object store was not checked, again in an hour: %s", text)
 
     def run_outside(self) -> None:
-        """Remove what the object store has, and no committed row knows."""
+        """Remove from the object store what no committed row refers to."""
         store = self._values.store
         with self._begin() as connection:
             before = database_now(connection) - LARGE_VALUE_GRACE
-        for ids in _parts(iter(store.keys(before)), self._most):
+        keys = iter(store.keys(before))
+        while some := list(islice(keys, self._most)):
+            ids = []
+            for key in some:
+                with suppress(ValueError):  # such a file is not ours
+                    ids.append(UUID(hex=key))
             with self._begin() as connection:
                 lost = unknown(connection, ids)
             self._values.remove(lost)
-
-
-def _parts(keys: Iterator[str], most: int) -> Iterator[list[UUID]]:
-    while some := list(islice(keys, most)):
-        yield [found for key in some if (found := _id(key)) is not None]
-
-
-def _id(key: str) -> UUID | None:
-    """Return the value's id; None: the file is not ours."""
-    try:
-        return UUID(hex=key)
-    except ValueError:
-        return None

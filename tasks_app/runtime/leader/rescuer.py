@@ -1,9 +1,11 @@
-"""Takes back what vanished workers held, and ends what can run no more."""
+"""Rescues what vanished workers held, sweeps what can run no more, ends lost batches."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
@@ -25,33 +27,7 @@ from tasks_app.runtime.flow_control.admission import AdmissionControl
 from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_outline
 
 log = quiet_logger(__name__)
-TOLERATED = 0.1
-"""Of a renewal interval: by so much the database's clock may seem to go forward."""
-
-
-class ClockWatch:
-    """Whether the database's clock went forward by more than time did.
-
-    At a failover another machine's clock goes on. If it is ahead by more than a lease, every lease
-    is over at once, and no worker is dead.
-    """
-
-    def __init__(self, tolerated_s: float) -> None:
-        self._tolerated_s = tolerated_s
-        self._told: tuple[float, float] | None = None
-
-    def jumped_s(self, said_s: float, asked_at: float) -> float:
-        """Return how far the clock jumped since it was last asked; 0: no farther than tolerated.
-
-        ``said_s`` is its answer to a question asked at ``asked_at`` by ``time.monotonic``. A slow
-        answer is no jump; a clock that goes back makes leases longer, which does no harm.
-        """
-        told, self._told = self._told, (said_s, asked_at)
-        if told is None:
-            return 0.0
-        passed_s = time.monotonic() - told[1]
-        ahead_s = said_s - told[0] - passed_s
-        return ahead_s if ahead_s > self._tolerated_s else 0.0
+TOLERATED = 0.1  # of a renewal interval: the database's clock may go forward by so much
 
 
 class Rescuer:
@@ -61,24 +37,30 @@ class Rescuer:
         self._settings = settings
         self._database = database
         self._admission = AdmissionControl(database)
-        self.wait_until = 0.0
-        """Nothing is rescued before, by ``time.monotonic``."""
-        self._watch = ClockWatch(TOLERATED * settings.renew_every.total_seconds())
+        self.wait_until = 0.0  # nothing is rescued before, by time.monotonic
+        self._last_clock: tuple[float, float] | None = None
 
     def let_renew(self) -> None:
         """Rescue nothing for one renewal interval: workers may be about to renew."""
         self.wait_until = time.monotonic() + self._settings.renew_every.total_seconds()
 
-    def heard(self, said_s: float, asked_at: float) -> bool:
-        """Compare the database's clock with ours; True: it jumped, and the workers may renew.
+    def check_clock(self, answer_s: float, asked_at: float) -> bool:
+        """Whether the database's clock went forward by more than time did; then workers may renew.
 
-        To be called again and again: what the clock did before the first answer is unknown.
+        After a failover another machine's clock counts. If it is ahead by more than a lease, every
+        lease is over at once, and no worker is dead. Call it again and again: ``answer_s`` is its
+        answer to a question asked at ``asked_at`` by ``time.monotonic``. A slow answer is no jump;
+        a clock that goes back makes leases longer, which does no harm.
         """
-        ahead_s = self._watch.jumped_s(said_s, asked_at)
-        if ahead_s:
-            log.warning("the database's clock jumped by %.1f s: no rescue until renewals", ahead_s)
-            self.let_renew()
-        return ahead_s > 0
+        last, self._last_clock = self._last_clock, (answer_s, asked_at)
+        if last is None:
+            return False
+        ahead_s = answer_s - last[0] - (time.monotonic() - last[1])
+        if ahead_s <= TOLERATED * self._settings.renew_every.total_seconds():
+            return False
+        log.warning("the database's clock jumped by %.1f s: no rescue until renewals", ahead_s)
+        self.let_renew()
+        return True
 
     def run_once(self, *, now: datetime | None = None) -> dict[int, State]:
         """Rescue what is over; return where each task went.
@@ -91,7 +73,7 @@ class Rescuer:
             return {}
         try:
             with self._database.begin() as connection:
-                if self.heard(tables.database_time(connection, now=now), asked_at):
+                if self.check_clock(tables.database_time(connection, now=now), asked_at):
                     return {}
                 rescued = rescue_expired(
                     connection,
@@ -111,12 +93,12 @@ class Rescuer:
         return rescued
 
 
+# Rows in a transaction, and transactions in a row; the rest waits for the next scan.
 SWEPT_AT_ONCE, SWEEP_ROUNDS = 500, 10
-"""Rows in a transaction, and transactions in a row; the rest waits for the next scan."""
 
 
 class Sweeper:
-    """Any number may run, and wait for nobody."""
+    """Any number may run; none waits for another."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -131,52 +113,45 @@ class Sweeper:
             self._admission.gone(swept, now=now)
             HOOKS.tell(of_outline(outline, NoticeKind.RELEASED) for outline in outlines)
             number += len(swept)
-            if (
-                len(swept) < SWEPT_AT_ONCE // 2
-            ):  # the rest, perhaps but for a few that cannot be moved
+            if len(swept) < SWEPT_AT_ONCE // 2:  # few are left, or cannot be moved
                 break
         return number
 
 
-LOST_BATCHES_AT_ONCE = 100
-"""At a time; each is a transaction of its own."""
+LOST_BATCHES_AT_ONCE = 100  # each is a transaction of its own
 
 
 def end_lost_batches(database: Database) -> list[int]:
-    """End the steps, and with the last of them the instance, that nobody works for; say whose.
-
-    Any number may do it at once; an instance that is locked is left to the next look.
-    """
+    """End steps whose tasks are gone, and with the last of them the instance; return which."""
     with database.begin() as connection:
         found = partition_runs.find_batches_with_lost_steps(connection, LOST_BATCHES_AT_ONCE)
-    return [batch_id for batch_id in found if _end(database, batch_id)]
+    ended = []
+    for batch_id in found:
+        with database.begin() as connection:
+            end = partial(_end_lost_batch, connection)
+            if any(row_by_row(connection, [batch_id], end, "end of batches")):
+                ended.append(batch_id)
+    return ended
 
 
-def _end(database: Database, batch_id: int) -> bool:
-    with database.begin() as connection:
-        end = row_by_row(
-            connection, [batch_id], lambda _: _end_one(connection, batch_id), "end of batches"
-        )
-    return any(end)
-
-
-def _end_one(connection: Connection, batch_id: int) -> bool:
+def _end_lost_batch(connection: Connection, ids: Sequence[int]) -> bool:
+    (batch_id,) = ids
     status = partition_runs.lock_active_batch(connection, batch_id)
     if status is None:
         return False
     stopping = status is BatchStatus.STOPPING
-    gone = partition_runs.find_lost_steps(connection, batch_id)
-    for step in gone:
+    lost = partition_runs.find_lost_steps(connection, batch_id)
+    for step in lost:
         cause = partition_runs.find_lost_cause(connection, batch_id, step) or "Its tasks are gone"
         error = f"{cause}. Go on with: tasks-app batch restart {batch_id}"
         partition_runs.close(connection, batch_id, step)
         ended = StepStatus.STOPPED if stopping else StepStatus.FAILED
         instances.change_step(connection, batch_id, step, ended, error=error)
         log.warning("step %s of batch %s was lost: %s", step, batch_id, ended)
-    found = instances.find_steps(connection, batch_id)
-    statuses = {name: each.status for name, each in found.items()}
+    steps = instances.find_steps(connection, batch_id)
+    statuses = {name: each.status for name, each in steps.items()}
     if any(each.is_active for each in statuses.values()):
-        return bool(gone)
+        return bool(lost)
     ends = status_of_batch(statuses, stopping=stopping) or BatchStatus.FAILED
     instances.change(connection, batch_id, ends, error_of_batch(statuses))
     return True

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from datetime import datetime
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -16,66 +16,42 @@ from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.states import Pool
 from tasks_app.pool import retention
 from tasks_app.pool.batch import instances as batches
-from tasks_app.pool.batch.instances import count_expired as count_batches
 from tasks_app.pool.operations.audit import note
-from tasks_app.pool.retention import (
-    DEFAULT,
-    LOOKED_AT,
-    DayPartition,
-    Mark,
-    Place,
-    due_names,
-    owns_partitions,
-    partitions,
-)
+from tasks_app.pool.retention import DayPartition, Mark
 from tasks_app.pool.tables import BATCH, ERROR
 from tasks_app.runtime.db.database import Database
 
 log = quiet_logger(__name__)
+# SQLSTATEs: another process holds the table; another has detached or dropped it meanwhile.
 IN_USE, GONE = "55P03", ("42P01", "42809", "55000")
-"""SQLSTATEs: somebody holds the table; somebody else has detached or dropped it meanwhile."""
-MOST_BATCHES = 500
-"""Looked up at a time."""
+MOST_BATCHES = 500  # read at a time
+# Days in use; then the table itself is in use, and each try may hold settles up.
 MOST_REFUSALS = 3
-"""Days that are in use; then it is the table itself, and each try may hold settles up."""
 
 
 @dataclass(slots=True)
 class Pruned:
-    """What went, and what did not."""
+    """What was removed, and what was not."""
 
-    days: list[str] = field(default_factory=list)
-    """Partitions that were dropped."""
-    completed: int = 0
-    """Rows of the completed pool that went one by one."""
+    days: list[str] = field(default_factory=list)  # dropped partitions
+    completed: int = 0  # rows of the completed pool that went one by one
     errors: int = 0
-    batches: int = 0
-    """Instances of batch jobs, with their partitions and the rows that they left out."""
-    lines: int = 0
-    """Of the log of transitions."""
-    in_use: list[str] = field(default_factory=list)
-    """Partitions that somebody holds just now; next time."""
-    not_ours: bool = False
-    """The completed pool was left alone: its partitions are another role's."""
-    more: bool = False
-    """Time was up."""
+    batches: int = 0  # instances of batch jobs, with their partitions and the rows they left out
+    lines: int = 0  # of the log of transitions
+    in_use: list[str] = field(default_factory=list)  # partitions that another process holds now
+    not_ours: bool = False  # the completed pool stays: another role owns its partitions
+    more: bool = False  # time was up
 
 
 class Retention:
     """One process's; any number may run, and come upon the same rows."""
 
-    def __init__(
-        self, settings: Settings, database: Database, *, rows_per_step: int = LOOKED_AT
-    ) -> None:
-        self._completed = settings.completed
-        self._errors = settings.errors
-        self._batches = settings.batches
-        self._keep = settings.keep_completed, settings.keep_errors, settings.keep_batches
-        self._lines = settings.keep_transitions
+    def __init__(self, settings: Settings, database: Database) -> None:
+        self._settings = settings
+        self._rows = retention.LOOKED_AT
         self._database = database
-        self._rows = rows_per_step
-        self._places: dict[str, Place | None] = {}
-        self._told = False
+        self._places: dict[str, retention.Place | None] = {}
+        self._warned = False
 
     def run(self, for_s: float = float("inf")) -> Pruned:
         """Prune until nothing is left, or until a step ends after ``for_s``."""
@@ -93,87 +69,78 @@ class Retention:
         return pruned
 
     def run_for(self, by: str) -> Pruned:
-        """Prune all on somebody's behalf; the audit notes it before and after."""
-        ages = dict(zip(("completed", "errors", "batches"), self._keep, strict=True))
+        """Prune all for an operator; the audit notes it before and after."""
+        words = ("completed", "errors", "batches")
+        ages = {word: getattr(self._settings, f"keep_{word}") for word in words}
         with self._database.begin() as connection:
             note(connection, "prune", ages, who=by)
         pruned = self.run()
-        answers = {
-            "completed": pruned.completed,
-            "errors": pruned.errors,
-            "batches": pruned.batches,
-        }
+        answers = {word: getattr(pruned, word) for word in ages}
         with self._database.begin() as connection:
             what = {"days": pruned.days, "in_use": pruned.in_use}
             note(connection, "pruned", what, who=by, number=sum(answers.values()), answers=answers)
         return pruned
 
     def _steps(self, pruned: Pruned) -> Iterator[None]:
-        """Do one short transaction after the other; the caller may stop after any.
-
-        Each leaves less to do, so that a caller with time for only one still gets on.
-        """
+        """Do one short transaction after the other; the caller may stop after any."""
         with self._database.begin() as connection:
-            found, now = partitions(connection)
-            pruned.not_ours = not owns_partitions(connection)
-        if pruned.not_ours:
-            self._tell()
-        else:
-            longest, early = self._completed.longest, self._completed.early
+            found, now = retention.partitions(connection)
+            pruned.not_ours = not retention.owns_partitions(connection)
+        if not pruned.not_ours:
             for day in found:
                 if len(pruned.in_use) >= MOST_REFUSALS:
                     break
-                if not day.attached or (longest is not None and day.until <= now - longest):
-                    yield from self._unless_in_use(day, pruned, self._retire)
-                elif names := due_names(day, early, now):
-                    yield from self._unless_in_use(day, pruned, partial(self._thin, names))
-            for gone in self._by_age(DEFAULT, self._completed):
+                try:
+                    if _is_over(day, self._settings.completed, now):
+                        yield from self._drop(day, pruned)
+                    elif names := retention.due_names(day, self._settings.completed.early, now):
+                        yield from self._thin(names, day, pruned)
+                except DBAPIError as error:
+                    state = getattr(error.orig, "sqlstate", None)
+                    if state == IN_USE:
+                        log.info("%s is in use and stays for now", day.name)
+                        pruned.in_use.append(day.name)
+                        yield
+                    elif state not in GONE:
+                        raise
+            for gone in self._by_age(retention.DEFAULT, self._settings.completed):
                 pruned.completed += gone
                 yield
-        for gone in self._by_age(ERROR, self._errors):
+        elif not self._warned:
+            self._warned = True
+            log.warning(
+                "Old days of the completed pool stay: this role does not own its partitions. "
+                "Run beat, or tasks-app prune, as their owner."
+            )
+        for gone in self._by_age(ERROR, self._settings.errors):
             pruned.errors += gone
             yield
-        for batch_is_gone in self._of_batches():
+        for batch_is_gone in self._expired_batches():
             pruned.batches += batch_is_gone
             yield
-        for gone in self._of_the_log():
+        more = True
+        while more:
+            with self._database.begin() as connection:
+                gone, more = retention.delete_old_lines(connection, self._settings.keep_transitions)
             pruned.lines += gone
-            yield
-
-    def _unless_in_use(
-        self,
-        day: DayPartition,
-        pruned: Pruned,
-        steps: Callable[[DayPartition, Pruned], Iterator[None]],
-    ) -> Iterator[None]:
-        try:
-            yield from steps(day, pruned)
-        except DBAPIError as error:
-            state = getattr(error.orig, "sqlstate", None)
-            if state == IN_USE:
-                log.info("%s is in use and stays for now", day.name)
-                pruned.in_use.append(day.name)
+            if gone:
                 yield
-            elif state not in GONE:
-                raise
 
-    def _retire(self, day: DayPartition, pruned: Pruned) -> Iterator[None]:
+    def _drop(self, day: DayPartition, pruned: Pruned) -> Iterator[None]:
         if day.attached:
             with self._database.begin() as connection:
                 retention.detach_partition(connection, day)
             yield
-        after = day.mark.after
-        while (step := self._forget(day, after)) is not None:
-            after = step
-            yield
+        after: int | None = day.mark.after
+        while after is not None:
+            with self._database.begin() as connection:
+                after = retention.forget_history(connection, day, after, most=self._rows)
+            if after is not None:
+                yield
         with self._database.begin() as connection:
             retention.drop_partition(connection, day)
         pruned.days.append(day.name)
         yield
-
-    def _forget(self, day: DayPartition, after: int) -> int | None:
-        with self._database.begin() as connection:
-            return retention.forget_history(connection, day, after, most=self._rows)
 
     def _thin(self, names: tuple[str, ...], day: DayPartition, pruned: Pruned) -> Iterator[None]:
         mark = day.mark
@@ -186,8 +153,8 @@ class Retention:
             yield
 
     def _by_age(self, pool: str, keep: Keep) -> Iterator[int]:
+        place: retention.Place | None = self._places.get(pool)
         while True:
-            place = self._places.get(pool)
             with self._database.begin() as connection:
                 place, gone = retention.delete_old(connection, pool, keep, place, most=self._rows)
             self._places[pool] = place
@@ -196,12 +163,12 @@ class Retention:
             if place is None:
                 return
 
-    def _of_batches(self) -> Iterator[bool]:
-        """Delete one instance after the other; tell after each step whether one is gone."""
-        after = 0
+    def _expired_batches(self) -> Iterator[bool]:
+        """Delete one instance after the other; yield after each step whether one is gone."""
+        keep, after = self._settings.batches, 0
         while True:
             with self._database.begin() as connection:
-                found = batches.find_expired(connection, self._batches, after, MOST_BATCHES)
+                found = batches.find_expired(connection, keep, after, MOST_BATCHES)
             for after in found:
                 gone: bool | None = False
                 while gone is False:
@@ -211,68 +178,47 @@ class Retention:
             if len(found) < MOST_BATCHES:
                 return
 
-    def _of_the_log(self) -> Iterator[int]:
-        more = True
-        while more:
-            with self._database.begin() as connection:
-                gone, more = retention.delete_old_lines(connection, self._lines)
-            if gone:
-                yield gone
 
-    def _tell(self) -> None:
-        if not self._told:
-            self._told = True
-            log.warning(
-                "Old days of the completed pool stay: this role does not own its partitions. "
-                "Run beat, or tasks-app prune, as their owner."
-            )
+def _is_over(day: DayPartition, keep: Keep, now: datetime) -> bool:
+    return not day.attached or (keep.longest is not None and day.until <= now - keep.longest)
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPreview:
     """A partition, or rows of one, that are too old."""
 
-    pool: Pool | None
-    """None: what batch jobs left, counted by their instances."""
+    pool: Pool | None  # None: what batch jobs left, counted by their instances
     what: str
     rows: int
-    bytes: int
-    """Of a partition on the disk, indexes and all; of rows their own."""
-    how: str
-    """``dropped`` at once, or ``deleted`` row by row."""
-    kept: str
-    """The age that is over."""
+    bytes: int  # of a partition on the disk, with its indexes; of rows their own
+    how: str  # ``dropped`` at once, or ``deleted`` row by row
+    kept: str  # the age that is over
 
 
 def preview_retention(connection: Connection, settings: Settings) -> Iterator[RetentionPreview]:
     """Count what is too old. Reads all of it."""
     retention.lift_statement_timeout(connection)
-    yield from _days(connection, settings.completed)
-    for pool, table, keep in (
-        (Pool.COMPLETED, retention.DEFAULT, settings.completed),
-        (Pool.ERROR, ERROR, settings.errors),
-    ):
-        rows, size = retention.count_old(connection, table, keep)
-        if rows:
-            yield RetentionPreview(pool, table, rows, size, "deleted", format_age(keep.shortest))
-    found, size = count_batches(connection, settings.batches)
-    if found:
-        age = format_age(settings.batches.shortest)
-        yield RetentionPreview(None, BATCH, found, size, "deleted", age)
-
-
-def _days(connection: Connection, keep: Keep) -> Iterator[RetentionPreview]:
-    if not owns_partitions(connection):
-        return
-    found, now = partitions(connection)
-    for day in found:
-        if not day.attached or (keep.longest is not None and day.until <= now - keep.longest):
+    keep = settings.completed
+    found, now = retention.partitions(connection)
+    for day in found if retention.owns_partitions(connection) else ():
+        if _is_over(day, keep, now):
             rows, _ = retention.count_day(connection, day)
             age = format_age(keep.longest)
             yield RetentionPreview(Pool.COMPLETED, day.name, rows, day.bytes, "dropped", age)
             continue
-        for name in due_names(day, keep.early, now):
+        for name in retention.due_names(day, keep.early, now):
             rows, size = retention.count_day(connection, day, name)
             if rows:
                 what, age = f"{name} in {day.name}", format_age(keep.names[name])
                 yield RetentionPreview(Pool.COMPLETED, what, rows, size, "deleted", age)
+    for pool, table, kept in (
+        (Pool.COMPLETED, retention.DEFAULT, settings.completed),
+        (Pool.ERROR, ERROR, settings.errors),
+    ):
+        rows, size = retention.count_old(connection, table, kept)
+        if rows:
+            yield RetentionPreview(pool, table, rows, size, "deleted", format_age(kept.shortest))
+    expired, size = batches.count_expired(connection, settings.batches)
+    if expired:
+        age = format_age(settings.batches.shortest)
+        yield RetentionPreview(None, BATCH, expired, size, "deleted", age)

@@ -30,11 +30,9 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import Registry
 
 INSTALL = "tasks-app db-scheduler install"
-PATIENCE = timedelta(minutes=3)
-"""A job of each minute that ran longer ago does not run."""
+PATIENCE = timedelta(minutes=3)  # a job of each minute that ran longer ago does not run
 MOST_NAMED = 5
-_PRIVILEGE = "42501"
-"""SQLSTATE: insufficient privilege."""
+_PRIVILEGE = "42501"  # SQLSTATE: insufficient privilege
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +40,16 @@ class DbSchedulerState:
     """What is installed, and how it does."""
 
     functions: Installed
-    wanted: list[CronCall]
-    """What to call, and when."""
-    pg_cron: str | None
-    """Its version; None: it is not in the database that was looked at."""
+    wanted: list[CronCall]  # what to call, and when
+    pg_cron: str | None  # its version; None: it is not in the database that was checked
     jobs: list[CronJob]
-    not_fired: dict[str, str]
-    """Enabled schedules that are left to beat or a worker, each with the reason."""
-    not_carried_out: dict[str, str]
-    """Tasks in SQL that are left to workers, each with the reason, where others are not."""
-    trouble: list[str]
-    """What is wrong, each with what to do."""
+    not_fired: dict[str, str]  # enabled schedules left to beat or a worker, with the reasons
+    not_carried_out: dict[str, str]  # tasks in SQL left to workers, with the reasons
+    trouble: list[str]  # what is wrong, each with what to do
 
 
 class DbScheduler:
-    """Installs, looks at and removes it. ``cron_database``: where pg_cron is, if not here."""
+    """Installs, checks and removes it. ``cron_database``: where pg_cron is, if not here."""
 
     def __init__(
         self, settings: Settings, database: Database, cron_database: str | None = None
@@ -73,11 +66,9 @@ class DbScheduler:
         """Make the functions, then the jobs; return what is called, and when.
 
         ``tasks``: those in SQL that the database carries out.
-        ``leave``: schedules that the database cannot fire are left to others.
-
-        Raises:
-            SchemaError: this role does not own the tables.
-            TasksError: a schedule cannot be fired, or there is no pg_cron.
+        ``leave``: beat or workers fire the schedules that the database cannot.
+        Raises SchemaError: this role does not own the tables; TasksError: a schedule cannot be
+        fired, or there is no pg_cron.
         """
         if tasks is not None and not tasks:
             raise TasksError(
@@ -87,7 +78,12 @@ class DbScheduler:
         zone = None
         if with_jobs:
             with self._cron() as cron:
-                self._check(cron)
+                if jobs.version(cron) is None:
+                    raise TasksError(
+                        f"pg_cron is not installed in the database {self._cron_name}. Install it "
+                        "there, or name the database that has it by --cron-database, or let "
+                        "another scheduler call the functions: --functions-only."
+                    )
                 zone = jobs.zone(cron)
         with self._database.begin() as connection:
             check_version(connection)
@@ -106,8 +102,12 @@ class DbScheduler:
             functions.make_day(connection)
             now = scheduling.clock(connection)
             fit, unfit = _fit(scheduling.find(connection), now, zone)
-            if not leave:
-                _refuse(unfit)
+            if unfit and not leave:
+                those = "; ".join(f"{name}: {why}" for name, why in unfit.items())
+                raise TasksError(
+                    f"pg_cron cannot fire {those}. Change or disable them, or leave them to beat "
+                    "or a worker by --leave-unfit."
+                )
             home = functions.home_of(connection)
         wanted = functions.jobs_of(home, fit, now, runs=tasks is not None)
         if with_jobs:
@@ -118,10 +118,10 @@ class DbScheduler:
     def status(
         self, tasks: Sequence[SqlTask] | None = (), unfit: Mapping[str, str] | None = None
     ) -> DbSchedulerState:
-        """Look at functions, jobs and their last runs; nothing is written.
+        """Check functions, jobs and their last runs; nothing is written.
 
         ``tasks``, ``unfit``: those in SQL that the database would carry out here, and would not.
-        ``tasks`` None: they are not known here.
+        ``tasks`` None: they are unknown here.
         """
         with self._database.begin() as connection:
             standing = functions.installed(connection, self._settings, tasks)
@@ -164,7 +164,6 @@ class DbScheduler:
 
     @contextmanager
     def _cron(self) -> Iterator[Connection]:
-        """Open a transaction where pg_cron is."""
         if self._cron_name == self._name:
             with self._database.begin() as connection, _explained():
                 yield connection
@@ -183,19 +182,11 @@ class DbScheduler:
         finally:
             there.dispose()
 
-    def _check(self, cron: Connection) -> None:
-        if jobs.version(cron) is None:
-            raise TasksError(
-                f"pg_cron is not installed in the database {self._cron_name}. Install it there, or "
-                "name the database that has it by --cron-database, or leave the calls to another "
-                "scheduler by --functions-only."
-            )
-
 
 def _fit(
     rows: Iterable[Schedule], now: datetime, zone: str | None
 ) -> tuple[list[Schedule], dict[str, str]]:
-    """Return what pg_cron can fire, be it enabled or not; and what not, each with the reason."""
+    """Return what pg_cron can fire, enabled or not; and what it cannot, with the reasons."""
     fit, unfit = [], {}
     for row in rows:
         if (why := why_not(row, now, zone)) is None:
@@ -203,15 +194,6 @@ def _fit(
         elif row.enabled:
             unfit[row.name] = why
     return fit, unfit
-
-
-def _refuse(unfit: dict[str, str]) -> None:
-    if unfit:
-        those = "; ".join(f"{name}: {why}" for name, why in unfit.items())
-        raise TasksError(
-            f"pg_cron cannot fire {those}. Change or disable them, or leave them to beat or "
-            "a worker by --leave-unfit."
-        )
 
 
 def _listed(duties: list[str]) -> str:
@@ -234,11 +216,7 @@ def _explained() -> Iterator[None]:
 
 
 def _trouble(
-    standing: Installed,
-    wanted: list[CronCall],
-    found: list[CronJob],
-    now: datetime,
-    command: str,
+    standing: Installed, wanted: list[CronCall], found: list[CronJob], now: datetime, command: str
 ) -> Iterator[str]:
     if standing is Installed.OTHERWISE:
         yield f"The functions are of other code or settings. Run again: {command}"
@@ -267,16 +245,8 @@ def _trouble(
             )
 
 
-_LEVELS = 64
-"""From here on a wait is as long as its cap, or the row's attempts are over."""
-
-
 def sql_tasks_of(registry: Registry, settings: Settings, *, leave: bool) -> list[SqlTask]:
-    """Return what the database carries out; ``leave``: the others are left to workers.
-
-    Raises:
-        TasksError: one cannot be carried out by the database; names them, with the reasons.
-    """
+    """Return what the database carries out; ``leave``: workers carry out the others."""
     unfit = unfit_sql_tasks(registry, settings)
     if unfit and not leave:
         those = "; ".join(f"{name}: {why}" for name, why in unfit.items())
@@ -284,17 +254,20 @@ def sql_tasks_of(registry: Registry, settings: Settings, *, leave: bool) -> list
             f"The database cannot carry out {those}. Change them, or leave them to workers by "
             "--leave-unfit."
         )
-    return [_task(*each) for each in _declared(registry) if each[0].name not in unfit]
+    return [
+        _task(spec, spec.statement)
+        for spec in sorted(registry, key=lambda spec: spec.name)
+        if spec.statement is not None and spec.name not in unfit
+    ]
 
 
 def unfit_sql_tasks(registry: Registry, settings: Settings) -> dict[str, str]:
     """Return the tasks in SQL that are left to workers, each with the reason."""
-    return {spec.name: why for spec, _ in _declared(registry) if (why := _why_not(spec, settings))}
-
-
-def _declared(registry: Registry) -> list[tuple[HandlerSpec, SqlStatement]]:
-    specs = sorted(registry, key=lambda spec: spec.name)
-    return [(spec, spec.statement) for spec in specs if spec.statement is not None]
+    return {
+        spec.name: why
+        for spec in sorted(registry, key=lambda spec: spec.name)
+        if spec.statement is not None and (why := _why_not(spec, settings))
+    }
 
 
 def _why_not(spec: HandlerSpec, settings: Settings) -> str | None:
@@ -332,8 +305,8 @@ def _waits(spec: HandlerSpec) -> tuple[tuple[float, ...], float, float]:
             return (every.total_seconds(),), 1, 1 + jitter / 100
         case Exponential(base=base, factor=factor, cap=cap):
             longest = cap.total_seconds()
-            each = (base.total_seconds() * factor**n for n in range(_LEVELS))
+            each = (base.total_seconds() * factor**n for n in range(64))  # later waits have the cap
             return tuple(min(wait, longest) for wait in each), 0, 1
         case _:
             pass
-    raise TypeError(f"{spec.name}: {type(spec.retry).__name__} is no policy of ours")
+    raise TypeError(f"{spec.name}: {type(spec.retry).__name__} isn't a retry policy")

@@ -22,8 +22,6 @@ from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 
 log = quiet_logger(__name__)
 
-_RETIREMENT = {"changes": {"enabled": False}, "notes": {"retired": True}}
-
 
 class ScheduleOptions(When, TaskOptions, total=False):
     """When a schedule fires, and the options of its tasks.
@@ -42,8 +40,8 @@ def schedule(
 ) -> None:
     """Declare a schedule: workers and beats enter it into the database when they start.
 
-    There operators can change it; what they changed, code does not change back. If the declaration
-    is gone from its module, the schedule is switched off, not deleted.
+    There operators can change it, and code does not change that back. If its module does not
+    declare it any more, the schedule is switched off, not deleted.
 
     >>> schedule("mails.daily", send_mail, {"to": "boss@example.org"}, cron="0 7 * * mon-fri")
 
@@ -66,7 +64,6 @@ def schedule(
 
 
 def split(task: Any, payload: Any, options: Any) -> tuple[dict[str, Any], NewTask]:
-    """Return the options of the schedule, and its task."""
     when = {word: value for word, value in options.items() if word in When.__annotations__}
     rest: Any = {word: value for word, value in options.items() if word not in when}
     name = task.spec.name if isinstance(task, Handler) else task
@@ -78,8 +75,8 @@ def synchronise(
 ) -> None:
     """Enter what this process declares, in one transaction; other processes that do so wait.
 
-    A schedule that its module declares no more is switched off if the module is ``loaded`` here;
-    nothing is known of other modules. Nothing is written where nothing differs.
+    A schedule that its module does not declare any more is switched off if the module is
+    ``loaded`` here. Nothing is written where nothing differs.
     """
     if not _differences(connection, registry, loaded):
         return
@@ -93,11 +90,7 @@ def synchronise(
 
 
 def bring_in_schedules(database: Database, registry: Registry) -> None:
-    """Synchronise at a start; if the database is away or refuses, the next start does so.
-
-    Raises:
-        InvalidTaskError: a declaration is wrong.
-    """
+    """Synchronise at a start; if the database is away or refuses, the next start does so."""
     try:
         with database.begin() as connection:
             synchronise(connection, registry)
@@ -116,22 +109,16 @@ def _differences(
         if there is None:
             found.append(("new", declaration.name, {"plan": plan, "module": declaration.module}))
         elif there.declared is None:
-            log.warning(
-                "schedule %s was made by an operator: the one in %s is left out",
-                there.name,
-                declaration.module,
-            )
+            text = "an operator has created schedule %s: the declaration in %s is ignored"
+            log.warning(text, there.name, declaration.module)
         else:
             changes = changes_by_code(there, plan)
-            notes = {
-                "declared": plan.plain(),
-                "declared_in": declaration.module,
-                "retired": False,
-            }
+            notes = {"declared": plan.plain(), "declared_in": declaration.module, "retired": False}
             if changes or any(getattr(there, name) != value for name, value in notes.items()):
                 found.append(("changed", there.name, {"changes": changes, "notes": notes}))
+    retirement = {"changes": {"enabled": False}, "notes": {"retired": True}}
     found += [
-        ("switched off, it is declared no more", name, _RETIREMENT)
+        ("switched off, as its module does not declare it any more", name, retirement)
         for name, there in standing.items()
         if there.declared_in in loaded and name not in registry.schedules and there.enabled
     ]

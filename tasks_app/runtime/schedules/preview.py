@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
-from itertools import islice
+from itertools import islice, takewhile
 from random import Random
 from typing import Final, NamedTuple, Unpack
 
 from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.misfire import Fired, first_at, next_at
-from tasks_app.domain.schedules.schedule import Schedule, SchedulePlan
+from tasks_app.domain.schedules.schedule import SchedulePlan
 from tasks_app.domain.schedules.timing import Timing, When, between, check_instant
 from tasks_app.domain.tasks.options import check_name
 from tasks_app.domain.tasks.records import TaskId
@@ -20,20 +19,18 @@ from tasks_app.pool import scheduling as rows
 from tasks_app.pool.operations.audit import note
 from tasks_app.runtime.db.connections import Sync, connection_of, made_async
 from tasks_app.runtime.schedules.declared import ScheduleOptions
-from tasks_app.runtime.schedules.scheduler import make
+from tasks_app.runtime.schedules.scheduler import create_tasks
 from tasks_app.runtime.schedules.schedules import changed_schedule, days_of, planned_schedule
 
-MOST_FILLED = 10_000
-"""Instants of one backfill: it is one transaction."""
+MOST_FILLED = 10_000  # instants of one backfill: it is one transaction
 MOST_SHOWN = 1_000
 
 
 class Preview(NamedTuple):
-    """When something fires."""
+    """When something fires, in words and in instants of UTC."""
 
     words: str
     instants: list[datetime]
-    """In UTC."""
 
 
 def preview_schedule(session: Sync, name: str, count: int = 10) -> Preview | None:
@@ -53,11 +50,7 @@ def preview_schedule(session: Sync, name: str, count: int = 10) -> Preview | Non
 def preview_change(
     session: Sync, name: str, count: int = 10, **options: Unpack[ScheduleOptions]
 ) -> Preview | None:
-    """Return the next instants of a schedule if what is given were changed. None: there is none.
-
-    Raises:
-        InvalidTaskError: the change would be refused.
-    """
+    """Return the next instants of a schedule after a change. None: there is no such schedule."""
     connection = connection_of(session)
     standing = rows.get(connection, name)
     if standing is None:
@@ -107,25 +100,30 @@ def backfill_schedule(
     """
     start, end = check_instant("start", start), check_instant("end", end)
     connection = connection_of(session)
-    found = rows.lock(connection, name, now=now)
-    if found is None:
+    locked = rows.lock(connection, name, now=now)
+    if locked is None:
         return None
-    schedule, clock = found
+    schedule, clock = locked
     if start > end or end > clock:
         raise InvalidScheduleError("end", "is not past, or before the start", "a past range")
     if schedule.forgotten_until is not None and start <= schedule.forgotten_until:
         raise InvalidScheduleError(
             "start",
-            "is before what is still known of past instants",
+            "is before the oldest instant that is still recorded",
             f"later than {schedule.forgotten_until.isoformat()}",
         )
-    instants = list(islice(_past(schedule, start, end), MOST_FILLED + 1))
+    if schedule.starts_at is not None:
+        start = max(start, schedule.starts_at)
+    found = between(schedule.timing, start, end)
+    if (ends_at := schedule.ends_at) is not None:
+        found = takewhile(lambda at: at <= ends_at, found)
+    instants = list(islice(found, MOST_FILLED + 1))
     if len(instants) > MOST_FILLED:
         raise InvalidScheduleError("end", "is too far away", f"{MOST_FILLED} instants at a time")
     rng = Random()  # noqa: S311  jitter, not a secret
     tasks = {(schedule.id, at): schedule.task_row(at, rng) for at in instants}
     over = [outcome for outcome in Fired if outcome is not Fired.MADE]
-    made = make(connection, dict.fromkeys(tasks, Fired.MADE), tasks, over=over, now=now)
+    made = create_tasks(connection, dict.fromkeys(tasks, Fired.MADE), tasks, over=over, now=now)
     ids = [TaskId(task_id) for task_id in made.values() if task_id is not None]
     what = {"schedule": name, "start": start.isoformat(), "end": end.isoformat()}
     note(connection, "schedule backfill", what, who=by, number=len(ids), ids=ids)
@@ -135,16 +133,6 @@ def backfill_schedule(
 apreview: Final = made_async(preview)
 apreview_schedule: Final = made_async(preview_schedule)
 abackfill_schedule: Final = made_async(backfill_schedule)
-
-
-def _past(schedule: Schedule, start: datetime, end: datetime) -> Iterator[datetime]:
-    """Yield the instants of a range, except those that the schedule itself is to fire."""
-    if schedule.starts_at is not None:
-        start = max(start, schedule.starts_at)
-    for at in between(schedule.timing, start, end):
-        if schedule.ends_at is not None and at > schedule.ends_at:
-            return
-        yield at
 
 
 def _next(plan: SchedulePlan, timing: Timing, now: datetime, count: int) -> list[datetime]:

@@ -1,4 +1,4 @@
-"""The scheduler: makes the tasks of schedules whose instants have come."""
+"""The scheduler: creates the tasks of schedules that are due."""
 
 from __future__ import annotations
 
@@ -32,13 +32,9 @@ from tasks_app.runtime.encryption.values import sealed_rows
 from tasks_app.runtime.handlers.registry import HANDLERS
 
 log = quiet_logger(__name__)
-
-TOGETHER = 100
-"""Schedules in one transaction."""
-PASSES = 20
-"""Transactions in a row: the leader has a lease to renew."""
-QUEUED_EVERY = timedelta(seconds=1)
-"""How often to look at an instant that waits for the task of the one before it."""
+TOGETHER = 100  # schedules in one transaction
+PASSES = 20  # transactions in a row: the leader has a lease to renew
+QUEUED_EVERY = timedelta(seconds=1)  # how often an instant is checked that waits for a task's end
 
 
 class Scheduler:
@@ -54,41 +50,34 @@ class Scheduler:
             return scheduling.next_fire_in_s(connection, now=now)
 
     def run_once(self, *, now: datetime | None = None) -> int:
-        """Fire what is due; return the number of schedules that were looked at."""
+        """Fire what is due; return how many schedules were handled."""
         number = 0
         for _ in range(PASSES):
-            looked_at = self._pass(now)
-            number += looked_at
-            if not looked_at:
+            handled = self._pass(now)
+            number += handled
+            if not handled:
                 break
         return number
 
     def _pass(self, now: datetime | None) -> int:
-        """Look at some schedules in one transaction; one broken row does not stop the others."""
-        ids: list[int] = []
+        """Fire some schedules in one transaction; one broken row does not stop the others."""
+        locked: list[int] = []
         try:
-            with self._database.begin() as connection:
-                schedules, clock = scheduling.lock_due(connection, TOGETHER, now=now)
-                ids = [schedule.id for schedule in schedules]
-                if clock is not None:
-                    self._fire(connection, schedules, clock, now)
+            self._fire(locked, TOGETHER, now)
         except DBAPIError as error:
-            if error.connection_invalidated or not ids:
+            if error.connection_invalidated or not locked:
                 raise
             log.warning("schedules are fired one by one: %s", brief(error))
-            return sum(self._alone(schedule_id, now) for schedule_id in ids)
-        return len(ids)
+            return sum(self._fire_alone(schedule_id, now) for schedule_id in locked)
+        return len(locked)
 
-    def _alone(self, schedule_id: int, now: datetime | None) -> bool:
+    def _fire_alone(self, schedule_id: int, now: datetime | None) -> bool:
         """Fire one schedule; return whether this pass is done with it."""
         try:
-            with self._database.begin() as connection:
-                schedules, clock = scheduling.lock_due(connection, 1, only=schedule_id, now=now)
-                if clock is not None:
-                    self._fire(connection, schedules, clock, now)
+            self._fire([], 1, now, only=schedule_id)
         except (DataError, IntegrityError) as error:
             with self._database.begin() as connection:
-                _break(connection, schedule_id, brief(error))
+                _mark_broken(connection, schedule_id, brief(error))
         except DBAPIError as error:
             if error.connection_invalidated:
                 raise
@@ -97,44 +86,49 @@ class Scheduler:
         return True
 
     def _fire(
-        self,
-        connection: Connection,
-        schedules: Sequence[Schedule],
-        clock: datetime,
-        now: datetime | None,
+        self, locked: list[int], most: int, now: datetime | None, only: int | None = None
     ) -> None:
-        lonely = [each.id for each in schedules if each.overlap != Overlap.ALLOW]
-        there = scheduling.live_tasks(connection, lonely) if lonely else {}
-        entries: dict[Instant, Fired] = {}
-        rows: dict[Instant, TaskRow] = {}
-        plans: list[tuple[Schedule, DueInstants, OverlapVerdict]] = []
-        for schedule in schedules:
-            try:
-                due = _due(schedule, clock)
-                verdict = judge_overlap(
-                    Overlap(schedule.overlap),
-                    due.instants,
-                    schedule.queued_at,
-                    busy=schedule.id in there,
-                )
-                made = {(schedule.id, at): schedule.task_row(at, self._rng) for at in verdict.made}
-            except (InvalidTaskError, ValueError) as error:
-                _break(connection, schedule.id, str(error))
-                continue
-            rows |= made
-            entries |= dict.fromkeys(made, Fired.MADE)
-            entries |= {(schedule.id, at): why for at, why in verdict.without.items()}
-            if verdict.queued not in (None, schedule.queued_at):
-                entries[schedule.id, verdict.queued] = Fired.QUEUED
-            if verdict.cancels:
-                for task_id in there[schedule.id]:
-                    cancel(connection, task_id, by=Author(f"schedule {schedule.id}"), now=now)
-            plans.append((schedule, due, verdict))
-        tasks = make(connection, entries, rows, now=now)
-        scheduling.save_standings(connection, [_standing(*plan, tasks, clock) for plan in plans])
+        """Fire what is due, in one transaction; ``locked`` gets the ids, also if it fails."""
+        with self._database.begin() as connection:
+            schedules, clock = scheduling.lock_due(connection, most, only=only, now=now)
+            locked += [schedule.id for schedule in schedules]
+            if clock is None:
+                return
+            single = [each.id for each in schedules if each.overlap != Overlap.ALLOW]
+            live = scheduling.live_tasks(connection, single) if single else {}
+            entries: dict[Instant, Fired] = {}
+            rows: dict[Instant, TaskRow] = {}
+            plans: list[tuple[Schedule, DueInstants, OverlapVerdict]] = []
+            for schedule in schedules:
+                try:
+                    due = _due(schedule, clock)
+                    verdict = judge_overlap(
+                        Overlap(schedule.overlap),
+                        due.instants,
+                        schedule.queued_at,
+                        busy=schedule.id in live,
+                    )
+                    made = {
+                        (schedule.id, at): schedule.task_row(at, self._rng) for at in verdict.made
+                    }
+                except (InvalidTaskError, ValueError) as error:
+                    _mark_broken(connection, schedule.id, str(error))
+                    continue
+                rows |= made
+                entries |= dict.fromkeys(made, Fired.MADE)
+                entries |= {(schedule.id, at): why for at, why in verdict.without.items()}
+                if verdict.queued not in (None, schedule.queued_at):
+                    entries[schedule.id, verdict.queued] = Fired.QUEUED
+                if verdict.cancels:
+                    for task_id in live[schedule.id]:
+                        cancel(connection, task_id, by=Author(f"schedule {schedule.id}"), now=now)
+                plans.append((schedule, due, verdict))
+            tasks = create_tasks(connection, entries, rows, now=now)
+            standings = [_standing(*plan, tasks, clock) for plan in plans]
+            scheduling.save_standings(connection, standings)
 
 
-def make(
+def create_tasks(
     connection: Connection,
     entries: dict[Instant, Fired],
     rows: dict[Instant, TaskRow],
@@ -155,9 +149,8 @@ def make(
 
 
 def _due(schedule: Schedule, clock: datetime) -> DueInstants:
-    """Return what fires now; a schedule may also be looked at for what is queued."""
     since = schedule.next_run_at
-    if since is None or since > clock:
+    if since is None or since > clock:  # only a queued instant is due
         return DueInstants([], since)
     missed = parse_missed(schedule.missed)
     return due_instants(schedule.timing, missed, since=since, now=clock, until=schedule.ends_at)
@@ -171,9 +164,14 @@ def _standing(
     clock: datetime,
 ) -> Standing:
     made = {at: tasks[schedule.id, at] for at in verdict.made if (schedule.id, at) in tasks}
+    outcomes: dict[datetime, Fired] = dict(verdict.without)
+    outcomes |= {at: Fired.SKIPPED if task is None else Fired.MADE for at, task in made.items()}
     look_at = due.next_at
     if verdict.queued is not None:
         look_at = min(clock + QUEUED_EVERY, look_at or clock + QUEUED_EVERY)
+        outcomes[verdict.queued] = Fired.QUEUED
+    nothing = not due.instants and schedule.queued_at is None
+    newest = outcomes[max(outcomes)] if outcomes else Fired.MISSED if nothing else None
     return Standing(
         id=schedule.id,
         next_at=due.next_at,
@@ -181,24 +179,10 @@ def _standing(
         queued_at=verdict.queued,
         last_run_at=max((at for at, task in made.items() if task is not None), default=None),
         last_task_id=max((task for task in made.values() if task is not None), default=None),
-        last_outcome=_outcome(schedule, due, verdict, made),
+        last_outcome=newest,  # of the newest instant; None: no change
     )
 
 
-def _outcome(
-    schedule: Schedule, due: DueInstants, verdict: OverlapVerdict, made: dict[datetime, int | None]
-) -> Fired | None:
-    """Return what became of the newest instant; None: no change."""
-    outcomes: dict[datetime, Fired] = dict(verdict.without)
-    outcomes |= {at: Fired.SKIPPED if task is None else Fired.MADE for at, task in made.items()}
-    if verdict.queued is not None:
-        outcomes[verdict.queued] = Fired.QUEUED
-    if outcomes:
-        return outcomes[max(outcomes)]
-    nothing = not due.instants and schedule.queued_at is None
-    return Fired.MISSED if nothing else None
-
-
-def _break(connection: Connection, schedule_id: int, why: str) -> None:
-    log.error("schedule %s is broken and fires no more: %s", schedule_id, why)
+def _mark_broken(connection: Connection, schedule_id: int, why: str) -> None:
+    log.error("schedule %s is broken and does not fire any more: %s", schedule_id, why)
     scheduling.mark_broken(connection, schedule_id, why[:500])

@@ -77,7 +77,7 @@ def change_schedule(
     by: str = "",
     **options: Unpack[ScheduleOptions],
 ) -> Schedule | None:
-    """Change what is given of a schedule, and nothing else. None: there is none of that name.
+    """Change only the given fields of a schedule. None: there is none of that name.
 
     >>> nightly = create_schedule(session, "nightly", "report.write", cron="0 3 * * *")
     >>> change_schedule(session, "nightly", cron="30 4 * * *").expression
@@ -133,9 +133,7 @@ def enable_schedule(session: Sync, name: str, *, by: str = "") -> bool:
     >>> disable_schedule(session, "nightly"), enable_schedule(session, "nightly")
     (True, True)
     """
-    connection = connection_of(session)
-    done = rows.change(connection, name, {"enabled": True}) is not None
-    return _noted(connection, "enable", name, by, done=done)
+    return _switch(connection_of(session), name, by, enabled=True)
 
 
 def disable_schedule(session: Sync, name: str, *, by: str = "") -> bool:
@@ -147,13 +145,19 @@ def disable_schedule(session: Sync, name: str, *, by: str = "") -> bool:
     >>> get_schedule(session, "nightly").enabled
     False
     """
-    connection = connection_of(session)
-    done = rows.change(connection, name, {"enabled": False}) is not None
-    return _noted(connection, "disable", name, by, done=done)
+    return _switch(connection_of(session), name, by, enabled=False)
+
+
+def _switch(connection: Connection, name: str, by: str, *, enabled: bool) -> bool:
+    done = rows.change(connection, name, {"enabled": enabled}) is not None
+    if done:
+        verb = "enable" if enabled else "disable"
+        note(connection, f"schedule {verb}", {"schedule": name}, who=by)
+    return done
 
 
 def remove_schedule(session: Sync, name: str, *, by: str = "") -> bool:
-    """Delete a schedule; its tasks stay. False: none has that name.
+    """Delete a schedule; its tasks stay. False: there is none of that name.
 
     One that code declares comes back with the next worker that starts: disable it instead.
 
@@ -162,11 +166,14 @@ def remove_schedule(session: Sync, name: str, *, by: str = "") -> bool:
     True
     """
     connection = connection_of(session)
-    return _noted(connection, "remove", name, by, done=rows.remove(connection, name))
+    done = rows.remove(connection, name)
+    if done:
+        note(connection, "schedule remove", {"schedule": name}, who=by)
+    return done
 
 
 def run_schedule(session: Sync, name: str, *, by: str = "") -> TaskId | None:
-    """Make a task of a schedule now, be it enabled or not. None: there is none of that name.
+    """Create a task of a schedule now, enabled or not. None: there is none of that name.
 
     Its next instants stay as they are, and its overlap policy, delay and jitter do not apply.
 
@@ -192,11 +199,7 @@ def planned_schedule(new: NewTask, when: Any) -> SchedulePlan:
 
 
 def days_of(connection: Connection, plan: SchedulePlan) -> list[date]:
-    """Return the days of its calendar.
-
-    Raises:
-        InvalidScheduleError: there is no such calendar.
-    """
+    """Return the days of its calendar; InvalidScheduleError: there is no such calendar."""
     off = plan.days_off
     if off is None:
         return []
@@ -207,17 +210,12 @@ def days_of(connection: Connection, plan: SchedulePlan) -> list[date]:
     return known[off.calendar]
 
 
-acreate_schedule: Final = made_async(create_schedule)
 _WHEN = ("cron", "every", "at")
 _CHANGEABLE = frozenset({*When.__annotations__, "queue", "priority"})
 
 
 def changed_schedule(standing: Schedule, payload: Any, given: Mapping[str, Any]) -> Schedule:
-    """Return the schedule as it would be with what is given; nothing is written.
-
-    Raises:
-        InvalidTaskError: an option is invalid, or cannot be changed.
-    """
+    """Return the schedule as it would be after the change; nothing is written."""
     for word in given.keys() - _CHANGEABLE:
         raise InvalidScheduleError(f"options.{word}", "stays", ", ".join(sorted(_CHANGEABLE)))
     when = {word: value for word, value in _when(standing).items() if word not in _WHEN}
@@ -237,11 +235,10 @@ def changed_schedule(standing: Schedule, payload: Any, given: Mapping[str, Any])
 
 
 def _kept_options(standing: Schedule, plan: SchedulePlan) -> str:
-    """Return the options as they stand, but for the days off."""
-    there, said = json.loads(standing.options), kept_in(json.loads(plan.options))
+    there, days_off = json.loads(standing.options), kept_in(json.loads(plan.options))
     if not isinstance(there, dict):
         return standing.options
-    wanted = {word: value for word, value in there.items() if word not in CALENDAR} | said
+    wanted = {word: value for word, value in there.items() if word not in CALENDAR} | days_off
     return standing.options if wanted == there else json.dumps(wanted, sort_keys=True)
 
 
@@ -258,15 +255,8 @@ def _when(standing: Schedule) -> dict[str, Any]:
     }
 
 
+acreate_schedule: Final = made_async(create_schedule)
 achange_schedule: Final = made_async(change_schedule)
-
-
-def _noted(connection: Connection, verb: str, name: str, by: str, *, done: bool) -> bool:
-    if done:
-        note(connection, f"schedule {verb}", {"schedule": name}, who=by)
-    return done
-
-
 aremove_schedule: Final = made_async(remove_schedule)
 aenable_schedule: Final = made_async(enable_schedule)
 adisable_schedule: Final = made_async(disable_schedule)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
@@ -31,17 +31,18 @@ _KINDS = {
     "settle": ("settle", SpanKind.CLIENT),
 }
 _NO_ERRORS = (Snooze, Skip, Cancel)
+_FAILED = (NoticeKind.FAILED, NoticeKind.RETRIED)
 
 
 class OtelTracer:
     """One process's; all its threads use it."""
 
     def __init__(self) -> None:
-        self._open: OpenRuns[Context] = OpenRuns()
+        self._open = OpenRuns()
         self._on = False
 
     def is_on(self) -> bool:
-        """Ask until a provider is there: most programs set it once, some only after a fork."""
+        """Whether the program has set a provider: some set it only after a fork."""
         if not self._on:
             provider = trace.get_tracer_provider()
             idle = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
@@ -52,7 +53,7 @@ class OtelTracer:
         """Make one span for the rows of one call, and put it in their headers.
 
         Only inside a span of the caller's. Headers that name a trace stay as they are. The span has
-        no ids: the database has given none yet.
+        no ids: the database makes them later.
         """
         if not rows or not trace.get_current_span().get_span_context().is_valid:
             return rows
@@ -78,13 +79,13 @@ class OtelTracer:
         return [row._replace(terms=alike[id(row.terms)]) for row in rows]
 
     def run(self, context: TaskContext, call: Callable[[], Any]) -> Any:
-        """Be the outermost middleware: what the handler does is inside the span of its run."""
         if not self.is_on():
             return call()
         task_id, attempt = context.task_id, context.attempt
         token = span = None
         with suppress(Exception):
-            parent = self._open.parent(task_id, attempt) or _parent(context.headers)
+            kept = self._open.get(task_id, attempt)
+            parent = kept.parent if kept is not None else _parent(context.headers)
             span = _start("run", context.queue, parent)
             span.set_attributes(_of_task(task_id, context.name, attempt))
             self._open.keep(task_id, attempt, parent or trace.set_span_in_context(span))
@@ -97,14 +98,15 @@ class OtelTracer:
             raise
         finally:
             with suppress(Exception):
-                self._open.ended(task_id, attempt, time.time_ns())
+                if (kept := self._open.get(task_id, attempt)) is not None:
+                    kept.ended_ns = time.time_ns()
                 if token is not None:
                     contexts.detach(token)
                 if span is not None:
                     span.end()
 
     def note(self, notice: Notice) -> None:
-        """Make the span of a claim, or the one from the handler's end until it is settled."""
+        """Make the span of a claim, or the one from the handler's end to the settle."""
         task_id, attempt = notice.task_id, notice.attempt
         if notice.kind is NoticeKind.STARTED:
             return
@@ -115,7 +117,7 @@ class OtelTracer:
         else:
             kept = self._open.pop(task_id, attempt)
             if kept is None:
-                return  # its run was not ours: rescued, say
+                return  # its run was not ours: it was rescued, for example
             span = _start("settle", notice.queue, kept.parent, kept.ended_ns)
             span.set_attribute("tasks_app.outcome", notice.kind.value)
             if notice.cause is not None and notice.kind in _FAILED:
@@ -124,7 +126,7 @@ class OtelTracer:
         span.end()
 
     def dispatched(self, queue: str, number: int, began_ns: int, error: str | None) -> None:
-        """Make the span of one message of ids. Their traces are not known: a scan reads no row."""
+        """Make the span of one message of ids. Their traces are unknown: a scan reads no rows."""
         span = _start("dispatch", queue, Context(), began_ns)
         span.set_attribute("messaging.batch.message_count", number)
         if error is not None:
@@ -137,22 +139,19 @@ class OtelTracer:
             flush()
 
 
-_FAILED = (NoticeKind.FAILED, NoticeKind.RETRIED)
-
-
 def _start(
     operation: str, queue: str | None, parent: Context | None = None, at_ns: int | None = None
 ) -> Span:
     kind_of_operation, kind = _KINDS[operation]
-    said = {
+    attributes = {
         "messaging.system": "tasks_app",
         "messaging.operation.name": operation,
         "messaging.operation.type": kind_of_operation,
     }
     if queue is not None:
-        said["messaging.destination.name"] = queue
+        attributes["messaging.destination.name"] = queue
     name = operation if queue is None else f"{operation} {queue}"
-    return _TRACER.start_span(name, parent, kind, said, start_time=at_ns)
+    return _TRACER.start_span(name, parent, kind, attributes, start_time=at_ns)
 
 
 def _of_task(task_id: int, name: str, attempt: int) -> dict[str, str | int]:
@@ -164,7 +163,7 @@ def _of_task(task_id: int, name: str, attempt: int) -> dict[str, str | int]:
 
 
 def _parent(headers: dict[str, Any]) -> Context | None:
-    """Return the context that the headers name, whoever wrote them; None: they name none."""
+    """Return the context that the headers name; None: they name none."""
     given = {k: v for k, v in headers.items() if isinstance(v, str)}
     found = _W3C.extract(given, Context())
     return found if trace.get_current_span(found).get_span_context().is_valid else None
@@ -175,43 +174,31 @@ def _mark(span: Span, error: str) -> None:
     span.set_status(Status(StatusCode.ERROR))
 
 
-C = TypeVar("C")
-MOST_OPEN_RUNS = 10_000
+@dataclass(slots=True)
+class OpenRun:
+    parent: Context
+    ended_ns: int | None = None
 
 
-class OpenRuns(Generic[C]):
+class OpenRuns:
     """One process's; its threads add to it."""
 
-    def __init__(self, most: int = MOST_OPEN_RUNS) -> None:
+    def __init__(self, most: int = 10_000) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._runs: dict[tuple[int, int], OpenRun[C]] = {}
+        self._runs: dict[tuple[int, int], OpenRun] = {}
 
-    def keep(self, task_id: int, attempt: int, parent: C) -> None:
+    def keep(self, task_id: int, attempt: int, parent: Context) -> None:
         with self._lock:
             self._runs[task_id, attempt] = OpenRun(parent)
             if len(self._runs) > self._most:
                 del self._runs[next(iter(self._runs))]
 
-    def parent(self, task_id: int, attempt: int) -> C | None:
-        kept = self._runs.get((task_id, attempt))
-        return None if kept is None else kept.parent
+    def get(self, task_id: int, attempt: int) -> OpenRun | None:
+        return self._runs.get((task_id, attempt))
 
-    def ended(self, task_id: int, attempt: int, at_ns: int) -> None:
-        kept = self._runs.get((task_id, attempt))
-        if kept is not None:
-            kept.ended_ns = at_ns
-
-    def pop(self, task_id: int, attempt: int) -> OpenRun[C] | None:
+    def pop(self, task_id: int, attempt: int) -> OpenRun | None:
         return self._runs.pop((task_id, attempt), None)
 
 
 OTEL = OtelTracer()
-
-
-@dataclass(slots=True)
-class OpenRun(Generic[C]):
-    """A claim, and perhaps its run."""
-
-    parent: C
-    ended_ns: int | None = None

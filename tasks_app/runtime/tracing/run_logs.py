@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, ProgrammingError
@@ -26,32 +26,23 @@ from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
 
 logger = quiet_logger("tasks_app.attempts")
+log = quiet_logger(__name__)
 EVERY_S = 30.0
+# Lines of a sort in a span that are logged. Failures are of a sort if they fail in one way.
 IN_FULL, SPAN_S = 10, 60.0
-"""Lines of a sort that are written in a span. Failures are of a sort if they fail in one way."""
+# In a span. A handler may make an exception class for each task: then they are one sort.
 MOST_SORTS = 100
-"""In a span. A handler may make a class of exceptions for each task: then they are one sort."""
-_MINUTE_S, _DAY_S = 60.0, 86_400.0
 _COUNTED = {
-    NoticeKind.FAILED: True,  # whether it is said that there were none
+    NoticeKind.FAILED: True,  # whether the summary names a count of zero
     NoticeKind.RETRIED: True,
     NoticeKind.RESCUED: False,
     NoticeKind.SNOOZED: False,
     NoticeKind.CANCELLED: False,
     NoticeKind.SKIPPED: False,
 }
+Sort = tuple[str, NoticeKind, str]  # a task's name, and the class of its error
+_OTHERS: Sort = ("other tasks", NoticeKind.RETRIED, "other errors")
 _TROUBLES = (NoticeKind.FAILED, NoticeKind.RETRIED, NoticeKind.RESCUED)
-
-
-class Sort(NamedTuple):
-    """Failures that look alike."""
-
-    name: str
-    kind: NoticeKind
-    cause: str
-
-
-_OTHERS = Sort("other tasks", NoticeKind.RETRIED, "other errors")
 
 
 class AttemptLog:
@@ -73,23 +64,23 @@ class AttemptLog:
                 self._since = self._clock()
 
     def __call__(self, notice: Notice) -> None:
-        """Count a run that did not; log it if it failed."""
+        """Count a run that did not succeed; log it if it failed."""
         if notice.kind not in _COUNTED:
             return
-        if notice.max_attempts is not None:  # else it was no run of this process
+        if notice.max_attempts is not None:  # otherwise it was no run of this process
             with self._lock:
                 self._ended[notice.kind] += 1
                 if self._since is None:
                     self._since = self._clock()
         if notice.kind in _TROUBLES:
-            self._say_left_out()
+            self._log_left_out()
             place = self._place(notice)
             if place <= IN_FULL:
                 _log(notice, with_trace=place == 1)
 
     def tell(self, *, last: bool = False) -> None:
-        """Log the summary and what was left out, if it is time; else it costs two comparisons."""
-        self._say_left_out(last=last)
+        """Log the summary and what was left out, if it is time; cheap while it is not."""
+        self._log_left_out(last=last)
         now = self._clock()
         if self._since is None or not (last or now - self._since >= EVERY_S):
             return
@@ -98,16 +89,13 @@ class AttemptLog:
             self._succeeded, self._ended, self._since = 0, Counter(), None
         number = succeeded + ended.total()
         if number:
-            said = [f"{succeeded:,} succeeded"]
-            said += [f"{ended[k]:,} {k}" for k, always in _COUNTED.items() if always or ended[k]]
-            tasks = "task" if number == 1 else "tasks"
-            logger.info(
-                "ran %s %s in %.0f s: %s", f"{number:,}", tasks, now - since, ", ".join(said)
-            )
+            counts = [f"{succeeded:,} succeeded"]
+            counts += [f"{ended[k]:,} {k}" for k, always in _COUNTED.items() if always or ended[k]]
+            ran = f"{number:,} {'task' if number == 1 else 'tasks'}"
+            logger.info("ran %s in %.0f s: %s", ran, now - since, ", ".join(counts))
 
     def _place(self, notice: Notice) -> int:
-        """Count it; return which one of its sort it is in this span."""
-        sort = Sort(notice.name, notice.kind, notice.cause.kind if notice.cause else "")
+        sort = (notice.name, notice.kind, notice.cause.kind if notice.cause else "")
         with self._lock:
             if not self._lines:
                 self._span_ends = self._clock() + SPAN_S
@@ -116,7 +104,7 @@ class AttemptLog:
             self._lines[sort] += 1
             return self._lines[sort]
 
-    def _say_left_out(self, *, last: bool = False) -> None:
+    def _log_left_out(self, *, last: bool = False) -> None:
         if not self._lines or not (last or self._clock() >= self._span_ends):
             return
         with self._lock:
@@ -126,67 +114,49 @@ class AttemptLog:
                 logger.warning(
                     "left out %s more lines of %s, %s with %s, of the last %.0f s: "
                     "the first %s a minute are shown",
-                    *(number - IN_FULL, sort.name, sort.kind, sort.cause, SPAN_S, IN_FULL),
+                    *(number - IN_FULL, *sort, SPAN_S, IN_FULL),
                 )
-
-
-def _log(notice: Notice, *, with_trace: bool) -> None:
-    over = notice.kind is NoticeKind.FAILED
-    cause = notice.cause
-    trace = cause.traceback if cause and over and with_trace else None
-    text = exception_text(cause, notice.payload) if cause else "of unknown cause"
-    logger.log(
-        logging.ERROR if over else logging.WARNING,
-        "task %s (%s): attempt %s %s: %s%s",
-        notice.task_id,
-        notice.name,
-        _attempt(notice),
-        _outcome(notice),
-        text,
-        f"\n{trace.rstrip()}" if trace else "",
-        extra={
-            "task_id": notice.task_id,
-            "task_name": notice.name,
-            "attempt": notice.attempt,
-            "queue": notice.queue,
-            "biz_key": notice.biz_key,
-        },
-    )
 
 
 ATTEMPTS = AttemptLog()
 HOOKS.follow(ATTEMPTS)
 
 
-def _attempt(notice: Notice) -> str:
-    """Name the attempt; only charged attempts count towards the maximum."""
-    if notice.max_attempts is None or notice.kind is NoticeKind.RESCUED:
-        return str(notice.attempt)
-    if notice.attempt == notice.failures:
-        return f"{notice.attempt} of {notice.max_attempts}"
-    return f"{notice.attempt} ({notice.failures} of {notice.max_attempts} charged)"
+def _log(notice: Notice, *, with_trace: bool) -> None:
+    over = notice.kind is NoticeKind.FAILED
+    cause, attempt = notice.cause, str(notice.attempt)
+    if notice.max_attempts is not None and notice.kind is not NoticeKind.RESCUED:
+        if notice.attempt == notice.failures:
+            attempt += f" of {notice.max_attempts}"
+        else:  # only charged attempts count
+            attempt += f" ({notice.failures} of {notice.max_attempts} charged)"
+    if over:
+        outcome = f"failed, and it is over (tasks-app show {notice.task_id})"
+    elif notice.kind is NoticeKind.RESCUED:
+        outcome = "was lost, not charged, again within 5 s"
+    else:
+        outcome = f"failed, again {_instant_in(notice.wait) if notice.wait else 'at once'}"
+    trace = cause.traceback if cause and over and with_trace else None
+    text = exception_text(cause, notice.payload) if cause else "of unknown cause"
+    logger.log(
+        logging.ERROR if over else logging.WARNING,
+        "task %s (%s): attempt %s %s: %s%s",
+        *(notice.task_id, notice.name, attempt, outcome, text),
+        f"\n{trace.rstrip()}" if trace else "",
+        extra={field: getattr(notice, name) for field, name in _NOTICE_FIELDS.items()},
+    )
 
 
-def _outcome(notice: Notice) -> str:
-    if notice.kind is NoticeKind.FAILED:
-        return f"failed, and it is over (tasks-app show {notice.task_id})"
-    if notice.kind is NoticeKind.RESCUED:
-        return "was lost, not charged, again within 5 s"
-    return f"failed, again {_when(notice.wait) if notice.wait else 'at once'}"
-
-
-def _when(wait: timedelta) -> str:
-    """Name the instant by our clock; by the database's it may be a moment off."""
+def _instant_in(wait: timedelta) -> str:
+    """Return the wait, and the instant by our clock: by the database's it may be a moment off."""
     seconds = wait.total_seconds()
     at = time.gmtime(time.time() + seconds)  # noqa: TID251  shown to people; it decides nothing
-    day = "%Y-%m-%d " if seconds >= _DAY_S else ""
-    span = f"{seconds:.3g} s" if seconds < 2 * _MINUTE_S else rough_span(wait)
+    day = "%Y-%m-%d " if wait >= timedelta(days=1) else ""
+    span = f"{seconds:.3g} s" if wait < timedelta(minutes=2) else rough_span(wait)
     return f"in {span} ({time.strftime(f'{day}%H:%M:%SZ', at)})"
 
 
-LONGEST_KEPT_LINE = 2_000
-"""Characters of a line."""
-_UNREADABLE = "(a line that cannot be formatted)"
+LONGEST_KEPT_LINE = 2_000  # characters of a line
 _FORMATTER = logging.Formatter()
 
 
@@ -200,11 +170,16 @@ class RunLines:
         self._lines: deque[tuple[tuple[str, str, str], int]] = deque()
         self._bytes = 0
         self.cut = 0
-        self._lock = threading.Lock()
-        """A thread that the handler left behind may still log while the run ends."""
+        self._lock = threading.Lock()  # a thread left behind may log while the run ends
 
     def add(self, record: logging.LogRecord) -> None:
-        text = clean(_text_of(record).removeprefix(self._prefix).lstrip(":, "), LONGEST_KEPT_LINE)
+        try:
+            text = record.getMessage()
+            if record.exc_info:
+                text = f"{text}\n{_FORMATTER.formatException(record.exc_info)}"
+        except Exception:
+            text = "(a line that cannot be formatted)"
+        text = clean(text.removeprefix(self._prefix).lstrip(":, "), LONGEST_KEPT_LINE)
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         size = len(text.encode())
         with self._lock:
@@ -215,7 +190,7 @@ class RunLines:
                 self.cut += 1
 
     def of(self, task_id: int, attempt: int) -> LinesOfRun | None:
-        """Return what is to be kept; None: there was no line."""
+        """Return the lines to keep; None: there were none."""
         with self._lock:
             lines, cut = [line for line, _ in self._lines], self.cut
         if not lines:
@@ -233,14 +208,14 @@ class _Taker(logging.Handler):
             lines.add(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  its name in logging
-        """Say nothing: those who print the line say so."""
+        """Report nothing: the handlers that print the line do."""
 
 
 _TAKER = _Taker()
 
 
 def take_lines() -> None:
-    """Listen to all loggers, those included that keep their lines from the root."""
+    """Listen to all loggers, also those that do not propagate to the root."""
     known = [x for x in logging.root.manager.loggerDict.values() if isinstance(x, logging.Logger)]
     for logger in (logging.root, *(logger for logger in known if not logger.propagate)):
         logger.addHandler(_TAKER)
@@ -269,19 +244,7 @@ class KeptLines:
                 self._keep(kept)
 
 
-def _text_of(record: logging.LogRecord) -> str:
-    try:
-        text = record.getMessage()
-        if record.exc_info:
-            text = f"{text}\n{_FORMATTER.formatException(record.exc_info)}"
-    except Exception:
-        return _UNREADABLE
-    return text
-
-
-log = quiet_logger(__name__)
-LINES_AT_ONCE = 1_000
-"""Runs whose lines wait for a database that is away; those of others are left out."""
+LINES_AT_ONCE = 1_000  # runs whose lines wait for a database that is away; more are left out
 
 
 class LineWriter:
@@ -308,28 +271,28 @@ class LineWriter:
                 self._open = None
         try:
             keep_lines(connection, batch)
-        except (DataError, ProgrammingError) as error:  # it never will: a right is missing, say
+        except (DataError, ProgrammingError) as error:  # permanent: a right is missing, for example
             log.warning("log lines of %s runs are not kept: %s", len(batch), brief(error))
 
 
-_OF_A_RUN = {
+# Fields of a log record: their attribute of a notice, and their name in a JSON line.
+_NOTICE_FIELDS = {
     "task_id": "task_id",
     "task_name": "name",
     "attempt": "attempt",
     "queue": "queue",
     "biz_key": "biz_key",
 }
-"""Our fields of a record, and what they are called in the line."""
 _names: dict[int, str] = {}
 
 
 def name_worker(owner: str) -> None:
-    """Let the lines of this process say so; a child that is forked from it has another pid."""
+    """Set the worker of this process's lines; a forked child has another pid."""
     _names[os.getpid()] = owner
 
 
 class JsonLines(logging.Formatter):
-    """Writes time, level, logger, worker, message, and of a run which task and attempt it is."""
+    """Writes time, level, logger, worker and message, and for a run its task and attempt."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC)
@@ -340,7 +303,7 @@ class JsonLines(logging.Formatter):
             "worker": _names.get(os.getpid()) or f"{socket.gethostname()}:{os.getpid()}",
             "message": record.getMessage(),
         }
-        for field, name in _OF_A_RUN.items():
+        for field, name in _NOTICE_FIELDS.items():
             value = getattr(record, field, None)
             if isinstance(value, str | int):
                 line[name] = value

@@ -1,7 +1,6 @@
-"""Where traces enter: a producer's rows, a worker's child, who dispatches.
+"""Where traces enter: a producer's rows, a worker's child, a dispatcher.
 
-A process that has not imported OpenTelemetry's API has no span: then nothing of it is imported
-here either.
+Without OpenTelemetry's API a process has no span: then nothing of it is imported here either.
 """
 
 from __future__ import annotations
@@ -11,46 +10,23 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from sys import modules
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
-from tasks_app.runtime.hooks import HOOKS, Notice
+from tasks_app.runtime.hooks import HOOKS
 
 if TYPE_CHECKING:
     from tasks_app.domain.errors import PublishError
     from tasks_app.domain.tasks.records import TaskRow
     from tasks_app.runtime.handlers.middleware import Middleware
     from tasks_app.runtime.hint_sender import Message, Publisher
+    from tasks_app.runtime.tracing.otel import OtelTracer
 
 API = "opentelemetry.trace"
-"""Without this module nobody has a span."""
-LAST_CALL_S = 2.0
-"""How long a process that ends waits for the collector of its spans."""
+LAST_CALL_S = 2.0  # how long a process that ends waits for the collector of its spans
 
 
-class Tracer(Protocol):
-    """Makes the spans of one process."""
-
-    def is_on(self) -> bool:
-        """Whether the program has said where spans go."""
-
-    def created(self, rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
-        """Return the rows with the caller's trace in their headers."""
-
-    def run(self, context: Any, call: Any) -> Any:
-        """Be a middleware."""
-
-    def note(self, notice: Notice) -> None:
-        """Learn of a claim, or of an outcome."""
-
-    def dispatched(self, queue: str, number: int, began_ns: int, error: str | None) -> None:
-        """Learn of a message of ``number`` ids."""
-
-    def flush(self) -> None:
-        """Send what is collected. May wait for long, and raise."""
-
-
-def tracer() -> Tracer | None:
-    """Return this process's; None: it has none."""
+def tracer() -> OtelTracer | None:
+    """Return this process's tracer; None: the program has not imported OpenTelemetry."""
     if API not in modules:
         return None
     from tasks_app.runtime.tracing.otel import OTEL  # noqa: PLC0415  only beside its API
@@ -59,7 +35,6 @@ def tracer() -> Tracer | None:
 
 
 def traced_rows(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
-    """Return the rows with the caller's trace in their headers, if there is one."""
     found = tracer()
     return rows if found is None else found.created(rows)
 
@@ -74,7 +49,6 @@ def traced_layers(middleware: Sequence[Middleware]) -> Sequence[Middleware]:
 
 
 def traced_publisher(publisher: Publisher) -> Publisher:
-    """Trace the messages of this process."""
     found = tracer()
     return publisher if found is None else TracedPublisher(publisher, found)
 
@@ -82,7 +56,7 @@ def traced_publisher(publisher: Publisher) -> Publisher:
 class TracedPublisher:
     """A publisher whose messages are traced, each as one span."""
 
-    def __init__(self, publisher: Publisher, tracer: Tracer) -> None:
+    def __init__(self, publisher: Publisher, tracer: OtelTracer) -> None:
         self._publisher = publisher
         self._tracer = tracer
         self.depths = publisher.depths
@@ -101,7 +75,7 @@ class TracedPublisher:
 
 
 def flush_traces() -> None:
-    """Send what is collected: a child's end runs no clean-up of Python's."""
+    """Send what is collected: a child ends without Python's clean-up."""
     found = tracer()
     if found is not None and found.is_on():
         last_call = threading.Thread(target=found.flush, daemon=True)

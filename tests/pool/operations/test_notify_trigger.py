@@ -14,7 +14,7 @@ from tasks_app.pool.dispatch import notifications
 from tasks_app.pool.dispatch.notifications import listen, received
 from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.notify import apart
+from tasks_app.runtime.notify import dedicated_connection
 from tests.servers import named
 from tests.waiting import until
 
@@ -32,7 +32,7 @@ def trigger(engine: Engine) -> Iterator[None]:
 @pytest.fixture
 def ear(database_url: str) -> Iterator[Connection]:
     """A connection that listens."""
-    with apart(Database(database_url)) as connection:
+    with dedicated_connection(Database(database_url)) as connection:
         listen(connection)
         yield connection
 
@@ -81,7 +81,7 @@ def test_nothing_is_told_of_a_rollback_nor_of_what_nobody_can_run_now(
 
 @pytest.mark.usefixtures("trigger")
 def test_one_notice_a_queue_for_many_tasks(engine: Engine, database_url: str) -> None:
-    with apart(Database(database_url)) as ear:
+    with dedicated_connection(Database(database_url)) as ear:
         listen(ear)
         pgconn = ear.connection.dbapi_connection.pgconn  # type: ignore[union-attr]
         notices = []

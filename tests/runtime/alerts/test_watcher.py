@@ -18,7 +18,7 @@ from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tables import database_now
 from tasks_app.runtime.alerts import watcher as module
 from tasks_app.runtime.alerts.channels import InTime, to_log, to_webhook
-from tasks_app.runtime.alerts.watcher import Seen, Watcher
+from tasks_app.runtime.alerts.watcher import Watcher
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.leader import Duties
 from tests.factory import claimed_task, ending
@@ -73,16 +73,16 @@ def test_a_turn_ends_by_itself(connection: Connection) -> None:
 def test_who_lost_the_turn_writes_nothing(
     database: Database, hook: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def slow_look(*_: object) -> Seen:
+    def slow_check(*_: object) -> tuple[list[Alert], set[str]]:
         with database.begin() as connection:
             later = database_now(connection) + timedelta(hours=1)
             ttl = timedelta(minutes=1)
             assert alerts.begin_check(
                 connection, holder="o", token=uuid4(), every=ttl, ttl=ttl, now=later
             )
-        return Seen([Alert("scan", "f", "a")], [])
+        return [Alert("scan", "f", "a")], set()
 
-    monkeypatch.setattr(module, "check_rules", slow_look)
+    monkeypatch.setattr(module, "check_rules", slow_check)
     a_watcher(database, hook, Settings()).watch_once()
 
     assert _opened(database) == set()

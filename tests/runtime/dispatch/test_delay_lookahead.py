@@ -10,6 +10,7 @@ import pytest
 from tasks_app.pool.dispatch.scan import upcoming
 from tasks_app.runtime import hint_sender
 from tasks_app.runtime.hints import HINTS
+from tasks_app.runtime.leader import dispatcher
 from tests.runtime.bench import Bench
 from tests.runtime.dispatch.scene import Scene
 from tests.runtime.hints.ear import Ear, told
@@ -85,8 +86,10 @@ def test_a_task_that_was_put_off_is_announced_anew(scene: Scene, ear: Ear) -> No
     assert ear.ids == [task_id] * 2
 
 
-def test_the_nearest_are_announced_when_there_are_many(scene: Scene, ear: Ear) -> None:
-    scene.dispatcher.lookahead.most = 2
+def test_the_nearest_are_announced_when_there_are_many(
+    scene: Scene, ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "MOST", 2)
     ids = [made(scene, REAL_S + later_s) for later_s in (0.02, 0.0, 0.01)]
 
     scene.dispatcher.run_once(now=NOW)

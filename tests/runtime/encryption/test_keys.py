@@ -44,8 +44,8 @@ def test_each_source_gives_keys(tmp_path: Path) -> None:
     ("given", "said"),
     [
         ({"encryption_keys_file": "/nowhere/keys"}, "cannot be read: No such file"),
-        ({"encryption_keys_from": "nowhere:keys"}, "is no function"),
-        ({"encryption_keys_from": "nowhere"}, "is no function"),
+        ({"encryption_keys_from": "nowhere:keys"}, "isn.t a function"),
+        ({"encryption_keys_from": "nowhere"}, "isn.t a function"),
         ({"encryption_keys_from": f"{__name__}:failing"}, "its function raised RuntimeError"),
         ({"encryption_keys_from": "a:b", "encryption_keys_file": "c"}, "are both set"),
     ],

@@ -18,7 +18,7 @@ from tasks_app.runtime.flow_control.breakers import (
     DependencyCounts,
     DependencyReport,
     bring_in_breakers,
-    speaks_of_dependency,
+    is_dependency_failure,
 )
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.runtime.bench import NOW_DUE, Bench, due_in_s
@@ -188,12 +188,12 @@ class TestDeclarations:
         spec = HandlerSpec("t", lambda ctx: None)
         strict = HandlerSpec("t", lambda ctx: None, on_error={OSError: Reaction.OUTAGE})
 
-        assert speaks_of_dependency(spec, ValueError())
-        assert speaks_of_dependency(spec, down())
-        assert not speaks_of_dependency(spec, Skip())
-        assert not speaks_of_dependency(spec, KeyboardInterrupt())
-        assert speaks_of_dependency(strict, ConnectionError())
-        assert not speaks_of_dependency(strict, ValueError())
+        assert is_dependency_failure(spec, ValueError())
+        assert is_dependency_failure(spec, down())
+        assert not is_dependency_failure(spec, Skip())
+        assert not is_dependency_failure(spec, KeyboardInterrupt())
+        assert is_dependency_failure(strict, ConnectionError())
+        assert not is_dependency_failure(strict, ValueError())
 
 
 class TestBreakers:
@@ -254,7 +254,7 @@ class TestBreakers:
         report.tell()
 
         assert bench.sql("SELECT sum(good) || '/' || sum(bad) FROM task_breaker_count") == "10/1"
-        assert counts.take() == {"bank": (1, 0)}
+        assert counts.drain() == {"bank": (1, 0)}
 
     def test_a_failure_is_reported_at_once_and_a_storm_of_them_is_not(self, bench: Bench) -> None:
         """At once while few are missing until it opens; a share of what is missing may wait."""
@@ -264,14 +264,14 @@ class TestBreakers:
         for _ in range(2):
             counts.add("bank", 0, 1)
             report.tell_failures()
-            assert counts.take() == {}
+            assert counts.drain() == {}
         counts.add("bank", 40 * SHARE, 1)
         report.tell_failures()
         for _ in range(30):
             counts.add("bank", 0, 1)
             report.tell_failures()
 
-        assert counts.take() == {"bank": (0, 30)}
+        assert counts.drain() == {"bank": (0, 30)}
 
     def test_a_failure_that_nobody_could_report_is_reported_later(self, bench: Bench) -> None:
         self.declared(bench)
@@ -329,7 +329,7 @@ class TestBreakers:
         spec = HandlerSpec("t", lambda ctx: None)
 
         assert counts.watch(spec, lambda: 5) == 5
-        assert counts.take() == {}
+        assert counts.drain() == {}
 
     def test_whoever_scans_lets_probes_through(self, bench: Bench) -> None:
         self.declared(bench)

@@ -374,7 +374,7 @@ def test_what_would_go_wrong_is_refused(bench: Bench, items, error, match, sourc
 def test_rows_without_a_key_are_not_passed_over(bench: Bench, items, source) -> None:
     bench.sql("UPDATE item SET kind = NULL WHERE id = 20")
 
-    refused(bench, ValueError, "have no key", size=5, **source)
+    refused(bench, ValueError, "key is NULL", size=5, **source)
 
     assert bench.runs == ["refused"]
 

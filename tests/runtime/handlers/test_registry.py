@@ -165,7 +165,7 @@ if __name__ == "__main__":
         assert self.run("hello.py", folder=tmp_path).stdout == "hello.say\n"
         assert self.run("-m", "shop.mails", folder=tmp_path).stdout == "shop.mails.say\n"
         assert (
-            "HandlerError: Handler say has no name, and it is in no file that would give it one. "
+            "HandlerError: Handler say has no name, and no file that would give it one. "
             'Write @handler("say").'
         ) in self.run("-c", self.SCRIPT, folder=tmp_path).stderr
 
@@ -236,5 +236,5 @@ def test_on_interrupt_knows_three_words_and_at_most_once_none(registry: Registry
 
 @pytest.mark.parametrize("said", ["each", "batch"])
 def test_no_task_commits_with_others(registry: Registry, said: str) -> None:
-    with pytest.raises(HandlerError, match=r"'t' says commit=.*write with ctx\.write"):
+    with pytest.raises(HandlerError, match=r"'t' has commit=.*write with ctx\.write"):
         handler("t", commit=said, registry=registry)  # type: ignore[call-overload]

@@ -80,7 +80,7 @@ class TestDeclared:
         declare("SELECT 1", "without", every="1h")
         assert "without" in bench.registry.schedules
 
-        with pytest.raises(HandlerError, match=r"takes id, note\. Use schedule\("):
+        with pytest.raises(HandlerError, match=r"needs id, note\. Use schedule\("):
             declare(NOTE, "with", every="1h")
 
 
@@ -202,7 +202,7 @@ class TestOutcome:
         task = ran()
 
         assert task.state == "FAILED"
-        assert "as by COMMIT or ROLLBACK in a procedure" in bench.attempts(task.id)[0].message
+        assert "for example by COMMIT in a procedure" in bench.attempts(task.id)[0].message
         assert notes(bench) == []
 
 
@@ -237,7 +237,7 @@ class TestTimeout:
         bench.beside(bench.execute, [task_id]).join(30)
 
         assert bench.attempts(task_id)[0].kind == "HandlerTimeoutError"
-        assert "nothing can enforce here" not in caplog.text
+        assert "cannot enforce" not in caplog.text
 
     def test_further_threads_take_it_although_it_has_a_limit(
         self, bench: Bench, declare: Declare

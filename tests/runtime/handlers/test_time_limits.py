@@ -327,7 +327,7 @@ class TestTheAlarmItself:
 
         bench.beside(child.execute, ids).join(10)
 
-        said = [m for m in caplog.messages if "of its own" in m]
+        said = [m for m in caplog.messages if "has its own" in m]
         assert bench.states(ids) == ["SUCCEEDED"] * 3
         assert len(said) == 1
-        assert "a timeout and a hard_timeout of its own" in said[0]
+        assert "its own timeout and hard_timeout" in said[0]

@@ -15,8 +15,8 @@ from tasks_app.runtime.hint_sender import (
     Hint,
     HintChannel,
     HintCounts,
-    HintMessage,
     HintSender,
+    Message,
 )
 from tests.clock import Clock
 from tests.waiting import until
@@ -125,12 +125,13 @@ def test_nobody_waits_for_an_answer_to_what_went_before(hinter: HintSender, line
     assert [i for ids in line.published for i in ids] == [2, 3, 4]
 
 
-def test_nothing_is_started_after_a_burst(line: Line) -> None:
-    hints = HintChannel(lambda: line, HintCounts(), window_s=3600.0)
-    messages = [HintMessage("q", [n]) for n in range(hint_sender.BURST + 1)]
+def test_nothing_is_started_after_a_burst(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hint_sender, "WINDOW_S", 3600.0)
+    hints = HintChannel(lambda: line, HintCounts())
+    messages = [Message("q", [n]) for n in range(hint_sender.BURST + 1)]
     hints.send(messages)
 
-    assert not hints.start(HintMessage("q", [100]))
+    assert not hints.start(Message("q", [100]))
     assert line.started == []
 
 
@@ -218,7 +219,7 @@ def test_a_url_that_cannot_be_used_is_said_whole_and_once(caplog: pytest.LogCapt
 
     broken = HintChannel(connect, HintCounts(), clock=clock)
     for _ in range(3):
-        broken.send([HintMessage("mail", [1])])
+        broken.send([Message("mail", [1])])
         clock.now += hint_sender.LONGEST_SILENCE_S
 
     (said,) = [record.getMessage() for record in caplog.records]

@@ -30,7 +30,7 @@ def test_nothing_comes_out_early() -> None:
     queue.put("later", time.monotonic() + 3600)
 
     with pytest.raises(Empty):
-        queue.get_due()
+        queue.get(wait=False)
     assert len(queue) == 1
 
 

@@ -400,8 +400,11 @@ class TestTheHinter:
         assert [len(ids) for _, ids in ear.messages] == [1, 500, 198]
         assert ear.ids == list(range(1, 700))
 
-    def test_a_few_in_a_row_go_out_each_at_once(self, ear: Ear) -> None:
-        hinter = HintSender(lambda: ear, window_s=3600.0)
+    def test_a_few_in_a_row_go_out_each_at_once(
+        self, ear: Ear, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(line_room, "WINDOW_S", 3600.0)
+        hinter = HintSender(lambda: ear)
         few = range(line_room.BURST // 2)  # a flush may take a round of its own
         for n in few:
             offer(hinter, n)

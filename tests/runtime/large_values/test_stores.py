@@ -135,7 +135,7 @@ def test_a_task_whose_store_does_not_answer_is_given_back_uncharged(
         assert bench.task(task_id).attempt == attempt  # both tries met the store
     assert bench.task(task_id).failures == 0
     assert bench.runs == []
-    assert caplog.text.count("not begun: The payload cannot be loaded") == 1
+    assert caplog.text.count("cannot start: The payload cannot be loaded") == 1
 
     away.rename(folder)
     bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
@@ -177,7 +177,7 @@ def test_a_store_that_cannot_be_opened_is_no_failure_of_a_task(
     task_id = bench.create(payload=BIG)
     bench.execute([task_id], large_values=place)
     assert (bench.state(task_id), bench.task(task_id).failures) == ("PENDING", 0)
-    assert "not begun" in caplog.text
+    assert "cannot start" in caplog.text
     assert "hunter2" not in caplog.text
 
 
@@ -204,7 +204,7 @@ def test_a_store_that_refuses_fails_the_producer_and_shows_no_payload(
     bench: Bench, configure: Configure
 ) -> None:
     configure(large_values=f"{__name__}:refusing")
-    with pytest.raises(LargeStoreError, match="cannot be kept: OSError") as told:
+    with pytest.raises(LargeStoreError, match="cannot be stored: OSError") as told:
         bench.create(payload=BIG)
     assert "xxx" not in str(told.value)
     assert bench.sql("SELECT count(*) FROM task_pending") == 0
@@ -220,10 +220,10 @@ def test_a_result_that_a_store_refuses_is_a_failed_attempt(
     task_id = bench.create()
     bench.drain(large_values=f"{__name__}:refusing")
     assert bench.task(task_id).state == "FAILED"
-    assert "cannot be kept: OSError" in str(bench.task(task_id).error)
+    assert "cannot be stored: OSError" in str(bench.task(task_id).error)
 
 
 def test_a_function_that_is_none_is_named(configure: Configure, bench: Bench) -> None:
     configure(large_values="nowhere:store")
-    with pytest.raises(ConfigurationError, match="nowhere:store is no function"):
+    with pytest.raises(ConfigurationError, match="nowhere:store isn't a function"):
         bench.create(payload=BIG)

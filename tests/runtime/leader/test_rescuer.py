@@ -44,7 +44,7 @@ def test_the_log_says_why_a_task_was_lost(bench: Bench, caplog: pytest.LogCaptur
     Rescuer(bench.settings(), database).run_once(now=LATER)
 
     assert "rescued 1 task of vanished workers" in caplog.text
-    assert "again within 5 s: worker vanished: It was on board when" in caplog.text
+    assert "again within 5 s: worker vanished: Its process or worker vanished" in caplog.text
 
 
 def _nothing(notice: Notice) -> None:

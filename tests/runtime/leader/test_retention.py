@@ -10,11 +10,13 @@ import pytest
 from sqlalchemy import Connection, Engine, make_url, text
 
 from tasks_app import Settings, get_task
+from tasks_app.pool import retention
 from tasks_app.pool.connection.row_by_row import refusals
 from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tasks_app.pool.retention import partitions
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.leader.maintainer import Maintainer, MaintenanceTiming
+from tasks_app.runtime.leader import maintainer
+from tasks_app.runtime.leader.maintainer import Maintainer
 from tasks_app.runtime.leader.retention import Retention, preview_retention
 from tests.factory import count
 from tests.pool.old_days import (
@@ -183,12 +185,13 @@ def test_after_three_refusals_the_table_is_left_to_those_who_settle(
 
 
 def test_time_is_up_after_any_step_and_somebody_else_goes_on(
-    old: Engine, database: Database, ages: Ages
+    old: Engine, database: Database, ages: Ages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each run does one step, and knows nothing of the others."""
+    monkeypatch.setattr(retention, "LOOKED_AT", 1)
     days, runs = [], 0
     while True:
-        pruned = Retention(ages(), database, rows_per_step=1).run(0)
+        pruned = Retention(ages(), database).run(0)
         days += pruned.days
         runs += 1
         with old.connect() as connection:
@@ -203,11 +206,12 @@ def test_time_is_up_after_any_step_and_somebody_else_goes_on(
 
 
 def test_thinning_is_resumed_where_the_last_one_ended(
-    old: Engine, database: Database, ages: Ages
+    old: Engine, database: Database, ages: Ages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(retention, "LOOKED_AT", 1)
     keep = ages(keep_completed="forever,mail=1d")
 
-    gone = [Retention(keep, database, rows_per_step=1).run(0).completed for _ in range(8)]
+    gone = [Retention(keep, database).run(0).completed for _ in range(8)]
 
     assert sum(gone) == 2
     assert Retention(keep, database).run().completed == 0
@@ -266,9 +270,12 @@ def test_who_does_not_own_the_tables_says_so_once_and_leaves_the_days_alone(
 class TestMaintenance:
     """Retention is a part of it."""
 
+    @pytest.fixture(autouse=True)
+    def _patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(maintainer, "PRUNE_FOR_S", 60)
+
     def test_it_prunes(self, old: Engine, database: Database, ages: Ages) -> None:
-        timing = MaintenanceTiming(prune_for_s=60)
-        Maintainer(database, settings=ages(), timing=timing).run_if_due()
+        Maintainer(database, settings=ages()).run_if_due()
 
         assert names(old) == []
 
@@ -285,8 +292,7 @@ class TestMaintenance:
                     FOR EACH ROW EXECUTE FUNCTION never()
             """)
         try:
-            timing = MaintenanceTiming(prune_for_s=60)
-            Maintainer(database, settings=ages(), timing=timing).run_if_due()
+            Maintainer(database, settings=ages()).run_if_due()
         finally:
             with old.begin() as connection:
                 told = refusals(connection)
@@ -298,10 +304,11 @@ class TestMaintenance:
         assert names(old) == []
 
     def test_while_there_is_more_it_goes_on_at_the_next_look(
-        self, old: Engine, database: Database, ages: Ages
+        self, old: Engine, database: Database, ages: Ages, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        timing = MaintenanceTiming(prune_for_s=0, look_every_s=0)
-        mine = Maintainer(database, settings=ages(), timing=timing)
+        monkeypatch.setattr(maintainer, "PRUNE_FOR_S", 0)
+        monkeypatch.setattr(maintainer, "LOOK_EVERY_S", 0)
+        mine = Maintainer(database, settings=ages())
 
         looks = 0
         while done_at(old) is None:
@@ -313,11 +320,10 @@ class TestMaintenance:
         assert names(old) == []
 
     def test_a_day_in_use_is_no_failure_and_is_tried_again_soon(
-        self, old: Engine, database: Database, ages: Ages
+        self, old: Engine, database: Database, ages: Ages, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        mine = Maintainer(
-            database, settings=ages(), timing=MaintenanceTiming(again_after_s=0, prune_for_s=60)
-        )
+        monkeypatch.setattr(maintainer, "AGAIN_AFTER_S", 0)
+        mine = Maintainer(database, settings=ages())
         with old.begin() as connection:
             connection.execute(text(f"SELECT count(*) FROM {NAME}"))
             mine.run_if_due()

@@ -102,7 +102,7 @@ class TestListener:
         until(lambda: listening.notices == [{"mail"}])
         told = [r.getMessage() for r in caplog.records if "wakes this process" in r.getMessage()]
         assert len(told) == 2
-        assert told[0].startswith("the database wakes this process no more, so it looks for work")
+        assert told[0].startswith("the database does not wake this process, so it polls for work")
         assert told[1] == "the database wakes this process again"
 
     @pytest.mark.test_all

@@ -108,7 +108,7 @@ def test_it_listens_again_after_a_restart_of_the_database(
     until(listeners, 60, "LISTEN")
     starts_soon(bench)
     said = log.read_text()
-    assert said.count("wakes this process no more") == 1
+    assert said.count("does not wake this process") == 1
     assert said.count("wakes this process again") == 1
 
 

@@ -143,7 +143,7 @@ def test_a_child_that_is_killed_loses_an_interval_which_is_healed(bench: Bench) 
 
 def test_threads_lose_nothing() -> None:
     counts = TaskCounts()
-    counts.heard(1e9, 0.0)
+    counts.set_time(1e9, 0.0)
     one = Settlement(_fence(1), Event.SUCCEED, 0, 0, task=_Task(), run_ms=1, began=0.0)  # type: ignore[arg-type]
 
     def count() -> None:
@@ -155,7 +155,7 @@ def test_threads_lose_nothing() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sum(part.number for part in counts.news()) == 20_000
+    assert sum(part.number for part in counts.unwritten()) == 20_000
 
 
 def _fence(task_id: int) -> Fence:
@@ -171,20 +171,20 @@ def test_runs_that_ended_before_the_time_was_known_are_counted_then() -> None:
     settle(
         counts, Settlement(_fence(1), Event.SUCCEED, 0, 0, None, None, None, None, 7, _Task(), 90.0)
     )  # type: ignore[arg-type]
-    assert counts.news() == []
-    counts.heard(1e9, 92.0)
-    (part,) = counts.news()
+    assert counts.unwritten() == []
+    counts.set_time(1e9, 92.0)
+    (part,) = counts.unwritten()
     assert (part.minute, part.number, part.wait_ms, part.run_ms) == ((10**9 + 8) // 60, 1, 0, 7)
 
 
 def test_beyond_the_most_keys_the_rest_is_one() -> None:
     counts = TaskCounts()
-    counts.heard(1e9, 0.0)
+    counts.set_time(1e9, 0.0)
     for n in range(MOST_KEYS + 20):
         task = _Task()
         task.name = f"t{n}"
         settle(counts, Settlement(_fence(1), Event.SUCCEED, 0, 0, task=task))  # type: ignore[arg-type]
-    numbers = {part.name: part.number for part in counts.news()}
+    numbers = {part.name: part.number for part in counts.unwritten()}
     assert len(numbers) == MOST_KEYS + 1
     assert numbers[OTHER] == 20
 
@@ -192,11 +192,11 @@ def test_beyond_the_most_keys_the_rest_is_one() -> None:
 def test_minutes_that_are_written_and_over_are_forgotten() -> None:
     now = [0.0]
     counts = TaskCounts(clock=lambda: now[0])
-    counts.heard(1e9, 0.0)
+    counts.set_time(1e9, 0.0)
     for minute in range(3):
         now[0] = minute * 60.0
         settle(counts, Settlement(_fence(1), Event.SUCCEED, 0, 0, task=_Task()))  # type: ignore[arg-type]
-        counts.written(counts.news())
+        counts.mark_written(counts.unwritten())
     assert len(counts._minutes) == len(counts._written) == 1
     now[0] = 30 * 60.0  # nothing was written for long
     settle(counts, Settlement(_fence(1), Event.SUCCEED, 0, 0, task=_Task()))  # type: ignore[arg-type]

@@ -253,7 +253,7 @@ def test_spans_that_cannot_be_made_stop_no_task(
 
 
 def test_claims_that_never_end_make_room() -> None:
-    runs: OpenRuns[str] = OpenRuns(most=2)
+    runs = OpenRuns(most=2)
     for task_id in (1, 2, 3):
         runs.keep(task_id, 1, "parent")
 
