@@ -45,7 +45,7 @@ def test_what_makes_no_sense_is_refused_in_words(shell: Shell, tmp_path: Path) -
     dash = shell("export", "-", "--name", "t")
     nowhere = shell("export", "no/folder/tasks.jsonl", "--name", "t")
 
-    assert "That would be everything" in everything.stderr
+    assert "This selects every task" in everything.stderr
     assert "there is there already" in there.stderr
     assert "no_such_file cannot be read" in none.stderr
     assert "Line 1 is no task" in other.stderr

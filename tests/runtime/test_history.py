@@ -113,7 +113,7 @@ def test_they_are_counted(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ("bulk=none", "'bulk=none' is no history of all other queues, as in 'all,bulk=none'"),
+        ("bulk=none", "'bulk=none' is not the history of all other queues, as in 'all,bulk=none'"),
         ("all,q=none,q=all", "queue 'q' has two histories"),
         ("all,q q=none", "no queue is called 'q q'"),
         *((wrong, "history") for wrong in ["some", "none,x", "all,=none", "all,x=some", "all,"]),

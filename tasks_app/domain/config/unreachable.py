@@ -12,12 +12,11 @@ URL = "TASKS_APP_DATABASE_URL"
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """``fact`` is a sentence's predicate: its subject is the database."""
+    """``fact`` is a predicate of the subject "the database"."""
 
     fact: str
     advice: str
-    away: bool = False
-    """True: it may pass by itself. False: somebody has to change something."""
+    away: bool = False  # True: it may pass by itself. False: something must be changed
 
     def __str__(self) -> str:
         return f"The database {self.fact}. {self.advice}"
@@ -25,12 +24,12 @@ class Unreachable:
 
 _RUNS = f"Check {URL} and that it runs, or start an embedded one with: tasks-app up -d"
 _TLS = f"Look at sslmode and sslrootcert in {URL}, and at the server's ssl."
+# Messages of a server at its own limit, or the limit of a role or database.
 TOO_MANY = "too many clients already", "remaining connection slots", "too many connections"
-"""What a server says at the limit of a role, of a database, or its own."""
 _CAUSES = (
     (
         r"(invalid (?:port|connection option|URI|\S+ value|integer value)[^\n]*)",
-        Unreachable("cannot be asked: {0}", f"Correct {URL}."),
+        Unreachable("cannot be reached: {0}", f"Correct {URL}."),
     ),
     (
         r"failed to resolve host '([^'\n]*)'|could not translate host name \"([^\"\n]*)\"",
@@ -45,7 +44,7 @@ _CAUSES = (
     ),
     (
         r"no password supplied",
-        Unreachable("{at}wants a password", f"Put it into {URL}, or into ~/.pgpass."),
+        Unreachable("{at}asks for a password", f"Put it into {URL}, or into ~/.pgpass."),
     ),
     (
         r"role (\"(?s:.*?)\") (?:does not exist|is not permitted to log in)",
@@ -59,22 +58,22 @@ _CAUSES = (
     ),
     (
         r"permission denied for database (\"(?s:.*?)\")",
-        Unreachable("{0} is closed to this role", "Run: GRANT CONNECT ON DATABASE … TO …"),
+        Unreachable("{0} does not let this role connect", "Run: GRANT CONNECT ON DATABASE … TO …"),
     ),
     (
         r"no pg_hba\.conf entry for ([^\n]*), (?:no encryption|SSL off)",
         Unreachable(
-            "{at}lets nobody in without TLS from here ({0})",
+            "{at}requires TLS from here ({0})",
             f"Add ?sslmode=require to {URL}, or an entry to the server's pg_hba.conf.",
         ),
     ),
     (
         r"(?:no pg_hba\.conf entry for|pg_hba\.conf rejects connection for) ([^\n]*)",
-        Unreachable("{at}does not let in {0}", "Add an entry to the server's pg_hba.conf."),
+        Unreachable("{at}refuses {0}", "Add an entry to the server's pg_hba.conf."),
     ),
     (
         r"server does not support SSL",
-        Unreachable("{at}speaks no TLS, and sslmode demands it", _TLS),
+        Unreachable("{at}does not support TLS, but sslmode requires it", _TLS),
     ),
     (
         r"((?:root certificate file|certificate|SSL error|server certificate|SSL)[^\n]*)",
@@ -110,9 +109,9 @@ _AT = re.compile(
 )
 
 
-def why_unreachable(said: str) -> Unreachable:
-    """Interpret the message of libpq, or of a server that refused the connection."""
-    last = said.strip().partition("\nMultiple connection attempts failed")[0]
+def why_unreachable(message: str) -> Unreachable:
+    """Interpret the message of libpq, or of a server that refuses the connection."""
+    last = message.strip().partition("\nMultiple connection attempts failed")[0]
     place = _AT.search(last)
     at = "" if place is None else f"at {place[3] or f'{place[1]}:{place[2]}'} "
     for pattern, found in _CAUSES:
@@ -131,16 +130,15 @@ def why_unreachable(said: str) -> Unreachable:
     return Unreachable(f"{at}does not answer{words and f': {words}'}", _RUNS, away=True)
 
 
-NOT_GRANTED = "42501"
-"""SQLSTATE: insufficient privilege."""
+NOT_GRANTED = "42501"  # SQLSTATE: insufficient privilege
+# Classes of SQLSTATEs: wrong data, a constraint, a limit of PostgreSQL, an error of PL/pgSQL. They
+# recur at each try.
 OF_ONE_ROW = ("22", "23", "54", "P0")
-"""SQLSTATEs: its data, a constraint, a limit of PostgreSQL's, and what PL/pgSQL of theirs raises.
-They would come again, whoever tries."""
 MAY_NOT = (
-    "This database role may not do that. The owner of the tables gives it what it needs: "
+    "This database role may not do that. As owner of the tables, run: "
     "tasks-app grants KIND --role ROLE --apply"
 )
 READ_ONLY = (
-    "The database lets this role only read: it is a standby, or default_transaction_read_only is "
-    "on for the role or the database. Connect to the primary, or set it off."
+    "This role can only read: the database is a standby, or default_transaction_read_only is on "
+    "for the role or the database. Connect to the primary, or turn it off."
 )

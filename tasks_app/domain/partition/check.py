@@ -19,30 +19,70 @@ from tasks_app.domain.partition.records import (
     Plan,
 )
 
-LONGEST_KEY = 2_000
-"""Bytes of a bound or value. Indexes hold 2,700; 8,000 of both bounds together."""
-_ALIKE: dict[str, Callable[[Partition], object]] = {
+MOST_PARTITIONS_SHOWN = 20
+
+
+class Wrong(StrEnum):
+    TOO_FEW = "too few"
+    DUPLICATE_NUMBER = "duplicate number"
+    WRONG_TYPE = "wrong type"
+    MIXED = "mixed"
+    TOO_LONG = "too long"
+    REVERSED = "reversed"
+    EMPTY = "empty"
+    OVERLAP = "overlap"
+    GAP = "gap"
+    SHORT = "short coverage"
+    UNOWNED = "unowned"
+    SPANNING = "spanning"
+    NO_SOURCE = "no such source"
+
+
+class Problem(NamedTuple):
+    """Why a plan must not start."""
+
+    kind: Wrong
+    message: str  # the ranges, and what to do
+    numbers: tuple[int, ...] = ()  # of the partitions
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class WrongPlanError(PlanError):
+    """A plan does not give every row exactly one owner; nothing was started."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        shown = "\n".join(f"- {problem}" for problem in problems[:MOST_PARTITIONS_SHOWN])
+        rest = len(problems) - MOST_PARTITIONS_SHOWN
+        more = f"\n- and {rest} more" if rest > 0 else ""
+        super().__init__(f"The plan is wrong, nothing was started:\n{shown}{more}")
+        self.problems: tuple[Problem, ...] = tuple(problems)
+
+
+LONGEST_KEY = 2_000  # bytes of a bound or value; indexes hold 2,700, or 8,000 of both bounds
+_UNIFORM: dict[str, Callable[[Partition], object]] = {  # the same in all partitions of a plan
     "kind": lambda each: each.kind,
     "column": lambda each: each.column,
     "modulus": lambda each: each.modulus,
     "source": lambda each: each.source is None,
 }
-"""What must be the same in all partitions of a plan."""
 
 
 def check_plan(plan: Plan, facts: Facts) -> list[Problem]:
-    """Return all problems; ranges of wrong types are not compared with others."""
-    problems = [*_count(plan, facts), *_kinds(plan), *_lengths(plan)]
-    wrong = list(_types(plan, facts))
+    """Return all problems; ranges with bounds of a wrong type are not compared."""
+    problems = [*_check_numbers(plan, facts), *_check_uniform(plan), *_check_lengths(plan)]
+    wrong = list(_check_types(plan, facts))
     if wrong or any(problem.kind is Wrong.MIXED for problem in problems):
         return [*problems, *wrong]
-    for source in _sources(plan, facts):
+    sources = {each.source for each in plan.partitions if each.kind is not PartitionKind.VALUES}
+    for source in sorted(sources | facts.extents.keys(), key=lambda source: source or ""):
         own = [each for each in plan.partitions if each.source == source]
-        problems += _of_source(own, source, facts)
-    return [*problems, *_values(plan, facts), *aligned(plan.partitions, facts.physical)]
+        problems += _check_source(own, source, facts)
+    return [*problems, *_check_values(plan, facts), *aligned(plan.partitions, facts.physical)]
 
 
-def _count(plan: Plan, facts: Facts) -> Iterator[Problem]:
+def _check_numbers(plan: Plan, facts: Facts) -> Iterator[Problem]:
     is_empty = not any(each.has_keys or each.nulls for each in facts.extents.values())
     needed = max(facts.at_least, 0 if is_empty and facts.extents else 1)
     if len(plan.partitions) < needed:
@@ -57,24 +97,24 @@ def _count(plan: Plan, facts: Facts) -> Iterator[Problem]:
             yield Problem(
                 Wrong.DUPLICATE_NUMBER,
                 f"{times} partitions have the number {number}: {named_partitions(twice)}. "
-                "Number them apart.",
+                "Give each its own number.",
                 (number,),
             )
 
 
-def _kinds(plan: Plan) -> Iterator[Problem]:
-    for what, of in _ALIKE.items():
+def _check_uniform(plan: Plan) -> Iterator[Problem]:
+    for what, of in _UNIFORM.items():
         firsts = list({of(each): each for each in reversed(plan.partitions)}.values())
         if len(firsts) > 1:
             yield Problem(
                 Wrong.MIXED,
                 f"Partitions differ in their {what}: {named_partitions(firsts)}. "
-                "Use one for all of them.",
+                "Use the same for all of them.",
                 partition_numbers(firsts),
             )
 
 
-def _lengths(plan: Plan) -> Iterator[Problem]:
+def _check_lengths(plan: Plan) -> Iterator[Problem]:
     for each in plan.partitions:
         keys = (*(each.range or Range()).bounds, *each.values)
         longest = max((len(write_key(key).encode()) for key in keys), default=0)
@@ -87,7 +127,7 @@ def _lengths(plan: Plan) -> Iterator[Problem]:
             )
 
 
-def _types(plan: Plan, facts: Facts) -> Iterator[Problem]:
+def _check_types(plan: Plan, facts: Facts) -> Iterator[Problem]:
     if plan.key_type is not facts.key_type:
         yield Problem(
             Wrong.WRONG_TYPE,
@@ -106,47 +146,33 @@ def _types(plan: Plan, facts: Facts) -> Iterator[Problem]:
             yield Problem(
                 Wrong.WRONG_TYPE,
                 f"In partition {each.number} {' and '.join(map(quoted_key, bad))} "
-                f"{'is' if len(bad) == 1 else 'are'} no {wanted}: {each}. "
-                f"Write what is of type {wanted}.",
+                f"{'is' if len(bad) == 1 else 'are'} not of type {wanted}: {each}. "
+                f"Write values of type {wanted}.",
                 (each.number,),
             )
 
 
-def _sources(plan: Plan, facts: Facts) -> list[str | None]:
-    found = {each.source for each in plan.partitions if each.kind is not PartitionKind.VALUES}
-    return sorted({*found, *facts.extents}, key=lambda source: source or "")
-
-
-def _of_source(own: list[Partition], source: str | None, facts: Facts) -> Iterator[Problem]:
+def _check_source(own: list[Partition], source: str | None, facts: Facts) -> Iterator[Problem]:
     extent = facts.extents.get(source, Extent())
     if not own and extent != Extent():
-        what = f"No partition covers {source or 'the keys'}. Add one for them."
-        yield Problem(Wrong.SHORT, what)
+        yield Problem(Wrong.SHORT, f"No partition covers {source or 'the keys'}. Add one for them.")
         return
     if source is not None and source not in facts.extents:
-        there = ", ".join(str(name) for name in facts.extents if name is not None)
-        what = f"{named_partitions(own)}: there is no such source. There are: {there or 'none'}."
+        known = ", ".join(str(name) for name in facts.extents if name is not None)
+        what = f"{named_partitions(own)}: this source does not exist. Sources: {known or 'none'}."
         yield Problem(Wrong.NO_SOURCE, what, partition_numbers(own))
         return
-    yield from _nulls(own, extent)
-    if {each.kind for each in own} <= {
-        PartitionKind.RANGE,
-        PartitionKind.HASH,
-        PartitionKind.SEGMENT,
-    }:
-        yield from side_by_side(own, _to_cover(own, extent))
-
-
-def _to_cover(own: list[Partition], extent: Extent) -> Extent:
-    """Return what the ranges must cover; for hashes all buckets, and what else a column holds."""
+    yield from _check_nulls(own, extent)
+    if {each.kind for each in own} & {PartitionKind.VALUES, PartitionKind.MARKED}:
+        return
     moduli = [each.modulus for each in own if each.modulus is not None]
-    if not moduli:
-        return extent
-    buckets = [key for key in (extent.least, extent.most) if isinstance(key, int)]
-    return Extent(min(0, *buckets, 0), max(moduli[0] - 1, *buckets, 0))
+    if moduli:  # the ranges must cover all buckets, and all other numbers in the column
+        buckets = [key for key in (extent.least, extent.most) if isinstance(key, int)]
+        extent = Extent(min(0, *buckets, 0), max(moduli[0] - 1, *buckets, 0))
+    yield from side_by_side(own, extent)
 
 
-def _nulls(own: list[Partition], extent: Extent) -> Iterator[Problem]:
+def _check_nulls(own: list[Partition], extent: Extent) -> Iterator[Problem]:
     owners = [each for each in own if each.owns_null]
     if len(owners) > 1:
         yield Problem(
@@ -166,7 +192,7 @@ def _nulls(own: list[Partition], extent: Extent) -> Iterator[Problem]:
         )
 
 
-def _values(plan: Plan, facts: Facts) -> Iterator[Problem]:
+def _check_values(plan: Plan, facts: Facts) -> Iterator[Problem]:
     listed = [each for each in plan.partitions if each.kind is PartitionKind.VALUES]
     if not listed:
         return
@@ -191,16 +217,10 @@ def _values(plan: Plan, facts: Facts) -> Iterator[Problem]:
     unowned = sorted(set(facts.values or ()) - set(owners), key=quoted_key)
     if unowned and facts.values is not None:
         rows = sum(facts.values[value] for value in unowned)
-        shown = ", ".join(quoted_key(value) for value in unowned[:MOST_PARTITIONS_SHOWN])
-        more = (
-            f" and {len(unowned) - MOST_PARTITIONS_SHOWN} more"
-            if len(unowned) > MOST_PARTITIONS_SHOWN
-            else ""
-        )
         yield Problem(
             Wrong.UNOWNED,
-            f"No partition owns {shown}{more} ({rows} rows). "
-            "List them somewhere, or say auto_assign.",
+            f"No partition owns {_listed(map(quoted_key, unowned))} ({rows} rows). "
+            "List them in a partition, or set auto_assign.",
         )
 
 
@@ -208,11 +228,15 @@ Spans = list[tuple[Partition, Range]]
 
 
 def side_by_side(own: Iterable[Partition], extent: Extent) -> Iterator[Problem]:
-    """Yield the problems of the ranges of one source; ``extent`` is what they must cover."""
+    """Yield the problems of the ranges of one source, which must cover ``extent``."""
     spans = [(each, each.range) for each in own if each.range is not None]
     for each, span in spans:
-        if span.is_reversed or span.is_empty:
-            yield _inverted(each, span)
+        if span.is_empty:
+            what = f"{each} holds no key: it ends where it begins. Remove it, or move a bound."
+            yield Problem(Wrong.EMPTY, what, (each.number,))
+        elif span.is_reversed:
+            what = f"{each} is reversed: it ends before it begins. Exchange its bounds."
+            yield Problem(Wrong.REVERSED, what, (each.number,))
     good = [(each, span) for each, span in spans if not (span.is_reversed or span.is_empty)]
     good.sort(key=cmp_to_key(_compare_lows))
     yield from _neighbours(good)
@@ -222,7 +246,7 @@ def side_by_side(own: Iterable[Partition], extent: Extent) -> Iterator[Problem]:
 def aligned(
     partitions: Iterable[Partition], physical: Iterable[PhysicalRange]
 ) -> Iterator[Problem]:
-    """Yield the ranges that span two of the database's own partitions."""
+    """Yield the ranges that span two physical partitions of the database."""
     for each in partitions:
         span = each.range
         if each.kind is not PartitionKind.RANGE or each.source is not None or span is None:
@@ -237,32 +261,26 @@ def aligned(
             )
 
 
-def _inverted(each: Partition, span: Range) -> Problem:
-    if span.is_empty:
-        what = f"{each} holds no key: it ends where it begins. Remove it, or move a bound."
-        return Problem(Wrong.EMPTY, what, (each.number,))
-    what = f"{each} is reversed: it ends before it begins. Exchange its bounds."
-    return Problem(Wrong.REVERSED, what, (each.number,))
-
-
 def _neighbours(ordered: Spans) -> Iterator[Problem]:
-    """Compare each with the one before it that reaches furthest."""
+    """Compare each range with the earlier one that has the highest end."""
     furthest: tuple[Partition, Range] | None = None
     for each, span in ordered:
         if furthest is not None:
             last, before = furthest
             if before.overlaps(span):
+                end = before.high if _reaches_further(span, before) else span.high
+                common = Range(span.low, end)
                 yield Problem(
                     Wrong.OVERLAP,
-                    f"{last} and {each} overlap: {_common(before, span)} is in both. "
+                    f"{last} and {each} overlap: {common} is in both. "
                     "Let one end where the other begins.",
                     (last.number, each.number),
                 )
             elif before.high != span.low:
                 yield Problem(
                     Wrong.GAP,
-                    f"Between {last} and {each} is a gap: {Range(before.high, span.low)} is in "
-                    "none. Let one end where the other begins.",
+                    f"There is a gap between {last} and {each}: no partition has "
+                    f"{Range(before.high, span.low)}. Let one end where the other begins.",
                     (last.number, each.number),
                 )
         if furthest is None or _reaches_further(span, furthest[1]):
@@ -275,18 +293,16 @@ def _coverage(ordered: Spans, extent: Extent) -> Iterator[Problem]:
         if extent.has_keys:
             what = "There are keys that no bound can name"
             if least is not None:
-                ends = _named(least, extent.below), _named(most, extent.above)
-                what = "Keys go from {} to {}".format(*ends)
-            yield Problem(
-                Wrong.SHORT, f"{what}, and no range has any of them. Add ranges that cover them."
-            )
+                what = f"Keys go from {_named(least, extent.below)} to {_named(most, extent.above)}"
+            what += ", and no range has any of them. Add ranges that cover them."
+            yield Problem(Wrong.SHORT, what)
         return
     first, span = ordered[0]
     if span.low is not None and (extent.below or _less(least, span.low)):
         yield Problem(
             Wrong.SHORT,
             f"The least key is {_named(least, extent.below)}, but {first} is the first: "
-            f"{Range(least, span.low)} is in none. Let it begin earlier, or without a bound.",
+            f"no partition has {Range(least, span.low)}. Let it begin earlier, or without a bound.",
             (first.number,),
         )
     last, span = ordered[0]
@@ -297,7 +313,7 @@ def _coverage(ordered: Spans, extent: Extent) -> Iterator[Problem]:
         yield Problem(
             Wrong.SHORT,
             f"The greatest key is {_named(most, extent.above)}, but {last} is the last: "
-            f"{Range(span.high)} is in none. Let it end later, or without a bound.",
+            f"no partition has {Range(span.high)}. Let it end later, or without a bound.",
             (last.number,),
         )
 
@@ -321,75 +337,19 @@ def _reaches_further(span: Range, than: Range) -> bool:
 
 
 def _less(one: Any, other: Any) -> bool:
-    """Whether one is less; None never is."""
+    """Whether one is less than the other; None is not."""
     return one is not None and other is not None and bool(one < other)
 
 
-def _common(one: Range, other: Range) -> Range:
-    """Return what two ranges share; ``other`` begins later."""
-    return Range(other.low, one.high if _reaches_further(other, one) else other.high)
-
-
-MOST_PARTITIONS_SHOWN = 20
-
-
-class Wrong(StrEnum):
-    """Kinds of problems."""
-
-    TOO_FEW = "too few"
-    DUPLICATE_NUMBER = "duplicate number"
-    WRONG_TYPE = "wrong type"
-    MIXED = "mixed"
-    TOO_LONG = "too long"
-    REVERSED = "reversed"
-    EMPTY = "empty"
-    OVERLAP = "overlap"
-    GAP = "gap"
-    SHORT = "short coverage"
-    UNOWNED = "unowned"
-    SPANNING = "spanning"
-    NO_SOURCE = "no such source"
-
-
-class Problem(NamedTuple):
-    """Why a plan must not start."""
-
-    kind: Wrong
-    message: str
-    """What is wrong, with the ranges, and what to do."""
-    numbers: tuple[int, ...] = ()
-    """The numbers of the partitions concerned."""
-
-    def __str__(self) -> str:
-        return self.message
-
-
-class WrongPlanError(PlanError):
-    """A plan does not give every row exactly one owner; nothing was started.
-
-    Attributes:
-        problems: all that is wrong.
-    """
-
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        shown = "\n".join(f"- {problem}" for problem in problems[:MOST_PARTITIONS_SHOWN])
-        rest = len(problems) - MOST_PARTITIONS_SHOWN
-        more = f"\n- and {rest} more" if rest > 0 else ""
-        super().__init__(f"The plan is wrong, nothing was started:\n{shown}{more}")
-        self.problems: tuple[Problem, ...] = tuple(problems)
-
-
 def named_partitions(partitions: Iterable[Partition]) -> str:
-    """Return partitions with what they own, MOST_SHOWN of them at most."""
-    shown = [str(each) for each in partitions]
-    more = (
-        f" and {len(shown) - MOST_PARTITIONS_SHOWN} more"
-        if len(shown) > MOST_PARTITIONS_SHOWN
-        else ""
-    )
-    return ", ".join(shown[:MOST_PARTITIONS_SHOWN]) + more
+    return _listed(map(str, partitions))
+
+
+def _listed(words: Iterable[str]) -> str:
+    shown = list(words)
+    more = len(shown) - MOST_PARTITIONS_SHOWN
+    return ", ".join(shown[:MOST_PARTITIONS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def partition_numbers(partitions: Iterable[Partition]) -> tuple[int, ...]:
-    """Return their numbers, each once."""
     return tuple(dict.fromkeys(each.number for each in partitions))

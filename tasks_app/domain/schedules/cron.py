@@ -1,11 +1,11 @@
 """Cron expressions in a time zone; clock changes follow the rules of Debian's cron.
 
-Zones are handled here alone: cronsim reads the expression and yields naive local times.
-
-* An expression whose minute or hour begins with ``*`` fires whenever the wall clock shows a time
-  that matches. A skipped time does not fire; a repeated one fires twice.
+* An expression whose minute or hour begins with ``*`` fires whenever the wall clock shows a
+  matching time. A skipped time does not fire; a repeated one fires twice.
 * Any other expression names times of the day, which fire once a day: the skipped ones together
   right after the gap, a repeated one the first time.
+
+cronsim reads the expression and yields naive local times; only this file handles zones.
 """
 
 from __future__ import annotations
@@ -33,51 +33,57 @@ SHORTHANDS = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
+# The fields of an expression, and how many numbers each may name.
 NUMBERED = {"minutes": 60, "hours": 24, "days": 31, "months": 12, "weekdays": 7}
-"""The fields of an expression, and how many numbers each may name."""
+# Files beside the zones of IANA: this machine's own, and those that count leap seconds.
 _NOT_OF_THE_LIST = re.compile(r"localtime$|posixrules$|Factory$|right/|posix/")
-"""What lies beside the zones of IANA: this machine's own, and those that count leap seconds."""
 _DAY, _MINUTE, _SECOND = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1)
 _TICK = timedelta(microseconds=1)
 
 
 class CronNumbers(NamedTuple):
-    """What an expression names."""
+    """The numbers in an expression."""
 
-    named: dict[str, list[int]]
-    """By the field; without those that name all. Sunday is 0."""
-    either: bool
-    """Whether day or weekday is enough."""
+    named: dict[str, list[int]]  # by field, without fields that name all; Sunday is 0
+    either: bool  # whether day or weekday is enough
 
 
 def check_cron(expression: object) -> str:
     """Return the expression, its fields one space apart; raises InvalidScheduleError."""
     if not isinstance(expression, str) or len(expression) > LONGEST:
-        raise _refused("is no text of at most 255 characters")
+        raise _refusal("is not text of at most 255 characters")
     written = " ".join(expression.split())
     shown = repr(written[:60])
     try:
         sim = _sim(written)
     except (AssertionError, TypeError, IndexError):
-        raise _refused(f"is {shown}, which cannot be read") from None
+        raise _refusal(f"is {shown}, which cannot be read") from None
     except Exception as error:  # cronsim's own error; cronsim is imported at its first use
-        raise _refused(f"is {shown}: {str(error).lower()[:60]}") from None
+        raise _refusal(f"is {shown}: {str(error).lower()[:60]}") from None
     if next(_hands(sim, datetime(2000, 1, 1)), None) is None:  # noqa: DTZ001  local times have no zone
-        raise _refused(f"is {shown}, which is no day of any year")
+        raise _refusal(f"is {shown}, a day that no year has")
     return written
+
+
+def _refusal(problem: str) -> InvalidScheduleError:
+    return InvalidScheduleError(
+        "cron",
+        problem,
+        "minute, hour, day, month and weekday, seconds before them if you like, "
+        "such as '30 2 * * *' or '*/15 * * * * *'",
+    )
 
 
 @lru_cache(256)
 def zone_of(name: str) -> ZoneInfo:
-    """Return the zone of an IANA name; InvalidScheduleError if there is none."""
+    """Return the zone of an IANA name; raises InvalidScheduleError."""
     try:
         if _NOT_OF_THE_LIST.match(name):
             raise ValueError
         return ZoneInfo(name)
     except (KeyError, ValueError, TypeError, OSError):
-        raise InvalidScheduleError(
-            "timezone", f"is {name!r:.60}", "a name of the IANA list, such as Europe/Berlin"
-        ) from None
+        allowed = "a name of the IANA list, such as Europe/Berlin"
+        raise InvalidScheduleError("timezone", f"is {name!r:.60}", allowed) from None
 
 
 def next_cron(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
@@ -98,16 +104,15 @@ def next_cron(expression: str, zone: ZoneInfo, after: datetime) -> datetime | No
 def hands_on(expression: str, zone: ZoneInfo, day: date, since: time) -> Iterator[time]:
     """Yield the times of a day that an expression names, or that match and are shown."""
     sim = _sim(expression)
-    shown = _is_wild(sim)
     for hands in _hands(sim, datetime.combine(day, since) - _SECOND):
         if hands.date() != day:
             return
-        if not shown or _is_shown(hands, zone):
+        if not _is_wild(sim) or _is_shown(hands, zone):
             yield hands.time()
 
 
 def numbers_of(expression: str) -> CronNumbers:
-    """Return what an expression names that has neither seconds nor ``L`` or ``#``."""
+    """Return the numbers of an expression without seconds, ``L`` and ``#``."""
     sim = _sim(expression)
     weekdays = {int(day) % 7 for day in sim.weekdays if not isinstance(day, tuple)}
     found = (sim.minutes, sim.hours, sim.days, sim.months, weekdays)
@@ -124,7 +129,7 @@ def explain_cron(expression: str) -> str:
 
 
 def _real_time(sim: CronSim, zone: ZoneInfo, after: datetime) -> datetime | None:
-    """Walk from one clock change to the next; between two of them the offset is constant."""
+    """Go from one clock change to the next; between two of them the offset is constant."""
     at = after.astimezone(UTC)
     offset = _offset(zone, at)
     start = at + offset
@@ -141,7 +146,7 @@ def _real_time(sim: CronSim, zone: ZoneInfo, after: datetime) -> datetime | None
 
 
 def first_shown(hands: datetime, zone: ZoneInfo) -> datetime:
-    """Return when the clock first shows this local time; for a skipped one, the end of the gap."""
+    """Return when the clock first shows this local time; for a skipped time, the end of the gap."""
     if not _is_shown(hands, zone):
         hands = hands.replace(second=0, microsecond=0)
         while not _is_shown(hands, zone):
@@ -173,7 +178,7 @@ def _offset(zone: ZoneInfo, at: datetime) -> timedelta:
 
 
 def _hands(sim: CronSim, start: datetime) -> Iterator[datetime]:
-    """Yield the local times after ``start`` that match, without a zone."""
+    """Yield the matching local times after ``start``, without a zone."""
     walker = copy.copy(sim)
     walker.dt = start.replace(microsecond=0)
     return walker
@@ -188,12 +193,3 @@ def _sim(expression: str) -> CronSim:
     from cronsim import CronSim  # noqa: PLC0415  only where there are schedules
 
     return CronSim(SHORTHANDS.get(expression.lower(), expression), datetime(2000, 1, 1))  # noqa: DTZ001
-
-
-def _refused(problem: str) -> InvalidScheduleError:
-    return InvalidScheduleError(
-        "cron",
-        problem,
-        "minute, hour, day, month and weekday, seconds before them if you like, "
-        "such as '30 2 * * *' or '*/15 * * * * *'",
-    )

@@ -118,7 +118,7 @@ class PayloadType:
             kept = decode(text, "payload")
             if not _is_wrapped(kept):
                 raise UnreadableTaskError(
-                    f'The payload is not kept as {{"{VALUE}": …}}, as a {self.name} is. '
+                    f'The payload is not stored as {{"{VALUE}": …}}, as a {self.name} is. '
                     "Create the task with its handler, or write it so."
                 )
             text = json.dumps(kept[VALUE])

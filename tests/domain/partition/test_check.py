@@ -55,8 +55,8 @@ def test_a_gap() -> None:
 
     assert (kind, numbers) == (Wrong.GAP, (1, 2))
     assert message == (
-        "Between partition 1 (key < 10) and partition 2 (12 <= key) is a gap: 10 <= key < 12 is in "
-        "none. Let one end where the other begins."
+        "There is a gap between partition 1 (key < 10) and partition 2 (12 <= key): no partition has "
+        "10 <= key < 12. Let one end where the other begins."
     )
 
 
@@ -85,10 +85,10 @@ def test_short_coverage_at_both_ends() -> None:
 
     assert first.kind == last.kind == Wrong.SHORT
     assert str(first).startswith(
-        "The least key is 0, but partition 1 (1 <= key < 50) is the first: 0 <= key < 1 is in none."
+        "The least key is 0, but partition 1 (1 <= key < 50) is the first: no partition has 0 <= key < 1."
     )
     assert str(last).startswith(
-        "The greatest key is 99, but partition 2 (50 <= key < 99) is the last: 99 <= key is in none"
+        "The greatest key is 99, but partition 2 (50 <= key < 99) is the last: no partition has 99 <= key"
     )
 
 
@@ -133,7 +133,7 @@ def test_a_bound_of_another_type(key_type: KeyType, bound: Any) -> None:
     kind, message, numbers = only(plan, facts_of(key_type=key_type))
 
     assert (kind, numbers) == (Wrong.WRONG_TYPE, (1,))
-    assert f"is no {key_type}" in message
+    assert f"is not of type {key_type}" in message
     assert "7" in message
 
 

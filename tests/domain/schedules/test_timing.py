@@ -79,7 +79,7 @@ def test_what_is_written_is_read_as_the_same(when: dict, kind: TimingKind, text:
         ({"every": 0.5}, r"every is 500ms\. Allowed: 1s or more"),
         ({"every": "soon"}, "every is 'soon'"),
         ({"at": datetime(2026, 1, 1)}, "at has no time zone"),  # noqa: DTZ001
-        ({"at": "noon"}, "at is no datetime"),
+        ({"at": "noon"}, "at is not a datetime"),
         ({"at": datetime(9500, 1, 1, tzinfo=UTC)}, "at is in the year 9500"),
         ({"cron": "bad"}, "cron is 'bad'"),
         ({"cron": "0 3 * * *", "zone": "Mars"}, "timezone is 'Mars'"),

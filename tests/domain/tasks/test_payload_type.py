@@ -246,7 +246,7 @@ def test_a_value_may_be_given_as_it_is_kept_by_who_does_not_know_the_handler() -
 
 @pytest.mark.parametrize("strange", [{}, {"a": 1}, {"value": 1, "more": 2}])
 def test_a_row_that_keeps_no_such_value_is_unreadable_and_its_content_is_not_told(strange) -> None:
-    with pytest.raises(UnreadableTaskError, match=r'not kept as {"value": …}, as a list\[int\] is'):
+    with pytest.raises(UnreadableTaskError, match=r'not stored as {"value": …}, as a list\[int\] is'):
         PayloadType(list[int]).read(json.dumps(strange))
 
 
