@@ -27,7 +27,6 @@ class Alert:
 
 
 def message_of(key: str, fact: str, advice: str, *, over: bool, alert_id: int) -> dict[str, Any]:
-    """Return the posted message; a receiver drops repetitions by ``id`` and ``status``."""
     status = "resolved" if over else "firing"
     return {"id": alert_id, "status": status, "key": key, "fact": fact, "advice": advice}
 
@@ -61,8 +60,6 @@ LARGEST_NUMBER = 1_000_000  # waiting tasks are counted up to this one
 
 
 class RuleKind(StrEnum):
-    """The figure that a rule is about."""
-
     FAILED = "failed"  # tasks that failed for good in a span
     RATIO = "ratio"  # the share of runs in a span that did not succeed
     AGE = "age"  # how long the oldest due task of a queue has waited
@@ -156,10 +153,7 @@ class MailServer:
 
 
 def read_mail(url: str) -> MailServer:
-    """Read the URL, whose user and password are percent-encoded.
-
-    Raises ValueError: something is missing. The message repeats nothing of the URL.
-    """
+    """Read the URL, whose user and password are percent-encoded; raises ValueError."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -168,8 +162,8 @@ def read_mail(url: str) -> MailServer:
     query = parse_qs(parts.query)
     sender = "".join(query.get("from", ())).strip()
     receivers = tuple(each.strip() for each in ",".join(query.get("to", ())).split(",") if each)
-    is_complete = parts.scheme in MAIL_PORTS and parts.hostname and receivers
-    if not is_complete or not all(map(_is_address, (sender, *receivers))):
+    is_valid = parts.scheme in MAIL_PORTS and receivers and all(map(_is_address, receivers))
+    if not is_valid or not _is_address(sender) or not parts.hostname:
         raise ValueError(f"use a URL such as {MAIL_FORM}")
     if bool(parts.username) != bool(parts.password):
         raise ValueError("give both a user and a password, percent-encoded, or neither")

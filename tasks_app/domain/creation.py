@@ -126,7 +126,7 @@ def validate_task(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow
         payload = _call_payload(new, spec)
     if spec is not None:
         text = spec.stored(payload, limit)
-    elif payload is None or type(payload) is dict or (own := own_type(type(payload))) is None:
+    elif payload is None or (kind := type(payload)) is dict or (own := own_type(kind)) is None:
         text = encode_object(payload, "payload", limit)
     else:
         text = own.write(payload, limit, None)

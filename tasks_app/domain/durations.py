@@ -17,10 +17,7 @@ NO_DURATION = "which is not a duration"
 
 
 def parse_duration(value: Duration) -> timedelta:
-    """Return ``value`` as a timedelta; a bare number is in seconds.
-
-    Raises ValueError: not a duration, negative, not finite, or above ten years.
-    """
+    """Return ``value`` as a timedelta; a bare number is in seconds; raises ValueError."""
     if isinstance(value, timedelta):
         span = value
     elif isinstance(value, str):
@@ -44,10 +41,7 @@ def _timedelta(seconds: float) -> timedelta:
 
 
 def parse_rate(value: Any) -> tuple[int, timedelta]:
-    """Return number and time of a rate such as ``100/1m``.
-
-    Raises ValueError: not a rate, or outside 1 in 366 days .. 2**31 in 1 ms.
-    """
+    """Return number and time of a rate such as ``100/1m``; raises ValueError."""
     number, _, span = value.partition("/") if isinstance(value, str) else ("", "", "")
     with suppress(ValueError):
         rate = int(number), parse_duration(span)

@@ -83,8 +83,7 @@ class Keyring:
             raise MissingKeyError(None)
         salt = os.urandom(SALT_BYTES)
         cipher, nonce = _cipher(self._keys[self.current], salt)
-        context = "\0".join((TOKEN_VERSION, self.current, kind, name)).encode()
-        sealed = salt + cipher.encrypt(nonce, text.encode(), context)
+        sealed = salt + cipher.encrypt(nonce, text.encode(), _context(self.current, kind, name))
         data = base64.urlsafe_b64encode(sealed).decode().rstrip("=")
         return Token(TOKEN_VERSION, self.current, data)
 
@@ -104,7 +103,7 @@ class Keyring:
         try:
             sealed = base64.urlsafe_b64decode(token.data + "=" * (-len(token.data) % 4))
             cipher, nonce = _cipher(key, sealed[:SALT_BYTES])
-            context = "\0".join((token.version, token.key_id, kind, name)).encode()
+            context = _context(token.key_id, kind, name)
             return cipher.decrypt(nonce, sealed[SALT_BYTES:], context).decode()
         except (InvalidTag, ValueError):
             raise SealBrokenError(
@@ -125,10 +124,7 @@ def read_keys(text: str) -> dict[str, bytes]:
 
 
 def checked_keys(pairs: Iterable[tuple[object, object]]) -> dict[str, bytes]:
-    """Return keys by id from ids and keys, which are bytes or base64.
-
-    Raises ValueError: it says what is allowed, without the given values.
-    """
+    """Return keys by id from ids and keys, which are bytes or base64; raises ValueError."""
     keys: dict[str, bytes] = {}
     for key_id, given in pairs:
         if not isinstance(key_id, str) or not _ID.fullmatch(key_id):
@@ -180,6 +176,10 @@ class Token(NamedTuple):
         return ".".join(self)
 
 
+def _context(key_id: str, kind: str, name: str) -> bytes:
+    return "\0".join((TOKEN_VERSION, key_id, kind, name)).encode()
+
+
 def parse_token(text: str) -> Token | None:
     """Return the parts of a token; None: the text is not a token."""
     found = _TOKEN.fullmatch(text)
@@ -187,7 +187,6 @@ def parse_token(text: str) -> Token | None:
 
 
 def wrapped(token: Token) -> str:
-    """Return the JSON text of a token."""
     return f'{TOKEN_BEGIN} "{token}"}}'
 
 

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 
 class Level(StrEnum):
-    """Severity of a finding."""
-
     OK = "ok"
     WARN = "warn"  # It works, but it costs something or will stop working
     FAIL = "fail"  # Some tasks do not run, or none
@@ -53,8 +51,6 @@ _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[.*?\])?\s*([^;]*)")
 
 
 class Need(NamedTuple):
-    """A name in a package, and what must be true of it."""
-
     path: str  # package.module:Class.name
     parameters: tuple[str, ...] = ()  # the first ones of its signature
     names: tuple[str, ...] = ()  # attributes that its code sets, or methods that it calls

@@ -129,7 +129,6 @@ def member(row: TaskRow, group_id: int) -> TaskRow:
 
 
 def _callback(which: str, row: TaskRow | None) -> str | None:
-    """Return the row of a callback as JSON."""
     if row is None:
         return None
     if row.unique_key is not None:

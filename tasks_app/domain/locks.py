@@ -21,16 +21,12 @@ MOST_COUNTED = 1_000_000
 
 
 class LockMode(StrEnum):
-    """How a resource is held."""
-
     EXCLUSIVE = "exclusive"  # by one holder
     SHARED = "shared"  # by any number, if no holder has another mode
     COUNTED = "counted"  # by at most `most` at a time
 
 
 class LockPart(NamedTuple):
-    """One resource of a group."""
-
     resource: str
     mode: LockMode
     most: int | None = None  # holders of a counted one; an operator's number in task_lock wins
@@ -42,10 +38,7 @@ Names = str | Iterable[str]
 def parts_of(
     exclusive: Names = (), shared: Names = (), counted: Mapping[str, int] | None = None
 ) -> tuple[LockPart, ...]:
-    """Return a group, sorted, so that all groups lock in one order.
-
-    Raises InvalidLockError: a name or number is invalid, or a resource is named twice.
-    """
+    """Return a group, sorted, so that all groups lock in one order; raises InvalidLockError."""
     modes = ((LockMode.EXCLUSIVE, exclusive), (LockMode.SHARED, shared))
     parts = [
         LockPart(_checked(name, mode), mode)
@@ -83,8 +76,6 @@ def _checked(name: Any, mode: LockMode) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request for a group."""
-
     token: UUID  # made before the request, so the caller can release even if the reply is lost
     parts: tuple[LockPart, ...]
     who: str
@@ -97,8 +88,6 @@ class Ask:
 
 
 class Granted(NamedTuple):
-    """The whole group is held."""
-
     fence: int  # higher than that of every earlier holder of one of these resources
     granted_at: datetime
 

@@ -212,10 +212,7 @@ WORDS = frozenset(field.name for field in fields(Amendment))  # no field of a se
 
 
 def amendment_of(action: BulkAction, words: dict[str, Any]) -> Amendment:
-    """Return the change; instants and durations may be text.
-
-    Raises InvalidSelectionError: the action does not take an argument, needs one, or it is wrong.
-    """
+    """Return the change; instants and durations may be text; raises InvalidSelectionError."""
     given = {name: value for name, value in words.items() if value not in (None, "")}
     takes = _TAKES.get(action, set())
     unknown = given.keys() - takes - {"why"}

@@ -67,10 +67,7 @@ def line_of(row: Any, payload: str) -> str:
 
 
 def task_of(line: str, number: int, limit: int) -> PortableTask:
-    """Return the task of a line, checked like a producer's.
-
-    Raises InvalidSelectionError: it is not such a line, or the task cannot exist here.
-    """
+    """Return the task of a line, checked like a producer's; raises InvalidSelectionError."""
     try:
         given = json.loads(line)
         if given["tasks_app"] != FORMAT:

@@ -72,7 +72,6 @@ class Window:
 
     @property
     def times(self) -> tuple[str, str]:
-        """When it opens and closes, as ``HH:MM``."""
         return _format_clock(self.opens), _format_clock(self.closes)
 
     def is_open(self, at: datetime, holidays: Holidays) -> bool:
@@ -171,7 +170,6 @@ class Queue:
 
 
 def queue_status(queue: Queue) -> str:
-    """Say that it runs, or why it does not."""
     if queue.paused_since is not None:
         until = f" until {to_the_second(queue.resume_at)}" if queue.resume_at else ""
         reason = f": {queue.reason}" if queue.reason else ""
@@ -203,10 +201,7 @@ def check_queue_options(options: QueueOptions) -> dict[str, Any]:
 
 
 def check_calendar_days(days: Sequence[date]) -> list[date]:
-    """Return a calendar's days, sorted, each once.
-
-    Raises InvalidTaskError: one is not a date, or there are too many.
-    """
+    """Return a calendar's days, sorted, each once; raises InvalidTaskError."""
     found = sorted({day for day in days if type(day) is date and 1970 < day.year < 9000})  # noqa: PLR2004
     if len(found) < len(set(days)):
         allowed = "dates of the years 1971 .. 8999"

@@ -75,7 +75,11 @@ def causes(database_url: str) -> dict[str, tuple[str, str, int]]:
         "host": (of(host="no-host.invalid"), "is on host no-host.invalid, which has no address", 3),
         "port": (of(port=1), "at 127.0.0.1:1 does not answer: Connection refused", 3),
         "number": (of(port=99999), 'cannot be reached: invalid port number: "99999"', 2),
-        "tls": (of(query={"sslmode": "require"}), "does not support TLS, but sslmode requires it", 2),
+        "tls": (
+            of(query={"sslmode": "require"}),
+            "does not support TLS, but sslmode requires it",
+            2,
+        ),
         "option": (of(query={"foo": "bar"}), "cannot be reached: invalid ", 2),
     }
 

@@ -48,8 +48,8 @@ OPERATORS = (
         "payload: large floats",
         "A float is read again as a float, however large it is.",
         "tasks_app/domain/tasks/payload_checks.py",
-        """return f"\\0{int(value)}.0" if""",
-        """return int(value) if""",
+        'return f"\\0{int(value)}.0"',
+        "return int(value)",
         "tests/domain/tasks/test_payload.py::"
         "test_every_finite_float_is_written_without_loss_and_without_an_exponent_that_jsonb_rounds",
     ),

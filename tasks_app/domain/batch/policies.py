@@ -20,8 +20,6 @@ LONGEST_CHUNK = timedelta(hours=1)
 
 
 class JoinKind(StrEnum):
-    """Which of its partitions a step needs."""
-
     ALL = "all"
     ANY = "any"  # the first one that completes decides; the others are cancelled
     QUORUM = "quorum"  # a share of them: they are counted after all have ended
@@ -30,8 +28,6 @@ class JoinKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """When a step is done."""
-
     kind: JoinKind = JoinKind.ALL
     share: float = 1.0  # of a quorum
 
@@ -95,7 +91,7 @@ def parse_join(word: JoinWord) -> Join:
     """Return the policy; ``("quorum", 0.9)`` is nine of ten. Raises ValueError."""
     kind, *more = (word,) if isinstance(word, str) else word
     if kind == JoinKind.QUORUM and len(more) == 1:
-        share = more[0]
+        share: Any = more[0]
         if isinstance(share, int | float) and not isinstance(share, bool) and 0 < share <= 1:
             return Join(JoinKind.QUORUM, float(share))
     if kind in set(JoinKind) - {JoinKind.QUORUM} and not more:
@@ -124,10 +120,7 @@ def parse_on_abort(word: AbortWord) -> OnAbort:
 
 
 def parse_commit_every(word: CommitWord) -> CommitEvery:
-    """Read ``1000``, ``"1000 rows or 500ms"`` or ``(1000, "500ms")``.
-
-    Raises ValueError: unreadable or out of range.
-    """
+    """Read ``1000``, ``"1000 rows or 500ms"`` or ``(1000, "500ms")``; raises ValueError."""
     rows, span = _rows_and_span(word)
     try:
         bounds = CommitEvery(rows, CommitEvery().span if span is None else parse_duration(span))
@@ -229,7 +222,6 @@ def after_compensation(tally: PartTally, join: Join, *, stopping: bool, reduces:
 def ready_steps(
     after: Mapping[str, Sequence[str]], statuses: Mapping[str, StepStatus]
 ) -> list[str]:
-    """Return the waiting steps whose predecessors are all complete."""
     return [
         step
         for step, before in after.items()

@@ -52,8 +52,6 @@ ACTIVE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One instance of a job."""
-
     id: int
     job: str
     params: dict[str, Any]
@@ -76,8 +74,6 @@ class JobRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchStep:
-    """One step of an instance."""
-
     batch_id: int
     step: str
     status: StepStatus

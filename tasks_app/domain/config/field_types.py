@@ -30,10 +30,7 @@ _BROKER_LOOKS = "use a URL such as redis://:password@host:6379/0"
 
 
 def read_passwords(text: str) -> dict[str, str]:
-    """Return the passwords of ``name:password,other:password`` by name.
-
-    Raises ValueError: a name or a password is missing.
-    """
+    """Return the passwords of ``name:password,other:password`` by name; raises ValueError."""
     pairs = _pairs(text)
     if not all(name and password for name, password in pairs):
         raise ValueError("use name:password, several separated by commas")
@@ -41,10 +38,7 @@ def read_passwords(text: str) -> dict[str, str]:
 
 
 def read_roles(text: str) -> dict[str, str]:
-    """Return the roles of ``bob:admin,*:viewer`` by name.
-
-    Raises ValueError: a role is unknown, or a name is missing.
-    """
+    """Return the roles of ``bob:admin,*:viewer`` by name; raises ValueError."""
     pairs = _pairs(text)
     if not all(name and role in ROLES for name, role in pairs):
         raise ValueError("use bob:admin,*:viewer with the roles viewer, operator and admin")
@@ -111,8 +105,6 @@ def _checked(check: Callable[[str], object]) -> AfterValidator:
 
 
 def _secret(check: Callable[[str], object]) -> AfterValidator:
-    """The same for a secret."""
-
     def validate(value: SecretStr) -> SecretStr:
         check(value.get_secret_value())
         return value

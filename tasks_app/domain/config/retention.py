@@ -20,8 +20,6 @@ Age = timedelta | None  # None: forever
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The ages of one pool."""
-
     age: Age
     names: dict[str, Age] = field(default_factory=dict)
 

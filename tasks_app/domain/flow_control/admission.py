@@ -23,8 +23,6 @@ NEVER = datetime.min  # noqa: DTZ901  not read yet
 
 
 class TokenBucket(NamedTuple):
-    """The bucket in the row of a gate."""
-
     tokens: float | None  # left `since_s` seconds ago; None: nothing was ever taken
     since_s: float
     at: datetime
@@ -109,8 +107,6 @@ class FairLine(NamedTuple):
 
 
 class Pick(NamedTuple):
-    """A task to dispatch next."""
-
     id: int
     line: FairLine
     behind: tuple[int, ...]  # worse priorities of its key that had to wait for it

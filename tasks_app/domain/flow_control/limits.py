@@ -198,10 +198,7 @@ def checked_target(kind: Any, target: Any) -> tuple[GateKind, str]:
 
 
 def limit_of(kind: Any, target: Any, most: Any, rate: Any, burst: Any) -> Limit:
-    """Return the limit; ``rate`` looks like ``100/1m``.
-
-    Raises InvalidTaskError: it limits nothing, or cannot be kept.
-    """
+    """Return the limit; ``rate`` looks like ``100/1m``; raises InvalidTaskError."""
     of = checked_target(kind, target)
     if most is None and rate is None:
         raise InvalidTaskError("limit", "limits nothing", "most, rate, or both")

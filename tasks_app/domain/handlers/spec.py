@@ -74,10 +74,7 @@ class HandlerSpec:
         return None
 
     def payload(self, text: str) -> Any:
-        """Return the handler's argument, from the stored JSON text.
-
-        Raises pydantic.ValidationError, or UnreadableTaskError.
-        """
+        """Return the handler's argument, from the stored JSON text; raises pydantic."""
         if self.payload_type is None:
             return decode(text, "payload")
         return self.payload_type.read(text)
@@ -213,7 +210,6 @@ def _is_wrong(hint: Any, plain: type, of_async: type, *, is_async: bool) -> bool
 
 
 def _may_be(hint: Any, context: type) -> bool:
-    """Whether an annotation admits the context."""
     if isinstance(hint, types.UnionType) or get_origin(hint) is typing.Union:
         return any(_may_be(each, context) for each in get_args(hint))
     kind = get_origin(hint) or hint

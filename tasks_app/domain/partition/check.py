@@ -39,8 +39,6 @@ class Wrong(StrEnum):
 
 
 class Problem(NamedTuple):
-    """Why a plan must not start."""
-
     kind: Wrong
     message: str  # the ranges, and what to do
     numbers: tuple[int, ...] = ()  # of the partitions
@@ -246,7 +244,6 @@ def side_by_side(own: Iterable[Partition], extent: Extent) -> Iterator[Problem]:
 def aligned(
     partitions: Iterable[Partition], physical: Iterable[PhysicalRange]
 ) -> Iterator[Problem]:
-    """Yield the ranges that span two physical partitions of the database."""
     for each in partitions:
         span = each.range
         if each.kind is not PartitionKind.RANGE or each.source is not None or span is None:

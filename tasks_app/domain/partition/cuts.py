@@ -15,8 +15,6 @@ from tasks_app.domain.partition.records import Partition, PartitionKind
 
 
 class CutPoint(NamedTuple):
-    """A key at which a partition begins."""
-
     key: Key
     before: int  # the number of rows with smaller keys
 
@@ -84,10 +82,7 @@ class Amount:
             parse_size(self.size)
 
     def number_for(self, rows: int | None, size_bytes: int | None) -> int:
-        """Return the number of partitions of a source, 1 .. ``MOST``.
-
-        Raises PlanError: it depends on rows or bytes, which are None.
-        """
+        """Return the number of partitions of a source, 1 .. ``MOST``; raises PlanError."""
         if self.parts is not None:
             wanted = self.parts
         elif self.rows is not None:

@@ -159,7 +159,6 @@ class Range:
         return self._compare(lambda low, high: low == high)
 
     def overlaps(self, other: Range) -> bool:
-        """Whether both may contain the same key."""
         return _before(self.low, other.high) and _before(other.low, self.high)
 
     def _compare(self, judge: Any) -> bool:
@@ -203,10 +202,7 @@ _FLOAT = (
 
 
 def pack_keyset(key: Sequence[Any]) -> list[list[Any]]:
-    """Return a key as JSON values for :func:`unpack_keyset`.
-
-    Raises ValueError: a part of it is null, or of another type.
-    """
+    """Return a key as JSON values for :func:`unpack_keyset`; raises ValueError."""
     return [_pack(part) for part in key]
 
 

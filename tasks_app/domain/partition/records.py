@@ -24,8 +24,6 @@ class PartitionKind(StrEnum):
 
 
 class Status(StrEnum):
-    """The status of a partition."""
-
     PLANNED = "PLANNED"
     RUNNING = "RUNNING"
     STOPPED = "STOPPED"  # between two chunks; it continues from its checkpoint
@@ -70,8 +68,6 @@ class Partition:
 
 
 class Extent(NamedTuple):
-    """Which keys a source has."""
-
     least: Key | None = None  # both None: no row has a key that a bound can name
     most: Key | None = None
     nulls: bool = False  # there are rows without a key
@@ -84,8 +80,6 @@ class Extent(NamedTuple):
 
 
 class PhysicalRange(NamedTuple):
-    """A physical partition of the database, and its keys."""
-
     name: str
     range: Range
 
@@ -122,8 +116,6 @@ class RowCounts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredPartition:
-    """A partition in the repository."""
-
     id: int
     program: str
     partition: Partition
@@ -159,13 +151,12 @@ class Table:
     """None: the first one in the search path."""
 
     def __str__(self) -> str:
-        """Return the name in SQL, quoted if needed."""
         names = (self.schema, self.name) if self.schema else (self.name,)
         return ".".join(map(_quoted, names))
 
     @classmethod
     def named(cls, name: str, key: str) -> Self:
-        """Return the table of a name in SQL, with or without schema and quotes. PlanError: bad name."""
+        """Return the table of a name in SQL, with or without schema and quotes; or PlanError."""
         found = _NAME.fullmatch(name)
         if found is None:
             raise PlanError(f"{name!r} is not the name of a table. Quote it as in SQL.")

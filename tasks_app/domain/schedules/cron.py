@@ -42,8 +42,6 @@ _TICK = timedelta(microseconds=1)
 
 
 class CronNumbers(NamedTuple):
-    """The numbers in an expression."""
-
     named: dict[str, list[int]]  # by field, without fields that name all; Sunday is 0
     either: bool  # whether day or weekday is enough
 

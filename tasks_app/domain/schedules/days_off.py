@@ -23,8 +23,6 @@ _SATURDAY = 6
 
 
 class OnDayOff(StrEnum):
-    """What an instant on a day off does."""
-
     SKIP = "skip"  # it does not fire; days off are those of the calendar
     NEXT_WORKING_DAY = "next_working_day"  # it fires at the same time; weekends are off, too
 
@@ -119,10 +117,7 @@ class DaysOffMoved(_WithDaysOff):
 
 
 def options_of(when: When, kind: TimingKind) -> dict[str, Any]:
-    """Return the options for days off.
-
-    Raises InvalidScheduleError: they are wrong, or make no sense for this kind.
-    """
+    """Return the options for days off; raises InvalidScheduleError."""
     given: dict[str, Any] = {word: when.get(word) for word in CALENDAR if when.get(word)}
     if "on_day_off" in given and "calendar" not in given:
         raise InvalidScheduleError("on_day_off", "is given without a calendar", "both, or none")

@@ -41,8 +41,6 @@ class FireAll:
 
 
 class DueInstants(NamedTuple):
-    """The instants that a schedule fires now."""
-
     instants: list[datetime]  # oldest first
     next_at: datetime | None  # when to evaluate the schedule next; None: never
 
@@ -156,8 +154,6 @@ class Fired(StrEnum):
 
 @dataclass(slots=True)
 class OverlapVerdict:
-    """What to do for the due instants of one schedule."""
-
     made: list[datetime] = field(default_factory=list)
     queued: datetime | None = None
     without: dict[datetime, Fired] = field(default_factory=dict)  # instants without a task, and why

@@ -42,10 +42,8 @@ class SchedulePlan:
     task: str
     queue: str
     priority: int
-    payload: str
-    """JSON text of an object."""
-    options: str
-    """JSON text: its tasks' options other than queue and priority, and its days off."""
+    payload: str  # JSON text of an object
+    options: str  # JSON text: its tasks' options other than queue and priority, and its days off
     kind: str
     expression: str
     zone: str
@@ -152,10 +150,7 @@ class Schedule(SchedulePlan):
 
 
 def plan_of(row: TaskRow, when: When) -> SchedulePlan:
-    """Return the plan of a schedule; ``row`` is its checked task.
-
-    Raises InvalidScheduleError: a value is wrong, or makes no sense for a repeated task.
-    """
+    """Return the plan of a schedule; ``row`` is its checked task; raises InvalidScheduleError."""
     for name in ("run_at", "expires_at"):
         if getattr(row.terms, name) is not None:
             raise InvalidScheduleError(f"options.{name}", "is one instant", "cron, every or at")

@@ -44,7 +44,7 @@ def cause_of(error: BaseException) -> Cause:
 
 
 def primary(text: str, error: BaseException) -> str:
-    """Return an error's text without the additions of a database, to it or to an error in its chain.
+    """Return an error's text without the additions of a database to it, or to its causes.
 
     DETAIL, CONTEXT and the like quote parts of rows and statements.
     """

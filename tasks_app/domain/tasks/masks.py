@@ -52,7 +52,6 @@ class Masks:
         return bool(self) and bool(self._paths(name))
 
     def value(self, name: str, value: Any) -> Any:
-        """Return a payload or a result with masked values."""
         return _hidden(value, self._paths(name)) if self.covers(name) else value
 
     def text(self, name: str, text: str, payload: Any) -> str:
@@ -93,7 +92,7 @@ def _without_beginning(text: str, values: Iterable[str]) -> str:
 
 
 def leaves(value: Any) -> Iterator[str]:
-    """Yield all values (not keys) of a JSON document in the forms in which a text may quote them."""
+    """Yield all values (not keys) of a JSON document, in all forms that a text may quote."""
     match value:
         case dict():
             for child in value.values():
@@ -109,6 +108,8 @@ def leaves(value: Any) -> Iterator[str]:
             yield json.dumps(value, ensure_ascii=False)[1:-1]
         case int() | float() if not isinstance(value, bool):
             yield str(value)
+        case _:  # null, true and false are no secrets
+            pass
 
 
 def _hidden(value: Any, paths: frozenset[Path]) -> Any:
@@ -166,7 +167,7 @@ def is_erased(text: str) -> bool:
 
 
 def check_not_erased(text: str) -> None:
-    """Raise InvalidTaskError if a new payload looks like an erased one, which reaches no handler."""
+    """Raise InvalidTaskError if a new payload looks like an erased one."""
     if is_erased(text):
         path = f"payload.{ERASED_MARK}"
         raise InvalidTaskError(path, "is the only key", "another name, or further keys")

@@ -63,8 +63,6 @@ class OnConflict(StrEnum):
 
 
 class KeyRule(NamedTuple):
-    """Scope and conflict policy of a task's unique_key."""
-
     scope: Scope = Scope.UNTIL_TERMINAL
     on_conflict: OnConflict = OnConflict.RETURN_EXISTING
     period: timedelta | None = None  # for the scope for_period

@@ -111,10 +111,7 @@ _EXPONENTIAL = re.compile(r"^exponential (\S+) x(\d+(?:\.\d+)?) cap (\S+)$")
 
 
 def parse_policy(value: str | Sequence[Duration] | RetryPolicy) -> RetryPolicy:
-    """Return the policy in ``value``; a sequence is a list of waits.
-
-    Raises ValueError: it is not a policy, or its text could not be read back from a row.
-    """
+    """Return the policy in ``value``; a sequence is a list of waits; raises ValueError."""
     if isinstance(value, Levels | Fixed | Exponential):
         return _checked(value)
     if isinstance(value, str):

@@ -23,8 +23,6 @@ class State(StrEnum):
 
 
 class Pool(StrEnum):
-    """The table of a row."""
-
     PENDING = "pending"
     COMPLETED = "completed"
     ERROR = "error"
