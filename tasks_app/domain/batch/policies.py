@@ -184,13 +184,7 @@ class Move(StrEnum):
 
 
 def after_partitions(
-    tally: PartTally,
-    join: Join,
-    on_abort: OnAbort,
-    *,
-    rounds: int,
-    stopping: bool,
-    reduces: bool,
+    tally: PartTally, join: Join, on_abort: OnAbort, *, rounds: int, stopping: bool, reduces: bool
 ) -> Move:
     """Return the move after the partitions, or enough of them, have ended.
 

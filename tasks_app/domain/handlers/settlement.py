@@ -79,11 +79,7 @@ def succeeded(
 
 
 def ended_by(
-    task: ClaimedTask,
-    spec: HandlerSpec,
-    error: BaseException,
-    cause: Cause,
-    rng: Random,
+    task: ClaimedTask, spec: HandlerSpec, error: BaseException, cause: Cause, rng: Random
 ) -> Settlement:
     """Settle a run whose handler raised ``error``; ``cause`` is the same as storable text."""
     match error:
@@ -179,11 +175,7 @@ def put_off(
 
 
 def _by_rule(
-    task: ClaimedTask,
-    spec: HandlerSpec,
-    reaction: Reaction | None,
-    cause: Cause,
-    rng: Random,
+    task: ClaimedTask, spec: HandlerSpec, reaction: Reaction | None, cause: Cause, rng: Random
 ) -> Settlement:
     """Apply the reaction to an exception; None: retry, or fail an ``at_most_once`` task."""
     if reaction is None:
