@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 from tasks_app.domain.durations import format_duration
 from tasks_app.domain.encryption import TOKEN_BEGIN, check_no_token
 from tasks_app.domain.errors import ELSEWHERE, InvalidTaskError, meant
-from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.handlers.spec import Handler, HandlerSpec
 from tasks_app.domain.large_values import store
 from tasks_app.domain.tasks import masks
 from tasks_app.domain.tasks.options import (
@@ -29,7 +29,7 @@ from tasks_app.domain.tasks.options import (
     read_limit_keys,
     read_milliseconds,
 )
-from tasks_app.domain.tasks.payload import encode_object, encode_plain
+from tasks_app.domain.tasks.payload import Payload, encode_object, encode_plain
 from tasks_app.domain.tasks.payload_type import own_type
 from tasks_app.domain.tasks.records import (
     KEYS,
@@ -50,9 +50,7 @@ from tasks_app.domain.tasks.retry_policy import (
 if TYPE_CHECKING:
     from typing import TypeVar, Unpack
 
-    from tasks_app.domain.handlers.spec import Handler
     from tasks_app.domain.tasks.call_payload import CeleryCall
-    from tasks_app.domain.tasks.payload import Payload
 
     P = TypeVar("P")
 

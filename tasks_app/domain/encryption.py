@@ -192,12 +192,10 @@ def wrapped(token: Token) -> str:
 
 def token_in(text: str | None) -> Token | None:
     """Return the token in a JSON text; None: it is not encrypted."""
-    if text is None or not text.startswith(TOKEN_BEGIN):
-        return None
-    try:
-        return token_of(json.loads(text))
-    except (ValueError, RecursionError):
-        return None
+    if text is not None and text.startswith(TOKEN_BEGIN):
+        with suppress(ValueError, RecursionError):
+            return token_of(json.loads(text))
+    return None
 
 
 def token_of(value: Any) -> Token | None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.tasks.records import KeyRule, OnConflict
+from tasks_app.domain.tasks.options import check_integer
+from tasks_app.domain.tasks.records import KeyRule, OnConflict, TaskId, TaskRow
 from tasks_app.domain.tasks.states import State
-
-if TYPE_CHECKING:
-    from tasks_app.domain.tasks.records import TaskId, TaskRow
 
 _SHARED = (  # columns of a callback that its row template has under the same names
     *("name", "queue", "priority", "enabled", "retry_level", "max_attempts", "retry"),
@@ -101,11 +99,8 @@ def group_of(
     part_of: int | None,
 ) -> GroupRow:
     """Return the checked group; raises InvalidTaskError."""
-    if enough is not None and (
-        isinstance(enough, bool) or not isinstance(enough, int) or not 1 <= enough <= total
-    ):
-        allowed = f"an integer 1 .. {total}, or None"
-        raise InvalidTaskError("enough", "is not a number of members", allowed)
+    if enough is not None:
+        check_integer(enough, "enough", 1, total)
     if part_of is not None and (then is None or on_failure is None):
         allowed = "it together with then= and on_failure="
         raise InvalidTaskError("part_of", "needs a task for both outcomes", allowed)

@@ -13,7 +13,7 @@ from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.durations import Duration, format_duration, parse_duration, to_the_second
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.schedules.cron import next_change, zone_of
-from tasks_app.domain.tasks.options import QUEUE, TaskOptions
+from tasks_app.domain.tasks.options import QUEUE, parse_option, read_integer
 from tasks_app.domain.tasks.retry_policy import RetryPolicy
 
 LARGEST_COUNT = 1_000_000
@@ -194,9 +194,17 @@ def check_queue_options(options: QueueOptions) -> dict[str, Any]:
             allowed = f"at most {MOST_WINDOWS}"
             raise InvalidTaskError("options.windows", f"are {len(found)}", allowed)
     if "running_below" in options:
-        columns["running_below"] = _checked_count(options["running_below"])
+        most = options["running_below"]
+        if most is not None:
+            most = read_integer(options, "running_below", 1, LARGEST_COUNT)
+        columns["running_below"] = most
     if "waiting_below" in options:
-        columns["waiting_below"] = _checked_span(options["waiting_below"])
+        wait = options["waiting_below"]
+        if wait is not None:
+            wait = parse_option(parse_duration, wait, "waiting_below", "such as '30s'")
+            if not wait:
+                raise InvalidTaskError("options.waiting_below", "is 0 s", "more than that")
+        columns["waiting_below"] = wait
     return columns | _task_defaults(options)
 
 
@@ -211,37 +219,13 @@ def check_calendar_days(days: Sequence[date]) -> list[date]:
     return found
 
 
-def _checked_count(value: object) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_COUNT:
-        allowed = f"an integer 1 .. {LARGEST_COUNT}"
-        raise InvalidTaskError("options.running_below", f"is {value!r:.60}", allowed)
-    return value
-
-
-def _checked_span(value: Duration | None) -> timedelta | None:
-    if value is None:
-        return None
-    try:
-        span = parse_duration(value)
-    except ValueError as error:
-        raise InvalidTaskError("options.waiting_below", str(error), "such as '30s'") from None
-    if not span:
-        raise InvalidTaskError("options.waiting_below", "is 0 s", "more than that")
-    return span
-
-
-_OF_TASKS = ("retry", "max_attempts", "timeout", "hard_timeout")
-
-
 def _task_defaults(options: QueueOptions) -> dict[str, Any]:
     """Return the defaults for tasks by column, checked like a task's own options."""
-    given: dict[str, Any] = {word: value for word, value in options.items() if word in _OF_TASKS}
-    task: TaskOptions = {**given}  # type: ignore[typeddict-item]
-    row = validate_task(NewTask("default", None, task), None, 100)
-    columns = {"timeout": "timeout_ms", "hard_timeout": "hard_timeout_ms"}
-    names = [columns.get(word, word) for word in given]
+    columns = {"retry": "retry", "max_attempts": "max_attempts"}
+    columns |= {"timeout": "timeout_ms", "hard_timeout": "hard_timeout_ms"}
+    given: Any = {word: value for word, value in options.items() if word in columns}
+    row = validate_task(NewTask("default", None, given), None, 100)
+    names = [columns[word] for word in given]
     if given.get("retry") is not None:
         names.append("max_attempts")
     return {name: getattr(row.terms, name) for name in names}

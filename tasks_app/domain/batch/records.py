@@ -263,14 +263,21 @@ class Figures(NamedTuple):
 def figures_of(partitions: Iterable[StoredPartition], now: datetime | None) -> Figures:
     """Return the figures of a step; the size of a complete partition is the rows that it read."""
     parts = list(partitions)
-    sizes = [_size(part) for part in parts]
     read = sum(part.counts.read for part in parts)
-    known = [size for size in sizes if size is not None]
-    rows = sum(known) if known and len(known) == len(sizes) else None
+    known = [
+        part.counts.read if is_complete else max(part.partition.rows or 0, part.counts.read)
+        for part in parts
+        if (is_complete := part.status is Status.COMPLETED) or part.partition.rows is not None
+    ]
+    rows = sum(known) if known and len(known) == len(parts) else None
     mean = sum(known) / len(known) if known else 0
     skew = max(known) / mean if mean else None
-    speed = _speed(parts, read, now)
-    left = None
+    speed, left = None, None
+    starts = [part.started_at for part in parts if part.started_at is not None]
+    if starts and read:
+        is_active = any(part.status in {Status.PLANNED, Status.RUNNING} for part in parts)
+        end = now if is_active and now else max(part.ended_at or part.changed_at for part in parts)
+        speed = read / max(0.001, (end - min(starts)).total_seconds())
     if rows is not None and speed:
         left = timedelta(seconds=max(0, rows - read) / speed)
     return Figures(read, rows, speed, left, skew)
@@ -281,18 +288,3 @@ def progress_bar(fraction: float | None, width: int = WIDTH) -> str:
         return "?" * width
     full = int(fraction * width)
     return "#" * full + "." * (width - full)
-
-
-def _size(part: StoredPartition) -> int | None:
-    if part.status is Status.COMPLETED or part.partition.rows is None:
-        return part.counts.read if part.status is Status.COMPLETED else None
-    return max(part.partition.rows, part.counts.read)
-
-
-def _speed(parts: list[StoredPartition], read: int, now: datetime | None) -> float | None:
-    starts = [part.started_at for part in parts if part.started_at is not None]
-    if not starts or not read:
-        return None
-    goes_on = any(part.status in {Status.PLANNED, Status.RUNNING} for part in parts)
-    last = now if goes_on and now else max(part.ended_at or part.changed_at for part in parts)
-    return read / max(0.001, (last - min(starts)).total_seconds())

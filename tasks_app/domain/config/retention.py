@@ -32,18 +32,14 @@ class Keep:
     @property
     def shortest(self) -> Age:
         """The age from which a row may be too old; None: never."""
-        ages = [age for age in (self.age, *self.names.values()) if age is not None]
-        return min(ages, default=None)
+        ages = (self.age, *self.names.values())
+        return min((age for age in ages if age is not None), default=None)
 
     @property
     def early(self) -> dict[str, timedelta]:
         """Names whose rows are deleted before their partition is dropped."""
-        longest = self.longest
-        return {
-            name: age
-            for name, age in self.names.items()
-            if age is not None and (longest is None or age < longest)
-        }
+        longest = self.longest or timedelta.max
+        return {name: age for name, age in self.names.items() if age is not None and age < longest}
 
 
 def parse_keep(text: str) -> Keep:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from tasks_app.domain.durations import ALLOWED_RATE, format_duration, parse_rate
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.tasks.options import LONGEST_KEY, check_name, check_queue
+from tasks_app.domain.tasks.options import LONGEST_KEY, check_integer, check_name, check_queue
 from tasks_app.domain.tasks.payload_checks import check_text
 
 MOST = 2**31 - 1
@@ -203,7 +203,7 @@ def limit_of(kind: Any, target: Any, most: Any, rate: Any, burst: Any) -> Limit:
     if most is None and rate is None:
         raise InvalidTaskError("limit", "limits nothing", "most, rate, or both")
     if most is not None:
-        most = _integer("most", most, 0)
+        most = check_integer(most, "limit.most", 0, MOST)
     if rate is None:
         if burst is not None:
             raise InvalidTaskError("limit.burst", "is given without a rate", "both, or none")
@@ -214,13 +214,9 @@ def limit_of(kind: Any, target: Any, most: Any, rate: Any, burst: Any) -> Limit:
         raise InvalidTaskError("limit.rate", "is not a rate", ALLOWED_RATE) from None
     limit = Limit(*of, most, number, period, 1)
     least = max(1, math.ceil(limit.per_second / LOOKS_A_SECOND))
-    burst = max(1, math.ceil(limit.per_second)) if burst is None else _integer("burst", burst, 1)
+    if burst is None:
+        burst = max(1, math.ceil(limit.per_second))
+    burst = check_integer(burst, "limit.burst", 1, MOST)
     if burst < least:
         raise InvalidTaskError("limit.burst", f"is {burst} at {rate}", f"at least {least}")
     return Limit(*of, most, number, period, burst)
-
-
-def _integer(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
-        raise InvalidTaskError(f"limit.{name}", "is out of range", f"an integer {least} .. {MOST}")
-    return value

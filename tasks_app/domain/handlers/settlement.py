@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from random import Random
+from typing import Any
 
-from tasks_app.domain.config.retention import HistoryLevel
+from tasks_app.domain.config.retention import HistoryLevel, HistoryLevels
 from tasks_app.domain.errors import UnreadableTaskError
 from tasks_app.domain.handlers.outcomes import (
     Cancel,
     DependencyDown,
     Fail,
+    Outages,
     Reaction,
     Retry,
     Skip,
     Snooze,
 )
+from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.large_values.store import reference_in
 from tasks_app.domain.tasks.error_text import clean
 from tasks_app.domain.tasks.masks import MASK, leaves, without
 from tasks_app.domain.tasks.payload import decode
-from tasks_app.domain.tasks.retry_policy import DEFAULT_POLICY, MOST_ATTEMPTS, parse_policy
+from tasks_app.domain.tasks.retry_policy import (
+    DEFAULT_POLICY,
+    MOST_ATTEMPTS,
+    RetryPolicy,
+    parse_policy,
+)
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
-
-if TYPE_CHECKING:
-    from datetime import timedelta
-    from random import Random
-
-    from tasks_app.domain.config.retention import HistoryLevels
-    from tasks_app.domain.handlers.outcomes import Outages
-    from tasks_app.domain.handlers.spec import HandlerSpec
-    from tasks_app.domain.tasks.retry_policy import RetryPolicy
-
 
 OUTCOME_UNKNOWN = "outcome unknown"
 PROCESS_DIED = "process died"

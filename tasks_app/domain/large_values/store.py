@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, Self
 from uuid import UUID, uuid4
@@ -77,12 +78,10 @@ class LargeValueLostError(TasksError):
 
 def reference_in(text: str | None) -> Reference | None:
     """Return the reference in a JSON text; None: it is not a reference."""
-    if text is None or not text.startswith(REFERENCE_BEGIN):
-        return None
-    try:
-        return reference_of(json.loads(text))
-    except (ValueError, RecursionError):
-        return None
+    if text is not None and text.startswith(REFERENCE_BEGIN):
+        with suppress(ValueError, RecursionError):
+            return reference_of(json.loads(text))
+    return None
 
 
 def reference_of(value: Any) -> Reference | None:
@@ -91,10 +90,8 @@ def reference_of(value: Any) -> Reference | None:
         case {"$large": {"id": str(id_), "bytes": int(size), "encrypted": bool(encrypted)}} if (
             len(value) == 1
         ):
-            try:
+            with suppress(ValueError):
                 return Reference(UUID(id_), size, encrypted)
-            except ValueError:
-                return None
     return None
 
 

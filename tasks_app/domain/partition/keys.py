@@ -152,17 +152,14 @@ class Range:
 
     @property
     def is_reversed(self) -> bool:
-        return self._compare(lambda low, high: low > high)
+        return not _before(self.low, self.high) and not self.is_empty
 
     @property
     def is_empty(self) -> bool:
-        return self._compare(lambda low, high: low == high)
+        return self.low is not None and self.low == self.high
 
     def overlaps(self, other: Range) -> bool:
         return _before(self.low, other.high) and _before(other.low, self.high)
-
-    def _compare(self, judge: Any) -> bool:
-        return self.low is not None and self.high is not None and bool(judge(self.low, self.high))
 
 
 def ranges_between(cuts: Iterable[Key]) -> list[Range]:

@@ -6,17 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, TypedDict
+from typing import TYPE_CHECKING, Literal, Protocol, TypedDict
 
 from tasks_app.domain.durations import Duration, format_duration, parse_duration
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.cron import check_cron, explain_cron, next_cron, zone_of
 
 if TYPE_CHECKING:
-    from datetime import datetime
-    from typing import Literal
-
-    from tasks_app.domain.durations import Duration
     from tasks_app.domain.schedules.days_off import OnDayOff
     from tasks_app.domain.schedules.misfire import FireAll, MisfirePolicy, Overlap
 

@@ -12,13 +12,10 @@ from functools import lru_cache
 from hashlib import sha256
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from types import TracebackType
+from typing import NamedTuple
 
 from tasks_app.domain.tasks.run import Cause
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
 
 LONGEST_KIND = 200
 LONGEST_MESSAGE = 2_000

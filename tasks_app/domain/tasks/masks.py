@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
@@ -158,12 +159,10 @@ ERASED_BEGIN = f'{{"{ERASED_MARK}":'  # the beginning of an erased value; only a
 
 def is_erased(text: str) -> bool:
     """Whether a stored payload was erased; a user's may have this key beside others."""
-    if not text.startswith(ERASED_BEGIN):
-        return False
-    try:
-        return len(json.loads(text)) == 1
-    except (ValueError, RecursionError):
-        return False
+    if text.startswith(ERASED_BEGIN):
+        with suppress(ValueError, RecursionError):
+            return len(json.loads(text)) == 1
+    return False
 
 
 def check_not_erased(text: str) -> None:

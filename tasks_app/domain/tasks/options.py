@@ -6,17 +6,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar
 
-from tasks_app.domain.durations import ALLOWED, parse_duration
+from tasks_app.domain.durations import ALLOWED, Duration, parse_duration
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.tasks.payload_checks import check_text
-
-if TYPE_CHECKING:
-    from typing import Literal
-
-    from tasks_app.domain.durations import Duration
-    from tasks_app.domain.tasks.retry_policy import RetryPolicy
+from tasks_app.domain.tasks.retry_policy import RetryPolicy
 
 
 class TaskOptions(TypedDict, total=False):
@@ -110,10 +105,12 @@ def _key(value: Any, path: str) -> str:
 
 
 def read_integer(options: Mapping[str, Any], name: str, least: int, most: int) -> int:
-    value = options[name]
+    return check_integer(options[name], f"options.{name}", least, most)
+
+
+def check_integer(value: Any, path: str, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        allowed = f"an integer {least} .. {most}"
-        raise InvalidTaskError(f"options.{name}", f"is {shown_value(value)}", allowed)
+        raise InvalidTaskError(path, f"is {shown_value(value)}", f"an integer {least} .. {most}")
     return int(value)
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
-if TYPE_CHECKING:
-    from tasks_app.domain.tasks.states import Event
+from tasks_app.domain.tasks.states import Event
 
 
 class Run(NamedTuple):

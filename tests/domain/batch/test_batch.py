@@ -390,7 +390,7 @@ class Cents(BaseModel):
 def test_parameters_that_would_be_read_as_others_are_refused() -> None:
     with pytest.raises(InvalidJobError, match=r"^params.n of job pay is refused"):
         checked_params("pay", Pieces, {})
-    with pytest.raises(InvalidTaskError, match=r"^params.cents is written one way"):
+    with pytest.raises(InvalidTaskError, match=r"^params.cents is written in one way"):
         checked_params("pay", Cents, {"cents": 12})
 
 
