@@ -15,20 +15,8 @@ from tasks_app.domain.errors import ELSEWHERE, InvalidTaskError, meant
 from tasks_app.domain.handlers.spec import Handler, HandlerSpec
 from tasks_app.domain.large_values import store
 from tasks_app.domain.tasks import masks
-from tasks_app.domain.tasks.options import (
-    OrderPolicy,
-    TaskOptions,
-    check_name,
-    check_queue,
-    parse_option,
-    read_boolean,
-    read_duration,
-    read_instant,
-    read_integer,
-    read_key,
-    read_limit_keys,
-    read_milliseconds,
-)
+from tasks_app.domain.tasks import options as checks
+from tasks_app.domain.tasks.options import OrderPolicy, TaskOptions
 from tasks_app.domain.tasks.payload import Payload, encode_object, encode_plain
 from tasks_app.domain.tasks.payload_type import own_type
 from tasks_app.domain.tasks.records import (
@@ -43,7 +31,6 @@ from tasks_app.domain.tasks.retry_policy import (
     MOST_ATTEMPTS,
     RETRIES,
     Levels,
-    RetryPolicy,
     parse_policy,
 )
 
@@ -70,12 +57,10 @@ class NewTask:
     Options are given by keyword, or all at once as ``options``.
     """
 
-    task: Any
-    """A task name, the handler itself, or a Celery task or signature."""
+    task: Any  # a task name, a handler, or a Celery task or signature
     payload: Any
     options: TaskOptions | None
-    args: Sequence[Any] | None
-    """With ``kwargs``, instead of a payload: the arguments of a Celery task."""
+    args: Sequence[Any] | None  # with `kwargs`, instead of a payload: arguments of a Celery task
     kwargs: Mapping[str, Any] | None
 
     # fmt: off
@@ -122,9 +107,10 @@ def validate_task(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow
     payload = new.payload
     if new.args is not None or new.kwargs is not None:
         payload = _call_payload(new, spec)
+    kind: Any = type(payload)
     if spec is not None:
         text = spec.stored(payload, limit)
-    elif payload is None or (kind := type(payload)) is dict or (own := own_type(kind)) is None:
+    elif payload is None or kind is dict or (own := own_type(kind)) is None:
         text = encode_object(payload, "payload", limit)
     else:
         text = own.write(payload, limit, None)
@@ -186,8 +172,9 @@ def _keys_and_terms(
     keys: tuple[str | None, ...] = _NO_KEYS
     more: list[str] = []
     if not _KEYS.isdisjoint(options):
-        first, *more = read_limit_keys(options) or (None,)
-        keys = tuple([first if name == "limit_key" else read_key(options, name) for name in KEYS])
+        first, *more = checks.read_limit_keys(options) or (None,)
+        read = checks.read_key
+        keys = tuple([first if name == "limit_key" else read(options, name) for name in KEYS])
         options = {k: v for k, v in options.items() if k not in _KEYS}
     terms = _template(name, spec, options)
     if more:
@@ -239,10 +226,13 @@ def checked_template(name: Any, spec: HandlerSpec | None, given: Mapping[str, An
     options: Mapping[str, Any] = {k: v for k, v in given.items() if v is not None}
     retry = spec.retry if spec else None
     if "retry" in options:
-        retry = parse_option(parse_policy, options["retry"], "retry", RETRIES)
-    wait_first = read_boolean(options, "wait_first", default=False)
-    run_at = read_instant(options, "run_at")
-    delay = read_duration(options, "delay")
+        retry = checks.parse_option(parse_policy, options["retry"], "retry", RETRIES)
+    wait_first = checks.read_boolean(options, "wait_first", default=False)
+    if wait_first and retry is None:
+        allowed = "it together with retry=, or for a known handler"
+        raise InvalidTaskError("options.wait_first", "needs a known retry policy", allowed)
+    run_at = checks.read_instant(options, "run_at")
+    delay = checks.read_duration(options, "delay")
     if run_at is not None and delay is not None:
         raise InvalidTaskError("options.delay", "is given together with run_at", "one of the two")
     order_policy = options.get("order_policy", OrderPolicy.BLOCKS)
@@ -252,47 +242,44 @@ def checked_template(name: Any, spec: HandlerSpec | None, given: Mapping[str, An
     headers = options.get("headers")
     if headers is not None:
         headers = encode_object(headers, "options.headers", HEADERS_LIMIT)
+    max_attempts = None  # None: the claim writes the handler's own number into the row
+    has_own = spec is not None and spec.max_attempts != spec.retry.max_attempts
+    if "max_attempts" in options:
+        max_attempts = checks.read_integer(options, "max_attempts", 1, MOST_ATTEMPTS)
+    elif "retry" in options or not has_own:
+        if wait_first and isinstance(retry, Levels):
+            max_attempts = len(retry.waits)  # level 1 precedes the first run
+        elif "retry" in options and retry:
+            max_attempts = retry.max_attempts
+    first_wait = retry.wait(1, _RNG) if wait_first and retry else timedelta(0)
     return RowTemplate(
-        name=check_name(name),
-        queue=check_queue(options.get("queue", spec.queue if spec else "default")),
-        priority=read_integer(options, "priority", 0, 9) if "priority" in options else 5,
+        name=checks.check_name(name),
+        queue=checks.check_queue(options.get("queue", spec.queue if spec else "default")),
+        priority=checks.read_integer(options, "priority", 0, 9) if "priority" in options else 5,
         headers=headers,
-        enabled=read_boolean(options, "enabled", default=True),
+        enabled=checks.read_boolean(options, "enabled", default=True),
         retry_level=1 if wait_first else 0,
-        max_attempts=_max_attempts(options, retry, spec, wait_first=wait_first),
+        max_attempts=max_attempts,
         retry=str(retry) if "retry" in options else None,
         run_at=run_at,
-        delay=(delay or timedelta(0)) + _first_wait(retry, wait_first=wait_first),
-        expires_at=read_instant(options, "expires_at"),
-        timeout_ms=read_milliseconds(options, "timeout"),
-        hard_timeout_ms=read_milliseconds(options, "hard_timeout"),
+        delay=(delay or timedelta(0)) + first_wait,
+        expires_at=checks.read_instant(options, "expires_at"),
+        timeout_ms=checks.read_milliseconds(options, "timeout"),
+        hard_timeout_ms=checks.read_milliseconds(options, "hard_timeout"),
         order_skips=order_policy == OrderPolicy.SKIPS or None,
-        strict_order=read_boolean(options, "strict_order", default=False),
-        fair_key=read_key(options, "fair_key"),
+        strict_order=checks.read_boolean(options, "strict_order", default=False),
+        fair_key=checks.read_key(options, "fair_key"),
         rule=_rule(options, delay),
         encrypted=spec is not None and spec.encrypted,
     )
 
 
-def _max_attempts(
-    options: Mapping[str, Any],
-    retry: RetryPolicy | None,
-    spec: HandlerSpec | None,
-    *,
-    wait_first: bool,
-) -> int | None:
-    if options.get("max_attempts") is not None:
-        return read_integer(options, "max_attempts", 1, MOST_ATTEMPTS)
-    if "retry" not in options and spec and spec.max_attempts != spec.retry.max_attempts:
-        return None  # the claim writes the handler's own number into the row
-    if wait_first and isinstance(retry, Levels):
-        return len(retry.waits)  # level 1 precedes the first run, so each level has one run
-    return retry.max_attempts if "retry" in options and retry else None
-
-
 def _check_timeouts(options: Mapping[str, Any], spec: HandlerSpec | None) -> None:
     """Refuse a timeout above the hard timeout, if both are known."""
-    soft, hard = read_duration(options, "timeout"), read_duration(options, "hard_timeout")
+    soft, hard = (
+        checks.read_duration(options, "timeout"),
+        checks.read_duration(options, "hard_timeout"),
+    )
     if soft is None and hard is None:
         return
     if spec is not None:
@@ -300,15 +287,6 @@ def _check_timeouts(options: Mapping[str, Any], spec: HandlerSpec | None) -> Non
     if soft and hard and soft > hard:
         problem = f"is {format_duration(soft)}, longer than the hard limit"
         raise InvalidTaskError("options.timeout", problem, f"at most {format_duration(hard)}")
-
-
-def _first_wait(retry: RetryPolicy | None, *, wait_first: bool) -> timedelta:
-    if not wait_first:
-        return timedelta(0)
-    if retry is None:
-        allowed = "it together with retry=, or for a known handler"
-        raise InvalidTaskError("options.wait_first", "needs a known retry policy", allowed)
-    return retry.wait(1, _RNG)
 
 
 def _rule(options: Mapping[str, Any], delay: timedelta | None) -> KeyRule | None:

@@ -70,7 +70,6 @@ class Keyring:
         return key_id in self._keys
 
     def with_first(self, keys: Mapping[str, bytes]) -> Keyring:
-        """Return a keyring in which these keys come first."""
         return Keyring({**keys, **{k: v for k, v in self._keys.items() if k not in keys}})
 
     @property
@@ -181,7 +180,6 @@ def _context(key_id: str, kind: str, name: str) -> bytes:
 
 
 def parse_token(text: str) -> Token | None:
-    """Return the parts of a token; None: the text is not a token."""
     found = _TOKEN.fullmatch(text)
     return None if found is None else Token(*found.groups())
 

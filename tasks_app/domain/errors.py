@@ -204,7 +204,7 @@ ELSEWHERE = {
     "autoretry_for": "on_error",
     "acks_late": "at_most_once",
     "lock": "order_key",
-}  # Names of options in other systems, and ours
+}  # names of options in other systems, and ours
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 class Level(StrEnum):
     OK = "ok"
-    WARN = "warn"  # It works, but it costs something or will stop working
-    FAIL = "fail"  # Some tasks do not run, or none
+    WARN = "warn"  # it works, but it costs something or will stop working
+    FAIL = "fail"  # some tasks do not run, or none
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,7 @@ class Finding:
     subject: str
     fact: str
     advice: str = ""
-    away: bool = False
-    """The database or the broker did not answer: other checks could not begin."""
+    away: bool = False  # the database or broker did not answer: other checks were impossible
 
 
 def ok(subject: str, fact: str, advice: str = "") -> Finding:

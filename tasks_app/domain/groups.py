@@ -23,10 +23,8 @@ class Group:
     """A group that was just created."""
 
     id: int
-    task_ids: list[TaskId]
-    """Of its members, in the order in which they were given."""
-    callback_id: int | None
-    """The id that the callback will have, after either end; None: there is no callback."""
+    task_ids: list[TaskId]  # of its members, in the order in which they were given
+    callback_id: int | None  # of the callback, after either end; None: there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +37,11 @@ class GroupProgress:
     failed: int
     enough: int | None
     fail_fast: bool
-    outcome: State | None
-    """SUCCEEDED or FAILED, decided at ``counted_at``; None: it is not over."""
+    outcome: State | None  # SUCCEEDED or FAILED, at `counted_at`; None: not over
     callback_id: int | None
-    part_of: int | None
-    """The group that waits for this one's callback."""
+    part_of: int | None  # the group that waits for this one's callback
     created_at: datetime
-    counted_at: datetime
-    """When the last member was counted."""
+    counted_at: datetime  # when the last member was counted
 
     @property
     def left(self) -> int:
@@ -59,11 +54,9 @@ class Ended:
 
     task_id: int
     state: State
-    result: Any
-    """What its handler returned; None also while it has not ended."""
+    result: Any  # what its handler returned; None also while it has not ended
     error: str | None
-    name: str
-    """The task's."""
+    name: str  # the task's
 
 
 class Called(NamedTuple):

@@ -47,7 +47,7 @@ DONE = {
     BulkAction.RELEASE: "released",
     BulkAction.ENABLE: "enabled",
     BulkAction.DISABLE: "disabled",
-}  # The actions that change how a task waits, and the words for what they did
+}  # the actions that change how a task waits, and the words for what they did
 WAITING = frozenset(DONE)
 _POOLS = {  # of other actions: PENDING; the first is the default
     BulkAction.REQUEUE: (Pool.ERROR, Pool.COMPLETED),
@@ -231,7 +231,11 @@ def amendment_of(action: BulkAction, words: dict[str, Any]) -> Amendment:
 def _checked_arguments(given: dict[str, Any]) -> dict[str, Any]:
     checked = dict(given)
     if isinstance(checked.get("at"), str):
-        checked["at"] = options.parse_option(_instant, checked["at"], "at", "an ISO 8601 instant")
+        try:
+            checked["at"] = datetime.fromisoformat(checked["at"])
+        except ValueError:
+            problem = f"is {checked['at']!r:.40}"
+            raise InvalidTaskError("options.at", problem, "an ISO 8601 instant") from None
     if "at" in checked:
         checked["at"] = options.read_instant(checked, "at")
     if "delay" in checked:
@@ -245,13 +249,6 @@ def _checked_arguments(given: dict[str, Any]) -> dict[str, Any]:
     if "why" in checked:
         checked["why"] = checked_author("", str(checked["why"])).why
     return checked
-
-
-def _instant(text: str) -> datetime:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"is {text!r:.40}") from None
 
 
 LONGEST_WHY = 500

@@ -54,14 +54,11 @@ Holidays = Mapping[str, Collection[date]]  # by calendar
 class Window:
     """A span of time on some days. Equal times mean 24 hours."""
 
-    days: tuple[int, ...]
-    """On which it opens: 1 is Monday, 7 Sunday."""
+    days: tuple[int, ...]  # on which it opens: 1 is Monday, 7 Sunday
     opens: int
-    closes: int
-    """Both in minutes since midnight; up to ``opens`` it closes on the next day."""
+    closes: int  # minutes since midnight; up to `opens`: on the next day
     zone: str
-    calendar: str | None = None
-    """It does not open on this calendar's days."""
+    calendar: str | None = None  # on whose days it does not open
 
     def __str__(self) -> str:
         days = f"{_format_days(self.days)} " if self.days != _EVERY_DAY else ""
@@ -75,7 +72,6 @@ class Window:
         return _format_clock(self.opens), _format_clock(self.closes)
 
     def is_open(self, at: datetime, holidays: Holidays) -> bool:
-        """Whether the wall clock shows a time in it."""
         local = at.astimezone(zone_of(self.zone)).replace(tzinfo=None)
         days = (local.date(), local.date() - _DAY)
         spans = [self._span(day) for day in days if self._opens_on(day, holidays)]
@@ -117,21 +113,17 @@ class QueueOptions(TypedDict, total=False):
 class Queue:
     """A queue with settings or a pause, and whether it runs now."""
 
-    queue: str
-    """``*``: every queue."""
-    at: datetime
-    """When this was read, by the database's clock."""
+    queue: str  # `*`: every queue
+    at: datetime  # when this was read, by the database's clock
     paused_since: datetime | None = None
     reason: str | None = None
     resume_at: datetime | None = None
     windows: tuple[Window, ...] = ()
-    is_open: bool = True
-    """Whether one of its windows is open."""
+    is_open: bool = True  # one of its windows is open
     holidays: dict[str, frozenset[date]] = field(default_factory=dict, repr=False)
     running_below: int | None = None
     waiting_below: timedelta | None = None
-    shut: str | None = None
-    """Why its load gate is shut: other queues' tasks are ``running``, or ``waiting``."""
+    shut: str | None = None  # why its load gate is: others are running or waiting
     retry: str | None = None
     max_attempts: int | None = None
     timeout_ms: int | None = None

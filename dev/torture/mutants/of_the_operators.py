@@ -145,8 +145,8 @@ OPERATORS = (
         "secrets: malformed URLs",
         "Of what is no URL nothing is shown.",
         "tasks_app/domain/config/setting_sources.py",
-        "        return MASK\n    return _IN_QUERY",
-        "        return url\n    return _IN_QUERY",
+        "            urls[place] = MASK\n",
+        "            urls[place] = url\n",
         "tests/domain/config/test_masking.py::test_of_what_is_no_url_nothing_is_shown",
     ),
     mutant(

@@ -23,7 +23,7 @@ class JoinKind(StrEnum):
     ALL = "all"
     ANY = "any"  # the first one that completes decides; the others are cancelled
     QUORUM = "quorum"  # a share of them: they are counted after all have ended
-    BEST_EFFORT = "best_effort"  # none: after all have ended the step is complete
+    BEST_EFFORT = "best_effort"  # None: after all have ended the step is complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,14 @@ def parse_on_abort(word: AbortWord) -> OnAbort:
 
 def parse_commit_every(word: CommitWord) -> CommitEvery:
     """Read ``1000``, ``"1000 rows or 500ms"`` or ``(1000, "500ms")``; raises ValueError."""
-    rows, span = _rows_and_span(word)
+    given: Any = word
+    if isinstance(word, str):
+        found = _WRITTEN.match(word)
+        given = (int(found[1]), found[2]) if found else 0
     try:
+        rows, span = given if isinstance(given, Sequence) else (given, None)
+        if isinstance(rows, bool) or not isinstance(rows, int):
+            raise ValueError
         bounds = CommitEvery(rows, CommitEvery().span if span is None else parse_duration(span))
     except ValueError:
         bounds = CommitEvery(0)
@@ -132,16 +138,6 @@ def parse_commit_every(word: CommitWord) -> CommitEvery:
             'for example "1000 rows or 500ms".'
         )
     return bounds
-
-
-def _rows_and_span(word: Any) -> tuple[int, Any]:
-    if isinstance(word, str):
-        found = _WRITTEN.match(word)
-        return (int(found[1]), found[2]) if found else (0, None)
-    pair = tuple(word) if isinstance(word, Sequence) else (word, None)
-    if len(pair) != 2 or isinstance(pair[0], bool) or not isinstance(pair[0], int):  # noqa: PLR2004
-        return 0, None
-    return pair[0], pair[1]
 
 
 FIRST_ROWS = 100  # of the first chunk, as the cost of a row is unknown

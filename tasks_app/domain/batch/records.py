@@ -68,8 +68,7 @@ class JobRun(NamedTuple):
 
     batch_id: int
     run: int
-    new: bool
-    """False: the instance existed, and goes on."""
+    new: bool  # False: the instance existed, and goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +109,12 @@ class PartResult:
     low: str | None
     high: str | None
     status: Status
-    state: dict[str, Any]
-    """``ctx.state`` as its last chunk left it."""
+    state: dict[str, Any]  # `ctx.state` after its last chunk
     counts: RowCounts
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A row that failed and was left out."""
-
     step: str
     partition_no: int
     key: str  # nothing else of the row is kept
@@ -133,10 +129,8 @@ class BatchView:
     batch: Batch
     steps: tuple[BatchStep, ...]
     tallies: dict[str, PartTally] = field(default_factory=dict)
-    alive: int = 0
-    """How many of its tasks wait or run."""
-    at: datetime | None = None
-    """When this was read, by the database's clock."""
+    alive: int = 0  # how many of its tasks wait or run
+    at: datetime | None = None  # when this was read, by the database's clock
 
     @property
     def is_lost(self) -> bool:
@@ -246,8 +240,6 @@ WIDTH = 20
 
 
 class Figures(NamedTuple):
-    """The progress of a step."""
-
     read: int
     rows: int | None  # to read, by the plan's estimate; None: unknown
     per_second: float | None  # since the first partition started; None: nothing was read

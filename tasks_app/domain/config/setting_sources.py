@@ -99,13 +99,11 @@ def masked(value: Any, name: str = "") -> Any:
 
 def masked_url(value: str) -> str:
     """Return URLs without their passwords; mask the whole of other texts and ambiguous URLs."""
-    return ";".join(_masked_single_url(url) for url in BETWEEN.split(value))
-
-
-def _masked_single_url(url: str) -> str:
-    if found := _WITH_USER.fullmatch(url):
-        user, password, rest = found.groups()
-        url = f"{user}{f':{MASK}' if password else ''}@{rest}"
-    elif not (_WITHOUT.fullmatch(url) or _WORD.fullmatch(url)):
-        return MASK
-    return _IN_QUERY.sub(rf"\1{MASK}", url)
+    urls = BETWEEN.split(value)
+    for place, url in enumerate(urls):
+        if found := _WITH_USER.fullmatch(url):
+            user, password, rest = found.groups()
+            urls[place] = f"{user}{f':{MASK}' if password else ''}@{rest}"
+        elif not (_WITHOUT.fullmatch(url) or _WORD.fullmatch(url)):
+            urls[place] = MASK
+    return ";".join(_IN_QUERY.sub(rf"\1{MASK}", url) for url in urls)

@@ -15,25 +15,7 @@ from pydantic_settings import (
 )
 
 from tasks_app.domain.alerts import UserRule, parse_rules
-from tasks_app.domain.config.field_types import (
-    Ages,
-    BrokerUrl,
-    DatabaseUrl,
-    EncryptedTasks,
-    EncryptionKeys,
-    HistoryOfQueues,
-    LargeValues,
-    Mail,
-    MaskedPaths,
-    Passwords,
-    Positive,
-    Roles,
-    SchemaName,
-    ShortSpan,
-    Span,
-    UserRules,
-    Webhook,
-)
+from tasks_app.domain.config import field_types as types
 from tasks_app.domain.config.retention import Keep, parse_keep
 from tasks_app.domain.config.urls import PREFIX
 from tasks_app.domain.errors import ConfigurationError
@@ -56,32 +38,32 @@ class LayeredSettings(BaseSettings):
 
 
 class AlertSettings(LayeredSettings):
-    alert_webhook: Webhook | None = None
+    alert_webhook: types.Webhook | None = None
     """Where alerts are posted as JSON: `https://…`. With it, or the two below, the leader,
     `tasks-app dashboard` and `tasks-app metrics` watch."""
-    alert_mail: Mail | None = None
+    alert_mail: types.Mail | None = None
     """Server and addresses for mails:
     `smtps://user:password@host/?from=tasks@example.org&to=ops@example.org,boss@example.org`."""
     alert_log: bool = False
     """Log alerts, though they are neither posted nor mailed."""
-    alerts: UserRules = ""
+    alerts: types.UserRules = ""
     """Rules of your own, separated by `;`: `failed queue=mail > 10 in 5m; silence name=bill > 25h`.
     """
-    alert_errors: Positive = 20
+    alert_errors: types.Positive = 20
     """This many failed tasks in ten minutes, by a cause not marked as known, are an alert."""
-    alert_snapshot: Positive = 1_000_000
+    alert_snapshot: types.Positive = 1_000_000
     """A snapshot held for this many transactions is an alert: meanwhile vacuum removes no row."""
-    alert_scan: Span = timedelta(seconds=30)
+    alert_scan: types.Span = timedelta(seconds=30)
     """This long without a scan, plus five scan intervals, is an alert."""
-    alert_due: Span = timedelta(minutes=1)
+    alert_due: types.Span = timedelta(minutes=1)
     """A task that is due for longer, while a worker is idle or none may run it, is an alert."""
-    alert_rescues: Positive = 50
+    alert_rescues: types.Positive = 50
     """This many tasks whose process was lost, in ten minutes, are an alert."""
-    alert_batch: Span = timedelta(minutes=30)
+    alert_batch: types.Span = timedelta(minutes=30)
     """A running batch without progress for this long is an alert."""
-    alert_partitions: Positive = 3
+    alert_partitions: types.Positive = 3
     """Fewer days of partitions ahead are an alert; maintenance makes 14."""
-    keep_alerts: Span = timedelta(days=30)
+    keep_alerts: types.Span = timedelta(days=30)
     """How long resolved alerts are kept."""
 
     @property
@@ -90,18 +72,18 @@ class AlertSettings(LayeredSettings):
 
 
 class EncryptionSettings(LayeredSettings):
-    encrypted_tasks: EncryptedTasks = ""
+    encrypted_tasks: types.EncryptedTasks = ""
     """Tasks whose payload, result and errors are stored encrypted, by name or queue:
     `patient.*,queue:health`. Producers and workers need the same. For one handler:
     `@handler(encrypt=True)`."""
-    encryption_keys: EncryptionKeys | None = None
+    encryption_keys: types.EncryptionKeys | None = None
     """`id:key,id:key`, each key 32 bytes as base64: the first encrypts, all decrypt.
     `tasks-app encryption new-key` makes one."""
     encryption_keys_file: str | None = None
     """A file with the same, one key per line. It is read again when a key is missing."""
     encryption_keys_from: str = ""
     """`module:function` that returns the same text, or a dict of ids and keys: for a vault."""
-    masked_paths: MaskedPaths = ""
+    masked_paths: types.MaskedPaths = ""
     """Paths in payloads and results that are hidden from everybody:
     `card.number,mail.*:**.password`. Workers mask these values in texts of errors, too."""
 
@@ -111,7 +93,7 @@ class EncryptionSettings(LayeredSettings):
 
 
 class LargeValueSettings(LayeredSettings):
-    large_values: LargeValues = ""
+    large_values: types.LargeValues = ""
     """Where payloads and results above their limits are stored, outside of their rows: `database`,
     `folder:/path`, or `module:function` that returns an object store. Empty: they are refused.
     Producers and workers need the same."""
@@ -130,9 +112,9 @@ class Settings(EncryptionSettings, LargeValueSettings, AlertSettings):
         hide_input_in_errors=True,  # a URL has a password
     )
 
-    database_url: DatabaseUrl | None = None
+    database_url: types.DatabaseUrl | None = None
     """``postgresql+psycopg://user:password@host/name``. No default: a wrong guess is worse."""
-    broker_url: BrokerUrl | None = None
+    broker_url: types.BrokerUrl | None = None
     """``redis://…`` or ``amqp://…``. Workers and beat need it; producers may have it, for hints."""
     hints: bool = True
     """Producers announce commits, so that tasks start at once: by the broker or, without a broker
@@ -145,89 +127,77 @@ class Settings(EncryptionSettings, LargeValueSettings, AlertSettings):
     """Your own Celery app, as after ``celery -A``. Workers run its tasks from the pool, too."""
     outside_outbox: Literal["warn", "publish", "refuse"] = "warn"
     """``.delay()`` without an outbox: ``warn`` and publish, ``publish`` silently, or ``refuse``."""
-    schema_name: SchemaName | None = Field(default=None, validation_alias=f"{PREFIX}SCHEMA")
+    schema_name: types.SchemaName | None = Field(default=None, validation_alias=f"{PREFIX}SCHEMA")
     """The schema of our tables. None: the first one of the connection's search path."""
-
     events: Literal["all", "failures", "off"] = "all"
     """Which events workers with ``-E`` send Flower: about 80 us of CPU per task."""
     events_show: str = ""
     """Keys of payloads and results whose values Flower may show; all others are masked."""
-
     log_prefix: bool = True
     """Lines of `ctx.log` begin with id, name and attempt. Turn it off for your own formatter."""
-
     log_format: Literal["console", "json"] = "console"
     """How worker, beat and `tasks-app work` log: as text, or one JSON object per line."""
-
     log_lines: Annotated[int, Field(ge=0, le=1_000)] = 0
     """How many log lines of each attempt are kept: the last ones, of all loggers. 0: none."""
     log_bytes: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 16 * 1024
     """Their total length; a single line has up to 2,000 characters."""
-
     metrics_auth: SecretStr | None = None
     """`name:password` for `tasks-app metrics`. None: it listens on this machine only."""
-
     payload_limit: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 64 * 1024
     """Bytes of JSON. Rows are read in groups, so a big payload slows the others down."""
     result_limit: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 64 * 1024
     """Bytes of JSON that a handler may return; the history keeps every result."""
-
-    lease: Span = timedelta(seconds=30)
+    lease: types.Span = timedelta(seconds=30)
     """How long a vanished worker keeps its tasks. Long enough for three missed renewals."""
-    scan_interval: Span = timedelta(seconds=1)
+    scan_interval: types.Span = timedelta(seconds=1)
     """How late a task may start without a hint. A scan costs one cheap query per queue."""
-    give_back_after: Span = timedelta(seconds=1)
+    give_back_after: types.Span = timedelta(seconds=1)
     """When one task has run this long, claimed tasks that have not started go back to the pool."""
-    flush_after: Span = timedelta(milliseconds=50)
+    flush_after: types.Span = timedelta(milliseconds=50)
     """How long a finished task may wait to be settled together with others."""
-    park_for: ShortSpan = timedelta(seconds=15)
+    park_for: types.ShortSpan = timedelta(seconds=15)
     """How long the scan skips a due row that no worker can run now."""
-    timeout: Span | None = None
+    timeout: types.Span | None = None
     """A handler that runs one task for longer is stopped by an exception. None: only if the task,
     handler or queue has a timeout."""
-    hard_timeout: Span = timedelta(hours=1)
+    hard_timeout: types.Span = timedelta(hours=1)
     """A child that runs one task for longer is killed, unless task or handler says otherwise."""
-    stop_grace: Span | None = None
+    stop_grace: types.Span | None = None
     """How long running tasks may go on after SIGTERM. None: until they end, as in Celery."""
-    healthy_for: Span = timedelta(seconds=30)
+    healthy_for: types.Span = timedelta(seconds=30)
     """Silence after which `healthz` fails. A broker's time-outs may block a worker that long."""
     run_dir: str | None = None
     """Folder for the files of `healthz`; each database and schema has its own folder in it. None: a
     folder of this user in the temporary directory."""
-
-    history: HistoryOfQueues = "all"
+    history: types.HistoryOfQueues = "all"
     """Which succeeded tasks are kept: `all`; `failures`, those that were claimed more than once;
     `none`. `all,bulk=none`: a different value for one queue. A handler's own value overrides it."""
-    keep_completed: Ages = "30d"
+    keep_completed: types.Ages = "30d"
     """Age at which a day of the completed pool is dropped, as `90d` or `forever`. A look-up by id
     reads every day. `30d,mail.send=1d`: shorter for one name."""
-    keep_errors: Ages = "forever"
+    keep_errors: types.Ages = "forever"
     """The same for the error pool, row by row. A failed task is work that is not done."""
-    keep_batches: Ages = "365d"
+    keep_batches: types.Ages = "365d"
     """Age at which complete or abandoned batch instances are deleted: `365d,payroll=forever`.
     Afterwards the same parameters start a new instance."""
-
     transitions: Literal["off", "failures", "all"] = "off"
     """Which transitions are logged in `task_transition`: `failures`, all ends of runs other than
     success; `all`, every transition and operators' actions. A line takes about 150 bytes; a task
     that succeeds at once has three with `all`."""
-    keep_transitions: Span = timedelta(days=30)
+    keep_transitions: types.Span = timedelta(days=30)
     """How long those lines are kept."""
-
-    keep_minute_counts: Span = timedelta(days=2)
+    keep_minute_counts: types.Span = timedelta(days=2)
     """How long the counters of single minutes are kept: 80 names and outcomes that are busy for two
     days take 115 MB."""
-    keep_hour_counts: Span = timedelta(days=60)
+    keep_hour_counts: types.Span = timedelta(days=60)
     """The same for hours."""
-    keep_day_counts: Span = timedelta(days=730)
+    keep_day_counts: types.Span = timedelta(days=730)
     """The same for days."""
-
-    dashboard_auth: Passwords | None = None
+    dashboard_auth: types.Passwords | None = None
     """`name:password` for the dashboard, several separated by commas. None: without a check of your
     own it answers this machine only."""
-    dashboard_roles: Roles = ""
+    dashboard_roles: types.Roles = ""
     """`bob:admin,*:viewer`: viewer, operator or admin by name. Empty: all are admin."""
-
     prepare: bool = True
     """Off: no prepared statements, no startup options; for PgBouncer in transaction mode."""
     message_size: Annotated[int, Field(ge=1, le=500)] = 500
@@ -241,7 +211,7 @@ class Settings(EncryptionSettings, LargeValueSettings, AlertSettings):
     (and no threads) a child runs one task at a time, so that a crash has one possible cause."""
     async_connections: Annotated[int, Field(ge=1, le=200)] = 10
     """Database connections that the async handlers of a child share through ``ctx.session``."""
-    max_crashes: Positive = 5
+    max_crashes: types.Positive = 5
     """A task goes to the error pool after this many workers vanished while they ran it."""
 
     @property

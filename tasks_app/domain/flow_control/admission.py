@@ -30,8 +30,6 @@ class TokenBucket(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Capacity:
-    """The room of a gate at one moment."""
-
     free: float  # how many tasks may pass; infinity: any number
     head: int | None = None  # the only task that may pass an order key
     ordered: bool = False

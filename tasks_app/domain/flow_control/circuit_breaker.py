@@ -44,19 +44,15 @@ class Breaker:
     """The declaration of a dependency: ``depends_on=Breaker("bank", probes=1)``."""
 
     dependency: str
-    ratio: float = 0.5
-    """The share of failed calls in ``window`` that opens it, if there are ``least`` calls."""
+    ratio: float = 0.5  # opens it, as the share of failed calls in `window`, if there are `least`
     least: int = 10
     window: timedelta = timedelta(minutes=1)
     open_for: timedelta = timedelta(seconds=30)
-    probes: int = 3
-    """Tasks that are let through as a trial; all must succeed."""
+    probes: int = 3  # tasks that are let through as a trial; all must succeed
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerStanding:
-    """A breaker as stored in the database."""
-
     breaker: Breaker
     names: Sequence[str]  # handlers that depend on it
     state: BreakerState
@@ -79,8 +75,6 @@ class BreakerStanding:
 
 @dataclass(frozen=True, slots=True)
 class BreakerStep:
-    """The next state of a breaker."""
-
     state: BreakerState
     look_in: timedelta | None  # when the leader checks it again; None: after the next report
     reason: str = ""

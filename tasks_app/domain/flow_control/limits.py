@@ -90,19 +90,13 @@ class WaitingReason(NamedTuple):
 class Limit:
     """A limit that an operator has set."""
 
-    kind: GateKind
-    """A queue, a task name, or limit keys."""
-    target: str
-    """Its name; for limit keys also a prefix: ``tenant:*``."""
-    most: int | None = None
-    """Runs at a time."""
-    rate: int | None = None
-    """Starts in each ``period``."""
+    kind: GateKind  # A queue, a task name, or limit keys
+    target: str  # its name; for limit keys also a prefix, as tenant:*
+    most: int | None = None  # runs at a time
+    rate: int | None = None  # starts in each `period`
     period: timedelta | None = None
-    burst: int | None = None
-    """Most starts at once, after a quiet time."""
-    changed_at: datetime | None = field(default=None, compare=False, repr=False)
-    """None: not read."""
+    burst: int | None = None  # most starts at once, after a quiet time
+    changed_at: datetime | None = field(default=None, compare=False, repr=False)  # None: not read
 
     @property
     def per_second(self) -> float:

@@ -115,7 +115,6 @@ class Handler(Generic[PayloadT_contra, ResultT_co]):
     if not TYPE_CHECKING:  # for type checkers these names do not exist
 
         def __getattr__(self, name: str) -> object:
-            """Tell users of Celery what to call instead."""
             if name in _OF_CELERY:
                 raise AttributeError(
                     f"{self.spec.name} is a handler, which has no {name}(). Create a task in your "

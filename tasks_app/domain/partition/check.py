@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
-from functools import cmp_to_key
 from typing import Any, NamedTuple
 
 from tasks_app.domain.errors import PlanError
@@ -51,10 +50,10 @@ class WrongPlanError(PlanError):
     """A plan does not give every row exactly one owner; nothing was started."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        shown = "\n".join(f"- {problem}" for problem in problems[:MOST_PARTITIONS_SHOWN])
-        rest = len(problems) - MOST_PARTITIONS_SHOWN
-        more = f"\n- and {rest} more" if rest > 0 else ""
-        super().__init__(f"The plan is wrong, nothing was started:\n{shown}{more}")
+        shown = [str(problem) for problem in problems[:MOST_PARTITIONS_SHOWN]]
+        if (rest := len(problems) - MOST_PARTITIONS_SHOWN) > 0:
+            shown.append(f"and {rest} more")
+        super().__init__("\n- ".join(["The plan is wrong, nothing was started:", *shown]))
         self.problems: tuple[Problem, ...] = tuple(problems)
 
 
@@ -69,7 +68,7 @@ _UNIFORM: dict[str, Callable[[Partition], object]] = {  # the same in all partit
 
 def check_plan(plan: Plan, facts: Facts) -> list[Problem]:
     """Return all problems; ranges with bounds of a wrong type are not compared."""
-    problems = [*_check_numbers(plan, facts), *_check_uniform(plan), *_check_lengths(plan)]
+    problems = [*_check_numbers(plan, facts), *_check_partitions(plan)]
     wrong = list(_check_types(plan, facts))
     if wrong or any(problem.kind is Wrong.MIXED for problem in problems):
         return [*problems, *wrong]
@@ -100,7 +99,7 @@ def _check_numbers(plan: Plan, facts: Facts) -> Iterator[Problem]:
             )
 
 
-def _check_uniform(plan: Plan) -> Iterator[Problem]:
+def _check_partitions(plan: Plan) -> Iterator[Problem]:
     for what, of in _UNIFORM.items():
         firsts = list({of(each): each for each in reversed(plan.partitions)}.values())
         if len(firsts) > 1:
@@ -110,9 +109,6 @@ def _check_uniform(plan: Plan) -> Iterator[Problem]:
                 "Use the same for all of them.",
                 partition_numbers(firsts),
             )
-
-
-def _check_lengths(plan: Plan) -> Iterator[Problem]:
     for each in plan.partitions:
         keys = (*(each.range or Range()).bounds, *each.values)
         longest = max((len(write_key(key).encode()) for key in keys), default=0)
@@ -236,7 +232,7 @@ def side_by_side(own: Iterable[Partition], extent: Extent) -> Iterator[Problem]:
             what = f"{each} is reversed: it ends before it begins. Exchange its bounds."
             yield Problem(Wrong.REVERSED, what, (each.number,))
     good = [(each, span) for each, span in spans if not (span.is_reversed or span.is_empty)]
-    good.sort(key=cmp_to_key(_compare_lows))
+    good.sort(key=lambda pair: (pair[1].low is not None, pair[1].low))
     yield from _neighbours(good)
     yield from _coverage(good, extent)
 
@@ -317,14 +313,6 @@ def _coverage(ordered: Spans, extent: Extent) -> Iterator[Problem]:
 
 def _named(key: Any, beyond: bool) -> str:  # noqa: FBT001
     return "one that no bound can name" if beyond else quoted_key(key)
-
-
-def _compare_lows(first: tuple[Partition, Range], second: tuple[Partition, Range]) -> int:
-    one: Any = first[1].low
-    other: Any = second[1].low
-    if one is None or other is None:
-        return (one is not None) - (other is not None)
-    return int(one > other) - int(one < other)
 
 
 def _reaches_further(span: Range, than: Range) -> bool:

@@ -147,12 +147,14 @@ class Table:
 
     name: str
     key: str = "id"
-    schema: str | None = None
-    """None: the first one in the search path."""
+    schema: str | None = None  # None: the first one in the search path
 
     def __str__(self) -> str:
         names = (self.schema, self.name) if self.schema else (self.name,)
-        return ".".join(map(_quoted, names))
+        return ".".join(
+            name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+            for name in names
+        )
 
     @classmethod
     def named(cls, name: str, key: str) -> Self:
@@ -160,17 +162,16 @@ class Table:
         found = _NAME.fullmatch(name)
         if found is None:
             raise PlanError(f"{name!r} is not the name of a table. Quote it as in SQL.")
-        parts = [_unquoted(part) for part in found.groups() if part is not None]
+        words = [word for word in found.groups() if word is not None]
+        parts = [w[1:-1].replace('""', '"') if w.startswith('"') else w.lower() for w in words]
         return cls(parts[-1], key, parts[0] if len(parts) > 1 else None)
 
 
 class Format(StrEnum):
     """The kind of records in a file."""
 
-    CSV = "csv"
-    """A line, as COPY writes it; it may contain line ends between double quotes."""
-    JSON_LINES = "jsonl"
-    """One JSON object per line."""
+    CSV = "csv"  # A line, as COPY writes it; it may contain line ends between double quotes
+    JSON_LINES = "jsonl"  # one JSON object per line
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,19 +180,10 @@ class File:
 
     path: str
     format: Format = Format.CSV
-    header: bool = True
-    """The first record of a CSV file names the columns."""
+    header: bool = True  # the first record of a CSV file names the columns
 
     def __str__(self) -> str:
         return self.path
-
-
-def _quoted(name: str) -> str:
-    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'
-
-
-def _unquoted(word: str) -> str:
-    return word[1:-1].replace('""', '"') if word.startswith('"') else word.lower()
 
 
 Mark = str | int | None

@@ -67,15 +67,12 @@ class SchedulePlan:
 
     def plain(self) -> dict[str, Any]:
         """Return all fields as JSON values, for comparison."""
-        return {name: _plain(name, getattr(self, name)) for name in PLANNED}
-
-
-def _plain(name: str, value: Any) -> Any:
-    if name in ("payload", "options"):
-        return json.loads(value)
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat()
-    return value.total_seconds() if isinstance(value, timedelta) else value
+        plain = {name: getattr(self, name) for name in PLANNED}
+        plain |= {"payload": json.loads(self.payload), "options": json.loads(self.options)}
+        plain["jitter"] = self.jitter.total_seconds()
+        for name in ("starts_at", "ends_at"):
+            plain[name] = plain[name] and plain[name].astimezone(UTC).isoformat()
+        return plain
 
 
 PLANNED = tuple(each.name for each in fields(SchedulePlan))
@@ -88,26 +85,19 @@ class Schedule(SchedulePlan):
     id: int
     name: str
     next_run_at: datetime | None
-    queued_at: datetime | None
-    """The instant whose task is created when the earlier one is over."""
-    last_run_at: datetime | None
-    """The newest instant for which a task was created."""
+    queued_at: datetime | None  # the instant whose task is created when the earlier one is over
+    last_run_at: datetime | None  # the newest instant for which a task was created
     last_task_id: int | None
     last_outcome: str | None
-    remark: str | None
-    """Why it is broken."""
+    remark: str | None  # why it is broken
     forgotten_until: datetime | None
     """What fired before is unknown, so no backfill goes further back."""
-    declared: dict[str, Any] | None
-    """Its last declaration in code; None: an operator made it."""
-    declared_in: str | None
-    """The module that declares it."""
-    retired: bool
-    """Whether that module no longer declares it."""
+    declared: dict[str, Any] | None  # its last declaration in code; None: an operator made it
+    declared_in: str | None  # the module that declares it
+    retired: bool  # whether that module no longer declares it
     changed_by: str
     created_at: datetime
-    holidays: list[date] | None = None
-    """The days of its calendar; None: there is no calendar."""
+    holidays: list[date] | None = None  # the days of its calendar; None: there is no calendar
 
     @cached_property
     def timing(self) -> Timing:
@@ -163,6 +153,13 @@ def plan_of(row: TaskRow, when: When) -> SchedulePlan:
     ends_at = None if ends_at is None else check_instant("ends_at", ends_at)
     if starts_at and ends_at and starts_at > ends_at:
         raise InvalidScheduleError("ends_at", "is before starts_at", "an instant after it")
+    overlap = when.get("overlap") or Overlap.ALLOW
+    if overlap not in list(Overlap):
+        raise InvalidScheduleError("overlap", f"is {overlap!r:.60}", ", ".join(Overlap))
+    enabled: Any = when.get("enabled")
+    if not isinstance(enabled, bool | None):
+        problem = f"is of type {type(enabled).__name__}"
+        raise InvalidScheduleError("enabled", problem, "True or False")
     options = _options(row) | options_of(when, kind)
     return SchedulePlan(
         task=row.name,
@@ -174,11 +171,11 @@ def plan_of(row: TaskRow, when: When) -> SchedulePlan:
         expression=expression,
         zone=zone,
         missed=str(parse_missed(when.get("missed") or MisfirePolicy.FIRE_ONCE)),
-        overlap=str(_overlap(when.get("overlap") or Overlap.ALLOW)),
+        overlap=str(overlap),
         jitter=_jitter(when.get("jitter") or 0),
         starts_at=starts_at,
         ends_at=ends_at,
-        enabled=_enabled(when.get("enabled")),
+        enabled=enabled is not False,
     )
 
 
@@ -191,18 +188,6 @@ def _options(row: TaskRow) -> dict[str, Any]:
     if terms.headers is not None:
         options["headers"] = json.loads(terms.headers)
     return options
-
-
-def _overlap(value: str) -> Overlap:
-    if value not in list(Overlap):
-        raise InvalidScheduleError("overlap", f"is {value!r:.60}", ", ".join(Overlap))
-    return Overlap(value)
-
-
-def _enabled(value: object) -> bool:
-    if value is None or isinstance(value, bool):
-        return value is not False
-    raise InvalidScheduleError("enabled", f"is of type {type(value).__name__}", "True or False")
 
 
 def _jitter(value: Duration) -> timedelta:

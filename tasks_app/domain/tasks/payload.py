@@ -139,7 +139,12 @@ def decode(text: str, what: str) -> Any:
     Raises UnreadableTaskError: it is too deep, has too long a number, or is not JSON.
     """
     try:
-        value = _read(text)
+        try:  # without white space around it, as PostgreSQL writes it
+            value, end = _SCAN(text, 0)
+        except StopIteration:  # the text begins with white space
+            value, end = None, None
+        if end != len(text):
+            value = _DECODER.decode(text)
         if text.count("[") + text.count("{") > DEEPEST_READABLE and _is_deep(value):
             raise RecursionError
     except (ValueError, RecursionError) as error:
@@ -148,15 +153,6 @@ def decode(text: str, what: str) -> Any:
             "Write tasks with create_task or task_create()."
         ) from error
     return value
-
-
-def _read(text: str) -> Any:
-    """Read JSON without white space around it, as PostgreSQL writes it; if that fails, any JSON."""
-    try:
-        value, end = _SCAN(text, 0)
-    except StopIteration:  # the text begins with white space
-        return _DECODER.decode(text)
-    return value if end == len(text) else _DECODER.decode(text)
 
 
 def _is_deep(value: Any) -> bool:

@@ -11,6 +11,7 @@ import json
 import re
 import warnings
 from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, get_args, get_origin
@@ -136,7 +137,10 @@ class PayloadType:
         """Return an object as JSON values, written by its type, and the value to be read back."""
         if isinstance(payload, BaseModel):
             plain = dump_model(payload, "payload", round_trip=True)
-            return plain, payload if self._admits(payload) else _AS_WRITTEN
+            with suppress(ValidationError):  # of another class it counts as what it writes
+                self._adapter.validate_python(payload)
+                return plain, payload
+            return plain, _AS_WRITTEN
         if isinstance(payload, dict | list | tuple | float):  # no type can write NaN
             encode(payload, "payload", limit, lambda _: None)
         value = self._checked(self._adapter.validate_python, payload)
@@ -147,14 +151,6 @@ class PayloadType:
         except (ValueError, RecursionError):
             return value, value  # the encoder names the value that is not JSON
         return plain, value
-
-    def _admits(self, payload: Any) -> bool:
-        """Whether its class fits this type; otherwise it counts as what it writes, like a dict."""
-        try:
-            self._adapter.validate_python(payload)
-        except ValidationError:
-            return False
-        return True
 
     def _checked(self, check: Callable[[Any], Any], payload: Any) -> Any:
         try:

@@ -17,12 +17,9 @@ class CreateOutcome(StrEnum):
     """What a create has done."""
 
     CREATED = "created"
-    EXISTING = "existing"
-    """Nothing was written: the key is taken."""
-    REPLACED = "replaced"
-    """The holder now has this payload."""
-    RESCHEDULED = "rescheduled"
-    """The holder is now due when this task would have been."""
+    EXISTING = "existing"  # nothing was written: the key is taken
+    REPLACED = "replaced"  # the holder now has this payload
+    RESCHEDULED = "rescheduled"  # the holder is now due when this task would have been
 
 
 class TaskId(int):
@@ -130,8 +127,7 @@ class Task:
     priority: int
     biz_key: str | None
     unique_key: str | None
-    payload: Any
-    """Decoded JSON, or None if it cannot be decoded."""
+    payload: Any  # decoded JSON, or None if it cannot be decoded
     headers: Any
     enabled: bool
     attempt: int
@@ -148,27 +144,20 @@ class Task:
     idempotency_key: UUID
     owner: str | None
     lease_until: datetime | None
-    parked: str | None
-    """Why a due row waits, for instance an unknown handler."""
+    parked: str | None  # why a due row waits, for instance an unknown handler
     result: Any
     error: str | None
     run_ms: int | None
-    group_id: int | None = None
-    """The group that it is a member of."""
+    group_id: int | None = None  # the group that it is a member of
     fingerprint: str | None = None
     """The fingerprint of its error, in the error pool: 16 hexadecimal digits."""
-    order_key: str | None = None
-    """Tasks of one key run one at a time."""
-    limit_key: str | None = None
-    """Counts against the limit of this key, if there is one; of several keys the first."""
-    held: bool = False
-    """It does not run until it is released; ``due_at`` is the date that it will have then."""
-    sub_status: str | None = None
-    """The sub-status that its handler set."""
+    order_key: str | None = None  # tasks of one key run one at a time
+    limit_key: str | None = None  # counts against the limit of this key; of several keys the first
+    held: bool = False  # until it is released; `due_at` is the date that it will have then
+    sub_status: str | None = None  # the sub-status that its handler set
     updated_at: datetime | None = None
     """When it was last created, claimed, returned, ended, changed or asked to stop."""
-    more_limit_keys: list[str] | None = None
-    """Its other limit keys."""
+    more_limit_keys: list[str] | None = None  # its other limit keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,21 +190,18 @@ def parse_rule(scope: object, on_conflict: object, max_wait: object = None) -> K
         raise ValueError("max_wait", "bounds what is rescheduled", "with on_conflict='reschedule'")
     if scope is None and on_conflict is None:
         return None
-    kind, period = _scope(Scope.UNTIL_TERMINAL if scope is None else scope)
-    policy = OnConflict.RETURN_EXISTING if on_conflict is None else on_conflict
-    if not isinstance(policy, str) or policy not in set(OnConflict):
-        raise ValueError("on_conflict", "is not a policy", POLICIES)
-    longest = None if max_wait is None else _positive_span("max_wait", max_wait, "such as '1m'")
-    return KeyRule(kind, OnConflict(policy), period, longest)
-
-
-def _scope(scope: object) -> tuple[Scope, timedelta | None]:
+    scope = Scope.UNTIL_TERMINAL if scope is None else scope
     if not isinstance(scope, str):
         raise ValueError("unique_scope", f"is of type {type(scope).__name__}", SCOPES)
     name, _, span = scope.partition(" ")
     if name not in set(Scope) or bool(span) != (name == Scope.FOR_PERIOD):
         raise ValueError("unique_scope", "is not a scope", SCOPES)
-    return Scope(name), _positive_span("unique_scope", span, SCOPES) if span else None
+    period = _positive_span("unique_scope", span, SCOPES) if span else None
+    policy = OnConflict.RETURN_EXISTING if on_conflict is None else on_conflict
+    if not isinstance(policy, str) or policy not in set(OnConflict):
+        raise ValueError("on_conflict", "is not a policy", POLICIES)
+    longest = None if max_wait is None else _positive_span("max_wait", max_wait, "such as '1m'")
+    return KeyRule(Scope(name), OnConflict(policy), period, longest)
 
 
 def _positive_span(option: str, value: Any, allowed: str) -> timedelta:

@@ -202,7 +202,9 @@ LATE_HOUR = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold
 def test_what_would_be_read_as_another_value_is_refused_with_its_path(
     annotation, payload, path
 ) -> None:
-    with pytest.raises(InvalidTaskError, match="is written in one way and read in another") as refused:
+    with pytest.raises(
+        InvalidTaskError, match="is written in one way and read in another"
+    ) as refused:
         kept(annotation, payload)
 
     assert refused.value.path == path
