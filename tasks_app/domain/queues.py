@@ -169,7 +169,7 @@ def queue_status(queue: Queue) -> str:
     if not queue.is_open:
         opens_at = queue.opens_at
         return f"closed until {to_the_second(opens_at)}" if opens_at else "closed for over a year"
-    return f"shut: other queues' tasks are {queue.shut}" if queue.shut else "runs"
+    return f"shut: tasks of other queues are {queue.shut}" if queue.shut else "runs"
 
 
 def check_queue_options(options: QueueOptions) -> dict[str, Any]:

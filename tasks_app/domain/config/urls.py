@@ -41,9 +41,9 @@ def read_database_url(url: str) -> str:
     if _DATABASE.fullmatch(url) is None or database not in ("postgres", "postgresql"):
         raise ValueError(f"{LOOKS}; {ENCODED}")
     if driver not in ("", "psycopg", "psycopg_async"):
-        named = driver if driver in OTHER_DRIVERS else "that"
+        other = f", not {driver}" if driver in OTHER_DRIVERS else ""
         raise ValueError(
-            f"the driver must be psycopg 3, not {named}; write postgresql+psycopg:// in front"
+            f"the driver must be psycopg 3{other}; write postgresql+psycopg:// in front"
         )
     return f"postgresql+psycopg{url[len(scheme) :]}"
 

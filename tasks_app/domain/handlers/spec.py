@@ -74,7 +74,7 @@ class HandlerSpec:
         return None
 
     def payload(self, text: str) -> Any:
-        """Return the handler's argument, from the stored JSON text; raises pydantic."""
+        """Return the handler's argument; raises pydantic.ValidationError or UnreadableTaskError."""
         if self.payload_type is None:
             return decode(text, "payload")
         return self.payload_type.read(text)

@@ -106,7 +106,7 @@ class PayloadType:
         return text
 
     def read(self, text: str) -> Any:
-        """Return the handler's argument, from the stored JSON text; raises pydantic."""
+        """Return the handler's argument; raises pydantic.ValidationError or UnreadableTaskError."""
         if self.is_optional and text == "{}":
             return self._adapter.validate_python(None)
         if not self.is_object:

@@ -55,8 +55,8 @@ def test_a_gap() -> None:
 
     assert (kind, numbers) == (Wrong.GAP, (1, 2))
     assert message == (
-        "There is a gap between partition 1 (key < 10) and partition 2 (12 <= key): no partition has "
-        "10 <= key < 12. Let one end where the other begins."
+        "There is a gap between partition 1 (key < 10) and partition 2 (12 <= key): no partition "
+        "has 10 <= key < 12. Let one end where the other begins."
     )
 
 
@@ -85,10 +85,12 @@ def test_short_coverage_at_both_ends() -> None:
 
     assert first.kind == last.kind == Wrong.SHORT
     assert str(first).startswith(
-        "The least key is 0, but partition 1 (1 <= key < 50) is the first: no partition has 0 <= key < 1."
+        "The least key is 0, but partition 1 (1 <= key < 50) is the first: "
+        "no partition has 0 <= key < 1."
     )
     assert str(last).startswith(
-        "The greatest key is 99, but partition 2 (50 <= key < 99) is the last: no partition has 99 <= key"
+        "The greatest key is 99, but partition 2 (50 <= key < 99) is the last: "
+        "no partition has 99 <= key"
     )
 
 
