@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from tasks_app.domain.durations import format_duration
 from tasks_app.domain.encryption import TOKEN_BEGIN, check_no_token
-from tasks_app.domain.errors import ELSEWHERE, InvalidTaskError, meant
+from tasks_app.domain.errors import NAMES_ELSEWHERE, InvalidTaskError, meant
 from tasks_app.domain.handlers.spec import Handler, HandlerSpec
 from tasks_app.domain.large_values import store
 from tasks_app.domain.tasks import masks
@@ -219,7 +219,7 @@ def checked_template(name: Any, spec: HandlerSpec | None, given: Mapping[str, An
     for option in given:
         if option not in _KNOWN:
             problem = "is unknown"
-            if option not in ELSEWHERE:
+            if option not in NAMES_ELSEWHERE:
                 problem += f'; a value for the handler goes into the payload: {{"{option}": …}}'
             problem += meant(option, _KNOWN)
             raise InvalidTaskError(f"options.{option}", problem, ", ".join(sorted(_KNOWN)))

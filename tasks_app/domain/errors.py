@@ -190,7 +190,7 @@ class OutboxError(TasksError):
     """A Celery task was called where the call cannot be written into the pool."""
 
 
-ELSEWHERE = {
+NAMES_ELSEWHERE = {
     **dict.fromkeys(("countdown", "delay_seconds", "schedule_in"), "delay"),
     **dict.fromkeys(("eta", "scheduled_at", "at", "execute_at", "due_at"), "run_at"),
     **dict.fromkeys(("expires", "expire_at", "deadline"), "expires_at"),
@@ -226,6 +226,6 @@ def _near(word: str, known: Iterable[str]) -> list[str]:
 
 def meant(word: str, known: Collection[str]) -> str:
     """Return a clause such as ``; perhaps delay is meant``, or an empty string."""
-    ours = ELSEWHERE.get(word)
+    ours = NAMES_ELSEWHERE.get(word)
     near = ours if ours in known else nearest(word, known)
     return f"; perhaps {near} is meant" if near else ""

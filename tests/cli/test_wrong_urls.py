@@ -22,12 +22,12 @@ FORMS = [
     ("sqlite:", "sqlite is not PostgreSQL"),
     (f"mysql://me:{SECRET}@h/x", "mysql is not PostgreSQL"),
     ("mysql:", "mysql is not PostgreSQL"),
-    (f"postgresql+asyncpg://me:{SECRET}@h/x", "must be psycopg 3, not asyncpg; write"),
+    (f"postgresql+asyncpg://me:{SECRET}@h/x", "must be psycopg 3, not asyncpg; begin"),
     (
         f"postgresql+psycopg2://me:{SECRET}@h/x",
-        "psycopg 3, not psycopg2; write postgresql+psycopg://",
+        "psycopg 3, not psycopg2; begin with postgresql+psycopg://",
     ),
-    (f"postgresql+{SECRET}://me@h/x", "must be psycopg 3; write postgresql+psycopg://"),
+    (f"postgresql+{SECRET}://me@h/x", "must be psycopg 3; begin with postgresql+psycopg://"),
     ("not a url", "use a URL such as postgresql+psycopg://"),
     (f"{SECRET}://me@h/x", "use a URL such as postgresql+psycopg://"),
 ]

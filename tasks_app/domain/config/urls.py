@@ -42,9 +42,7 @@ def read_database_url(url: str) -> str:
         raise ValueError(f"{LOOKS}; {ENCODED}")
     if driver not in ("", "psycopg", "psycopg_async"):
         other = f", not {driver}" if driver in OTHER_DRIVERS else ""
-        raise ValueError(
-            f"the driver must be psycopg 3{other}; write postgresql+psycopg:// in front"
-        )
+        raise ValueError(f"the driver must be psycopg 3{other}; begin with postgresql+psycopg://")
     return f"postgresql+psycopg{url[len(scheme) :]}"
 
 

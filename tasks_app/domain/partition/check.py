@@ -21,7 +21,7 @@ from tasks_app.domain.partition.records import (
 MOST_PARTITIONS_SHOWN = 20
 
 
-class Wrong(StrEnum):
+class Fault(StrEnum):
     TOO_FEW = "too few"
     DUPLICATE_NUMBER = "duplicate number"
     WRONG_TYPE = "wrong type"
@@ -38,7 +38,7 @@ class Wrong(StrEnum):
 
 
 class Problem(NamedTuple):
-    kind: Wrong
+    kind: Fault
     message: str  # the ranges, and what to do
     numbers: tuple[int, ...] = ()  # of the partitions
 
@@ -70,7 +70,7 @@ def check_plan(plan: Plan, facts: Facts) -> list[Problem]:
     """Return all problems; ranges with bounds of a wrong type are not compared."""
     problems = [*_check_numbers(plan, facts), *_check_partitions(plan)]
     wrong = list(_check_types(plan, facts))
-    if wrong or any(problem.kind is Wrong.MIXED for problem in problems):
+    if wrong or any(problem.kind is Fault.MIXED for problem in problems):
         return [*problems, *wrong]
     sources = {each.source for each in plan.partitions if each.kind is not PartitionKind.VALUES}
     for source in sorted(sources | facts.extents.keys(), key=lambda source: source or ""):
@@ -84,7 +84,7 @@ def _check_numbers(plan: Plan, facts: Facts) -> Iterator[Problem]:
     needed = max(facts.at_least, 0 if is_empty and facts.extents else 1)
     if len(plan.partitions) < needed:
         yield Problem(
-            Wrong.TOO_FEW,
+            Fault.TOO_FEW,
             f"There are {len(plan.partitions)} partitions, but {needed} are needed. "
             "Add some, or ask for fewer.",
         )
@@ -92,7 +92,7 @@ def _check_numbers(plan: Plan, facts: Facts) -> Iterator[Problem]:
         if times > 1:
             twice = [each for each in plan.partitions if each.number == number]
             yield Problem(
-                Wrong.DUPLICATE_NUMBER,
+                Fault.DUPLICATE_NUMBER,
                 f"{times} partitions have the number {number}: {named_partitions(twice)}. "
                 "Give each its own number.",
                 (number,),
@@ -104,7 +104,7 @@ def _check_partitions(plan: Plan) -> Iterator[Problem]:
         firsts = list({of(each): each for each in reversed(plan.partitions)}.values())
         if len(firsts) > 1:
             yield Problem(
-                Wrong.MIXED,
+                Fault.MIXED,
                 f"Partitions differ in their {what}: {named_partitions(firsts)}. "
                 "Use the same for all of them.",
                 partition_numbers(firsts),
@@ -114,7 +114,7 @@ def _check_partitions(plan: Plan) -> Iterator[Problem]:
         longest = max((len(write_key(key).encode()) for key in keys), default=0)
         if longest > LONGEST_KEY:
             yield Problem(
-                Wrong.TOO_LONG,
+                Fault.TOO_LONG,
                 f"A key of {each} is {longest} characters long, which no index holds "
                 f"(at most {LONGEST_KEY}). Split by hash, or by another column.",
                 (each.number,),
@@ -124,7 +124,7 @@ def _check_partitions(plan: Plan) -> Iterator[Problem]:
 def _check_types(plan: Plan, facts: Facts) -> Iterator[Problem]:
     if plan.key_type is not facts.key_type:
         yield Problem(
-            Wrong.WRONG_TYPE,
+            Fault.WRONG_TYPE,
             f"The plan splits by {plan.key_type}, but the key is of type {facts.key_type}: "
             f"{named_partitions(plan.partitions)}. Write the bounds as {facts.key_type}.",
             partition_numbers(plan.partitions),
@@ -138,7 +138,7 @@ def _check_types(plan: Plan, facts: Facts) -> Iterator[Problem]:
         if bad:
             wanted = plan.key_type if each.values else of_range
             yield Problem(
-                Wrong.WRONG_TYPE,
+                Fault.WRONG_TYPE,
                 f"In partition {each.number} {' and '.join(map(quoted_key, bad))} "
                 f"{'is' if len(bad) == 1 else 'are'} not of type {wanted}: {each}. "
                 f"Write values of type {wanted}.",
@@ -149,12 +149,12 @@ def _check_types(plan: Plan, facts: Facts) -> Iterator[Problem]:
 def _check_source(own: list[Partition], source: str | None, facts: Facts) -> Iterator[Problem]:
     extent = facts.extents.get(source, Extent())
     if not own and extent != Extent():
-        yield Problem(Wrong.SHORT, f"No partition covers {source or 'the keys'}. Add one for them.")
+        yield Problem(Fault.SHORT, f"No partition covers {source or 'the keys'}. Add one for them.")
         return
     if source is not None and source not in facts.extents:
         known = ", ".join(str(name) for name in facts.extents if name is not None)
         what = f"{named_partitions(own)}: this source does not exist. Sources: {known or 'none'}."
-        yield Problem(Wrong.NO_SOURCE, what, partition_numbers(own))
+        yield Problem(Fault.NO_SOURCE, what, partition_numbers(own))
         return
     yield from _check_nulls(own, extent)
     if {each.kind for each in own} & {PartitionKind.VALUES, PartitionKind.MARKED}:
@@ -163,24 +163,25 @@ def _check_source(own: list[Partition], source: str | None, facts: Facts) -> Ite
     if moduli:  # the ranges must cover all buckets, and all other numbers in the column
         buckets = [key for key in (extent.least, extent.most) if isinstance(key, int)]
         extent = Extent(min(0, *buckets, 0), max(moduli[0] - 1, *buckets, 0))
-    yield from side_by_side(own, extent)
+    yield from check_ranges(own, extent)
 
 
 def _check_nulls(own: list[Partition], extent: Extent) -> Iterator[Problem]:
     owners = [each for each in own if each.owns_null]
     if len(owners) > 1:
         yield Problem(
-            Wrong.OVERLAP,
+            Fault.OVERLAP,
             f"Rows without a key belong to {named_partitions(owners)}. Let one of them own NULL.",
             partition_numbers(owners),
         )
     if extent.nulls and any(each.kind is PartitionKind.MARKED for each in own):
         yield Problem(
-            Wrong.UNOWNED, "There are rows without a key, which cannot be marked. Give them keys."
+            Fault.UNOWNED,
+            "There are rows without a key, which cannot be marked. Give them keys.",
         )
     elif extent.nulls and not owners:
         yield Problem(
-            Wrong.UNOWNED,
+            Fault.UNOWNED,
             "There are rows without a key, and no partition owns NULL. "
             "Set owns_null on one of them.",
         )
@@ -197,7 +198,7 @@ def _check_values(plan: Plan, facts: Facts) -> Iterator[Problem]:
     for value, several in owners.items():
         if len(several) > 1:
             yield Problem(
-                Wrong.OVERLAP,
+                Fault.OVERLAP,
                 f"{quoted_key(value)} belongs to {named_partitions(several)}. "
                 "Leave it in one of them.",
                 partition_numbers(several),
@@ -205,14 +206,14 @@ def _check_values(plan: Plan, facts: Facts) -> Iterator[Problem]:
     extent = facts.extents.get(None, Extent())
     if extent.below or extent.above:
         yield Problem(
-            Wrong.UNOWNED,
+            Fault.UNOWNED,
             "There are keys that cannot be listed, like infinity. Split by ranges or by hash.",
         )
     unowned = sorted(set(facts.values or ()) - set(owners), key=quoted_key)
     if unowned and facts.values is not None:
         rows = sum(facts.values[value] for value in unowned)
         yield Problem(
-            Wrong.UNOWNED,
+            Fault.UNOWNED,
             f"No partition owns {_listed(map(quoted_key, unowned))} ({rows} rows). "
             "List them in a partition, or set auto_assign.",
         )
@@ -221,16 +222,16 @@ def _check_values(plan: Plan, facts: Facts) -> Iterator[Problem]:
 Spans = list[tuple[Partition, Range]]
 
 
-def side_by_side(own: Iterable[Partition], extent: Extent) -> Iterator[Problem]:
+def check_ranges(own: Iterable[Partition], extent: Extent) -> Iterator[Problem]:
     """Yield the problems of the ranges of one source, which must cover ``extent``."""
     spans = [(each, each.range) for each in own if each.range is not None]
     for each, span in spans:
         if span.is_empty:
             what = f"{each} holds no key: it ends where it begins. Remove it, or move a bound."
-            yield Problem(Wrong.EMPTY, what, (each.number,))
+            yield Problem(Fault.EMPTY, what, (each.number,))
         elif span.is_reversed:
             what = f"{each} is reversed: it ends before it begins. Exchange its bounds."
-            yield Problem(Wrong.REVERSED, what, (each.number,))
+            yield Problem(Fault.REVERSED, what, (each.number,))
     good = [(each, span) for each, span in spans if not (span.is_reversed or span.is_empty)]
     good.sort(key=lambda pair: (pair[1].low is not None, pair[1].low))
     yield from _neighbours(good)
@@ -248,7 +249,7 @@ def aligned(
         if len({one.name for one in met}) > 1:
             bounds = ", ".join(f"{one.name} ({one.range})" for one in met[:MOST_PARTITIONS_SHOWN])
             yield Problem(
-                Wrong.SPANNING,
+                Fault.SPANNING,
                 f"{each} spans partitions of the database: {bounds}. Split it at their bounds.",
                 (each.number,),
             )
@@ -264,14 +265,14 @@ def _neighbours(ordered: Spans) -> Iterator[Problem]:
                 end = before.high if _reaches_further(span, before) else span.high
                 common = Range(span.low, end)
                 yield Problem(
-                    Wrong.OVERLAP,
+                    Fault.OVERLAP,
                     f"{last} and {each} overlap: {common} is in both. "
                     "Let one end where the other begins.",
                     (last.number, each.number),
                 )
             elif before.high != span.low:
                 yield Problem(
-                    Wrong.GAP,
+                    Fault.GAP,
                     f"There is a gap between {last} and {each}: no partition has "
                     f"{Range(before.high, span.low)}. Let one end where the other begins.",
                     (last.number, each.number),
@@ -288,12 +289,12 @@ def _coverage(ordered: Spans, extent: Extent) -> Iterator[Problem]:
             if least is not None:
                 what = f"Keys go from {_named(least, extent.below)} to {_named(most, extent.above)}"
             what += ", and no range has any of them. Add ranges that cover them."
-            yield Problem(Wrong.SHORT, what)
+            yield Problem(Fault.SHORT, what)
         return
     first, span = ordered[0]
     if span.low is not None and (extent.below or _less(least, span.low)):
         yield Problem(
-            Wrong.SHORT,
+            Fault.SHORT,
             f"The least key is {_named(least, extent.below)}, but {first} is the first: "
             f"no partition has {Range(least, span.low)}. Let it begin earlier, or without a bound.",
             (first.number,),
@@ -304,7 +305,7 @@ def _coverage(ordered: Spans, extent: Extent) -> Iterator[Problem]:
             last, span = each, other
     if span.high is not None and (extent.above or _less(span.high, most) or span.high == most):
         yield Problem(
-            Wrong.SHORT,
+            Fault.SHORT,
             f"The greatest key is {_named(most, extent.above)}, but {last} is the last: "
             f"no partition has {Range(span.high)}. Let it end later, or without a bound.",
             (last.number,),

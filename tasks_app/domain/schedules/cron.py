@@ -58,7 +58,7 @@ def check_cron(expression: object) -> str:
         raise _refusal(f"is {shown}, which cannot be read") from None
     except Exception as error:  # cronsim's own error; cronsim is imported at its first use
         raise _refusal(f"is {shown}: {str(error).lower()[:60]}") from None
-    if next(_hands(sim, datetime(2000, 1, 1)), None) is None:  # noqa: DTZ001  local times have no zone
+    if next(_local_times(sim, datetime(2000, 1, 1)), None) is None:  # noqa: DTZ001  local times have no zone
         raise _refusal(f"is {shown}, a day that no year has")
     return written
 
@@ -86,12 +86,12 @@ def zone_of(name: str) -> ZoneInfo:
 
 def next_cron(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
     """Return the first instant after ``after``, in UTC; None: there is none."""
-    sim, local = _sim(expression), after.astimezone(zone)
+    sim = _sim(expression)
     try:
         if _is_wild(sim):
-            return _real_time(sim, zone, after)
-        for hands in _hands(sim, local.replace(tzinfo=None)):
-            instant = first_shown(hands, zone)
+            return _next_shown(sim, zone, after)
+        for local in _local_times(sim, after.astimezone(zone).replace(tzinfo=None)):
+            instant = first_shown(local, zone)
             if instant > after:
                 return instant
     except OverflowError:  # the year 9999 is over
@@ -99,14 +99,14 @@ def next_cron(expression: str, zone: ZoneInfo, after: datetime) -> datetime | No
     return None
 
 
-def hands_on(expression: str, zone: ZoneInfo, day: date, since: time) -> Iterator[time]:
+def times_on(expression: str, zone: ZoneInfo, day: date, since: time) -> Iterator[time]:
     """Yield the times of a day that an expression names, or that match and are shown."""
     sim = _sim(expression)
-    for hands in _hands(sim, datetime.combine(day, since) - _SECOND):
-        if hands.date() != day:
+    for local in _local_times(sim, datetime.combine(day, since) - _SECOND):
+        if local.date() != day:
             return
-        if not _is_wild(sim) or _is_shown(hands, zone):
-            yield hands.time()
+        if not _is_wild(sim) or _is_shown(local, zone):
+            yield local.time()
 
 
 def numbers_of(expression: str) -> CronNumbers:
@@ -126,16 +126,16 @@ def explain_cron(expression: str) -> str:
         return f"By the cron expression {expression}"
 
 
-def _real_time(sim: CronSim, zone: ZoneInfo, after: datetime) -> datetime | None:
+def _next_shown(sim: CronSim, zone: ZoneInfo, after: datetime) -> datetime | None:
     """Go from one clock change to the next; between two of them the offset is constant."""
     at = after.astimezone(UTC)
     offset = _offset(zone, at)
     start = at + offset
     while True:
-        hands = next(_hands(sim, start.replace(tzinfo=None)), None)
-        if hands is None:
+        local = next(_local_times(sim, start.replace(tzinfo=None)), None)
+        if local is None:
             return None
-        instant = hands.replace(tzinfo=UTC) - offset
+        instant = local.replace(tzinfo=UTC) - offset
         change = next_change(zone, at, instant)
         if change is None:
             return instant
@@ -143,18 +143,18 @@ def _real_time(sim: CronSim, zone: ZoneInfo, after: datetime) -> datetime | None
         start = change + offset - _TICK
 
 
-def first_shown(hands: datetime, zone: ZoneInfo) -> datetime:
+def first_shown(local: datetime, zone: ZoneInfo) -> datetime:
     """Return when the clock first shows this local time; for a skipped time, the end of the gap."""
-    if not _is_shown(hands, zone):
-        hands = hands.replace(second=0, microsecond=0)
-        while not _is_shown(hands, zone):
-            hands += _MINUTE
-    return hands.replace(tzinfo=zone).astimezone(UTC)
+    if not _is_shown(local, zone):
+        local = local.replace(second=0, microsecond=0)
+        while not _is_shown(local, zone):
+            local += _MINUTE
+    return local.replace(tzinfo=zone).astimezone(UTC)
 
 
-def _is_shown(hands: datetime, zone: ZoneInfo) -> bool:
-    instant = hands.replace(tzinfo=zone).astimezone(UTC)
-    return instant.astimezone(zone).replace(tzinfo=None) == hands
+def _is_shown(local: datetime, zone: ZoneInfo) -> bool:
+    instant = local.replace(tzinfo=zone).astimezone(UTC)
+    return instant.astimezone(zone).replace(tzinfo=None) == local
 
 
 def next_change(zone: ZoneInfo, since: datetime, until: datetime) -> datetime | None:
@@ -175,7 +175,7 @@ def _offset(zone: ZoneInfo, at: datetime) -> timedelta:
     return at.astimezone(zone).utcoffset() or timedelta(0)
 
 
-def _hands(sim: CronSim, start: datetime) -> Iterator[datetime]:
+def _local_times(sim: CronSim, start: datetime) -> Iterator[datetime]:
     """Yield the matching local times after ``start``, without a zone."""
     walker = copy.copy(sim)
     walker.dt = start.replace(microsecond=0)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from tasks_app.domain.errors import InvalidScheduleError
-from tasks_app.domain.schedules.cron import first_shown, hands_on
+from tasks_app.domain.schedules.cron import first_shown, times_on
 from tasks_app.domain.schedules.timing import Cron, Timing, TimingKind, When
 
 CALENDAR = ("calendar", "on_day_off")  # stored in a schedule's options
@@ -100,18 +100,18 @@ class DaysOffMoved(_WithDaysOff):
     def _shown_again(self, target: date, instant: datetime) -> datetime | None:
         """Return the next instant if the clock shows it for the second time: it may fire twice."""
         again = self.timing.next_after(instant)
-        hands = again and again.astimezone(self.zone)
-        return again if hands and hands.fold == 1 and hands.date() == target else None
+        local = again and again.astimezone(self.zone)
+        return again if local and local.fold == 1 and local.date() == target else None
 
     def _from(self, day: date, target: date, since: time) -> Iterator[datetime]:
         """Yield the instants of a day from this time on, moved to ``target``."""
         if isinstance(self.timing, Cron):
-            for each in hands_on(self.timing.expression, self.zone, day, since):
+            for each in times_on(self.timing.expression, self.zone, day, since):
                 yield first_shown(datetime.combine(target, each), self.zone)
             return
         at = self.timing.next_after(_at(day, since, self.zone) - _TICK)
-        while at is not None and (hands := at.astimezone(self.zone)).date() == day:
-            moved = first_shown(datetime.combine(target, hands.time()), self.zone)
+        while at is not None and (local := at.astimezone(self.zone)).date() == day:
+            moved = first_shown(datetime.combine(target, local.time()), self.zone)
             yield at if day == target else moved
             at = self.timing.next_after(at)
 
@@ -158,5 +158,5 @@ def with_days_off(
     return kind(timing, zone, off, frozenset(days))
 
 
-def _at(day: date, hands: time, zone: ZoneInfo) -> datetime:
-    return datetime.combine(day, hands.replace(tzinfo=None, fold=0), zone).astimezone(UTC)
+def _at(day: date, local: time, zone: ZoneInfo) -> datetime:
+    return datetime.combine(day, local.replace(tzinfo=None, fold=0), zone).astimezone(UTC)

@@ -23,7 +23,7 @@ from tasks_app.domain.schedules.timing import (
     When,
     check_instant,
     timing_of,
-    written,
+    timing_text,
 )
 from tasks_app.domain.tasks.options import check_name
 from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskRow
@@ -145,7 +145,7 @@ def plan_of(row: TaskRow, when: When) -> SchedulePlan:
         if getattr(row.terms, name) is not None:
             raise InvalidScheduleError(f"options.{name}", "is one instant", "cron, every or at")
     zone = when.get("timezone") or UTC_NAME
-    kind, expression = written(
+    kind, expression = timing_text(
         cron=when.get("cron"), every=when.get("every"), at=when.get("at"), zone=zone
     )
     starts_at, ends_at = when.get("starts_at"), when.get("ends_at")

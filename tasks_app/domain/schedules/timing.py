@@ -85,7 +85,7 @@ class Once:
         return f"Once, at {self.at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
-def written(
+def timing_text(
     *, cron: str | None, every: Duration | None, at: datetime | None, zone: str
 ) -> tuple[TimingKind, str]:
     """Return kind and text of the one that is given; raises InvalidScheduleError."""
