@@ -23,7 +23,7 @@ class Alert:
     key: str
     fact: str
     advice: str
-    settle: timedelta = timedelta(0)  # it is sent only if it lasts longer than a deployment
+    settle: timedelta = timedelta(0)  # it is sent only if it lasts longer, so not at a deployment
 
 
 def message_of(key: str, fact: str, advice: str, *, over: bool, alert_id: int) -> dict[str, Any]:

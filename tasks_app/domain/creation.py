@@ -183,9 +183,8 @@ def _keys_and_terms(
     if unique_key is None and terms.rule is not None:
         raise InvalidTaskError("options.unique_key", "is None, but has a scope or policy", "a key")
     if order_key is None and (terms.order_skips or terms.strict_order):
-        raise InvalidTaskError(
-            "options.order_key", "is None, but has a policy or is strict", "a key"
-        )
+        problem = "is None, but has a policy or is strict"
+        raise InvalidTaskError("options.order_key", problem, "a key")
     return keys, terms
 
 

@@ -23,7 +23,7 @@ class JoinKind(StrEnum):
     ALL = "all"
     ANY = "any"  # the first one that completes decides; the others are cancelled
     QUORUM = "quorum"  # a share of them: they are counted after all have ended
-    BEST_EFFORT = "best_effort"  # None: after all have ended the step is complete
+    BEST_EFFORT = "best_effort"  # the step is complete when all have ended, even if all failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +38,13 @@ class Join:
 
     def satisfied(self, completed: int, total: int) -> bool:
         """Whether ``completed`` partitions are enough; 0 of 0 are, for each kind."""
-        match self.kind:
-            case JoinKind.ALL:
-                return completed == total
-            case JoinKind.ANY:
-                return completed >= min(1, total)
-            case JoinKind.QUORUM:
-                return completed >= math.ceil(self.share * total - 1e-9)
-            case JoinKind.BEST_EFFORT:
-                return True
+        needed = {
+            JoinKind.ALL: total,
+            JoinKind.ANY: min(1, total),
+            JoinKind.QUORUM: math.ceil(self.share * total - 1e-9),
+            JoinKind.BEST_EFFORT: 0,
+        }
+        return completed >= needed[self.kind]
 
     def __str__(self) -> str:
         return f"quorum {self.share:g}" if self.kind is JoinKind.QUORUM else self.kind.value

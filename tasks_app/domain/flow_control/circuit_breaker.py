@@ -138,14 +138,12 @@ def after_wait(standing: BreakerStanding) -> BreakerStep | None:
 
 def by_operator(mode: BreakerMode, state: BreakerState) -> BreakerStep:
     """Return the step that an operator's mode leads to; AUTO leads from OPEN to PROBING."""
-    match mode:
-        case BreakerMode.OPEN:
-            return BreakerStep(BreakerState.OPEN, None, "by an operator")
-        case BreakerMode.CLOSED:
-            return BreakerStep(BreakerState.CLOSED, NOW, "by an operator")
-        case BreakerMode.AUTO:
-            closed = state is BreakerState.CLOSED
-            return BreakerStep(BreakerState.CLOSED if closed else BreakerState.PROBING, NOW)
+    if mode is BreakerMode.OPEN:
+        return BreakerStep(BreakerState.OPEN, None, "by an operator")
+    if mode is BreakerMode.CLOSED:
+        return BreakerStep(BreakerState.CLOSED, NOW, "by an operator")
+    closed = state is BreakerState.CLOSED
+    return BreakerStep(BreakerState.CLOSED if closed else BreakerState.PROBING, NOW)
 
 
 def next_ramp(let_through: int) -> int:

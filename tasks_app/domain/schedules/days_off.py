@@ -75,7 +75,7 @@ class DaysOffMoved(_WithDaysOff):
             target = day
             while self._is_off(target):
                 target += _DAY
-            if found := self._first_of(target, instant):
+            if found := self._first_instant_on(target, instant):
                 return found
             following = self.timing.next_after(_at(target + _DAY, time(), self.zone) - _TICK)
             if following is None:
@@ -87,13 +87,15 @@ class DaysOffMoved(_WithDaysOff):
     def _is_off(self, day: date) -> bool:
         return day.isoweekday() >= _SATURDAY or day in self.days
 
-    def _first_of(self, target: date, instant: datetime) -> datetime | None:
+    def _first_instant_on(self, target: date, instant: datetime) -> datetime | None:
         """Return the first instant after ``instant`` on this working day."""
         local = instant.astimezone(self.zone)
         since = local.time() if local.date() == target else time()
         found, day = [self._shown_again(target, instant)], target
         while day == target or self._is_off(day):
-            found.append(next((at for at in self._from(day, target, since) if at > instant), None))
+            found.append(
+                next((at for at in self._moved_instants(day, target, since) if at > instant), None)
+            )
             day -= _DAY
         return min(filter(None, found), default=None)
 
@@ -103,7 +105,7 @@ class DaysOffMoved(_WithDaysOff):
         local = again and again.astimezone(self.zone)
         return again if local and local.fold == 1 and local.date() == target else None
 
-    def _from(self, day: date, target: date, since: time) -> Iterator[datetime]:
+    def _moved_instants(self, day: date, target: date, since: time) -> Iterator[datetime]:
         """Yield the instants of a day from this time on, moved to ``target``."""
         if isinstance(self.timing, Cron):
             for each in times_on(self.timing.expression, self.zone, day, since):
@@ -123,16 +125,15 @@ def options_of(when: When, kind: TimingKind) -> dict[str, Any]:
         raise InvalidScheduleError("on_day_off", "is given without a calendar", "both, or none")
     off = read_days_off(given)
     if off and off.policy is OnDayOff.NEXT_WORKING_DAY and kind is TimingKind.EVERY:
-        raise InvalidScheduleError(
-            "on_day_off", "cannot move instants of every=", "skip, or cron= or at="
-        )
+        problem = "cannot move instants of every="
+        raise InvalidScheduleError("on_day_off", problem, "skip, or cron= or at=")
     return given
 
 
 def kept_in(options: Any) -> dict[str, Any]:
     """Return the unchecked options for days off."""
-    there = options if isinstance(options, dict) else {}
-    return {word: there[word] for word in CALENDAR if there.get(word) is not None}
+    known = options if isinstance(options, dict) else {}
+    return {word: known[word] for word in CALENDAR if known.get(word) is not None}
 
 
 def read_days_off(options: Any) -> DaysOff | None:

@@ -51,7 +51,7 @@ def fire_all(most: int = 100, max_age: Duration | None = None) -> FireAll:
     >>> daily = create_schedule(session, "d", "report.write", every="1d", missed=fire_all(7, "30d"))
 
     Raises:
-        InvalidScheduleError: ``most`` is not 1 .. 10,000, or the age is no duration.
+        InvalidScheduleError: ``most`` is not 1 .. 10,000, or the age is not a duration.
     """
     if type(most) is not int or not 1 <= most <= MOST:
         raise _refusal(f"is fire_all of {most!r:.20}")

@@ -82,7 +82,7 @@ def clean(text: str, longest: int) -> str:
 def printable(text: str, *, keep: str = "\n\t") -> str:
     r"""Return ``text`` with control characters but ``keep`` as in Python's source, e.g. ``\x1b``.
 
-    Raw ones would drive the terminal of whoever reads it, or forge a line of a log.
+    Raw ones could control a terminal, or forge a line of a log.
     """
     return _CONTROLS.sub(lambda found: found[0] if found[0] in keep else repr(found[0])[1:-1], text)
 

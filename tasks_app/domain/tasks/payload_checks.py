@@ -185,7 +185,7 @@ def _parts(value: Any) -> dict[str, Any] | None:
     if is_dataclass(value):
         return {f".{f.name}": getattr(value, f.name, None) for f in fields(value)}
     if isinstance(value, Mapping):
-        # JSON has no key that is no text: one that comes back as text is another.
+        # In JSON a key is text: another key comes back as text, which differs from it.
         return {f".{k}" if isinstance(k, str) else f"[{k!r}]": v for k, v in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
         return {f"[{place}]": item for place, item in enumerate(value)}
