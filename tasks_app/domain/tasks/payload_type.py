@@ -11,7 +11,6 @@ import json
 import re
 import warnings
 from collections.abc import Callable, Mapping, MutableMapping
-from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, get_args, get_origin
@@ -137,10 +136,11 @@ class PayloadType:
         """Return an object as JSON values, written by its type, and the value to be read back."""
         if isinstance(payload, BaseModel):
             plain = dump_model(payload, "payload", round_trip=True)
-            with suppress(ValidationError):  # of another class it counts as what it writes
+            try:
                 self._adapter.validate_python(payload)
-                return plain, payload
-            return plain, _AS_WRITTEN
+            except ValidationError:  # of another class: it counts as what it writes
+                return plain, _AS_WRITTEN
+            return plain, payload
         if isinstance(payload, dict | list | tuple | float):  # no type can write NaN
             encode(payload, "payload", limit, lambda _: None)
         value = self._checked(self._adapter.validate_python, payload)
