@@ -13,38 +13,34 @@ from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from tasks_app.domain.durations import parse_duration
 
-MOST_NAMES_SHOWN = 3
-"""Names and queues of an error that a message has."""
+MOST_NAMES_SHOWN = 3  # names, and queues, of an error in a message
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Something is wrong; ``key`` stays the same as long as it is the same trouble."""
+    """A problem; ``key`` stays the same as long as the problem does."""
 
     key: str
     fact: str
     advice: str
-    settle: timedelta = timedelta(0)
-    """It is told only if it lasts for longer: a deployment is no trouble."""
+    settle: timedelta = timedelta(0)  # it is sent only if it lasts longer, so not at a deployment
 
 
 def message_of(key: str, fact: str, advice: str, *, over: bool, alert_id: int) -> dict[str, Any]:
-    """Return what is posted: ``id`` and ``status`` together let a receiver drop a repetition."""
     status = "resolved" if over else "firing"
     return {"id": alert_id, "status": status, "key": key, "fact": fact, "advice": advice}
 
 
 def describe_cause(kind: str, names: Sequence[str], queues: Sequence[str]) -> str:
-    """Return an error's class, and whose it is: on a phone nobody looks up a fingerprint."""
+    """Return an error's class with its tasks and queues: a fingerprint says little on a phone."""
     if not names:
         return kind
-    queue = "queue" if len(queues) == 1 else "queues"
-    return f"{kind} in {_first(names)}, {queue} {_first(queues)}"
-
-
-def _first(words: Sequence[str]) -> str:
-    more = f" and {len(words) - MOST_NAMES_SHOWN} more" * (len(words) > MOST_NAMES_SHOWN)
-    return ", ".join(words[:MOST_NAMES_SHOWN]) + more
+    shown_names, shown_queues = (
+        ", ".join(each[:MOST_NAMES_SHOWN])
+        + f" and {len(each) - MOST_NAMES_SHOWN} more" * (len(each) > MOST_NAMES_SHOWN)
+        for each in (names, queues)
+    )
+    return f"{kind} in {shown_names}, {'queue' if len(queues) == 1 else 'queues'} {shown_queues}"
 
 
 _RULE = re.compile(
@@ -60,36 +56,26 @@ RULE_EXAMPLES = {
     "silence": "silence name=report.daily > 25h",
 }
 LONGEST_PERIOD = timedelta(days=30)
-LARGEST_NUMBER = 1_000_000
-"""Waiting tasks are counted so far."""
+LARGEST_NUMBER = 1_000_000  # waiting tasks are counted up to this one
 
 
 class RuleKind(StrEnum):
-    """What is looked at."""
-
-    FAILED = "failed"
-    """Tasks that failed for good in a span."""
-    RATIO = "ratio"
-    """The share of runs in a span that did not succeed."""
-    AGE = "age"
-    """How long the oldest due task of a queue has waited."""
-    PENDING = "pending"
-    """Tasks that wait, due or not."""
-    SILENCE = "silence"
-    """How long no task has succeeded."""
+    FAILED = "failed"  # tasks that failed for good in a span
+    RATIO = "ratio"  # the share of runs in a span that did not succeed
+    AGE = "age"  # how long the oldest due task of a queue has waited
+    PENDING = "pending"  # tasks that wait, due or not
+    SILENCE = "silence"  # how long no task has succeeded
 
 
 @dataclass(frozen=True, slots=True)
 class UserRule:
-    """One rule; an alert when the figure is above the limit."""
+    """An alert if the figure is above the limit."""
 
     kind: RuleKind
     name: str | None
     queue: str | None
-    limit: float
-    """A number, or a share of 1."""
-    span: timedelta
-    """In which it is counted; of an age or a silence: the limit."""
+    limit: float  # a number, or a share of 1
+    span: timedelta  # in which it is counted; for an age or a silence: the limit
 
     @property
     def target(self) -> str:
@@ -97,16 +83,12 @@ class UserRule:
 
     @property
     def key(self) -> str:
-        """The same as long as what it looks at is: another limit goes on with the same alert."""
+        """Independent of the limit: after a change of the limit the same alert goes on."""
         return f"rule:{self.kind} {self.target}"
 
 
 def parse_rules(text: str) -> tuple[UserRule, ...]:
-    """Read the setting.
-
-    Raises:
-        ValueError: it says which rule is wrong, and how one is written.
-    """
+    """Read the setting; a ValueError says which rule is wrong, and how one is written."""
     rules = tuple(_parse_rule(part.strip()) for part in re.split(r"[;\n]", text) if part.strip())
     keys = [rule.key for rule in rules]
     for rule in rules:
@@ -119,7 +101,7 @@ def _parse_rule(text: str) -> UserRule:
     found = _RULE.fullmatch(text)
     kind = text.split(maxsplit=1)[0]
     if kind not in RULE_EXAMPLES:
-        raise ValueError(f"{text[:80]!r} begins with none of {', '.join(RULE_EXAMPLES)}")
+        raise ValueError(f"{text[:80]!r} must begin with one of {', '.join(RULE_EXAMPLES)}")
     wrong = ValueError(f"{text[:80]!r} cannot be read; write it as: {RULE_EXAMPLES[kind]}")
     if found is None:
         raise wrong
@@ -138,7 +120,7 @@ def _parse_rule(text: str) -> UserRule:
     if (counted or by_time) and not timedelta(minutes=1) <= span <= LONGEST_PERIOD:
         raise ValueError(f"{text[:80]!r} names a time outside 1m .. 30d")
     if kind == "pending" and int(limit) >= LARGEST_NUMBER:
-        raise ValueError(f"{text[:80]!r} is above {LARGEST_NUMBER - 1}, and no more are counted")
+        raise ValueError(f"{text[:80]!r} is above {LARGEST_NUMBER - 1}, the most that is counted")
     of_name = found["of"] == "name"
     return UserRule(
         RuleKind(kind),
@@ -155,12 +137,11 @@ MAIL_PORTS = {"smtp": 587, "smtps": 465}
 
 @dataclass(frozen=True, slots=True)
 class MailServer:
-    """Where to, read from a URL."""
+    """The server and addresses from a URL."""
 
     host: str
     port: int
-    tls: bool
-    """From the first byte on; else it begins with STARTTLS, where the server has it."""
+    tls: bool  # from the first byte on; else STARTTLS, if the server offers it
     user: str
     password: str = field(repr=False)
     sender: str
@@ -168,16 +149,11 @@ class MailServer:
 
     @property
     def shown(self) -> str:
-        """Without user and password."""
         return f"{'smtps' if self.tls else 'smtp'}://{self.host}:{self.port}"
 
 
 def read_mail(url: str) -> MailServer:
-    """Read the URL; user and password are percent-encoded.
-
-    Raises:
-        ValueError: something is missing. The message repeats nothing of it.
-    """
+    """Read the URL, whose user and password are percent-encoded; raises ValueError."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -186,13 +162,8 @@ def read_mail(url: str) -> MailServer:
     query = parse_qs(parts.query)
     sender = "".join(query.get("from", ())).strip()
     receivers = tuple(each.strip() for each in ",".join(query.get("to", ())).split(",") if each)
-    addresses = (sender, *receivers)
-    if (
-        parts.scheme not in MAIL_PORTS
-        or not parts.hostname
-        or not receivers
-        or not all(_is_address(address) for address in addresses)
-    ):
+    is_valid = parts.scheme in MAIL_PORTS and receivers and all(map(_is_address, receivers))
+    if not is_valid or not _is_address(sender) or not parts.hostname:
         raise ValueError(f"use a URL such as {MAIL_FORM}")
     if bool(parts.username) != bool(parts.password):
         raise ValueError("give both a user and a password, percent-encoded, or neither")
@@ -213,11 +184,7 @@ def _is_address(text: str) -> bool:
 
 
 def read_webhook(url: str) -> str:
-    """Return the URL.
-
-    Raises:
-        ValueError: it is none of http or https. The message repeats nothing of it.
-    """
+    """Return a http or https URL; a ValueError repeats nothing of it."""
     parts: SplitResult | None = None
     with suppress(ValueError):
         parts = urlsplit(url)
@@ -226,7 +193,7 @@ def read_webhook(url: str) -> str:
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("use a URL such as https://host/path")
     if "@" in parts.netloc:
-        raise ValueError("write no user and password; a token may stand in the path")
+        raise ValueError("leave out user and password; a token may be in the path")
     return url
 
 

@@ -11,25 +11,13 @@ from typing import TYPE_CHECKING, Any, overload
 
 from tasks_app.domain.durations import format_duration
 from tasks_app.domain.encryption import TOKEN_BEGIN, check_no_token
-from tasks_app.domain.errors import ELSEWHERE, InvalidTaskError, meant
-from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.errors import NAMES_ELSEWHERE, InvalidTaskError, meant
+from tasks_app.domain.handlers.spec import Handler, HandlerSpec
 from tasks_app.domain.large_values import store
 from tasks_app.domain.tasks import masks
-from tasks_app.domain.tasks.options import (
-    OrderPolicy,
-    TaskOptions,
-    check_name,
-    check_queue,
-    parse_option,
-    read_boolean,
-    read_duration,
-    read_instant,
-    read_integer,
-    read_key,
-    read_limit_keys,
-    read_milliseconds,
-)
-from tasks_app.domain.tasks.payload import encode_object, encode_plain
+from tasks_app.domain.tasks import options as checks
+from tasks_app.domain.tasks.options import OrderPolicy, TaskOptions
+from tasks_app.domain.tasks.payload import Payload, encode_object, encode_plain
 from tasks_app.domain.tasks.payload_type import own_type
 from tasks_app.domain.tasks.records import (
     KEYS,
@@ -43,26 +31,23 @@ from tasks_app.domain.tasks.retry_policy import (
     MOST_ATTEMPTS,
     RETRIES,
     Levels,
-    RetryPolicy,
     parse_policy,
 )
 
 if TYPE_CHECKING:
     from typing import TypeVar, Unpack
 
-    from tasks_app.domain.handlers.spec import Handler
     from tasks_app.domain.tasks.call_payload import CeleryCall
-    from tasks_app.domain.tasks.payload import Payload
 
     P = TypeVar("P")
 
 
-_BEGINS = (TOKEN_BEGIN, store.REFERENCE_BEGIN, masks.ERASED_BEGIN)
+_RESERVED_BEGINNINGS = (TOKEN_BEGIN, store.REFERENCE_BEGIN, masks.ERASED_BEGIN)
 _NO_OPTIONS: Mapping[str, Any] = {}
 _KEYS = frozenset(KEYS)
 _NO_KEYS: tuple[str | None, ...] = (None,) * len(KEYS)
 _IMMUTABLE = frozenset({str, int, float, bool, type(None), timedelta, datetime})
-"""Types of option values that cannot change, and of which equal ones mean the same."""
+"""Types whose values cannot change, and mean the same if they are equal."""
 
 
 @dataclass(slots=True, init=False)  # frozen, it would take four times as long to make
@@ -72,40 +57,30 @@ class NewTask:
     Options are given by keyword, or all at once as ``options``.
     """
 
-    task: Any
-    """A task name, the handler itself, or a Celery task or signature."""
+    task: Any  # a task name, a handler, or a Celery task or signature
     payload: Any
     options: TaskOptions | None
-    args: Sequence[Any] | None
-    """With ``kwargs``, instead of a payload: the arguments of a Celery task."""
+    args: Sequence[Any] | None  # with `kwargs`, instead of a payload: arguments of a Celery task
     kwargs: Mapping[str, Any] | None
 
+    # fmt: off
     @overload
     def __init__(
-        self,
-        task: Handler[P, Any],
-        payload: P,
-        options: TaskOptions | None = None,
-        **more: Unpack[TaskOptions],
+        self, task: Handler[P, Any], payload: P,
+        options: TaskOptions | None = None, **more: Unpack[TaskOptions],
     ) -> None: ...
     @overload
     def __init__(
-        self,
-        task: Handler[None, Any],
-        payload: None = None,
-        options: TaskOptions | None = None,
-        **more: Unpack[TaskOptions],
+        self, task: Handler[None, Any], payload: None = None,
+        options: TaskOptions | None = None, **more: Unpack[TaskOptions],
     ) -> None: ...
     @overload
     def __init__(
-        self,
-        task: str | CeleryCall,
-        payload: Payload = None,
-        options: TaskOptions | None = None,
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
+        self, task: str | CeleryCall, payload: Payload = None, options: TaskOptions | None = None,
+        args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None,
         **more: Unpack[TaskOptions],
     ) -> None: ...
+    # fmt: on
     def __init__(
         self,
         task: Any,
@@ -120,39 +95,75 @@ class NewTask:
 
 
 def validate_task(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow:
-    """Return the row to insert; ``spec`` is the handler's where this process knows it.
+    """Return the row to insert; ``spec`` is None if this process does not know the handler.
 
-    Raises:
-        InvalidTaskError: with the path of the bad value and what is allowed.
+    Raises InvalidTaskError with the path of the bad value and what is allowed.
     """
     name = new.task if spec is None else spec.name
     if new.options:
         keys, terms = _keys_and_terms(name, spec, new.options)
     else:
         keys, terms = _NO_KEYS, _template(name, spec, _NO_OPTIONS)
-    payload = _payload(_given(new, spec), spec, limit)
-    if payload.startswith(_BEGINS):
-        check_no_token(payload)
-        store.check_no_reference(payload)
-        masks.check_not_erased(payload)
-    return tuple.__new__(TaskRow, (payload, *keys, terms))  # the class takes longer
+    payload = new.payload
+    if new.args is not None or new.kwargs is not None:
+        payload = _call_payload(new, spec)
+    kind: Any = type(payload)
+    if spec is not None:
+        text = spec.stored(payload, limit)
+    elif payload is None or kind is dict or (own := own_type(kind)) is None:
+        text = encode_object(payload, "payload", limit)
+    else:
+        text = own.write(payload, limit, None)
+    if text.startswith(_RESERVED_BEGINNINGS):
+        check_no_token(text)
+        store.check_no_reference(text)
+        masks.check_not_erased(text)
+    return tuple.__new__(TaskRow, (text, *keys, terms))  # the class takes longer
 
 
 def admit_alike(new: NewTask, terms: RowTemplate, limit: int) -> TaskRow | None:
-    """Return the same row at half of the price, if the task has nothing but a plain payload.
+    """Return the same row at half the cost if the task has nothing but a plain payload, else None.
 
-    ``terms`` are those of a task of the same name, with no options, whose handler asks nothing of
-    payloads. None: look closer.
+    ``terms`` are those of a task of the same name without options, whose handler takes any payload.
     """
     if new.options or new.args is not None or new.kwargs is not None:
         return None
     payload = new.payload
     text = encode_plain(payload, limit) if type(payload) is dict else None
-    return (
-        None
-        if text is None or text.startswith(_BEGINS)
-        else tuple.__new__(TaskRow, (text, *_NO_KEYS, terms))
-    )
+    if text is None or text.startswith(_RESERVED_BEGINNINGS):
+        return None
+    return tuple.__new__(TaskRow, (text, *_NO_KEYS, terms))
+
+
+def check_many(tasks: Any) -> None:
+    """Raise InvalidTaskError if this is not a sequence of NewTasks."""
+    allowed = "a list of NewTask(task, payload, …)"
+    if not isinstance(tasks, Sequence):
+        raise InvalidTaskError("tasks", f"is of type {type(tasks).__name__}", allowed)
+    for place, new in enumerate(tasks):
+        if not isinstance(new, NewTask):
+            kind = type(new).__name__
+            raise InvalidTaskError(f"tasks[{place}]", f"is of type {kind}", allowed)
+
+
+def _call_payload(new: NewTask, spec: HandlerSpec | None) -> dict[str, Any]:
+    """Return the payload of a task with Python arguments."""
+    if new.payload is not None:
+        raise InvalidTaskError("payload", "is given together with args or kwargs", "one of them")
+    from tasks_app.domain.tasks.call_payload import CALL  # noqa: PLC0415  the first model is slow to make
+
+    if spec is not None and spec.payload_type is not CALL:
+        raise InvalidTaskError("args", f"is given to the handler {spec.name}", "a payload")
+    check_call(new)
+    return {"args": new.args or [], "kwargs": new.kwargs or {}}
+
+
+def check_call(new: NewTask) -> None:
+    """Raise InvalidTaskError if no function can be called with ``args`` and ``kwargs``."""
+    if not isinstance(new.args, list | tuple | None):
+        raise InvalidTaskError("args", f"is of type {type(new.args).__name__}", "a list or tuple")
+    if not isinstance(new.kwargs, Mapping | None):
+        raise InvalidTaskError("kwargs", f"is of type {type(new.kwargs).__name__}", "a dict")
 
 
 def _keys_and_terms(
@@ -161,24 +172,24 @@ def _keys_and_terms(
     keys: tuple[str | None, ...] = _NO_KEYS
     more: list[str] = []
     if not _KEYS.isdisjoint(options):
-        first, *more = read_limit_keys(options) or (None,)
-        keys = tuple([first if name == "limit_key" else read_key(options, name) for name in KEYS])
+        first, *more = checks.read_limit_keys(options) or (None,)
+        read = checks.read_key
+        keys = tuple([first if name == "limit_key" else read(options, name) for name in KEYS])
         options = {k: v for k, v in options.items() if k not in _KEYS}
     terms = _template(name, spec, options)
     if more:
         terms = terms._replace(more_limit_keys=text_array(more))
     _, unique_key, order_key, _ = keys
     if unique_key is None and terms.rule is not None:
-        raise InvalidTaskError("options.unique_key", "is None, yet has a scope or policy", "a key")
+        raise InvalidTaskError("options.unique_key", "is None, but has a scope or policy", "a key")
     if order_key is None and (terms.order_skips or terms.strict_order):
-        raise InvalidTaskError(
-            "options.order_key", "is None, yet has a policy or is strict", "a key"
-        )
+        problem = "is None, but has a policy or is strict"
+        raise InvalidTaskError("options.order_key", problem, "a key")
     return keys, terms
 
 
 def _template(name: Any, spec: HandlerSpec | None, options: Mapping[str, Any]) -> RowTemplate:
-    """Producers repeat themselves, so templates are remembered."""
+    """Cache templates: producers create similar tasks again and again."""
     if type(name) is str:
         if not options:
             return _remembered_template(name, spec, (), ())
@@ -198,57 +209,7 @@ def _remembered_template(
     return checked_template(name, spec, dict(options))
 
 
-def check_call(new: NewTask) -> None:
-    """Pass if ``args`` and ``kwargs`` are something to call a function with.
-
-    Raises:
-        InvalidTaskError: they are not.
-    """
-    if not isinstance(new.args, list | tuple | None):
-        raise InvalidTaskError("args", f"is of type {type(new.args).__name__}", "a list or tuple")
-    if not isinstance(new.kwargs, Mapping | None):
-        raise InvalidTaskError("kwargs", f"is of type {type(new.kwargs).__name__}", "a dict")
-
-
-def _given(new: NewTask, spec: HandlerSpec | None) -> Any:
-    """Return the payload; ``args`` and ``kwargs`` make that of a task with Python arguments."""
-    if new.args is None and new.kwargs is None:
-        return new.payload
-    if new.payload is not None:
-        raise InvalidTaskError("payload", "is given together with args or kwargs", "one of them")
-    from tasks_app.domain.tasks.call_payload import CALL  # noqa: PLC0415  the first model is slow to make
-
-    if spec is not None and spec.payload_type is not CALL:
-        raise InvalidTaskError("args", f"is given to the handler {spec.name}", "a payload")
-    check_call(new)
-    return {"args": new.args or [], "kwargs": new.kwargs or {}}
-
-
-def _payload(payload: Any, spec: HandlerSpec | None, limit: int) -> str:
-    if spec is not None:
-        return spec.stored(payload, limit)
-    kind: Any = type(payload)
-    if payload is None or kind is dict or (own := own_type(kind)) is None:
-        return encode_object(payload, "payload", limit)
-    return own.write(payload, limit, None)
-
-
-def check_many(tasks: Any) -> None:
-    """Pass if these are NewTasks, one after the other.
-
-    Raises:
-        InvalidTaskError: they are not.
-    """
-    allowed = "a list of NewTask(task, payload, …)"
-    if not isinstance(tasks, Sequence):
-        raise InvalidTaskError("tasks", f"is of type {type(tasks).__name__}", allowed)
-    for place, new in enumerate(tasks):
-        if not isinstance(new, NewTask):
-            kind = type(new).__name__
-            raise InvalidTaskError(f"tasks[{place}]", f"is of type {kind}", allowed)
-
-
-HEADERS_LIMIT = 8 * 1024
+HEADERS_LIMIT = 8 * 1024  # bytes of JSON
 _KNOWN = frozenset(TaskOptions.__annotations__)
 _RNG = Random()  # noqa: S311  jitter, not a secret
 
@@ -257,72 +218,67 @@ def checked_template(name: Any, spec: HandlerSpec | None, given: Mapping[str, An
     for option in given:
         if option not in _KNOWN:
             problem = "is unknown"
-            if option not in ELSEWHERE:
+            if option not in NAMES_ELSEWHERE:
                 problem += f'; a value for the handler goes into the payload: {{"{option}": …}}'
             problem += meant(option, _KNOWN)
             raise InvalidTaskError(f"options.{option}", problem, ", ".join(sorted(_KNOWN)))
     options: Mapping[str, Any] = {k: v for k, v in given.items() if v is not None}
-    retry = _policy(options, spec)
-    wait_first = read_boolean(options, "wait_first", default=False)
-    run_at = read_instant(options, "run_at")
-    delay = read_duration(options, "delay")
+    retry = spec.retry if spec else None
+    if "retry" in options:
+        retry = checks.parse_option(parse_policy, options["retry"], "retry", RETRIES)
+    wait_first = checks.read_boolean(options, "wait_first", default=False)
+    if wait_first and retry is None:
+        allowed = "it together with retry=, or for a known handler"
+        raise InvalidTaskError("options.wait_first", "needs a known retry policy", allowed)
+    run_at = checks.read_instant(options, "run_at")
+    delay = checks.read_duration(options, "delay")
     if run_at is not None and delay is not None:
         raise InvalidTaskError("options.delay", "is given together with run_at", "one of the two")
-    _check_limits(options, spec)
+    order_policy = options.get("order_policy", OrderPolicy.BLOCKS)
+    if not isinstance(order_policy, str) or order_policy not in set(OrderPolicy):
+        raise InvalidTaskError("options.order_policy", "is not a policy", ", ".join(OrderPolicy))
+    _check_timeouts(options, spec)
+    headers = options.get("headers")
+    if headers is not None:
+        headers = encode_object(headers, "options.headers", HEADERS_LIMIT)
+    max_attempts = None  # None: the claim writes the handler's own number into the row
+    has_own = spec is not None and spec.max_attempts != spec.retry.max_attempts
+    if "max_attempts" in options:
+        max_attempts = checks.read_integer(options, "max_attempts", 1, MOST_ATTEMPTS)
+    elif "retry" in options or not has_own:
+        if wait_first and isinstance(retry, Levels):
+            max_attempts = len(retry.waits)  # level 1 precedes the first run
+        elif "retry" in options and retry:
+            max_attempts = retry.max_attempts
+    first_wait = retry.wait(1, _RNG) if wait_first and retry else timedelta(0)
     return RowTemplate(
-        name=check_name(name),
-        queue=check_queue(_queue(options, spec)),
-        priority=read_integer(options, "priority", 0, 9) if "priority" in options else 5,
-        headers=_headers(options),
-        enabled=read_boolean(options, "enabled", default=True),
+        name=checks.check_name(name),
+        queue=checks.check_queue(options.get("queue", spec.queue if spec else "default")),
+        priority=checks.read_integer(options, "priority", 0, 9) if "priority" in options else 5,
+        headers=headers,
+        enabled=checks.read_boolean(options, "enabled", default=True),
         retry_level=1 if wait_first else 0,
-        max_attempts=_max_attempts(options, retry, spec, wait_first=wait_first),
+        max_attempts=max_attempts,
         retry=str(retry) if "retry" in options else None,
         run_at=run_at,
-        delay=(delay or timedelta(0)) + _first_wait(retry, wait_first=wait_first),
-        expires_at=read_instant(options, "expires_at"),
-        timeout_ms=read_milliseconds(options, "timeout"),
-        hard_timeout_ms=read_milliseconds(options, "hard_timeout"),
-        order_skips=_order_skips(options),
-        strict_order=read_boolean(options, "strict_order", default=False),
-        fair_key=read_key(options, "fair_key"),
+        delay=(delay or timedelta(0)) + first_wait,
+        expires_at=checks.read_instant(options, "expires_at"),
+        timeout_ms=checks.read_milliseconds(options, "timeout"),
+        hard_timeout_ms=checks.read_milliseconds(options, "hard_timeout"),
+        order_skips=order_policy == OrderPolicy.SKIPS or None,
+        strict_order=checks.read_boolean(options, "strict_order", default=False),
+        fair_key=checks.read_key(options, "fair_key"),
         rule=_rule(options, delay),
         encrypted=spec is not None and spec.encrypted,
     )
 
 
-def _queue(options: Mapping[str, Any], spec: HandlerSpec | None) -> Any:
-    queue = options.get("queue")
-    if queue is not None:
-        return queue
-    return spec.queue if spec else "default"
-
-
-def _policy(options: Mapping[str, Any], spec: HandlerSpec | None) -> RetryPolicy | None:
-    if "retry" not in options:
-        return spec.retry if spec else None
-    return parse_option(parse_policy, options["retry"], "retry", RETRIES)
-
-
-def _max_attempts(
-    options: Mapping[str, Any],
-    retry: RetryPolicy | None,
-    spec: HandlerSpec | None,
-    *,
-    wait_first: bool,
-) -> int | None:
-    if options.get("max_attempts") is not None:
-        return read_integer(options, "max_attempts", 1, MOST_ATTEMPTS)
-    if "retry" not in options and spec and spec.max_attempts != spec.retry.max_attempts:
-        return None  # the handler has a number of its own, which the claim writes into the row
-    if wait_first and isinstance(retry, Levels):
-        return len(retry.waits)  # level 1 precedes the first run, so each level has one run
-    return retry.max_attempts if "retry" in options and retry else None
-
-
-def _check_limits(options: Mapping[str, Any], spec: HandlerSpec | None) -> None:
-    """Refuse a timeout that the hard limit would always come before, as far as both are known."""
-    soft, hard = read_duration(options, "timeout"), read_duration(options, "hard_timeout")
+def _check_timeouts(options: Mapping[str, Any], spec: HandlerSpec | None) -> None:
+    """Refuse a timeout above the hard timeout, if both are known."""
+    soft, hard = (
+        checks.read_duration(options, "timeout"),
+        checks.read_duration(options, "hard_timeout"),
+    )
     if soft is None and hard is None:
         return
     if spec is not None:
@@ -330,30 +286,6 @@ def _check_limits(options: Mapping[str, Any], spec: HandlerSpec | None) -> None:
     if soft and hard and soft > hard:
         problem = f"is {format_duration(soft)}, longer than the hard limit"
         raise InvalidTaskError("options.timeout", problem, f"at most {format_duration(hard)}")
-
-
-def _first_wait(retry: RetryPolicy | None, *, wait_first: bool) -> timedelta:
-    if not wait_first:
-        return timedelta(0)
-    if retry is None:
-        raise InvalidTaskError(
-            "options.wait_first",
-            "needs to know the waits",
-            "it with retry=, or a known handler",
-        )
-    return retry.wait(1, _RNG)
-
-
-def _headers(options: Mapping[str, Any]) -> str | None:
-    headers = options.get("headers")
-    return None if headers is None else encode_object(headers, "options.headers", HEADERS_LIMIT)
-
-
-def _order_skips(options: Mapping[str, Any]) -> bool | None:
-    policy = options.get("order_policy", OrderPolicy.BLOCKS)
-    if not isinstance(policy, str) or policy not in set(OrderPolicy):
-        raise InvalidTaskError("options.order_policy", "names no policy", ", ".join(OrderPolicy))
-    return True if policy == OrderPolicy.SKIPS else None
 
 
 def _rule(options: Mapping[str, Any], delay: timedelta | None) -> KeyRule | None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _WRITTEN = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*$")
-_SHORTEST_PERIOD, _LONGEST_PERIOD = timedelta(milliseconds=1), timedelta(days=366)
-LONGEST = timedelta(days=3660)
-"""Ten years: a longer wait is taken for a typing error."""
+LONGEST = timedelta(days=3660)  # ten years: a longer wait is probably a typing error
 ALLOWED = "seconds, a timedelta, or text such as '30s'"
 ALLOWED_RATE = "a number and a time, such as 100/1m"
 Duration = float | str | timedelta
@@ -18,41 +17,37 @@ NO_DURATION = "which is not a duration"
 
 
 def parse_duration(value: Duration) -> timedelta:
-    """Return ``value`` as a timedelta; a bare number is in seconds.
-
-    Raises:
-        ValueError: not a duration, negative, not finite, or above ten years.
-    """
+    """Return ``value`` as a timedelta; a bare number is in seconds; raises ValueError."""
     if isinstance(value, timedelta):
         span = value
     elif isinstance(value, str):
         found = _WRITTEN.match(value)
         if found is None:
             raise ValueError(f"is {value[:40]!r}, {NO_DURATION}")
-        span = _span(float(found[1]) * _SECONDS[found[2] or "s"])
+        span = _timedelta(float(found[1]) * _SECONDS[found[2] or "s"])
     elif isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"is of type {type(value).__name__}, which is not a duration")
+        raise ValueError(f"is of type {type(value).__name__}, {NO_DURATION}")
     else:
-        span = _span(value)
+        span = _timedelta(value)
     if not timedelta(0) <= span <= LONGEST:
         raise ValueError("is outside 0 .. 3660 days")
     return span
 
 
-def parse_rate(value: Any) -> tuple[int, timedelta]:
-    """Return number and time of a rate such as ``100/1m``.
+def _timedelta(seconds: float) -> timedelta:
+    if not 0 <= seconds <= LONGEST.total_seconds():  # NaN is neither
+        raise ValueError("is outside 0 .. 3660 days")
+    return timedelta(seconds=seconds)
 
-    Raises:
-        ValueError: not a rate, or one that nobody can keep.
-    """
+
+def parse_rate(value: Any) -> tuple[int, timedelta]:
+    """Return number and time of a rate such as ``100/1m``; raises ValueError."""
     number, _, span = value.partition("/") if isinstance(value, str) else ("", "", "")
-    try:
-        some, period = int(number), parse_duration(span)
-    except ValueError:
-        some, period = 0, timedelta(0)
-    if not 1 <= some < 2**31 or not _SHORTEST_PERIOD <= period <= _LONGEST_PERIOD:
-        raise ValueError("is no rate")
-    return some, period
+    with suppress(ValueError):
+        rate = int(number), parse_duration(span)
+        if 1 <= rate[0] < 2**31 and timedelta(milliseconds=1) <= rate[1] <= timedelta(days=366):
+            return rate
+    raise ValueError("is not a rate")
 
 
 def named_duration(name: str, value: Duration) -> timedelta:
@@ -73,16 +68,7 @@ def format_duration(span: timedelta) -> str:
     return f"{microseconds // 1000}.{microseconds % 1000:03}ms" if microseconds else "0s"
 
 
-def _span(seconds: float) -> timedelta:
-    if not 0 <= seconds <= LONGEST.total_seconds():  # NaN is neither
-        raise ValueError("is outside 0 .. 3660 days")
-    return timedelta(seconds=seconds)
-
-
 NAME_ITS_MODULE = "Name its module in the TASKS_APP_IMPORTS of a worker"
-"""In Django it is found by itself, says the command line."""
-_NOW = timedelta(seconds=1)
-_SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000
 
 
 def rough_span(span: timedelta) -> str:
@@ -95,28 +81,27 @@ def rough_span(span: timedelta) -> str:
 
 
 def milliseconds_in_words(ms: float | None) -> str:
-    """Return milliseconds as people read them; None: there are none."""
+    """Return a readable time; None becomes ``-``."""
     if ms is None:
         return "-"
-    if ms < _SECOND:
+    second, minute, hour = 1_000, 60_000, 3_600_000
+    if ms < second:
         return f"{ms:.0f} ms"
-    if ms < 2 * _MINUTE:
-        return f"{ms / _SECOND:.1f} s"
-    return f"{ms / _MINUTE:.0f} min" if ms < 2 * _HOUR else f"{ms / _HOUR:.1f} h"
+    if ms < 2 * minute:
+        return f"{ms / second:.1f} s"
+    return f"{ms / minute:.0f} min" if ms < 2 * hour else f"{ms / hour:.1f} h"
 
 
 def to_the_minute(at: datetime) -> str:
-    """Return ``2026-01-31 09:00Z``, in UTC."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M}Z"
 
 
 def to_the_second(at: datetime) -> str:
-    """Return ``2026-01-31 09:00:00Z``: UTC, to the second."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 def distance_in_words(at: datetime, now: datetime) -> str:
-    if abs(at - now) < _NOW:
+    if abs(at - now) < timedelta(seconds=1):
         return "just now"
     return f"in {rough_span(at - now)}" if at > now else f"{rough_span(now - at)} ago"
 

@@ -1,11 +1,11 @@
-"""Everything that tasks_app raises, and the suggestions for misspelled words in its messages."""
+"""Everything that tasks_app raises, and suggestions for misspelled words in its messages."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+# Exit codes: the answer is no; wrong usage or configuration; database or broker unreachable.
 NO, USAGE, AWAY = 1, 2, 3
-"""Exit codes: the answer is no; wrong usage or configuration; database or broker is away."""
 
 
 class TasksError(Exception):
@@ -15,8 +15,7 @@ class TasksError(Exception):
 class InvalidTaskError(TasksError, ValueError):
     """A task was refused before anything was written.
 
-    Attributes:
-        path: where the bad value is, such as ``payload.lines[3].price``.
+    ``path`` says where the bad value is, such as ``payload.lines[3].price``.
     """
 
     def __init__(self, path: str, problem: str, allowed: str) -> None:
@@ -30,7 +29,7 @@ class InvalidTaskError(TasksError, ValueError):
 
 
 class InvalidConnectionError(TasksError, TypeError):
-    """What was passed as a session, connection or engine is none that the function takes."""
+    """The function does not take this kind of session, connection or engine."""
 
 
 class InvalidScheduleError(InvalidTaskError):
@@ -57,7 +56,7 @@ class IllegalTransitionError(TasksError):
 
 
 class LeaseLostError(TasksError):
-    """The run no longer owns its task: nothing that it writes is kept."""
+    """The run no longer owns its task; its writes are rolled back."""
 
     def __init__(self, task_id: int) -> None:
         super().__init__(f"The lease on task {task_id} is lost. Another attempt owns it now.")
@@ -68,7 +67,7 @@ class UnreadableTaskError(TasksError):
 
 
 class TaskBufferFullError(TasksError):
-    """A buffer is full: the database does not keep up, or is away."""
+    """A buffer is full: the database is too slow, or unreachable."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__(
@@ -78,12 +77,9 @@ class TaskBufferFullError(TasksError):
 
 
 class UniqueKeyTakenError(TasksError):
-    """Another task has the same name and unique_key.
+    """Another task, whose id is ``holder``, has the same name and unique_key.
 
     A requeue raises it, and a create with ``on_conflict="raise"``.
-
-    Attributes:
-        holder: that task's id.
     """
 
     def __init__(
@@ -100,11 +96,7 @@ class UniqueKeyTakenError(TasksError):
 
 
 class UnknownTaskError(TasksError, LookupError):
-    """No task has the id for which somebody waits.
-
-    Attributes:
-        task_id: the id.
-    """
+    """No task has the id ``task_id``, which is waited for."""
 
     def __init__(self, task_id: int) -> None:
         super().__init__(
@@ -115,17 +107,12 @@ class UnknownTaskError(TasksError, LookupError):
 
 
 class WaitTimeoutError(TasksError, TimeoutError):
-    """A task is not over at the end of a wait.
-
-    Attributes:
-        task_id: the task.
-        state: its state at the end of the wait.
-    """
+    """The task ``task_id`` is not over at the end of a wait, but in ``state``."""
 
     def __init__(self, task_id: int, name: str, state: str, waited: str) -> None:
         super().__init__(
             f"Task {task_id} ({name}) is {state} after a wait of {waited}. "
-            "It goes on: wait again, or ask explain_task why it is not over."
+            "Wait again, or call explain_task to see why it is not over."
         )
         self.task_id: int = task_id
         self.state: str = state
@@ -136,11 +123,7 @@ class InvalidJobError(TasksError, ValueError):
 
 
 class BatchStateError(TasksError):
-    """The state of a batch job's instance does not allow the request.
-
-    Attributes:
-        batch_id: the instance.
-    """
+    """The state of the batch job's instance ``batch_id`` does not allow the request."""
 
     def __init__(self, batch_id: int, message: str) -> None:
         super().__init__(message)
@@ -148,15 +131,13 @@ class BatchStateError(TasksError):
 
 
 class NotThereError(TasksError):
-    """What is to be acted on does not exist. The message says where to look."""
+    """The object to act on does not exist. The message says where to look."""
 
 
 class ChunkRowError(TasksError):
     """A chunk failed because of one row, which was found by halving the chunk.
 
-    Attributes:
-        key: the row's.
-        partition_no: where it is.
+    ``key`` is the row's, and ``partition_no`` its partition's number.
     """
 
     def __init__(self, key: str, partition_no: int, why: str, skip_limit: int) -> None:
@@ -186,7 +167,7 @@ class PublishError(TasksError):
 
 
 class RefusedError(PublishError):
-    """The broker takes no messages from anybody now."""
+    """The broker accepts no messages now."""
 
 
 class NoQueueError(PublishError):
@@ -194,7 +175,7 @@ class NoQueueError(PublishError):
 
     def __init__(self, queue: str) -> None:
         super().__init__(
-            f"The broker has no queue {queue} now. A worker that serves it makes it again."
+            f"The broker has no queue {queue} now. A worker that serves it creates it again."
         )
 
 
@@ -209,13 +190,13 @@ class OutboxError(TasksError):
     """A Celery task was called where the call cannot be written into the pool."""
 
 
-ELSEWHERE = {
+NAMES_ELSEWHERE = {
     **dict.fromkeys(("countdown", "delay_seconds", "schedule_in"), "delay"),
     **dict.fromkeys(("eta", "scheduled_at", "at", "execute_at", "due_at"), "run_at"),
     **dict.fromkeys(("expires", "expire_at", "deadline"), "expires_at"),
     **dict.fromkeys(("max_retries", "retries", "attempts", "max_tries"), "max_attempts"),
-    **dict.fromkeys(("default_retry_delay", "retry_delay", "backoff", "retry_policy"), "retry"),
-    **dict.fromkeys(("retry_backoff", "retry_intervals"), "retry"),
+    **dict.fromkeys(("default_retry_delay", "retry_delay", "retry_backoff", "backoff"), "retry"),
+    **dict.fromkeys(("retry_intervals", "retry_policy"), "retry"),
     **dict.fromkeys(("soft_time_limit", "job_timeout"), "timeout"),
     **dict.fromkeys(("time_limit", "kill_after"), "hard_timeout"),
     **dict.fromkeys(("task_id", "job_id", "queueing_lock", "dedup_key"), "unique_key"),
@@ -223,17 +204,16 @@ ELSEWHERE = {
     "autoretry_for": "on_error",
     "acks_late": "at_most_once",
     "lock": "order_key",
-}
-"""What other systems call it."""
+}  # names of options in other systems, and ours
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that is most like it; None: none is."""
+    """Return the most similar known word; None: none is similar."""
     return next(iter(_near(word, known)), None)
 
 
 def similar(word: str, known: Iterable[str]) -> str:
-    """Return a clause such as ``; similar: mail.send``; empty: none of them is like it."""
+    """Return a clause such as ``; similar: mail.send``, or an empty string."""
     near = _near(word, known)
     return f"; similar: {', '.join(near)}" if near else ""
 
@@ -245,7 +225,7 @@ def _near(word: str, known: Iterable[str]) -> list[str]:
 
 
 def meant(word: str, known: Collection[str]) -> str:
-    """Return a clause such as ``; perhaps delay is meant``; empty: none of them is like it."""
-    elsewhere = ELSEWHERE.get(word)
-    near = elsewhere if elsewhere in known else nearest(word, known)
+    """Return a clause such as ``; perhaps delay is meant``, or an empty string."""
+    ours = NAMES_ELSEWHERE.get(word)
+    near = ours if ours in known else nearest(word, known)
     return f"; perhaps {near} is meant" if near else ""

@@ -14,13 +14,9 @@ from typing import NamedTuple
 
 
 class Level(StrEnum):
-    """Severity of a finding."""
-
     OK = "ok"
-    WARN = "warn"
-    """It works, but it costs something or will stop working."""
-    FAIL = "fail"
-    """Some tasks do not run, or none."""
+    WARN = "warn"  # it works, but it costs something or will stop working
+    FAIL = "fail"  # some tasks do not run, or none
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +27,7 @@ class Finding:
     subject: str
     fact: str
     advice: str = ""
-    away: bool = False
-    """The database or the broker did not answer: other checks could not begin."""
+    away: bool = False  # the database or broker did not answer: other checks were impossible
 
 
 def ok(subject: str, fact: str, advice: str = "") -> Finding:
@@ -51,22 +46,15 @@ def away(subject: str, fact: str, advice: str) -> Finding:
     return Finding(Level.FAIL, subject, fact, advice, away=True)
 
 
-OURSELVES = "tasks_app"
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[.*?\])?\s*([^;]*)")
 
 
 class Need(NamedTuple):
-    """A name in a package, and what must be true of it."""
-
-    path: str
-    """As ``package.module:Class.name``."""
-    parameters: tuple[str, ...] = ()
-    """The first parameters of its signature."""
-    names: tuple[str, ...] = ()
-    """Attributes that its code sets, or methods that it calls."""
+    path: str  # package.module:Class.name
+    parameters: tuple[str, ...] = ()  # the first ones of its signature
+    names: tuple[str, ...] = ()  # attributes that its code sets, or methods that it calls
 
     def is_met(self) -> bool:
-        """Whether it is there, takes these parameters and uses these names."""
         try:
             found = pkgutil.resolve_name(self.path)
             given = [*inspect.signature(found).parameters] if self.parameters else []
@@ -81,12 +69,9 @@ class PrivateApi:
     """A use of private names that works if all its needs are met."""
 
     def __init__(self, *needs: Need, without: str, since: tuple[int, int] | None = None) -> None:
-        """Describe it.
+        """``without``: what we do if a need is not met; it follows a colon in ``fact``.
 
-        Args:
-            needs: the first is of the package that ``since`` is about.
-            without: what is done where a need is not met; it follows a colon in ``fact``.
-            since: the first release that has it, where we take older ones, too.
+        ``since``: the first release with the name, if we support older ones, too.
         """
         self.needs = needs
         self.without = without
@@ -94,7 +79,7 @@ class PrivateApi:
 
     @cached_property
     def missing(self) -> str:
-        """The first need that is not met, or an empty string."""
+        """Path of the first need that is not met, or an empty string."""
         return next((need.path for need in self.needs if not need.is_met()), "")
 
     @cached_property
@@ -103,7 +88,7 @@ class PrivateApi:
 
     @cached_property
     def comes_later(self) -> bool:
-        """Whether the installed release, which we take all the same, is too old for it."""
+        """Whether the installed release is supported, but too old for it."""
         if self.works or self.since is None:
             return False
         numbers = re.findall(r"\d+", _version(_package(self.missing)))
@@ -118,7 +103,13 @@ class PrivateApi:
 
     @property
     def advice(self) -> str:
-        requirement = _supported(_package(self.missing))
+        package = _package(self.missing)
+        try:
+            ours = metadata.requires("tasks_app") or ()
+        except metadata.PackageNotFoundError:  # a checkout that is not installed
+            ours = ()
+        matches = filter(None, (_REQUIREMENT.match(line.lower()) for line in ours))
+        requirement = package + {found[1]: found[2].strip() for found in matches}.get(package, "")
         if self.comes_later and self.since is not None:
             first = ">={}.{}".format(*self.since)
             requirement = re.sub(r">=[\d.]+", first, requirement)
@@ -126,22 +117,19 @@ class PrivateApi:
 
 
 def notices(shortcuts: Iterable[PrivateApi]) -> list[str]:
-    """Return what is not as we know it; what comes later is not said at each start."""
+    """Return sentences for startup logs; a supported older release is no problem."""
     return [f"{one.fact}. {one.advice}" for one in shortcuts if not (one.works or one.comes_later)]
 
 
 def findings(subject: str, shortcuts: Iterable[PrivateApi]) -> list[Finding]:
-    """Return a warning for each that is not as we know it; if all are, the versions.
-
-    What a release that we take is too old for is no warning.
-    """
+    """Return a warning for each use that does not work, or else the versions."""
     shortcuts = list(shortcuts)
     packages = dict.fromkeys(_package(need.path) for one in shortcuts for need in one.needs)
     missing = [one for one in shortcuts if not one.works]
-    said = [(ok if one.comes_later else warn)(subject, one.fact, one.advice) for one in missing]
+    found = [(ok if one.comes_later else warn)(subject, one.fact, one.advice) for one in missing]
     if all(one.comes_later for one in missing):
-        said.append(ok(subject, f"{', '.join(map(_version, packages))}: as we know them"))
-    return said
+        found.append(ok(subject, f"{', '.join(map(_version, packages))}: as we know them"))
+    return found
 
 
 def _package(path: str) -> str:
@@ -153,14 +141,3 @@ def _version(package: str) -> str:
         return f"{package} {metadata.version(package)}"
     except metadata.PackageNotFoundError:
         return package
-
-
-def _supported(package: str) -> str:
-    """Return our own requirement of a package, such as ``psycopg>=3.3,<3.4``."""
-    try:
-        requirements = [line.lower() for line in metadata.requires(OURSELVES) or ()]
-    except metadata.PackageNotFoundError:  # a checkout that is not installed
-        requirements = []
-    matches = map(_REQUIREMENT.match, requirements)
-    known: dict[str, str] = {found[1]: found[2].strip() for found in matches if found}
-    return package + known.get(package, "")

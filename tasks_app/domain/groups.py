@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.tasks.records import KeyRule, OnConflict
+from tasks_app.domain.tasks.options import check_integer
+from tasks_app.domain.tasks.records import KeyRule, OnConflict, TaskId, TaskRow
 from tasks_app.domain.tasks.states import State
 
-if TYPE_CHECKING:
-    from tasks_app.domain.tasks.records import TaskId, TaskRow
-
-_SHARED = (
+_SHARED = (  # columns of a callback that its row template has under the same names
     *("name", "queue", "priority", "enabled", "retry_level", "max_attempts", "retry"),
     *("timeout_ms", "hard_timeout_ms", "order_skips", "fair_key", "more_limit_keys"),
 )
-"""Columns of a callback that its row template has under the same names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +23,13 @@ class Group:
     """A group that was just created."""
 
     id: int
-    task_ids: list[TaskId]
-    """Of its members, in the order in which they were given."""
-    callback_id: int | None
-    """The id that the callback will have, after either end; None: there is no callback."""
+    task_ids: list[TaskId]  # of its members, in the order in which they were given
+    callback_id: int | None  # of the callback, after either end; None: there is none
 
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """How far a group is, or was when it ended: later ends are not counted."""
+    """The progress of a group. Tasks that end after the group did are not counted."""
 
     id: int
     total: int
@@ -42,14 +37,11 @@ class GroupProgress:
     failed: int
     enough: int | None
     fail_fast: bool
-    outcome: State | None
-    """SUCCEEDED or FAILED, since ``counted_at``; None: it is not over."""
+    outcome: State | None  # SUCCEEDED or FAILED, at `counted_at`; None: not over
     callback_id: int | None
-    part_of: int | None
-    """The group that waits for this one's callback."""
+    part_of: int | None  # the group that waits for this one's callback
     created_at: datetime
-    counted_at: datetime
-    """When the last member was counted."""
+    counted_at: datetime  # when the last member was counted
 
     @property
     def left(self) -> int:
@@ -58,15 +50,13 @@ class GroupProgress:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A member as :func:`group_results` shows it."""
+    """A member, as :func:`group_results` returns it."""
 
     task_id: int
     state: State
-    result: Any
-    """What its handler returned; None also while it has not ended."""
+    result: Any  # what its handler returned; None also while it has not ended
     error: str | None
-    name: str
-    """The task's."""
+    name: str  # the task's
 
 
 class Called(NamedTuple):
@@ -74,8 +64,7 @@ class Called(NamedTuple):
 
     id: int
     queue: str
-    wait_s: float
-    """Seconds until it is due."""
+    wait_s: float  # seconds until it is due
 
 
 class GroupRow(NamedTuple):
@@ -103,39 +92,26 @@ def group_of(
     part_of: int | None,
 ) -> GroupRow:
     """Return the checked group; raises InvalidTaskError."""
-    if enough is not None and (
-        isinstance(enough, bool) or not isinstance(enough, int) or not 1 <= enough <= total
-    ):
-        raise InvalidTaskError(
-            "enough", "is no number of members", f"an integer 1 .. {total}, or None"
-        )
+    if enough is not None:
+        check_integer(enough, "enough", 1, total)
     if part_of is not None and (then is None or on_failure is None):
-        raise InvalidTaskError(
-            "part_of", "needs a task for either end", "it with then= and on_failure="
-        )
-    return GroupRow(
-        total,
-        enough,
-        bool(fail_fast),
-        _callback("then", then),
-        _callback("on_failure", on_failure),
-        part_of,
-    )
+        allowed = "it together with then= and on_failure="
+        raise InvalidTaskError("part_of", "needs a task for both outcomes", allowed)
+    callbacks = _callback("then", then), _callback("on_failure", on_failure)
+    return GroupRow(total, enough, bool(fail_fast), *callbacks, part_of)
 
 
 def member(row: TaskRow, group_id: int) -> TaskRow:
-    """Return a member's row. A task that exists cannot become a member: a taken key is an error.
+    """Return a member's row; an existing task cannot become a member, so a taken key is an error.
 
-    Raises:
-        InvalidTaskError: the row has another ``on_conflict``.
+    Raises InvalidTaskError: the row has another ``on_conflict``.
     """
     rule = row.terms.rule
     if row.unique_key is not None:
         fitting = (OnConflict.RETURN_EXISTING, OnConflict.RAISE)
         if rule is not None and rule.on_conflict not in fitting:
-            raise InvalidTaskError(
-                "options.on_conflict", f"is {rule.on_conflict} in a group", OnConflict.RAISE
-            )
+            problem = f"is {rule.on_conflict} in a group"
+            raise InvalidTaskError("options.on_conflict", problem, OnConflict.RAISE)
         rule = (rule or KeyRule())._replace(on_conflict=OnConflict.RAISE)
     return row._replace(terms=row.terms._replace(batch_id=group_id, rule=rule))
 
@@ -144,15 +120,11 @@ def _callback(which: str, row: TaskRow | None) -> str | None:
     if row is None:
         return None
     if row.unique_key is not None:
-        raise InvalidTaskError(
-            f"{which}.options.unique_key",
-            "is given",
-            "none: a group calls once, and a key that is taken would stop it",
-        )
+        allowed = "nothing: a group calls once, and a taken key would stop it"
+        raise InvalidTaskError(f"{which}.options.unique_key", "is given", allowed)
     if row.terms.strict_order:
-        raise InvalidTaskError(
-            f"{which}.options.strict_order", "is given", "none: nobody takes turns to call"
-        )
+        allowed = "nothing: a callback takes no turns"
+        raise InvalidTaskError(f"{which}.options.strict_order", "is given", allowed)
     terms = row.terms
     columns = {name: getattr(terms, name) for name in _SHARED} | {
         "biz_key": row.biz_key,

@@ -21,13 +21,10 @@ from tasks_app.domain.tasks.payload_checks import check_text
 from tasks_app.domain.tasks.payload_type import explain
 from tasks_app.domain.tasks.states import Pool, State, pool_of
 
-MOST_IDS = 10_000
-"""In one selection: the audit keeps them."""
+MOST_IDS = 10_000  # in one selection: the audit keeps them
 
 
 class BulkAction(StrEnum):
-    """A bulk operation."""
-
     CANCEL = "cancel"
     REQUEUE = "requeue"
     EDIT = "edit"
@@ -50,97 +47,116 @@ DONE = {
     BulkAction.RELEASE: "released",
     BulkAction.ENABLE: "enabled",
     BulkAction.DISABLE: "disabled",
-}
-"""What those that change how a task waits are said to have done."""
+}  # the actions that change how a task waits, and the words for what they did
 WAITING = frozenset(DONE)
-_POOLS = {
+_POOLS = {  # of other actions: PENDING; the first is the default
     BulkAction.REQUEUE: (Pool.ERROR, Pool.COMPLETED),
     BulkAction.EDIT: (Pool.PENDING, Pool.ERROR),
 }
-"""The pools of an action, the pending one of all others; the first is the default."""
-_HELD = {BulkAction.HOLD: False, BulkAction.RELEASE: True}
-"""What an action means by itself: to hold what is held would change nothing."""
+_HELD = {BulkAction.HOLD: False, BulkAction.RELEASE: True}  # other tasks need no change
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A task is meant if every given field fits it. Ages count from the operation's beginning."""
+    """Selects the tasks that match all given fields. Ages count from the start of the operation."""
 
     pool: Pool
     state: State | None = None
     name: str | None = None
     queue: str | None = None
     biz_key: str | None = None
-    error_kind: str | None = None
-    """Class of the last error, with or without its module."""
-    fingerprint: str | None = None
-    """Of the error, as 16 hexadecimal digits; only in the error pool."""
-    error_text: str | None = None
-    """A part of the last error's text; case does not matter."""
-    older_than: timedelta | None = None
-    """Since its creation, or since its end."""
+    error_kind: str | None = None  # class of the last error, with or without its module
+    fingerprint: str | None = None  # 16 hexadecimal digits; only in the error pool
+    error_text: str | None = None  # a part of the last error's text, in any case
+    older_than: timedelta | None = None  # since its creation, or since its end
     newer_than: timedelta | None = None
-    retrying: bool | None = None
-    """It has run, and waits for its next attempt."""
+    retrying: bool | None = None  # it has run, and waits for its next attempt
     held: bool | None = None
     ids: tuple[int, ...] | None = None
 
-    def plain(self) -> dict[str, Any]:
-        """Return the given fields as JSON values."""
-        return {name: _filter_as_json(value) for name, value in self.given().items()}
-
     def given(self) -> dict[str, Any]:
         """Return the fields that are not None, in their order."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
+        return _given_fields(self)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the given fields as JSON values."""
+        return {name: _as_json(value) for name, value in self.given().items()}
+
+
+def _given_fields(record: Selection | Amendment) -> dict[str, Any]:
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _as_json(value: Any) -> Any:
+    match value:
+        case timedelta():
+            return format_duration(value)
+        case datetime():
+            return value.isoformat()
+        case tuple():
+            return list(value)
+        case _:
+            return value
 
 
 def parse_selection(action: BulkAction, given: dict[str, Any]) -> Selection:
     """Return the selection for an action; durations may be text, ids may be any integers.
 
-    Raises:
-        InvalidSelectionError: it would mean all tasks, or tasks that the action does not fit.
+    Raises InvalidSelectionError: it selects all tasks, or tasks that the action does not fit.
     """
     words = {name: value for name, value in given.items() if value not in (None, ())}
     if not words.get("retrying", True):
         del words["retrying"]
     unknown = words.keys() - {field.name for field in fields(Selection)}
     if unknown:
-        raise InvalidSelectionError(f"Nothing can be selected by {', '.join(sorted(unknown))}.")
+        raise InvalidSelectionError(f"Tasks cannot be selected by {', '.join(sorted(unknown))}.")
     if not words.keys() - {"pool", "state"}:
-        raise InvalidSelectionError("That would be everything. Say which: by name, queue, ids, …")
+        raise InvalidSelectionError("This selects every task. Select by name, queue, ids, …")
     state = _word(State, "state", words.get("state"))
     pool = _word(Pool, "pool", words.get("pool"))
     if "fingerprint" in words:
-        words["fingerprint"], pool = _fingerprint(words["fingerprint"], pool)
-    pool, state = _where(action, pool, state)
+        if pool not in {None, Pool.ERROR}:
+            raise InvalidSelectionError("Only tasks of the pool error are selected by fingerprint.")
+        pool = Pool.ERROR
+        try:
+            words["fingerprint"] = parse_fingerprint(str(words["fingerprint"])).hex()
+        except ValueError as error:
+            raise InvalidSelectionError(str(error)) from None
+    pool, state = _pool_and_state(action, pool, state)
     if pool is not Pool.PENDING and words.keys() & {"retrying", "held"}:
         raise InvalidSelectionError("Only tasks of the pool pending are held or retry.")
     words |= {"pool": pool, "state": state}
     if action in _HELD:
         words["held"] = _HELD[action]
-    for span in ("older_than", "newer_than"):
-        words[span] = _span(span, words.get(span))
+    for age in words.keys() & {"older_than", "newer_than"}:
+        try:
+            words[age] = parse_duration(words[age])
+        except ValueError as error:
+            problem = f"{age} {error}. Write it as 30s, 10m, 6h or 2d."
+            raise InvalidSelectionError(problem) from None
     ids = tuple(sorted({int(one) for one in words.get("ids") or ()}))
     if len(ids) > MOST_IDS:
         raise InvalidSelectionError(f"{len(ids)} ids are too many. Give {MOST_IDS} at a time.")
     return Selection(**{**words, "ids": ids or None})
 
 
-def _where(action: BulkAction, pool: Pool | None, state: State | None) -> tuple[Pool, State | None]:
+def _pool_and_state(
+    action: BulkAction, pool: Pool | None, state: State | None
+) -> tuple[Pool, State | None]:
     pools = _POOLS.get(action, (Pool.PENDING,))
     if pool is None:
         pool = pools[0] if state is None else pool_of(state)
     if pool not in pools or (state and pool_of(state) is not pool):
-        where = " or ".join(pools)
-        raise InvalidSelectionError(f"Only tasks of the pool {where} can be chosen for {action}.")
+        allowed = " or ".join(pools)
+        raise InvalidSelectionError(f"Only tasks of the pool {allowed} can be chosen for {action}.")
     if pool is not Pool.PENDING or action not in {BulkAction.EDIT, *WAITING}:
         return pool, state
     if state is State.RUNNING and action is BulkAction.EDIT:
-        raise InvalidSelectionError("What runs has its payload already. Edit what is PENDING.")
+        raise InvalidSelectionError("A running task already has its payload. Edit PENDING tasks.")
     if state is State.RUNNING:
         raise InvalidSelectionError(
-            f"What runs does not wait. For {action} choose what is PENDING."
+            f"A running task does not wait. Choose PENDING tasks for {action}."
         )
     return pool, State.PENDING
 
@@ -152,54 +168,29 @@ def _word(kind: Any, what: str, word: Any) -> Any:
     return known.get(str(word).lower())
 
 
-def _fingerprint(value: Any, pool: Pool | None) -> tuple[str, Pool]:
-    if pool not in {None, Pool.ERROR}:
-        raise InvalidSelectionError("Only tasks of the pool error are selected by fingerprint.")
-    try:
-        return parse_fingerprint(str(value)).hex(), Pool.ERROR
-    except ValueError as error:
-        raise InvalidSelectionError(str(error)) from None
-
-
-def _span(name: str, value: Any) -> timedelta | None:
-    try:
-        return None if value is None else parse_duration(value)
-    except ValueError as error:
-        raise InvalidSelectionError(f"{name} {error}. Say it as 30s, 10m, 6h or 2d.") from None
-
-
-def _filter_as_json(value: Any) -> Any:
-    if isinstance(value, timedelta):
-        return format_duration(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
-_TAKES = {
+_TAKES = {  # beside `why`; of the first three, exactly one must be given
     BulkAction.RESCHEDULE: {"at", "delay"},
     BulkAction.REPRIORITISE: {"to_priority"},
     BulkAction.MOVE: {"to_queue"},
     BulkAction.RUN_NOW: {"rate"},
     BulkAction.RELEASE: {"rate"},
 }
-"""What each takes beside ``why``; of the first three, exactly one of it must be given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amendment:
-    """The fields that the action does not take are None."""
+    """The arguments of an action; those that it does not take are None."""
 
     at: datetime | None = None
-    delay: timedelta | None = None
-    """From the beginning of the action."""
+    delay: timedelta | None = None  # from the start of the action
     to_queue: str | None = None
     to_priority: int | None = None
-    rate: str | None = None
-    """How many become due in which time: ``50/1s``."""
+    rate: str | None = None  # how many become due in which time, as 50/1s
     why: str | None = None
 
     @property
     def gap(self) -> timedelta | None:
-        """Between two tasks, by ``rate``."""
+        """The time between two tasks, by ``rate``."""
         if self.rate is None:
             return None
         number, period = parse_rate(self.rate)
@@ -207,56 +198,44 @@ class Amendment:
 
     @property
     def place(self) -> str | None:
-        """Return the new place in words, if it is another one."""
+        """The new queue or priority in words."""
         if self.to_queue is not None:
             return f"to queue {self.to_queue}"
         return None if self.to_priority is None else f"to priority {self.to_priority}"
 
     def plain(self) -> dict[str, Any]:
         """Return the given fields as JSON values."""
-        return {name: _change_as_json(value) for name, value in given_fields(self).items()}
+        return {name: _as_json(value) for name, value in _given_fields(self).items()}
 
 
-def given_fields(change: Amendment) -> dict[str, Any]:
-    values = {field.name: getattr(change, field.name) for field in fields(change)}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _change_as_json(value: Any) -> Any:
-    if isinstance(value, timedelta):
-        return format_duration(value)
-    return value.isoformat() if isinstance(value, datetime) else value
-
-
-WORDS = frozenset(field.name for field in fields(Amendment))
-"""None is a word of a selection."""
+WORDS = frozenset(field.name for field in fields(Amendment))  # no field of a selection
 
 
 def amendment_of(action: BulkAction, words: dict[str, Any]) -> Amendment:
-    """Return the change; instants and durations may be text.
-
-    Raises:
-        InvalidSelectionError: the action takes no such thing, lacks one, or cannot use it.
-    """
-    said = {name: value for name, value in words.items() if value not in (None, "")}
+    """Return the change; instants and durations may be text; raises InvalidSelectionError."""
+    given = {name: value for name, value in words.items() if value not in (None, "")}
     takes = _TAKES.get(action, set())
-    strange = said.keys() - takes - {"why"}
-    if strange:
+    unknown = given.keys() - takes - {"why"}
+    if unknown:
         raise InvalidSelectionError(
-            f"{action} takes no {', '.join(sorted(strange))}. Leave it out."
+            f"{action} takes no {', '.join(sorted(unknown))}. Leave it out."
         )
-    if takes and "rate" not in takes and len(said.keys() & takes) != 1:
+    if takes and "rate" not in takes and len(given.keys() & takes) != 1:
         raise InvalidSelectionError(f"{action} needs {' or '.join(sorted(takes))}. Give one.")
     try:
-        return Amendment(**_checked_change(said))
+        return Amendment(**_checked_arguments(given))
     except InvalidTaskError as error:
         raise InvalidSelectionError(str(error)) from None
 
 
-def _checked_change(said: dict[str, Any]) -> dict[str, Any]:
-    checked = dict(said)
+def _checked_arguments(given: dict[str, Any]) -> dict[str, Any]:
+    checked = dict(given)
     if isinstance(checked.get("at"), str):
-        checked["at"] = options.parse_option(_instant, checked["at"], "at", "an ISO 8601 instant")
+        try:
+            checked["at"] = datetime.fromisoformat(checked["at"])
+        except ValueError:
+            problem = f"is {checked['at']!r:.40}"
+            raise InvalidTaskError("options.at", problem, "an ISO 8601 instant") from None
     if "at" in checked:
         checked["at"] = options.read_instant(checked, "at")
     if "delay" in checked:
@@ -272,25 +251,18 @@ def _checked_change(said: dict[str, Any]) -> dict[str, Any]:
     return checked
 
 
-def _instant(text: str) -> datetime:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"is {text!r:.40}") from None
-
-
 LONGEST_WHY = 500
 
 
 class Author(NamedTuple):
-    """Empty: nobody said."""
+    """The actor and the reason; empty: unknown."""
 
     who: str = ""
     why: str = ""
 
     @property
     def reason(self) -> dict[str, str]:
-        """Return what the audit keeps beside the action."""
+        """What the audit keeps beside the action."""
         return {"why": self.why} if self.why else {}
 
 
@@ -298,29 +270,21 @@ NOBODY = Author()
 
 
 class Signed(str):
-    """A name that brings along why, through verbs that take a name alone."""
+    """A name with a reason, for functions that take a name alone."""
 
     __slots__ = ("why",)
     why: str
 
 
 def sign_name(who: str, why: str) -> Signed:
-    """Return the name.
-
-    Raises:
-        InvalidSelectionError: the reason is no text that can be stored.
-    """
+    """Raises InvalidSelectionError: the reason cannot be stored."""
     name = Signed(who)
     name.why = checked_author(who, why).why
     return name
 
 
 def checked_author(who: str, why: str) -> Author:
-    """Return who and why.
-
-    Raises:
-        InvalidSelectionError: the reason is no text that can be stored.
-    """
+    """Raises InvalidSelectionError: the reason cannot be stored."""
     try:
         return Author(who, check_text(why, "why")[:LONGEST_WHY] if why else "")
     except InvalidTaskError as error:
@@ -331,6 +295,7 @@ LONGEST_STEP = 40
 
 
 def apply_patch(payload: Any, patch: Any) -> Any:
+    """Apply a JSON merge patch (RFC 7386)."""
     if not isinstance(patch, Mapping):
         return patch
     new = dict(payload) if isinstance(payload, Mapping) else {}
@@ -343,10 +308,9 @@ def apply_patch(payload: Any, patch: Any) -> Any:
 
 
 def parse_patch(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the patch that sets each path, as in ``{"customer.name": "A"}``, to its value.
+    """Return the patch that sets paths, as in ``{"customer.name": "A"}``, to their values.
 
-    Raises:
-        InvalidSelectionError: two paths conflict.
+    Raises InvalidSelectionError: two paths conflict.
     """
     patch: dict[str, Any] = {}
     for path, value in settings.items():
@@ -373,24 +337,19 @@ def paths_of_patch(patch: Mapping[str, Any], outer: str = "payload") -> Iterator
 
 
 def check_patched_payload(name: str, payload: Any, spec: HandlerSpec, limit: int) -> str:
-    """Return the JSON text of a payload that is given as it is stored.
+    """Return the JSON text of a payload that is given in its stored form.
 
-    Raises:
-        InvalidSelectionError: the handler's model refuses it. The message says where and omits the
-            validator's own text, which may repeat the value.
+    Raises InvalidSelectionError: the handler's model refuses it. The message says where, but omits
+    the validator's own text, which may repeat the value.
     """
     try:
         text = validate_task(NewTask(name, payload), None, limit).payload
         spec.payload(text)
     except (InvalidTaskError, ValidationError, UnreadableTaskError) as error:
-        where = _field(error, spec)
+        path = explain(error)[0] if isinstance(error, ValidationError) else "payload"
+        _, *steps = path.replace("[", ".").split(".")
+        fields_ = spec.payload_type.fields if spec.payload_type else ()
+        # Show the first step alone, if it is a field: others may be keys of the payload.
+        where = f"payload.{steps[0]}" if steps and steps[0] in fields_ else "the payload"
         raise InvalidSelectionError(f"its handler refuses {where}") from None
     return text
-
-
-def _field(error: Exception, spec: HandlerSpec) -> str:
-    """Return the first step if the model names it: further steps may be keys of the payload."""
-    path = explain(error)[0] if isinstance(error, ValidationError) else "payload"
-    _, *steps = path.replace("[", ".").split(".")
-    names = spec.payload_type.fields if spec.payload_type else ()
-    return f"payload.{steps[0]}" if steps and steps[0] in names else "the payload"

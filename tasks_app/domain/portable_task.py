@@ -14,28 +14,22 @@ from tasks_app.domain.errors import InvalidSelectionError, InvalidTaskError
 from tasks_app.domain.tasks.records import TaskRow
 
 FORMAT = 1
-_LIFE = ("attempt", "failures", "crashes", "retry_level")
-_MOST = 32_767
-_YEARS = range(1970, 9000)
-"""That the database takes."""
 IDS = range(1, 2**63)
-WRONG_JSON = (
+WRONG_JSON = (  # what reading a foreign line raises; the last two: 1e999, and deeply nested arrays
     *(ValueError, KeyError, TypeError, AttributeError),
-    *(OverflowError, RecursionError),  # of 1e999, and of arrays in arrays in …
+    *(OverflowError, RecursionError),
 )
-"""What reading a line raises that nobody of us has written."""
+_COUNTERS = ("attempt", "failures", "crashes", "retry_level")
 
 
 @dataclass(frozen=True, slots=True)
 class PortableTask:
-    """What a task takes along: all that its producer said, and what it has behind it."""
+    """All options of a task, and its history in numbers."""
 
-    id: int
-    """In the database that it comes from."""
+    id: int  # in the database that it comes from
     idempotency_key: UUID
     created_at: datetime
-    life: tuple[int, ...]
-    """Attempt, failures, crashes and retry level."""
+    life: tuple[int, ...]  # attempt, failures, crashes and retry level
     row: TaskRow
 
 
@@ -63,7 +57,7 @@ def line_of(row: Any, payload: str) -> str:
         "id": row.id,
         "idempotency_key": str(row.idempotency_key),
         "created_at": row.created_at.isoformat(),
-        **{name: getattr(row, name) for name in _LIFE},
+        **{name: getattr(row, name) for name in _COUNTERS},
         "name": row.name,
         "options": {name: value for name, value in options.items() if value is not None},
     }
@@ -73,11 +67,7 @@ def line_of(row: Any, payload: str) -> str:
 
 
 def task_of(line: str, number: int, limit: int) -> PortableTask:
-    """Return the task of a line, checked as if a producer had said it.
-
-    Raises:
-        InvalidSelectionError: it is no such line, or no such task can be here.
-    """
+    """Return the task of a line, checked like a producer's; raises InvalidSelectionError."""
     try:
         given = json.loads(line)
         if given["tasks_app"] != FORMAT:
@@ -91,12 +81,26 @@ def task_of(line: str, number: int, limit: int) -> PortableTask:
         encrypted = token_of(given["payload"])
         new = NewTask(given["name"], None if encrypted else given["payload"], options)
         created_at = datetime.fromisoformat(given["created_at"])
-        life = tuple(int(given[name]) for name in _LIFE)
+        life = tuple(int(given[name]) for name in _COUNTERS)
         task_id = int(given["id"])
-        _check(task_id, created_at, life)
+        attempt, failures, crashes, retry_level = life
+        if (
+            task_id not in IDS
+            or created_at.tzinfo is None
+            or not 1970 <= created_at.astimezone(UTC).year < 9000  # noqa: PLR2004  as PostgreSQL has
+            or not 0 <= attempt < 2**31
+            or min(life) < 0
+            or max(failures, crashes) > attempt
+            or max(failures, crashes, retry_level) > 32_767  # noqa: PLR2004  smallint
+        ):
+            raise ValueError
         key, row = UUID(given["idempotency_key"]), validate_task(new, None, limit)
-        if encrypted:  # its keys open it there, too
-            row = row._replace(payload=_sealed(wrapped(encrypted), limit))
+        if encrypted:  # the keys of its origin open it here, too; it is a third longer
+            text = wrapped(encrypted)
+            if len(text) > 2 * limit:
+                problem = f"has {len(text)} bytes, encrypted"
+                raise InvalidTaskError("payload", problem, f"at most {2 * limit} bytes")
+            row = row._replace(payload=text)
         return PortableTask(task_id, key, created_at, life, row)
     except InvalidTaskError as error:
         raise InvalidSelectionError(f"Line {number}: {error} Nothing was imported.") from None
@@ -104,23 +108,5 @@ def task_of(line: str, number: int, limit: int) -> PortableTask:
         if isinstance(error, InvalidSelectionError):
             raise
         raise InvalidSelectionError(
-            f"Line {number} is no task that tasks-app export wrote. Nothing was imported."
+            f"Line {number} is not a task that tasks-app export wrote. Nothing was imported."
         ) from None
-
-
-def _sealed(text: str, limit: int) -> str:
-    """Return an encrypted payload; it is a third longer than what the limit is of."""
-    if len(text) > 2 * limit:
-        problem = f"has {len(text)} bytes, encrypted"
-        raise InvalidTaskError("payload", problem, f"at most {2 * limit} bytes")
-    return text
-
-
-def _check(task_id: int, created_at: datetime, life: tuple[int, ...]) -> None:
-    attempt, failures, crashes, retry_level = life
-    if task_id not in IDS or created_at.astimezone(UTC).year not in _YEARS:
-        raise ValueError
-    if created_at.tzinfo is None or min(life) < 0 or max(failures, crashes) > attempt:
-        raise ValueError
-    if max(failures, crashes, retry_level) > _MOST or attempt >= 2**31:
-        raise ValueError

@@ -6,67 +6,91 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
+from itertools import groupby
 from typing import Any, TypedDict
 
 from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.durations import Duration, format_duration, parse_duration, to_the_second
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.schedules.cron import next_change, zone_of
-from tasks_app.domain.tasks.options import QUEUE, TaskOptions
+from tasks_app.domain.tasks.options import QUEUE, parse_option, read_integer
 from tasks_app.domain.tasks.retry_policy import RetryPolicy
 
 LARGEST_COUNT = 1_000_000
-_OF_TASKS = ("retry", "max_attempts", "timeout", "hard_timeout")
+MOST_WINDOWS, MOST_HOLIDAYS = 50, 10_000
+
+
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+_EVERY_DAY = tuple(range(1, 8))
+
+
+_WRITTEN = re.compile(
+    r"^(?:(?P<days>[a-z]{3}[a-z,-]*)\s+)?(?P<opens>\d\d:\d\d)-(?P<closes>\d\d:\d\d)"
+    r"(?:\s+(?!not\b)(?P<zone>\S+))?(?:\s+not\s+on\s+(?P<calendar>\S+))?$"
+)
+
+
+_ALLOWED = "such as 'mon-fri 22:00-06:00 Europe/Berlin not on de'"
+
+
+_DAY = timedelta(days=1)
+
+
+_MINUTES_OF_A_DAY = 24 * 60
+
+
+_FARTHEST = 400  # days ahead in which an opening is searched: a longer closing is a pause
+
+
+_ZONES_APART = 2  # days by which the dates of two zones can differ, rounded up
+
+
+Holidays = Mapping[str, Collection[date]]  # by calendar
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """A span of time on some days. Equal times mean 24 hours."""
 
-    days: tuple[int, ...]
-    """On which it opens: 1 is Monday, 7 Sunday."""
+    days: tuple[int, ...]  # on which it opens: 1 is Monday, 7 Sunday
     opens: int
-    closes: int
-    """Both in minutes since midnight; up to ``opens`` it closes on the next day."""
+    closes: int  # minutes since midnight; up to `opens`: on the next day
     zone: str
-    calendar: str | None = None
-    """It does not open on this calendar's days."""
+    calendar: str | None = None  # on whose days it does not open
 
     def __str__(self) -> str:
-        days = f"{_written_days(self.days)} " if self.days != _EVERY_DAY else ""
+        days = f"{_format_days(self.days)} " if self.days != _EVERY_DAY else ""
         holidays = f" not on {self.calendar}" if self.calendar else ""
-        return f"{days}{_hands(self.opens)}-{_hands(self.closes)} {self.zone}{holidays}"
+        return (
+            f"{days}{_format_clock(self.opens)}-{_format_clock(self.closes)} {self.zone}{holidays}"
+        )
 
     @property
     def times(self) -> tuple[str, str]:
-        """When it opens and closes, as ``HH:MM``."""
-        return _hands(self.opens), _hands(self.closes)
+        return _format_clock(self.opens), _format_clock(self.closes)
 
     def is_open(self, at: datetime, holidays: Holidays) -> bool:
-        """Whether the wall clock shows a time in it."""
-        hands = at.astimezone(zone_of(self.zone)).replace(tzinfo=None)
-        today = hands.date()
-        return any(
-            begins <= hands < ends
-            for day in (today, today - _DAY)
-            if self._opens_on(day, holidays)
-            for begins, ends in (self._stretch(day),)
-        )
+        local = at.astimezone(zone_of(self.zone)).replace(tzinfo=None)
+        days = (local.date(), local.date() - _DAY)
+        spans = [self._span(day) for day in days if self._opens_on(day, holidays)]
+        return any(start <= local < end for start, end in spans)
 
     def edges(self, day: date, holidays: Holidays) -> Iterable[datetime]:
         """Yield the instants at which the window of this day may open."""
         if self._opens_on(day, holidays):
-            begins, _ = self._stretch(day)
+            start, _ = self._span(day)
             for fold in (0, 1):
-                yield begins.replace(tzinfo=zone_of(self.zone), fold=fold).astimezone(UTC)
+                yield start.replace(tzinfo=zone_of(self.zone), fold=fold).astimezone(UTC)
 
     def _opens_on(self, day: date, holidays: Holidays) -> bool:
         return day.isoweekday() in self.days and day not in holidays.get(self.calendar or "", ())
 
-    def _stretch(self, day: date) -> tuple[datetime, datetime]:
+    def _span(self, day: date) -> tuple[datetime, datetime]:
         midnight = datetime.combine(day, time())
-        beyond = _DAY if self.closes <= self.opens else timedelta(0)
-        return midnight + self.opens * _MINUTE, midnight + self.closes * _MINUTE + beyond
+        closes = self.closes + (_MINUTES_OF_A_DAY if self.closes <= self.opens else 0)
+        return midnight + timedelta(minutes=self.opens), midnight + timedelta(minutes=closes)
 
 
 class QueueOptions(TypedDict, total=False):
@@ -89,21 +113,17 @@ class QueueOptions(TypedDict, total=False):
 class Queue:
     """A queue with settings or a pause, and whether it runs now."""
 
-    queue: str
-    """``*``: every queue."""
-    at: datetime
-    """When this was read, by the database's clock."""
+    queue: str  # `*`: every queue
+    at: datetime  # when this was read, by the database's clock
     paused_since: datetime | None = None
     reason: str | None = None
     resume_at: datetime | None = None
     windows: tuple[Window, ...] = ()
-    is_open: bool = True
-    """Whether one of its windows is open."""
+    is_open: bool = True  # one of its windows is open
     holidays: dict[str, frozenset[date]] = field(default_factory=dict, repr=False)
     running_below: int | None = None
     waiting_below: timedelta | None = None
-    shut: str | None = None
-    """Why its load gate is shut: other queues' tasks are ``running``, or ``waiting``."""
+    shut: str | None = None  # why its load gate is: others are running or waiting
     retry: str | None = None
     max_attempts: int | None = None
     timeout_ms: int | None = None
@@ -141,114 +161,87 @@ class Queue:
         return " and ".join(parts)
 
 
+def queue_status(queue: Queue) -> str:
+    if queue.paused_since is not None:
+        until = f" until {to_the_second(queue.resume_at)}" if queue.resume_at else ""
+        reason = f": {queue.reason}" if queue.reason else ""
+        return f"paused since {to_the_second(queue.paused_since)}{until}{reason}"
+    if not queue.is_open:
+        opens_at = queue.opens_at
+        return f"closed until {to_the_second(opens_at)}" if opens_at else "closed for over a year"
+    return f"shut: tasks of other queues are {queue.shut}" if queue.shut else "runs"
+
+
 def check_queue_options(options: QueueOptions) -> dict[str, Any]:
     """Return the values by column, and the windows under ``windows``; raises InvalidTaskError."""
     for word in options.keys() - QueueOptions.__annotations__.keys():
         allowed = ", ".join(sorted(QueueOptions.__annotations__))
         raise InvalidTaskError(f"options.{word}", "is unknown", allowed)
-    said: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     if "windows" in options:
-        said["windows"] = _windows(options["windows"])
+        windows = options["windows"] or ()
+        parsed = map(parse_window, [windows] if isinstance(windows, str) else windows)
+        columns["windows"] = found = tuple(dict.fromkeys(parsed))
+        if len(found) > MOST_WINDOWS:
+            allowed = f"at most {MOST_WINDOWS}"
+            raise InvalidTaskError("options.windows", f"are {len(found)}", allowed)
     if "running_below" in options:
-        said["running_below"] = _checked_count(options["running_below"])
+        most = options["running_below"]
+        if most is not None:
+            most = read_integer(options, "running_below", 1, LARGEST_COUNT)
+        columns["running_below"] = most
     if "waiting_below" in options:
-        said["waiting_below"] = _checked_span(options["waiting_below"])
-    return said | _defaults(options)
+        wait = options["waiting_below"]
+        if wait is not None:
+            wait = parse_option(parse_duration, wait, "waiting_below", "such as '30s'")
+            if not wait:
+                raise InvalidTaskError("options.waiting_below", "is 0 s", "more than that")
+        columns["waiting_below"] = wait
+    return columns | _task_defaults(options)
 
 
 def check_calendar_days(days: Sequence[date]) -> list[date]:
-    """Return a calendar's days, sorted, each once.
-
-    Raises:
-        InvalidTaskError: one is not a date, or there are too many.
-    """
+    """Return a calendar's days, sorted, each once; raises InvalidTaskError."""
     found = sorted({day for day in days if type(day) is date and 1970 < day.year < 9000})  # noqa: PLR2004
     if len(found) < len(set(days)):
-        raise InvalidTaskError("days", "are not all days", "dates of the years 1971 .. 8999")
+        allowed = "dates of the years 1971 .. 8999"
+        raise InvalidTaskError("days", "contain a value that is not a date", allowed)
     if len(found) > MOST_HOLIDAYS:
         raise InvalidTaskError("days", f"are {len(found)}", f"at most {MOST_HOLIDAYS}")
     return found
 
 
-def _windows(windows: Sequence[str | Window] | None) -> tuple[Window, ...]:
-    if isinstance(windows, str):
-        windows = [windows]
-    found = tuple(dict.fromkeys(parse_window(window) for window in windows or ()))
-    if len(found) > MOST_WINDOWS:
-        raise InvalidTaskError("options.windows", f"are {len(found)}", f"at most {MOST_WINDOWS}")
-    return found
-
-
-def _checked_count(value: object) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_COUNT:
-        allowed = f"an integer 1 .. {LARGEST_COUNT}"
-        raise InvalidTaskError("options.running_below", f"is {value!r:.60}", allowed)
-    return value
-
-
-def _checked_span(value: Duration | None) -> timedelta | None:
-    if value is None:
-        return None
-    try:
-        span = parse_duration(value)
-    except ValueError as error:
-        raise InvalidTaskError("options.waiting_below", str(error), "such as '30s'") from None
-    if not span:
-        raise InvalidTaskError("options.waiting_below", "is 0 s", "more than that")
-    return span
-
-
-def _defaults(options: QueueOptions) -> dict[str, Any]:
-    """Return the defaults for tasks by column, checked as a task's own options are."""
-    given: dict[str, Any] = {word: value for word, value in options.items() if word in _OF_TASKS}
-    task: TaskOptions = {**given}  # type: ignore[typeddict-item]
-    row = validate_task(NewTask("default", None, task), None, 100)
-    columns = {"timeout": "timeout_ms", "hard_timeout": "hard_timeout_ms"}
-    said = {columns.get(word, word): getattr(row.terms, columns.get(word, word)) for word in given}
+def _task_defaults(options: QueueOptions) -> dict[str, Any]:
+    """Return the defaults for tasks by column, checked like a task's own options."""
+    columns = {"retry": "retry", "max_attempts": "max_attempts"}
+    columns |= {"timeout": "timeout_ms", "hard_timeout": "hard_timeout_ms"}
+    given: Any = {word: value for word, value in options.items() if word in columns}
+    row = validate_task(NewTask("default", None, given), None, 100)
+    names = [columns[word] for word in given]
     if given.get("retry") is not None:
-        said["max_attempts"] = row.terms.max_attempts
-    return said
-
-
-MOST_WINDOWS, MOST_HOLIDAYS = 50, 10_000
-_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-_EVERY_DAY = tuple(range(1, 8))
-_WRITTEN = re.compile(
-    r"^(?:(?P<days>[a-z]{3}[a-z,-]*)\s+)?(?P<opens>\d\d:\d\d)-(?P<closes>\d\d:\d\d)"
-    r"(?:\s+(?!not\b)(?P<zone>\S+))?(?:\s+not\s+on\s+(?P<calendar>\S+))?$"
-)
-_ALLOWED = "such as 'mon-fri 22:00-06:00 Europe/Berlin not on de'"
-_DAY, _MINUTE = timedelta(days=1), timedelta(minutes=1)
-_MINUTES_OF_A_DAY = 24 * 60
-_FARTHEST = 400
-"""How many days ahead an opening is searched: a queue that is shut for longer is paused."""
-_ZONES_APART = 2
-"""Days by which the dates of two zones can differ, rounded up."""
-Holidays = Mapping[str, Collection[date]]
-"""The days of each calendar."""
+        names.append("max_attempts")
+    return {name: getattr(row.terms, name) for name in names}
 
 
 def parse_window(text: object) -> Window:
-    """Return the window; InvalidTaskError if the text cannot be read or the zone is unknown."""
+    """Return the window; InvalidTaskError: the text cannot be read, or the zone is unknown."""
     if isinstance(text, Window):
         return text
     found = _WRITTEN.match(" ".join(text.split())) if isinstance(text, str) else None
     if found is None:
-        raise _refused(f"is {text!r:.60}")
-    opens, closes = _minutes(found["opens"]), _minutes(found["closes"])
+        raise _refusal(f"is {text!r:.60}")
+    opens, closes = _parse_clock(found["opens"]), _parse_clock(found["closes"])
     if opens == _MINUTES_OF_A_DAY:
-        raise _refused("opens at 24:00")
+        raise _refusal("opens at 24:00")
     calendar = found["calendar"]
     if calendar is not None and not QUEUE.match(calendar):
-        raise _refused(f"names the calendar {calendar!r:.60}")
+        raise _refusal(f"names the calendar {calendar!r:.60}")
     zone = zone_of(found["zone"] or "UTC").key
-    return Window(_days(found["days"]), opens, closes, zone, calendar)
+    return Window(_parse_days(found["days"]), opens, closes, zone, calendar)
 
 
 def next_opening(windows: Sequence[Window], holidays: Holidays, at: datetime) -> datetime | None:
-    """Return when the first opens, if none is open now; None: not within a year."""
+    """Return when the next window opens if none is open now; None: not within a year."""
     today = at.astimezone(UTC).date()
     opens: datetime | None = None
     for ahead in range(-_ZONES_APART, _FARTHEST):
@@ -272,57 +265,37 @@ def _edges(windows: Sequence[Window], holidays: Holidays, day: date) -> set[date
     return edges
 
 
-def _minutes(text: str) -> int:
+def _parse_clock(text: str) -> int:
     hours, minutes = map(int, text.split(":"))
     total = 60 * hours + minutes
     if minutes > 59 or total > _MINUTES_OF_A_DAY:  # noqa: PLR2004  of an hour
-        raise _refused(f"names the time {text}")
+        raise _refusal(f"names the time {text}")
     return total
 
 
-def _hands(minutes: int) -> str:
+def _format_clock(minutes: int) -> str:
     return f"{minutes // 60:02}:{minutes % 60:02}"
 
 
-def _days(text: str | None) -> tuple[int, ...]:
+def _parse_days(text: str | None) -> tuple[int, ...]:
     if text is None:
         return _EVERY_DAY
     found: set[int] = set()
     for part in text.split(","):
         ends = part.split("-")
         if len(ends) > 2 or not set(ends) <= set(_DAYS):  # noqa: PLR2004  first and last
-            raise _refused(f"names the days {part!r:.60}")
+            raise _refusal(f"names the days {part!r:.60}")
         first, last = _DAYS.index(ends[0]), _DAYS.index(ends[-1])
         found |= {(first + step) % 7 + 1 for step in range((last - first) % 7 + 1)}
     return tuple(sorted(found))
 
 
-def _written_days(days: tuple[int, ...]) -> str:
-    runs: list[list[int]] = []
-    for day in days:
-        if runs and day == runs[-1][-1] + 1:
-            runs[-1].append(day)
-        else:
-            runs.append([day])
-    words = ((_DAYS[run[0] - 1], _DAYS[run[-1] - 1]) for run in runs)
-    return ",".join(first if first == last else f"{first}-{last}" for first, last in words)
+def _format_days(days: tuple[int, ...]) -> str:
+    """Return ``mon-wed,fri`` for 1, 2, 3 and 5."""
+    runs = groupby(enumerate(days), lambda pair: pair[1] - pair[0])
+    named = ([_DAYS[day - 1] for _, day in run] for _, run in runs)
+    return ",".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in named)
 
 
-def _refused(problem: str) -> InvalidTaskError:
+def _refusal(problem: str) -> InvalidTaskError:
     return InvalidTaskError("window", problem, _ALLOWED)
-
-
-def queue_status(queue: Queue) -> str:
-    """Say that it runs, or why it does not."""
-    if queue.paused_since is not None:
-        until = f" until {to_the_second(queue.resume_at)}" if queue.resume_at else ""
-        reason = f": {queue.reason}" if queue.reason else ""
-        return f"paused since {to_the_second(queue.paused_since)}{until}{reason}"
-    if not queue.is_open:
-        opens_at = queue.opens_at
-        return (
-            f"closed until {to_the_second(opens_at)}"
-            if opens_at
-            else "closed for a year and longer"
-        )
-    return f"shut: others are {queue.shut}" if queue.shut else "runs"

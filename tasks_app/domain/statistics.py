@@ -12,7 +12,7 @@ from tasks_app.domain.tasks.states import Event, State
 
 
 class CountedOutcome(IntEnum):
-    """As the database stores them. 10 is kept for tasks that were created."""
+    """As the database stores them. 10 is reserved for created tasks."""
 
     DONE = 1
     SKIPPED = 2
@@ -20,70 +20,58 @@ class CountedOutcome(IntEnum):
     EXPIRED = 4
     FAILED = 5
     RETRIED = 6
-    RELEASED = 7
-    """Went back before it started, or through no fault of its own."""
-    RESCUED = 8
-    """Went back because its process, or its connection, was gone."""
+    RELEASED = 7  # went back before it started, or through no fault of its own
+    RESCUED = 8  # went back because its process or connection died
     SNOOZED = 9
-    STALE = 11
-    """A write that the database refused, as the lease had been lost: the task is another run's."""
-    DUPLICATE = 12
-    """An id of a message that could not be claimed: taken, over or held back."""
-    UNKEPT = 13
-    """Of the done ones, whose row was not kept: counted a second time."""
-    LEFT = 14
-    """A run that whoever carried it out had left without an end: it went back. None should be."""
+    STALE = 11  # a write that the database refused: the lease was lost, another run has the task
+    DUPLICATE = 12  # an id in a message that could not be claimed: taken, over or held back
+    UNKEPT = 13  # of DONE, those whose row was not kept: counted a second time
+    LEFT = 14  # a run that ended without an outcome, and went back; this should never happen
 
 
-_OVER = {
+_FINAL_OUTCOMES = {
     State.SUCCEEDED: CountedOutcome.DONE,
     State.SKIPPED: CountedOutcome.SKIPPED,
     State.CANCELLED: CountedOutcome.CANCELLED,
     State.EXPIRED: CountedOutcome.EXPIRED,
     State.FAILED: CountedOutcome.FAILED,
 }
-_AGAIN = {
+_REPEAT_OUTCOMES = {
     Event.RETRY: CountedOutcome.RETRIED,
     Event.RELEASE: CountedOutcome.RELEASED,
     Event.RESCUE: CountedOutcome.RESCUED,
     Event.SNOOZE: CountedOutcome.SNOOZED,
 }
-FINAL = tuple(_OVER.values())
-OTHER = "(other)"
-"""The name and queue of what was over ``MOST_KEYS`` in a minute."""
-MOST_KEYS = 500
-"""Names, queues and outcomes in a minute that have a row of their own."""
+FINAL = tuple(_FINAL_OUTCOMES.values())
+MOST_KEYS = 500  # combinations of name, queue and outcome with a row of their own in a minute
+OTHER = "(other)"  # the name and queue of all further ones
 
 
 def outcome_of(state: State, event: Event) -> CountedOutcome:
-    """Return what a run came to that led to ``state``; ``event`` says why it is pending again."""
-    over = _OVER.get(state)
-    return _AGAIN[event] if over is None else over
+    """Return the outcome of a run that led to ``state``; ``event`` tells apart the pending ones."""
+    return _FINAL_OUTCOMES.get(state) or _REPEAT_OUTCOMES[event]
 
 
 def state_of(outcome: CountedOutcome) -> State | None:
-    """Return the state of a task that is over by this outcome; None: it is not over."""
-    return next((state for state, found in _OVER.items() if found is outcome), None)
+    """Return the final state that the outcome leads to; None: it leads to none."""
+    return next((state for state, found in _FINAL_OUTCOMES.items() if found is outcome), None)
 
 
 BUCKETS = 25
 LAST_BUCKET = BUCKETS - 1
-BOUNDS_MS = tuple(1 << n for n in range(LAST_BUCKET))
-"""Bucket n holds what is below ``BOUNDS_MS[n]`` and not below the bound before it."""
+BOUNDS_MS = tuple(1 << n for n in range(LAST_BUCKET))  # upper bounds, exclusive
 
 
 def bucket_of(ms: int) -> int:
-    """Return the bucket of so many whole milliseconds."""
     return min(ms.bit_length(), LAST_BUCKET)
 
 
 def merge_histograms(*histograms: Sequence[int]) -> list[int]:
-    """Add histograms up; the shorter ones lack buckets that are empty."""
+    """Add histograms; the shorter ones lack the empty buckets at their end."""
     return [sum(counts) for counts in zip_longest(*histograms, fillvalue=0)]
 
 
 def trim_histogram(histogram: Sequence[int]) -> list[int]:
-    """Leave out the empty buckets at the end."""
     used = len(histogram)
     while used and not histogram[used - 1]:
         used -= 1
@@ -91,9 +79,9 @@ def trim_histogram(histogram: Sequence[int]) -> list[int]:
 
 
 def percentile(histogram: Sequence[int], share: float) -> float | None:
-    """Return the milliseconds that ``share`` of what was counted stays below; None: none was.
+    """Return the milliseconds below which ``share`` of the counted values lie; None: no values.
 
-    Of the last bucket, which has no upper bound, its lower bound.
+    For the last bucket, which has no upper bound, return its lower bound.
     """
     total = sum(histogram)
     if not total:
@@ -115,20 +103,17 @@ MOST_NAMES = 5
 
 @dataclass(frozen=True, slots=True)
 class Unkept:
-    """How many of the last 30 days, as the counters know; the ids are gone."""
+    """Successes of the last 30 days without a row, from the counters; their ids are unknown."""
 
     number: int
-    names: tuple[str, ...]
-    """Those with most of them, at most ``MOST_NAMES``."""
-    more: bool
-    """There are more names."""
+    names: tuple[str, ...]  # the most frequent ones, at most MOST_NAMES
+    more: bool  # there are more names
 
     @property
     def words(self) -> str:
-        """A sentence."""
         names = ", ".join(self.names) + (" and others" if self.more else "")
         tasks = "1 task" if self.number == 1 else f"{self.number:,} tasks"
         return (
             f"{tasks} of {names} succeeded in the last {UNKEPT_WITHIN.days} days and left no row, "
-            "as their history says; they are counted."
+            "as their history setting says; the counters include them."
         )

@@ -17,7 +17,7 @@ from tasks_app.batch.planners.keys import KeyList
 from tasks_app.batch.validate import problems
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.check import Wrong
+from tasks_app.domain.partition.check import Fault
 from tasks_app.domain.partition.records import Marker, Table
 from tests.batch.yard import Yard
 from tests.factory import AS_BEFORE, IN_BERLIN
@@ -204,5 +204,5 @@ def test_a_bound_that_no_index_holds_is_refused_at_the_plan(connection: Connecti
 
     plan = Even(parts=3).plan(connection, ODD)
 
-    assert {each.kind for each in problems(connection, ODD, plan)} == {Wrong.TOO_LONG}
+    assert {each.kind for each in problems(connection, ODD, plan)} == {Fault.TOO_LONG}
     assert problems(connection, ODD, Hash(parts=3).plan(connection, ODD)) == []

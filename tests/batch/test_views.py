@@ -14,7 +14,7 @@ from tasks_app.batch.planners.physical import Physical
 from tasks_app.batch.planners.views import Views
 from tasks_app.batch.validate import problems
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.check import Wrong
+from tasks_app.domain.partition.check import Fault
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.records import Plan, Table
 from tasks_app.pool.batch.sources import buckets
@@ -114,7 +114,7 @@ def test_another_modulus_is_computed_anew(connection: Connection) -> None:
     fill(connection, "bigint", range(100))
     buckets.add_bucket(connection, ROWS, "bucket", 8)
     few = Hash(parts=3, column="bucket").plan(connection, ROWS)
-    assert [each.kind for each in problems(connection, ROWS, few)] == [Wrong.SHORT]
+    assert [each.kind for each in problems(connection, ROWS, few)] == [Fault.SHORT]
 
     buckets.rebalance(connection, ROWS, "bucket", 3)
 

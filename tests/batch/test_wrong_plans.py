@@ -15,21 +15,25 @@ from tasks_app.batch.planners.physical import Physical
 from tasks_app.batch.planners.repository import Repository
 from tasks_app.batch.validate import problems, validate
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.check import Wrong, WrongPlanError
+from tasks_app.domain.partition.check import Fault, WrongPlanError
 from tasks_app.domain.partition.records import File, Table
 from tasks_app.pool.batch import partitions
 from tasks_app.pool.batch.sources.measure import MOST_VALUES
 
 ORDERS = Table("orders", key="id")
 GIVEN = [
-    ([(None, 10), (12, None)], Wrong.GAP, ["key < 10", "12 <= key", "10 <= key < 12"]),
-    ([(None, 10), (8, None)], Wrong.OVERLAP, ["key < 10", "8 <= key", "8 <= key < 10"]),
-    ([(2, None)], Wrong.SHORT, ["The least key is 1", "2 <= key", "1 <= key < 2"]),
-    ([(None, 30)], Wrong.SHORT, ["The greatest key is 30", "key < 30", "30 <= key"]),
-    ([(None, 9), (9, 5), (9, None)], Wrong.REVERSED, ["9 <= key < 5"]),
-    ([(None, 9), (9, 9), (9, None)], Wrong.EMPTY, ["9 <= key < 9"]),
-    ([(None, "9"), (9, None)], Wrong.WRONG_TYPE, ["'9'", "no integer"]),
-    ([(None, 25), (25, None)], Wrong.SPANNING, ["25 <= key", "orders_2 (20 <= key", "orders_rest"]),
+    ([(None, 10), (12, None)], Fault.GAP, ["key < 10", "12 <= key", "10 <= key < 12"]),
+    ([(None, 10), (8, None)], Fault.OVERLAP, ["key < 10", "8 <= key", "8 <= key < 10"]),
+    ([(2, None)], Fault.SHORT, ["The least key is 1", "2 <= key", "1 <= key < 2"]),
+    ([(None, 30)], Fault.SHORT, ["The greatest key is 30", "key < 30", "30 <= key"]),
+    ([(None, 9), (9, 5), (9, None)], Fault.REVERSED, ["9 <= key < 5"]),
+    ([(None, 9), (9, 9), (9, None)], Fault.EMPTY, ["9 <= key < 9"]),
+    ([(None, "9"), (9, None)], Fault.WRONG_TYPE, ["'9'", "not of type integer"]),
+    (
+        [(None, 25), (25, None)],
+        Fault.SPANNING,
+        ["25 <= key", "orders_2 (20 <= key", "orders_rest"],
+    ),
 ]
 
 
@@ -66,11 +70,11 @@ def keep(connection: Connection, number: int, span: str | None, **columns: Any) 
 
 
 @pytest.mark.parametrize(("ranges", "kind", "words"), GIVEN)
-def test_ranges_in_code(orders: Connection, ranges: list, kind: Wrong, words: list[str]) -> None:
+def test_ranges_in_code(orders: Connection, ranges: list, kind: Fault, words: list[str]) -> None:
     plan = KeyRanges(ranges).plan(orders, ORDERS)
 
     with pytest.raises(WrongPlanError) as refused:
-        validate(orders, ORDERS, plan, aligned=kind is Wrong.SPANNING)
+        validate(orders, ORDERS, plan, aligned=kind is Fault.SPANNING)
 
     assert kind in {problem.kind for problem in refused.value.problems}
     assert all(word in str(refused.value) for word in words)
@@ -79,20 +83,20 @@ def test_ranges_in_code(orders: Connection, ranges: list, kind: Wrong, words: li
 @pytest.mark.parametrize(
     ("spans", "kind", "words"),
     [
-        (["[,10)", "[12,)"], Wrong.GAP, ["key < 10", "10 <= key < 12"]),
-        (["[2,)"], Wrong.SHORT, ["1 <= key < 2"]),
-        (["[1,30)"], Wrong.SHORT, ["30 <= key"]),
-        (["[1,25)", "[25,31)"], Wrong.SPANNING, ["25 <= key < 31", "orders_rest"]),
-        (["[,)"], Wrong.TOO_FEW, ["1 partitions", "2 are needed"]),
+        (["[,10)", "[12,)"], Fault.GAP, ["key < 10", "10 <= key < 12"]),
+        (["[2,)"], Fault.SHORT, ["1 <= key < 2"]),
+        (["[1,30)"], Fault.SHORT, ["30 <= key"]),
+        (["[1,25)", "[25,31)"], Fault.SPANNING, ["25 <= key < 31", "orders_rest"]),
+        (["[,)"], Fault.TOO_FEW, ["1 partitions", "2 are needed"]),
     ],
 )
 def test_rows_in_the_repository(
-    orders: Connection, spans: list[str], kind: Wrong, words: list[str]
+    orders: Connection, spans: list[str], kind: Fault, words: list[str]
 ) -> None:
     for number, span in enumerate(spans):
         keep(orders, number, span)
     plan = Repository("nightly").plan(orders, ORDERS)
-    aligned, at_least = kind is Wrong.SPANNING, 2 if kind is Wrong.TOO_FEW else 1
+    aligned, at_least = kind is Fault.SPANNING, 2 if kind is Fault.TOO_FEW else 1
 
     with pytest.raises(WrongPlanError) as refused:
         validate(orders, ORDERS, plan, aligned=aligned, at_least=at_least)
@@ -120,8 +124,8 @@ def test_a_bound_of_the_right_column_that_is_no_key(orders: Connection) -> None:
 
     first, _ = problems(orders, tickets, Repository("nightly").plan(orders, tickets))
 
-    assert first.kind is Wrong.WRONG_TYPE
-    assert "'hello' is no uuid" in str(first)
+    assert first.kind is Fault.WRONG_TYPE
+    assert "'hello' is not of type uuid" in str(first)
 
 
 def test_a_repository_for_another_type_of_key(orders: Connection) -> None:
@@ -129,7 +133,7 @@ def test_a_repository_for_another_type_of_key(orders: Connection) -> None:
 
     (problem,) = problems(orders, ORDERS, Repository("nightly").plan(orders, ORDERS))
 
-    assert problem.kind is Wrong.WRONG_TYPE
+    assert problem.kind is Fault.WRONG_TYPE
     assert "splits by text, but the key is of type integer" in str(problem)
 
 
@@ -141,7 +145,7 @@ def test_values_that_no_list_has(orders: Connection) -> None:
     (problem,) = problems(orders, places, KeyList(lists).plan(orders, places))
     assigned = KeyList(lists, auto_assign=True).plan(orders, places)
 
-    assert problem.kind is Wrong.UNOWNED
+    assert problem.kind is Fault.UNOWNED
     assert "No partition owns 'C' (10 rows)" in str(problem)
     assert problems(orders, places, assigned) == []
     assert assigned.warnings == ("Assigned by themselves: C.",)
@@ -167,7 +171,7 @@ def test_keys_that_cannot_be_listed(orders: Connection) -> None:
 
     (problem,) = problems(orders, days, KeyList({1: []}, auto_assign=True).plan(orders, days))
 
-    assert problem.kind is Wrong.UNOWNED
+    assert problem.kind is Fault.UNOWNED
     assert "keys that cannot be listed, like infinity. Split by ranges or by hash" in str(problem)
 
 
@@ -196,7 +200,7 @@ def test_a_source_that_is_none(orders: Connection) -> None:
 
     found = problems(orders, ORDERS, Repository("nightly").plan(orders, ORDERS))
 
-    assert {each.kind for each in found} == {Wrong.NO_SOURCE, Wrong.SHORT}
+    assert {each.kind for each in found} == {Fault.NO_SOURCE, Fault.SHORT}
     assert "public.orders_1, public.orders_2, public.orders_rest" in str(found[0])
 
 

@@ -202,7 +202,7 @@ def test_a_server_that_only_reads_is_named(
     done = run("--yes")
 
     assert done.returncode == 1
-    assert done.stderr.startswith("The database lets this role only read")
+    assert done.stderr.startswith("This role can only read")
 
 
 def test_a_role_that_may_not_is_told_what_to_ask_for(

@@ -24,7 +24,7 @@ from tests.waiting import until
     "url", ["file:///etc/passwd", "ftp://host", "https://", "secret", "http://a:b@h/"]
 )
 def test_other_urls_are_refused(url: str) -> None:
-    with pytest.raises(ValidationError, match=r"https://host/path|no user"):
+    with pytest.raises(ValidationError, match=r"https://host/path|leave out user"):
         Settings(alert_webhook=url)
 
 

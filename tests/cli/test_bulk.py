@@ -114,8 +114,8 @@ def test_ids_alone_are_answered_one_by_one(run: Shell, engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("cancel",), "That would be everything"),
-        (("requeue", "--pool", "error"), "That would be everything"),
+        (("cancel",), "This selects every task"),
+        (("requeue", "--pool", "error"), "This selects every task"),
         (("edit", "1"), "Give --set"),
         (("edit", "1", "--set", "a=text"), "a is no JSON"),
         (("edit", "1", "--set", "a"), "a has no ="),

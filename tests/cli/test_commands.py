@@ -121,7 +121,7 @@ def test_what_is_not_there_exits_with_1_and_the_next_command(shell: Shell) -> No
         (("create", "t", "--delay", "soon"), "options.delay"),
         (("create", "t", "--run-at", "tomorrow"), "ISO 8601"),
         (("create", "t", "--run-at", "2030-01-01T00:00:00"), "no time zone"),
-        (("cancel",), "That would be everything"),
+        (("cancel",), "This selects every task"),
         (("pause",), "Give a queue, or --all"),
         (("resume", "mail", "--all"), "Give a queue, or --all"),
         (("pause", "no queue"), "queue is 'no queue'"),

@@ -66,7 +66,7 @@ def test_warnings_exit_with_0_and_say_what_to_do(shell: Shell, engine: Engine) -
     warnings = [line for line in lines if line.startswith("warn")]
     assert [line.split()[1] for line in warnings] == ["settings", "workers", "scan", "celery"]
     assert (
-        "TASKS_APP_LEAS is unknown; perhaps TASKS_APP_LEASE is meant. Nobody reads it"
+        "TASKS_APP_LEAS is unknown; perhaps TASKS_APP_LEASE is meant. No setting has this name"
         in warnings[0]
     )
     assert "Start one: celery -A tasks_app worker" in warnings[1]

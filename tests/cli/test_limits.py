@@ -49,7 +49,7 @@ def test_limits_are_set_changed_listed_and_removed(run: Shell) -> None:
         (("queue", "a b", "--most", "1"), "text that matches"),
         (
             ("name", "t", "--rate", "often"),
-            "limit.rate is no rate. Allowed: a number and a time, such as 100/1m",
+            "limit.rate is not a rate. Allowed: a number and a time, such as 100/1m",
         ),
         (("name", "t", "--rate", "100/1s", "--burst", "9"), "at least 10"),
         (("name", "t", "--most", "1", "--burst", "9"), "without a rate"),

@@ -45,10 +45,10 @@ def test_what_makes_no_sense_is_refused_in_words(shell: Shell, tmp_path: Path) -
     dash = shell("export", "-", "--name", "t")
     nowhere = shell("export", "no/folder/tasks.jsonl", "--name", "t")
 
-    assert "That would be everything" in everything.stderr
+    assert "This selects every task" in everything.stderr
     assert "there is there already" in there.stderr
     assert "no_such_file cannot be read" in none.stderr
-    assert "Line 1 is no task" in other.stderr
+    assert "Line 1 is not a task" in other.stderr
     assert "cannot be written" in nowhere.stderr
     assert "it holds payloads" in dash.stderr
     assert not (tmp_path / "-").exists()

@@ -9,7 +9,7 @@ from tests.pool.statistics.test_unkept import left_no_row
 
 WORDS = (
     "1,200 tasks of sync.price, mail succeeded in the last 30 days and left no row, as their "
-    "history says; they are counted."
+    "history setting says; the counters include them."
 )
 
 

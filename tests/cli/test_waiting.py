@@ -115,7 +115,7 @@ def test_lists_say_disabled(shell: Shell, engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("hold",), "That would be everything. Say which: by name, queue, ids, …"),
+        (("hold",), "This selects every task. Select by name, queue, ids, …"),
         (("reschedule", "1"), "reschedule needs at or delay. Give one."),
         (("reschedule", "1", "--at", "tomorrow"), "is 'tomorrow'. Allowed: an ISO 8601 instant"),
         (("reschedule", "1", "--at", "2031-01-01T00:00"), "has no time zone"),
@@ -123,7 +123,7 @@ def test_lists_say_disabled(shell: Shell, engine: Engine) -> None:
         (("reprioritise", "1", "--to", "10"), "10 is not in the range"),
         (("reprioritise", "1"), "Missing option '--to'"),
         (("move", "1", "--to", "a b"), "is 'a b'"),
-        (("run-now", "1", "--rate", "fast"), "options.rate is no rate. Allowed: a number and a"),
+        (("run-now", "1", "--rate", "fast"), "options.rate is not a rate. Allowed: a number and a"),
     ],
 )
 def test_nonsense_ends_with_2(

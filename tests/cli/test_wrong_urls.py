@@ -18,13 +18,16 @@ from tests.cli.shell import Shell
 SECRET = "s3cret"
 BIN = Path(sys.executable).parent
 FORMS = [
-    (f"sqlite:///{SECRET}.db", "sqlite is no PostgreSQL"),
-    ("sqlite:", "sqlite is no PostgreSQL"),
-    (f"mysql://me:{SECRET}@h/x", "mysql is no PostgreSQL"),
-    ("mysql:", "mysql is no PostgreSQL"),
-    (f"postgresql+asyncpg://me:{SECRET}@h/x", "serves async handlers, too, and not asyncpg; write"),
-    (f"postgresql+psycopg2://me:{SECRET}@h/x", "and not psycopg2; write postgresql+psycopg://"),
-    (f"postgresql+{SECRET}://me@h/x", "and not that; write postgresql+psycopg://"),
+    (f"sqlite:///{SECRET}.db", "sqlite is not PostgreSQL"),
+    ("sqlite:", "sqlite is not PostgreSQL"),
+    (f"mysql://me:{SECRET}@h/x", "mysql is not PostgreSQL"),
+    ("mysql:", "mysql is not PostgreSQL"),
+    (f"postgresql+asyncpg://me:{SECRET}@h/x", "must be psycopg 3, not asyncpg; begin"),
+    (
+        f"postgresql+psycopg2://me:{SECRET}@h/x",
+        "psycopg 3, not psycopg2; begin with postgresql+psycopg://",
+    ),
+    (f"postgresql+{SECRET}://me@h/x", "must be psycopg 3; begin with postgresql+psycopg://"),
     ("not a url", "use a URL such as postgresql+psycopg://"),
     (f"{SECRET}://me@h/x", "use a URL such as postgresql+psycopg://"),
 ]
@@ -74,9 +77,13 @@ def causes(database_url: str) -> dict[str, tuple[str, str, int]]:
         "database": (of(database="nothing"), 'has no database "nothing"', 2),
         "host": (of(host="no-host.invalid"), "is on host no-host.invalid, which has no address", 3),
         "port": (of(port=1), "at 127.0.0.1:1 does not answer: Connection refused", 3),
-        "number": (of(port=99999), 'cannot be asked: invalid port number: "99999"', 2),
-        "tls": (of(query={"sslmode": "require"}), "speaks no TLS, and sslmode demands it", 2),
-        "option": (of(query={"foo": "bar"}), "cannot be asked: invalid ", 2),
+        "number": (of(port=99999), 'cannot be reached: invalid port number: "99999"', 2),
+        "tls": (
+            of(query={"sslmode": "require"}),
+            "does not support TLS, but sslmode requires it",
+            2,
+        ),
+        "option": (of(query={"foo": "bar"}), "cannot be reached: invalid ", 2),
     }
 
 
@@ -147,7 +154,7 @@ def test_worker_and_beat_end_with_the_same_sentence_and_code(
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
-        ("TASKS_APP_DATABASE_URL", f"mysql://me:{SECRET}@h/x", "mysql is no PostgreSQL"),
+        ("TASKS_APP_DATABASE_URL", f"mysql://me:{SECRET}@h/x", "mysql is not PostgreSQL"),
         ("TASKS_APP_BROKER_URL", f"foo://me:{SECRET}@h/x", "names the transport foo, which Celery"),
         ("TASKS_APP_BROKER_URL", "not a url", "use a URL such as redis://"),
         ("TASKS_APP_BROKER_URL", f"redis://:{SECRET}@h/abc", "a database of Redis by more than a"),

@@ -93,7 +93,7 @@ def test_a_queue_says_why_it_stands_still(engine: Engine, browser: Browser) -> N
     assert queue(browser, "night")["rules"]["timeout"] == "30s"
     assert not queue(browser, "small")["line"]["runs"]
     page = text_of(browser.get("/queues/small").text)
-    assert "It stands still: shut: others are running" in page
+    assert "It stands still: shut: tasks of other queues are running" in page
     assert "only while fewer than 3 tasks of other queues run" in page
 
 

@@ -130,4 +130,4 @@ def test_a_django_task_whose_payload_is_lost_has_failed_and_says_so(
     result.refresh()
 
     assert (told, result.status.value) == (["FAILED"], "FAILED")
-    assert "kept outside of its row and is gone" in result.errors[0].traceback
+    assert "stored outside of its row and is missing" in result.errors[0].traceback

@@ -233,7 +233,10 @@ print("the same", backend() == before)
     ("said", "words"),
     [
         ("{'LEASE': 'soon'}", "TASKS_APP_LEASE is wrong"),
-        ("{'BROKER_URL': 'http://x'}", "TASKS_APP_BROKER_URL is wrong: http leads to no broker"),
+        (
+            "{'BROKER_URL': 'http://x'}",
+            "TASKS_APP_BROKER_URL is wrong: http is not the scheme of a broker",
+        ),
     ],
 )
 def test_check_says_what_is_wrong_with_a_value(shop: Site, said: str, words: str) -> None:

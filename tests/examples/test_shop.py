@@ -124,7 +124,7 @@ def test_a_day_in_a_database_of_the_readers_own(
 @pytest.mark.parametrize(
     ("url", "status", "said"),
     [
-        ("sqlite://", 2, "sqlite is no PostgreSQL"),
+        ("sqlite://", 2, "sqlite is not PostgreSQL"),
         ("postgres://me@127.0.0.1:1/x", 1, "does not answer: Connection refused. Look at --data"),
     ],
 )

@@ -99,4 +99,4 @@ def test_commands_that_read_work_there_and_others_say_why_not(
     assert "tasks_app_up 1" in run("metrics", "--once").stdout
     refused = run("create", "total.make", "{}")
     assert refused.returncode != 0
-    assert "it is a standby" in refused.stderr
+    assert "the database is a standby" in refused.stderr

@@ -395,5 +395,5 @@ def test_a_payload_with_such_a_key_of_its_own_reaches_its_handler(bench: Bench) 
     bench.drain()
 
     assert bench.runs == [payload]
-    with pytest.raises(InvalidTaskError, match=r"payload\.\$erased is alone"):
+    with pytest.raises(InvalidTaskError, match=r"payload\.\$erased is the only key"):
         bench.create(payload={"$erased": CANARY})

@@ -113,9 +113,9 @@ def test_they_are_counted(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ("bulk=none", "'bulk=none' is no history of all other queues, as in 'all,bulk=none'"),
+        ("bulk=none", "'bulk=none' is not the history of all other queues, as in 'all,bulk=none'"),
         ("all,q=none,q=all", "queue 'q' has two histories"),
-        ("all,q q=none", "no queue is called 'q q'"),
+        ("all,q q=none", "'q q' is not the name of a queue"),
         *((wrong, "history") for wrong in ["some", "none,x", "all,=none", "all,x=some", "all,"]),
     ],
 )
@@ -126,7 +126,7 @@ def test_what_it_says_of_what_it_refuses(bench: Bench, wrong: str, says: str) ->
 
 def test_a_wrong_history_is_refused_where_it_is_declared(bench: Bench) -> None:
     for wrong in ("some", True, ["none"]):
-        with pytest.raises(HandlerError, match="is none of all, failures, none"):
+        with pytest.raises(HandlerError, match="is not one of all, failures, none"):
             bench.handler("t", history=wrong)(lambda ctx: None)
 
 

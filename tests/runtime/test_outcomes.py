@@ -93,7 +93,7 @@ def test_a_payload_to_retry_with_must_be_read_back_as_it_is_given(bench: Bench) 
     task_id = bench.create()
     bench.drain()
 
-    assert "payload.note is written one way" in (bench.task(task_id).error or "")
+    assert "payload.note is written in one way" in (bench.task(task_id).error or "")
 
 
 def test_retry_may_go_beyond_the_tasks_limit_for_once(bench: Bench) -> None:

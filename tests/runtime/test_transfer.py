@@ -291,8 +291,8 @@ def test_tasks_are_not_imported_where_they_wait(engine: Engine, file: Path) -> N
         ({"payload": []}, "Line 2: payload"),
         ({"options": {"priority": 11}}, "Line 2: options.priority"),
         ({"options": {"colour": "red"}}, "Line 2: options.colour is unknown"),
-        ({"failures": 3}, "Line 2 is no task"),
-        ({"idempotency_key": "x"}, "Line 2 is no task"),
+        ({"failures": 3}, "Line 2 is not a task"),
+        ({"idempotency_key": "x"}, "Line 2 is not a task"),
         ({"tasks_app": 2}, "Line 2 is of another version"),
     ],
 )
@@ -318,7 +318,7 @@ NESTED, ENDLESS = "[" * 100_000, '{"tasks_app": 1, "options": {}, "id": 1e999}'
 def test_files_of_other_kinds_are_refused(there: Engine, file: Path, words: str) -> None:
     file.write_text(words + "\n")
 
-    with pytest.raises(InvalidSelectionError, match="Line 1 is no task"):
+    with pytest.raises(InvalidSelectionError, match="Line 1 is not a task"):
         brought(there, file)
     with pytest.raises(InvalidSelectionError, match="isn't a receipt"):
         cancel_moved(there, file)
@@ -356,7 +356,7 @@ def test_numbers_and_instants_that_no_database_holds_are_refused_before_the_firs
     line = json.loads(file.read_text())
     file.write_text(json.dumps({**line, **changed}) + "\n")
 
-    with pytest.raises(InvalidSelectionError, match="Line 1 is no task"):
+    with pytest.raises(InvalidSelectionError, match="Line 1 is not a task"):
         brought(there, file)
 
     assert rows(there, "id") == []

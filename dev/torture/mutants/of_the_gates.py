@@ -160,7 +160,7 @@ GATES = (
         "shares that are not charged",
         "Who had something is behind those who had nothing.",
         "tasks_app/domain/flow_control/admission.py",
-        "self._had[key] = self._at + self._price(key)",
+        "self._had[key] = self._at + 1 / self._weight(key)",
         "self._had[key] = 0.0",
         f"{SHARES}keys_share_a_queue_whoever_came_first",
     ),

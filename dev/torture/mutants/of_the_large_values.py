@@ -31,8 +31,8 @@ LARGE_VALUES = (
         "large values: handed in",
         "Nobody is given a stored value by handing its reference in.",
         "tasks_app/domain/creation.py",
-        "        store.check_no_reference(payload)\n",
-        "        assert payload\n",
+        "        store.check_no_reference(text)\n",
+        "        assert text\n",
         f"{RUNS}test_a_reference_is_nobodys_payload",
     ),
     mutant(

@@ -48,8 +48,8 @@ OPERATORS = (
         "payload: large floats",
         "A float is read again as a float, however large it is.",
         "tasks_app/domain/tasks/payload_checks.py",
-        """return f"\\0{int(value)}.0" if""",
-        """return int(value) if""",
+        'return f"\\0{int(value)}.0"',
+        "return int(value)",
         "tests/domain/tasks/test_payload.py::"
         "test_every_finite_float_is_written_without_loss_and_without_an_exponent_that_jsonb_rounds",
     ),
@@ -145,8 +145,8 @@ OPERATORS = (
         "secrets: malformed URLs",
         "Of what is no URL nothing is shown.",
         "tasks_app/domain/config/setting_sources.py",
-        "        return MASK\n    return _IN_QUERY",
-        "        return url\n    return _IN_QUERY",
+        "            urls[place] = MASK\n",
+        "            urls[place] = url\n",
         "tests/domain/config/test_masking.py::test_of_what_is_no_url_nothing_is_shown",
     ),
     mutant(

@@ -20,42 +20,31 @@ LONGEST_CHUNK = timedelta(hours=1)
 
 
 class JoinKind(StrEnum):
-    """Which of its partitions a step needs."""
-
     ALL = "all"
-    """Every one."""
-    ANY = "any"
-    """One. The first that completes decides; the others are cancelled."""
-    QUORUM = "quorum"
-    """A share of them. All come to an end, then they are counted."""
-    BEST_EFFORT = "best_effort"
-    """None. All come to an end, and the step is complete with what there is."""
+    ANY = "any"  # the first one that completes decides; the others are cancelled
+    QUORUM = "quorum"  # a share of them: they are counted after all have ended
+    BEST_EFFORT = "best_effort"  # the step is complete when all have ended, even if all failed
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """When a step is done."""
-
     kind: JoinKind = JoinKind.ALL
-    share: float = 1.0
-    """The share of a quorum."""
+    share: float = 1.0  # of a quorum
 
     @property
     def enough(self) -> int | None:
-        """How many completed partitions end the step at once; None: it waits for all to end."""
+        """The number of completed partitions that ends the step at once; None: all must end."""
         return 1 if self.kind is JoinKind.ANY else None
 
     def satisfied(self, completed: int, total: int) -> bool:
-        """Whether so many are enough; 0 of 0 are, for each kind."""
-        match self.kind:
-            case JoinKind.ALL:
-                return completed == total
-            case JoinKind.ANY:
-                return completed >= min(1, total)
-            case JoinKind.QUORUM:
-                return completed >= math.ceil(self.share * total - 1e-9)
-            case JoinKind.BEST_EFFORT:
-                return True
+        """Whether ``completed`` partitions are enough; 0 of 0 are, for each kind."""
+        needed = {
+            JoinKind.ALL: total,
+            JoinKind.ANY: min(1, total),
+            JoinKind.QUORUM: math.ceil(self.share * total - 1e-9),
+            JoinKind.BEST_EFFORT: 0,
+        }
+        return completed >= needed[self.kind]
 
     def __str__(self) -> str:
         return f"quorum {self.share:g}" if self.kind is JoinKind.QUORUM else self.kind.value
@@ -64,23 +53,16 @@ class Join:
 class AbortKind(StrEnum):
     """What follows when a partition is in the error pool."""
 
-    FAIL_FAST = "fail_fast"
-    """The others end at their next chunk, and the step fails."""
-    CONTINUE = "continue"
-    """The others go on; at the end the join decides."""
-    RETRY_PARTITION = "retry_partition"
-    """Like continue; then it is started again from its checkpoint, a number of times."""
-    COMPENSATE = "compensate"
-    """Like continue; then a handler undoes what it has committed, and it is reset."""
+    FAIL_FAST = "fail_fast"  # the others end at their next chunk, and the step fails
+    CONTINUE = "continue"  # the others go on; at the end the join decides
+    RETRY_PARTITION = "retry_partition"  # like CONTINUE; then it restarts from its checkpoint
+    COMPENSATE = "compensate"  # like CONTINUE; then a handler undoes its commits, and it is reset
 
 
 @dataclass(frozen=True, slots=True)
 class OnAbort:
-    """What follows when a partition aborts."""
-
     kind: AbortKind = AbortKind.FAIL_FAST
-    tries: int = 0
-    """How often ``retry_partition`` starts it again."""
+    tries: int = 0  # how often RETRY_PARTITION restarts it
 
     def __str__(self) -> str:
         return f"{self.kind.value} {self.tries}" if self.tries else self.kind.value
@@ -88,11 +70,10 @@ class OnAbort:
 
 @dataclass(frozen=True, slots=True)
 class CommitEvery:
-    """The bounds of a chunk: so many rows, or as many as take this long."""
+    """The bounds of a chunk: a number of rows, and a time."""
 
     rows: int = 1000
-    span: timedelta = timedelta(seconds=1)
-    """Rows stay locked this long: online users shall wait a second or two at most."""
+    span: timedelta = timedelta(seconds=1)  # rows stay locked this long, and online users wait
 
     def __str__(self) -> str:
         return f"{self.rows} rows or {round(self.span.total_seconds() * 1000)} ms"
@@ -105,27 +86,22 @@ _WRITTEN = re.compile(r"^\s*(\d+)\s*(?:rows?)?\s*(?:(?:or|,)\s*(\d+(?:\.\d+)?\s*
 
 
 def parse_join(word: JoinWord) -> Join:
-    """Return the policy; ``("quorum", 0.9)`` is nine of ten.
-
-    Raises:
-        ValueError: there is no such policy.
-    """
+    """Return the policy; ``("quorum", 0.9)`` is nine of ten. Raises ValueError."""
     kind, *more = (word,) if isinstance(word, str) else word
-    if kind == JoinKind.QUORUM and len(more) == 1 and _is_share(more[0]):
-        return Join(JoinKind.QUORUM, float(more[0]))
+    if kind == JoinKind.QUORUM and len(more) == 1:
+        share: Any = more[0]
+        if isinstance(share, int | float) and not isinstance(share, bool) and 0 < share <= 1:
+            return Join(JoinKind.QUORUM, float(share))
     if kind in set(JoinKind) - {JoinKind.QUORUM} and not more:
         return Join(JoinKind(kind))
     raise ValueError(
-        f'join={word!r} is none. Say "all", "any", "best_effort" or ("quorum", 0.9), a share.'
+        f'join={word!r} is not a join policy. Use "all", "any", "best_effort" or a share: '
+        '("quorum", 0.9).'
     )
 
 
 def parse_on_abort(word: AbortWord) -> OnAbort:
-    """Return the policy; the handler of ``("compensate", handler)`` is left to the caller.
-
-    Raises:
-        ValueError: there is no such policy.
-    """
+    """Return the policy; the caller reads the handler of ``("compensate", handler)``."""
     kind, *more = (word,) if isinstance(word, str) else word
     if kind == AbortKind.RETRY_PARTITION and len(more) <= 1:
         tries = more[0] if more else DEFAULT_CHUNK_TRIES
@@ -136,55 +112,40 @@ def parse_on_abort(word: AbortWord) -> OnAbort:
     if kind in {AbortKind.FAIL_FAST, AbortKind.CONTINUE} and not more:
         return OnAbort(AbortKind(kind))
     raise ValueError(
-        f'on_abort={word!r} is none. Say "fail_fast", "continue", ("retry_partition", 2) or '
-        '("compensate", handler).'
+        f'on_abort={word!r} is not an abort policy. Use "fail_fast", "continue", '
+        '("retry_partition", 2) or ("compensate", handler).'
     )
 
 
 def parse_commit_every(word: CommitWord) -> CommitEvery:
-    """Return the bounds of a chunk: ``1000``, ``"1000 rows or 500ms"``, ``(1000, "500ms")``.
-
-    Raises:
-        ValueError: they are out of range, or not written so.
-    """
-    rows, span = _bounds(word)
+    """Read ``1000``, ``"1000 rows or 500ms"`` or ``(1000, "500ms")``; raises ValueError."""
+    given: Any = word
+    if isinstance(word, str):
+        found = _WRITTEN.match(word)
+        given = (int(found[1]), found[2]) if found else 0
     try:
+        rows, span = given if isinstance(given, Sequence) else (given, None)
+        if isinstance(rows, bool) or not isinstance(rows, int):
+            raise ValueError
         bounds = CommitEvery(rows, CommitEvery().span if span is None else parse_duration(span))
     except ValueError:
         bounds = CommitEvery(0)
     if not 1 <= bounds.rows <= MOST_ROWS or not timedelta(0) < bounds.span <= LONGEST_CHUNK:
         raise ValueError(
-            f"commit_every={word!r} cannot be. Say 1 to {MOST_ROWS} rows and up to an hour, "
+            f"commit_every={word!r} is out of range. Use 1 to {MOST_ROWS} rows and up to an hour, "
             'for example "1000 rows or 500ms".'
         )
     return bounds
 
 
-def _bounds(word: Any) -> tuple[int, Any]:
-    if isinstance(word, str):
-        found = _WRITTEN.match(word)
-        return (int(found[1]), found[2]) if found else (0, None)
-    pair = tuple(word) if isinstance(word, Sequence) else (word, None)
-    if len(pair) != 2 or isinstance(pair[0], bool) or not isinstance(pair[0], int):  # noqa: PLR2004
-        return 0, None
-    return pair[0], pair[1]
-
-
-def _is_share(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
-
-
-FIRST_ROWS = 100
-"""Rows of the first chunk, when the cost of a row is unknown."""
+FIRST_ROWS = 100  # of the first chunk, as the cost of a row is unknown
 GROWTH = 4
-MARGIN = 0.8
-"""The share of its time that a chunk is planned to take: rows are not all alike."""
-WORTH_CHUNKS = 4
-"""A rest of fewer chunks is not divided."""
+MARGIN = 0.8  # the planned share of a chunk's time: rows are not all alike
+WORTH_CHUNKS = 4  # fewer remaining chunks are not divided
 
 
 class ChunkPace:
-    """The size of the chunks of one run, learned from those before, so that none takes too long."""
+    """The size of the chunks of one run, learned from earlier ones."""
 
     def __init__(self, bounds: CommitEvery) -> None:
         self._most = bounds.rows
@@ -193,7 +154,7 @@ class ChunkPace:
         self._row_s = 0.0
 
     def learn(self, rows: int, took_s: float) -> None:
-        """Set the size by what a chunk took; it grows by GROWTH at most, and shrinks at once."""
+        """Set the size after a chunk; it grows by GROWTH at most, and shrinks at once."""
         if rows < 1:
             return
         self._row_s = max(took_s / rows, 1e-9)
@@ -201,17 +162,15 @@ class ChunkPace:
         self.size = max(1, min(self._most, self.size * GROWTH, fitting))
 
     def is_worth_dividing(self, rows: int, worth_s: float) -> bool:
-        """Whether so many rows take long enough, at the speed of the last chunk, to share them."""
+        """Whether ``rows`` take long enough, at the speed of the last chunk, to share them."""
         return rows >= WORTH_CHUNKS * self.size and rows * self._row_s >= worth_s
 
 
 class Move(StrEnum):
-    """What the join does next with its step."""
+    """The next action of a step's join."""
 
-    AGAIN = "again"
-    """Start the failed partitions again, from their checkpoints."""
-    COMPENSATE = "compensate"
-    """Undo what the failed partitions have committed."""
+    AGAIN = "again"  # restart the failed partitions from their checkpoints
+    COMPENSATE = "compensate"  # undo the commits of the failed partitions
     REDUCE = "reduce"
     COMPLETE = "complete"
     FAIL = "fail"
@@ -219,17 +178,11 @@ class Move(StrEnum):
 
 
 def after_partitions(
-    tally: PartTally,
-    join: Join,
-    on_abort: OnAbort,
-    *,
-    rounds: int,
-    stopping: bool,
-    reduces: bool,
+    tally: PartTally, join: Join, on_abort: OnAbort, *, rounds: int, stopping: bool, reduces: bool
 ) -> Move:
-    """Return the move when the partitions have ended, or enough of them have.
+    """Return the move after the partitions, or enough of them, have ended.
 
-    ``rounds``: how often failed ones were started again. A stop leaves what is not done.
+    ``rounds``: how often failed ones were restarted. A stop leaves the rest undone.
     """
     done = Move.REDUCE if reduces else Move.COMPLETE
     if stopping:
@@ -246,7 +199,7 @@ def after_partitions(
 
 
 def after_compensation(tally: PartTally, join: Join, *, stopping: bool, reduces: bool) -> Move:
-    """Return the move when all failed partitions are undone, or one could not be."""
+    """Return the move after all failed partitions were compensated, or one could not be."""
     if stopping:
         return Move.STOP
     if tally.failed or not join.satisfied(tally.completed, tally.total):
@@ -257,7 +210,6 @@ def after_compensation(tally: PartTally, join: Join, *, stopping: bool, reduces:
 def ready_steps(
     after: Mapping[str, Sequence[str]], statuses: Mapping[str, StepStatus]
 ) -> list[str]:
-    """Return the waiting steps of which all predecessors are complete."""
     return [
         step
         for step, before in after.items()
@@ -267,10 +219,7 @@ def ready_steps(
 
 
 def status_of_batch(statuses: Mapping[str, StepStatus], *, stopping: bool) -> BatchStatus | None:
-    """Return how an instance has ended; None: a step of it is under way.
-
-    Ask after starting all steps that are ready.
-    """
+    """Return how an instance has ended; None: a step is active. Start all ready steps first."""
     found = set(statuses.values())
     if any(status.is_active for status in found):
         return None
@@ -287,5 +236,4 @@ def error_of_batch(statuses: Mapping[str, StepStatus]) -> str | None:
 
 
 def steps_to_rerun(statuses: Mapping[str, StepStatus]) -> list[str]:
-    """Return the steps that a restart sets to WAITING: all that are not complete."""
     return [step for step, status in statuses.items() if status is not StepStatus.COMPLETED]

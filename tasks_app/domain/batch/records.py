@@ -22,26 +22,18 @@ from tasks_app.domain.tasks.payload_type import explain
 
 
 class BatchStatus(StrEnum):
-    """The status of an instance of a job."""
-
     RUNNING = "RUNNING"
-    STOPPING = "STOPPING"
-    """Somebody wants it to stop; what runs ends at its next chunk."""
+    STOPPING = "STOPPING"  # a stop was requested; running partitions end at their next chunk
     STOPPED = "STOPPED"
     FAILED = "FAILED"
     COMPLETED = "COMPLETED"
-    ABANDONED = "ABANDONED"
-    """It never goes on. The same parameters make a new instance."""
+    ABANDONED = "ABANDONED"  # for good; the same parameters make a new instance
 
 
 class StepStatus(StrEnum):
-    """The status of a step."""
-
-    WAITING = "WAITING"
-    """For the steps before it."""
+    WAITING = "WAITING"  # for the steps before it
     PLANNING = "PLANNING"
     RUNNING = "RUNNING"
-    """Its partitions do."""
     COMPENSATING = "COMPENSATING"
     REDUCING = "REDUCING"
     COMPLETED = "COMPLETED"
@@ -60,17 +52,13 @@ ACTIVE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One instance of a job."""
-
     id: int
     job: str
     params: dict[str, Any]
     status: BatchStatus
-    run: int
-    """1 at first; each restart adds 1."""
+    run: int  # 1 at first; each restart adds 1
     created_at: datetime
-    started_at: datetime
-    """When the newest run started."""
+    started_at: datetime  # of the newest run
     ended_at: datetime | None
     error: str | None
 
@@ -80,37 +68,30 @@ class JobRun(NamedTuple):
 
     batch_id: int
     run: int
-    new: bool
-    """False: the instance existed, and goes on."""
+    new: bool  # False: the instance existed, and goes on
 
 
 @dataclass(frozen=True, slots=True)
 class BatchStep:
-    """One step of an instance."""
-
     batch_id: int
     step: str
     status: StepStatus
-    run: int
-    """The run that it last took part in."""
-    round: int
-    """How often aborted partitions were started again, in this run."""
-    plan: dict[str, Any] | None
-    """The method of its plan, and what that cost."""
-    result: Any
-    """What reduce returned."""
+    run: int  # the newest run with this step
+    round: int  # how often aborted partitions were restarted in this run
+    plan: dict[str, Any] | None  # the method of its plan, and its cost
+    result: Any  # of reduce
     started_at: datetime | None
     ended_at: datetime | None
     error: str | None
 
     @property
     def phase(self) -> str:
-        """What a join that is created now will decide about; it differs in each round."""
+        """What a new join will decide about; it differs in each round."""
         return f"{self.status} {self.round}"
 
 
 class PartTally(NamedTuple):
-    """How many partitions of a step have which status, and what they have done."""
+    """The number of partitions of a step by status, and their rows."""
 
     total: int = 0
     completed: int = 0
@@ -128,63 +109,55 @@ class PartResult:
     low: str | None
     high: str | None
     status: Status
-    state: dict[str, Any]
-    """``ctx.state`` as its last chunk left it."""
+    state: dict[str, Any]  # `ctx.state` after its last chunk
     counts: RowCounts
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A row that failed and was left out."""
-
     step: str
     partition_no: int
-    key: str
-    """The row's key; nothing else of the row."""
+    key: str  # nothing else of the row is kept
     reason: str
     at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class BatchView:
-    """An instance as people see it."""
+    """An instance of a job."""
 
     batch: Batch
     steps: tuple[BatchStep, ...]
     tallies: dict[str, PartTally] = field(default_factory=dict)
-    alive: int = 0
-    """How many of its tasks wait or run."""
-    at: datetime | None = None
-    """When this was read, by the database's clock."""
+    alive: int = 0  # how many of its tasks wait or run
+    at: datetime | None = None  # when this was read, by the database's clock
 
     @property
     def is_lost(self) -> bool:
-        """Whether its status says that it runs, but no task of it is left."""
+        """Whether it has the status of a running instance, but no task."""
         return self.batch.status in {BatchStatus.RUNNING, BatchStatus.STOPPING} and not self.alive
 
 
-LONGEST_PARAMS = 16 * 1024
-"""Bytes of JSON."""
+LONGEST_PARAMS = 16 * 1024  # bytes of JSON
 _ALL_DIGITS = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
-_A_DAY = date(2000, 1, 2)
-"""Of times with a zone: days before and after it are there."""
+_A_DAY = date(2000, 1, 2)  # for times with a zone
 
 
 def checked_params(
     job: str, model: type[BaseModel] | None, given: Mapping[str, Any] | BaseModel | None
 ) -> dict[str, Any]:
-    """Return the parameters as plain JSON, defaults filled in.
+    """Return the parameters as plain JSON, with defaults.
 
-    Raises:
-        InvalidJobError: they do not fit the job's model, as given or as read from what is stored.
-        InvalidTaskError: they are not JSON, or would be read as others.
+    Raises InvalidJobError: they do not fit the job's model, before or after storing.
+    InvalidTaskError: they are not JSON, or would be read back differently.
     """
     plain: Any = {} if given is None else given
     if model is not None:
         foreign = isinstance(plain, BaseModel) and not isinstance(plain, model)
         plain = _checked(job, model.model_validate, plain.model_dump() if foreign else plain)
     elif plain and not isinstance(plain, Mapping | BaseModel):
-        raise InvalidJobError(f"params of job {job} are no dict. Give a dict or a pydantic model.")
+        problem = f"params of job {job} are not a dict. Give a dict or a pydantic model."
+        raise InvalidJobError(problem)
     text = encode_object(plain, "params", LONGEST_PARAMS)
     if model is not None:
         check_read_back(plain, _checked(job, model.model_validate_json, text), "params")
@@ -206,7 +179,7 @@ def identity(
 ) -> str:
     """Return a hash of the identifying parameters; ``identifying`` None: all.
 
-    ``params`` are those that the handlers see: read back from what is stored.
+    ``params`` are as the handlers get them: read back from the stored ones.
     """
     plain = params if isinstance(params, Mapping) else dump_model(params, "params", round_trip=True)
     chosen = {k: v for k, v in _parts(params, plain) if identifying is None or k in identifying}
@@ -214,9 +187,9 @@ def identity(
 
 
 def _canonical(value: Any, plain: Any) -> str:
-    """Return the text that all equal values have; ``plain`` is this one as JSON has it.
+    """Return a text that is the same for equal values; ``plain`` is the value as JSON.
 
-    A set has no order, a number no digits that do not count, an instant no zone.
+    Sets have no order, numbers no insignificant digits, instants no zone.
     """
     match value:
         case RootModel():
@@ -255,7 +228,7 @@ def _parts(value: Any, plain: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _fits(value: Any, plain: Any, kind: type[list[Any] | dict[str, Any]]) -> bool:
-    """Whether it was written item by item; else a serializer of the user's did."""
+    """Whether it was written item by item, and not by a serializer of the user's."""
     return isinstance(plain, kind) and len(plain) == len(value)
 
 
@@ -267,35 +240,36 @@ WIDTH = 20
 
 
 class Figures(NamedTuple):
-    """What people want to know about a step."""
-
     read: int
-    rows: int | None
-    """How many there are to read, by the plan's estimate; None: unknown."""
-    per_second: float | None
-    """Rows read per second since the first partition started; None: nothing was read."""
-    left: timedelta | None
-    """How much longer it takes at this speed."""
-    skew: float | None
-    """The largest partition / the mean, in rows that were read or are estimated; 1: all alike."""
+    rows: int | None  # to read, by the plan's estimate; None: unknown
+    per_second: float | None  # since the first partition started; None: nothing was read
+    left: timedelta | None  # the remaining time at this speed
+    skew: float | None  # largest partition / mean, in read or estimated rows; 1: all alike
 
     @property
     def fraction(self) -> float | None:
-        """The share of rows that was read, 0 to 1; None: unknown."""
+        """The share of rows that was read; None: unknown."""
         return None if not self.rows else min(1.0, self.read / self.rows)
 
 
 def figures_of(partitions: Iterable[StoredPartition], now: datetime | None) -> Figures:
-    """Return the figures of a step's partitions; of a complete one the rows that it read count."""
+    """Return the figures of a step; the size of a complete partition is the rows that it read."""
     parts = list(partitions)
-    sizes = [_size(part) for part in parts]
     read = sum(part.counts.read for part in parts)
-    known = [size for size in sizes if size is not None]
-    rows = sum(known) if known and len(known) == len(sizes) else None
+    known = [
+        part.counts.read if is_complete else max(part.partition.rows or 0, part.counts.read)
+        for part in parts
+        if (is_complete := part.status is Status.COMPLETED) or part.partition.rows is not None
+    ]
+    rows = sum(known) if known and len(known) == len(parts) else None
     mean = sum(known) / len(known) if known else 0
     skew = max(known) / mean if mean else None
-    speed = _speed(parts, read, now)
-    left = None
+    speed, left = None, None
+    starts = [part.started_at for part in parts if part.started_at is not None]
+    if starts and read:
+        is_active = any(part.status in {Status.PLANNED, Status.RUNNING} for part in parts)
+        end = now if is_active and now else max(part.ended_at or part.changed_at for part in parts)
+        speed = read / max(0.001, (end - min(starts)).total_seconds())
     if rows is not None and speed:
         left = timedelta(seconds=max(0, rows - read) / speed)
     return Figures(read, rows, speed, left, skew)
@@ -306,18 +280,3 @@ def progress_bar(fraction: float | None, width: int = WIDTH) -> str:
         return "?" * width
     full = int(fraction * width)
     return "#" * full + "." * (width - full)
-
-
-def _size(part: StoredPartition) -> int | None:
-    if part.status is Status.COMPLETED or part.partition.rows is None:
-        return part.counts.read if part.status is Status.COMPLETED else None
-    return max(part.partition.rows, part.counts.read)
-
-
-def _speed(parts: list[StoredPartition], read: int, now: datetime | None) -> float | None:
-    starts = [part.started_at for part in parts if part.started_at is not None]
-    if not starts or not read:
-        return None
-    goes_on = any(part.status in {Status.PLANNED, Status.RUNNING} for part in parts)
-    last = now if goes_on and now else max(part.ended_at or part.changed_at for part in parts)
-    return read / max(0.001, (last - min(starts)).total_seconds())

@@ -1,8 +1,9 @@
-"""Types of settings: each reads and checks one kind of value; ValueError says what to write."""
+"""Types of settings: how each is read from text. Errors never repeat a value: it may be secret."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated
 
@@ -21,8 +22,32 @@ from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.encryption import read_keys
 from tasks_app.domain.tasks.masks import masks_of
 
-_PLACE = re.compile(r"folder:/.+|(?!folder:)[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+ROLES = ("viewer", "operator", "admin")  # each may do what the ones before it may
+EVERYBODY = "*"
+_STORE = re.compile(r"folder:/.+|(?!folder:)[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _PATTERN = re.compile(r"[A-Za-z0-9_.:*?-]+")
+_BROKER_LOOKS = "use a URL such as redis://:password@host:6379/0"
+
+
+def read_passwords(text: str) -> dict[str, str]:
+    """Return the passwords of ``name:password,other:password`` by name; raises ValueError."""
+    pairs = _pairs(text)
+    if not all(name and password for name, password in pairs):
+        raise ValueError("use name:password, several separated by commas")
+    return dict(pairs)
+
+
+def read_roles(text: str) -> dict[str, str]:
+    """Return the roles of ``bob:admin,*:viewer`` by name; raises ValueError."""
+    pairs = _pairs(text)
+    if not all(name and role in ROLES for name, role in pairs):
+        raise ValueError("use bob:admin,*:viewer with the roles viewer, operator and admin")
+    return dict(pairs)
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    parts = (each.strip().partition(":") for each in text.split(",") if each.strip())
+    return [(name.strip(), value) for name, _, value in parts]
 
 
 def _span(value: object) -> object:
@@ -38,75 +63,29 @@ def _short(value: timedelta) -> timedelta:
     return value
 
 
-def _database(value: SecretStr) -> SecretStr:
-    return SecretStr(read_database_url(value.get_secret_value()))
-
-
-_BROKER_LOOKS = "use a URL such as redis://:password@host:6379/0"
-
-
-def _broker(value: SecretStr) -> SecretStr:
-    url = value.get_secret_value()
+def _broker_url(url: str) -> None:
     if (scheme := url.partition(":")[0].partition("+")[0].lower()) in NO_BROKERS:
-        raise ValueError(f"{scheme} leads to no broker; {_BROKER_LOOKS}")
+        raise ValueError(f"{scheme} is not the scheme of a broker; {_BROKER_LOOKS}")
     if url and ("://" not in url or not is_broker_url(url)):
         raise ValueError(f"{_BROKER_LOOKS}; {ENCODED}")
-    return value
 
 
-def _webhook(value: SecretStr) -> SecretStr:
-    return SecretStr(read_webhook(value.get_secret_value()))
-
-
-def _mail(value: SecretStr) -> SecretStr:
-    read_mail(value.get_secret_value())
-    return value
-
-
-def _user_rules(value: str) -> str:
-    parse_rules(value)
-    return value
-
-
-def _keys(value: SecretStr) -> SecretStr:
-    read_keys(value.get_secret_value())
-    return value
-
-
-def _histories(value: str) -> str:
-    parse_histories(value)
-    return value
-
-
-def _encrypted_tasks(value: str) -> str:
+def _encrypted_tasks(value: str) -> None:
     for each in filter(None, map(str.strip, value.split(","))):
         if not _PATTERN.fullmatch(each.removeprefix("queue:")):
             raise ValueError("use names of tasks or queues, with * and ?: patient.*,queue:health")
-    return value
 
 
-def _large_values(value: str) -> str:
-    if value and value != "database" and not _PLACE.fullmatch(value):
+def _large_values(value: str) -> None:
+    if value and value != "database" and not _STORE.fullmatch(value):
         raise ValueError("use database, folder:/path or module:function")
-    return value
 
 
-def _masked_paths(value: str) -> str:
-    masks_of(value)
-    return value
-
-
-def _passwords(value: SecretStr) -> SecretStr:
-    read_passwords(value.get_secret_value())
-    return value
-
-
-def _ages(value: str) -> str:
+def _ages(value: str) -> None:
     try:
         parse_keep(value)
     except ValueError:
         raise ValueError("use ages such as 30d, forever or 30d,mail.send=1d") from None
-    return value
 
 
 def _identifier(value: str) -> str | None:
@@ -115,68 +94,42 @@ def _identifier(value: str) -> str | None:
     return value or None
 
 
+def _checked(check: Callable[[str], object]) -> AfterValidator:
+    """Keep the text if ``check`` raises no ValueError."""
+
+    def validate(value: str) -> str:
+        check(value)
+        return value
+
+    return AfterValidator(validate)
+
+
+def _secret(check: Callable[[str], object]) -> AfterValidator:
+    def validate(value: SecretStr) -> SecretStr:
+        check(value.get_secret_value())
+        return value
+
+    return AfterValidator(validate)
+
+
+def _database_url(value: SecretStr) -> SecretStr:
+    return SecretStr(read_database_url(value.get_secret_value()))
+
+
 Positive = Annotated[int, Field(ge=1)]
-Span = Annotated[timedelta, BeforeValidator(_span)]
-"""A ``timedelta``, from ``500ms`` or a number of seconds."""
+Span = Annotated[timedelta, BeforeValidator(_span)]  # from 500ms, or a number of seconds
 ShortSpan = Annotated[Span, AfterValidator(_short)]
-DatabaseUrl = Annotated[SecretStr, AfterValidator(_database)]
-BrokerUrl = Annotated[SecretStr, AfterValidator(_broker)]
-Webhook = Annotated[SecretStr, AfterValidator(_webhook)]
-Mail = Annotated[SecretStr, AfterValidator(_mail)]
-UserRules = Annotated[str, AfterValidator(_user_rules)]
-"""As ``parse_rules`` reads them."""
-
-
-def read_passwords(text: str) -> dict[str, str]:
-    """Return the passwords of ``name:password,other:password`` by name.
-
-    Raises:
-        ValueError: a name or a password is missing. The message repeats nothing of it.
-    """
-    pairs = _pairs(text)
-    if not all(name and password for name, password in pairs):
-        raise ValueError("use name:password, several separated by commas")
-    return dict(pairs)
-
-
-def _pairs(text: str) -> list[tuple[str, str]]:
-    parts = (each.strip().partition(":") for each in text.split(",") if each.strip())
-    return [(name.strip(), value) for name, _, value in parts]
-
-
-Passwords = Annotated[SecretStr, AfterValidator(_passwords)]
-Ages = Annotated[str, AfterValidator(_ages)]
-"""As ``parse_keep`` reads them."""
-HistoryOfQueues = Annotated[str, AfterValidator(_histories)]
-"""As ``parse_histories`` reads it."""
-SchemaName = Annotated[str, AfterValidator(_identifier)]
-"""An empty one becomes None."""
-EncryptionKeys = Annotated[SecretStr, AfterValidator(_keys)]
-"""As ``read_keys`` reads them; each is a secret."""
-EncryptedTasks = Annotated[str, AfterValidator(_encrypted_tasks)]
-"""Patterns of names, and of queues behind ``queue:``."""
-LargeValues = Annotated[str, AfterValidator(_large_values)]
-"""Where they are kept, or nothing."""
-MaskedPaths = Annotated[str, AfterValidator(_masked_paths)]
-"""As ``Masks`` reads them."""
-ROLES = ("viewer", "operator", "admin")
-"""Each may do what the ones before it may."""
-EVERYBODY = "*"
-
-
-def read_roles(text: str) -> dict[str, str]:
-    """Return the roles of ``bob:admin,*:viewer`` by name.
-
-    Raises:
-        ValueError: there is no such role, or a name is missing.
-    """
-    pairs = _pairs(text)
-    if not all(name and role in ROLES for name, role in pairs):
-        raise ValueError("use bob:admin,*:viewer with the roles viewer, operator and admin")
-    return dict(pairs)
-
-
-def checked_roles(text: str) -> str:
-    """Return it, if :func:`read_roles` can read it."""
-    read_roles(text)
-    return text
+DatabaseUrl = Annotated[SecretStr, AfterValidator(_database_url)]
+BrokerUrl = Annotated[SecretStr, _secret(_broker_url)]
+Webhook = Annotated[SecretStr, _secret(read_webhook)]
+Mail = Annotated[SecretStr, _secret(read_mail)]
+Passwords = Annotated[SecretStr, _secret(read_passwords)]
+EncryptionKeys = Annotated[SecretStr, _secret(read_keys)]
+UserRules = Annotated[str, _checked(parse_rules)]
+Ages = Annotated[str, _checked(_ages)]
+HistoryOfQueues = Annotated[str, _checked(parse_histories)]
+SchemaName = Annotated[str, AfterValidator(_identifier)]  # an empty one becomes None
+EncryptedTasks = Annotated[str, _checked(_encrypted_tasks)]
+LargeValues = Annotated[str, _checked(_large_values)]
+MaskedPaths = Annotated[str, _checked(masks_of)]
+Roles = Annotated[str, _checked(read_roles)]

@@ -6,50 +6,40 @@ History: ``all``, or ``all,bulk=none,mail=failures``, for single queues.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
 from tasks_app.domain.durations import format_duration, parse_duration
-from tasks_app.domain.tasks.options import QUEUE
+from tasks_app.domain.tasks.options import NAME, QUEUE
 
 FOREVER = "forever"
-_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_.:-]{0,254}$")
-
-Age = timedelta | None
-"""None: forever."""
+Age = timedelta | None  # None: forever
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The ages of one pool."""
-
     age: Age
     names: dict[str, Age] = field(default_factory=dict)
 
     @property
     def longest(self) -> Age:
-        """The age at which a partition goes: it holds all names of a day. None: never."""
+        """The age at which a partition is dropped: it holds all names of a day. None: never."""
         ages = [self.age, *self.names.values()]
         return None if None in ages else max(age for age in ages if age is not None)
 
     @property
     def shortest(self) -> Age:
-        """The age from which on a row may be too old; None: no row ever is."""
-        ages = [age for age in (self.age, *self.names.values()) if age is not None]
-        return min(ages, default=None)
+        """The age from which a row may be too old; None: never."""
+        ages = (self.age, *self.names.values())
+        return min((age for age in ages if age is not None), default=None)
 
     @property
     def early(self) -> dict[str, timedelta]:
-        """The names whose rows go before their partition does."""
-        longest = self.longest
-        return {
-            name: age
-            for name, age in self.names.items()
-            if age is not None and (longest is None or age < longest)
-        }
+        """Names whose rows are deleted before their partition is dropped."""
+        longest = self.longest or timedelta.max
+        return {name: age for name, age in self.names.items() if age is not None and age < longest}
 
 
 def parse_keep(text: str) -> Keep:
@@ -58,15 +48,10 @@ def parse_keep(text: str) -> Keep:
     names = {}
     for other in others:
         name, equals, age = (part.strip() for part in other.partition("="))
-        if not equals or not _NAME.match(name):
-            raise ValueError(f"{other[:60]!r} is no name=age")
+        if not equals or not NAME.match(name):
+            raise ValueError(f"{other[:60]!r} is not name=age")
         names[name] = _age(age)
     return Keep(_age(first), names)
-
-
-def format_age(age: Age) -> str:
-    """Return the text that :func:`parse_keep` reads."""
-    return FOREVER if age is None else format_duration(age)
 
 
 def _age(text: str) -> Age:
@@ -74,22 +59,23 @@ def _age(text: str) -> Age:
         return None
     age = parse_duration(text)
     if not age:
-        raise ValueError("an age of nothing")
+        raise ValueError("an age of 0")
     return age
 
 
+def format_age(age: Age) -> str:
+    return FOREVER if age is None else format_duration(age)
+
+
 class HistoryLevel(StrEnum):
-    """Tasks that failed, were cancelled or skipped, and members of groups, are always kept."""
+    """Which succeeded tasks are kept; others, and members of groups, always are."""
 
     ALL = "all"
-    FAILURES = "failures"
-    """Of the tasks that succeeded, those are kept that were claimed more than once."""
+    FAILURES = "failures"  # keeps the succeeded tasks that were claimed more than once
     NONE = "none"
 
 
 class HistoryLevels(NamedTuple):
-    """Those of all queues."""
-
     default: HistoryLevel
     queues: dict[str, HistoryLevel]
 
@@ -98,16 +84,15 @@ def parse_histories(text: str) -> HistoryLevels:
     """Read the text of the setting; raises ValueError."""
     first, *others = (part.strip() for part in text.split(","))
     if "=" in first:
-        raise ValueError(
-            f"{first[:60]!r} is no history of all other queues, as in 'all,{first[:60]}'"
-        )
+        problem = f"{first[:60]!r} is not the history of all other queues"
+        raise ValueError(f"{problem}, as in 'all,{first[:60]}'")
     queues = {}
     for other in others:
         queue, equals, history = (part.strip() for part in other.partition("="))
         if not (queue and equals):
-            raise ValueError(f"{other[:60]!r} is no queue=history")
+            raise ValueError(f"{other[:60]!r} is not queue=history")
         if not QUEUE.fullmatch(queue):
-            raise ValueError(f"no queue is called {queue[:60]!r}")
+            raise ValueError(f"{queue[:60]!r} is not the name of a queue")
         if queue in queues:
             raise ValueError(f"queue {queue[:60]!r} has two histories")
         queues[queue] = parse_history(history)
@@ -115,7 +100,6 @@ def parse_histories(text: str) -> HistoryLevels:
 
 
 def parse_history(text: str) -> HistoryLevel:
-    """Raises ValueError."""
     if text not in list(HistoryLevel):
-        raise ValueError(f"{str(text)[:60]!r} is none of {', '.join(HistoryLevel)}")
+        raise ValueError(f"{str(text)[:60]!r} is not one of {', '.join(HistoryLevel)}")
     return HistoryLevel(text)

@@ -20,10 +20,12 @@ from tasks_app.domain.errors import meant
 from tasks_app.domain.finding import Finding, warn
 from tasks_app.domain.tasks.masks import MASK
 
+_INTERNAL = {f"{PREFIX}{name}" for name in ("NODE", "POOL", "QUEUES", "SLOTS")}  # set by processes
+
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """One setting; ``value`` is masked, ``source`` is ``environment`` or ``default``."""
+    """A setting; ``value`` is masked, ``source`` is ``environment`` or ``default``."""
 
     name: str
     value: Any
@@ -42,18 +44,14 @@ def effective_settings(
 
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[Finding]:
-    """Return what is wrong with variables that have our prefix, and no setting has them."""
+    """Return warnings about variables with our prefix that no setting has."""
     known = {effective.name for effective in effective_settings(Settings.model_construct())}
+    advice = "No setting has this name. See docs/reference/settings.md."
     return [
-        warn("settings", f"{name} is unknown{meant(name, known)}", READ_BY_NOBODY)
+        warn("settings", f"{name} is unknown{meant(name, known)}", advice)
         for name in sorted(environment)
         if name.startswith(PREFIX) and name not in known | _INTERNAL and "_TEST_" not in name
     ]
-
-
-READ_BY_NOBODY = "Nobody reads it: see docs/reference/settings.md."
-_INTERNAL = {f"{PREFIX}{name}" for name in ("NODE", "POOL", "QUEUES", "SLOTS")}
-"""Set by a worker's parent for its children, or by a process for parts of its own."""
 
 
 def _shown(value: Any, name: str) -> Any:
@@ -100,14 +98,12 @@ def masked(value: Any, name: str = "") -> Any:
 
 
 def masked_url(value: str) -> str:
-    """Return URLs without their passwords; what is no URL, or an ambiguous one, is masked whole."""
-    return ";".join(_one(url) for url in BETWEEN.split(value))
-
-
-def _one(url: str) -> str:
-    if found := _WITH_USER.fullmatch(url):
-        user, password, rest = found.groups()
-        url = f"{user}{f':{MASK}' if password else ''}@{rest}"
-    elif not (_WITHOUT.fullmatch(url) or _WORD.fullmatch(url)):
-        return MASK
-    return _IN_QUERY.sub(rf"\1{MASK}", url)
+    """Return URLs without their passwords; mask the whole of other texts and ambiguous URLs."""
+    urls = BETWEEN.split(value)
+    for place, url in enumerate(urls):
+        if found := _WITH_USER.fullmatch(url):
+            user, password, rest = found.groups()
+            urls[place] = f"{user}{f':{MASK}' if password else ''}@{rest}"
+        elif not (_WITHOUT.fullmatch(url) or _WORD.fullmatch(url)):
+            urls[place] = MASK
+    return ";".join(_IN_QUERY.sub(rf"\1{MASK}", url) for url in urls)

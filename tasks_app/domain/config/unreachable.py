@@ -12,12 +12,11 @@ URL = "TASKS_APP_DATABASE_URL"
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """``fact`` is a sentence's predicate: its subject is the database."""
+    """``fact`` is a predicate of the subject "the database"."""
 
     fact: str
     advice: str
-    away: bool = False
-    """True: it may pass by itself. False: somebody has to change something."""
+    away: bool = False  # True: it may pass by itself. False: something must be changed
 
     def __str__(self) -> str:
         return f"The database {self.fact}. {self.advice}"
@@ -25,84 +24,76 @@ class Unreachable:
 
 _RUNS = f"Check {URL} and that it runs, or start an embedded one with: tasks-app up -d"
 _TLS = f"Look at sslmode and sslrootcert in {URL}, and at the server's ssl."
+_LIMITS = (
+    "Raise max_connections or the CONNECTION LIMIT of its role or database, start fewer children, "
+    "or put a pooler between."
+)
+# Messages of a server at its own limit, or the limit of a role or database.
 TOO_MANY = "too many clients already", "remaining connection slots", "too many connections"
-"""What a server says at the limit of a role, of a database, or its own."""
+_LASTS, _PASSES = False, True
+# A pattern of the message, the fact ({0} is the captured text), the advice, whether it may pass.
 _CAUSES = (
     (
         r"(invalid (?:port|connection option|URI|\S+ value|integer value)[^\n]*)",
-        Unreachable("cannot be asked: {0}", f"Correct {URL}."),
+        *("cannot be reached: {0}", f"Correct {URL}.", _LASTS),
     ),
     (
         r"failed to resolve host '([^'\n]*)'|could not translate host name \"([^\"\n]*)\"",
-        Unreachable("is on host {0}, which has no address", f"Check {URL}, or the DNS.", away=True),
+        *("is on host {0}, which has no address", f"Check {URL}, or the DNS.", _PASSES),
     ),
     (
         r"password authentication failed for user (\"(?s:.*?)\")",
-        Unreachable(
-            "{at}refuses role {0}: password authentication failed",
-            f"The role is unknown there, or its password is not the one in {URL}.",
-        ),
+        "{at}refuses role {0}: password authentication failed",
+        *(f"The role is unknown there, or its password is not the one in {URL}.", _LASTS),
     ),
     (
         r"no password supplied",
-        Unreachable("{at}wants a password", f"Put it into {URL}, or into ~/.pgpass."),
+        *("{at}asks for a password", f"Put it into {URL}, or into ~/.pgpass.", _LASTS),
     ),
     (
         r"role (\"(?s:.*?)\") (?:does not exist|is not permitted to log in)",
-        Unreachable(
-            "{at}has no role {0} that may log in", f"Create it, or correct the user in {URL}."
-        ),
+        "{at}has no role {0} that may log in",
+        *(f"Create it, or correct the user in {URL}.", _LASTS),
     ),
     (
         r"database (\"(?s:.*?)\") does not exist",
-        Unreachable("server {at}has no database {0}", f"Create it, or correct the name in {URL}."),
+        *("server {at}has no database {0}", f"Create it, or correct the name in {URL}.", _LASTS),
     ),
     (
         r"permission denied for database (\"(?s:.*?)\")",
-        Unreachable("{0} is closed to this role", "Run: GRANT CONNECT ON DATABASE … TO …"),
+        "{0} does not let this role connect",
+        *("Run: GRANT CONNECT ON DATABASE … TO …", _LASTS),
     ),
     (
         r"no pg_hba\.conf entry for ([^\n]*), (?:no encryption|SSL off)",
-        Unreachable(
-            "{at}lets nobody in without TLS from here ({0})",
-            f"Add ?sslmode=require to {URL}, or an entry to the server's pg_hba.conf.",
-        ),
+        "{at}requires TLS from here ({0})",
+        *(f"Add ?sslmode=require to {URL}, or an entry to the server's pg_hba.conf.", _LASTS),
     ),
     (
         r"(?:no pg_hba\.conf entry for|pg_hba\.conf rejects connection for) ([^\n]*)",
-        Unreachable("{at}does not let in {0}", "Add an entry to the server's pg_hba.conf."),
+        *("{at}refuses {0}", "Add an entry to the server's pg_hba.conf.", _LASTS),
     ),
     (
         r"server does not support SSL",
-        Unreachable("{at}speaks no TLS, and sslmode demands it", _TLS),
+        *("{at}does not support TLS, but sslmode requires it", _TLS, _LASTS),
     ),
     (
         r"((?:root certificate file|certificate|SSL error|server certificate|SSL)[^\n]*)",
-        Unreachable("{at}cannot be trusted: {0}", _TLS),
+        *("{at}cannot be trusted: {0}", _TLS, _LASTS),
     ),
     (
         "|".join(TOO_MANY),
-        Unreachable(
-            "{at}has no connection left",
-            "Raise max_connections or the CONNECTION LIMIT of its role or database, start fewer "
-            "children, or put a pooler between.",
-            away=True,
-        ),
+        *("{at}has no connection left", _LIMITS, _PASSES),
     ),
     (
         r"unsupported startup parameter(?: in options)?: (\S+)",
-        Unreachable(
-            "{at}refuses the startup parameter {0}, as PgBouncer in transaction mode does",
-            f"Set TASKS_APP_PREPARE=off, and keep ?options= out of {URL}.",
-        ),
+        "{at}refuses the startup parameter {0}, as PgBouncer in transaction mode does",
+        *(f"Set TASKS_APP_PREPARE=off, and keep ?options= out of {URL}.", _LASTS),
     ),
-    (
-        r"the database system is ([^\n]*)",
-        Unreachable("{at}is {0}", "Try again in a moment.", away=True),
-    ),
+    (r"the database system is ([^\n]*)", "{at}is {0}", "Try again in a moment.", _PASSES),
     (
         r"(Connection refused|No such file or directory|No route to host|timeout expired)",
-        Unreachable("{at}does not answer: {0}", _RUNS, away=True),
+        *("{at}does not answer: {0}", _RUNS, _PASSES),
     ),
 )
 _AT = re.compile(
@@ -110,17 +101,16 @@ _AT = re.compile(
 )
 
 
-def why_unreachable(said: str) -> Unreachable:
-    """Interpret the message of libpq, or of a server that refused the connection."""
-    last = said.strip().partition("\nMultiple connection attempts failed")[0]
+def why_unreachable(message: str) -> Unreachable:
+    """Interpret the message of libpq, or of a server that refuses the connection."""
+    last = message.strip().partition("\nMultiple connection attempts failed")[0]
     place = _AT.search(last)
     at = "" if place is None else f"at {place[3] or f'{place[1]}:{place[2]}'} "
-    for pattern, found in _CAUSES:
-        match = re.search(pattern, last)
-        if match is not None:
+    for pattern, fact, advice, passes in _CAUSES:
+        if match := re.search(pattern, last):
             named = next((group for group in match.groups() if group), "")
-            fact = found.fact.format(named.strip(), at=at)
-            return Unreachable(printable(fact, keep=""), found.advice, found.away)
+            shown = printable(fact.format(named.strip(), at=at), keep="")
+            return Unreachable(shown, advice, passes)
     first = last.rpartition("failed: ")[2].partition("\n")[0].strip()
     at, words = printable(at, keep=""), printable(first, keep="")
     severity, spaces, refusal = words.partition(":  ")  # a server writes so in any language
@@ -131,16 +121,15 @@ def why_unreachable(said: str) -> Unreachable:
     return Unreachable(f"{at}does not answer{words and f': {words}'}", _RUNS, away=True)
 
 
-NOT_GRANTED = "42501"
-"""SQLSTATE: insufficient privilege."""
+NOT_GRANTED = "42501"  # SQLSTATE: insufficient privilege
+# Classes of SQLSTATEs: wrong data, a constraint, a limit of PostgreSQL, an error of PL/pgSQL. They
+# recur at each try.
 OF_ONE_ROW = ("22", "23", "54", "P0")
-"""SQLSTATEs: its data, a constraint, a limit of PostgreSQL's, and what PL/pgSQL of theirs raises.
-They would come again, whoever tries."""
 MAY_NOT = (
-    "This database role may not do that. The owner of the tables gives it what it needs: "
+    "This database role may not do that. As owner of the tables, run: "
     "tasks-app grants KIND --role ROLE --apply"
 )
 READ_ONLY = (
-    "The database lets this role only read: it is a standby, or default_transaction_read_only is "
-    "on for the role or the database. Connect to the primary, or set it off."
+    "This role can only read: the database is a standby, or default_transaction_read_only is on "
+    "for the role or the database. Connect to the primary, or turn it off."
 )

@@ -13,40 +13,30 @@ from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit
 
 
 class Waiting(NamedTuple):
-    """A task that is due, and what it must pass."""
+    """A due task, and the gates that it must pass."""
 
     task_id: int
     gates: tuple[Gate, ...]
 
 
-NEVER = datetime.min  # noqa: DTZ901  nobody looked yet
+NEVER = datetime.min  # noqa: DTZ901  not read yet
 
 
 class TokenBucket(NamedTuple):
-    """What the row of a gate says of its bucket."""
-
-    tokens: float | None
-    """Left at ``since_s`` ago; None: nothing was ever taken."""
+    tokens: float | None  # left `since_s` seconds ago; None: nothing was ever taken
     since_s: float
     at: datetime
 
 
 @dataclass(slots=True, eq=False)
 class Capacity:
-    """How a gate stands at one moment."""
-
-    free: float
-    """How many may pass; infinity: any number."""
-    head: int | None = None
-    """Of an order key: this one alone."""
+    free: float  # how many tasks may pass; infinity: any number
+    head: int | None = None  # the only task that may pass an order key
     ordered: bool = False
-    leaves_s: float = math.inf
-    """Seconds until its head expires, which lets the next one pass."""
-    tokens: float = math.inf
-    """What its bucket holds."""
+    leaves_s: float = math.inf  # seconds until its head expires, and the next one may pass
+    tokens: float = math.inf  # in its bucket
     running: int = 0
-    since: datetime | None = None
-    """When the oldest run began; None: nothing runs."""
+    since: datetime | None = None  # start of the oldest run; None: nothing runs
     at: datetime = NEVER
 
     def admits(self, task_id: int) -> bool:
@@ -56,7 +46,7 @@ class Capacity:
 def room_of(
     gate: Gate, limit: Limit | None, running: int, head: int | None, bucket: TokenBucket | None
 ) -> Capacity:
-    """Return how a gate stands, from what runs behind it and what its bucket had left."""
+    """Return the room of a gate, from its running tasks and its bucket."""
     if gate.kind is GateKind.ORDER:
         free = 1.0 if running == 0 and head is not None else 0.0
         return Capacity(free, head, ordered=True, running=running)
@@ -65,12 +55,9 @@ def room_of(
     free = math.inf if limit.most is None else max(0.0, limit.most - running)
     if limit.burst is None:
         return Capacity(free, running=running)
-    left, since_s, at = bucket or _UNTOUCHED
+    left, since_s, at = bucket or TokenBucket(None, 0.0, NEVER)
     tokens = limit.tokens(left, since_s)
     return Capacity(max(0.0, min(free, math.floor(tokens))), tokens=tokens, running=running, at=at)
-
-
-_UNTOUCHED = TokenBucket(None, 0.0, NEVER)
 
 
 @dataclass(slots=True)
@@ -79,14 +66,13 @@ class Admission:
 
     ids: list[int] = field(default_factory=list)
     held: dict[Gate, list[int]] = field(default_factory=dict)
-    behind: set[Gate] = field(default_factory=set)
-    """All gates of those that are held."""
+    behind: set[Gate] = field(default_factory=set)  # all gates of the held tasks
 
 
 def admit(waiting: Sequence[Waiting], rooms: Mapping[Gate, Capacity]) -> Admission:
-    """Let pass what finds room at all of its gates, in the order given; hold the others.
+    """Admit the tasks with room at all of their gates, in this order; hold the others.
 
-    A task that waits for a gate that is not among the rooms is left out: it is looked at again.
+    A task with a gate that is not among the rooms is neither: it is checked again later.
     """
     admission = Admission()
     for task_id, gates in waiting:
@@ -107,48 +93,35 @@ def admit(waiting: Sequence[Waiting], rooms: Mapping[Gate, Capacity]) -> Admissi
     return admission
 
 
-EVERY = 20
-"""One of this many tasks of a key goes to each priority that waits behind a better one: 5 %."""
-REMEMBERED = 10_000
-"""Keys of a queue; a forgotten one begins where the others are."""
+EVERY = 20  # a priority behind a better one gets one of this many tasks of its key: 5 %
+REMEMBERED = 10_000  # keys of a queue; a forgotten one starts where the others are
 
 
 class FairLine(NamedTuple):
     """Tasks of one queue that wait behind each other."""
 
-    key: str
-    """Empty: those without one."""
+    key: str  # empty: the tasks without a key
     priority: int
 
 
 class Pick(NamedTuple):
-    """One task that is to go next."""
-
     id: int
     line: FairLine
-    behind: tuple[int, ...]
-    """Worse priorities of its key that had to wait for it."""
+    behind: tuple[int, ...]  # worse priorities of its key that had to wait for it
 
 
 @dataclass(slots=True)
 class Shares:
-    """What the keys of one queue have had, as far as one dispatcher has given it."""
+    """The shares of the keys of one queue, as far as one dispatcher has dispatched them."""
 
-    weights: Mapping[str, float] = field(default_factory=dict)
-    """Of keys that do not have the weight 1."""
+    weights: Mapping[str, float] = field(default_factory=dict)  # other than 1
     remembered: int = REMEMBERED
-    _had: dict[str, float] = field(default_factory=dict)
-    """Tasks by weight; only differences mean something."""
-    _owed: dict[FairLine, int] = field(default_factory=dict)
-    """How many went while each priority waited, since it had its turn."""
-    _at: float = 0.0
-    """Where the last one stood whose turn it was."""
+    _had: dict[str, float] = field(default_factory=dict)  # tasks / weight; only differences count
+    _owed: dict[FairLine, int] = field(default_factory=dict)  # tasks that passed a waiting priority
+    _at: float = 0.0  # `_had` of the key with the last turn
 
     def order(self, waiting: Mapping[FairLine, Sequence[int]], most: int) -> list[Pick]:
-        """Return up to ``most`` of the ids, in the order in which they are to go.
-
-        Nothing is charged for them before :meth:`went`.
-        """
+        """Return up to ``most`` of the ids in dispatch order; :meth:`went` charges their keys."""
         left = {line: list(reversed(ids)) for line, ids in waiting.items() if ids}
         priorities: dict[str, list[int]] = {}
         for line in sorted(left):
@@ -164,26 +137,23 @@ class Shares:
             if not left[line]:
                 priorities[key].remove(line.priority)
             if priorities[key]:
-                heappush(turns, (had + self._price(key), key))
+                heappush(turns, (had + 1 / self._weight(key), key))
         return picks
 
     def went(self, picks: Iterable[Pick]) -> None:
-        """Charge the keys for those that went, the first ones of an order."""
+        """Charge the keys for the dispatched tasks, the first ones of an order."""
         for pick in picks:
             key = pick.line.key
             self._at = max(self._had.get(key, 0.0), self._at)
-            self._had[key] = self._at + self._price(key)
+            self._had[key] = self._at + 1 / self._weight(key)
             _charge(pick.line, pick.behind, self._owed)
-        if len(self._had) > self.remembered:  # of many who came once, the half that had least
+        if len(self._had) > self.remembered:  # forget the half of the keys with the least
             self._at = sorted(self._had.values())[len(self._had) // 2]
         self._had = {key: had for key, had in self._had.items() if had > self._at}
         self._owed = {line: owed for line, owed in self._owed.items() if owed > 0}
 
     def share(self, key: str, keys: Iterable[str]) -> float:
         return self._weight(key) / sum(map(self._weight, keys))
-
-    def _price(self, key: str) -> float:
-        return 1 / self._weight(key)
 
     def _weight(self, key: str) -> float:
         return self.weights.get(key, 1.0)
@@ -192,7 +162,7 @@ class Shares:
 def _next(
     key: str, priorities: Sequence[int], owed: dict[FairLine, int]
 ) -> tuple[FairLine, tuple[int, ...]]:
-    """Return the best priority's line, or the one that is owed most if it is owed a task."""
+    """Return the line of the best priority, or the most owed one if it is owed a task."""
     best, *behind = (FairLine(key, priority) for priority in priorities)
     line = max(behind, key=lambda one: owed.get(one, 0), default=best)
     if owed.get(line, 0) < EVERY:

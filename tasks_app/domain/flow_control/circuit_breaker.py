@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-LONGEST_RAMP = 2_000
-"""Tasks a second; what is still held above that is let go at that rate."""
+LONGEST_RAMP = 2_000  # tasks per second; all further held tasks are let through at this rate
 FIRST_RAMP = 10
-LOST_AFTER = timedelta(seconds=10)
-"""A probe that neither waits nor runs, and was not reported for this long, is given up."""
+LOST_AFTER = timedelta(seconds=10)  # a probe without task and report counts as lost after this
 
 
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]{0,99}\Z")
@@ -27,8 +25,6 @@ _SHORTEST, _LONGEST = timedelta(seconds=1), timedelta(days=1)
 
 
 class BreakerState(StrEnum):
-    """Where a breaker stands."""
-
     CLOSED = "closed"
     OPEN = "open"
     PROBING = "probing"
@@ -36,66 +32,51 @@ class BreakerState(StrEnum):
 
 
 class BreakerMode(StrEnum):
-    """Who decides."""
+    """Whether the outcomes decide, or an operator has fixed the state."""
 
     AUTO = "auto"
     OPEN = "open"
-    """An operator: it stays open."""
     CLOSED = "closed"
-    """An operator: it stays closed, whatever is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """What code declares of a dependency: ``depends_on=Breaker("bank", probes=1)``."""
+    """The declaration of a dependency: ``depends_on=Breaker("bank", probes=1)``."""
 
     dependency: str
-    ratio: float = 0.5
-    """Failures among all calls of ``window`` that open it, when there are ``least``."""
+    ratio: float = 0.5  # opens it, as the share of failed calls in `window`, if there are `least`
     least: int = 10
     window: timedelta = timedelta(minutes=1)
     open_for: timedelta = timedelta(seconds=30)
-    probes: int = 3
-    """Tasks that are let through to try; all must succeed."""
+    probes: int = 3  # tasks that are let through as a trial; all must succeed
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerStanding:
-    """A breaker as the database has it."""
-
     breaker: Breaker
-    names: Sequence[str]
-    """Handlers that depend on it."""
+    names: Sequence[str]  # handlers that depend on it
     state: BreakerState
     mode: BreakerMode
     since: datetime
-    at: datetime
-    """When this was read, by the database's clock."""
+    at: datetime  # when this was read, by the database's clock
     look_at: datetime | None
-    good: int
+    good: int  # calls within its window, since it is in this state
     bad: int
-    """Calls within its window, since it is in this state."""
-    let_through: int
-    """Probes of this round, or how many were let through last while it ramps."""
+    let_through: int  # probes of this round; in RAMPING, the size of the last portion
     let_at: datetime | None
     reason: str
-    held: int = 0
-    """Tasks that it holds, as far as they were counted."""
+    held: int = 0  # held tasks, if they were counted
 
     @property
     def calls(self) -> str:
-        """What came of those that :attr:`good` and :attr:`bad` count."""
         calls = self.good + self.bad
         return f"{self.bad} of {calls} failed" if calls else "none lately"
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerStep:
-    """Where a breaker goes from here."""
-
     state: BreakerState
-    look_in: timedelta | None
-    """When the leader looks at it again; None: not before something is reported."""
+    look_in: timedelta | None  # when the leader checks it again; None: after the next report
     reason: str = ""
 
 
@@ -104,49 +85,38 @@ SOON = timedelta(seconds=1)
 
 
 def check_breaker(breaker: str | Breaker) -> Breaker:
-    """Return what is declared, a bare name with the defaults.
-
-    Raises:
-        ValueError: it cannot work.
-    """
+    """Return the declaration; a bare name has the defaults. Raises ValueError."""
     found = Breaker(breaker) if isinstance(breaker, str) else breaker
     if not isinstance(found, Breaker):
         raise ValueError(f"depends_on is of type {type(found).__name__}; a name or a Breaker")
     if not _NAME.match(str(found.dependency)):
-        raise ValueError(f"depends_on names {found.dependency!r:.60}, which is no name")
+        raise ValueError(f"depends_on names {found.dependency!r:.60}, which is not a valid name")
     if not 0 < found.ratio <= 1:
         raise ValueError(f"the ratio of {found.dependency} is not above 0 and up to 1")
     if not 1 <= found.least <= _MOST_CALLS or not 1 <= found.probes <= _MOST_PROBES:
-        raise ValueError(f"least or probes of {found.dependency} is no such number")
+        raise ValueError(f"least or probes of {found.dependency} is out of range")
     if not _SHORTEST <= found.window <= _LONGEST or not _SHORTEST <= found.open_for <= _LONGEST:
         raise ValueError(f"window or open_for of {found.dependency} is not from 1 s to a day")
     return found
 
 
 def judge(standing: BreakerStanding) -> BreakerStep | None:
-    """Return what the outcomes so far lead to; None: nothing new."""
+    """Return the step that follows from the outcomes so far; None: it stays."""
     breaker, good, bad = standing.breaker, standing.good, standing.bad
-    if standing.mode is not BreakerMode.AUTO:
+    if standing.mode is not BreakerMode.AUTO or standing.state is BreakerState.OPEN:
         return None
-    match standing.state:
-        case BreakerState.OPEN:
-            return None
-        case BreakerState.PROBING:
-            if bad:
-                return BreakerStep(BreakerState.OPEN, breaker.open_for, "a probe failed")
-            if good >= breaker.probes:
-                return BreakerStep(BreakerState.RAMPING, NOW)
-            return None
-        case BreakerState.CLOSED | BreakerState.RAMPING:
-            calls = good + bad
-            if calls >= breaker.least and bad >= breaker.ratio * calls:
-                reason = f"{bad} of {calls} calls failed"
-                return BreakerStep(BreakerState.OPEN, breaker.open_for, reason)
-            return None
+    if standing.state is BreakerState.PROBING:
+        if bad:
+            return BreakerStep(BreakerState.OPEN, breaker.open_for, "a probe failed")
+        return BreakerStep(BreakerState.RAMPING, NOW) if good >= breaker.probes else None
+    calls = good + bad
+    if calls < breaker.least or bad < breaker.ratio * calls:
+        return None
+    return BreakerStep(BreakerState.OPEN, breaker.open_for, f"{bad} of {calls} calls failed")
 
 
 def failures_to_open(standing: BreakerStanding) -> float:
-    """Return how many failed calls in a row would open it; infinity: none would."""
+    """Return how many failed calls in a row would open it, or infinity."""
     breaker, calls = standing.breaker, standing.good + standing.bad
     if standing.mode is not BreakerMode.AUTO or standing.state is BreakerState.OPEN:
         return math.inf
@@ -159,7 +129,7 @@ def failures_to_open(standing: BreakerStanding) -> float:
 
 
 def after_wait(standing: BreakerStanding) -> BreakerStep | None:
-    """Return where an open breaker goes when its time is over; None: it stays."""
+    """Return the step of an open breaker after its time is over; None: it stays open."""
     if standing.state is not BreakerState.OPEN or standing.mode is not BreakerMode.AUTO:
         return None
     over = standing.at - standing.since >= standing.breaker.open_for
@@ -167,15 +137,13 @@ def after_wait(standing: BreakerStanding) -> BreakerStep | None:
 
 
 def by_operator(mode: BreakerMode, state: BreakerState) -> BreakerStep:
-    """Return where an operator's word leads; from open to the outcomes again: to probes."""
-    match mode:
-        case BreakerMode.OPEN:
-            return BreakerStep(BreakerState.OPEN, None, "by an operator")
-        case BreakerMode.CLOSED:
-            return BreakerStep(BreakerState.CLOSED, NOW, "by an operator")
-        case BreakerMode.AUTO:
-            closed = state is BreakerState.CLOSED
-            return BreakerStep(BreakerState.CLOSED if closed else BreakerState.PROBING, NOW)
+    """Return the step that an operator's mode leads to; AUTO leads from OPEN to PROBING."""
+    if mode is BreakerMode.OPEN:
+        return BreakerStep(BreakerState.OPEN, None, "by an operator")
+    if mode is BreakerMode.CLOSED:
+        return BreakerStep(BreakerState.CLOSED, NOW, "by an operator")
+    closed = state is BreakerState.CLOSED
+    return BreakerStep(BreakerState.CLOSED if closed else BreakerState.PROBING, NOW)
 
 
 def next_ramp(let_through: int) -> int:

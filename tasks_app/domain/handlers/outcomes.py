@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import Any
 
 from tasks_app.domain.durations import Duration, named_duration, parse_duration
 from tasks_app.domain.tasks.retry_policy import MOST_ATTEMPTS, Exponential, RetryPolicy
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import timedelta
-    from typing import Any
-
 
 class Outcome(Exception):  # noqa: N818  an outcome, not an error
-    """The root of the outcomes below. Writes through ``ctx.session`` are rolled back."""
+    """The base of the outcomes below. Writes through ``ctx.session`` are rolled back."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -54,16 +50,15 @@ class Snooze(Outcome):
 
 
 class DependencyDown(Outcome):
-    """What the task needs does not answer: run again, uncharged up to the handler's limit.
+    """A dependency does not answer: run again, uncharged up to the handler's limit.
 
-    ``dependency`` names it if it is not the one that the handler ``depends_on``; ``retry_in``
-    overrides the wait.
+    ``dependency`` names it if it is not the one in ``depends_on``; ``retry_in`` overrides the wait.
     """
 
     def __init__(
         self, dependency: str = "", reason: str = "", *, retry_in: Duration | None = None
     ) -> None:
-        super().__init__(reason or f"{dependency or 'what it needs'} does not answer")
+        super().__init__(reason or f"{dependency or 'a dependency'} does not answer")
         self.dependency = dependency
         self.retry_in: timedelta | None = None
         if retry_in is not None:
@@ -85,19 +80,15 @@ class Skip(Outcome):
 class Reaction(StrEnum):
     """What follows an exception or an interrupt, in ``on_error`` and ``on_interrupt``."""
 
-    RETRY = "retry"
-    """Run again, charged. The default."""
-    FAIL = "fail"
-    """Go to the error pool at once."""
-    RETRY_FREE = "retry_free"
-    """Run again after the policy's wait, uncharged."""
-    OUTAGE = "outage"
-    """As DependencyDown: run again, uncharged up to the handler's limit."""
+    RETRY = "retry"  # run again, charged; the default
+    FAIL = "fail"  # go to the error pool at once
+    RETRY_FREE = "retry_free"  # run again after the policy's wait, uncharged
+    OUTAGE = "outage"  # as DependencyDown: run again, uncharged up to the handler's limit
 
 
 @dataclass(frozen=True, slots=True)
 class Outages:
-    """How many there were, this one included, and the time since the first."""
+    """The number of a task's outages, this one included, and the time since the first."""
 
     number: int
     since: timedelta
@@ -110,16 +101,13 @@ _GROWING = Exponential(cap=timedelta(minutes=5))
 class OutageRule:
     """How a handler's tasks wait for a dependency that is down, and for how long at most."""
 
-    retry: RetryPolicy = _GROWING
-    """The level is the number of outages; the policy's ``max_attempts`` is not used."""
+    retry: RetryPolicy = _GROWING  # its level is the number of outages
     most: int | None = None
-    longest: timedelta | None = timedelta(days=2)
-    """Since the first one. Longer than most outages, shorter than people's patience."""
-    then: Reaction = Reaction.RETRY
-    """After that: RETRY charges a failure as usual, FAIL leads to the error pool at once."""
+    longest: timedelta | None = timedelta(days=2)  # since the first one; longer than most outages
+    then: Reaction = Reaction.RETRY  # beyond the limit: RETRY charges a failure, FAIL gives up
 
     def is_over(self, seen: Outages) -> bool:
-        """Whether the limit is passed, so that this outage is charged."""
+        """Whether this outage is beyond the limit, and charged."""
         too_many = self.most is not None and seen.number > self.most
         return too_many or (self.longest is not None and seen.since > self.longest)
 

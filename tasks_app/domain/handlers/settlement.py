@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from random import Random
+from typing import Any
 
-from tasks_app.domain.config.retention import HistoryLevel
+from tasks_app.domain.config.retention import HistoryLevel, HistoryLevels
 from tasks_app.domain.errors import UnreadableTaskError
 from tasks_app.domain.handlers.outcomes import (
     Cancel,
     DependencyDown,
     Fail,
+    Outages,
     Reaction,
     Retry,
     Skip,
     Snooze,
 )
+from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.large_values.store import reference_in
 from tasks_app.domain.tasks.error_text import clean
 from tasks_app.domain.tasks.masks import MASK, leaves, without
 from tasks_app.domain.tasks.payload import decode
-from tasks_app.domain.tasks.retry_policy import DEFAULT_POLICY, MOST_ATTEMPTS, parse_policy
+from tasks_app.domain.tasks.retry_policy import (
+    DEFAULT_POLICY,
+    MOST_ATTEMPTS,
+    RetryPolicy,
+    parse_policy,
+)
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
-
-if TYPE_CHECKING:
-    from datetime import timedelta
-    from random import Random
-
-    from tasks_app.domain.config.retention import HistoryLevels
-    from tasks_app.domain.handlers.outcomes import Outages
-    from tasks_app.domain.handlers.spec import HandlerSpec
-    from tasks_app.domain.tasks.retry_policy import RetryPolicy
-
 
 OUTCOME_UNKNOWN = "outcome unknown"
 PROCESS_DIED = "process died"
@@ -39,18 +38,13 @@ INTERRUPTED = "interrupted"
 _SUCCEED = Event.SUCCEED
 VANISHED, CONNECTION_LOST = "worker vanished", "connection lost"
 REFUSED = "database refused"
-PROCESS_KILLED = "process killed"
-"""At the hard limit of another task in it."""
-BROKEN_OFF = "broken off"
-"""By no limit, stop or operator: another task's handler did it, or an error of ours."""
+PROCESS_KILLED = "process killed"  # at the hard timeout of another task in it
+BROKEN_OFF = "broken off"  # by another task's handler, or an error of ours
 BAD_OUTCOME = "outcome cannot be stored"
 
 
 def policy_of(task: ClaimedTask, spec: HandlerSpec | None) -> RetryPolicy:
-    """Return the task's own policy, else its handler's, else the default.
-
-    A policy that was written by hand and cannot be read is ignored.
-    """
+    """Return the policy of the task (unless unreadable), of its handler, or the default."""
     if task.retry is not None:
         try:
             return parse_policy(task.retry)
@@ -60,7 +54,7 @@ def policy_of(task: ClaimedTask, spec: HandlerSpec | None) -> RetryPolicy:
 
 
 def keeps_row(task: ClaimedTask, spec: HandlerSpec, levels: HistoryLevels) -> bool:
-    """Whether the task's row stays if it succeeds; what its handler says comes first."""
+    """Whether the row is kept if the task succeeds; the handler's own level comes first."""
     level = spec.history or levels.queues.get(task.queue, levels.default)
     if level is HistoryLevel.ALL or task.in_group:
         return True
@@ -75,31 +69,18 @@ def succeeded(
     *,
     is_kept: bool = True,
 ) -> Settlement:
+    # fmt: off
     return Settlement(  # by position: by name it takes half as long again
-        task.fence,
-        _SUCCEED,
-        task.failures,
-        task.retry_level,
-        None,
-        None,
-        result,
-        None,
-        run_ms,
-        task,
-        began,
-        None,
-        is_kept,
+        task.fence, _SUCCEED, task.failures, task.retry_level, None, None,
+        result, None, run_ms, task, began, None, is_kept,
     )
+    # fmt: on
 
 
 def ended_by(
-    task: ClaimedTask,
-    spec: HandlerSpec,
-    error: BaseException,
-    cause: Cause,
-    rng: Random,
+    task: ClaimedTask, spec: HandlerSpec, error: BaseException, cause: Cause, rng: Random
 ) -> Settlement:
-    """The handler raised ``error``; ``cause`` is the same as storable text."""
+    """Settle a run whose handler raised ``error``; ``cause`` is the same as storable text."""
     match error:
         case Skip():
             return _uncharged(task, Event.SKIP, cause)
@@ -109,7 +90,7 @@ def ended_by(
             return failed(task, cause)
         case Snooze():
             return _uncharged(task, Event.SNOOZE, cause, error.after)
-        case DependencyDown():  # its outages could not be counted: see put_off
+        case DependencyDown():  # if its outages could not be counted; see put_off
             return _by_rule(task, spec, Reaction.OUTAGE, cause, rng)
         case Retry():
             return charged(
@@ -128,7 +109,7 @@ def charged(
     after: timedelta | None = None,
     max_attempts: int | None = None,
 ) -> Settlement:
-    """One more failure: again after the policy's wait, or the error pool if it was the last."""
+    """Charge a failure: retry after the policy's wait, or fail if it was the last attempt."""
     failures = task.failures + 1
     if failures >= min(max_attempts or task.max_attempts, MOST_ATTEMPTS):
         return failed(task, cause)
@@ -143,9 +124,9 @@ def failed(task: ClaimedTask, cause: Cause) -> Settlement:
 
 
 def died(task: ClaimedTask, spec: HandlerSpec | None, cause: Cause, rng: Random) -> Settlement:
-    """The task's process died, and only this task ran there.
+    """Settle the only task in a process that died.
 
-    An ``at_most_once`` task is never run again: nobody knows whether its effect took place.
+    An ``at_most_once`` task never runs again, as its effect may have taken place.
     """
     if task.at_most_once:
         return failed(task, Cause(OUTCOME_UNKNOWN, cause.message))
@@ -153,7 +134,7 @@ def died(task: ClaimedTask, spec: HandlerSpec | None, cause: Cause, rng: Random)
 
 
 def interrupted(task: ClaimedTask, spec: HandlerSpec | None, rng: Random) -> Settlement:
-    """A stopping worker gave the run up; an ``at_most_once`` task is never run again."""
+    """Settle a run that its stopping worker ended; an ``at_most_once`` task never runs again."""
     if task.at_most_once:
         return failed(task, Cause(OUTCOME_UNKNOWN, "The worker stopped while it ran."))
     cause = Cause(INTERRUPTED, "The worker stopped while it ran, and its grace was over.")
@@ -178,7 +159,7 @@ def put_off(
     rng: Random,
     seen: Outages,
 ) -> Settlement:
-    """A dependency is down: again later, uncharged; beyond the limit as the handler declares.
+    """Retry later, uncharged, or beyond the limit as the handler declares.
 
     Only a task's first outage leaves a row in its history: there may be thousands.
     """
@@ -193,13 +174,9 @@ def put_off(
 
 
 def _by_rule(
-    task: ClaimedTask,
-    spec: HandlerSpec,
-    reaction: Reaction | None,
-    cause: Cause,
-    rng: Random,
+    task: ClaimedTask, spec: HandlerSpec, reaction: Reaction | None, cause: Cause, rng: Random
 ) -> Settlement:
-    """Follow the handler's rule for the exception; without one, retry (at_most_once: fail)."""
+    """Apply the reaction to an exception; None: retry, or fail an ``at_most_once`` task."""
     if reaction is None:
         reaction = Reaction.FAIL if task.at_most_once else Reaction.RETRY
     match reaction:
@@ -208,49 +185,40 @@ def _by_rule(
         case Reaction.FAIL:
             return failed(task, cause)
         case Reaction.RETRY_FREE | Reaction.OUTAGE:
-            level = max(1, task.retry_level)
-            wait = policy_of(task, spec).wait(level, rng)
+            wait = policy_of(task, spec).wait(max(1, task.retry_level), rng)
             return _uncharged(task, Event.RETRY, cause, wait)
 
 
 def _uncharged(
     task: ClaimedTask, event: Event, cause: Cause, wait: timedelta | None = None
 ) -> Settlement:
-    return Settlement(
-        task.fence, event, task.failures, task.retry_level, wait, cause=cause, task=task
-    )
+    level = task.retry_level
+    return Settlement(task.fence, event, task.failures, level, wait, cause=cause, task=task)
 
 
 LONGEST_TEXT = 300
-HIDDEN_TEXT = MASK
-OUR_WORDS = (
+OUR_WORDS = (  # kinds of causes whose text is our own; no exception has such a name
     *(PROCESS_DIED, VANISHED, INTERRUPTED, CONNECTION_LOST, REFUSED, BROKEN_OFF, OUTCOME_UNKNOWN),
     *(BAD_OUTCOME, "disabled", "expired"),
 )
-"""Causes whose text is our own; no handler's exception has such a name."""
 
 
 def exception_text(cause: Cause, payload: str | None) -> str:
     """Return an exception's kind and first line, without values of the payload.
 
-    Without a payload, which may be large or elsewhere, its values are unknown: the kind alone.
+    The kind alone if the payload is None, because it is large or elsewhere.
     """
     line = cause.message.partition("\n")[0]
     if not line:
         return cause.kind
     if cause.kind not in OUR_WORDS:
-        line = HIDDEN_TEXT if payload is None else masked_line(line, payload)
+        document = None if payload is None else decoded_line(payload)
+        line = MASK if document is None else without(line, leaves(document))
     return clean(f"{cause.kind}: {line}", LONGEST_TEXT)
 
 
-def masked_line(line: str, payload: str) -> str:
-    """Replace every value of the payload in the line."""
-    document = decoded_line(payload)
-    return HIDDEN_TEXT if document is None else without(line, leaves(document))
-
-
 def decoded_line(text: str) -> Any:
-    """Return the value of a JSON text; None: it cannot be read, or is kept outside of its row."""
+    """Return the value of a JSON text; None: it is unreadable, or stored outside of its row."""
     if reference_in(text) is not None:
         return None
     try:

@@ -33,17 +33,13 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class SqlStatement:
-    """Parsed by :func:`parse_statement`."""
-
-    text: str
-    """For psycopg: ``%(name)s`` stands where the value goes."""
-    names: tuple[str, ...]
-    """Of its parameters, without repeats."""
+    text: str  # for psycopg, with %(name)s as placeholders
+    names: tuple[str, ...]  # of the parameters, without repeats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HandlerSpec:
-    """One handler and its defaults; a task's own options override them.
+    """A handler and its defaults, which a task's options override.
 
     Two declarations are never equal, so that results can be cached by declaration.
     """
@@ -57,53 +53,34 @@ class HandlerSpec:
     hard_timeout: timedelta | None = None
     at_most_once: bool = False
     on_error: Rules = field(default_factory=dict)
-    on_interrupt: Reaction = Reaction.RETRY_FREE
-    """For a run that a stopping worker gives up; here RETRY_FREE means again at once."""
-    payload_type: PayloadType | None = None
-    """None: the handler takes the payload as a dict."""
+    on_interrupt: Reaction = Reaction.RETRY_FREE  # if the worker stops; here: again at once
+    payload_type: PayloadType | None = None  # None: the handler takes the payload as a dict
     takes_payload: bool = True
     is_async: bool = False
-    depends_on: Breaker | None = None
-    """Holds its tasks back when too many of them fail."""
+    depends_on: Breaker | None = None  # holds its tasks back when too many of them fail
     outage: OutageRule = DEFAULT_RULE
-    """How its tasks wait for a dependency that is down."""
-    to_json: ToJson | None = None
-    """Converts values of payload and result that JSON does not know; None: they are refused."""
-    encrypted: bool = False
-    """Payload, result and errors of its tasks are stored encrypted."""
-    history: HistoryLevel | None = None
-    """What is kept of its tasks that succeeded. None: as their queue says."""
-    timeout_error: Callable[[float], BaseException] = HandlerTimeoutError
-    """Makes what is raised in the handler after ``timeout`` seconds."""
-    statement: SqlStatement | None = None
-    """What its tasks carry out, if that is one statement."""
-    keeps_timeout: bool = False
-    """The function itself ends at ``ctx.deadline``: nothing is raised in it."""
+    to_json: ToJson | None = None  # converts values that JSON does not know; None: refused
+    encrypted: bool = False  # payload, result and errors of its tasks are stored encrypted
+    history: HistoryLevel | None = None  # None: as configured for the queue
+    timeout_error: Callable[[float], BaseException] = HandlerTimeoutError  # from timeout seconds
+    statement: SqlStatement | None = None  # that its tasks execute, if it is declared in SQL
+    keeps_timeout: bool = False  # it ends at ctx.deadline by itself: no exception is raised in it
 
     def reaction(self, error: BaseException) -> Reaction | None:
-        """Return the rule of the error's nearest ancestor that has one, or None."""
+        """Return the reaction for the nearest ancestor class that has one, or None."""
         for ancestor in type(error).__mro__:
             if ancestor in self.on_error:
                 return self.on_error[ancestor]
         return None
 
     def payload(self, text: str) -> Any:
-        """Return the handler's argument, from the stored JSON text.
-
-        Raises:
-            pydantic.ValidationError: the payload does not fit what the handler takes.
-            UnreadableTaskError: it cannot be read, or as :meth:`PayloadType.read`.
-        """
+        """Return the handler's argument; raises pydantic.ValidationError or UnreadableTaskError."""
         if self.payload_type is None:
             return decode(text, "payload")
         return self.payload_type.read(text)
 
     def stored(self, payload: Any, limit: int) -> str:
-        """Return the JSON text of a payload, as the handler can read it.
-
-        Raises:
-            InvalidTaskError: it is refused.
-        """
+        """Return the JSON text of a payload, readable by the handler. Raises InvalidTaskError."""
         if self.payload_type is None:
             return encode_object(payload, "payload", limit, self.to_json)
         return self.payload_type.write(payload, limit, self.to_json)
@@ -113,10 +90,10 @@ _OF_CELERY = frozenset({"delay", "apply_async", "apply", "s", "si", "signature"}
 
 
 class Handler(Generic[PayloadT_contra, ResultT_co]):
-    """A function with its declaration; calling it calls the function, as a unit test does.
+    """A function with its declaration; calling it calls the function, for instance in a unit test.
 
-    ``Handler[Payload, Result]``: the type of its tasks' payloads (None if it takes none), and of
-    what a call returns (a coroutine if the function is async).
+    ``Handler[Payload, Result]``: the type of its tasks' payloads (None: no payload), and the type
+    that a call returns (a coroutine if the function is async).
     """
 
     def __init__(self, spec: HandlerSpec, function: Callable[..., ResultT_co]) -> None:
@@ -129,7 +106,7 @@ class Handler(Generic[PayloadT_contra, ResultT_co]):
     @overload
     def __call__(self, ctx: Any, payload: PayloadT_contra, /) -> ResultT_co: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function itself, without task, pool or broker."""
+        """Call the function itself, without task, pool or broker."""
         return self._function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -138,7 +115,6 @@ class Handler(Generic[PayloadT_contra, ResultT_co]):
     if not TYPE_CHECKING:  # for type checkers these names do not exist
 
         def __getattr__(self, name: str) -> object:
-            """Tell a user of Celery what to call instead."""
             if name in _OF_CELERY:
                 raise AttributeError(
                     f"{self.spec.name} is a handler, which has no {name}(). Create a task in your "
@@ -158,18 +134,17 @@ _MARKS = {
 def signature_of(
     function: Callable[..., Any], plain: type, of_async: type
 ) -> tuple[bool, PayloadType | None]:
-    """Return whether the handler takes a payload, and what checks it (None: any object fits).
+    """Return whether the handler takes a payload, and its type (None: any object).
 
-    ``plain`` and ``of_async`` are the contexts that functions of the two kinds are given.
+    ``plain`` and ``of_async`` are the contexts of plain and async functions.
 
-    Raises:
-        HandlerError: it cannot be called with its context, or its payloads cannot be checked.
+    Raises HandlerError: it cannot be called with its context, or payloads cannot be checked.
     """
     where = place_of(function)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise HandlerError(
-            f"Handler {where} is a generator, and nobody would run it. "
-            "Take the yield out; return what is its result."
+            f"Handler {where} is a generator, which is never run. "
+            "Remove the yield, and return the result."
         )
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -178,7 +153,7 @@ def signature_of(
     for each in parameters:
         if each.kind in _MARKS:
             name = f"{_MARKS[each.kind]}{each.name}"
-            raise HandlerError(f"Handler {where} takes {name}, which nobody gives it. {DECLARE}.")
+            raise HandlerError(f"Handler {where} takes {name}, which is never passed. {DECLARE}.")
     if len(parameters) not in {1, 2}:
         raise HandlerError(f"Handler {where} takes {len(parameters)} arguments. {DECLARE}.")
     _check_context(function, parameters[0], plain, of_async)
@@ -190,10 +165,10 @@ def signature_of(
 
 
 def place_of(function: Any) -> str:
-    """Return ``module.qualname``; HandlerError if it is no function."""
+    """Return ``module.qualname``; HandlerError: it is not a function."""
     if inspect.isclass(function) or not (callable(function) and hasattr(function, "__qualname__")):
         kind = "a class" if inspect.isclass(function) else f"of type {type(function).__name__}"
-        raise HandlerError(f"A handler must be a function, and this is {kind}. Declare a function.")
+        raise HandlerError(f"A handler must be a function, but this is {kind}. Declare a function.")
     return f"{function.__module__}.{function.__qualname__}"
 
 
@@ -204,10 +179,9 @@ def _check_context(
     given = of_async if is_async else plain
     try:
         hint = _hint(function, parameter, extras=False)
-    except Exception:  # from a module that only type checkers import: its name is all that is known
-        hint = {kind.__name__: kind for kind in (plain, of_async)}.get(
-            str(parameter.annotation).rpartition(".")[2]
-        )
+    except Exception:  # imported under TYPE_CHECKING: only its name is known
+        name = str(parameter.annotation).rpartition(".")[2]
+        hint = {kind.__name__: kind for kind in (plain, of_async)}.get(name)
     if hint is None:
         return
     if not _may_be(hint, plain):
@@ -216,7 +190,7 @@ def _check_context(
             f"declared as {shown(hint)}. Put ctx before it."
         )
     if _is_wrong(hint, plain, of_async, is_async=is_async):
-        kind, more = ("an async", ", or take the async away") if is_async else ("no async", "")
+        kind, more = ("an async", ", or remove the async") if is_async else ("not an async", "")
         raise HandlerError(
             f"Handler {where} is {kind} function, and its {parameter.name} is declared as "
             f"{shown(hint)}. Declare it as {given.__name__}{more}."
@@ -224,7 +198,7 @@ def _check_context(
 
 
 def _is_wrong(hint: Any, plain: type, of_async: type, *, is_async: bool) -> bool:
-    """Whether an annotation says the context of the other kind of functions."""
+    """Whether an annotation names the context of the other kind of functions."""
     kind, of = get_origin(hint) or hint, get_args(hint)
     if kind in {typing.Union, types.UnionType}:
         return any(_is_wrong(each, plain, of_async, is_async=is_async) for each in of)
@@ -235,7 +209,6 @@ def _is_wrong(hint: Any, plain: type, of_async: type, *, is_async: bool) -> bool
 
 
 def _may_be(hint: Any, context: type) -> bool:
-    """Whether an annotation admits the context."""
     if isinstance(hint, types.UnionType) or get_origin(hint) is typing.Union:
         return any(_may_be(each, context) for each in get_args(hint))
     kind = get_origin(hint) or hint
@@ -258,14 +231,14 @@ def _payload_type(
         reason = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
         raise HandlerError(
             f"Handler {where} declares {parameter.name}: {shown(hint)}, which cannot be checked "
-            f"({reason}). Declare a model, a dataclass or what else JSON can hold."
+            f"({reason}). Declare a model, a dataclass or another type that JSON can hold."
         ) from None
 
 
 def _hint(
     function: Callable[..., Any], parameter: inspect.Parameter, *, extras: bool = True
 ) -> Any:
-    """Return the annotation of one parameter alone: others may not be resolvable."""
+    """Return the annotation of this parameter; those of others may not be resolvable."""
     alone = SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
     names = getattr(inspect.unwrap(function), "__globals__", {})
     return typing.get_type_hints(alone, names, include_extras=extras)[parameter.name]
@@ -281,8 +254,7 @@ def _unresolved(where: str, error: Exception) -> HandlerError:
 KINDS = frozenset(
     {"call", "delete", "insert", "merge", "refresh", "select", "truncate", "update", "with"}
 )
-_WHOLE = frozenset({"refresh", "truncate"})
-"""PostgreSQL takes no parameters in these."""
+_WITHOUT_PARAMETERS = frozenset({"refresh", "truncate"})
 _SEVERAL = "is more than one statement. Put them into a procedure, and CALL it."
 _TOKEN = re.compile(
     r"""
@@ -301,11 +273,7 @@ _TOKEN = re.compile(
 
 
 def parse_statement(statement: str) -> SqlStatement:
-    """Return the statement with its parameters.
-
-    Raises:
-        ValueError: it is not one statement that a task can carry out; says why.
-    """
+    """Return the statement with its parameters; a ValueError says why it cannot be a task."""
     if not isinstance(statement, str):
         raise ValueError(f"is of type {type(statement).__name__}. Give it as a text.")
     words, names, parts, end, is_over = list[str](), list[str](), list[str](), 0, False
@@ -321,7 +289,7 @@ def parse_statement(statement: str) -> SqlStatement:
             case "position":
                 raise ValueError(f"has the parameter {token}. Write :name, as in the payload.")
             case "comment" if "/*" in token[2:]:
-                raise ValueError("has a comment in a comment. Take one of them out.")
+                raise ValueError("has a comment in a comment. Remove one of them.")
             case "end":
                 is_over = True
             case "name":
@@ -334,24 +302,18 @@ def parse_statement(statement: str) -> SqlStatement:
     if is_over and rest.strip():
         raise ValueError(_SEVERAL)
     parts.append(rest.replace("%", "%%"))
-    _check_kind(words[0] if words else "", names)
-    return SqlStatement("".join(parts).strip(), tuple(dict.fromkeys(names)))
-
-
-def _check_kind(first: str, names: list[str]) -> None:
+    first = words[0] if words else ""
     if first not in KINDS:
         allowed = ", ".join(sorted(KINDS)).upper()
         begins = f"begins with {first.upper():.30}" if first else "is empty"
         raise ValueError(f"{begins}. Allowed: {allowed}.")
-    if names and first in _WHOLE:
+    if names and first in _WITHOUT_PARAMETERS:  # in PostgreSQL
         raise ValueError(f"has parameters, which {first.upper()} cannot take. CALL a procedure.")
+    return SqlStatement("".join(parts).strip(), tuple(dict.fromkeys(names)))
 
 
 def parameter_texts(payload: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return each value as ``payload ->> 'key'`` has it: null is NULL, a string itself, else JSON.
-
-    So PostgreSQL reads it as the type that its place in the statement asks for.
-    """
+    """Return each value as ``payload ->> 'key'`` does: PostgreSQL then casts it as needed."""
     return {
         key: value if value is None or isinstance(value, str) else json.dumps(value)
         for key, value in payload.items()

@@ -15,17 +15,15 @@ from tasks_app.domain.partition.records import Partition, PartitionKind
 
 
 class CutPoint(NamedTuple):
-    """A key at which a partition begins."""
-
     key: Key
-    before: int
-    """How many rows have smaller keys."""
+    before: int  # the number of rows with smaller keys
 
 
 def even_cuts(points: Iterable[tuple[Any, float]], parts: int) -> list[CutPoint]:
     """Return up to ``parts`` - 1 cuts with about the same weight between them.
 
-    ``points`` are keys and how many rows each stands for, in any order. A key is never divided.
+    ``points`` are keys and the number of rows that each stands for, in any order. A key is never
+    split.
     """
     ordered = sorted(points, key=lambda point: point[0])
     whole = sum(weight for _, weight in ordered)
@@ -41,55 +39,42 @@ def even_cuts(points: Iterable[tuple[Any, float]], parts: int) -> list[CutPoint]
 def ranges_of_cuts(
     cuts: Sequence[CutPoint], rows: int | None, *, source: str | None = None, first: int = 1
 ) -> list[Partition]:
-    """Return the partitions that cuts make of all keys, numbered from ``first`` on."""
+    """Return the partitions that the cuts make of all keys, numbered from ``first`` on."""
     edges = [0, *(cut.before for cut in cuts), rows or 0]
+    ranges = zip(ranges_between(cut.key for cut in cuts), pairwise(edges), strict=True)
+    sizes = [(span, None if rows is None else max(0, high - low)) for span, (low, high) in ranges]
     return [
-        Partition(
-            number,
-            range=span,
-            source=source,
-            rows=None if rows is None else max(0, high - low),
-        )
-        for number, (span, (low, high)) in enumerate(
-            zip(ranges_between(cut.key for cut in cuts), pairwise(edges), strict=True), first
-        )
+        Partition(number, range=span, source=source, rows=size)
+        for number, (span, size) in enumerate(sizes, first)
     ]
 
 
 def partition_of_nulls(number: int, rows: int | None, source: str | None = None) -> Partition:
-    """Return a partition of the rows without a key, and no others.
-
-    They are apart because an index scan of a range of keys does not find them.
-    """
+    """Return a partition of only the rows without a key, which an index scan does not find."""
     return Partition(number, PartitionKind.RANGE, owns_null=True, source=source, rows=rows)
 
 
-MOST = 10_000
-"""Partitions of a program: to keep more would cost more than they even out."""
+MOST = 10_000  # partitions of a program: more would cost more than they even out
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(B|KB|MB|GB)?\s*$", re.IGNORECASE)
 _BYTES = {"": 1, "B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30}
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """How many partitions are wanted, by exactly one of the first three fields.
+    """The wanted number of partitions, by exactly one of the first three fields.
 
-    Raises:
-        PlanError: none or several are given, or a number is out of range.
+    Raises PlanError: none or several are given, or a number is out of range.
     """
 
     parts: int | None = None
-    rows: int | None = None
-    """About how many in each partition."""
-    size: int | str | None = None
-    """About how large each partition is: bytes, or text like ``64MB``."""
-    over: int = 1
-    """So many times more partitions, so that a worker that is done early takes another."""
+    rows: int | None = None  # in each partition, approximately
+    size: int | str | None = None  # of each partition, approximately: bytes, or text like 64MB
+    over: int = 1  # a factor for more partitions, so that fast workers can take several
 
     def __post_init__(self) -> None:
         given = [each for each in (self.parts, self.rows, self.size) if each is not None]
         if len(given) != 1:
-            raise PlanError("Say how many partitions: one of parts, rows and size.")
+            raise PlanError("Give exactly one of parts, rows and size.")
         for name, value in (("parts", self.parts), ("rows", self.rows), ("over", self.over)):
             if value is not None and value < 1:
                 raise PlanError(f"{name} is {value}. Use 1 or more.")
@@ -97,11 +82,7 @@ class Amount:
             parse_size(self.size)
 
     def number_for(self, rows: int | None, size_bytes: int | None) -> int:
-        """Return how many partitions a source makes, 1 .. ``MOST``.
-
-        Raises:
-            PlanError: it depends on rows or bytes, which are None.
-        """
+        """Return the number of partitions of a source, 1 .. ``MOST``; raises PlanError."""
         if self.parts is not None:
             wanted = self.parts
         elif self.rows is not None:
@@ -112,19 +93,14 @@ class Amount:
 
 
 def parse_size(size: int | str) -> int:
-    """Return bytes.
-
-    Raises:
-        PlanError: it is no size, or less than a byte.
-    """
     found = _SIZE.match(str(size))
     number = math.floor(float(found[1]) * _BYTES[(found[2] or "").upper()]) if found else 0
     if number < 1:
-        raise PlanError(f"{size!r} is no size. Write bytes, or text like 64MB.")
+        raise PlanError(f"{size!r} is not a size. Write bytes, or text like 64MB.")
     return number
 
 
 def _parts_of(whole: int | None, each: int, what: str) -> int:
     if whole is None:
-        raise PlanError(f"Nobody knows how many {what} there are. Say parts instead.")
+        raise PlanError(f"The number of {what} is unknown. Give parts instead.")
     return math.ceil(whole / each)

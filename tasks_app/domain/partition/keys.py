@@ -16,15 +16,14 @@ Key = int | Decimal | str | UUID | date | datetime
 
 
 class KeyType(StrEnum):
-    """What a key is. Text is ordered by code points, as under the collation "C"."""
+    """The type of a key. Text is ordered by code points, as with the collation "C"."""
 
     INTEGER = "integer"
     NUMERIC = "numeric"
     TEXT = "text"
     UUID = "uuid"
     DATE = "date"
-    TIMESTAMP = "timestamp"
-    """Without a zone."""
+    TIMESTAMP = "timestamp"  # without a zone
     TIMESTAMPTZ = "timestamptz"
 
     @property
@@ -56,26 +55,32 @@ class KeyType(StrEnum):
                 return isinstance(key, datetime) and key.tzinfo is not None
 
     def parse(self, text: str) -> Key:
-        """Return the key that :meth:`write` wrote. Instants without a zone are of UTC.
+        """Return the key that :func:`write_key` wrote; instants without a zone are in UTC.
 
-        Raises:
-            ValueError: it is not of this type.
+        Raises ValueError: it is not of this type.
         """
         match self:
             case KeyType.INTEGER:
                 return int(text)
             case KeyType.NUMERIC:
-                return _decimal(text)
+                try:
+                    return Decimal(text)
+                except InvalidOperation:
+                    raise ValueError(f"{text[:40]!r} is not a number") from None
             case KeyType.TEXT:
                 return text
             case KeyType.UUID:
                 return UUID(text)
             case KeyType.DATE:
-                return _day(datetime.fromisoformat(text))
+                at = datetime.fromisoformat(text)
+                if at != datetime.combine(at.date(), datetime.min.time()):
+                    raise ValueError(f"{at} is not a day")
+                return at.date()
             case KeyType.TIMESTAMP:
                 return datetime.fromisoformat(text)
             case KeyType.TIMESTAMPTZ:
-                return _instant(datetime.fromisoformat(text))
+                at = datetime.fromisoformat(text)
+                return at.replace(tzinfo=UTC) if at.tzinfo is None else at
 
 
 def write_key(key: Key) -> str:
@@ -94,9 +99,10 @@ def write_key(key: Key) -> str:
 
 
 def in_utc(key: Any) -> Any:
-    """Return a key as it is compared: Python compares two times of one zone by their clocks.
+    """Return a key for comparisons, with times in UTC.
 
-    So two instants that a clock shows alike when it is put back would be equal.
+    Python compares two times of one zone by their clocks, so two instants in the hour that a clock
+    shows twice would be equal.
     """
     if isinstance(key, datetime) and key.tzinfo is not None:
         return key.astimezone(UTC)
@@ -104,33 +110,16 @@ def in_utc(key: Any) -> Any:
 
 
 def plain_decimal(key: Decimal) -> str:
-    """Return a number with all its digits; normalize() and other arithmetic would round it."""
+    """Return all digits of a number; normalize() and arithmetic would round it."""
     if not key:
         return "0"  # there is no minus zero
     words = format(key, "f")
     return words.rstrip("0").rstrip(".") if "." in words else words
 
 
-def _decimal(text: str) -> Decimal:
-    try:
-        return Decimal(text)
-    except InvalidOperation:
-        raise ValueError(f"{text[:40]!r} is no number") from None
-
-
-def _day(at: datetime) -> date:
-    if at != datetime.combine(at.date(), datetime.min.time()):
-        raise ValueError(f"{at} is no day")
-    return at.date()
-
-
-def _instant(at: datetime) -> datetime:
-    return at.replace(tzinfo=UTC) if at.tzinfo is None else at
-
-
 @dataclass(frozen=True, slots=True)
 class Range:
-    """From ``low`` to before ``high``. That both have one type is not checked here."""
+    """From ``low`` (included) to ``high`` (excluded). Nothing checks that both have one type."""
 
     low: Key | None = None
     high: Key | None = None
@@ -146,7 +135,7 @@ class Range:
         return self.words("key")
 
     def words(self, what: str) -> str:
-        """Return it as people write it; ``what`` names what lies in it."""
+        """Return it in words; ``what`` names the values in it."""
         match self.low, self.high:
             case None, None:
                 return f"every {what}"
@@ -163,37 +152,29 @@ class Range:
 
     @property
     def is_reversed(self) -> bool:
-        return self._compare(lambda low, high: low > high)
+        return not _before(self.low, self.high) and not self.is_empty
 
     @property
     def is_empty(self) -> bool:
-        return self._compare(lambda low, high: low == high)
+        return self.low is not None and self.low == self.high
 
     def overlaps(self, other: Range) -> bool:
-        """Whether there may be a key in both."""
         return _before(self.low, other.high) and _before(other.low, self.high)
-
-    def _compare(self, judge: Any) -> bool:
-        return self.low is not None and self.high is not None and bool(judge(self.low, self.high))
 
 
 def ranges_between(cuts: Iterable[Key]) -> list[Range]:
-    """Return the ranges between ascending cuts, the outer ones without an outer bound."""
+    """Return the ranges between ascending cuts; the first and the last are open."""
     bounds = [None, *cuts, None]
     return [Range(low, high) for low, high in pairwise(bounds)]
 
 
 def quoted_key(key: Key | None) -> str:
-    """Return a key as people read it: text in quotes, shortened."""
+    """Return a key for messages: text in quotes, and shortened."""
     if key is None:
         return "NULL"
-    if isinstance(key, str):
-        return repr(key if len(key) <= _MOST else key[:_MOST] + "…")
-    word = write_key(key)
-    return word if len(word) <= _MOST else word[:_MOST] + "…"
-
-
-_MOST = 60
+    most, text = 60, write_key(key)
+    text = text if len(text) <= most else text[:most] + "…"
+    return repr(text) if isinstance(key, str) else text
 
 
 def _before(low: Any, high: Any) -> bool:
@@ -201,6 +182,7 @@ def _before(low: Any, high: Any) -> bool:
 
 
 KeysetKey = tuple[Any, ...]
+# How each type is written and read. The order matters, as a datetime is a date.
 _TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "int": (int, int, int),
     "str": (str, str, str),
@@ -210,37 +192,20 @@ _TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "decimal": (Decimal, plain_decimal, Decimal),
     "uuid": (UUID, str, UUID),
 }
-"""How each is written and read; equal keys are written alike. The order matters, as a datetime is
-a date."""
 _FLOAT = (
-    "A key is a floating point number, which is not written as PostgreSQL compares it: rows would "
-    "be given twice, or left out. Name a column of another type, or a numeric that it is cast to."
+    "A key is a floating point number, which Python and PostgreSQL write differently: rows would "
+    "be read twice, or left out. Name a column of another type, or a cast to numeric."
 )
 
 
 def pack_keyset(key: Sequence[Any]) -> list[list[Any]]:
-    """Return a key as JSON values, from which :func:`unpack` makes the same again.
-
-    Raises:
-        ValueError: a part of it is null, or of a type that cannot be kept.
-    """
-    return [_packed(part) for part in key]
+    """Return a key as JSON values for :func:`unpack_keyset`; raises ValueError."""
+    return [_pack(part) for part in key]
 
 
-def unpack_keyset(packed: Sequence[Sequence[Any]]) -> KeysetKey:
-    """Return the key.
-
-    Raises:
-        ValueError: a part of it is of a type that is kept no more.
-    """
-    if any(kind not in _TYPES for kind, _ in packed):
-        raise ValueError(_FLOAT)
-    return tuple(_TYPES[kind][2](value) for kind, value in packed)
-
-
-def _packed(part: Any) -> list[Any]:
+def _pack(part: Any) -> list[Any]:
     if part is None:
-        raise ValueError("A key is null. Name columns that never are, like the primary key.")
+        raise ValueError("A key is null. Name columns without nulls, such as the primary key.")
     for kind, (type_, write, _) in _TYPES.items():
         if isinstance(part, type_) and not isinstance(part, bool):
             return [kind, write(part)]
@@ -249,3 +214,10 @@ def _packed(part: Any) -> list[Any]:
     raise ValueError(
         f"A key of type {type(part).__name__} cannot be kept. Allowed: {', '.join(_TYPES)}."
     )
+
+
+def unpack_keyset(packed: Sequence[Sequence[Any]]) -> KeysetKey:
+    """Return the key. Raises ValueError: a part of it has a type that is no longer allowed."""
+    if any(kind not in _TYPES for kind, _ in packed):
+        raise ValueError(_FLOAT)
+    return tuple(_TYPES[kind][2](value) for kind, value in packed)

@@ -14,92 +14,65 @@ from tasks_app.domain.partition.keys import Key, KeyType, Range, in_utc, quoted_
 
 
 class PartitionKind(StrEnum):
-    """How a row is known to belong to a partition."""
+    """How a row belongs to a partition."""
 
-    RANGE = "range"
-    """Its key lies in the range."""
-    VALUES = "values"
-    """Its key is one of the values."""
-    HASH = "hash"
-    """The hash of its key, modulo ``modulus``, lies in the range."""
-    SEGMENT = "segment"
-    """It begins within these bytes of the file."""
-    MARKED = "marked"
-    """The first partition that takes it marks it. All partitions read the same rows."""
+    RANGE = "range"  # its key is in the range
+    VALUES = "values"  # its key is one of the values
+    HASH = "hash"  # the hash of its key, modulo `modulus`, is in the range
+    SEGMENT = "segment"  # it begins within these bytes of the file
+    MARKED = "marked"  # all partitions read the same rows; the first one to take a row marks it
 
 
 class Status(StrEnum):
-    """The status of a partition."""
-
     PLANNED = "PLANNED"
     RUNNING = "RUNNING"
-    STOPPED = "STOPPED"
-    """Between two chunks; it goes on from its checkpoint."""
+    STOPPED = "STOPPED"  # between two chunks; it continues from its checkpoint
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
-    COMPENSATED = "COMPENSATED"
-    """It had failed, and what it had done was undone."""
+    COMPENSATED = "COMPENSATED"  # it failed, and its commits were undone
     ABANDONED = "ABANDONED"
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Which rows one instance of a program processes."""
+    """The rows of one partition."""
 
     number: int
     kind: PartitionKind = PartitionKind.RANGE
-    range: Range | None = None
-    """The range of keys, hashes or bytes; None: no key at all, or values."""
+    range: Range | None = None  # of keys, hashes or bytes; None: no key at all, or values
     values: tuple[Key, ...] = ()
-    owns_null: bool = False
-    """Rows without a key are its own, too."""
-    column: str | None = None
-    """The column of the key; None: the program's. For a hash the column of the bucket."""
-    modulus: int | None = None
-    """The number of buckets of a hash."""
-    source: str | None = None
-    """The table or file of its rows; None: the program's. Ranges are compared within one source."""
-    view: str | None = None
-    """The view that its rows are read through, if one was made."""
-    checksum: str | None = None
-    """SHA-256 of a segment, in hexadecimal."""
-    rows: int | None = None
-    """An estimate; None: not counted."""
+    owns_null: bool = False  # it also owns the rows without a key
+    column: str | None = None  # of the key, or a hash's bucket; None: the program's
+    modulus: int | None = None  # the number of buckets of a hash
+    source: str | None = None  # table or file; None: the program's. Ranges compare within a source
+    view: str | None = None  # through which its rows are read
+    checksum: str | None = None  # SHA-256 of a segment, in hexadecimal
+    rows: int | None = None  # an estimate; None: not counted
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(map(in_utc, self.values)))
 
     def __str__(self) -> str:
-        owned = [*self._owned(), *(["NULL"] if self.owns_null else [])]
-        within = f" of {self.source}" if self.source else ""
-        return f"partition {self.number} ({' or '.join(owned) or 'nothing'}{within})"
-
-    def _owned(self) -> list[str]:
         words = {PartitionKind.HASH: f"hash % {self.modulus}", PartitionKind.SEGMENT: "byte"}
+        most, owned = 5, ""
         if self.kind is PartitionKind.MARKED:
-            return ["what it takes first"]
-        if self.kind is PartitionKind.VALUES:
-            shown = ", ".join(quoted_key(value) for value in self.values[:_SHOWN])
-            return [shown + (", …" if len(self.values) > _SHOWN else "")] if shown else []
-        if self.range is None:
-            return []
-        return [self.range.words(words.get(self.kind, "key"))]
-
-
-_SHOWN = 5
+            owned = "what it takes first"
+        elif self.kind is PartitionKind.VALUES:
+            owned = ", ".join(map(quoted_key, self.values[:most]))
+            owned += ", …" * (len(self.values) > most)
+        elif self.range is not None:
+            owned = self.range.words(words.get(self.kind, "key"))
+        rows = " or ".join(filter(None, [owned, "NULL" * self.owns_null])) or "nothing"
+        source = f" of {self.source}" if self.source else ""
+        return f"partition {self.number} ({rows}{source})"
 
 
 class Extent(NamedTuple):
-    """Which keys a source has."""
-
-    least: Key | None = None
+    least: Key | None = None  # both None: no row has a key that a bound can name
     most: Key | None = None
-    """Both None: it has no row with a key that a bound can name."""
-    nulls: bool = False
-    """There are rows without a key."""
-    below: bool = False
+    nulls: bool = False  # there are rows without a key
+    below: bool = False  # keys that no bound can name, like -infinity; an open range has them
     above: bool = False
-    """There are keys that no bound can name, like infinity; a range without a bound has them."""
 
     @property
     def has_keys(self) -> bool:
@@ -107,8 +80,6 @@ class Extent(NamedTuple):
 
 
 class PhysicalRange(NamedTuple):
-    """A partition of the database's own, and the keys that it holds."""
-
     name: str
     range: Range
 
@@ -118,33 +89,25 @@ class Facts:
     """What a plan is checked against."""
 
     key_type: KeyType
-    extents: Mapping[str | None, Extent] = field(default_factory=dict)
-    """By source; None is the program's own table. A source that is not named is not covered."""
-    values: Mapping[Key, int] | None = None
-    """Each key, and how many rows have it; None: not counted."""
-    physical: tuple[PhysicalRange, ...] = ()
-    """The database's own partitions, where a partition must not span two."""
-    at_least: int = 0
-    """The smallest number of partitions; one, unless there is nothing to own."""
+    extents: Mapping[str | None, Extent] = field(default_factory=dict)  # by source; None: the table
+    values: Mapping[Key, int] | None = None  # rows by key; None: not counted
+    physical: tuple[PhysicalRange, ...] = ()  # set if a partition must not span two of them
+    at_least: int = 0  # the smallest number of partitions; one, unless there is no row
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Partitions that together own every row, and what it took to find them."""
+    """Partitions that together own every row."""
 
     method: str
     key_type: KeyType
     partitions: tuple[Partition, ...]
-    rows: int | None = None
-    """How many there are; None: the planner does not know."""
-    seconds: float = 0.0
-    """How long the planner took."""
+    rows: int | None = None  # None: the planner does not know
+    seconds: float = 0.0  # that the planner took
     warnings: tuple[str, ...] = ()
 
 
 class RowCounts(NamedTuple):
-    """What became of rows."""
-
     read: int = 0
     written: int = 0
     skipped: int = 0
@@ -153,29 +116,23 @@ class RowCounts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredPartition:
-    """A partition in the repository."""
-
     id: int
     program: str
     partition: Partition
     key_type: KeyType
-    batch_id: int | None
-    """None: people maintain it, and no job runs it."""
+    batch_id: int | None  # None: people maintain it, and no job runs it
     step: str | None
     status: Status
-    checkpoint: Any
-    """What the last chunk left; None: no chunk was committed."""
+    checkpoint: Any  # of the last chunk; None: no chunk was committed
     counts: RowCounts
     task_id: int | None
-    started_at: datetime | None
-    """When its first run started."""
+    started_at: datetime | None  # of its first run
     changed_at: datetime
     ended_at: datetime | None
     error: str | None
 
     @property
     def is_untouched(self) -> bool:
-        """Whether no chunk of it was committed."""
         return "after" not in (self.checkpoint or {})
 
 
@@ -186,39 +143,35 @@ _NAME = re.compile(rf"(?:{_WORD}\.)?{_WORD}")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table or view, and the column that it is split by; names as the database has them."""
+    """A table or view, and the column that it is split by; names as in the catalog."""
 
     name: str
     key: str = "id"
-    schema: str | None = None
-    """None: the first of the search path that has it."""
+    schema: str | None = None  # None: the first one in the search path
 
     def __str__(self) -> str:
-        """Return the name as SQL has it: in quotes where it needs them."""
         names = (self.schema, self.name) if self.schema else (self.name,)
-        return ".".join(map(_quoted, names))
+        return ".".join(
+            name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+            for name in names
+        )
 
     @classmethod
     def named(cls, name: str, key: str) -> Self:
-        """Return the table of a name in SQL, which may have a schema and quotes.
-
-        Raises:
-            PlanError: it is no name.
-        """
+        """Return the table of a name in SQL, with or without schema and quotes; or PlanError."""
         found = _NAME.fullmatch(name)
         if found is None:
-            raise PlanError(f"{name!r} is no name of a table. Quote it as in SQL.")
-        parts = [_unquoted(part) for part in found.groups() if part is not None]
+            raise PlanError(f"{name!r} is not the name of a table. Quote it as in SQL.")
+        words = [word for word in found.groups() if word is not None]
+        parts = [w[1:-1].replace('""', '"') if w.startswith('"') else w.lower() for w in words]
         return cls(parts[-1], key, parts[0] if len(parts) > 1 else None)
 
 
 class Format(StrEnum):
-    """What a record of a file is."""
+    """The kind of records in a file."""
 
-    CSV = "csv"
-    """As COPY writes it: a line, unless its end lies between double quotes."""
-    JSON_LINES = "jsonl"
-    """A line."""
+    CSV = "csv"  # A line, as COPY writes it; it may contain line ends between double quotes
+    JSON_LINES = "jsonl"  # one JSON object per line
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,19 +180,10 @@ class File:
 
     path: str
     format: Format = Format.CSV
-    header: bool = True
-    """The first record of a CSV file names the columns."""
+    header: bool = True  # the first record of a CSV file names the columns
 
     def __str__(self) -> str:
         return self.path
-
-
-def _quoted(name: str) -> str:
-    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'
-
-
-def _unquoted(word: str) -> str:
-    return word[1:-1].replace('""', '"') if word.startswith('"') else word.lower()
 
 
 Mark = str | int | None
@@ -247,15 +191,9 @@ Mark = str | int | None
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A column of the user's own table.
-
-    No mark says that somebody has a row in hand: the lock on it does, and ends with the
-    transaction, however that ends.
-    """
+    """A column of the user's table with marks. No mark means "in work": a row lock means that."""
 
     column: str
     waiting: Mark = None
-    """The mark of rows that nobody has processed."""
     done: Mark = "done"
-    error: Mark = "error"
-    """The mark of rows that were left out."""
+    error: Mark = "error"  # of rows that were left out

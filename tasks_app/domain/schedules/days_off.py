@@ -1,6 +1,6 @@
-"""Days off: a timing that leaves out the days of a calendar, or moves to the next working day.
+"""Days off: a timing that skips the days of a calendar, or moves to the next working day.
 
-Which day an instant is on is said by the wall clock of the schedule's zone.
+The wall clock of the schedule's zone decides on which day an instant is.
 """
 
 from __future__ import annotations
@@ -13,30 +13,21 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from tasks_app.domain.errors import InvalidScheduleError
-from tasks_app.domain.schedules.cron import first_shown, hands_on
+from tasks_app.domain.schedules.cron import first_shown, times_on
 from tasks_app.domain.schedules.timing import Cron, Timing, TimingKind, When
 
-CALENDAR = ("calendar", "on_day_off")
-"""Kept in a schedule's options: releases that know no days off leave them alone there."""
-
+CALENDAR = ("calendar", "on_day_off")  # stored in a schedule's options
 _DAY, _TICK = timedelta(days=1), timedelta(microseconds=1)
-_FARTHEST = 4000
-"""Days in a row that are looked at; a calendar may name each day of ten years."""
+_FARTHEST = 4000  # days in a row that are checked; a calendar may name each day of ten years
 _SATURDAY = 6
 
 
 class OnDayOff(StrEnum):
-    """What becomes of an instant on a day off."""
-
-    SKIP = "skip"
-    """It does not fire. Days off are those of the calendar."""
-    NEXT_WORKING_DAY = "next_working_day"
-    """It fires at the same time of the next working day. Saturdays and Sundays are off, too."""
+    SKIP = "skip"  # it does not fire; days off are those of the calendar
+    NEXT_WORKING_DAY = "next_working_day"  # it fires at the same time; weekends are off, too
 
 
 class DaysOff(NamedTuple):
-    """What a schedule says of days off."""
-
     calendar: str
     policy: OnDayOff = OnDayOff.SKIP
 
@@ -47,16 +38,21 @@ class DaysOff(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DaysOffSkipped:
-    """A timing without the days of a calendar."""
-
+class _WithDaysOff:
     timing: Timing
     zone: ZoneInfo
     off: DaysOff
     days: Collection[date]
 
+    def explain(self) -> str:
+        return self.timing.explain() + self.off.explain()
+
+
+class DaysOffSkipped(_WithDaysOff):
+    """A timing without the days of a calendar."""
+
     def next_after(self, instant: datetime) -> datetime | None:
-        """Go on behind each day off: an interval of seconds has 86,400 instants on it."""
+        """Continue after each day off: an interval of seconds has 86,400 instants on it."""
         at = self.timing.next_after(instant)
         for _ in range(_FARTHEST):
             if at is None or (day := at.astimezone(self.zone).date()) not in self.days:
@@ -64,29 +60,22 @@ class DaysOffSkipped:
             at = self.timing.next_after(_at(day + _DAY, time(), self.zone) - _TICK)
         return None
 
-    def explain(self) -> str:
-        return self.timing.explain() + self.off.explain()
 
-
-@dataclass(frozen=True, slots=True)
-class DaysOffMoved:
+class DaysOffMoved(_WithDaysOff):
     """A timing whose instants on days off are moved; two that meet are one.
 
-    What is moved is the time of the day that the expression names, also if a change of the clocks
-    skipped it on the day off.
+    It moves the time of day that the expression names, even if a clock change skipped it on the
+    day off.
     """
 
-    timing: Timing
-    zone: ZoneInfo
-    off: DaysOff
-    days: Collection[date]
-
     def next_after(self, instant: datetime) -> datetime | None:
-        """Of each working day the instants are its own, and those of the days off before it."""
+        """A working day has its own instants, and those of the days off before it."""
         day = instant.astimezone(self.zone).date()
         for _ in range(_FARTHEST):
-            target = self._working_day(day)
-            if found := self._first_of(target, instant):
+            target = day
+            while self._is_off(target):
+                target += _DAY
+            if found := self._first_instant_on(target, instant):
                 return found
             following = self.timing.next_after(_at(target + _DAY, time(), self.zone) - _TICK)
             if following is None:
@@ -95,78 +84,67 @@ class DaysOffMoved:
             day = max(target + _DAY, following.astimezone(self.zone).date() - _DAY)
         return None
 
-    def explain(self) -> str:
-        return self.timing.explain() + self.off.explain()
-
     def _is_off(self, day: date) -> bool:
         return day.isoweekday() >= _SATURDAY or day in self.days
 
-    def _working_day(self, day: date) -> date:
-        while self._is_off(day):
-            day += _DAY
-        return day
-
-    def _first_of(self, target: date, instant: datetime) -> datetime | None:
-        """Return the first instant on this working day that is after ``instant``."""
+    def _first_instant_on(self, target: date, instant: datetime) -> datetime | None:
+        """Return the first instant after ``instant`` on this working day."""
         local = instant.astimezone(self.zone)
         since = local.time() if local.date() == target else time()
         found, day = [self._shown_again(target, instant)], target
         while day == target or self._is_off(day):
-            found.append(next((at for at in self._from(day, target, since) if at > instant), None))
+            found.append(
+                next((at for at in self._moved_instants(day, target, since) if at > instant), None)
+            )
             day -= _DAY
         return min(filter(None, found), default=None)
 
     def _shown_again(self, target: date, instant: datetime) -> datetime | None:
-        """Return the next instant if the clock shows it a second time: it may fire twice."""
+        """Return the next instant if the clock shows it for the second time: it may fire twice."""
         again = self.timing.next_after(instant)
-        hands = again and again.astimezone(self.zone)
-        return again if hands and hands.fold == 1 and hands.date() == target else None
+        local = again and again.astimezone(self.zone)
+        return again if local and local.fold == 1 and local.date() == target else None
 
-    def _from(self, day: date, target: date, since: time) -> Iterator[datetime]:
-        """Yield the instants of a day from this time on, as they are on ``target``."""
+    def _moved_instants(self, day: date, target: date, since: time) -> Iterator[datetime]:
+        """Yield the instants of a day from this time on, moved to ``target``."""
         if isinstance(self.timing, Cron):
-            for each in hands_on(self.timing.expression, self.zone, day, since):
+            for each in times_on(self.timing.expression, self.zone, day, since):
                 yield first_shown(datetime.combine(target, each), self.zone)
             return
         at = self.timing.next_after(_at(day, since, self.zone) - _TICK)
-        while at is not None and (hands := at.astimezone(self.zone)).date() == day:
-            moved = first_shown(datetime.combine(target, hands.time()), self.zone)
+        while at is not None and (local := at.astimezone(self.zone)).date() == day:
+            moved = first_shown(datetime.combine(target, local.time()), self.zone)
             yield at if day == target else moved
             at = self.timing.next_after(at)
 
 
 def options_of(when: When, kind: TimingKind) -> dict[str, Any]:
-    """Return what is kept of the days off.
-
-    Raises:
-        InvalidScheduleError: it is wrong, or makes no sense for this kind.
-    """
-    said: dict[str, Any] = {word: when.get(word) for word in CALENDAR if when.get(word)}
-    if "on_day_off" in said and "calendar" not in said:
-        raise InvalidScheduleError("on_day_off", "is given without a calendar", "calendar= beside")
-    off = read_days_off(said)
+    """Return the options for days off; raises InvalidScheduleError."""
+    given: dict[str, Any] = {word: when.get(word) for word in CALENDAR if when.get(word)}
+    if "on_day_off" in given and "calendar" not in given:
+        raise InvalidScheduleError("on_day_off", "is given without a calendar", "both, or none")
+    off = read_days_off(given)
     if off and off.policy is OnDayOff.NEXT_WORKING_DAY and kind is TimingKind.EVERY:
-        raise InvalidScheduleError(
-            "on_day_off", "cannot move instants of every=", "skip, or cron= or at="
-        )
-    return said
+        problem = "cannot move instants of every="
+        raise InvalidScheduleError("on_day_off", problem, "skip, or cron= or at=")
+    return given
 
 
 def kept_in(options: Any) -> dict[str, Any]:
-    """Return the words of days off among a schedule's options, as they are."""
-    there = options if isinstance(options, dict) else {}
-    return {word: there[word] for word in CALENDAR if there.get(word) is not None}
+    """Return the unchecked options for days off."""
+    known = options if isinstance(options, dict) else {}
+    return {word: known[word] for word in CALENDAR if known.get(word) is not None}
 
 
 def read_days_off(options: Any) -> DaysOff | None:
-    """Return what a schedule's options say; InvalidScheduleError if they bypassed the checks."""
-    said = kept_in(options)
-    if "calendar" not in said:
+    """Return the days off in the options; raises InvalidScheduleError."""
+    given = kept_in(options)
+    if "calendar" not in given:
         return None
-    calendar = said["calendar"]
+    calendar = given["calendar"]
     if not isinstance(calendar, str):
         raise InvalidScheduleError("calendar", f"is {calendar!r:.60}", "the name of a calendar")
-    policy = said.get("on_day_off", OnDayOff.SKIP)
+    policy = given.get("on_day_off", OnDayOff.SKIP)
     if policy not in list(OnDayOff):
         raise InvalidScheduleError("on_day_off", f"is {policy!r:.60}", ", ".join(OnDayOff))
     return DaysOff(calendar, OnDayOff(policy))
@@ -181,5 +159,5 @@ def with_days_off(
     return kind(timing, zone, off, frozenset(days))
 
 
-def _at(day: date, hands: time, zone: ZoneInfo) -> datetime:
-    return datetime.combine(day, hands.replace(tzinfo=None, fold=0), zone).astimezone(UTC)
+def _at(day: date, local: time, zone: ZoneInfo) -> datetime:
+    return datetime.combine(day, local.replace(tzinfo=None, fold=0), zone).astimezone(UTC)

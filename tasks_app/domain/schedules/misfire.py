@@ -14,10 +14,8 @@ from tasks_app.domain.durations import Duration, format_duration, parse_duration
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.timing import Timing, between
 
-ON_TIME = timedelta(minutes=1)
-"""An instant that fires this late is not missed: a dead leader is replaced within seconds."""
-PER_PASS = 500
-"""Instants of one schedule in one transaction; the next pass continues."""
+ON_TIME = timedelta(minutes=1)  # a later instant is missed; a dead leader is replaced in seconds
+PER_PASS = 500  # instants of one schedule in one transaction; the next pass continues
 MOST = 10_000
 _ALL = re.compile(r"^fire_all(?:\((\d{1,5})(?:, ?([^),]+))?\))?$")
 _TICK = timedelta(microseconds=1)
@@ -26,10 +24,8 @@ _TICK = timedelta(microseconds=1)
 class MisfirePolicy(StrEnum):
     """The two policies without parameters."""
 
-    SKIP = "skip"
-    """Fire no missed instant."""
-    FIRE_ONCE = "fire_once"
-    """Fire the newest for all of them; none if an instant that is on time follows anyway."""
+    SKIP = "skip"  # fire no missed instant
+    FIRE_ONCE = "fire_once"  # fire the newest one; none if another instant is on time
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +41,8 @@ class FireAll:
 
 
 class DueInstants(NamedTuple):
-    """The instants that a schedule fires now."""
-
-    instants: list[datetime]
-    """Oldest first."""
-    next_at: datetime | None
-    """When to evaluate the schedule next; None: never again."""
+    instants: list[datetime]  # oldest first
+    next_at: datetime | None  # when to evaluate the schedule next; None: never
 
 
 def fire_all(most: int = 100, max_age: Duration | None = None) -> FireAll:
@@ -59,26 +51,32 @@ def fire_all(most: int = 100, max_age: Duration | None = None) -> FireAll:
     >>> daily = create_schedule(session, "d", "report.write", every="1d", missed=fire_all(7, "30d"))
 
     Raises:
-        InvalidScheduleError: ``most`` is not 1 .. 10,000, or the age is no duration.
+        InvalidScheduleError: ``most`` is not 1 .. 10,000, or the age is not a duration.
     """
     if type(most) is not int or not 1 <= most <= MOST:
-        raise _refused(f"is fire_all of {most!r:.20}")
+        raise _refusal(f"is fire_all of {most!r:.20}")
     try:
         return FireAll(most, None if max_age is None else parse_duration(max_age))
     except ValueError as error:
-        raise _refused(str(error)) from None
+        raise _refusal(str(error)) from None
 
 
 def parse_missed(value: str | MisfirePolicy | FireAll) -> MisfirePolicy | FireAll:
-    """Return the policy of this text; raises InvalidScheduleError."""
+    """Return the policy in a text; raises InvalidScheduleError."""
     if isinstance(value, FireAll):
         return fire_all(value.most, value.max_age)
     if value in list(MisfirePolicy):
         return MisfirePolicy(value)
     found = _ALL.match(str(value))
     if found is None:
-        raise _refused(f"is {value!r:.60}")
+        raise _refusal(f"is {value!r:.60}")
     return fire_all(int(found[1] or 100), found[2])
+
+
+def _refusal(problem: str) -> InvalidScheduleError:
+    return InvalidScheduleError(
+        "missed", problem, "skip, fire_once or fire_all, such as fire_all(100, 1d)"
+    )
 
 
 def due_instants(
@@ -89,19 +87,34 @@ def due_instants(
     now: datetime,
     until: datetime | None,
 ) -> DueInstants:
-    """Return what fires at ``now`` of the instants from ``since`` to ``until``, both included.
+    """Return which of the instants from ``since`` to ``until`` (both included) fire at ``now``.
 
     A year of missed seconds takes no longer than one missed second.
     """
     end = now if until is None else min(now, until)
     on_time_from = max(since, now - ON_TIME)
-    chosen = _missed(timing, missed, since, min(on_time_from, end + _TICK), now)
-    on_time = list(between(timing, on_time_from, end + _TICK))
-    if missed != MisfirePolicy.FIRE_ONCE or not on_time:
-        on_time = chosen + on_time
-    if len(on_time) > PER_PASS:
-        return DueInstants(on_time[:PER_PASS], on_time[PER_PASS])
-    return DueInstants(on_time, next_at(timing, now, until))
+    instants = list(between(timing, on_time_from, end + _TICK))
+    missed_until = min(on_time_from, end + _TICK)
+    if isinstance(missed, FireAll):
+        first = since if missed.max_age is None else max(since, now - missed.max_age)
+        instants = _newest(timing, first, missed_until, missed.most) + instants
+    elif missed == MisfirePolicy.FIRE_ONCE and not instants:
+        instants = _newest(timing, since, missed_until, 1)
+    if len(instants) > PER_PASS:
+        return DueInstants(instants[:PER_PASS], instants[PER_PASS])
+    return DueInstants(instants, next_at(timing, now, until))
+
+
+def _newest(timing: Timing, first: datetime, end: datetime, most: int) -> list[datetime]:
+    """Return the last ``most`` instants of a span, searching backwards in growing steps."""
+    span = ON_TIME
+    while first < end:
+        start = max(first, end - span)
+        found = deque(between(timing, start, end), maxlen=most)
+        if len(found) == most or start == first:
+            return list(found)
+        span *= 4
+    return []
 
 
 def next_at(timing: Timing, after: datetime, until: datetime | None) -> datetime | None:
@@ -117,85 +130,40 @@ def first_at(
     return next_at(timing, now if since is None else max(now, since - _TICK), until)
 
 
-def _missed(
-    timing: Timing,
-    missed: MisfirePolicy | FireAll,
-    since: datetime,
-    before: datetime,
-    now: datetime,
-) -> list[datetime]:
-    if missed == MisfirePolicy.SKIP:
-        return []
-    if isinstance(missed, FireAll):
-        first = since if missed.max_age is None else max(since, now - missed.max_age)
-        return _newest(timing, first, before, missed.most)
-    return _newest(timing, since, before, 1)
-
-
-def _newest(timing: Timing, first: datetime, end: datetime, most: int) -> list[datetime]:
-    """Return the last ``most`` instants of a span; search backwards in growing steps."""
-    span = ON_TIME
-    while first < end:
-        start = max(first, end - span)
-        found = deque(between(timing, start, end), maxlen=most)
-        if len(found) == most or start == first:
-            return list(found)
-        span *= 4
-    return []
-
-
-def _refused(problem: str) -> InvalidScheduleError:
-    return InvalidScheduleError(
-        "missed", problem, "skip, fire_once or fire_all, such as fire_all(100, 1d)"
-    )
-
-
 class Overlap(StrEnum):
     """What to do while an earlier task waits or runs."""
 
-    ALLOW = "allow"
-    """Make a task each time."""
-    SKIP = "skip"
-    """Make no task."""
-    QUEUE = "queue"
-    """One instant waits until the earlier task is over; further instants are skipped."""
-    REPLACE = "replace"
-    """Cancel the old task (at once if it waits; if it runs, ask it to stop). Make the new one."""
+    ALLOW = "allow"  # create a task each time
+    SKIP = "skip"  # create no task
+    QUEUE = "queue"  # one instant waits until the earlier task is over; others are skipped
+    REPLACE = (
+        "replace"  # cancel the earlier task (a running one is asked to stop); create a new one
+    )
 
 
 class Fired(StrEnum):
-    """What became of an instant, as ``last_outcome`` stores it."""
+    """The outcome of an instant, as stored in ``last_outcome``."""
 
-    MADE = "made"
-    """Its task was made."""
-    QUEUED = "queued"
-    """Its task will be made when the earlier one is over."""
-    SKIPPED = "skipped"
-    """No task: there was an earlier one, or its unique_key was taken."""
-    REPLACED = "replaced"
-    """No task: a later instant of the same pass replaces it."""
-    MISSED = "missed"
-    """No task: no leader fired in time, and the misfire policy skips it."""
-    BROKEN = "broken"
-    """The row cannot be read or its task not be written; it does not fire until it is repaired."""
+    MADE = "made"  # its task was created
+    QUEUED = "queued"  # its task will be created when the earlier one is over
+    SKIPPED = "skipped"  # no task: there was an earlier one, or its unique_key was taken
+    REPLACED = "replaced"  # no task: a later instant of the same pass replaces it
+    MISSED = "missed"  # no task: no leader fired in time, and the misfire policy skips it
+    BROKEN = "broken"  # its row or task is invalid; the schedule is off until it is repaired
 
 
 @dataclass(slots=True)
 class OverlapVerdict:
-    """What to do for the due instants of one schedule."""
-
     made: list[datetime] = field(default_factory=list)
     queued: datetime | None = None
-    without: dict[datetime, Fired] = field(default_factory=dict)
-    """Instants that get no task, and why."""
-    cancels: bool = False
-    """Whether to cancel the earlier tasks."""
+    without: dict[datetime, Fired] = field(default_factory=dict)  # instants without a task, and why
+    cancels: bool = False  # the earlier tasks
 
 
 def judge_overlap(
     overlap: Overlap, instants: Sequence[datetime], queued: datetime | None, *, busy: bool
 ) -> OverlapVerdict:
-    """Decide which instants get a task. ``busy``: one of the schedule's tasks is not over."""
+    """Decide which instants get a task. ``busy``: an earlier task of the schedule is not over."""
     every = [*([] if queued is None else [queued]), *instants]
     room = 0 if busy else 1
     match overlap:
@@ -205,13 +173,8 @@ def judge_overlap(
             without = dict.fromkeys(every[:-1], Fired.REPLACED)
             return OverlapVerdict(made=every[-1:], without=without, cancels=busy and bool(every))
         case Overlap.SKIP:
-            return OverlapVerdict(
-                made=every[:room], without=dict.fromkeys(every[room:], Fired.SKIPPED)
-            )
+            without = dict.fromkeys(every[room:], Fired.SKIPPED)
+            return OverlapVerdict(every[:room], None, without)
         case Overlap.QUEUE:
-            behind = every[room:]
-            return OverlapVerdict(
-                made=every[:room],
-                queued=behind[0] if behind else None,
-                without=dict.fromkeys(behind[1:], Fired.SKIPPED),
-            )
+            without = dict.fromkeys(every[room + 1 :], Fired.SKIPPED)
+            return OverlapVerdict(every[:room], next(iter(every[room:]), None), without)

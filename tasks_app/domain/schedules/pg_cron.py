@@ -1,6 +1,6 @@
-"""Which schedules pg_cron can fire by its own clock, at the instants at which we do.
+"""Which schedules pg_cron can fire at the same instants as we do.
 
-It reads expressions as Vixie's cron: what it reads otherwise, in silence, is refused here.
+pg_cron reads expressions like Vixie's cron: what it would silently read differently is refused.
 """
 
 from __future__ import annotations
@@ -19,28 +19,26 @@ from tasks_app.domain.schedules.timing import TimingKind
 OVERLAPS = (Overlap.ALLOW, Overlap.SKIP)
 MISSED = (MisfirePolicy.SKIP, MisfirePolicy.FIRE_ONCE)
 OPTIONS = frozenset(
-    {
+    {  # that the function in the database sets
         *("retry_level", "max_attempts", "retry", "timeout_ms", "hard_timeout_ms", "order_skips"),
         *("fair_key", "biz_key", "unique_key", "order_key", "limit_key", "more_limit_keys"),
         *("delay_s", "headers"),
     }
 )
-"""What the function in the database gives to a task."""
 _HIGHEST = (59, 23, 31, 12, 7)
 _TERM = re.compile(r"(?:\*|(\d+|[A-Z]{3})(?:-(\d+|[A-Z]{3}))?)(?:/(\d+))?", re.IGNORECASE)
-_AHEAD = timedelta(days=731)
-"""A zone whose clocks do not change for so long has no clock changes."""
+_AHEAD = timedelta(days=731)  # a zone without a clock change in this time has none
 
 
 def written_for_pg_cron(expression: str) -> str:
-    """Return it without shorthands: ``@yearly`` never comes, and ``@Daily`` is unknown to it."""
+    """Replace shorthands: in pg_cron ``@yearly`` never fires, and ``@Daily`` is unknown."""
     return SHORTHANDS.get(expression.lower(), expression)
 
 
 def why_not(schedule: Schedule, now: datetime, clocks: str | None = None) -> str | None:
-    """Say why pg_cron cannot fire this schedule as we do; None: it can.
+    """Return why pg_cron cannot fire this schedule as we do; None: it can.
 
-    ``clocks``: its zone; None: whatever is wanted.
+    ``clocks``: the zone of pg_cron; None: any.
     """
     try:
         options = json.loads(schedule.options)
@@ -57,12 +55,30 @@ def why_not(schedule: Schedule, now: datetime, clocks: str | None = None) -> str
         return "fire_all: pg_cron catches up with nothing"
     for option in sorted(options.keys() - OPTIONS):
         return f"its option {option}"
-    return _why_not_read(schedule.expression) or _why_not_by(schedule.zone, clocks, now)
+    if problem := _why_not_read(schedule.expression):
+        return problem
+    ahead = offset_of(schedule.zone, now)
+    if ahead is None:
+        return f"the clocks of {schedule.zone} change"
+    try:
+        if clocks is None or ahead == offset_of(clocks, now):
+            return None
+    except TasksError:  # pg_cron has a zone that Python does not know
+        pass
+    return f"its zone is {schedule.zone}, that of pg_cron is {clocks}"
 
 
 def offset_of(zone: str, now: datetime) -> timedelta | None:
-    """Return by how much its clocks are ahead of UTC; None: they change from now on."""
+    """Return the offset of a zone from UTC; None: it changes from now on."""
     return _offset_of(zone, now.astimezone(UTC).date())
+
+
+@lru_cache(256)
+def _offset_of(zone: str, day: date) -> timedelta | None:
+    start = datetime.combine(day, time(), UTC)
+    if next_change(zone_of(zone), start, start + _AHEAD) is not None:
+        return None
+    return start.astimezone(zone_of(zone)).utcoffset()
 
 
 def _why_not_read(expression: str) -> str | None:
@@ -80,28 +96,7 @@ def _why_not_read(expression: str) -> str | None:
 
 
 def _is_span(first: str, last: str | None) -> bool:
-    """Whether these are two numbers; a step behind one number is read as "from there on" by us."""
+    """Whether this is a span of numbers or names; we read a step after one number differently."""
     if last is None or first.isdigit() != last.isdigit():
         return False
     return int(first) != int(last) if first.isdigit() else first.lower() != last.lower()
-
-
-def _why_not_by(zone: str, clocks: str | None, now: datetime) -> str | None:
-    ahead = offset_of(zone, now)
-    if ahead is None:
-        return f"the clocks of {zone} change"
-    if clocks is None:
-        return None
-    try:
-        same = ahead == offset_of(clocks, now)
-    except TasksError:
-        same = False
-    return None if same else f"its zone is {zone}, that of pg_cron is {clocks}"
-
-
-@lru_cache(256)
-def _offset_of(zone: str, day: date) -> timedelta | None:
-    start = datetime.combine(day, time(), UTC)
-    if next_change(zone_of(zone), start, start + _AHEAD) is not None:
-        return None
-    return start.astimezone(zone_of(zone)).utcoffset()

@@ -23,31 +23,27 @@ from tasks_app.domain.schedules.timing import (
     When,
     check_instant,
     timing_of,
-    written,
+    timing_text,
 )
 from tasks_app.domain.tasks.options import check_name
 from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskRow
 
 LONGEST_JITTER = timedelta(days=1)
-_KEPT = (
+_KEPT = (  # columns of a task in a schedule's options, if they are set; besides the keys
     *("retry_level", "max_attempts", "retry", "timeout_ms", "hard_timeout_ms", "order_skips"),
     *("strict_order", "fair_key", "more_limit_keys"),
 )
-"""Columns of a task that a schedule keeps in its options, if they are set; keys come on top."""
-_UNTIMED = ("run_at", "expires_at")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulePlan:
-    """All that code or an operator may define of a schedule."""
+    """The definition of a schedule, by code or an operator."""
 
     task: str
     queue: str
     priority: int
-    payload: str
-    """JSON text of an object."""
-    options: str
-    """JSON text: its tasks' options other than queue and priority, and its days off."""
+    payload: str  # JSON text of an object
+    options: str  # JSON text: its tasks' options other than queue and priority, and its days off
     kind: str
     expression: str
     zone: str
@@ -60,26 +56,23 @@ class SchedulePlan:
 
     @property
     def days_off(self) -> DaysOff | None:
-        """Its days off; InvalidScheduleError if the row bypassed the checks."""
+        """Raises InvalidScheduleError if the row bypassed the checks."""
         return read_days_off(json.loads(self.options))
 
     def timing_from(self, anchor: datetime, days: Collection[date]) -> Timing:
-        """Return when it fires; ``days`` are those of its calendar."""
+        """Return its timing; ``days`` are those of its calendar."""
         timing = timing_of(self.kind, self.expression, self.zone, anchor)
         off = self.days_off
         return timing if off is None else with_days_off(timing, zone_of(self.zone), off, days)
 
     def plain(self) -> dict[str, Any]:
         """Return all fields as JSON values, for comparison."""
-        return {name: _plain(name, getattr(self, name)) for name in PLANNED}
-
-
-def _plain(name: str, value: Any) -> Any:
-    if name in ("payload", "options"):
-        return json.loads(value)
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat()
-    return value.total_seconds() if isinstance(value, timedelta) else value
+        plain = {name: getattr(self, name) for name in PLANNED}
+        plain |= {"payload": json.loads(self.payload), "options": json.loads(self.options)}
+        plain["jitter"] = self.jitter.total_seconds()
+        for name in ("starts_at", "ends_at"):
+            plain[name] = plain[name] and plain[name].astimezone(UTC).isoformat()
+        return plain
 
 
 PLANNED = tuple(each.name for each in fields(SchedulePlan))
@@ -92,30 +85,23 @@ class Schedule(SchedulePlan):
     id: int
     name: str
     next_run_at: datetime | None
-    queued_at: datetime | None
-    """The instant whose task is made when the earlier one is over."""
-    last_run_at: datetime | None
-    """The newest instant that made a task."""
+    queued_at: datetime | None  # the instant whose task is created when the earlier one is over
+    last_run_at: datetime | None  # the newest instant for which a task was created
     last_task_id: int | None
     last_outcome: str | None
-    remark: str | None
-    """Why it is broken."""
+    remark: str | None  # why it is broken
     forgotten_until: datetime | None
-    """What fired up to here is no longer known, so no backfill reaches before it."""
-    declared: dict[str, Any] | None
-    """Its last declaration in code; None: an operator made it."""
-    declared_in: str | None
-    """The module that declares it."""
-    retired: bool
-    """Whether that module no longer declares it."""
+    """What fired before is unknown, so no backfill goes further back."""
+    declared: dict[str, Any] | None  # its last declaration in code; None: an operator made it
+    declared_in: str | None  # the module that declares it
+    retired: bool  # whether that module no longer declares it
     changed_by: str
     created_at: datetime
-    holidays: list[date] | None = None
-    """The days of its calendar; None: it has none, or there is no such calendar yet."""
+    holidays: list[date] | None = None  # the days of its calendar; None: there is no calendar
 
     @cached_property
     def timing(self) -> Timing:
-        """When it fires; InvalidScheduleError if the row bypassed the checks."""
+        """Raises InvalidScheduleError if the row bypassed the checks."""
         return self.timing_from(self.starts_at or self.created_at, self.holidays or ())
 
     def explain(self) -> str:
@@ -127,21 +113,17 @@ class Schedule(SchedulePlan):
         return words
 
     def task_row(self, fire_at: datetime, rng: Random) -> TaskRow:
-        """Return the task of one instant, which its headers name.
-
-        Raises:
-            InvalidScheduleError: the options bypassed the checks.
-        """
+        """Return the task of one instant, which its headers name; raises InvalidScheduleError."""
         try:
             options = json.loads(self.options)
-            headers = {**options.get("headers", {}), **_origin(self.name, fire_at)}
+            origin = {"schedule": self.name, "fire_at": fire_at.astimezone(UTC).isoformat()}
+            headers = {**options.get("headers", {}), **origin}
             wait = timedelta(seconds=options.get("delay_s", 0)) + self.jitter * rng.random()
             kept, keys = ({name: options.get(name) for name in some} for some in (_KEPT, KEYS))
             kept["retry_level"] = options.get("retry_level", 0)
         except (TypeError, ValueError, AttributeError):
-            raise InvalidScheduleError(
-                "options", "cannot be read", "what create_schedule writes"
-            ) from None
+            allowed = "what create_schedule writes"
+            raise InvalidScheduleError("options", "cannot be read", allowed) from None
         terms = RowTemplate(
             name=self.task,
             queue=self.queue,
@@ -158,24 +140,26 @@ class Schedule(SchedulePlan):
 
 
 def plan_of(row: TaskRow, when: When) -> SchedulePlan:
-    """Return the plan of a schedule; ``row`` is its checked task.
-
-    Raises:
-        InvalidScheduleError: a value is wrong, or makes no sense for a repeated task.
-    """
-    for name in _UNTIMED:
+    """Return the plan of a schedule; ``row`` is its checked task; raises InvalidScheduleError."""
+    for name in ("run_at", "expires_at"):
         if getattr(row.terms, name) is not None:
             raise InvalidScheduleError(f"options.{name}", "is one instant", "cron, every or at")
     zone = when.get("timezone") or UTC_NAME
-    kind, expression = written(
+    kind, expression = timing_text(
         cron=when.get("cron"), every=when.get("every"), at=when.get("at"), zone=zone
     )
-    starts_at, ends_at = (
-        check_instant(name, value) if value is not None else None
-        for name, value in (("starts_at", when.get("starts_at")), ("ends_at", when.get("ends_at")))
-    )
+    starts_at, ends_at = when.get("starts_at"), when.get("ends_at")
+    starts_at = None if starts_at is None else check_instant("starts_at", starts_at)
+    ends_at = None if ends_at is None else check_instant("ends_at", ends_at)
     if starts_at and ends_at and starts_at > ends_at:
         raise InvalidScheduleError("ends_at", "is before starts_at", "an instant after it")
+    overlap = when.get("overlap") or Overlap.ALLOW
+    if overlap not in list(Overlap):
+        raise InvalidScheduleError("overlap", f"is {overlap!r:.60}", ", ".join(Overlap))
+    enabled: Any = when.get("enabled")
+    if not isinstance(enabled, bool | None):
+        problem = f"is of type {type(enabled).__name__}"
+        raise InvalidScheduleError("enabled", problem, "True or False")
     options = _options(row) | options_of(when, kind)
     return SchedulePlan(
         task=row.name,
@@ -187,11 +171,11 @@ def plan_of(row: TaskRow, when: When) -> SchedulePlan:
         expression=expression,
         zone=zone,
         missed=str(parse_missed(when.get("missed") or MisfirePolicy.FIRE_ONCE)),
-        overlap=str(_overlap(when.get("overlap") or Overlap.ALLOW)),
+        overlap=str(overlap),
         jitter=_jitter(when.get("jitter") or 0),
         starts_at=starts_at,
         ends_at=ends_at,
-        enabled=_enabled(when.get("enabled")),
+        enabled=enabled is not False,
     )
 
 
@@ -206,22 +190,6 @@ def _options(row: TaskRow) -> dict[str, Any]:
     return options
 
 
-def _origin(name: str, fire_at: datetime) -> dict[str, str]:
-    return {"schedule": name, "fire_at": fire_at.astimezone(UTC).isoformat()}
-
-
-def _overlap(value: str) -> Overlap:
-    if value not in list(Overlap):
-        raise InvalidScheduleError("overlap", f"is {value!r:.60}", ", ".join(Overlap))
-    return Overlap(value)
-
-
-def _enabled(value: object) -> bool:
-    if value is None or isinstance(value, bool):
-        return value is not False
-    raise InvalidScheduleError("enabled", f"is of type {type(value).__name__}", "True or False")
-
-
 def _jitter(value: Duration) -> timedelta:
     try:
         jitter = parse_duration(value)
@@ -232,15 +200,13 @@ def _jitter(value: Duration) -> timedelta:
     return jitter
 
 
-_AS_ONE = ("kind", "expression", "zone")
-"""Changed by an operator, all three stay: a new kind does not fit an old expression."""
-_LIMIT = 1024 * 1024
-"""Bytes of a payload in code; the producer's limit guards against data from outside."""
+_TIMING = {"kind", "expression", "zone"}  # they only fit together
+_LIMIT = 1024 * 1024  # bytes of a payload in code; the producer's limit is for foreign data
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A schedule as a module declares it; its task may be declared elsewhere, and later."""
+    """A schedule that a module declares; its task may be declared elsewhere, and later."""
 
     name: str
     new: NewTask
@@ -248,15 +214,14 @@ class Declaration:
     module: str
 
     def plan(self, spec: HandlerSpec | None) -> SchedulePlan:
-        """Check it; raises InvalidTaskError. ``spec``: the task's handler, if known here."""
+        """Check it; raises InvalidTaskError. ``spec`` is None if the handler is unknown here."""
         return plan_of(validate_task(self.new, spec, _LIMIT), self.when)
 
 
 def declare(name: str, new: NewTask, when: dict[str, Any], module: str) -> Declaration:
     """Return the declaration, checked as far as possible before all modules are loaded.
 
-    Raises:
-        InvalidTaskError: a name, option or time is wrong.
+    Raises InvalidTaskError: a name, option or time is wrong.
     """
     for word in when:
         if word not in When.__annotations__:
@@ -269,14 +234,14 @@ def declare(name: str, new: NewTask, when: dict[str, Any], module: str) -> Decla
 
 
 def changes_by_code(standing: Schedule, plan: SchedulePlan) -> dict[str, Any]:
-    """Return what code changes in a schedule that it declared before.
+    """Return the changes that code makes to a schedule that it declared before.
 
-    What an operator has changed since then stays, even if code changes it, too.
+    Fields that an operator has changed since then stay, even if code changes them, too.
     """
     new, old, now = plan.plain(), standing.declared or {}, standing.plain()
     theirs = {name for name in PLANNED if name in old and now[name] != old[name]}
-    if theirs & set(_AS_ONE):
-        theirs |= set(_AS_ONE)
+    if theirs & _TIMING:
+        theirs |= _TIMING
     if standing.retired:  # it was disabled because code no longer declared it
         theirs.discard("enabled")
     return {

@@ -6,24 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, TypedDict
+from typing import TYPE_CHECKING, Literal, Protocol, TypedDict
 
 from tasks_app.domain.durations import Duration, format_duration, parse_duration
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.cron import check_cron, explain_cron, next_cron, zone_of
 
 if TYPE_CHECKING:
-    from datetime import datetime
-    from typing import Literal
-
-    from tasks_app.domain.durations import Duration
     from tasks_app.domain.schedules.days_off import OnDayOff
     from tasks_app.domain.schedules.misfire import FireAll, MisfirePolicy, Overlap
 
 
 SHORTEST = timedelta(seconds=1)
 UTC_NAME = "UTC"
-_EARLIEST, _LATEST = 1970, 9000
 _TICK = timedelta(microseconds=1)
 
 
@@ -36,7 +31,7 @@ class TimingKind(StrEnum):
 
 
 class Timing(Protocol):
-    """Any of the three below."""
+    """One of the three classes below."""
 
     def next_after(self, instant: datetime) -> datetime | None:
         """Return the first instant after this one, in UTC; None: there is none."""
@@ -67,7 +62,7 @@ class Every:
     anchor: datetime
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """Return the next multiple; the anchor itself is the first."""
+        """The anchor itself is the first instant."""
         steps = max(0, (instant - self.anchor) // self.interval + 1)
         try:
             return self.anchor.astimezone(UTC) + steps * self.interval
@@ -81,8 +76,6 @@ class Every:
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """One instant."""
-
     at: datetime
 
     def next_after(self, instant: datetime) -> datetime | None:
@@ -92,19 +85,15 @@ class Once:
         return f"Once, at {self.at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
-def written(
+def timing_text(
     *, cron: str | None, every: Duration | None, at: datetime | None, zone: str
 ) -> tuple[TimingKind, str]:
-    """Return kind and text of the one that is given.
-
-    Raises:
-        InvalidScheduleError: it is wrong, or not exactly one is given.
-    """
+    """Return kind and text of the one that is given; raises InvalidScheduleError."""
     zone_of(zone)
     given = [name for name, value in (("cron", cron), ("every", every), ("at", at)) if value]
     if len(given) != 1:
-        said = f"is given as {' and '.join(given)}" if given else "is not given"
-        raise InvalidScheduleError("when", said, "one of cron=, every= and at=")
+        problem = f"is given as {' and '.join(given)}" if given else "is not given"
+        raise InvalidScheduleError("when", problem, "one of cron=, every= and at=")
     if cron is not None and given == ["cron"]:
         return TimingKind.CRON, check_cron(cron)
     if every is not None and given == ["every"]:
@@ -113,7 +102,7 @@ def written(
 
 
 def timing_of(kind: str, expression: str, zone: str, anchor: datetime) -> Timing:
-    """Return a row's timing; InvalidScheduleError if the row bypassed the checks."""
+    """Return the timing of a row; raises InvalidScheduleError."""
     if kind == TimingKind.CRON:
         return Cron(check_cron(expression), zone_of(zone).key)
     if kind == TimingKind.EVERY:
@@ -121,29 +110,8 @@ def timing_of(kind: str, expression: str, zone: str, anchor: datetime) -> Timing
     try:
         return Once(check_instant("at", datetime.fromisoformat(expression)))
     except ValueError:
-        raise InvalidScheduleError("at", "is no instant", "such as 2030-01-31T09:00:00Z") from None
-
-
-def between(timing: Timing, first: datetime, end: datetime) -> Iterator[datetime]:
-    """Yield the instants from ``first`` (included) to ``end`` (excluded)."""
-    at = timing.next_after(first - _TICK)
-    while at is not None and at < end:
-        yield at
-        at = timing.next_after(at)
-
-
-def check_instant(name: str, value: object) -> datetime:
-    """Return an aware datetime in UTC.
-
-    Raises:
-        InvalidScheduleError: it is naive, or not every driver can hold it.
-    """
-    if not isinstance(value, datetime) or value.utcoffset() is None:
-        said = "has no time zone" if isinstance(value, datetime) else "is no datetime"
-        raise InvalidScheduleError(name, said, "an aware datetime, such as datetime.now(UTC)")
-    if not _EARLIEST < value.year < _LATEST:
-        raise InvalidScheduleError(name, f"is in the year {value.year}", "1971 .. 8999")
-    return value.astimezone(UTC)
+        problem, allowed = "is not an instant", "such as 2030-01-31T09:00:00Z"
+        raise InvalidScheduleError("at", problem, allowed) from None
 
 
 def _interval(value: Duration) -> timedelta:
@@ -156,6 +124,24 @@ def _interval(value: Duration) -> timedelta:
     return interval
 
 
+def between(timing: Timing, first: datetime, end: datetime) -> Iterator[datetime]:
+    """Yield the instants from ``first`` (included) to ``end`` (excluded)."""
+    at = timing.next_after(first - _TICK)
+    while at is not None and at < end:
+        yield at
+        at = timing.next_after(at)
+
+
+def check_instant(name: str, value: object) -> datetime:
+    """Return an aware datetime in UTC; InvalidScheduleError: it is naive, or out of range."""
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        problem = "has no time zone" if isinstance(value, datetime) else "is not a datetime"
+        raise InvalidScheduleError(name, problem, "an aware datetime, such as datetime.now(UTC)")
+    if not 1970 < value.year < 9000:  # noqa: PLR2004  as drivers and PostgreSQL have
+        raise InvalidScheduleError(name, f"is in the year {value.year}", "1971 .. 8999")
+    return value.astimezone(UTC)
+
+
 class When(TypedDict, total=False):
     """The options of a schedule that are not its task's."""
 
@@ -166,15 +152,15 @@ class When(TypedDict, total=False):
     at: datetime | None
     """One instant, with a zone."""
     timezone: str
-    """The IANA time zone in which ``cron`` is read. Default: UTC."""
+    """The IANA time zone of ``cron``. Default: UTC."""
     missed: str | MisfirePolicy | FireAll
-    """What becomes of missed instants: ``skip``, ``fire_once`` (default), ``fire_all(n, age)``."""
+    """For missed instants: ``skip``, ``fire_once`` (default), ``fire_all(n, age)``."""
     overlap: Literal["allow", "skip", "queue", "replace"] | Overlap
-    """While the task before is not over: ``allow`` (default), ``skip``, ``queue``, ``replace``."""
+    """While the earlier task is not over: ``allow`` (default), ``skip``, ``queue``, ``replace``."""
     jitter: Duration | None
     """Each task becomes due up to this much later, at random."""
     calendar: str | None
-    """A calendar, as ``set_calendar`` makes them: its days are days off."""
+    """The name of a calendar, see ``set_calendar``: its days are days off."""
     on_day_off: Literal["skip", "next_working_day"] | OnDayOff | None
     """An instant on a day off: ``skip`` (default), or the same time of the ``next_working_day``,
     for which Saturdays and Sundays are off, too."""

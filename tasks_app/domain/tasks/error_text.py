@@ -12,28 +12,23 @@ from functools import lru_cache
 from hashlib import sha256
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from types import TracebackType
+from typing import NamedTuple
 
 from tasks_app.domain.tasks.run import Cause
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
 
 LONGEST_KIND = 200
 LONGEST_MESSAGE = 2_000
 LONGEST_TRACEBACK = 8_000
 LONGEST_FRAME = 2_000
 MOST_FRAMES = 40
+# The real attributes: a class may have properties of these names, which raise.
 _TRACEBACK = vars(BaseException)["__traceback__"]
 _CAUSE, _CONTEXT = (vars(BaseException)[name] for name in ("__cause__", "__context__"))
-"""The real attributes: a class may have properties of these names, which raise."""
-_LINE_END = re.compile(r"\n|\\n")
-"""In a text, or in the ``repr`` of one."""
-_OURS = f"{Path(__file__).parents[2]}{os.sep}"
-"""Our own frames are left out: they are the same each time."""
+_LINE_END = re.compile(r"\n|\\n")  # in a text, or in the repr of one
+_OURS = f"{Path(__file__).parents[2]}{os.sep}"  # our own frames are left out: they never differ
+# C0, C1, ends of lines, and changes of the direction of text.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""C0, C1, what ends a line, and what turns the direction of text."""
 
 
 def cause_of(error: BaseException) -> Cause:
@@ -46,9 +41,9 @@ def cause_of(error: BaseException) -> Cause:
 
 
 def primary(text: str, error: BaseException) -> str:
-    """Return an error's text without what a database added to it, or to an error behind it.
+    """Return an error's text without the additions of a database to it, or to its causes.
 
-    DETAIL, CONTEXT and the like quote rows and statements, whose values they cut.
+    DETAIL, CONTEXT and the like quote parts of rows and statements.
     """
     try:
         for each in _chain(error):
@@ -63,7 +58,7 @@ def primary(text: str, error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """Return an error, its causes, and what was being handled when it was raised."""
+    """Return an error, its causes, and the errors that were being handled when it was raised."""
     found = [error]
     for each in found:  # which grows
         behind = (_CAUSE.__get__(each), _CONTEXT.__get__(each), *getattr(each, "exceptions", ()))
@@ -72,10 +67,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def brief(error: BaseException) -> str:
-    """Return an error's first line for a log: no SQL, no parameters, no row.
-
-    A driver puts the failing row with its payload behind the first line.
-    """
+    """Return an error's first line for a log: no SQL, no parameters, no row."""
     cause = getattr(error, "orig", None) or error
     lines = _message(cause).splitlines()
     return _shown(f"{type(cause).__name__}: {lines[0] if lines else ''}", 200, keep="")
@@ -90,13 +82,13 @@ def clean(text: str, longest: int) -> str:
 def printable(text: str, *, keep: str = "\n\t") -> str:
     r"""Return ``text`` with control characters but ``keep`` as in Python's source, e.g. ``\x1b``.
 
-    Raw ones would drive the terminal of whoever reads it, or forge a line of a log.
+    Raw ones could control a terminal, or forge a line of a log.
     """
     return _CONTROLS.sub(lambda found: found[0] if found[0] in keep else repr(found[0])[1:-1], text)
 
 
 def printable_json(text: str) -> str:
-    """Return a JSON text, of the same value, whose strings have no such characters."""
+    """Return an equal JSON text whose strings have no control characters."""
     return _CONTROLS.sub(
         lambda found: found[0] if found[0] == "\n" else dumps(found[0])[1:-1], text
     )
@@ -126,12 +118,9 @@ def _frames(trace: TracebackType | None) -> str | None:
     if trace is None:
         return None
     try:
-        frames = [
-            each
-            for each in traceback.walk_tb(trace)
-            if not each[0].f_code.co_filename.startswith(_OURS)
-        ]
-        chosen = traceback.StackSummary.extract(iter(frames[-MOST_FRAMES:]))
+        frames = traceback.walk_tb(trace)
+        foreign = [each for each in frames if not each[0].f_code.co_filename.startswith(_OURS)]
+        chosen = traceback.StackSummary.extract(iter(foreign[-MOST_FRAMES:]))
         lines = [_shown(line, LONGEST_FRAME) for line in chosen.format()]
     except Exception:
         return None
@@ -139,11 +128,9 @@ def _frames(trace: TracebackType | None) -> str | None:
     return text if len(text) <= LONGEST_TRACEBACK else "…" + text[1 - LONGEST_TRACEBACK :]
 
 
-FINGERPRINT_SIZE = 8
-"""Bytes."""
+FINGERPRINT_SIZE = 8  # bytes
 MOST_FINGERPRINT_FRAMES = 5
-CIRCLE = 2
-"""A function that is called more often in one traceback calls itself, be it by others."""
+CIRCLE = 2  # a function with more calls in one traceback is recursive
 LONGEST_FINGERPRINT_MESSAGE = 300
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line \d+, in (?P<function>.*)$', re.MULTILINE)
 _FOREIGN = re.compile(
@@ -153,8 +140,9 @@ _FOREIGN = re.compile(
     | ^<frozen\ """,
     re.VERBOSE,
 )
+# Additions of drivers and SQLAlchemy: the row, the statement, its parameters.
 _ROW = re.compile(r"\n(DETAIL|CONTEXT|HINT|LINE \d|\[SQL|\[parameters|\(Background).*", re.DOTALL)
-"""What drivers and SQLAlchemy put behind the sentence: the row, the statement, its parameters."""
+# The parts that differ from task to task, and their replacements; in this order.
 _VALUES = (
     (re.compile(r"""(?<!\w)(['"`]).{0,2000}?(?:\1(?!\w)|…$)""", re.DOTALL), "'…'"),
     (re.compile(r"[A-Za-z][\w+.-]*://[^\s,;)\]}>]+"), "<url>"),
@@ -168,24 +156,21 @@ _VALUES = (
     (re.compile(r"(#|'…')(?:, ?\1)+"), r"\1"),
     (re.compile(r"\s+"), " "),
 )
-"""What differs from task to task, and what stands for it; in this order."""
 _VERSION = re.compile(r"[0-9a-fA-F]{7,}|\d+")
 
 
 class ErrorTraits(NamedTuple):
-    """What of an error does not differ from task to task."""
+    """The parts of an error that do not differ from task to task."""
 
     fingerprint: bytes
     kind: str
-    message: str
-    """Its values are replaced."""
-    frames: tuple[str, ...]
-    """Of the user's code, as module:function, the innermost last."""
+    message: str  # its values are replaced
+    frames: tuple[str, ...]  # of the user's code, as module:function, the innermost last
 
 
 @lru_cache(256)  # many tasks fail alike at a time
 def traits_of(cause: Cause) -> ErrorTraits:
-    """Return what an error has in common with others of its cause."""
+    """Return the traits that an error shares with others of the same cause."""
     message, frames = without_values(cause.message), _frames_of_text(cause.traceback or "")
     text = "\0".join((cause.kind, message, *frames))
     digest = sha256(text.encode("utf-8", "replace")).digest()
@@ -193,7 +178,6 @@ def traits_of(cause: Cause) -> ErrorTraits:
 
 
 def fingerprint_of(cause: Cause) -> bytes:
-    """Return the fingerprint of an error, 8 bytes."""
     return traits_of(cause).fingerprint
 
 
@@ -206,17 +190,13 @@ def without_values(message: str) -> str:
 
 
 def parse_fingerprint(text: str) -> bytes:
-    """Return a fingerprint that somebody wrote as 16 hexadecimal digits.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return the fingerprint that is written as 16 hexadecimal digits; raises ValueError."""
     try:
         found = bytes.fromhex(text)
     except ValueError:
         found = b""
     if len(found) != FINGERPRINT_SIZE:
-        raise ValueError(f"{text!r:.40} is no fingerprint. Give the 16 digits that a list shows.")
+        raise ValueError(f"{text!r:.40} is not a fingerprint. Give the 16 digits from a list.")
     return found
 
 
@@ -229,13 +209,13 @@ def _frames_of_text(traceback: str) -> tuple[str, ...]:
         if not named or named[-1] != name:
             named.append(name)
     distinct = list(dict.fromkeys(reversed(named)))[:MOST_FINGERPRINT_FRAMES][::-1]
-    # Where calls go in a circle, the innermost one is an accident.
+    # In a recursion the innermost call is arbitrary.
     circles = max(Counter(named).values(), default=0) > CIRCLE
     return tuple(sorted(distinct) if circles else distinct)
 
 
 def _module(file: str) -> str:
-    """Return a file's name and its folder's: where the code is unpacked differs by deploy."""
+    """Return folder and name of a file: where the code is unpacked differs by deployment."""
     *folders, name = re.split(r"[\\/]", file.removesuffix(".py"))
     parts = folders[-1:] if name == "__init__" else [*folders[-1:], name]
     return _VERSION.sub("#", ".".join(filter(None, parts)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
@@ -13,29 +14,23 @@ from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.tasks.error_text import printable
 
 MASK = "***"
-SHORTEST_SECRET = 3
-"""Shorter values are parts of ordinary words."""
+SHORTEST_SECRET = 3  # shorter values are parts of ordinary words
 _RULE = re.compile(r"(?:[^\s,:]+:)*[^\s,:.[]+(?:\.[^\s,:.[]+)*")
+# pydantic leaves out the middle of a long value, so a search for the value does not find it.
 _QUOTED_INPUT = re.compile(r"input_value=.*(?=, input_type=)")
-"""In texts of pydantic, which leaves out the middle of a long value: so it is not found by it."""
+# Additions of a database and SQLAlchemy, which also cut values in the middle.
 _BY_SERVER = re.compile(
     r"(?:\n|\\n)\s*(?:DETAIL|HINT|CONTEXT|QUERY|LINE \d+|\[SQL|\[parameters):.*", re.DOTALL
 )
-"""What a database and SQLAlchemy add to a text. They cut values in the middle, too."""
-_CUT = "…"
-"""At the end of a text that is longer."""
+_CUT = "…"  # at the end of a text that was cut
 Path = tuple[str, ...]
 
 
 class Masks:
-    """Some rules."""
+    """Rules that say which values of payloads and results are hidden."""
 
     def __init__(self, text: str = "") -> None:
-        """Read rules that are separated by commas.
-
-        Raises:
-            ValueError: one is none.
-        """
+        """Read rules that are separated by commas; raises ValueError."""
         self._rules: list[tuple[str, Path]] = []
         for rule in filter(None, map(str.strip, text.split(","))):
             if not _RULE.fullmatch(rule):
@@ -51,15 +46,13 @@ class Masks:
         self._paths = lru_cache(4096)(self._paths_of)
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
         return bool(self._rules)
 
     def covers(self, name: str) -> bool:
-        """Whether a rule is of tasks of this name."""
+        """Whether a rule applies to tasks of this name."""
         return bool(self) and bool(self._paths(name))
 
     def value(self, name: str, value: Any) -> Any:
-        """Return a payload or a result as people may see it."""
         return _hidden(value, self._paths(name)) if self.covers(name) else value
 
     def text(self, name: str, text: str, payload: Any) -> str:
@@ -78,7 +71,7 @@ def masks_of(text: str) -> Masks:
 
 
 def without(text: str, values: Iterable[str]) -> str:
-    """Return a text without these values, the longest first; short ones stay."""
+    """Replace these values in a text, the longest first; short ones stay."""
     found = sorted({each for each in values if len(each) >= SHORTEST_SECRET}, key=len, reverse=True)
     if not found:
         return text
@@ -89,7 +82,7 @@ def without(text: str, values: Iterable[str]) -> str:
 
 
 def _without_beginning(text: str, values: Iterable[str]) -> str:
-    """Return a text that was cut, without the beginning of a value at its end."""
+    """Replace the beginning of a value at the end of a text that was cut."""
     begun = 0
     for each in values:
         for length in range(min(len(each), len(text)), max(begun, SHORTEST_SECRET - 1), -1):
@@ -100,7 +93,7 @@ def _without_beginning(text: str, values: Iterable[str]) -> str:
 
 
 def leaves(value: Any) -> Iterator[str]:
-    """Yield all values of a JSON document as a text may quote them; keys are not values."""
+    """Yield all values (not keys) of a JSON document, in all forms that a text may quote."""
     match value:
         case dict():
             for child in value.values():
@@ -116,7 +109,7 @@ def leaves(value: Any) -> Iterator[str]:
             yield json.dumps(value, ensure_ascii=False)[1:-1]
         case int() | float() if not isinstance(value, bool):
             yield str(value)
-        case _:  # null, true and false tell nothing
+        case _:  # null, true and false are no secrets
             pass
 
 
@@ -133,7 +126,7 @@ def _hidden(value: Any, paths: frozenset[Path]) -> Any:
 
 
 def _masked(value: Any, paths: frozenset[Path]) -> Iterator[str]:
-    """Yield what rules hide of a value, as a text may quote it."""
+    """Yield the hidden parts of a value, in the forms in which a text may quote them."""
     if () in paths:
         yield from leaves(value)
         return
@@ -147,7 +140,7 @@ def _masked(value: Any, paths: frozenset[Path]) -> Iterator[str]:
 
 
 def _below(paths: Iterable[Path], key: str) -> frozenset[Path]:
-    """Return what is left of the paths behind this key."""
+    """Return the rests of the paths after this key."""
     found: set[Path] = set()
     for path in paths:
         head, *rest = path
@@ -161,27 +154,19 @@ def _below(paths: Iterable[Path], key: str) -> frozenset[Path]:
 
 ERASED = "erased"
 ERASED_MARK = "$erased"
-ERASED_BEGIN = f'{{"{ERASED_MARK}":'
-"""With what the JSON text of an erased value begins; the instant follows, and nothing else."""
+ERASED_BEGIN = f'{{"{ERASED_MARK}":'  # the beginning of an erased value; only an instant follows
 
 
 def is_erased(text: str) -> bool:
-    """Whether a stored payload was erased: a user's may have a key of this name beside others."""
-    if not text.startswith(ERASED_BEGIN):
-        return False
-    try:
-        return len(json.loads(text)) == 1
-    except (ValueError, RecursionError):
-        return False
+    """Whether a stored payload was erased; a user's may have this key beside others."""
+    if text.startswith(ERASED_BEGIN):
+        with suppress(ValueError, RecursionError):
+            return len(json.loads(text)) == 1
+    return False
 
 
 def check_not_erased(text: str) -> None:
-    """Pass if a new payload does not look like an erased one, which reaches no handler.
-
-    Raises:
-        InvalidTaskError: it does.
-    """
+    """Raise InvalidTaskError if a new payload looks like an erased one."""
     if is_erased(text):
-        raise InvalidTaskError(
-            f"payload.{ERASED_MARK}", "is alone", "another name, or further keys"
-        )
+        path = f"payload.{ERASED_MARK}"
+        raise InvalidTaskError(path, "is the only key", "another name, or further keys")

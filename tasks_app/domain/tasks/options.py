@@ -6,17 +6,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar
 
-from tasks_app.domain.durations import ALLOWED, parse_duration
+from tasks_app.domain.durations import ALLOWED, Duration, parse_duration
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.tasks.payload_checks import check_text
-
-if TYPE_CHECKING:
-    from typing import Literal
-
-    from tasks_app.domain.durations import Duration
-    from tasks_app.domain.tasks.retry_policy import RetryPolicy
+from tasks_app.domain.tasks.retry_policy import RetryPolicy
 
 
 class TaskOptions(TypedDict, total=False):
@@ -31,7 +26,7 @@ class TaskOptions(TypedDict, total=False):
     delay: Duration | None
     """Not before this long after the insert, by the database's clock."""
     biz_key: str | None
-    """The business object that the task is about, as ``order:42``; searchable, not unique."""
+    """The business object of the task, as ``order:42``; searchable, not unique."""
     unique_key: str | None
     """At most one pending or running task of this name has it, unless ``unique_scope`` differs."""
     unique_scope: str | None
@@ -41,21 +36,19 @@ class TaskOptions(TypedDict, total=False):
     """When the key is taken: ``return_existing`` (default), ``replace_payload``, ``reschedule``,
     ``raise``."""
     max_wait: Duration | None
-    """With ``reschedule``: so long after its creation the task is due at the latest, however often
-    it is rescheduled."""
+    """With ``reschedule``: the task is due at the latest this long after its creation."""
     fair_key: str | None
-    """In a fair queue: whose share it belongs to, for instance a tenant's."""
+    """In a fair queue: the key, for instance a tenant, whose share it takes."""
     order_key: str | None
     """Tasks of one key run one at a time; among those that are due, the lowest id first."""
     order_policy: Literal["blocks", "skips"] | None
     """While a task of the key waits for a retry, or has failed for good: ``blocks`` (default; the
     tasks behind it wait) or ``skips`` (they run)."""
     strict_order: bool | None
-    """True: producers of the key take turns, each until its commit, so that ids rise in the order
-    of the commits."""
+    """True: producers of the key take turns, each until its commit, so ids are in commit order."""
     limit_key: str | Sequence[str] | None
-    """Counts against the limit that an operator has set for this key, if there is one. Of several
-    keys, as ``["bank:acme", "tenant:7"]``: it runs only while there is room for it under each."""
+    """Counts against the limit of this key, if an operator has set one. Of several keys, as
+    ``["bank:acme", "tenant:7"]``, each must have room."""
     max_attempts: int | None
     """This many charged failures lead to the error pool; default: the policy's."""
     retry: str | Sequence[Duration] | RetryPolicy | None
@@ -75,12 +68,10 @@ class TaskOptions(TypedDict, total=False):
 
 
 class OrderPolicy(StrEnum):
-    """What a task that waits for a retry, or failed for good, does to the tasks behind it."""
+    """The effect of a task that waits for a retry, or has failed, on the tasks behind it."""
 
-    BLOCKS = "blocks"
-    """They wait until it is over; if it failed, until it is requeued or unblocked."""
-    SKIPS = "skips"
-    """They run."""
+    BLOCKS = "blocks"  # they wait until it is over; if it failed, until it is requeued or unblocked
+    SKIPS = "skips"  # they run
 
 
 LONGEST_KEY = 255
@@ -95,7 +86,6 @@ def read_key(options: Mapping[str, Any], name: str) -> str | None:
 
 
 def read_limit_keys(options: Mapping[str, Any]) -> list[str]:
-    """Return the keys, each once, in the order given."""
     given = options.get("limit_key")
     if not isinstance(given, list | tuple):
         one = read_key(options, "limit_key")
@@ -109,18 +99,18 @@ def read_limit_keys(options: Mapping[str, Any]) -> list[str]:
 
 def _key(value: Any, path: str) -> str:
     if not isinstance(value, str) or not 1 <= len(value) <= LONGEST_KEY:
-        raise InvalidTaskError(
-            path, f"is {shown_value(value)}", f"text of 1 to {LONGEST_KEY} characters"
-        )
+        allowed = f"text of 1 to {LONGEST_KEY} characters"
+        raise InvalidTaskError(path, f"is {shown_value(value)}", allowed)
     return check_text(value, path)
 
 
 def read_integer(options: Mapping[str, Any], name: str, least: int, most: int) -> int:
-    value = options[name]
+    return check_integer(options[name], f"options.{name}", least, most)
+
+
+def check_integer(value: Any, path: str, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidTaskError(
-            f"options.{name}", f"is {shown_value(value)}", f"an integer {least} .. {most}"
-        )
+        raise InvalidTaskError(path, f"is {shown_value(value)}", f"an integer {least} .. {most}")
     return int(value)
 
 
@@ -138,11 +128,8 @@ def read_instant(options: Mapping[str, Any], name: str) -> datetime | None:
     if not isinstance(value, datetime):
         raise InvalidTaskError(f"options.{name}", f"is {shown_value(value)}", "an aware datetime")
     if value.utcoffset() is None:
-        raise InvalidTaskError(
-            f"options.{name}",
-            "has no time zone",
-            "an aware datetime, such as datetime.now(UTC)",
-        )
+        allowed = "an aware datetime, such as datetime.now(UTC)"
+        raise InvalidTaskError(f"options.{name}", "has no time zone", allowed)
     if not 1970 <= value.year < 9000:  # noqa: PLR2004  what any driver can hold, and any wait
         raise InvalidTaskError(f"options.{name}", f"is in the year {value.year}", "1970 .. 8999")
     return value
@@ -174,10 +161,9 @@ def parse_option(parse: Callable[[Any], T], value: Any, name: str, allowed: str)
 
 
 def check_sub_status(text: Any) -> str:
-    """Return what a handler says of its task's state; empty: nothing any more.
+    """Return a handler's text about its task's state; empty removes the last one.
 
-    Raises:
-        InvalidTaskError: it cannot be stored.
+    Raises InvalidTaskError: it cannot be stored.
     """
     if not isinstance(text, str) or len(text) > LONGEST_SUB_STATUS:
         allowed = f"text of at most {LONGEST_SUB_STATUS} characters"
@@ -190,29 +176,27 @@ QUEUE = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]{0,99}$")
 
 
 def check_name(name: Any) -> str:
-    """Return the name of a task or schedule if it is valid; else raise InvalidTaskError."""
-    if not isinstance(name, str) or not NAME.match(name) or name.endswith("\n"):
-        raise InvalidTaskError(
-            "name", f"is {shown_value(name)}", f"text that matches {NAME.pattern}"
-        )
-    return name
+    """Return the valid name of a task or schedule, or raise InvalidTaskError."""
+    return _matching(NAME, name, "name")
 
 
 def check_queue(queue: Any) -> str:
-    """Return the name of a queue if it is valid; else raise InvalidTaskError."""
-    if not isinstance(queue, str) or not QUEUE.match(queue) or queue.endswith("\n"):
-        raise InvalidTaskError(
-            "options.queue", f"is {shown_value(queue)}", f"text that matches {QUEUE.pattern}"
-        )
-    return queue
+    """Return the valid name of a queue, or raise InvalidTaskError."""
+    return _matching(QUEUE, queue, "options.queue")
+
+
+def _matching(pattern: re.Pattern[str], text: Any, path: str) -> str:
+    if not isinstance(text, str) or not pattern.match(text) or text.endswith("\n"):
+        problem = f"is {shown_value(text)}"
+        raise InvalidTaskError(path, problem, f"text that matches {pattern.pattern}")
+    return text
 
 
 def check_id(value: Any, path: str = "task_id") -> int:
-    """Return the id if a row can have it; else raise InvalidTaskError."""
+    """Return the id if a row can have it, or raise InvalidTaskError."""
     if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
-        raise InvalidTaskError(
-            path, f"is {shown_value(value)}", "the integer that its creation returned"
-        )
+        allowed = "the integer that its creation returned"
+        raise InvalidTaskError(path, f"is {shown_value(value)}", allowed)
     return int(value)
 
 

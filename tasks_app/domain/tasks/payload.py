@@ -30,39 +30,28 @@ from tasks_app.domain.tasks.payload_checks import (
     no_json,
 )
 
-DEEPEST_READABLE = 500
-"""For rows that bypassed the checks; how deep Python's reader can go depends on its version."""
+DEEPEST_READABLE = 500  # in rows that bypassed the checks; Python's limit depends on its version
 _CONTAINERS = frozenset({dict, list, tuple})
 _NUL = "\\u0000"
+# A large float as text, see PayloadCheck; no other text has NUL.
 _DIGITS = re.compile(r'"\\u0000(-?\d+\.0)"')
-"""A float that is written digit by digit, as text; no other text begins so: NUL is refused."""
-_DECODER = json.JSONDecoder()
-"""What ``json.loads`` uses, without its check for a byte order mark."""
+_DECODER = json.JSONDecoder()  # of json.loads, without its check for a byte order mark
+# The same for text without white space around the value.
 _SCAN: Callable[[str, int], tuple[Any, int]] = _DECODER.scan_once  # type: ignore[attr-defined]
-"""The same without white space around the value."""
 
 
 class Dataclass(Protocol):
-    """An instance of a dataclass, as type checkers know it."""
+    """An instance of a dataclass, for type checkers."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
 
 Payload: TypeAlias = Mapping[str, Any] | BaseModel | Dataclass | None
-"""A payload for a task whose handler is unknown where it is created."""
+"""A payload for a task whose handler the producer does not know."""
 
 
-def encode_object(
-    value: Payload,
-    path: str,
-    limit: int,
-    to_json: ToJson | None = None,
-) -> str:
-    """Return a JSON object as text; None is the empty object.
-
-    Raises:
-        InvalidTaskError: with the path of the first bad value, or of a masked secret.
-    """
+def encode_object(value: Payload, path: str, limit: int, to_json: ToJson | None = None) -> str:
+    """Return a JSON object as text; None is the empty object; raises InvalidTaskError."""
     if value is None:
         return "{}"
     if type(value) is dict and (text := encode_plain(value, limit)):
@@ -71,13 +60,13 @@ def encode_object(
     if isinstance(value, BaseModel):
         plain = dump_model(value, path, round_trip=True)
     elif is_dataclass(value) and not isinstance(value, type):
-        plain = _dump_dataclass(value, path)
+        try:
+            plain = pydantic_core.to_jsonable_python(value, round_trip=True)
+        except (ValueError, RecursionError) as error:
+            raise no_json(path, error) from None
     if not isinstance(plain, Mapping):
-        raise InvalidTaskError(
-            path,
-            f"is of type {type(plain).__name__}",
-            "a dict with string keys, a pydantic model or a dataclass",
-        )
+        allowed = "a dict with string keys, a pydantic model or a dataclass"
+        raise InvalidTaskError(path, f"is of type {type(plain).__name__}", allowed)
     if type(value) is dict:
         text = _encode_checked(plain, path, limit, to_json)
     else:
@@ -88,16 +77,12 @@ def encode_object(
 
 
 def encode(value: Any, path: str, limit: int, to_json: ToJson | None = None) -> str:
-    """Return any admitted JSON value as text of at most ``limit`` bytes.
-
-    Raises:
-        InvalidTaskError: with the path of the first bad value.
-    """
+    """Return any allowed JSON value as text of at most ``limit`` bytes; raises InvalidTaskError."""
     return encode_plain(value, limit) or _encode_checked(value, path, limit, to_json)
 
 
 def encode_plain(value: Any, limit: int) -> str | None:
-    """Write a plain payload, as nearly all are, in a tenth of the time; None: it is not plain."""
+    """Write a plain payload, as most are, in a tenth of the time; None: it is not plain."""
     if type(value) not in _CONTAINERS or _spare(value, limit, 1) < 0:
         return None
     try:
@@ -109,7 +94,7 @@ def encode_plain(value: Any, limit: int) -> str | None:
 
 
 def _spare(value: dict[Any, Any] | list[Any] | tuple[Any, ...], budget: int, depth: int) -> int:
-    """Return how many more values may follow; below 0: there are too many, or one is not plain."""
+    """Return how many more values may follow; below 0: too many, or one is not plain."""
     budget -= len(value)
     items: Iterable[Any] = value
     if isinstance(value, dict):
@@ -133,36 +118,33 @@ def _spare(value: dict[Any, Any] | list[Any] | tuple[Any, ...], budget: int, dep
 
 
 def _encode_checked(value: Any, path: str, limit: int, to_json: ToJson | None) -> str:
-    """Check every value, convert where JSON needs it, and name what is refused."""
+    """Check every value, convert what JSON does not know, and name the refused one."""
+    allowed = f"at most {limit} bytes; store big data elsewhere"
     try:
         plain = PayloadCheck(iter(range(limit)), to_json).value(value, path, 1)
     except StopIteration:
-        raise InvalidTaskError(
-            path,
-            f"has more than {limit} values",
-            f"at most {limit} bytes; store big data elsewhere",
-        ) from None
+        raise InvalidTaskError(path, f"has more than {limit} values", allowed) from None
     text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     if _NUL in text:
         text = _DIGITS.sub(r"\1", text)
     size_bytes = len(text.encode())
     if size_bytes > limit:
-        raise InvalidTaskError(
-            path,
-            f"has {size_bytes} bytes as JSON",
-            f"at most {limit} bytes; store big data elsewhere",
-        )
+        raise InvalidTaskError(path, f"has {size_bytes} bytes as JSON", allowed)
     return text
 
 
 def decode(text: str, what: str) -> Any:
     """Return the value of JSON text, which may have bypassed the checks.
 
-    Raises:
-        UnreadableTaskError: it is too deep, has too long a number, or is no JSON.
+    Raises UnreadableTaskError: it is too deep, has too long a number, or is not JSON.
     """
     try:
-        value = _read(text)
+        try:  # without white space around it, as PostgreSQL writes it
+            value, end = _SCAN(text, 0)
+        except StopIteration:  # the text begins with white space
+            value, end = None, None
+        if end != len(text):
+            value = _DECODER.decode(text)
         if text.count("[") + text.count("{") > DEEPEST_READABLE and _is_deep(value):
             raise RecursionError
     except (ValueError, RecursionError) as error:
@@ -171,15 +153,6 @@ def decode(text: str, what: str) -> Any:
             "Write tasks with create_task or task_create()."
         ) from error
     return value
-
-
-def _read(text: str) -> Any:
-    """Read JSON as PostgreSQL writes it, without white space around it; if that fails, any."""
-    try:
-        value, end = _SCAN(text, 0)
-    except StopIteration:  # the text begins with white space
-        return _DECODER.decode(text)
-    return value if end == len(text) else _DECODER.decode(text)
 
 
 def _is_deep(value: Any) -> bool:
@@ -194,10 +167,3 @@ def _is_deep(value: Any) -> bool:
         if not level:
             return False
     return True
-
-
-def _dump_dataclass(value: Any, path: str) -> Any:
-    try:
-        return pydantic_core.to_jsonable_python(value, round_trip=True)
-    except (ValueError, RecursionError) as error:
-        raise no_json(path, error) from None

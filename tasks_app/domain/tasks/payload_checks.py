@@ -18,17 +18,15 @@ from tasks_app.domain.errors import InvalidTaskError
 
 DEEPEST = 32
 SMALLEST_INT, LARGEST_INT = -(2**63), 2**63 - 1
-FLOATS_WITH_EXPONENT = 1e16
-"""From here on floats are whole numbers, and Python writes them with an exponent."""
+FLOATS_WITH_EXPONENT = 1e16  # from here on floats are whole, and Python writes an exponent
 ToJson: TypeAlias = Callable[[Any], Any]
-"""Returns a JSON value for one that JSON does not know; TypeError: there is none."""
+"""Converts a value that JSON does not know to JSON; raises TypeError if it cannot."""
 
 
 def dump_model(model: BaseModel, path: str, *, round_trip: bool = False) -> Any:
     """Return a pydantic model as plain values; ``round_trip`` leaves out computed fields.
 
-    Raises:
-        InvalidTaskError: it has a field that JSON cannot hold.
+    Raises InvalidTaskError: it has a field that JSON cannot hold.
     """
     try:
         return model.model_dump(mode="json", by_alias=True, round_trip=round_trip)
@@ -37,15 +35,13 @@ def dump_model(model: BaseModel, path: str, *, round_trip: bool = False) -> Any:
 
 
 def no_json(path: str, error: Exception) -> InvalidTaskError:
-    """Return the refusal of a value whose own library could not write it."""
-    kind = type(error).__name__
-    return InvalidTaskError(
-        path, f"cannot be written as JSON ({kind})", "fields that JSON can hold"
-    )
+    """Return the error for a value that its own library could not write."""
+    problem = f"cannot be written as JSON ({type(error).__name__})"
+    return InvalidTaskError(path, problem, "fields that JSON can hold")
 
 
 def check_text(value: str, path: str) -> str:
-    """Return ``value``; InvalidTaskError if it has NUL or a lone surrogate."""
+    """Return ``value``; InvalidTaskError: it has NUL or a lone surrogate."""
     if "\x00" in value:
         raise InvalidTaskError(path, "holds the character NUL", "text without \\u0000")
     try:
@@ -72,11 +68,20 @@ class PayloadCheck:
             case None | bool():
                 return value
             case str():
-                return _plain(check_text(value, path))
+                return str.__str__(check_text(value, path))  # of an enum's member, the value
+            case int() if SMALLEST_INT <= value <= LARGEST_INT:
+                return int(value)
             case int():
-                return _checked_int(value, path)
+                allowed = "-2**63 .. 2**63-1, or text"
+                raise InvalidTaskError(path, "is an integer beyond 64 bits", allowed)
+            case float() if not math.isfinite(value):
+                raise InvalidTaskError(path, f"is {value!r}", "finite numbers, or None")
+            case float() if abs(value) >= FLOATS_WITH_EXPONENT:
+                # jsonb reads 1e23 as an exact decimal, which is not the float 1e23. So write all
+                # digits, and a fraction, which jsonb keeps, so that it is read back as a float.
+                return f"\0{int(value)}.0"
             case float():
-                return _checked_float(value, path)
+                return float(value)
             case Mapping():
                 _check_depth(path, depth)
                 return {
@@ -113,41 +118,16 @@ def _checked_key(key: Any, path: str) -> str:
     if not isinstance(key, str):
         kind = type(key).__name__
         raise InvalidTaskError(f"{path}[{kind}]", f"has a key of type {kind}", "string keys")
-    return _plain(check_text(key, f"{path}[{key!r}]"))
+    return str.__str__(check_text(key, f"{path}[{key!r}]"))
 
 
-def _plain(value: str) -> str:
-    """Return the text itself; ``str()`` of an enum's member would be its name."""
-    return str.__str__(value)
-
-
-def _checked_int(value: int, path: str) -> int:
-    if not SMALLEST_INT <= value <= LARGEST_INT:
-        raise InvalidTaskError(path, "is an integer beyond 64 bits", "-2**63 .. 2**63-1, or text")
-    return int(value)
-
-
-def _checked_float(value: float, path: str) -> float | str:
-    if not math.isfinite(value):
-        raise InvalidTaskError(path, f"is {value!r}", "finite numbers, or None")
-    # jsonb reads 1e23 as an exact decimal, which is not the float 1e23: write all its digits, and a
-    # fraction, which jsonb keeps, so that it is read back as a float and not as an int.
-    return f"\0{int(value)}.0" if abs(value) >= FLOATS_WITH_EXPONENT else float(value)
-
-
-STARS = "***"
-"""In all that pydantic writes for a secret."""
-TEN = "**********"
-"""What pydantic's own classes are written as."""
+STARS = "***"  # in every secret that pydantic writes
+TEN = "**********"  # written by pydantic's own classes
 _ANY = SchemaSerializer(core_schema.any_schema())
 
 
 def check_secrets(value: Any, text: str, path: str) -> None:
-    """Pass if ``text``, the JSON of ``value``, has the real value of each secret.
-
-    Raises:
-        InvalidTaskError: with the path of the first one that is masked.
-    """
+    """Raise InvalidTaskError if a secret of ``value`` is masked in ``text``, its JSON."""
     found = _masked(value, json.loads(text), path)
     if found is not None:
         raise InvalidTaskError(
@@ -158,22 +138,18 @@ def check_secrets(value: Any, text: str, path: str) -> None:
 
 
 def check_read_back(given: Any, back: Any, path: str) -> None:
-    """Pass if ``back``, read from the JSON of ``given``, is equal to it.
-
-    Raises:
-        InvalidTaskError: with the path of the first value that is not.
-    """
+    """Raise InvalidTaskError if ``back``, read from the JSON of ``given``, is not equal to it."""
     found = next(_changed(given, back, path), None)
     if found is not None:
         raise InvalidTaskError(
             found,
-            "is written one way and read another, so that its handler would get another value",
-            "what its type reads as it writes it (see aliases, serializers and validators)",
+            "is written in one way and read in another, so its handler would get another value",
+            "types that read what they write (see aliases, serializers and validators)",
         )
 
 
 def _changed(given: Any, back: Any, path: str) -> Iterator[str]:
-    """Yield the paths of unequal values; what is no field of a type, as private state, is none."""
+    """Yield the paths of unequal values; private state, which is no field, does not count."""
     if given is back or given == back or (_is_nan(given) and _is_nan(back)):
         return
     lists = isinstance(given, list | tuple) and isinstance(back, list | tuple)  # one kind in JSON
@@ -200,7 +176,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def _parts(value: Any) -> dict[str, Any] | None:
-    """Return the values in it by the steps to them; None: it has none."""
+    """Return the values in a container by the steps to them; None: it is not a container."""
     if isinstance(value, RootModel):
         return {"": value.root}
     if isinstance(value, BaseModel):
@@ -209,7 +185,7 @@ def _parts(value: Any) -> dict[str, Any] | None:
     if is_dataclass(value):
         return {f".{f.name}": getattr(value, f.name, None) for f in fields(value)}
     if isinstance(value, Mapping):
-        # JSON has no key that is no text: one that comes back as text is another.
+        # In JSON a key is text: another key comes back as text, which differs from it.
         return {f".{k}" if isinstance(k, str) else f"[{k!r}]": v for k, v in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
         return {f"[{place}]": item for place, item in enumerate(value)}

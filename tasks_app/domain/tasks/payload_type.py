@@ -34,10 +34,9 @@ VALUE = "value"
 _WRAPPED = f'{{"{VALUE}":%s}}'
 _UNCHECKED = (inspect.Parameter.empty, Any, object, dict, Mapping, MutableMapping)
 _SCALARS = frozenset({str, int, bool, type(None)})
-_AS_WRITTEN = object()
-"""The wish for a payload that is JSON already: however its type reads it."""
+_AS_WRITTEN = object()  # a payload that is JSON already: its type may read it in any way
+# Keys in pydantic's schemas whose values are not schemas, but may look like one.
 _NO_SCHEMAS = frozenset({"default", "expected", "metadata", "serialization"})
-"""Keys of pydantic's schemas under which none lies, but perhaps what looks like one."""
 _LAZY = "an Iterable or Generator is checked only when it is read, and a list at once"
 _MODULES = re.compile(r"(?:[A-Za-z_<][\w<>]*\.)+")
 
@@ -61,10 +60,11 @@ class PayloadType:
         self.is_object: bool = True
         self.is_optional: bool = False
         self._may_be_object = True
-        if _is_model(annotation):
+        is_class = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        if is_class and not annotation.__pydantic_root_model__:
             self._fields = annotation.model_fields
             return
-        with warnings.catch_warnings(action="ignore"):  # about defaults, which do not matter here
+        with warnings.catch_warnings(action="ignore"):  # about defaults
             schema = self._adapter.json_schema()
         self._fields = schema.get("properties", {})
         kinds = _branches(schema, schema.get("$defs", {}))
@@ -74,7 +74,7 @@ class PayloadType:
 
     @property
     def fields(self) -> frozenset[str]:
-        """The names of a payload's fields, where the type has them."""
+        """The names of its fields, if it has any."""
         return frozenset(self._fields)
 
     def wraps(self, payload: Any) -> bool:
@@ -82,12 +82,11 @@ class PayloadType:
         return not self.is_object and (self._may_be_object or not _is_wrapped(payload))
 
     def write(self, payload: Any, limit: int, to_json: ToJson | None) -> str:
-        """Return a payload's JSON text as stored.
+        """Return the stored JSON text of a payload.
 
-        A payload in the stored form is accepted, too, where the type itself admits no object.
+        If the type itself admits no object, a payload in the stored form is accepted, too.
 
-        Raises:
-            InvalidTaskError: it does not fit, JSON cannot hold it, or it would be read as another.
+        Raises InvalidTaskError: it does not fit, JSON cannot hold it, or it reads back differently.
         """
         if payload is None and (self.is_object or self.is_optional):
             self._checked(self.read, "{}")
@@ -106,26 +105,21 @@ class PayloadType:
         return text
 
     def read(self, text: str) -> Any:
-        """Return the handler's argument, from the stored JSON text.
-
-        Raises:
-            pydantic.ValidationError: it does not fit.
-            UnreadableTaskError: it is not stored in the form of this type.
-        """
+        """Return the handler's argument; raises pydantic.ValidationError or UnreadableTaskError."""
         if self.is_optional and text == "{}":
             return self._adapter.validate_python(None)
         if not self.is_object:
             kept = decode(text, "payload")
             if not _is_wrapped(kept):
                 raise UnreadableTaskError(
-                    f'The payload is not kept as {{"{VALUE}": …}}, as a {self.name} is. '
-                    "Create the task with its handler, or write it so."
+                    f'The payload is not stored as {{"{VALUE}": …}}, as a {self.name} is. '
+                    "Create the task with its handler, or write it in this form."
                 )
             text = json.dumps(kept[VALUE])
         return self._adapter.validate_json(text)
 
     def _text(self, payload: Any, limit: int, to_json: ToJson | None) -> tuple[str, Any]:
-        """Return its JSON, and what is to be read back."""
+        """Return its JSON, and the value that should be read back."""
         text, plain, wanted = encode_plain(payload, limit), payload, _AS_WRITTEN
         if text is not None:
             return text, wanted
@@ -139,10 +133,14 @@ class PayloadType:
         return text, wanted
 
     def _plain(self, payload: Any, limit: int) -> tuple[Any, Any]:
-        """Return an object as JSON values, written by its type, and what is to be read back."""
+        """Return an object as JSON values, written by its type, and the value to be read back."""
         if isinstance(payload, BaseModel):
             plain = dump_model(payload, "payload", round_trip=True)
-            return plain, payload if self._admits(payload) else _AS_WRITTEN
+            try:
+                self._adapter.validate_python(payload)
+            except ValidationError:  # of another class: it counts as what it writes
+                return plain, _AS_WRITTEN
+            return plain, payload
         if isinstance(payload, dict | list | tuple | float):  # no type can write NaN
             encode(payload, "payload", limit, lambda _: None)
         value = self._checked(self._adapter.validate_python, payload)
@@ -151,16 +149,8 @@ class PayloadType:
                 value, mode="json", by_alias=True, round_trip=True, warnings=False
             )
         except (ValueError, RecursionError):
-            return value, value  # the encoder will name what is no JSON
+            return value, value  # the encoder names the value that is not JSON
         return plain, value
-
-    def _admits(self, payload: Any) -> bool:
-        """Whether it is of a class of this type; of another it is what it writes, as a dict is."""
-        try:
-            self._adapter.validate_python(payload)
-        except ValidationError:
-            return False
-        return True
 
     def _checked(self, check: Callable[[Any], Any], payload: Any) -> Any:
         try:
@@ -173,8 +163,7 @@ class PayloadType:
 def payload_type_of(annotation: Any) -> PayloadType | None:
     """Return the type of an annotation; None: any object fits, as a dict.
 
-    Raises:
-        pydantic.errors.PydanticUserError: see :class:`PayloadType`.
+    Raises PydanticUserError, see :class:`PayloadType`.
     """
     kind, parts = get_origin(annotation) or annotation, get_args(annotation)
     if any(kind is each for each in _UNCHECKED) and parts in [(), (str, Any), (str, object)]:
@@ -184,7 +173,7 @@ def payload_type_of(annotation: Any) -> PayloadType | None:
 
 @lru_cache(256)
 def own_type(kind: type) -> PayloadType | None:
-    """Return how a class that pydantic knows writes and reads itself, if that is as an object."""
+    """Return the type of a class that pydantic writes and reads as an object, else None."""
     if not (issubclass(kind, BaseModel) or is_dataclass(kind)):
         return None
     from pydantic.errors import PydanticUserError  # noqa: PLC0415  as above
@@ -197,37 +186,31 @@ def own_type(kind: type) -> PayloadType | None:
 
 
 def explain(error: ValidationError) -> tuple[str, str]:
-    """Return path and problem of the first fault, without the value."""
+    """Return path and problem of the first error, without the value."""
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"])
     return f"payload{path}", f"is refused: {first['msg']}"
 
 
 def shown(annotation: Any) -> str:
-    """Return an annotation as in code, without modules."""
+    """Return an annotation as written in code, without modules."""
     return _MODULES.sub("", inspect.formatannotation(annotation))
 
 
 def _is_lazy(schema: Any) -> bool:
-    """Whether pydantic checks some value only when somebody reads it, which can be done once."""
+    """Whether pydantic checks a part only when it is read, which is possible once."""
     match schema:
         case {"type": "generator"}:
             return True
         case {"type": str()}:
             parts = [part for key, part in schema.items() if key not in _NO_SCHEMAS]
-        case dict():  # parts by names of the user's
+        case dict():  # parts by the user's names
             parts = list(schema.values())
         case list() | tuple():
             parts = list(schema)
         case _:
             return False
     return any(map(_is_lazy, parts))
-
-
-def _is_model(annotation: Any) -> bool:
-    if not isinstance(annotation, type) or not issubclass(annotation, BaseModel):
-        return False
-    return not annotation.__pydantic_root_model__
 
 
 def _is_wrapped(payload: Any) -> bool:

@@ -14,15 +14,12 @@ from tasks_app.domain.tasks.states import State
 
 
 class CreateOutcome(StrEnum):
-    """What a create did."""
+    """What a create has done."""
 
     CREATED = "created"
-    EXISTING = "existing"
-    """Nothing was written: the key is taken."""
-    REPLACED = "replaced"
-    """The holder now has this payload."""
-    RESCHEDULED = "rescheduled"
-    """The holder is now due when this task would have been."""
+    EXISTING = "existing"  # nothing was written: the key is taken
+    REPLACED = "replaced"  # the holder now has this payload
+    RESCHEDULED = "rescheduled"  # the holder is now due when this task would have been
 
 
 class TaskId(int):
@@ -46,13 +43,10 @@ class TaskId(int):
 class Scope(StrEnum):
     """For how long a task has its unique_key."""
 
-    QUEUED = "queued"
-    """While it is PENDING: the key is free as soon as the task runs."""
+    QUEUED = "queued"  # while it is PENDING: the key is free as soon as the task runs
     QUEUED_OR_RUNNING = "queued_or_running"
-    UNTIL_TERMINAL = "until_terminal"
-    """The same: while it is in the pending pool, where retries stay, too."""
-    FOR_PERIOD = "for_period"
-    """For a time from its creation on, even if it ends earlier."""
+    UNTIL_TERMINAL = "until_terminal"  # the same: while it is in the pending pool, as retries are
+    FOR_PERIOD = "for_period"  # for a time from its creation, even if it ends earlier
     FOREVER = "forever"
 
 
@@ -60,27 +54,21 @@ class OnConflict(StrEnum):
     """What a create does if its key is taken."""
 
     RETURN_EXISTING = "return_existing"
-    REPLACE_PAYLOAD = "replace_payload"
-    """Replace the holder's payload, if the holder is PENDING."""
-    RESCHEDULE = "reschedule"
-    """Reschedule the holder, if it is PENDING (debounce)."""
+    REPLACE_PAYLOAD = "replace_payload"  # of the holder, if it is PENDING
+    RESCHEDULE = "reschedule"  # the holder, if it is PENDING (debounce)
     RAISE = "raise"
 
 
 class KeyRule(NamedTuple):
-    """Scope and conflict policy of a task's unique_key."""
-
     scope: Scope = Scope.UNTIL_TERMINAL
     on_conflict: OnConflict = OnConflict.RETURN_EXISTING
-    period: timedelta | None = None
-    """For the scope ``for_period``."""
-    max_wait: timedelta | None = None
-    """How long after its creation the holder is due at the latest, however often rescheduled."""
+    period: timedelta | None = None  # for the scope for_period
+    max_wait: timedelta | None = None  # after its creation the holder is rescheduled no further
 
     @property
     def outlives_the_index(self) -> bool:
         """Whether the key is a row of the table of keys; other keys are columns of their tasks."""
-        return self.scope in _IN_THE_TABLE
+        return self.scope in {Scope.QUEUED, Scope.FOR_PERIOD, Scope.FOREVER}
 
 
 class RowTemplate(NamedTuple):
@@ -89,8 +77,7 @@ class RowTemplate(NamedTuple):
     name: str
     queue: str
     priority: int
-    headers: str | None
-    """JSON text."""
+    headers: str | None  # JSON text
     enabled: bool
     retry_level: int
     max_attempts: int | None
@@ -100,48 +87,37 @@ class RowTemplate(NamedTuple):
     expires_at: datetime | None
     timeout_ms: int | None
     hard_timeout_ms: int | None
-    schedule_id: int | None = None
-    """The schedule that made it."""
-    batch_id: int | None = None
-    """The group whose member it is."""
+    schedule_id: int | None = None  # of the schedule that created it
+    batch_id: int | None = None  # of the group whose member it is
     fair_key: str | None = None
-    """Whose share of a fair queue it belongs to."""
-    more_limit_keys: str | None = None
-    """Its limit keys behind the first, as PostgreSQL writes an array."""
-    order_skips: bool | None = None
-    """True: the order_key's policy is ``skips``."""
-    strict_order: bool = False
-    """Producers of the order_key take turns."""
-    rule: KeyRule | None = None
-    """Scope and policy of the unique_key, if either was given."""
-    encrypted: bool = False
-    """Its handler asks for its payload to be stored encrypted."""
+    more_limit_keys: str | None = None  # all but the first, as an array in PostgreSQL's text form
+    order_skips: bool | None = None  # True: the order_key's policy is `skips`
+    strict_order: bool = False  # producers of the order_key take turns
+    rule: KeyRule | None = None  # for the unique_key, if scope or policy was given
+    encrypted: bool = False  # its handler requires an encrypted payload
 
 
 class TaskRow(NamedTuple):
     """A checked task, ready for the insert: its own columns, and the shared ones."""
 
-    payload: str
-    """JSON text."""
+    payload: str  # JSON text
     biz_key: str | None
     unique_key: str | None
     order_key: str | None
     limit_key: str | None
-    terms: RowTemplate
-    """Rows with the same options share one object."""
+    terms: RowTemplate  # shared by rows with the same options
 
     @property
     def name(self) -> str:
         return self.terms.name
 
 
-KEYS = TaskRow._fields[1:-1]
-"""A row's own columns but the payload."""
+KEYS = TaskRow._fields[1:-1]  # a row's own columns but the payload
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task as people see it, in any pool."""
+    """A task in any pool."""
 
     id: int
     pool: str
@@ -151,8 +127,7 @@ class Task:
     priority: int
     biz_key: str | None
     unique_key: str | None
-    payload: Any
-    """Decoded JSON, or None when it cannot be decoded."""
+    payload: Any  # decoded JSON, or None if it cannot be decoded
     headers: Any
     enabled: bool
     attempt: int
@@ -169,27 +144,20 @@ class Task:
     idempotency_key: UUID
     owner: str | None
     lease_until: datetime | None
-    parked: str | None
-    """Why a due row waits, for instance an unknown handler."""
+    parked: str | None  # why a due row waits, for instance an unknown handler
     result: Any
     error: str | None
     run_ms: int | None
-    group_id: int | None = None
-    """The group whose member it is."""
+    group_id: int | None = None  # the group that it is a member of
     fingerprint: str | None = None
-    """Of its error, in the error pool: 16 hexadecimal digits."""
-    order_key: str | None = None
-    """Tasks of one key run one at a time."""
-    limit_key: str | None = None
-    """What it counts against, where there is a limit of that key; of several keys the first."""
-    held: bool = False
-    """It does not run until it is released; ``due_at`` is the date that it gets back then."""
-    sub_status: str | None = None
-    """What its handler said of its state."""
+    """The fingerprint of its error, in the error pool: 16 hexadecimal digits."""
+    order_key: str | None = None  # tasks of one key run one at a time
+    limit_key: str | None = None  # counts against the limit of this key; of several keys the first
+    held: bool = False  # until it is released; `due_at` is the date that it will have then
+    sub_status: str | None = None  # the sub-status that its handler set
     updated_at: datetime | None = None
     """When it was last created, claimed, returned, ended, changed or asked to stop."""
-    more_limit_keys: list[str] | None = None
-    """Its other limit keys."""
+    more_limit_keys: list[str] | None = None  # its other limit keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,45 +173,38 @@ class Attempt:
     owner: str | None
     started_at: datetime | None
     ended_at: datetime
-    fingerprint: str | None = None
-    """Of its error; None: it was written by older code."""
-    encrypted_message: str | None = None
-    """The token of the message, of an encrypted task."""
+    fingerprint: str | None = None  # of its error; None: written by older code
+    encrypted_message: str | None = None  # the token of an encrypted task's message
 
 
-_IN_THE_TABLE = frozenset({Scope.QUEUED, Scope.FOR_PERIOD, Scope.FOREVER})
 SCOPES = ", ".join(f"{s} 1h" if s is Scope.FOR_PERIOD else s for s in Scope)
 POLICIES = ", ".join(OnConflict)
 
 
 def parse_rule(scope: object, on_conflict: object, max_wait: object = None) -> KeyRule | None:
-    """Return the rule; None: neither is given. A time follows ``for_period``.
+    """Return the rule; None: neither scope nor policy is given.
 
-    Raises:
-        ValueError: the first argument names the option, the second what is wrong with it.
+    Raises ValueError(option, problem, allowed).
     """
     if max_wait is not None and on_conflict != OnConflict.RESCHEDULE:
         raise ValueError("max_wait", "bounds what is rescheduled", "with on_conflict='reschedule'")
     if scope is None and on_conflict is None:
         return None
-    kind, period = _scope(Scope.UNTIL_TERMINAL if scope is None else scope)
-    policy = OnConflict.RETURN_EXISTING if on_conflict is None else on_conflict
-    if not isinstance(policy, str) or policy not in set(OnConflict):
-        raise ValueError("on_conflict", "names no policy", POLICIES)
-    longest = None if max_wait is None else _span("max_wait", max_wait, "such as '1m'")
-    return KeyRule(kind, OnConflict(policy), period, longest)
-
-
-def _scope(scope: object) -> tuple[Scope, timedelta | None]:
+    scope = Scope.UNTIL_TERMINAL if scope is None else scope
     if not isinstance(scope, str):
         raise ValueError("unique_scope", f"is of type {type(scope).__name__}", SCOPES)
     name, _, span = scope.partition(" ")
     if name not in set(Scope) or bool(span) != (name == Scope.FOR_PERIOD):
-        raise ValueError("unique_scope", "names no scope", SCOPES)
-    return Scope(name), _span("unique_scope", span, SCOPES) if span else None
+        raise ValueError("unique_scope", "is not a scope", SCOPES)
+    period = _positive_span("unique_scope", span, SCOPES) if span else None
+    policy = OnConflict.RETURN_EXISTING if on_conflict is None else on_conflict
+    if not isinstance(policy, str) or policy not in set(OnConflict):
+        raise ValueError("on_conflict", "is not a policy", POLICIES)
+    longest = None if max_wait is None else _positive_span("max_wait", max_wait, "such as '1m'")
+    return KeyRule(Scope(name), OnConflict(policy), period, longest)
 
 
-def _span(option: str, value: Any, allowed: str) -> timedelta:
+def _positive_span(option: str, value: Any, allowed: str) -> timedelta:
     try:
         span = parse_duration(value)
     except ValueError as error:
@@ -253,16 +214,11 @@ def _span(option: str, value: Any, allowed: str) -> timedelta:
     return span
 
 
-_BETWEEN = "\0"
-"""No text in PostgreSQL holds it."""
-
-
 def text_array(values: Iterable[object]) -> str:
-    """Return a PostgreSQL array of the texts of ``values``, with any characters in them."""
+    """Return an array of texts, with any characters in them, in PostgreSQL's text form."""
     listed = list(map(str, values))
     if not listed:
         return "{}"
-    escaped = (
-        _BETWEEN.join(listed).replace("\\", "\\\\").replace('"', '\\"').replace(_BETWEEN, '","')
-    )
-    return f'{{"{escaped}"}}'
+    separator = "\0"  # in no text of PostgreSQL
+    text = separator.join(listed).replace("\\", "\\\\").replace('"', '\\"')
+    return '{"' + text.replace(separator, '","') + '"}'

@@ -29,16 +29,14 @@ from tasks_app.domain.durations import (
 
 DEFAULT_MAX_ATTEMPTS = 3
 MOST_LEVELS = 100
-MOST_JITTER = 100
-"""Percent."""
-MOST_ATTEMPTS = 32_000
-"""Fits into a smallint."""
-LARGEST_FACTOR = 1_000
-"""Its 64th power is still a float."""
+MOST_JITTER = 100  # percent
+MOST_ATTEMPTS = 32_000  # fits into a smallint
+LARGEST_FACTOR = 1_000  # its 64th power is still a float
+RETRIES = "such as '5s,30s,1m', 'fixed 30s' or 'exponential 5s x2 cap 1h'"
 
 
 class RetryPolicy(Protocol):
-    """Any of the three policies below."""
+    """One of the three policies below."""
 
     @property
     def max_attempts(self) -> int:
@@ -61,10 +59,10 @@ class Levels:
         return len(self.waits) + 1
 
     def wait(self, level: int, rng: Random) -> timedelta:
-        return _longer(self.waits[min(level, len(self.waits)) - 1], self.jitter, rng)
+        return _add_jitter(self.waits[min(level, len(self.waits)) - 1], self.jitter, rng)
 
     def __str__(self) -> str:
-        return ",".join(map(format_duration, self.waits)) + _written(self.jitter)
+        return ",".join(map(format_duration, self.waits)) + _format_jitter(self.jitter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +74,10 @@ class Fixed:
     jitter: int = 0
 
     def wait(self, level: int, rng: Random) -> timedelta:  # noqa: ARG002  each is the same
-        return _longer(self.every, self.jitter, rng)
+        return _add_jitter(self.every, self.jitter, rng)
 
     def __str__(self) -> str:
-        return f"fixed {format_duration(self.every)}{_written(self.jitter)}"
+        return f"fixed {format_duration(self.every)}{_format_jitter(self.jitter)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,8 @@ class Exponential:
 
     def __str__(self) -> str:
         base, cap = format_duration(self.base), format_duration(self.cap)
-        return f"exponential {base} x{_plain(self.factor)} cap {cap}"
+        factor = f"{Decimal(repr(self.factor)):f}".removesuffix(".0")  # all digits, no exponent
+        return f"exponential {base} x{factor} cap {cap}"
 
 
 DEFAULT_POLICY: RetryPolicy = Exponential()
@@ -111,16 +110,8 @@ _FIXED = re.compile(r"^fixed (\S+)$")
 _EXPONENTIAL = re.compile(r"^exponential (\S+) x(\d+(?:\.\d+)?) cap (\S+)$")
 
 
-RETRIES = "such as '5s,30s,1m', 'fixed 30s' or 'exponential 5s x2 cap 1h'"
-"""What the errors say of texts that are policies."""
-
-
 def parse_policy(value: str | Sequence[Duration] | RetryPolicy) -> RetryPolicy:
-    """Return the policy that ``value`` describes; a sequence is a list of waits.
-
-    Raises:
-        ValueError: it is no policy, or one whose text could not be read back from a row.
-    """
+    """Return the policy in ``value``; a sequence is a list of waits; raises ValueError."""
     if isinstance(value, Levels | Fixed | Exponential):
         return _checked(value)
     if isinstance(value, str):
@@ -130,12 +121,27 @@ def parse_policy(value: str | Sequence[Duration] | RetryPolicy) -> RetryPolicy:
     raise ValueError(f"is of type {type(value).__name__}, which is not a retry policy")
 
 
+def _checked(policy: Levels | Fixed | Exponential) -> RetryPolicy:
+    if not isinstance(policy, Exponential):
+        _check_jitter(policy.jitter)
+    try:
+        parse_policy(str(policy))
+    except TypeError:
+        raise ValueError("has a wait that is not a timedelta") from None
+    if not 1 <= policy.max_attempts <= MOST_ATTEMPTS:
+        raise ValueError(f"has max_attempts outside 1 .. {MOST_ATTEMPTS}")
+    return policy
+
+
 def _parse(written: str) -> RetryPolicy:
     if found := _EXPONENTIAL.match(written):
-        return Exponential(parse_duration(found[1]), _factor(found[2]), parse_duration(found[3]))
+        factor = float(found[2])
+        if factor > LARGEST_FACTOR:
+            raise ValueError(f"has a factor above {LARGEST_FACTOR}")
+        return Exponential(parse_duration(found[1]), factor, parse_duration(found[3]))
     jitter = 0
     if found := _JITTER.match(written):
-        written, jitter = found[1], _percent(int(found[2]))
+        written, jitter = found[1], _check_jitter(int(found[2]))
     if found := _FIXED.match(written):
         return Fixed(parse_duration(found[1]), jitter=jitter)
     waits = written.split(",")
@@ -153,40 +159,16 @@ def _levels(waits: Sequence[Duration], jitter: int = 0) -> Levels:
     return Levels(tuple(map(parse_duration, waits)), jitter)
 
 
-def _percent(jitter: object) -> int:
+def _check_jitter(jitter: object) -> int:
     if type(jitter) is not int or not 0 <= jitter <= MOST_JITTER:
         raise ValueError(f"has a jitter of {jitter!r:.20}, which is not 0 .. {MOST_JITTER} percent")
     return jitter
 
 
-def _longer(wait: timedelta, jitter: int, rng: Random) -> timedelta:
-    """Never sooner than said: who asks for a wait of 30 s may depend on it."""
+def _add_jitter(wait: timedelta, jitter: int, rng: Random) -> timedelta:
+    """Return a wait that is never shorter: a caller may depend on 30 s."""
     return min(wait * (1 + rng.random() * jitter / 100), LONGEST) if jitter else wait
 
 
-def _written(jitter: int) -> str:
+def _format_jitter(jitter: int) -> str:
     return f" jitter {jitter}%" if jitter else ""
-
-
-def _checked(policy: Levels | Fixed | Exponential) -> RetryPolicy:
-    if not isinstance(policy, Exponential):
-        _percent(policy.jitter)
-    try:
-        parse_policy(str(policy))
-    except TypeError:
-        raise ValueError("has a wait that is not a timedelta") from None
-    if not 1 <= policy.max_attempts <= MOST_ATTEMPTS:
-        raise ValueError(f"has max_attempts outside 1 .. {MOST_ATTEMPTS}")
-    return policy
-
-
-def _factor(written: str) -> float:
-    factor = float(written)
-    if factor > LARGEST_FACTOR:
-        raise ValueError(f"has a factor above {LARGEST_FACTOR}")
-    return factor
-
-
-def _plain(factor: float) -> str:
-    """Write a factor without an exponent, in digits that read back as the same float."""
-    return f"{Decimal(repr(factor)):f}".removesuffix(".0")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
-if TYPE_CHECKING:
-    from tasks_app.domain.tasks.states import Event
+from tasks_app.domain.tasks.states import Event
 
 
 class Run(NamedTuple):
@@ -19,7 +18,7 @@ class Run(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """What every write of a run must match; with a stale fence a write changes nothing."""
+    """Every write of a run must match it; with a stale fence a write changes nothing."""
 
     task_id: int
     attempt: int
@@ -27,18 +26,16 @@ class Fence(NamedTuple):
 
 
 class ClaimedTask(NamedTuple):
-    """A row that this child owns until its lease is over.
+    """A row that this child owns until its lease ends.
 
-    The fields are in the order in which a claim returns them: a child makes tens of thousands of
-    these a second.
+    The fields are in the order of a claim's columns: a child makes tens of thousands per second.
     """
 
     fence: Fence
     name: str
     queue: str
     biz_key: str | None
-    payload: str | None
-    """JSON text; None: it is large and is fetched separately."""
+    payload: str | None  # JSON text; None: it is large, and fetched separately
     headers: str | None
     failures: int
     crashes: int
@@ -49,12 +46,10 @@ class ClaimedTask(NamedTuple):
     timeout_ms: int | None
     hard_timeout_ms: int | None
     key_text: str
-    created_s: float
-    """Instants are seconds since 1970, and the key is text: few handlers ask for them."""
+    created_s: float  # seconds since 1970, and the key as text: few handlers use them
     due_s: float
     cancel_requested: bool
-    in_group: bool = False
-    """A group counts its end."""
+    in_group: bool = False  # a group counts its end
 
     @property
     def idempotency_key(self) -> UUID:
@@ -74,7 +69,7 @@ class ClaimedTask(NamedTuple):
 
     @property
     def runs_alone(self) -> bool:
-        """Whether nothing else may run in its process, so that a crash has one suspect."""
+        """Whether nothing else may run in its process, so that a crash has one possible cause."""
         return self.at_most_once or self.crashes > 0
 
     @property
@@ -87,19 +82,16 @@ class ClaimedTask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why an attempt did not succeed: clean text of bounded length, never a payload."""
+    """Why an attempt did not succeed: clean text of limited length, never a payload."""
 
-    kind: str
-    """The exception's qualified name, or one of our own words, as ``process died``."""
+    kind: str  # the exception's qualified name, or one of our own words, as "process died"
     message: str
-    traceback: str | None = None
-    """Frames and lines without local variables."""
-    encrypted: str | None = None
-    """The token of the message, where that stands for it."""
+    traceback: str | None = None  # frames and lines, without local variables
+    encrypted: str | None = None  # the token of the message, if it replaces it
 
 
 class Settlement(NamedTuple):
-    """The decided end of one run; the pool carries it out under the fence.
+    """The outcome of one run; the pool writes it under the fence.
 
     A task whose cancellation was requested meanwhile is CANCELLED instead of PENDING or FAILED.
     """
@@ -108,24 +100,14 @@ class Settlement(NamedTuple):
     event: Event
     failures: int
     retry_level: int
-    wait: timedelta | None = None
-    """For events that lead back to PENDING: counted from the write, by the database's clock."""
-    crashes: int | None = None
-    """None: unchanged."""
-    result: str | None = None
-    """JSON text."""
+    wait: timedelta | None = None  # before the next attempt, from the write by the database's clock
+    crashes: int | None = None  # None: unchanged
+    result: str | None = None  # JSON text
     cause: Cause | None = None
-    run_ms: int | None = None
-    """How long the handler ran, by the worker's monotonic clock."""
-    task: ClaimedTask | None = None
-    """For hooks, logs and counters; the write needs the fence alone."""
-    began: float | None = None
-    """When its handler was called, by the worker's monotonic clock; None: it did not return."""
-    sub_status: str | None = None
-    """What the run said of the task's state. None: nothing."""
-    is_kept: bool = True
-    """False: the row of this success is deleted, not moved."""
-    writes: tuple[tuple[str, Any], ...] = ()
-    """SQL of the handler, with its parameters, that commits together with this or not at all."""
-    unsure: bool = False
-    """A COMMIT of it was sent and not answered: where its fence is gone, it may stand."""
+    run_ms: int | None = None  # of the handler, by the worker's monotonic clock
+    task: ClaimedTask | None = None  # for hooks, logs and counters; the write needs only the fence
+    began: float | None = None  # monotonic start of the handler; None: it did not return
+    sub_status: str | None = None  # set by the run; None: not set
+    is_kept: bool = True  # False: the row of this success is deleted, not moved
+    writes: tuple[tuple[str, Any], ...] = ()  # SQL of the handler that commits together with this
+    unsure: bool = False  # a COMMIT got no answer: if its fence is stale, it may have succeeded

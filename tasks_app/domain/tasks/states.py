@@ -1,6 +1,6 @@
-"""The life of a task: states, events, and the one table of transitions.
+"""The life of a task: states, events, and the table of transitions.
 
-Guards in SQL, the diagram in ``docs/lifecycle.md`` and the CHECK constraints are made of it.
+Guards in SQL, the diagram in ``docs/lifecycle.md`` and CHECK constraints are generated from it.
 """
 
 from __future__ import annotations
@@ -13,60 +13,37 @@ from tasks_app.domain.errors import IllegalTransitionError
 class State(StrEnum):
     """The states of a task, as the database stores them."""
 
-    PENDING = "PENDING"
-    """Waits to become due or to be claimed."""
-    RUNNING = "RUNNING"
-    """Claimed by one worker child, under a lease."""
-    SUCCEEDED = "SUCCEEDED"
-    """Its handler returned."""
-    SKIPPED = "SKIPPED"
-    """There was nothing to do: its handler said so, or it was disabled when it became due."""
-    CANCELLED = "CANCELLED"
-    """Stopped on purpose."""
-    EXPIRED = "EXPIRED"
-    """Became due after its ``expires_at``."""
-    FAILED = "FAILED"
-    """Out of attempts, or failed at once; an operator may requeue it."""
+    PENDING = "PENDING"  # waits to become due or to be claimed
+    RUNNING = "RUNNING"  # claimed by one worker child, under a lease
+    SUCCEEDED = "SUCCEEDED"  # its handler returned
+    SKIPPED = "SKIPPED"  # its handler raised Skip, or it was disabled when it became due
+    CANCELLED = "CANCELLED"  # stopped on purpose
+    EXPIRED = "EXPIRED"  # became due after its expires_at
+    FAILED = "FAILED"  # out of attempts, or failed at once; an operator may requeue it
 
 
 class Pool(StrEnum):
-    """The table that a row is in."""
-
     PENDING = "pending"
     COMPLETED = "completed"
     ERROR = "error"
 
 
 class Event(StrEnum):
-    """What can happen to a task."""
-
     CLAIM = "claim"
     SUCCEED = "succeed"
     SKIP = "skip"
     CANCEL = "cancel"
     EXPIRE = "expire"
     FAIL = "fail"
-    RETRY = "retry"
-    """Again later; one failure is charged, unless a rule says otherwise."""
-    SNOOZE = "snooze"
-    """Again later at the handler's request; nothing is charged."""
-    RELEASE = "release"
-    """Given back unstarted, or through no fault of its own; nothing is charged."""
-    RESCUE = "rescue"
-    """Taken back by the system: its lease ended, or its child or its connection died."""
-    REQUEUE = "requeue"
-    """Put back by an operator."""
+    RETRY = "retry"  # again later; charges one failure, unless a rule says otherwise
+    SNOOZE = "snooze"  # again later at the handler's request; uncharged
+    RELEASE = "release"  # given back unstarted, or through no fault of its own; uncharged
+    RESCUE = "rescue"  # taken back: its lease ended, or its child or connection died
+    REQUEUE = "requeue"  # put back by an operator
 
 
 _P, _R = State.PENDING, State.RUNNING
-TERMINAL: tuple[State, ...] = (
-    State.SUCCEEDED,
-    State.SKIPPED,
-    State.CANCELLED,
-    State.EXPIRED,
-    State.FAILED,
-)
-
+TERMINAL = tuple(state for state in State if state not in (_P, _R))
 TRANSITIONS: dict[tuple[State, Event], State] = {
     (_P, Event.CLAIM): _R,
     (_P, Event.SKIP): State.SKIPPED,
@@ -82,12 +59,11 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (_R, Event.RESCUE): _P,
     **{(state, Event.REQUEUE): _P for state in TERMINAL},
 }
-
 _POOLS = {_P: Pool.PENDING, _R: Pool.PENDING, State.FAILED: Pool.ERROR}
 
 
 def next_state(state: State, event: Event) -> State:
-    """Return the state that ``event`` leads to, or raise IllegalTransitionError."""
+    """Return the state after ``event``, or raise IllegalTransitionError."""
     try:
         return TRANSITIONS[state, event]
     except KeyError:

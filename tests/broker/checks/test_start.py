@@ -75,7 +75,9 @@ def test_a_database_that_forgets_commits_is_said(house: House) -> None:
 def test_a_misspelt_setting_is_said(house: House) -> None:
     process = house.start("worker", "-l", "INFO", TASKS_APP_LEAS="5s")
     try:
-        process.says("TASKS_APP_LEAS is unknown; perhaps TASKS_APP_LEASE is meant. Nobody reads it")
+        process.says(
+            "TASKS_APP_LEAS is unknown; perhaps TASKS_APP_LEASE is meant. No setting has this name"
+        )
     finally:
         process.end()
 

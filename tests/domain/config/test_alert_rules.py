@@ -32,7 +32,7 @@ def test_lines_and_empty_parts_are_fine() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ("hunger queue=a > 1", "begins with none of failed, ratio, age, pending, silence"),
+        ("hunger queue=a > 1", "must begin with one of failed, ratio, age, pending, silence"),
         ("failed queue=a > 1", "write it as: failed queue=mail > 10 in 5m"),
         ("failed queue=a > many in 5m", "write it as: failed queue=mail > 10 in 5m"),
         ("failed > 1 in 5m", "write it as: failed"),

@@ -44,7 +44,7 @@ Multiple connection attempts failed. All failures were:
             'at 127.0.0.1:5432 refuses role "shop": password authentication failed',
             False,
         ),
-        (f"{AT}fe_sendauth: no password supplied", "at 127.0.0.1:5432 wants a password", False),
+        (f"{AT}fe_sendauth: no password supplied", "at 127.0.0.1:5432 asks for a password", False),
         (
             f'{AT}FATAL:  role "shop" does not exist',
             'at 127.0.0.1:5432 has no role "shop" that may log in',
@@ -57,12 +57,12 @@ Multiple connection attempts failed. All failures were:
         ),
         (
             f"{AT}FATAL:  no pg_hba.conf entry for {NO_TLS}, no encryption",
-            f"at 127.0.0.1:5432 lets nobody in without TLS from here ({NO_TLS})",
+            f"at 127.0.0.1:5432 requires TLS from here ({NO_TLS})",
             False,
         ),
         (
             f"{AT}server does not support SSL, but SSL was required",
-            "at 127.0.0.1:5432 speaks no TLS, and sslmode demands it",
+            "at 127.0.0.1:5432 does not support TLS, but sslmode requires it",
             False,
         ),
         (
@@ -82,17 +82,17 @@ Multiple connection attempts failed. All failures were:
         ),
         (
             'connection is bad: invalid port number: "99999"',
-            'cannot be asked: invalid port number: "99999"',
+            'cannot be reached: invalid port number: "99999"',
             False,
         ),
         (
             'invalid connection option "foo"\n',
-            'cannot be asked: invalid connection option "foo"',
+            'cannot be reached: invalid connection option "foo"',
             False,
         ),
         (
             'invalid URI query parameter: "foo"',
-            'cannot be asked: invalid URI query parameter: "foo"',
+            'cannot be reached: invalid URI query parameter: "foo"',
             False,
         ),
         (

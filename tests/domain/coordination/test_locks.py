@@ -32,9 +32,9 @@ def test_a_text_is_one_name() -> None:
         ({"exclusive": [7]}, "exclusive has a int in it"),
         ({"exclusive": ["a"], "shared": ["a"]}, "shared names 'a' again"),
         ({"exclusive": ["a", "a"]}, "exclusive names 'a' again"),
-        ({"counted": {"a": 0}}, r"counted\['a'\] is no number of holders"),
-        ({"counted": {"a": True}}, r"counted\['a'\] is no number of holders"),
-        ({"counted": {"a": 1.5}}, r"counted\['a'\] is no number of holders"),
+        ({"counted": {"a": 0}}, r"counted\['a'\] is not a number of holders"),
+        ({"counted": {"a": True}}, r"counted\['a'\] is not a number of holders"),
+        ({"counted": {"a": 1.5}}, r"counted\['a'\] is not a number of holders"),
         ({"exclusive": map(str, range(MOST_RESOURCES + 1))}, "locks name 101 resources"),
     ],
 )

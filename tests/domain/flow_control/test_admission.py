@@ -29,7 +29,7 @@ def test_a_gates_text_can_be_read_again(kind: GateKind) -> None:
 
 
 def test_what_is_no_gate_is_refused() -> None:
-    with pytest.raises(ValueError, match="is no gate"):
+    with pytest.raises(ValueError, match="is not a gate"):
         Gate.parse("late")
 
 

@@ -26,9 +26,9 @@ def test_each_action_has_its_pool() -> None:
 @pytest.mark.parametrize(
     ("action", "given", "problem"),
     [
-        (BulkAction.CANCEL, {}, "everything"),
-        (BulkAction.CANCEL, {"pool": "pending", "ids": ()}, "everything"),
-        (BulkAction.CANCEL, {"state": "RUNNING"}, "everything"),
+        (BulkAction.CANCEL, {}, "selects every task"),
+        (BulkAction.CANCEL, {"pool": "pending", "ids": ()}, "selects every task"),
+        (BulkAction.CANCEL, {"state": "RUNNING"}, "selects every task"),
         (BulkAction.CANCEL, {"name": "t", "pool": "error"}, "Only tasks of the pool pending"),
         (
             BulkAction.REQUEUE,
@@ -36,11 +36,11 @@ def test_each_action_has_its_pool() -> None:
             "Only tasks of the pool error or comp",
         ),
         (BulkAction.REQUEUE, {"name": "t", "pool": "error", "state": "SKIPPED"}, "Only tasks"),
-        (BulkAction.EDIT, {"name": "t", "state": "RUNNING"}, "What runs has its payload"),
+        (BulkAction.EDIT, {"name": "t", "state": "RUNNING"}, "already has its payload"),
         (BulkAction.CANCEL, {"name": "t", "state": "LATE"}, "There is no state"),
         (BulkAction.CANCEL, {"name": "t", "pool": "big"}, "There is no pool"),
         (BulkAction.CANCEL, {"older_than": "soon"}, "older_than is 'soon'"),
-        (BulkAction.CANCEL, {"colour": "red"}, "Nothing can be selected by colour"),
+        (BulkAction.CANCEL, {"colour": "red"}, "Tasks cannot be selected by colour"),
         (BulkAction.CANCEL, {"ids": range(MOST_IDS + 1)}, "too many"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks_app.domain.partition.check import Wrong, check_plan
+from tasks_app.domain.partition.check import Fault, check_plan
 from tasks_app.domain.partition.keys import KeyType, Range, ranges_between
 from tasks_app.domain.partition.records import (
     Extent,
@@ -53,17 +53,17 @@ def test_what_is_right_has_no_problems() -> None:
 def test_a_gap() -> None:
     kind, message, numbers = only(plan_of((None, 10), (12, None)), facts_of())
 
-    assert (kind, numbers) == (Wrong.GAP, (1, 2))
+    assert (kind, numbers) == (Fault.GAP, (1, 2))
     assert message == (
-        "Between partition 1 (key < 10) and partition 2 (12 <= key) is a gap: 10 <= key < 12 is in "
-        "none. Let one end where the other begins."
+        "There is a gap between partition 1 (key < 10) and partition 2 (12 <= key): no partition "
+        "has 10 <= key < 12. Let one end where the other begins."
     )
 
 
 def test_an_overlap() -> None:
     kind, message, numbers = only(plan_of((None, 10), (8, None)), facts_of())
 
-    assert (kind, numbers) == (Wrong.OVERLAP, (1, 2))
+    assert (kind, numbers) == (Fault.OVERLAP, (1, 2))
     assert message == (
         "partition 1 (key < 10) and partition 2 (8 <= key) overlap: 8 <= key < 10 is in both. "
         "Let one end where the other begins."
@@ -74,31 +74,33 @@ def test_a_range_within_another_hides_no_gap() -> None:
     plan = plan_of((None, 50), (10, 20), (20, 30), (60, None))
 
     assert [(each.kind, each.numbers) for each in check_plan(plan, facts_of())] == [
-        (Wrong.OVERLAP, (1, 2)),
-        (Wrong.OVERLAP, (1, 3)),
-        (Wrong.GAP, (1, 4)),
+        (Fault.OVERLAP, (1, 2)),
+        (Fault.OVERLAP, (1, 3)),
+        (Fault.GAP, (1, 4)),
     ]
 
 
 def test_short_coverage_at_both_ends() -> None:
     first, last = check_plan(plan_of((1, 50), (50, 99)), facts_of())
 
-    assert first.kind == last.kind == Wrong.SHORT
+    assert first.kind == last.kind == Fault.SHORT
     assert str(first).startswith(
-        "The least key is 0, but partition 1 (1 <= key < 50) is the first: 0 <= key < 1 is in none."
+        "The least key is 0, but partition 1 (1 <= key < 50) is the first: "
+        "no partition has 0 <= key < 1."
     )
     assert str(last).startswith(
-        "The greatest key is 99, but partition 2 (50 <= key < 99) is the last: 99 <= key is in none"
+        "The greatest key is 99, but partition 2 (50 <= key < 99) is the last: "
+        "no partition has 99 <= key"
     )
 
 
 def test_keys_that_no_bound_can_name_need_a_range_without_one() -> None:
     kind, message, _ = only(plan_of((0, 100)), facts_of(above=True))
 
-    assert kind is Wrong.SHORT
+    assert kind is Fault.SHORT
     assert "one that no bound can name" in message
     assert check_plan(plan_of((0, None)), facts_of(above=True)) == []
-    assert only(plan_of((0, 100)), facts_of(below=True))[0] is Wrong.SHORT
+    assert only(plan_of((0, 100)), facts_of(below=True))[0] is Fault.SHORT
     assert check_plan(plan_of((None, 100)), facts_of(below=True)) == []
     _, message, _ = only(plan_of(Partition(1, owns_null=True)), facts_of(None, None, above=True))
     assert message.startswith("There are keys that no bound can name, and no range has any")
@@ -111,16 +113,16 @@ def test_a_number_twice() -> None:
 
     kind, message, numbers = only(plan_of(*twice), facts_of())
 
-    assert (kind, numbers) == (Wrong.DUPLICATE_NUMBER, (1,))
+    assert (kind, numbers) == (Fault.DUPLICATE_NUMBER, (1,))
     assert "partition 1 (key < 5), partition 1 (5 <= key)" in message
 
 
 def test_a_reversed_and_an_empty_range() -> None:
     reversed_, empty = check_plan(plan_of((None, 50), (50, None), (9, 3), (4, 4)), facts_of())
 
-    assert (reversed_.kind, reversed_.numbers) == (Wrong.REVERSED, (3,))
+    assert (reversed_.kind, reversed_.numbers) == (Fault.REVERSED, (3,))
     assert str(reversed_).startswith("partition 3 (9 <= key < 3) is reversed")
-    assert (empty.kind, empty.numbers) == (Wrong.EMPTY, (4,))
+    assert (empty.kind, empty.numbers) == (Fault.EMPTY, (4,))
 
 
 @pytest.mark.parametrize(
@@ -132,31 +134,34 @@ def test_a_bound_of_another_type(key_type: KeyType, bound: Any) -> None:
 
     kind, message, numbers = only(plan, facts_of(key_type=key_type))
 
-    assert (kind, numbers) == (Wrong.WRONG_TYPE, (1,))
-    assert f"is no {key_type}" in message
+    assert (kind, numbers) == (Fault.WRONG_TYPE, (1,))
+    assert f"is not of type {key_type}" in message
     assert "7" in message
 
 
 def test_a_plan_of_another_type_than_the_key() -> None:
     kind, message, _ = only(plan_of((None, None)), facts_of(key_type=KeyType.DATE))
 
-    assert kind is Wrong.WRONG_TYPE
+    assert kind is Fault.WRONG_TYPE
     assert "splits by integer, but the key is of type date: partition 1 (every key)" in message
 
 
 def test_too_few() -> None:
-    assert only(plan_of((None, None)), facts_of(at_least=4))[0] is Wrong.TOO_FEW
-    assert {each.kind for each in check_plan(plan_of(), facts_of())} == {Wrong.TOO_FEW, Wrong.SHORT}
+    assert only(plan_of((None, None)), facts_of(at_least=4))[0] is Fault.TOO_FEW
+    assert {each.kind for each in check_plan(plan_of(), facts_of())} == {
+        Fault.TOO_FEW,
+        Fault.SHORT,
+    }
 
 
 def test_rows_without_a_key_have_one_owner() -> None:
     own = Partition(2, owns_null=True)
     every = Partition(1, range=Range())
 
-    assert only(plan_of(every), facts_of(nulls=True))[0] is Wrong.UNOWNED
+    assert only(plan_of(every), facts_of(nulls=True))[0] is Fault.UNOWNED
     assert check_plan(plan_of(every, own), facts_of(nulls=True)) == []
     both = plan_of(every, own, Partition(3, owns_null=True))
-    assert only(both, facts_of())[::2] == (Wrong.OVERLAP, (2, 3))
+    assert only(both, facts_of())[::2] == (Fault.OVERLAP, (2, 3))
 
 
 def test_values_that_nobody_or_two_own() -> None:
@@ -169,9 +174,9 @@ def test_values_that_nobody_or_two_own() -> None:
 
     found = check_plan(plan, facts)
 
-    assert [each.kind for each in found] == [Wrong.OVERLAP, Wrong.UNOWNED]
+    assert [each.kind for each in found] == [Fault.OVERLAP, Fault.UNOWNED]
     twice, unowned = found
-    assert (twice.kind, twice.numbers) == (Wrong.OVERLAP, (1, 2))
+    assert (twice.kind, twice.numbers) == (Fault.OVERLAP, (1, 2))
     assert str(twice).startswith("'b' belongs to partition 1 ('a', 'b'), partition 2 ('b')")
     assert str(unowned).startswith("No partition owns 'c', 'd' (5 rows)")
 
@@ -185,9 +190,9 @@ def test_hashes_cover_their_modulus_and_agree_on_it() -> None:
 
     assert check_plan(plan_of(*(hashed(n, n) for n in range(3)), key_type=text), facts) == []
     missing = only(plan_of(hashed(1, 0), hashed(2, 1), key_type=text), facts)
-    assert missing[0] is Wrong.SHORT
+    assert missing[0] is Fault.SHORT
     assert "partition 2 (1 <= hash % 3 < 2)" in missing[1]
-    assert only(plan_of(hashed(1, 0), hashed(2, 1, 4), key_type=text), facts)[0] is Wrong.MIXED
+    assert only(plan_of(hashed(1, 0), hashed(2, 1, 4), key_type=text), facts)[0] is Fault.MIXED
 
 
 def test_bytes_of_a_file_are_covered() -> None:
@@ -197,7 +202,7 @@ def test_bytes_of_a_file_are_covered() -> None:
 
     kind, message, _ = only(plan_of(first, rest), facts)
 
-    assert kind is Wrong.GAP
+    assert kind is Fault.GAP
     assert "partition 1 (0 <= byte < 10 of f)" in message
 
 
@@ -211,7 +216,7 @@ def test_a_partition_that_spans_two_of_the_database() -> None:
 
     kind, message, numbers = only(plan_of((None, july), (july, None), key_type=KeyType.DATE), facts)
 
-    assert (kind, numbers) == (Wrong.SPANNING, (2,))
+    assert (kind, numbers) == (Fault.SPANNING, (2,))
     assert "partition 2 (2025-07-01 <= key) spans" in message
     assert "t_2025 (2025-01-01 <= key < 2026-01-01), t_2026 (2026-01-01" in message
     assert (
@@ -224,7 +229,7 @@ def test_a_source_without_a_partition() -> None:
 
     kind, message, _ = only(plan_of(Partition(1, range=Range(), source="t_1")), facts)
 
-    assert kind is Wrong.SHORT
+    assert kind is Fault.SHORT
     assert "No partition covers t_2" in message
 
 

@@ -14,7 +14,7 @@ from tasks_app.domain.schedules.timing import (
     TimingKind,
     between,
     timing_of,
-    written,
+    timing_text,
 )
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -62,7 +62,7 @@ def test_between_includes_its_start_and_not_its_end() -> None:
 def test_what_is_written_is_read_as_the_same(when: dict, kind: TimingKind, text: str) -> None:
     given = {"cron": None, "every": None, "at": None, **when}
 
-    assert written(**given, zone="UTC") == (kind, text)
+    assert timing_text(**given, zone="UTC") == (kind, text)
 
     timing = timing_of(kind, text, "Europe/Berlin", NOON)
     again = {TimingKind.CRON: Cron, TimingKind.EVERY: Every, TimingKind.ONCE: Once}
@@ -79,7 +79,7 @@ def test_what_is_written_is_read_as_the_same(when: dict, kind: TimingKind, text:
         ({"every": 0.5}, r"every is 500ms\. Allowed: 1s or more"),
         ({"every": "soon"}, "every is 'soon'"),
         ({"at": datetime(2026, 1, 1)}, "at has no time zone"),  # noqa: DTZ001
-        ({"at": "noon"}, "at is no datetime"),
+        ({"at": "noon"}, "at is not a datetime"),
         ({"at": datetime(9500, 1, 1, tzinfo=UTC)}, "at is in the year 9500"),
         ({"cron": "bad"}, "cron is 'bad'"),
         ({"cron": "0 3 * * *", "zone": "Mars"}, "timezone is 'Mars'"),
@@ -89,7 +89,7 @@ def test_what_cannot_be_is_refused(when: dict, said: str) -> None:
     given = {"cron": None, "every": None, "at": None, "zone": "UTC", **when}
 
     with pytest.raises(InvalidScheduleError, match=said):
-        written(**given)
+        timing_text(**given)
 
 
 @pytest.mark.parametrize(

@@ -192,5 +192,5 @@ def test_a_written_fingerprint_is_read_or_refused() -> None:
     fingerprint = fingerprint_of(Cause("E", ""))
     assert parse_fingerprint(fingerprint.hex()) == fingerprint
     for wrong in ("", "12", "zz" * 8, "00" * 9):
-        with pytest.raises(ValueError, match="is no fingerprint"):
+        with pytest.raises(ValueError, match="is not a fingerprint"):
             parse_fingerprint(wrong)

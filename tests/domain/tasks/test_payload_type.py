@@ -202,7 +202,9 @@ LATE_HOUR = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold
 def test_what_would_be_read_as_another_value_is_refused_with_its_path(
     annotation, payload, path
 ) -> None:
-    with pytest.raises(InvalidTaskError, match="is written one way and read another") as refused:
+    with pytest.raises(
+        InvalidTaskError, match="is written in one way and read in another"
+    ) as refused:
         kept(annotation, payload)
 
     assert refused.value.path == path
@@ -246,7 +248,9 @@ def test_a_value_may_be_given_as_it_is_kept_by_who_does_not_know_the_handler() -
 
 @pytest.mark.parametrize("strange", [{}, {"a": 1}, {"value": 1, "more": 2}])
 def test_a_row_that_keeps_no_such_value_is_unreadable_and_its_content_is_not_told(strange) -> None:
-    with pytest.raises(UnreadableTaskError, match=r'not kept as {"value": …}, as a list\[int\] is'):
+    with pytest.raises(
+        UnreadableTaskError, match=r'not stored as {"value": …}, as a list\[int\] is'
+    ):
         PayloadType(list[int]).read(json.dumps(strange))
 
 

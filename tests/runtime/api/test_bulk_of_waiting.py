@@ -194,17 +194,17 @@ def test_a_task_that_waits_for_its_retry_is_held_and_released(engine: Engine) ->
 @pytest.mark.parametrize(
     ("action", "words", "problem"),
     [
-        ("hold", {}, "That would be everything"),
+        ("hold", {}, "This selects every task"),
         ("hold", {"name": "t", "pool": "error"}, "Only tasks of the pool pending"),
-        ("hold", {"name": "t", "state": "RUNNING"}, "What runs does not wait"),
+        ("hold", {"name": "t", "state": "RUNNING"}, "A running task does not wait"),
         ("hold", {"name": "t", "rate": "1/1s"}, "hold takes no rate"),
         ("cancel", {"name": "t", "to_queue": "q"}, "cancel takes no to_queue"),
         ("requeue", {"name": "t", "retrying": True}, "Only tasks of the pool pending"),
         ("reschedule", {"name": "t"}, "reschedule needs at or delay"),
         ("reschedule", {"name": "t", "at": "2031-01-01T00:00Z", "delay": 1}, "Give one"),
-        ("run-now", {"name": "t", "rate": "many"}, "options.rate is no rate"),
+        ("run-now", {"name": "t", "rate": "many"}, "options.rate is not a rate"),
         ("reschedule", {"name": "t", "at": "tomorrow"}, "options.at is 'tomorrow'"),
-        ("run-now", {"retrying": False}, "That would be everything"),
+        ("run-now", {"retrying": False}, "This selects every task"),
     ],
 )
 def test_nonsense_is_refused(engine: Engine, action: str, words: dict, problem: str) -> None:

@@ -117,7 +117,7 @@ def test_marks_are_noted_in_the_audit(engine: Engine) -> None:
         found = list_errors(connection, fingerprint=HEX)[0]
         assert mark_error_unknown(connection, HEX, by="bob")
         assert not mark_error_unknown(connection, HEX)
-        with pytest.raises(InvalidSelectionError, match="no fingerprint"):
+        with pytest.raises(InvalidSelectionError, match="not a fingerprint"):
             mark_error_known(connection, "x", by="ann")
         told = [
             (line.who, line.action, line.what["fingerprint"]) for line in audit.find(connection)

@@ -287,7 +287,7 @@ def test_whatever_a_handler_says_its_payload_is_arrives_as_that(bench: Bench) ->
 
     assert seen == [Parcel(1.5), [1, 2], Order(order_id=1), None, [3]]
     assert "payload.weight is refused" in str(bench.task(wrong).error)
-    assert 'The payload is not kept as {"value": …}' in str(bench.task(strange).error)
+    assert 'The payload is not stored as {"value": …}' in str(bench.task(strange).error)
     assert "secret" not in str(bench.task(strange).error)
 
 

@@ -144,7 +144,7 @@ class TestTheErrors:
         assert (late.value.task_id, late.value.state) == (task_id, "PENDING")
         assert str(late.value) == (
             f"Task {task_id} (mail.send) is PENDING after a wait of 10ms. "
-            "It goes on: wait again, or ask explain_task why it is not over."
+            "Wait again, or call explain_task to see why it is not over."
         )
         assert isinstance(late.value, TimeoutError)
 

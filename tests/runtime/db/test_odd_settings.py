@@ -436,4 +436,4 @@ def test_a_role_that_may_only_read_is_told_in_a_sentence(
         "list": 0,
     }
     for command in ("doctor", "create t", "pause mail", "work --drain"):
-        assert "The database lets this role only read" in runner[command].output, command
+        assert "This role can only read" in runner[command].output, command

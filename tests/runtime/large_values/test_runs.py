@@ -206,7 +206,7 @@ def test_a_reference_opens_no_value_of_another_task(bench: Bench, kept: dict[str
     bench.drain(**kept)
 
     assert bench.runs == []
-    assert "is gone" in str(bench.task(thief).error)
+    assert "is missing" in str(bench.task(thief).error)
 
 
 def test_a_payload_that_looks_like_one_is_a_payload(bench: Bench, kept: dict[str, Any]) -> None:

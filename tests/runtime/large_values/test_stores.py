@@ -152,7 +152,7 @@ def test_a_file_that_is_lost_fails_its_task_by_name(
         path.unlink()
     bench.drain(**outside)
     assert bench.task(task_id).state == "FAILED"
-    assert "is gone" in str(bench.task(task_id).error)
+    assert "is missing" in str(bench.task(task_id).error)
 
 
 def test_a_worker_without_the_store_says_what_to_set(

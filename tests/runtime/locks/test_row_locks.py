@@ -83,7 +83,7 @@ class TestVersions:
             session.get_one(Article, 1).expect(seen)
 
         assert str(told.value) == (
-            "article 1 was changed since it was read. Read it again, and decide anew."
+            "article 1 was changed since it was read. Read it again, and decide again."
         )
 
     def test_what_was_only_read_can_be_guarded_too(self, engine: Engine) -> None:
