@@ -40,11 +40,9 @@ def rebalance_online(
     """Give a bucket column another modulus; return how many rows were written.
 
     After an interruption the next call goes on where this one was. The last step locks the table
-    for a moment; until then the old column stays as it was. ``told`` is called with the rows so
-    far after each commit.
-
-    Raises:
-        PlanError: an instance that is not complete reads by the column, or there is no such.
+    for a moment; until then the old column stays as it was. ``told`` is called with the rows so far
+    after each commit. Raises PlanError if an instance that is not complete reads by the column, or
+    there is no such.
     """
     with engine.begin() as connection:
         _refuse_readers(connection, new)

@@ -33,8 +33,7 @@ from tasks_app.pool.batch.partition_progress import Word
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry, handler
 
-JOBS: dict[str, BatchJob] = {}
-"""What this process declares, by name."""
+JOBS: dict[str, BatchJob] = {}  # what this process declares, by name
 
 
 class BatchJob:
@@ -118,8 +117,7 @@ class BatchJob:
 def known_job(name: str) -> BatchJob:
     """Return a job that this process declares.
 
-    Raises:
-        InvalidJobError: it declares none of that name.
+    Raises InvalidJobError if it declares none of that name.
     """
     job = JOBS.get(name)
     if job is None:
@@ -146,8 +144,7 @@ def _checked_name(name: Any) -> str:
 def _order(job: str, steps: Sequence[Step]) -> dict[str, tuple[str, ...]]:
     """Return what each step waits for.
 
-    Raises:
-        InvalidJobError: a step waits for one that is not there, or for itself in the end.
+    Raises InvalidJobError if a step waits for one that is not there, or for itself in the end.
     """
     names = [step.name for step in steps]
     after: dict[str, tuple[str, ...]] = {}
@@ -176,11 +173,7 @@ CONTROL_RETRY = "1s,5s,30s,1m,5m"
 
 
 def declare(job: Job, step: Step, registry: Registry) -> StepHandlers:
-    """Enter the handlers of a step.
-
-    Raises:
-        HandlerError: they cannot work.
-    """
+    """Enter the handlers of a step. Raises HandlerError if they cannot work."""
     name, queue = f"{job.name}:{step.name}", step.options["queue"]
 
     def enter(word: str, work: Callable[..., Any], **options: Any) -> Declared:
@@ -299,10 +292,8 @@ def _mine(
 ) -> Batch:
     """Return the instance if this task belongs to its run, and its step waits for the task.
 
-    ``status``: in which the step waits; None: in the one that the task was created in.
-
-    Raises:
-        Skip: nothing is left to decide, for example when an operator requeued the task.
+    ``status``: in which the step waits; None: in the one that the task was created in. Raises Skip
+    if nothing is left to decide, for example when an operator requeued the task.
     """
     batch = look(connection, payload["batch"])
     if batch is None or batch.run != payload["run"]:

@@ -34,10 +34,8 @@ from tasks_app.pool.tasks.cancel import cancel_these
 from tasks_app.runtime.api.groups import create_group, extend_group
 from tasks_app.runtime.db.connections import Sync, connection_of
 
-BESIDE = "indicator beside"
-"""The method of plans whose marks are in a table of ours."""
-NAMED = 10
-"""How many failed partitions an error names."""
+BESIDE = "indicator beside"  # the method of plans whose marks are in a table of ours
+NAMED = 10  # how many failed partitions an error names
 NOT_DONE = (Status.PLANNED, Status.RUNNING, Status.STOPPED, Status.FAILED, Status.COMPENSATED)
 
 
@@ -92,8 +90,7 @@ class JobProgress:
     def divide(self, step: Step, into: int) -> None:
         """Divide each partition that has not started into so many.
 
-        Raises:
-            PlanError: they are not ranges of keys.
+        Raises PlanError if they are not ranges of keys.
         """
         partition_runs.close(self._connection, self._id, step.name)
         idle = [
@@ -111,9 +108,7 @@ class JobProgress:
     def divide_waiting(self, step: Step, into: int) -> int:
         """Divide what waits while the rest runs; return how many partitions were added.
 
-        Raises:
-            PlanError: they are not ranges of keys.
-            TasksError: the join was called already.
+        Raises PlanError if they are not ranges of keys; TasksError if the join was called already.
         """
         source = step.source_of(self._job.given(self._batch.params))
         made = replan(self._connection, self._program(step), source, Even(into))
@@ -244,8 +239,7 @@ def clear_away(connection: Connection, batch_id: int, step: str) -> None:
             marks.clear(connection, stored.program)
 
 
-DECIDING = 0
-"""The priority of joins: after a decision much of what waits is not started at all."""
+DECIDING = 0  # the priority of joins: after a decision much of what waits is not started at all
 
 
 class StepTasks:

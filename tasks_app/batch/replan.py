@@ -30,10 +30,8 @@ def replan(
 
     Each keeps the first of its keys; new ones, with numbers that none had before, own the others.
     Their ids by number are returned. A run that is about to start an old one waits, and finds it
-    smaller. All is in the caller's transaction, where tasks for the new ones must be made.
-
-    Raises:
-        PlanError: one of them is not a range of keys.
+    smaller. All is in the caller's transaction, where tasks for the new ones must be made. Raises
+    PlanError if one of them is not a range of keys.
     """
     waiting = rows.lock_waiting(connection, program, numbers)
     stored = {each.partition.number: each for each in partitions.of_program(connection, program)}
@@ -63,8 +61,7 @@ def divide(
 ) -> list[Partition]:
     """Return partitions that own the same keys evenly, in the order of the keys.
 
-    Raises:
-        PlanError: it is not a range of keys.
+    Raises PlanError if it is not a range of keys.
     """
     span = partition.range
     if not can_be_divided(partition):

@@ -199,8 +199,7 @@ class RunTuning:
     longest_wait_s: float = 5.0
     others_wait_s: float = 1.0
     """How long a run stays away when others hold the rest of its rows and may give them back."""
-    look_every_s: float = LOOK_EVERY_S
-    """How often a run checks whether its queue stands still."""
+    look_every_s: float = LOOK_EVERY_S  # how often a run checks whether its queue stands still
     steal_look_every_s: float = 1.0
     """How often a run that may be divided checks whether a partition waits."""
     measure_every_s: float = 30.0
@@ -220,8 +219,7 @@ class Job(Protocol):
 
     name: str
     steps: dict[str, Step]
-    after: dict[str, tuple[str, ...]]
-    """What each step waits for."""
+    after: dict[str, tuple[str, ...]]  # what each step waits for
     handlers: dict[str, StepHandlers]
     tuning: RunTuning
 

@@ -31,10 +31,7 @@ def problems(
 
     ``aligned``: no range may span two of the database's own partitions. ``at_least``: the smallest
     number of partitions. The ends of an indexed key are found at once; without an index, and for
-    values, all keys are read.
-
-    Raises:
-        PlanError: the source does not exist.
+    values, all keys are read. Raises PlanError if the source does not exist.
     """
     segment = next((each for each in plan.partitions if each.kind is PartitionKind.SEGMENT), None)
     if isinstance(source, File):
@@ -56,9 +53,7 @@ def validate(
 ) -> Plan:
     """Return the plan.
 
-    Raises:
-        WrongPlanError: it has problems.
-        PlanError: the source does not exist.
+    Raises WrongPlanError if it has problems; PlanError if the source does not exist.
     """
     found = problems(connection, source, plan, aligned=aligned, at_least=at_least)
     if found:
@@ -72,8 +67,7 @@ def _facts_of(file: File, at_least: int) -> Facts:
     return Facts(KeyType.INTEGER, {str(file): extent}, at_least=at_least)
 
 
-ROWS, BYTES = 50_000, "16MB"
-"""About the size of a partition when no planner is given."""
+ROWS, BYTES = 50_000, "16MB"  # about the size of a partition when no planner is given
 WHOLE = Plan("whole", KeyType.INTEGER, (Partition(1, range=Range()),))
 """The plan of a step that reads nothing."""
 
@@ -81,8 +75,7 @@ WHOLE = Plan("whole", KeyType.INTEGER, (Partition(1, range=Range()),))
 def split(connection: Connection, step: Step, params: Any) -> Plan:
     """Return the checked plan of a step; only its planner may write.
 
-    Raises:
-        PlanError: the plan is wrong, or cannot be made.
+    Raises PlanError if the plan is wrong, or cannot be made.
     """
     source = step.source_of(params)
     if source is None:

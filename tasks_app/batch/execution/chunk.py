@@ -52,8 +52,7 @@ class ChunkRows:
     def do(self, rows: Sequence[Any], *, sifts: bool) -> RowCounts:
         """Hand the rows to the handler; ``sifts``: an earlier try failed, so look for the row.
 
-        Raises:
-            TasksError: the handler rolled back.
+        Raises TasksError if the handler rolled back.
         """
         if not rows and self._step.source is not None:
             return RowCounts()
@@ -163,8 +162,7 @@ class LeftOut:
     def check(self, connection: Connection) -> None:
         """Pass if all fits into the limit, and keep others from adding to it until the commit.
 
-        Raises:
-            ChunkRowError: others, who have committed meanwhile, took the room.
+        Raises ChunkRowError if others, who have committed meanwhile, took the room.
         """
         left_out = partition_progress.count_skips_exclusively(
             connection, self._ctx.batch_id, self._step.name
@@ -179,8 +177,7 @@ class LeftOut:
 class Reader(Protocol):
     """Reads a partition, some rows at a time."""
 
-    until: Any
-    """Where it ends, as JSON, if that is known when it begins; kept with the checkpoint."""
+    until: Any  # where it ends, as JSON, if that is known when it begins; kept with the checkpoint
 
     def read(self, connection: Connection, after: Any, size: int) -> Sequence[Any]:
         """Return up to ``size`` rows behind a checkpoint."""
@@ -225,8 +222,7 @@ class MarkReader:
 
     def __init__(self, source: Table, marker: Marker | None, program: str, number: int) -> None:
         self._source = source
-        self._marker = marker
-        """None: the marks stand in a table of ours."""
+        self._marker = marker  # None: the marks stand in a table of ours
         self._program = program
         self._number = number
 
@@ -267,8 +263,7 @@ def reader_of(
 ) -> Reader:
     """Return the reader of one partition; ``until`` is where an earlier reader of it ended.
 
-    Raises:
-        PlanError: the source is gone, its rows have no order, or its type is unknown.
+    Raises PlanError if the source is gone, its rows have no order, or its type is unknown.
     """
     source, partition = step.source_of(params), stored.partition
     planner = step.planner_of(params)

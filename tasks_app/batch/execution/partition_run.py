@@ -58,11 +58,9 @@ class PartitionRun:
         self._read_as(stored, checkpoint.get("until"))
         self._after: Any = checkpoint.get("after")
         self._word = Word.GO_ON
-        self._done = RowCounts()
-        """Counts that are not written yet, with one commit at the end."""
+        self._done = RowCounts()  # counts that are not written yet, with one commit at the end
         self._pace = ChunkPace(step.commit_every)
-        self._sifts = False
-        """The last try failed: this one searches the row."""
+        self._sifts = False  # the last try failed: this one searches the row
         self._turn_ends = time.monotonic() + step.turn.total_seconds()
         self._look_at = 0.0
         self._connection = task.connection
@@ -71,9 +69,8 @@ class PartitionRun:
     def run(self) -> dict[str, Any]:
         """Go on to the end; return the task's result.
 
-        Raises:
-            Cancel: the instance stops, or somebody cancelled this task.
-            Snooze: others have their turn, and this run goes on later.
+        Raises Cancel if the instance stops, or somebody cancelled this task; Snooze if others have
+        their turn, and this run goes on later.
         """
         while not self._chunk():
             if not self._step.at_end:

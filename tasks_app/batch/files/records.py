@@ -20,19 +20,16 @@ from tasks_app.domain.partition.records import File, Format
 
 BLOCK = 2**20
 _QUOTE = b'"'
-_BZIP2 = b"BZh"
-"""It begins like text. What gzip, xz, zstd and zip write does not."""
+_BZIP2 = b"BZh"  # it begins like text. What gzip, xz, zstd and zip write does not.
 _LONG = 2**16
 """Characters of a record that may have a field beyond the limit of the csv module, 131,072."""
-_LIMIT = threading.Lock()
-"""That limit belongs to the process."""
+_LIMIT = threading.Lock()  # that limit belongs to the process
 
 
 class Record(NamedTuple):
     """One record of a file, not yet decoded."""
 
-    end: int
-    """Where the next one begins: a checkpoint."""
+    end: int  # where the next one begins: a checkpoint
     raw: bytes
 
     @property
@@ -43,20 +40,14 @@ class Record(NamedTuple):
 class FileHead(NamedTuple):
     """What the beginning of a file tells."""
 
-    begin: int
-    """Where its records begin: behind the header."""
-    columns: list[str]
-    """The names in the header."""
+    begin: int  # where its records begin: behind the header
+    columns: list[str]  # the names in the header
     is_narrow: bool
     """A record of it is one field, so that a blank line is one, too: NULL, as COPY writes it."""
 
 
 def head_of(file: File) -> FileHead:
-    """Read the beginning of a file.
-
-    Raises:
-        PlanError: it is not text that can be read.
-    """
+    """Read the beginning of a file. Raises PlanError if it is not text that can be read."""
     with Path(file.path).open("rb") as stream:
         mark = len(codecs.BOM_UTF8) if stream.read(3) == codecs.BOM_UTF8 else 0
         stream.seek(mark)
@@ -92,8 +83,7 @@ def records_of(stream: BinaryIO, form: Format) -> Iterator[Record]:
 def decoded(file: File, head: FileHead, raw: bytes) -> Any:
     """Return a record's fields by name, without a header as a list; of JSON what it says.
 
-    Raises:
-        ValueError: it cannot be read; csv and decimal have errors of their own.
+    Raises ValueError if it cannot be read; csv and decimal have errors of their own.
     """
     text = raw.decode()
     if file.format is Format.JSON_LINES:
@@ -109,9 +99,7 @@ def decoded(file: File, head: FileHead, raw: bytes) -> Any:
 def fields_of(text: str) -> list[str]:
     """Return the fields of one record of CSV, of any length; of a blank line an empty one.
 
-    Raises:
-        ValueError: it is not one record.
-        csv.Error: a quote in it is where none can be.
+    Raises ValueError if it is not one record; csv.Error if a quote in it is where none can be.
     """
     if len(text) < _LONG:
         return _fields_of(text)

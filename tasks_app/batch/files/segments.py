@@ -59,8 +59,7 @@ Version = tuple[int, ...]
 def unchanged(file: File) -> Iterator[Version]:
     """Give what tells a file as it is from all others that its path names before and after.
 
-    Raises:
-        PlanError: it is another one at the end.
+    Raises PlanError if it is another one at the end.
     """
     before = _version(file)
     yield before
@@ -81,12 +80,9 @@ class _Cutter:
     """Sees a file's records in order."""
 
     file: File
-    low: int
-    """Where the open segment begins."""
-    targets: list[int]
-    """Where to cut, at the next border of records; ascending."""
-    at: int = 0
-    """How far the file was seen."""
+    low: int  # where the open segment begins
+    targets: list[int]  # where to cut, at the next border of records; ascending
+    at: int = 0  # how far the file was seen
     records: int = 0
     seen: Any = None
     made: list[Partition] = field(default_factory=list)
@@ -125,8 +121,7 @@ class _Cutter:
 def file_of(source: object, partition: Partition) -> File:
     """Return the file that a segment is of: the source, or what a table was extracted to.
 
-    Raises:
-        PlanError: it is not a segment.
+    Raises PlanError if it is not a segment.
     """
     if isinstance(source, File):
         return source
@@ -138,8 +133,7 @@ def file_of(source: object, partition: Partition) -> File:
 def body_of(file: File) -> tuple[int, int]:
     """Return where the records begin and where the file ends, in bytes.
 
-    Raises:
-        PlanError: there is no such file, or it is not text.
+    Raises PlanError if there is no such file, or it is not text.
     """
     with unchanged(file):
         return head_of(file).begin, Path(file.path).stat().st_size
@@ -148,8 +142,7 @@ def body_of(file: File) -> tuple[int, int]:
 def verify(file: File, partition: Partition) -> None:
     """Compare a segment with its checksum; reads it whole.
 
-    Raises:
-        PlanError: the file has changed since it was split.
+    Raises PlanError if the file has changed since it was split.
     """
     low, high = bounds_of(partition)
     seen = _sum_of_head(file)
@@ -172,8 +165,7 @@ def _sum_of_head(file: File) -> Any:
 def bounds_of(partition: Partition) -> tuple[int, int]:
     """Return the first byte of a segment, and the first behind it.
 
-    Raises:
-        PlanError: it is not a segment.
+    Raises PlanError if it is not a segment.
     """
     span = partition.range
     if span is None or not isinstance(span.low, int) or not isinstance(span.high, int):
@@ -219,8 +211,7 @@ class FileReader:
 class FileRow:
     """A record: its fields by name or number."""
 
-    end: int
-    """Where the next one begins, in bytes: how people and checkpoints find it."""
+    end: int  # where the next one begins, in bytes: how people and checkpoints find it
     fields: Any
 
     def __getitem__(self, name: Any) -> Any:
@@ -249,8 +240,7 @@ class SegmentReader:
     def read(self, _connection: Connection, after: Any, size: int) -> Sequence[Any]:
         """Return the next records.
 
-        Raises:
-            PlanError: the file has changed since it was split, or changes now.
+        Raises PlanError if the file has changed since it was split, or changes now.
         """
         with unchanged(self._file) as version:
             if version != self._verified:  # a checkpoint, too, is a place in the file as it was

@@ -22,8 +22,7 @@ class Planner(Protocol):
     def plan(self, connection: Connection, source: Source) -> Plan:
         """Split; writes nothing unless the planner says so.
 
-        Raises:
-            PlanError: it cannot be split so.
+        Raises PlanError if it cannot be split so.
         """
 
 

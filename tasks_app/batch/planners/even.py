@@ -21,8 +21,7 @@ from tasks_app.pool.batch.sources.cuts import exact_cuts, points, sampled_cuts
 from tasks_app.pool.batch.sources.measure import count, has_nulls
 from tasks_app.pool.batch.sources.relation import Relation, Source, find
 
-BIG_BYTES = 256 * 2**20
-"""Larger tables are sampled: to sort their keys takes seconds."""
+BIG_BYTES = 256 * 2**20  # larger tables are sampled: to sort their keys takes seconds
 SAMPLE_BYTES = 64 * 2**20
 """How much of them is read: some 8,000 blocks, whose quantiles are off by half a percent."""
 
@@ -30,14 +29,10 @@ SAMPLE_BYTES = 64 * 2**20
 class How(StrEnum):
     """How the cuts are found."""
 
-    AUTO = "auto"
-    """Exact, or by a sample if the table is big."""
-    EXACT = "exact"
-    """All keys, in their order."""
-    SAMPLE = "sample"
-    """Some of the table's blocks."""
-    STATISTICS = "statistics"
-    """What ANALYZE left: about a hundred keys; nothing is read."""
+    AUTO = "auto"  # exact, or by a sample if the table is big
+    EXACT = "exact"  # all keys, in their order
+    SAMPLE = "sample"  # some of the table's blocks
+    STATISTICS = "statistics"  # what ANALYZE left: about a hundred keys; nothing is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +48,7 @@ class Even(Amount):
     def plan(self, connection: Connection, source: Source) -> Plan:
         """Split by the rows that there are now; the first and the last range have no outer bound.
 
-        Raises:
-            PlanError: the source cannot be split so.
+        Raises PlanError if the source cannot be split so.
         """
         relation = find(connection, source)
         cuts, rows, how = self.cut(connection, relation)

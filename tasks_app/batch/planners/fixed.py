@@ -19,8 +19,7 @@ from tasks_app.pool.batch.sources.measure import extent
 from tasks_app.pool.batch.sources.relation import Source, find
 
 Width = int | Decimal | timedelta
-_DIGITS = 300_000
-"""Twice what a numeric can have: Python rounds to 28 digits when it calculates."""
+_DIGITS = 300_000  # twice what a numeric can have: Python rounds to 28 digits when it calculates
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +37,7 @@ class Fixed:
     def plan(self, connection: Connection, source: Source) -> Plan:
         """Split; the first and the last range have no outer bound.
 
-        Raises:
-            PlanError: keys have no width, or there would be too many partitions.
+        Raises PlanError if keys have no width, or there would be too many partitions.
         """
         relation = find(connection, source)
         self._check(relation.key_type)

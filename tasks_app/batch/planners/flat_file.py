@@ -30,8 +30,7 @@ class FlatFile(Amount):
     def plan(self, connection: Connection | None, source: File) -> Plan:  # noqa: ARG002
         """Split; an empty file has no segments.
 
-        Raises:
-            PlanError: there is no such file, or its quotes do not match.
+        Raises PlanError if there is no such file, or its quotes do not match.
         """
         low, high = body_of(source)
         size = high - low
@@ -49,8 +48,7 @@ class Extract(Amount):
     read much of it, or would meet its writers.
     """
 
-    path: str = ""
-    """Where all workers find it. An existing file is replaced as a whole."""
+    path: str = ""  # where all workers find it. An existing file is replaced as a whole.
 
     @property
     def file(self) -> File:
@@ -60,9 +58,7 @@ class Extract(Amount):
     def plan(self, connection: Connection, source: Source) -> Plan:
         """Write the file and its manifest, and split it.
 
-        Raises:
-            PlanError: the source is not there.
-            OSError: the file cannot be written.
+        Raises PlanError if the source is not there; OSError if the file cannot be written.
         """
         new = Path(f"{self.path}.new")
         with new.open("wb") as out:

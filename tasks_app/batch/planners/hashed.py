@@ -29,8 +29,7 @@ class Hash(Amount):
     def plan(self, connection: Connection, source: Source) -> Plan:
         """Split; reads nothing but statistics if the number of partitions is given.
 
-        Raises:
-            PlanError: the source cannot be split so.
+        Raises PlanError if the source cannot be split so.
         """
         relation = find(connection, source)
         rows = relation.rows

@@ -25,11 +25,7 @@ class Indicator(Amount):
 
     @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
-        """Decide only the number of partitions.
-
-        Raises:
-            PlanError: the source is no table.
-        """
+        """Decide only the number of partitions. Raises PlanError if the source is no table."""
         if not isinstance(source, Table):
             raise PlanError(f"Rows of {source} cannot be marked. Name a table.")
         relation = find(connection, source)

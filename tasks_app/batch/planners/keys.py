@@ -23,8 +23,7 @@ class KeyList:
     A value of the table that is in no list makes the plan wrong, unless ``auto_assign`` is set.
     """
 
-    lists: Mapping[int, Sequence[Key | None]]
-    """Values by number of partition."""
+    lists: Mapping[int, Sequence[Key | None]]  # values by number of partition
     auto_assign: bool = False
     """Unlisted values go to the partition with the fewest rows, those of most rows first."""
 
@@ -32,8 +31,7 @@ class KeyList:
     def plan(self, connection: Connection, source: Source) -> Plan:
         """Split; reads the keys of all rows.
 
-        Raises:
-            PlanError: there are too many different keys, or no list.
+        Raises PlanError if there are too many different keys, or no list.
         """
         relation = find(connection, source)
         found = histogram(connection, relation, MOST_VALUES)

@@ -25,16 +25,11 @@ class Physical:
     plan is checked again before each start.
     """
 
-    each: Amount = ONE
-    """How many for each table."""
+    each: Amount = ONE  # how many for each table
 
     @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
-        """Split.
-
-        Raises:
-            PlanError: the table has no partitions.
-        """
+        """Split. Raises PlanError if the table has no partitions."""
         relation = find(connection, source)
         if not (isinstance(source, Table) and is_divided(connection, relation)):
             raise PlanError(f"{source} has no partitions in the database. Split it by Even.")

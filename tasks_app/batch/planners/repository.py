@@ -24,11 +24,7 @@ class Repository:
 
     @timed
     def plan(self, connection: Connection, source: Source) -> Plan:  # noqa: ARG002
-        """Read them.
-
-        Raises:
-            PlanError: there are none, or they are not of one type of key.
-        """
+        """Read them. Raises PlanError if there are none, or they are not of one type of key."""
         stored = of_program(connection, self.program)
         types = sorted({each.key_type for each in stored})
         if not types:

@@ -22,17 +22,14 @@ class Views:
     """
 
     inner: Planner
-    prefix: str
-    """``orders_part`` makes the view ``orders_part_1``. Existing views are replaced."""
-    schema: str | None = None
-    """None: the first of the search path."""
+    prefix: str  # ``orders_part`` makes the view ``orders_part_1``. Existing views are replaced.
+    schema: str | None = None  # None: the first of the search path
 
     @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
         """Split as the other planner does, and make the views in the caller's transaction.
 
-        Raises:
-            PlanError: it cannot be split so, or has no rows that a view could show.
+        Raises PlanError if it cannot be split so, or has no rows that a view could show.
         """
         plan = self.inner.plan(connection, source)
         partitions = tuple(self._view(connection, source, plan, each) for each in plan.partitions)

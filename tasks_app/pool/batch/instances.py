@@ -221,8 +221,7 @@ def change_step(
     connection.execute(_CHANGE_STEP, values)
 
 
-ROWS = 2_000
-"""Per statement: some ten milliseconds."""
+ROWS = 2_000  # per statement: some ten milliseconds
 _OVER = f"""b.status IN ('{BatchStatus.COMPLETED}', '{BatchStatus.ABANDONED}')
     AND NOT EXISTS (SELECT FROM {PENDING} t WHERE t.biz_key = 'batch:' || b.id)"""
 _OLD = f"""

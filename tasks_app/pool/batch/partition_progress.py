@@ -24,10 +24,8 @@ class Word(StrEnum):
     """What a run learns about its instance from each write."""
 
     GO_ON = "go on"
-    STOP = "stop"
-    """A restart goes on from here."""
-    CALLED_OFF = "called off"
-    """The step is done without it."""
+    STOP = "stop"  # a restart goes on from here
+    CALLED_OFF = "called off"  # the step is done without it
 
 
 _WORD = f"""CASE

@@ -31,8 +31,7 @@ from tasks_app.pool.tables import FIRE, PENDING, SCHEDULE, table
 
 CALLED = {"rescue": RESCUE, "sweep": SWEEP, "partitions": MAINTAIN}
 """What is called once a minute, by the duty."""
-FIRE_JOB_PREFIX = "schedule "
-"""How the duty of a job begins that fires one."""
+FIRE_JOB_PREFIX = "schedule "  # how the duty of a job begins that fires one
 _MARK = "tasks_app "
 _STANDING = text(rf"""
     SELECT p.oid\:\:regprocedure\:\:text AS signature, p.proname AS name,
@@ -165,8 +164,7 @@ def _mark(signature: str, definition: str) -> str:
 
 
 FIRED, NEAR = table("task_fire_schedule"), table("task_instants_near")
-_OWN = FIRED.rpartition(".")[2]
-"""What its parameters are named by, beside columns."""
+_OWN = FIRED.rpartition(".")[2]  # what its parameters are named by, beside columns
 _NAMED = "".join(f", {each} integer[] DEFAULT NULL" for each in NUMBERED)
 _GIVEN = ", ".join((*NUMBERED, "either", "ahead"))
 

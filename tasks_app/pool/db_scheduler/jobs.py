@@ -30,8 +30,7 @@ _FIND = text("""
     ) AS d ON d.jobid = j.jobid
     WHERE j.database = :database AND starts_with(j.jobname, :prefix) ORDER BY j.jobid
 """)
-LONGEST = 63
-"""Of a job's name: up to version 1.4 more is cut off."""
+LONGEST = 63  # of a job's name: up to version 1.4 more is cut off
 
 
 class CronCall(NamedTuple):

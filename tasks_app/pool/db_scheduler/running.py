@@ -38,8 +38,7 @@ def running(
 ) -> dict[str, str]:
     """Return signatures, each with its definition.
 
-    Raises:
-        UnfitStatementError: a statement cannot be read.
+    Raises UnfitStatementError if a statement cannot be read.
     """
     level = Logged(settings.transitions)
     calls = "\n".join(call(connection, task) for task in tasks)
@@ -213,8 +212,7 @@ def at_home(home: str, name: str) -> str:
     return f"{home}.{name.rpartition('.')[2]}"
 
 
-QUOTES = "$tasks_app$"
-"""What the function is between that holds all statements."""
+QUOTES = "$tasks_app$"  # what the function is between that holds all statements
 _COUNTED = ("delete", "insert", "merge", "select", "update", "with")
 
 
@@ -227,13 +225,10 @@ class SqlTask:
     statement: SqlStatement
     max_attempts: int
     at_most_once: bool
-    waits: tuple[float, ...]
-    """Seconds at most by the level; the last one repeats."""
+    waits: tuple[float, ...]  # seconds at most by the level; the last one repeats
     least: float
-    most: float
-    """The share of it that is waited lies between these."""
-    history: HistoryLevel | None = None
-    """None: as the queue of each task says."""
+    most: float  # the share of it that is waited lies between these
+    history: HistoryLevel | None = None  # None: as the queue of each task says
 
 
 class UnfitStatementError(Exception):
@@ -255,8 +250,7 @@ def checked(tasks: Sequence[SqlTask]) -> str:
 def call(connection: Connection, task: SqlTask) -> str:
     """Return the branch that executes its statement, with values beside it, never in it.
 
-    Raises:
-        UnfitStatementError: it cannot be read, or would end the function that holds it.
+    Raises UnfitStatementError if it cannot be read, or would end the function that holds it.
     """
     if QUOTES in task.name + task.statement.text:
         raise UnfitStatementError(f"{task.name}: it holds {QUOTES}")

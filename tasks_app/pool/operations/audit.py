@@ -19,8 +19,7 @@ from tasks_app.domain.operations import BulkAction, Signed
 from tasks_app.domain.tasks.error_text import clean
 from tasks_app.pool.tables import AUDIT
 
-MOST_IDS = 500
-"""Of a line; a larger single action keeps this many as a sample."""
+MOST_IDS = 500  # of a line; a larger single action keeps this many as a sample
 LONGEST_WHO = 200
 NEXT_AT = "next_at"
 """In ``what`` of a step whose tasks become due one after the other: when the next one does."""
@@ -38,27 +37,18 @@ class AuditLine:
 
     id: int
     at: datetime
-    role: str
-    """The role in the database."""
-    who: str
-    """As the caller said."""
+    role: str  # the role in the database
+    who: str  # as the caller said
     action: str
-    what: dict[str, Any]
-    """The selection, or what else it was done to."""
-    bulk: int | None
-    """The line that opened the bulk."""
-    until: int | None
-    """Opens a bulk: ids above it are not meant."""
-    after: int | None
-    """Of a bulk: where to go on; None: nowhere."""
-    number: int
-    """How many it was done to."""
+    what: dict[str, Any]  # the selection, or what else it was done to
+    bulk: int | None  # the line that opened the bulk
+    until: int | None  # opens a bulk: ids above it are not meant
+    after: int | None  # of a bulk: where to go on; None: nowhere
+    number: int  # how many it was done to
     ids: list[int]
     answers: dict[str, int]
-    left_out: dict[str, list[int]]
-    """Ids of those that it was not done to, by reason."""
-    why: str | None = None
-    """As the caller said; of a step, when the bulk was opened."""
+    left_out: dict[str, list[int]]  # ids of those that it was not done to, by reason
+    why: str | None = None  # as the caller said; of a step, when the bulk was opened
 
 
 _OPENING = text(f"SELECT id, at, action, what, patch, until FROM {AUDIT} WHERE id = :token")
@@ -72,8 +62,7 @@ _REACHED = text(f"""
 _WHY = f"""coalesce(l.what ->> 'why', (SELECT o.what ->> 'why' FROM {AUDIT} o WHERE o.id = l.bulk))
     AS why"""
 _COLUMNS = ", ".join(_WHY if f.name == "why" else f"l.{f.name}" for f in fields(AuditLine))
-NEWEST = 100_000
-"""Among so many lines one looks for a task or a person; no index has them."""
+NEWEST = 100_000  # among so many lines one looks for a task or a person; no index has them
 _FIND = text(f"""
     SELECT {_COLUMNS} FROM {AUDIT} l
     WHERE (CAST(:action AS text) IS NULL OR action = :action)

@@ -41,8 +41,7 @@ WRITTEN = (
     *(QUEUE, WINDOW, CALENDAR, BREAKER, CALLS, HELD),
 )
 """Tables that a worker reads and writes."""
-MOST_DUE = 100_000
-"""Due rows that are looked at: a backlog of millions is no reason to read it all."""
+MOST_DUE = 100_000  # due rows that are looked at: a backlog of millions is no reason to read it all
 MOST_KEYS, MOST_BEHIND = 1_000, 10_000
 """Order keys that are looked at, and tasks behind each that are counted."""
 _SERVER = text(f"""
@@ -137,13 +136,10 @@ class ServerFacts:
     major: int
     encoding: str
     autovacuum: bool
-    connections: int
-    """How many it takes from roles like ours."""
-    sees_all: bool
-    """Whether this role may see what others run."""
+    connections: int  # how many it takes from roles like ours
+    sees_all: bool  # whether this role may see what others run
     role: str
-    owner: bool
-    """Whether the tables are this role's."""
+    owner: bool  # whether the tables are this role's
     forgetful: list[str]
     """Settings that are off, so that a crash of the server loses what was committed."""
 
@@ -154,8 +150,7 @@ class OpenTransaction:
 
     who: str
     role: str
-    idle: bool
-    """Open, and nothing runs in it."""
+    idle: bool  # open, and nothing runs in it
     open_for: timedelta
 
 
@@ -166,8 +161,7 @@ class DueWork:
     queue: str
     name: str
     number: int
-    waits: timedelta
-    """The longest of them."""
+    waits: timedelta  # the longest of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +235,7 @@ def queues_in_use(connection: Connection) -> set[str]:
     return set(connection.execute(text(QUEUES)).scalars())
 
 
-MOST = 100_000
-"""Rows that are looked at."""
+MOST = 100_000  # rows that are looked at
 # Parked rows have an index of their own; of the others, what the scan sees. A row that became due
 # since the caller began, and is not parked, was not passed over: it came too late.
 _DUE_TASKS_LEFT = text(f"""
@@ -270,11 +263,9 @@ class DueTasksLeft:
 
     queue: str
     name: str
-    parked: str | None
-    """Why they stand aside; None: they do not."""
+    parked: str | None  # why they stand aside; None: they do not
     number: int
-    first: int
-    """The lowest id."""
+    first: int  # the lowest id
 
 
 def due_tasks_left(

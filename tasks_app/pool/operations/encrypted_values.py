@@ -16,20 +16,14 @@ from tasks_app.pool.tables import ALL, ATTEMPT, COMPLETED, ERROR, GROUP, LARGE_V
 class SecretColumn(NamedTuple):
     """A column that may hold encrypted values."""
 
-    name: str
-    """The table's and the column's, without the schema."""
+    name: str  # the table's and the column's, without the schema
     table: str
-    kind: str
-    """What its tokens were made as."""
+    kind: str  # what its tokens were made as
     id: str
-    value: str
-    """The column's value as text; tokens of text columns stand alone."""
-    task: str
-    """The task's name."""
-    set: str
-    """What replaces it by ``g.new``."""
-    most: int = 1_000
-    """Rows that are read at once, at most."""
+    value: str  # the column's value as text; tokens of text columns stand alone
+    task: str  # the task's name
+    set: str  # what replaces it by ``g.new``
+    most: int = 1_000  # rows that are read at once, at most
 
 
 def _json(pool: str, column: str) -> SecretColumn:
@@ -82,8 +76,7 @@ class Stored(NamedTuple):
     """An encrypted value."""
 
     id: int
-    task: str | None
-    """The task's name; None: it was removed."""
+    task: str | None  # the task's name; None: it was removed
     value: str
     token: Token
 
@@ -91,8 +84,7 @@ class Stored(NamedTuple):
 class ValuePage(NamedTuple):
     """What stands in the next rows of a place."""
 
-    after: int | None
-    """Where to go on; None: that was all."""
+    after: int | None  # where to go on; None: that was all
     found: list[Stored]
 
 

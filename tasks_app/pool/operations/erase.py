@@ -29,8 +29,7 @@ from tasks_app.pool.tables import (
     WORKER,
 )
 
-SUBJECT = "subject"
-"""The header that names whom a task is about, beside its biz_key."""
+SUBJECT = "subject"  # the header that names whom a task is about, beside its biz_key
 
 
 class Whose(NamedTuple):
@@ -65,19 +64,13 @@ _MARKED = f"jsonb_build_object('{ERASED_MARK}', {NOW})"
 class Erased(StrEnum):
     """What ``erase`` does with the values of a task."""
 
-    OBJECT = "object"
-    """An object that says when stands in their place."""
-    WORD = "word"
-    """A word does."""
+    OBJECT = "object"  # an object that says when stands in their place
+    WORD = "word"  # a word does
     NULL = "null"
-    ROW = "row"
-    """The row is deleted."""
-    PART = "part"
-    """A statement of its own takes out what is about the tasks."""
-    LEFT = "left"
-    """They stay, and the receipt says so, while there is something to run."""
-    KEPT = "kept"
-    """They stay: keys, names, words of operators, and what belongs to no task."""
+    ROW = "row"  # the row is deleted
+    PART = "part"  # a statement of its own takes out what is about the tasks
+    LEFT = "left"  # they stay, and the receipt says so, while there is something to run
+    KEPT = "kept"  # they stay: keys, names, words of operators, and what belongs to no task
 
 
 _BY = {Erased.OBJECT: _MARKED, Erased.WORD: f"'{ERASED}'", Erased.NULL: "NULL"}
@@ -122,16 +115,12 @@ def _read(lines: str) -> tuple[UserValue, ...]:
 class UserValue(NamedTuple):
     """A column, and what protects its values."""
 
-    table: str
-    """Without the schema."""
+    table: str  # without the schema
     column: str
     erased: Erased
-    masked: bool
-    """What masked paths hold is not shown to people; in texts it is not stored."""
-    encrypted: bool
-    """Of encrypted tasks; texts say that they are."""
-    exported: bool
-    """By ``tasks-app export``, for another database."""
+    masked: bool  # what masked paths hold is not shown to people; in texts it is not stored
+    encrypted: bool  # of encrypted tasks; texts say that they are
+    exported: bool  # by ``tasks-app export``, for another database
 
     @property
     def name(self) -> str:
@@ -279,8 +268,7 @@ class Meant(NamedTuple):
 def check_may_erase(connection: Connection) -> None:
     """Pass if this role may erase: who only adds lines to the audit may not.
 
-    Raises:
-        SchemaError: it may not.
+    Raises SchemaError if it may not.
     """
     row = connection.execute(_MAY, {"audit": AUDIT}).one()
     if not row.may:

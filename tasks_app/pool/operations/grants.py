@@ -72,8 +72,7 @@ _RUNS = (
     (WORKER, "UPDATE"),
 )
 """Without any of these no task can be claimed and brought to its end."""
-_LOGS = ((TRANSITION, "INSERT"),)
-"""The same where moves are logged."""
+_LOGS = ((TRANSITION, "INSERT"),)  # the same where moves are logged
 _LACKS = text("""
     SELECT n.privilege || ' on ' || n.name AS lacks, current_user AS role
     FROM unnest(CAST(:tables AS text[]), CAST(:privileges AS text[])) AS n(name, privilege)
@@ -85,16 +84,12 @@ _LACKS = text("""
 class RoleKind(StrEnum):
     """Who a role is for."""
 
-    PRODUCER = "producer"
-    """Creates tasks."""
+    PRODUCER = "producer"  # creates tasks
     AMENDER = "amender"
     """Creates tasks and, by their unique keys, changes or holds back others that wait."""
-    LOCKER = "locker"
-    """Takes locks in code that is no task."""
-    WORKER = "worker"
-    """Runs them, and scans; makes no partitions, which are the owner's."""
-    READER = "reader"
-    """Looks."""
+    LOCKER = "locker"  # takes locks in code that is no task
+    WORKER = "worker"  # runs them, and scans; makes no partitions, which are the owner's
+    READER = "reader"  # looks
     ADMIN = "admin"
     """Looks, creates, cancels, requeues, edits, pauses, limits, schedules, frees locks, restarts
     batches, clears history."""
@@ -211,10 +206,7 @@ _GRANTS = {
 def check_may_run(connection: Connection, *, logs: bool = False) -> None:
     """Pass if this role may run tasks: one that may only read would look at them for ever.
 
-    With ``logs`` it is to write the log of transitions, too.
-
-    Raises:
-        SchemaError: it may not.
+    With ``logs`` it is to write the log of transitions, too. Raises SchemaError if it may not.
     """
     tables, privileges = zip(*_RUNS, *(_LOGS if logs else ()), strict=True)
     values = {"tables": list(tables), "privileges": list(privileges)}

@@ -20,8 +20,7 @@ from tasks_app.pool.tables import (
     table,
 )
 
-LEAST_WASTE = 10 * 2**20
-"""Bytes. To rewrite an index for less than that is not worth its load."""
+LEAST_WASTE = 10 * 2**20  # bytes. To rewrite an index for less than that is not worth its load.
 _OURS = """
     SELECT c.oid, c.relname, c.relnamespace::regnamespace::text AS schema, c.reltuples,
         coalesce((SELECT o.option_value::float8 FROM pg_options_to_table(c.reloptions) o
@@ -84,8 +83,7 @@ class RelationSize:
     name: str
     kind: str
     bytes: int
-    estimate: int | None
-    """Bytes, if it were written anew; None: ANALYZE has not seen it yet."""
+    estimate: int | None  # bytes, if it were written anew; None: ANALYZE has not seen it yet
 
     @property
     def wasted(self) -> int:
@@ -147,8 +145,7 @@ GIVEN = {
     **{f"{name}_id_seq": ((name, "id"),) for name in _OWN},
 }
 """Each sequence, and where the numbers lie that it has given."""
-MARGIN = 10_000
-"""Left out when one is set: others may draw from it at this moment."""
+MARGIN = 10_000  # left out when one is set: others may draw from it at this moment
 _READABLE = text("""
     SELECT s.name FROM unnest(CAST(:names AS text[])) AS s(name)
     WHERE has_sequence_privilege(s.name, 'SELECT')

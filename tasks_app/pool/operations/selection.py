@@ -18,8 +18,7 @@ from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.fragments.conditions import is_held
 from tasks_app.pool.tables import ATTEMPT, COMPLETED, ERROR, PENDING
 
-LOOKED_AT = 2_000
-"""Rows per statement: some milliseconds."""
+LOOKED_AT = 2_000  # rows per statement: some milliseconds
 
 _TABLES = {Pool.PENDING: PENDING, Pool.COMPLETED: COMPLETED, Pool.ERROR: ERROR}
 _LAST_ERROR = f"""(
@@ -31,10 +30,8 @@ _LAST_ERROR = f"""(
 class SelectionCut(NamedTuple):
     """Where a selection ends, fixed when it began."""
 
-    at: datetime
-    """Ages count from here; what finished later is not meant."""
-    until: int
-    """Ids above it are not meant."""
+    at: datetime  # ages count from here; what finished later is not meant
+    until: int  # ids above it are not meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +41,7 @@ class Found:
     id: int
     name: str
     state: State
-    payload: str | None = None
-    """JSON text, where it was asked for."""
+    payload: str | None = None  # JSON text, where it was asked for
 
 
 def cut(connection: Connection) -> SelectionCut:

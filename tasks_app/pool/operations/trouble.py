@@ -28,13 +28,10 @@ from tasks_app.pool.tables import (
     WORKER,
 )
 
-MOST_LOOKED_AT = 100
-"""Due rows of one priority whose ages are looked at, in the order of the scan."""
-ENDED_WITHIN = timedelta(minutes=2)
-"""Counters are of whole minutes."""
+MOST_LOOKED_AT = 100  # due rows of one priority whose ages are looked at, in the order of the scan
+ENDED_WITHIN = timedelta(minutes=2)  # counters are of whole minutes
 MOST_PARKED = 20_000
-MOST_ERRORS = 20_000
-"""The newest failed tasks that are looked at."""
+MOST_ERRORS = 20_000  # the newest failed tasks that are looked at
 _RUNS = ", ".join(str(int(o)) for o in CountedOutcome if o is not CountedOutcome.RELEASED)
 _ENDED = f"""c.queue = q.queue AND c.outcome IN ({_RUNS})
     AND c.at > {NOW} - CAST(:within AS interval)"""
@@ -116,8 +113,7 @@ class Oldest(NamedTuple):
     queue: str
     name: str
     waits: timedelta
-    moves: bool
-    """Whether runs of this queue have ended in the last minutes."""
+    moves: bool  # whether runs of this queue have ended in the last minutes
 
 
 class Burst(NamedTuple):
@@ -198,14 +194,12 @@ class ScheduleTrouble:
 
     name: str
     fired: int
-    late: int
-    """Of these, those that fired late."""
+    late: int  # of these, those that fired late
     latest_s: float
     skipped: int
     last_outcome: str | None
     broken: bool
-    late_now_s: float | None
-    """How long ago it should have fired; None: it is in time."""
+    late_now_s: float | None  # how long ago it should have fired; None: it is in time
 
 
 _TROUBLE = text(f"""

@@ -31,8 +31,7 @@ def add_bucket(connection: Connection, table: Table, column: str, modulus: int) 
 def rebalance(connection: Connection, table: Table, column: str, modulus: int) -> None:
     """Compute the column again, with another modulus.
 
-    Raises:
-        PlanError: the database does not compute it: its writer has to.
+    Raises PlanError if the database does not compute it: its writer has to.
     """
     added = _added(connection, table, column, modulus)
     _check(connection, table, column)
@@ -44,8 +43,7 @@ def rebalance(connection: Connection, table: Table, column: str, modulus: int) -
 def drop_bucket(connection: Connection, table: Table, column: str) -> None:
     """Drop the column, and with it its index.
 
-    Raises:
-        PlanError: it is not one that the database computes.
+    Raises PlanError if it is not one that the database computes.
     """
     _check(connection, table, column)
     execute_inline(connection, f"ALTER TABLE {quoted(table)} DROP COLUMN {identifier(column)}")
@@ -71,8 +69,7 @@ def _check(connection: Connection, table: Table, column: str) -> None:
         )
 
 
-LOCK_WAIT = "SET LOCAL lock_timeout = '5s'"
-"""Others wait behind us no longer than we wait."""
+LOCK_WAIT = "SET LOCAL lock_timeout = '5s'"  # others wait behind us no longer than we wait
 _COLUMN = text("""
     SELECT a.attgenerated = 's' AS is_generated, c.relkind = 'r' AS is_plain
     FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
@@ -143,10 +140,8 @@ def find_bucket_readers(connection: Connection, column: str) -> list[BucketReade
 def begin_rebucket(connection: Connection, new: BucketColumn) -> None:
     """Add the new column and its trigger, unless an earlier call did.
 
-    What was begun for another modulus is dropped.
-
-    Raises:
-        PlanError: there is no such bucket, or the table cannot have it so.
+    What was begun for another modulus is dropped. Raises PlanError if there is no such bucket, or
+    the table cannot have it so.
     """
     connection.execute(text(LOCK_WAIT))
     kept = _check_rebucket(connection, new)

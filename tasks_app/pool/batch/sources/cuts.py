@@ -23,8 +23,7 @@ from tasks_app.pool.batch.sources.measure import usable
 from tasks_app.pool.batch.sources.predicate import bound, key_from_text, predicate, text_literal
 from tasks_app.pool.batch.sources.relation import Query, Relation, Source, find, in_order, source_of
 
-_SEED = 4711
-"""The same blocks each time, so that they can be counted first and read then."""
+_SEED = 4711  # the same blocks each time, so that they can be counted first and read then
 _STATISTICS = text("""
     SELECT s.null_frac, CAST(CAST(s.most_common_vals AS text) AS text[]) AS common,
         s.most_common_freqs AS shares, CAST(CAST(s.histogram_bounds AS text) AS text[]) AS bounds

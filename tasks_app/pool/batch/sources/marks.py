@@ -44,8 +44,7 @@ class TakenRow(dict[str, Any]):
     """A row that was taken."""
 
     __slots__ = ("key",)
-    key: str
-    """As text; see ``as_text.written``."""
+    key: str  # as text; see ``as_text.written``
 
 
 _TAKE = text(f"""
@@ -114,8 +113,7 @@ def left(connection: Connection, source: Table, marker: Marker) -> bool:
 def fill(connection: Connection, program: str, source: Table) -> int:
     """Write a waiting mark beside each row that has none; return how many.
 
-    Raises:
-        PlanError: its keys are times, which have no one form as text.
+    Raises PlanError if its keys are times, which have no one form as text.
     """
     relation = find(connection, source)
     if relation.key_type.is_time:

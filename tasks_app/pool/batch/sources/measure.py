@@ -32,8 +32,7 @@ from tasks_app.domain.partition.records import (
 from tasks_app.pool.batch.sources.predicate import predicate, sql_type
 from tasks_app.pool.batch.sources.relation import Relation, Source, by_bucket, find
 
-MOST_VALUES = 100_000
-"""A key with more different values is not split by values."""
+MOST_VALUES = 100_000  # a key with more different values is not split by values
 
 
 def gather_facts(
@@ -46,8 +45,7 @@ def gather_facts(
 ) -> Facts:
     """Return which keys there are now; ``aligned``: with the bounds of the database's partitions.
 
-    Raises:
-        PlanError: the source does not exist, or has no such partitions or keys.
+    Raises PlanError if the source does not exist, or has no such partitions or keys.
     """
     relation = find(connection, source)
     key_type = relation.key_type
@@ -232,10 +230,8 @@ def is_divided(connection: Connection, relation: Relation) -> bool:
 def physical_ranges(connection: Connection, relation: Relation) -> tuple[PhysicalRange, ...]:
     """Return which range of keys each partition of the database holds.
 
-    The default partition holds the ranges between the others.
-
-    Raises:
-        PlanError: it is not partitioned by ranges of the key alone.
+    The default partition holds the ranges between the others. Raises PlanError if it is not
+    partitioned by ranges of the key alone.
     """
     rows = connection.execute(_BOUNDS, {"oid": relation.oid, "key": relation.source.key}).all()
     if any(not row.by_key or row.is_split for row in rows) or (

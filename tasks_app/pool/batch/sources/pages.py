@@ -57,8 +57,7 @@ _NO_ORDER = (
     "Rows of {} have the same {}, or none, so pages would leave some out. Give the step page_by, "
     "the name of a column that is unique and not null."
 )
-Place = list[str]
-"""Where a row stands in the order: its keys, as the server writes them."""
+Place = list[str]  # where a row stands in the order: its keys, as the server writes them
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +118,8 @@ class Pages:
     def read(self, connection: Connection, after: Place | None, size: int) -> list[Any]:
         """Return up to ``size`` rows behind ``after``, a place that :meth:`after` gave, or None.
 
-        Raises:
-            PlanError: what orders them is not unique, or null, where this page ends; or a column
-                has another type than before.
+        Raises PlanError if what orders them is not unique, or null, where this page ends; or a
+        column has another type than before.
         """
         if self.until is None:
             self.until = self._end(connection)
@@ -196,10 +194,8 @@ def pages_of(
 
     ``page_by`` is a unique column; None: the table's primary key, else the key that it is split by.
     ``until`` is the end that an earlier run of the partition found, ``key_type`` the type of its
-    bounds.
-
-    Raises:
-        PlanError: the source is not there, its rows have no order, or its key has another type.
+    bounds. Raises PlanError if the source is not there, its rows have no order, or its key has
+    another type.
     """
     found = relation.find(connection, source_of(source, partition))
     if key_type not in (None, found.key_type):

@@ -64,8 +64,7 @@ def predicate(
 ) -> ColumnElement[bool]:
     """Return the condition; ``key`` is the program's key.
 
-    Raises:
-        PlanError: its rows are not known by their keys: it is a segment, or rows are marked.
+    Raises PlanError if its rows are not known by their keys: it is a segment, or rows are marked.
     """
     if partition.column is not None:
         key = column(partition.column)

@@ -93,18 +93,13 @@ class Relation:
 
     source: Source
     rows_of: FromClause
-    key: ColumnElement[Any]
-    """As predicates use it; text as it is compared."""
+    key: ColumnElement[Any]  # as predicates use it; text as it is compared
     key_type: KeyType
-    oid: int | None = None
-    """None: a query."""
+    oid: int | None = None  # None: a query
     can_sample: bool = False
-    has_nulls: bool = True
-    """False: the database lets no row be without a key."""
-    is_indexed: bool = False
-    """An index has the keys in their order."""
-    rows: int | None = None
-    """From the statistics; None: there are none."""
+    has_nulls: bool = True  # False: the database lets no row be without a key
+    is_indexed: bool = False  # an index has the keys in their order
+    rows: int | None = None  # from the statistics; None: there are none
     size_bytes: int | None = None
 
     @property
@@ -115,8 +110,7 @@ class Relation:
 def find(connection: Connection, source: Source) -> Relation:
     """Look a source up.
 
-    Raises:
-        PlanError: there is no such table or column, or its type cannot be a key.
+    Raises PlanError if there is no such table or column, or its type cannot be a key.
     """
     if isinstance(source, Query):
         return _of_query(connection, source, rows_of(source))
@@ -148,8 +142,7 @@ def rows_of(source: Source) -> FromClause:
 def by_column(connection: Connection, found: Relation, name: str) -> Relation:
     """Return the same rows, split by another column of theirs.
 
-    Raises:
-        PlanError: there is no such column, or its type cannot be a key.
+    Raises PlanError if there is no such column, or its type cannot be a key.
     """
     of = found.source
     if isinstance(of, Table):
