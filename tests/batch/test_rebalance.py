@@ -163,7 +163,7 @@ def test_it_is_refused_while_an_instance_that_is_not_complete_reads_by_it(table:
         rebalance(table.engine)
     assert table.sql("SELECT count(*) FROM pg_trigger WHERE tgrelid = 'todo'::regclass") == 0
     JOBS["job"] = job  # who knows it, knows which table it reads
-    with pytest.raises(PlanError, match="Let them come to their end"):
+    with pytest.raises(PlanError, match="Wait until they end"):
         rebalance(table.engine)
     table.bench.drain()
 

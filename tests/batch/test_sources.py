@@ -277,7 +277,7 @@ def test_marked_rows_and_one_commit_at_the_end_are_refused(yard: Yard) -> None:
     view = yard.run(yard.job(step))
 
     assert view.batch.status is BatchStatus.FAILED
-    assert 'Leave commit="end" away' in str(view.steps[0].error)
+    assert 'Remove commit="end"' in str(view.steps[0].error)
     assert yard.calls == []
 
 

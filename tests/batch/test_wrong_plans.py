@@ -144,7 +144,7 @@ def test_values_that_no_list_has(orders: Connection) -> None:
     assert problem.kind is Wrong.UNOWNED
     assert "No partition owns 'C' (10 rows)" in str(problem)
     assert problems(orders, places, assigned) == []
-    assert assigned.warnings == ("Assigned by themselves: C.",)
+    assert assigned.warnings == ("Assigned automatically: C.",)
     assert [(each.values, each.rows) for each in assigned.partitions] == [
         (("A", "C"), 20),
         (("B",), 11),

@@ -155,8 +155,8 @@ KEYS = (
         "stray quote that hides lines",
         "A record that is left out is one line.",
         "tasks_app/batch/files/segments.py",
-        "_check_quotes(file, head, record)\n                cutter",
-        "cutter",
+        "                _check_quotes(file, head, record)\n",
+        "",
         "tests/batch/test_odd_files.py::test_a_stray_quote_that_hides_lines_is_refused_at_the_plan",
     ),
     mutant(

@@ -155,8 +155,8 @@ PARTITIONS = (
         "segment that ends a byte early",
         "A segment ends behind the end of a line.",
         "tasks_app/batch/files/segments.py",
-        "Range(self.low, self.at),",
-        "Range(self.low, self.at - 1),",
+        "Range(low, at))",
+        "Range(low, at - 1))",
         f"{FILES}every_record_of_a_csv_file_is_read_once",
     ),
     mutant(

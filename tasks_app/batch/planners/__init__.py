@@ -1,4 +1,4 @@
-"""Planners: each splits a source in its own way. What they make is checked before it is used."""
+"""Planners: each splits a source in its own way. Every plan is checked before it is used."""
 
 from __future__ import annotations
 
@@ -20,14 +20,11 @@ class Planner(Protocol):
     """Splits a source of the database."""
 
     def plan(self, connection: Connection, source: Source) -> Plan:
-        """Split; writes nothing unless the planner says so.
-
-        Raises PlanError if it cannot be split so.
-        """
+        """Raises PlanError if it cannot be split so. Writes nothing unless the planner says so."""
 
 
 def timed(plan: Callable[P, Plan]) -> Callable[P, Plan]:
-    """Write into plans how long it took to make them."""
+    """Add to a plan how many seconds it took."""
 
     @wraps(plan)
     def made(*args: P.args, **kwargs: P.kwargs) -> Plan:

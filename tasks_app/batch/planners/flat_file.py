@@ -28,13 +28,14 @@ class FlatFile(Amount):
 
     @timed
     def plan(self, connection: Connection | None, source: File) -> Plan:  # noqa: ARG002
-        """Split; an empty file has no segments.
-
-        Raises PlanError if there is no such file, or its quotes do not match.
-        """
+        """Split; an empty file has no segments. Raises PlanError as ``segments`` does."""
         low, high = body_of(source)
-        size = high - low
-        rows = _guess(source, low, size) if self.rows is not None else None
+        size, rows = high - low, None
+        if self.rows is not None:
+            with Path(source.path).open("rb") as stream:
+                stream.seek(low)
+                sample = stream.read(2**16)
+            rows = max(1, round(size * max(1, sample.count(b"\n")) / max(1, len(sample))))
         made = tuple(segments(source, self.number_for(rows, size)))
         total = sum(each.rows or 0 for each in made)
         return Plan("flat file", KeyType.INTEGER, made, total)
@@ -42,10 +43,10 @@ class FlatFile(Amount):
 
 @dataclass(frozen=True, slots=True)
 class Extract(Amount):
-    """A table or query, written to a CSV file by COPY as one snapshot has it, and split there.
+    """A table or query, written to a CSV file by COPY in one snapshot, and split there.
 
-    The table is read once, whatever the number of segments. That pays where each partition would
-    read much of it, or would meet its writers.
+    The table is read only once. That pays where each partition would read much of it, or would
+    meet its writers.
     """
 
     path: str = ""  # where all workers find it. An existing file is replaced as a whole.
@@ -56,10 +57,7 @@ class Extract(Amount):
 
     @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
-        """Write the file and its manifest, and split it.
-
-        Raises PlanError if the source is not there; OSError if the file cannot be written.
-        """
+        """Write the file and its manifest, and split it. Raises OSError if it cannot write."""
         new = Path(f"{self.path}.new")
         with new.open("wb") as out:
             copy_as_csv(connection, source, out)
@@ -88,10 +86,3 @@ def manifest(plan: Plan) -> dict[str, Any]:
             if each.range is not None
         ],
     }
-
-
-def _guess(file: File, low: int, size: int) -> int:
-    with Path(file.path).open("rb") as stream:
-        stream.seek(low)
-        sample = stream.read(2**16)
-    return max(1, round(size * max(1, sample.count(b"\n")) / max(1, len(sample))))

@@ -1,4 +1,4 @@
-"""Partitions that take rows as they come, and mark them."""
+"""Partitions that take the next free rows, and mark them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ class Indicator(Amount):
     """
 
     marker: Marker | None = None
-    """None: the marks are in a table of ours, which ``marks.fill`` has filled."""
+    """None: the marks are in ``task_marker``, which ``marks.fill`` has filled."""
 
     @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
-        """Decide only the number of partitions. Raises PlanError if the source is no table."""
         if not isinstance(source, Table):
             raise PlanError(f"Rows of {source} cannot be marked. Name a table.")
         relation = find(connection, source)

@@ -1,4 +1,4 @@
-"""One partition or more for each of the database's own."""
+"""One or more partitions for each of the database's own."""
 
 from __future__ import annotations
 
@@ -29,28 +29,22 @@ class Physical:
 
     @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
-        """Split. Raises PlanError if the table has no partitions."""
         relation = find(connection, source)
         if not (isinstance(source, Table) and is_divided(connection, relation)):
             raise PlanError(f"{source} has no partitions in the database. Split it by Even.")
+        even = Even(self.each.parts, self.each.rows, self.each.size, self.each.over)
         partitions: list[Partition] = []
         total = 0
         for table in leaves(connection, relation):
-            own, rows = self._within(connection, table, len(partitions) + 1)
-            partitions += own
+            own = find(connection, table)
+            cuts, rows, _ = even.cut(connection, own)
+            first = len(partitions) + 1
+            parts = ranges_of_cuts(cuts, rows, source=str(table), first=first)
+            if has_nulls(connection, own):
+                if len(parts) == 1:
+                    parts = [replace(parts[0], owns_null=True)]
+                else:
+                    parts.append(partition_of_nulls(first + len(parts), None, str(table)))
+            partitions += parts
             total += rows
         return Plan("physical", relation.key_type, tuple(partitions), total)
-
-    def _within(
-        self, connection: Connection, table: Table, first: int
-    ) -> tuple[list[Partition], int]:
-        relation = find(connection, table)
-        amount = self.each
-        even = Even(amount.parts, amount.rows, amount.size, amount.over)
-        cuts, rows, _ = even.cut(connection, relation)
-        own = ranges_of_cuts(cuts, rows, source=str(table), first=first)
-        if has_nulls(connection, relation):
-            if len(own) == 1:
-                return [replace(own[0], owns_null=True)], rows
-            own.append(partition_of_nulls(first + len(own), None, str(table)))
-        return own, rows

@@ -1,4 +1,4 @@
-"""Partitions that are read through views of their own."""
+"""Partitions that each have a view of their own."""
 
 from __future__ import annotations
 
@@ -27,10 +27,7 @@ class Views:
 
     @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
-        """Split as the other planner does, and make the views in the caller's transaction.
-
-        Raises PlanError if it cannot be split so, or has no rows that a view could show.
-        """
+        """Split as the other planner does; create the views in the caller's transaction."""
         plan = self.inner.plan(connection, source)
         partitions = tuple(self._view(connection, source, plan, each) for each in plan.partitions)
         return replace(plan, method=f"views, {plan.method}", partitions=partitions)

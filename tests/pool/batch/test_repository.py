@@ -268,7 +268,7 @@ class TestRuns:
         assert partition_progress.start(connection, ids[1], first.fence) is None
         assert (
             partition_progress.start(connection, ids[1], second.fence)
-            is partition_progress.Word.STOP
+            is partition_progress.RunSignal.STOP
         )
 
     def test_a_run_whose_partition_another_has_writes_nothing(self, connection: Connection) -> None:

@@ -55,7 +55,7 @@ def gather_facts(
         extents = {str(leaf): extent(connection, find(connection, leaf)) for leaf in parts}
         return Facts(key_type, dict(extents.items()), at_least=at_least)
     found = _extent(connection, relation, plan)
-    values = _values(connection, relation) if PartitionKind.VALUES in kinds else None
+    values = histogram(connection, relation) if PartitionKind.VALUES in kinds else None
     physical = physical_ranges(connection, relation) if aligned else ()
     return Facts(key_type, {None: found}, values, physical, at_least)
 
@@ -68,16 +68,6 @@ def _extent(connection: Connection, relation: Relation, plan: Plan) -> Extent:
             return Extent(nulls=has_nulls(connection, relation))
         relation = by_bucket(relation, name)
     return extent(connection, relation)
-
-
-def _values(connection: Connection, relation: Relation) -> dict[Key, int]:
-    values = histogram(connection, relation, MOST_VALUES)
-    if values is None:
-        raise PlanError(
-            f"{relation.source} has more than {MOST_VALUES} different keys. "
-            "Split it by ranges or by hash."
-        )
-    return values
 
 
 _ENDS = {
@@ -137,20 +127,25 @@ def count_nulls(connection: Connection, relation: Relation) -> int:
     return int(connection.execute(query).scalar_one())
 
 
-def histogram(connection: Connection, relation: Relation, most: int) -> dict[Key, int] | None:
-    """Return how many rows each key has; None: there are more than ``most`` different keys.
+def histogram(connection: Connection, relation: Relation) -> dict[Key, int]:
+    """Return how many rows each key has, of keys that a bound can name.
 
-    Keys that no bound can name are left out.
+    Raises PlanError if there are more than ``MOST_VALUES`` different ones.
     """
     query = (
         select(relation.ordered, func.count())
         .select_from(relation.rows_of)
         .where(usable(relation))
         .group_by(relation.ordered)
-        .limit(most + 1)
+        .limit(MOST_VALUES + 1)
     )
     found = {in_utc(row[0]): int(row[1]) for row in connection.execute(query)}
-    return None if len(found) > most else found
+    if len(found) > MOST_VALUES:
+        raise PlanError(
+            f"{relation.source} has more than {MOST_VALUES} different keys. "
+            "Split it by ranges or by hash."
+        )
+    return found
 
 
 def owned(connection: Connection, relation: Relation, partitions: Sequence[Partition]) -> list[int]:
