@@ -17,7 +17,6 @@ from tasks_app.batch.validate import problems, validate
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.check import Wrong, WrongPlanError
 from tasks_app.domain.partition.records import File, Table
-from tasks_app.pool.batch import partitions
 from tasks_app.pool.batch.sources.measure import MOST_VALUES
 
 ORDERS = Table("orders", key="id")
@@ -261,4 +260,4 @@ def test_nothing_of_a_wrong_plan_is_in_the_repository(orders: Connection) -> Non
     with pytest.raises(WrongPlanError):
         validate(orders, ORDERS, KeyRanges([(1, 2)]).plan(orders, ORDERS))
 
-    assert partitions.programs(orders) == {}
+    assert orders.execute(text("SELECT count(*) FROM task_partition")).scalar_one() == 0

@@ -172,11 +172,6 @@ def try_deferred(connection: Connection) -> None:
 
 LONGEST_KEY = 255
 LONGEST_REASON = 1_000
-_ADD_SKIPS = text(f"""
-    INSERT INTO {BATCH_SKIP} (batch_id, step, partition_no, key, reason)
-    SELECT :batch_id, :step, :partition_no, s.key, s.reason
-    FROM unnest(CAST(:keys AS text[]), CAST(:reasons AS text[])) AS s(key, reason)
-""")
 
 
 def add_skips(
@@ -193,7 +188,12 @@ def add_skips(
         "keys": [clean(key, LONGEST_KEY) for key, _ in rows],
         "reasons": [clean(reason, LONGEST_REASON) for _, reason in rows],
     }
-    connection.execute(_ADD_SKIPS, values)
+    query = text(f"""
+        INSERT INTO {BATCH_SKIP} (batch_id, step, partition_no, key, reason)
+        SELECT :batch_id, :step, :partition_no, s.key, s.reason
+        FROM unnest(CAST(:keys AS text[]), CAST(:reasons AS text[])) AS s(key, reason)
+    """)
+    connection.execute(query, values)
 
 
 def count_skips(connection: Connection, batch_id: int, step: str) -> int:

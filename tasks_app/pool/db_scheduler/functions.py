@@ -42,11 +42,6 @@ _STANDING = text(rf"""
       AND obj_description(p.oid, 'pg_proc') LIKE '{_MARK}%'
     ORDER BY p.oid
 """)
-_ALONE = text("SELECT pg_advisory_xact_lock(hashtextextended('tasks_app db-scheduler', 0))")
-_HOME = text("""
-    SELECT CAST(CAST(c.relnamespace AS regnamespace) AS text) FROM pg_class c
-    WHERE c.oid = CAST(:pending AS regclass)
-""")
 
 
 class Installed(StrEnum):
@@ -65,7 +60,8 @@ def create(
     A job that runs meanwhile would miss one that is dropped, so those that stand stay.
     ``tasks``: those in SQL that the database carries out.
     """
-    connection.execute(_ALONE)
+    query = text("SELECT pg_advisory_xact_lock(hashtextextended('tasks_app db-scheduler', 0))")
+    connection.execute(query)
     wanted = {_mark(*each): each for each in _all(connection, settings, tasks).items()}
     standing = set()
     for row in connection.execute(_STANDING, {"pending": PENDING}).all():
@@ -127,7 +123,11 @@ def carries_out(connection: Connection) -> bool:
 
 def home_of(connection: Connection) -> str:
     """Return the schema of the tables."""
-    return str(connection.execute(_HOME, {"pending": PENDING}).scalar_one())
+    query = text("""
+        SELECT CAST(CAST(c.relnamespace AS regnamespace) AS text) FROM pg_class c
+        WHERE c.oid = CAST(:pending AS regclass)
+    """)
+    return str(connection.execute(query, {"pending": PENDING}).scalar_one())
 
 
 def jobs_of(

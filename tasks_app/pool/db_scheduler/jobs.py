@@ -10,26 +10,10 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 EVERY_MINUTE = "* * * * *"
-_HAS = text("SELECT extversion FROM pg_extension WHERE extname = 'pg_cron'")
-_DATABASE = text("SELECT setting FROM pg_settings WHERE name = 'cron.database_name'")
-_ZONE = text("SELECT setting FROM pg_settings WHERE name = 'cron.timezone'")
-_HERE = text("SELECT current_database()")
 _ADD = text("SELECT cron.schedule_in_database(:job, :when, :command, :database)")
 _ADD_HERE = text("SELECT cron.schedule(:job, :when, :command)")
-_FORGET = text("DELETE FROM cron.job_run_details WHERE jobid = ANY(CAST(:ids AS bigint[]))")
 _REMOVE = text("SELECT cron.unschedule(u.id) FROM unnest(CAST(:ids AS bigint[])) AS u(id)")
 _ROLE = text("SELECT current_user")
-_FIND = text("""
-    SELECT j.jobid AS id, substr(j.jobname, length(:prefix) + 1) AS duty, j.schedule AS when,
-        j.command, j.active, j.username AS role,
-        d.start_time AS last_at, d.status, d.return_message AS message
-    FROM cron.job j
-    LEFT JOIN (
-        SELECT DISTINCT ON (r.jobid) r.* FROM cron.job_run_details r
-        WHERE r.status IN ('succeeded', 'failed') ORDER BY r.jobid, r.runid DESC
-    ) AS d ON d.jobid = j.jobid
-    WHERE j.database = :database AND starts_with(j.jobname, :prefix) ORDER BY j.jobid
-""")
 LONGEST = 63  # of a job's name: up to version 1.4 more is cut off
 
 
@@ -65,17 +49,20 @@ def usual_database(connection: Connection) -> str:
 
     It tells superusers and roles that may read all settings.
     """
-    return connection.execute(_DATABASE).scalar() or "postgres"
+    query = text("SELECT setting FROM pg_settings WHERE name = 'cron.database_name'")
+    return connection.execute(query).scalar() or "postgres"
 
 
 def zone(connection: Connection) -> str:
     """Return the zone in which it reads expressions; GMT also where this role is not told."""
-    return connection.execute(_ZONE).scalar() or "GMT"
+    query = text("SELECT setting FROM pg_settings WHERE name = 'cron.timezone'")
+    return connection.execute(query).scalar() or "GMT"
 
 
 def version(connection: Connection) -> str | None:
     """Return pg_cron's version in this database; None: it is not installed here."""
-    return connection.execute(_HAS).scalar()
+    query = text("SELECT extversion FROM pg_extension WHERE extname = 'pg_cron'")
+    return connection.execute(query).scalar()
 
 
 def prefix_of(home: str) -> str:
@@ -92,7 +79,8 @@ def enter(connection: Connection, prefix: str, database: str, wanted: Iterable[C
     standing = find(connection, prefix, database)
     kept = {each.call for each in standing if each.active and each.role == role} & set(wanted)
     _remove(connection, [each for each in standing if each.call not in kept or each.role != role])
-    here = connection.execute(_HERE).scalar() == database
+    query = text("SELECT current_database()")
+    here = connection.execute(query).scalar() == database
     for duty, when, command in wanted:
         if (duty, when, command) in kept:
             continue
@@ -112,11 +100,23 @@ def remove(connection: Connection, prefix: str, database: str) -> int:
 
 def find(connection: Connection, prefix: str, database: str) -> list[CronJob]:
     """Return the jobs in the order in which they were entered."""
-    rows = connection.execute(_FIND, {"prefix": prefix, "database": database})
+    query = text("""
+        SELECT j.jobid AS id, substr(j.jobname, length(:prefix) + 1) AS duty, j.schedule AS when,
+            j.command, j.active, j.username AS role,
+            d.start_time AS last_at, d.status, d.return_message AS message
+        FROM cron.job j
+        LEFT JOIN (
+            SELECT DISTINCT ON (r.jobid) r.* FROM cron.job_run_details r
+            WHERE r.status IN ('succeeded', 'failed') ORDER BY r.jobid, r.runid DESC
+        ) AS d ON d.jobid = j.jobid
+        WHERE j.database = :database AND starts_with(j.jobname, :prefix) ORDER BY j.jobid
+    """)
+    rows = connection.execute(query, {"prefix": prefix, "database": database})
     return [CronJob(**row._mapping) for row in rows]  # noqa: SLF001  its public name
 
 
 def _remove(connection: Connection, jobs: Iterable[CronJob]) -> None:
     ids = [each.id for each in jobs]
-    connection.execute(_FORGET, {"ids": ids})
+    query = text("DELETE FROM cron.job_run_details WHERE jobid = ANY(CAST(:ids AS bigint[]))")
+    connection.execute(query, {"ids": ids})
     connection.execute(_REMOVE, {"ids": ids})

@@ -1,4 +1,4 @@
-"""Encrypted values, wherever they are stored: counted by key, read some at a time, replaced."""
+"""Encrypted values in all places: counted by key, read in pages, replaced."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tasks_app.pool.tables import ALL, ATTEMPT, COMPLETED, ERROR, GROUP, LARGE_V
 
 
 class SecretColumn(NamedTuple):
-    """A column that may hold encrypted values."""
+    """A column that may hold encrypted values; the fields but ``name`` are SQL."""
 
     name: str  # the table's and the column's, without the schema
     table: str
-    kind: str  # what its tokens were made as
+    kind: str  # of its tokens: payload, result or error
     id: str
     value: str  # the column's value as text; tokens of text columns stand alone
     task: str  # the task's name
-    set: str  # what replaces it by ``g.new``
-    most: int = 1_000  # rows that are read at once, at most
+    set: str  # the assignment of ``g.new``
+    most: int = 1_000  # rows of a page, at most
 
 
 def _json(pool: str, column: str) -> SecretColumn:
@@ -53,6 +53,7 @@ def _large(kind: str) -> SecretColumn:
     return SecretColumn(name, LARGE_VALUE, kind, "t.task_id", value, _NAME, new, most=1)
 
 
+# In the order of a task's life: a value that moves on meanwhile is found again.
 PLACES = (
     _callback("then_row"),
     _callback("on_failure"),
@@ -69,7 +70,6 @@ PLACES = (
     ),
     *map(_large, ("payload", "result")),
 )
-"""In the way of a task: what moves on while it is looked for is met again."""
 
 
 class Stored(NamedTuple):
@@ -82,22 +82,19 @@ class Stored(NamedTuple):
 
 
 class ValuePage(NamedTuple):
-    """What stands in the next rows of a place."""
+    """The encrypted values of the next rows of a place."""
 
-    after: int | None  # where to go on; None: that was all
+    after: int | None  # where the next page begins; None: this was the last
     found: list[Stored]
 
 
 def _encrypted(place: SecretColumn) -> str:
     """Return the condition that the value is encrypted."""
-    return f"{place.value} LIKE '{'v%.%.%' if place.kind == 'error' else _WRAPPED}'"
-
-
-_WRAPPED = f'{TOKEN_BEGIN} "v%.%.%"}}'
+    token = "v%.%.%" if place.kind == "error" else f'{TOKEN_BEGIN} "v%.%.%"}}'
+    return f"{place.value} LIKE '{token}'"
 
 
 def read(connection: Connection, place: SecretColumn, after: int, most: int) -> ValuePage:
-    """Return what is encrypted in the next rows."""
     rows = connection.execute(
         text(f"""
             SELECT {place.id} AS id,
@@ -111,18 +108,22 @@ def read(connection: Connection, place: SecretColumn, after: int, most: int) -> 
     found = []
     for row in rows:
         if row.value is not None:
-            token = parse_token(row.value) if place.kind == "error" else token_in(row.value)
+            token = _token_of(place, row.value)
             if token is not None:
                 found.append(Stored(row.id, row.task, row.value, token))
     return ValuePage(rows[-1].id if len(rows) >= most else None, found)
 
 
+def _token_of(place: SecretColumn, value: str) -> Token | None:
+    return parse_token(value) if place.kind == "error" else token_in(value)
+
+
 def replace(
     connection: Connection, place: SecretColumn, changes: Sequence[tuple[Stored, str]]
 ) -> int:
-    """Write new values where the old ones still stand; return how many did.
+    """Replace values that are still the same; return how many were.
 
-    A row that somebody holds is left out, as is one that has gone on to another pool.
+    It skips rows that are locked, or have moved to another pool.
     """
     values: dict[str, Any] = {
         "ids": [old.id for old, _ in changes],
@@ -145,10 +146,7 @@ def replace(
 
 
 def count(connection: Connection) -> list[tuple[str, str, int]]:
-    """Return how many values each key has encrypted, as (place, key's id, number).
-
-    It reads every row, for as long as that takes.
-    """
+    """Return (place, key's id, number of its values); reads all rows."""
     connection.execute(text("SET LOCAL statement_timeout = 0"))
     found: list[tuple[str, str, int]] = []
     for place in PLACES:
@@ -168,10 +166,7 @@ def count(connection: Connection) -> list[tuple[str, str, int]]:
 
 
 def keys_at_the_ends(connection: Connection, most: int) -> dict[str, str]:
-    """Return keys that have encrypted values, each with a place, among oldest and newest rows.
-
-    Of each place it looks at up to ``most`` rows from either end; large values are left out.
-    """
+    """Return keys of the ``most`` oldest and newest rows, each with a place; skips large values."""
     found: dict[str, str] = {}
     for place in PLACES:
         if place.most == 1:
@@ -183,25 +178,20 @@ def keys_at_the_ends(connection: Connection, most: int) -> dict[str, str]:
         )
         rows = connection.execute(text(f"SELECT e.value FROM ({ends}) AS e"), {"most": most})
         for value in {value for value in rows.scalars() if value is not None}:
-            token = parse_token(value) if place.kind == "error" else token_in(value)
+            token = _token_of(place, value)
             if token is not None:
                 found.setdefault(token.key_id, place.name)
     return found
 
 
-_WAITING = text(f"""
-    SELECT w.key, count(*) AS number FROM (
-        SELECT p.parked_for AS key FROM {PENDING} p
-        WHERE p.state = '{State.PENDING}' AND p.parked_kind = '{WaitingKind.ENCRYPTION}'
-        LIMIT :most) AS w
-    GROUP BY w.key ORDER BY w.key
-""")
-
-
 def waiting_for_keys(connection: Connection, most: int = 10_000) -> dict[str, int]:
-    """Return how many tasks wait for which key, of up to ``most``: the key was missing in a worker.
-
-    By an index which holds what is parked alone.
-    """
-    rows = connection.execute(_WAITING, {"most": most})
+    """Return how many of up to ``most`` tasks are parked for which key that a worker lacks."""
+    query = text(f"""
+        SELECT w.key, count(*) AS number FROM (
+            SELECT p.parked_for AS key FROM {PENDING} p
+            WHERE p.state = '{State.PENDING}' AND p.parked_kind = '{WaitingKind.ENCRYPTION}'
+            LIMIT :most) AS w
+        GROUP BY w.key ORDER BY w.key
+    """)
+    rows = connection.execute(query, {"most": most})
     return {row.key: row.number for row in rows}

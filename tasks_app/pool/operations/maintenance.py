@@ -1,4 +1,4 @@
-"""Bloated tables and indexes, and sequences that are behind their tables: found and repaired."""
+"""Bloated tables and indexes, and sequences behind their tables: found and repaired."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tasks_app.pool.tables import (
     table,
 )
 
-LEAST_WASTE = 10 * 2**20  # bytes. To rewrite an index for less than that is not worth its load.
+LEAST_WASTE = 10 * 2**20  # bytes: rewriting an index for less is not worth the load
 _OURS = """
     SELECT c.oid, c.relname, c.relnamespace::regnamespace::text AS schema, c.reltuples,
         coalesce((SELECT o.option_value::float8 FROM pg_options_to_table(c.reloptions) o
@@ -61,17 +61,6 @@ _SIZES = text(f"""
                 / (({_PAGE} - {_HEADER}) * fill))) AS bigint) END AS estimate
     FROM (SELECT * FROM rows UNION ALL SELECT * FROM entries) AS all_of_them
 """)
-_LEFT_OVER = text(f"""
-    WITH ours AS MATERIALIZED ({_OURS})
-    SELECT i.relname FROM ours o JOIN pg_index x ON x.indrelid = o.oid AND NOT x.indisvalid
-    JOIN pg_class i ON i.oid = x.indexrelid
-    WHERE i.relname ~ '_cc(new|old)[0-9]*$' ORDER BY 1
-""")
-_NOT_OURS = text(f"""
-    WITH ours AS MATERIALIZED ({_OURS})
-    SELECT o.relname FROM ours o JOIN pg_class c ON c.oid = o.oid
-    WHERE NOT pg_has_role(current_user, c.relowner, 'USAGE') ORDER BY 1
-""")
 _ALL = {"tables": [table(name) for name in sorted(TABLES)]}
 
 
@@ -83,7 +72,7 @@ class RelationSize:
     name: str
     kind: str
     bytes: int
-    estimate: int | None  # bytes, if it were written anew; None: ANALYZE has not seen it yet
+    estimate: int | None  # bytes after a rewrite; None: ANALYZE has not seen it yet
 
     @property
     def wasted(self) -> int:
@@ -91,28 +80,39 @@ class RelationSize:
 
     @property
     def is_bloated(self) -> bool:
-        """Whether it wastes more than half of itself, and enough to care."""
+        """Whether it wastes more than half of itself, and LEAST_WASTE."""
         return self.wasted > self.bytes / 2 and self.wasted >= LEAST_WASTE
 
 
 def sizes(connection: Connection) -> list[RelationSize]:
-    """Return all tables and indexes of ours, those that waste most first."""
+    """Return all our tables and indexes, those that waste most first."""
     found = [RelationSize(*row) for row in connection.execute(_SIZES, _ALL)]
     return sorted(found, key=lambda size: (-size.wasted, -size.bytes, size.name))
 
 
 def invalid_indexes(connection: Connection) -> list[str]:
-    """Return the invalid indexes that a REINDEX left which failed or was killed."""
-    return list(connection.execute(_LEFT_OVER, _ALL).scalars())
+    """Return the invalid indexes that a failed or killed REINDEX left."""
+    query = text(f"""
+        WITH ours AS MATERIALIZED ({_OURS})
+        SELECT i.relname FROM ours o JOIN pg_index x ON x.indrelid = o.oid AND NOT x.indisvalid
+        JOIN pg_class i ON i.oid = x.indexrelid
+        WHERE i.relname ~ '_cc(new|old)[0-9]*$' ORDER BY 1
+    """)
+    return list(connection.execute(query, _ALL).scalars())
 
 
 def tables_of_other_roles(connection: Connection) -> Sequence[str]:
-    """Return the tables that this role does not own, so that it may not rewrite their indexes."""
-    return connection.execute(_NOT_OURS, _ALL).scalars().all()
+    """Return the tables whose indexes this role may not rewrite, as it does not own them."""
+    query = text(f"""
+        WITH ours AS MATERIALIZED ({_OURS})
+        SELECT o.relname FROM ours o JOIN pg_class c ON c.oid = o.oid
+        WHERE NOT pg_has_role(current_user, c.relowner, 'USAGE') ORDER BY 1
+    """)
+    return connection.execute(query, _ALL).scalars().all()
 
 
 def set_lock_timeout(connection: Connection, seconds: float) -> None:
-    """Set it for the session: REINDEX CONCURRENTLY runs in no transaction of ours."""
+    """Set it for the session: REINDEX CONCURRENTLY runs outside a transaction."""
     connection.execute(
         text("SELECT set_config('lock_timeout', :value, false)"),
         {"value": f"{round(seconds * 1000)}ms"},
@@ -120,7 +120,7 @@ def set_lock_timeout(connection: Connection, seconds: float) -> None:
 
 
 def reindex(connection: Connection, index: str) -> None:
-    """Write an index anew beside the old one; nobody who reads or writes waits."""
+    """Rewrite an index beside the old one; readers and writers do not wait."""
     connection.exec_driver_sql(f"REINDEX INDEX CONCURRENTLY {table(_quoted(index))}")
 
 
@@ -136,6 +136,7 @@ _OWN = (
     *(tables.SCHEDULE, tables.AUDIT, tables.GROUP, tables.PARTITION),
     *(tables.BATCH, tables.BATCH_SKIP, tables.ALERT, tables.TRANSITION, tables.TOTAL, LOCK_HOLDER),
 )
+# Each sequence, and the columns that hold its numbers.
 GIVEN = {
     table("task_pending_id_seq"): (
         *((pool, "id") for pool in (PENDING, COMPLETED, ERROR)),
@@ -144,17 +145,11 @@ GIVEN = {
     LOCK_FENCE: ((LOCK_HOLDER, "fence"),),
     **{f"{name}_id_seq": ((name, "id"),) for name in _OWN},
 }
-"""Each sequence, and where the numbers lie that it has given."""
-MARGIN = 10_000  # left out when one is set: others may draw from it at this moment
-_READABLE = text("""
-    SELECT s.name FROM unnest(CAST(:names AS text[])) AS s(name)
-    WHERE has_sequence_privilege(s.name, 'SELECT')
-""")
-_SET = text("SELECT setval(CAST(:name AS regclass), :value)")
+MARGIN = 10_000  # skipped when one is set: others may draw from it at this moment
 
 
 class Behind(NamedTuple):
-    """A sequence that will give numbers which are taken."""
+    """A sequence that will give numbers that are in use."""
 
     name: str
     next: int
@@ -162,8 +157,12 @@ class Behind(NamedTuple):
 
 
 def sequences_behind(connection: Connection) -> list[Behind]:
-    """Return the sequences that are behind, of those that this role may read."""
-    names = connection.execute(_READABLE, {"names": list(GIVEN)}).scalars().all()
+    """Return those that this role may read."""
+    query = text("""
+        SELECT s.name FROM unnest(CAST(:names AS text[])) AS s(name)
+        WHERE has_sequence_privilege(s.name, 'SELECT')
+    """)
+    names = connection.execute(query, {"names": list(GIVEN)}).scalars().all()
     found = []
     for name in names:
         highest = ", ".join(f"(SELECT max({column}) FROM {of})" for of, column in GIVEN[name])
@@ -176,8 +175,9 @@ def sequences_behind(connection: Connection) -> list[Behind]:
 
 
 def advance_sequences(connection: Connection) -> list[Behind]:
-    """Set those that are behind to where they should be; return how they stood."""
+    """Set the sequences that are behind; return their old state."""
     found = sequences_behind(connection)
+    query = text("SELECT setval(CAST(:name AS regclass), :value)")
     for each in found:
-        connection.execute(_SET, {"name": each.name, "value": each.highest + MARGIN})
+        connection.execute(query, {"name": each.name, "value": each.highest + MARGIN})
     return found
