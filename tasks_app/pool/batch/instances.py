@@ -148,7 +148,9 @@ def find_steps(connection: Connection, batch_id: int) -> dict[str, BatchStep]:
         FROM {t.BATCH_STEP} WHERE batch_id = :batch_id ORDER BY started_at, step
     """)
     rows = connection.execute(query, {"batch_id": batch_id})
-    return {row.step: BatchStep(*row[:2], StepStatus(row.status), *row[3:]) for row in rows}
+    return {
+        row.step: BatchStep(**{**row._asdict(), "status": StepStatus(row.status)}) for row in rows
+    }
 
 
 def reset_steps(connection: Connection, batch_id: int, steps: Sequence[str], run: int) -> None:

@@ -83,7 +83,7 @@ def tallies(connection: Connection, batch_id: int) -> dict[str, PartTally]:
         FROM {t.PARTITION} p WHERE p.batch_id = :batch_id GROUP BY p.step
     """)
     rows = connection.execute(query, {"batch_id": batch_id})
-    return {step: PartTally(*row[:5], RowCounts(*row[5:])) for step, *row in rows}
+    return {step: PartTally(*row[:5], counts=RowCounts(*row[5:])) for step, *row in rows}
 
 
 def results(

@@ -138,8 +138,8 @@ def clear(connection: sa.Connection, program: str) -> int:
 
 
 def _marked(source: Table, marker: Marker) -> Any:
-    columns = sa.column(source.key), sa.column(marker.column)
-    return sa.table(source.name, *columns, schema=source.schema)
+    key: Expr = sa.column(source.key)
+    return sa.table(source.name, key, sa.column(marker.column), schema=source.schema)
 
 
 def _is(marked: Expr, mark: Mark) -> Expr:
