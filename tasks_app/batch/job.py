@@ -182,10 +182,8 @@ def run_partition(
 
 
 def run_plan(job: Job, step: Step, ctx: TaskContext, payload: dict[str, Any]) -> Any:
-    """Split the source unless it is split already, and start what is not done, in one commit.
-
-    The source is read before the instance is locked, as that may take long.
-    """
+    """Split the source unless it is split already, and start what is not done, in one commit."""
+    # The source is read before the instance is locked, as that may take long.
     connection = ctx.session.connection()
     seen = _instance_of(connection, instances.get, payload, StepStatus.PLANNING)
     planned = partition_runs.tallies(connection, seen.id).get(step.name)

@@ -42,10 +42,7 @@ class JobProgress:
         self._tasks = StepTasks(job, session, batch)
 
     def start_ready(self, divide: int | None = None) -> None:
-        """Start the steps that wait for no other; end the instance if none is active.
-
-        ``divide``: their plans divide each partition that has not started into so many.
-        """
+        """Start the steps that wait for no other; end the instance if none is active."""
         known = instances.find_steps(self._connection, self._id)
         if new := [name for name in self._job.steps if name not in known]:
             instances.add_steps(self._connection, self._id, new, self._batch.run)  # by newer code
@@ -96,10 +93,7 @@ class JobProgress:
             replan(self._connection, idle[0].program, source, Even(into), numbers)
 
     def divide_waiting(self, step: Step, into: int) -> int:
-        """Divide what waits while other partitions run; return how many were added.
-
-        Raises PlanError if one is no range of keys; TasksError if the join was called already.
-        """
+        """Divide what waits while other partitions run; return how many were added."""
         made = replan(self._connection, self._program(step), self._source_of(step), Even(into))
         if made:
             self._tasks.add(step, list(made.values()))
@@ -172,10 +166,8 @@ class JobProgress:
         self.start_ready()
 
     def _end_step(self, step: Step, status: StepStatus, left: Status, **more: Any) -> None:
-        """End a step: cancel what waits; what runs ends at its next chunk.
-
-        Rows of partitions are locked before those of tasks, as runs do.
-        """
+        """End a step: cancel what waits; what runs ends at its next chunk."""
+        # Rows of partitions are locked before those of tasks, as runs do.
         tasks = partition_runs.lock_tasks(self._connection, self._id, step.name)
         self._change(step, status, **more)
         if tasks:
@@ -252,13 +244,10 @@ class StepTasks:
         return made.task_ids
 
     def add(self, step: Step, ids: Sequence[int]) -> None:
-        """Start partitions beside those that run: the join waits for them, too.
-
-        After a TasksError (no partition runs, or the join was called) the caller rolls back.
-        """
+        """Start partitions beside those that run: the join waits for them, too."""
         connection = connection_of(self._session)
         _, group_id = partition_runs.under_way(connection, self._batch.id, step.name)
-        if group_id is None:
+        if group_id is None:  # or the join was called, which extend_group refuses: roll back
             raise TasksError(f"No partition of step {step.name} runs. Restart the instance.")
         made = extend_group(self._session, group_id, self.of_partitions(step, ids))
         partitions.assign(connection, dict(zip(ids, made, strict=True)))

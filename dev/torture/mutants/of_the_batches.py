@@ -26,11 +26,11 @@ BATCHES = (
         "checkpoint before its rows",
         "Rows and checkpoint are one commit.",
         RUN,
-        "            counts = self._rows.process(rows, by_halves=self._by_halves)\n",
+        "            counts = self._rows.process(self._reader, rows, by_halves=self._by_halves)\n",
         """\
             place = self._reader.after(rows) if rows else self._after
             self._task.commit_by(lambda connection: self._advance(connection, place, RowCounts()))
-            counts = self._rows.process(rows, by_halves=self._by_halves)
+            counts = self._rows.process(self._reader, rows, by_halves=self._by_halves)
 """,
         f"{CHUNKS}the_chunks_before_the_one_that_fails_stay_and_are_not_read_again",
     ),

@@ -31,21 +31,20 @@ from tasks_app.pool.batch.sources.relation import Query
 
 
 class ChunkRows:
-    """Hands the rows that a run has read to the handler; commits nothing."""
+    """Hands rows to the handler, and skips bad ones within the step's limit; commits nothing."""
 
-    def __init__(self, step: Step, ctx: ChunkContext, reader: Reader, skipped: SkippedRows) -> None:
+    def __init__(self, step: Step, ctx: ChunkContext) -> None:
         self._step = step
         self._ctx = ctx
-        self._reader = reader
-        self._skipped = skipped
+        self._newest_skip = ("", "")
 
-    def process(self, rows: Sequence[Any], *, by_halves: bool) -> RowCounts:
+    def process(self, reader: Reader, rows: Sequence[Any], *, by_halves: bool) -> RowCounts:
         """Call the handler; ``by_halves``: an earlier try failed, so search the rows at fault."""
         if not rows and self._step.source is not None:
             return RowCounts()
         within = self._ctx.connection.get_transaction() or self._ctx.connection.begin()
         if by_halves or (self._step.at_end and self._step.skip_limit):
-            counts = self._skip_bad_rows(rows)
+            counts = self._skip_bad_rows(reader, rows)
         else:
             counts = RowCounts(len(rows), self._call(rows), 0)
         if self._ctx.connection.get_transaction() is not within:
@@ -57,45 +56,59 @@ class ChunkRows:
 
     def _call(self, rows: Sequence[Any]) -> int:
         """Call the handler, which may return how many rows it wrote; drivers say -1 for unknown."""
-        if isinstance(self._reader, SegmentReader):
-            for row in rows:
-                if isinstance(row, Unreadable):
-                    raise row.error
+        for row in rows:
+            if isinstance(row, Unreadable):
+                raise row.error
         result = self._step.chunk(self._ctx, list(rows))  # it may change its list
         is_count = isinstance(result, int) and not isinstance(result, bool) and result >= 0
         return int(result) if is_count else len(rows)
 
-    def _skip_bad_rows(self, rows: Sequence[Any]) -> RowCounts:
+    def _skip_bad_rows(self, reader: Reader, rows: Sequence[Any]) -> RowCounts:
         """Process the rows, but write down those that fail and may be skipped."""
+        ctx, name, limit = self._ctx, self._step.name, self._step.skip_limit
         written, reasons, bad = 0, list[tuple[str, str]](), list[Any]()
-        before = self._skipped.count(self._ctx.connection)
+        before = partition_progress.count_skips(ctx.connection, ctx.batch_id, name) if limit else 0
 
         def process(part: Sequence[Any]) -> None:
             nonlocal written
-            state = copy.deepcopy(self._ctx.state)
+            state = copy.deepcopy(ctx.state)
             try:
                 with self._ctx.session.begin_nested():
                     done = self._call(part)
-                    self._ctx.session.flush()
+                    ctx.session.flush()
                     partition_progress.try_deferred(self._ctx.connection)
             except BaseException:
-                self._ctx.state = state
+                ctx.state = state
                 raise
             written += done
 
         def skip(row: Any, error: Exception) -> None:
-            name = self._reader.name(row)
-            allowed = before + len(reasons) < self._step.skip_limit
+            reason = reader.name(row), brief(error)
+            allowed = before + len(reasons) < limit
             if not (allowed and isinstance(error, self._step.skips)):
-                raise self._skipped.over_limit(name, brief(error)) from error
-            reasons.append((name, brief(error)))
+                raise self._over_limit(*reason) from error
+            reasons.append(reason)
             bad.append(row)
 
         process_by_halves(rows, process, skip, may_be_caused_by_row)
         if reasons:
-            self._reader.leave_out(self._ctx.connection, bad)
-            self._skipped.add(self._ctx.connection, reasons)
+            reader.leave_out(ctx.connection, bad)
+            of = ctx.batch_id, name, ctx.partition_no
+            partition_progress.add_skips(ctx.connection, *of, reasons)
+            self._newest_skip = reasons[-1]
+            ctx.log.warning("skipped %d rows", len(reasons))
         return RowCounts(len(rows), written, len(reasons))
+
+    def check_limit(self, connection: Connection) -> None:
+        """Raise ChunkRowError if others have used up the limit; none can add until the commit."""
+        left_out = partition_progress.count_skips_exclusively(
+            connection, self._ctx.batch_id, self._step.name
+        )
+        if left_out > self._step.skip_limit:
+            raise self._over_limit(*self._newest_skip)
+
+    def _over_limit(self, name: str, why: str) -> ChunkRowError:
+        return ChunkRowError(name, self._ctx.partition_no, why, self._step.skip_limit)
 
 
 def may_be_caused_by_row(error: Exception) -> bool:
@@ -110,8 +123,7 @@ def process_by_halves(
 ) -> None:
     """Process the rows in order; halve a part that fails, down to single rows, which are skipped.
 
-    ``process`` leaves nothing behind when it raises. Errors of ``skip`` come out, and so do those
-    of which ``may_be_row`` says that no single row is at fault.
+    ``process`` must undo its part when it raises. Errors of ``skip`` come out, and those of no row.
     """
     parts = [rows]
     while parts:
@@ -126,41 +138,6 @@ def process_by_halves(
                 continue
             middle = len(part) // 2
             parts += [part[middle:], part[:middle]]
-
-
-class SkippedRows:
-    """The rows that one run skips, within the limit of its step, which other runs share."""
-
-    def __init__(self, step: Step, ctx: ChunkContext) -> None:
-        self._step = step
-        self._ctx = ctx
-        self._newest = ("", "")
-
-    def count(self, connection: Connection) -> int:
-        """Return how many rows of the step are skipped, as far as this transaction sees."""
-        if not self._step.skip_limit:
-            return 0
-        return partition_progress.count_skips(connection, self._ctx.batch_id, self._step.name)
-
-    def add(self, connection: Connection, rows: Sequence[tuple[str, str]]) -> None:
-        """Write down keys with their reasons."""
-        ctx = self._ctx
-        partition_progress.add_skips(
-            connection, ctx.batch_id, self._step.name, ctx.partition_no, rows
-        )
-        self._newest = rows[-1]
-        ctx.log.warning("skipped %d rows", len(rows))
-
-    def check(self, connection: Connection) -> None:
-        """Raise ChunkRowError if others have used up the limit; none can add until the commit."""
-        left_out = partition_progress.count_skips_exclusively(
-            connection, self._ctx.batch_id, self._step.name
-        )
-        if left_out > self._step.skip_limit:
-            raise self.over_limit(*self._newest)
-
-    def over_limit(self, name: str, why: str) -> ChunkRowError:
-        return ChunkRowError(name, self._ctx.partition_no, why, self._step.skip_limit)
 
 
 class Reader(Protocol):
@@ -191,10 +168,7 @@ def reader_of(
     stored: StoredPartition,
     until: list[str] | None = None,
 ) -> Reader:
-    """Return the reader of one partition; ``until`` is where an earlier reader of it ended.
-
-    Raises PlanError if the source is gone, its rows have no order, or its type is unknown.
-    """
+    """Return the reader of a partition; ``until`` is where an earlier reader of it ended."""
     source, partition = step.source_of(params), stored.partition
     planner = step.planner_of(params)
     match source:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.execution.chunk import ChunkRows, SkippedRows, may_be_caused_by_row, reader_of
+from tasks_app.batch.execution.chunk import ChunkRows, may_be_caused_by_row, reader_of
 from tasks_app.batch.execution.chunk_context import ChunkContext
 from tasks_app.batch.progress import StepTasks
 from tasks_app.batch.replan import can_be_divided, share
@@ -47,7 +47,7 @@ class PartitionRun:
         self._ctx = ctx
         self._stealing = Stealing(job, step, ctx.params) if step.steal else None
         self._tuning = job.tuning
-        self._skipped = SkippedRows(step, ctx)
+        self._rows = ChunkRows(step, ctx)
         checkpoint = stored.checkpoint or {}
         self._read_as(stored, checkpoint.get("until"))
         self._after: Any = checkpoint.get("after")
@@ -60,11 +60,7 @@ class PartitionRun:
         self._connection = task.connection  # that of this chunk, with a session or without
 
     def run(self) -> dict[str, Any]:
-        """Run to the end; return the task's result.
-
-        Raises Cancel if the instance stops or the task was cancelled; Snooze if the turn is over,
-        and this run goes on later.
-        """
+        """Run to the end and return the result; raise Cancel, or Snooze if the turn is over."""
         while not self._process_chunk():
             if not self._step.at_end:
                 self._stop_between_chunks()
@@ -98,7 +94,7 @@ class PartitionRun:
         self._connection = self._task.connection
         try:
             rows = self._reader.read(self._task.connection, self._after, self._pace.size)
-            counts = self._rows.process(rows, by_halves=self._by_halves)
+            counts = self._rows.process(self._reader, rows, by_halves=self._by_halves)
             after = self._reader.after(rows) if rows else self._after
             last = self._reader.is_last(self._task.connection, rows, self._pace.size)
             if not (rows or last):
@@ -125,7 +121,7 @@ class PartitionRun:
         self, connection: Connection, after: Any, counts: RowCounts, *, last: bool = False
     ) -> None:
         if counts.skipped:
-            self._skipped.check(connection)
+            self._rows.check_limit(connection)
         checkpoint = {"after": after, "until": self._reader.until, "state": self._ctx.state}
         signal = partition_progress.progress(
             connection, self._stored.id, self._task.fence, counts, checkpoint, last=last
@@ -176,7 +172,6 @@ class PartitionRun:
         self._stored, self._ctx.partition = stored, stored.partition
         connection, params = self._task.connection, self._ctx.params
         self._reader = reader_of(connection, self._step, params, stored, until)
-        self._rows = ChunkRows(self._step, self._ctx, self._reader, self._skipped)
 
     def _roll_back(self) -> None:
         session = self._task.session
@@ -234,10 +229,9 @@ class Stealing:
         halves: list[Partition],
         until: Any = None,
     ) -> None:
-        """Make two partitions of one that runs; both end where it does.
+        """Divide the partition of this run; the caller then checks the fence and commits.
 
-        The caller then checks the fence and commits at once; after a NothingToStealError it rolls
-        back and keeps all.
+        After a NothingToStealError it rolls back and keeps all. Both parts end at the old end.
         """
         self._next_check = time.monotonic() + self._job.tuning.steal_look_every_s
         assert stored.batch_id is not None  # noqa: S101  a run is of an instance

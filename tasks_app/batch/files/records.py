@@ -60,10 +60,7 @@ def head_of(file: File) -> FileHead:
 
 
 def records_of(stream: BinaryIO, form: Format) -> Iterator[Record]:
-    """Yield records from here on, blank lines too; the last one may lack its line's end.
-
-    A record of CSV does not end within double quotes.
-    """
+    """Yield records from here on, blank lines too; in CSV none ends within double quotes."""
     lines: list[bytes] = []
     end, quotes = stream.tell(), 0
     for line in stream:
@@ -79,10 +76,7 @@ def records_of(stream: BinaryIO, form: Format) -> Iterator[Record]:
 
 
 def decoded(file: File, head: FileHead, raw: bytes) -> Any:
-    """Return a record's fields by name, without a header as a list; of JSON its value.
-
-    Raises ValueError if it cannot be read; csv and decimal have errors of their own.
-    """
+    """Return a record's fields by name, without a header as a list; of JSON its value."""
     text = raw.decode()
     if file.format is Format.JSON_LINES:
         return _EXACT.decode(text)

@@ -19,10 +19,7 @@ from tasks_app.domain.partition.records import File, Format, Partition, Partitio
 
 
 def segments(file: File, parts: int) -> list[Partition]:
-    """Return up to ``parts`` segments of about as many bytes; fewer where records are large.
-
-    Raises PlanError if the file is missing, is not text, changes, or its quotes do not match.
-    """
+    """Return up to ``parts`` segments of about as many bytes; fewer where records are large."""
     made: list[Partition] = []
     with unchanged(file):
         low, high = body_of(file)
@@ -137,10 +134,7 @@ class FileReader:
         self._head: FileHead | None = None
 
     def records(self, partition: Partition, after: int | None = None) -> Iterator[Record]:
-        """Yield a segment's records in order; ``after``: those behind this checkpoint.
-
-        Blank lines are skipped, unless a record is one field. Memory holds one record at a time.
-        """
+        """Yield a segment's records behind the checkpoint ``after``; skip blank lines."""
         low, high = bounds_of(partition)
         with Path(self.file.path).open("rb") as stream:
             stream.seek(low if after is None else after)

@@ -34,10 +34,7 @@ class How(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Even(Amount):
-    """Ranges of keys with about as many rows each.
-
-    One key is never divided: a key of many rows makes its partition larger than the others.
-    """
+    """Ranges of keys with about as many rows each; one key is never divided."""
 
     how: How = How.AUTO
 

@@ -23,10 +23,7 @@ _DIGITS = 300_000  # twice what a numeric can have: Python rounds to 28 digits w
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Ranges like 0 .. 999, 1000 .. 1999, from the least key to the greatest.
-
-    It reads the two ends only, and is as even as the keys are dense.
-    """
+    """Ranges like 0 .. 999, 1000 .. 1999: reads only both ends; as even as the keys are dense."""
 
     width: int | Decimal | timedelta
     start: Key | None = None
@@ -34,10 +31,7 @@ class Fixed:
 
     @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
-        """Split; the first and the last range have no outer bound.
-
-        Raises PlanError if keys have no width, or there would be too many partitions.
-        """
+        """Split; the first and the last range have no outer bound."""
         relation = find(connection, source)
         self._check(relation.key_type)
         found = extent(connection, relation)

@@ -240,7 +240,7 @@ _PARTS = tuple(
 def delete_instance_rows(connection: Connection, batch_id: int) -> bool | None:
     """Delete some rows of an instance, its own last; True: all are gone, False: more are left.
 
-    None: it is locked, or not over any more, or the database refuses that.
+    None: it is locked or not over, or the database refuses.
     """
 
     def delete(_: Sequence[int]) -> bool | None:

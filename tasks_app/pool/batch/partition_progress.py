@@ -203,11 +203,8 @@ def count_skips(connection: Connection, batch_id: int, step: str) -> int:
 
 
 def count_skips_exclusively(connection: Connection, batch_id: int, step: str) -> int:
-    """Return the count, and keep others from committing any until this transaction ends.
-
-    The lock on the step also makes decisions about the instance wait. So call it only in a chunk
-    that skips rows.
-    """
+    """Return the count, and keep others from committing any until this transaction ends."""
+    # The lock also makes decisions about the instance wait: call this only when rows are skipped.
     lock = f"SELECT FROM {BATCH_STEP} WHERE batch_id = :batch_id AND step = :step FOR NO KEY UPDATE"
     connection.execute(text(lock), {"batch_id": batch_id, "step": step})
     return count_skips(connection, batch_id, step)

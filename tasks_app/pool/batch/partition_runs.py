@@ -38,10 +38,7 @@ def lock_tasks(connection: Connection, batch_id: int, step: str) -> list[int]:
 
 
 def under_way(connection: Connection, batch_id: int, step: str) -> tuple[int, int | None]:
-    """Return how many partitions of a step wait for a worker, and the group of the step's tasks.
-
-    None: no task is left.
-    """
+    """Return how many partitions wait for a worker, and the tasks' group; None: no task is left."""
     query = text(f"""
         SELECT CAST(count(*) FILTER (
                 WHERE p.status = '{Status.PLANNED}' OR t.state = '{State.PENDING}') AS integer),

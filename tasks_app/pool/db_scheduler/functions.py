@@ -77,10 +77,7 @@ def drop(connection: Connection) -> int:
 
 
 def make_day(connection: Connection) -> None:
-    """Create the next missing day partition of the completed pool; in a new database, today.
-
-    A sweep before it would move rows to the default partition, where they block that day.
-    """
+    """Create the next missing day partition; a sweep before would fill the default one."""
     connection.execute(text(f"SELECT {MAINTAIN}()"))
 
 

@@ -245,10 +245,7 @@ def checked(tasks: Sequence[SqlTask]) -> str:
 
 
 def call(connection: Connection, task: SqlTask) -> str:
-    """Return the branch that executes the statement; values are parameters, never part of it.
-
-    Raises UnfitStatementError if PostgreSQL cannot read it, or it would end the function.
-    """
+    """Return the branch that executes the statement; values are parameters, never part of it."""
     if QUOTES in task.name + task.statement.text:
         raise UnfitStatementError(f"{task.name}: it contains {QUOTES}")
     marks = {name: f"${number}" for number, name in enumerate(task.statement.names, 1)}

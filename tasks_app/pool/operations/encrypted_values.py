@@ -121,10 +121,7 @@ def _token_of(place: SecretColumn, value: str) -> Token | None:
 def replace(
     connection: Connection, place: SecretColumn, changes: Sequence[tuple[Stored, str]]
 ) -> int:
-    """Replace values that are still the same; return how many were.
-
-    It skips rows that are locked, or have moved to another pool.
-    """
+    """Replace values that are still the same, in unlocked rows; return how many were."""
     values: dict[str, Any] = {
         "ids": [old.id for old, _ in changes],
         "olds": [old.value for old, _ in changes],

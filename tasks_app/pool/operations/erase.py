@@ -271,10 +271,7 @@ def erase_beside(connection: Connection, ids: Sequence[int]) -> dict[str, int]:
 
 
 def erase_callbacks(connection: Connection, whose: Whose, *, open_too: bool) -> int:
-    """Erase callbacks of groups; return how many groups changed.
-
-    ``open_too``: also of unfinished groups, whose callbacks are then skipped.
-    """
+    """Erase callbacks; ``open_too``: unfinished groups skip theirs. Return how many changed."""
     values = {**whose.values, "open": open_too, "now": None}
     query = text(f"""
         UPDATE {t.GROUP} g SET {", ".join(map(_without_values, _CALLBACKS))}

@@ -23,10 +23,7 @@ def add_bucket(connection: Connection, table: Table, column: str, modulus: int) 
 
 
 def rebalance(connection: Connection, table: Table, column: str, modulus: int) -> None:
-    """Compute the column again, with another modulus.
-
-    Raises PlanError if the database does not compute it: then its writer has to.
-    """
+    """Compute the column again, with another modulus; only one that the database computes."""
     added = _add_column(connection, table, column, modulus)
     _check_computed(connection, table, column)
     dropped = f"DROP COLUMN {identifier(column)}"
@@ -117,10 +114,7 @@ def find_bucket_readers(connection: Connection, column: str) -> list[BucketReade
 
 
 def begin_rebucket(connection: Connection, new: BucketColumn) -> None:
-    """Add the new column and its trigger, unless an earlier call did; drop those of other moduli.
-
-    Raises PlanError if the column is not a bucket, or the table cannot have another.
-    """
+    """Add the new column and its trigger unless they exist; drop those of other moduli."""
     connection.execute(text(LOCK_WAIT))
     row = connection.execute(_COLUMN, _named(new, new.column)).one_or_none()
     triggers = _triggers(connection, new)
@@ -170,10 +164,7 @@ def fill_blocks(connection: Connection, new: BucketColumn, first: int, number: i
 
 
 def build_bucket_index(connection: Connection, new: BucketColumn) -> None:
-    """Build the index while others write, outside a transaction, without time limits.
-
-    Do not use the connection again.
-    """
+    """Build the index while others write; outside a transaction, on a connection of its own."""
     execute_inline(connection, "SET statement_timeout = 0")
     execute_inline(connection, "SET lock_timeout = 0")
     query = text("""

@@ -25,10 +25,7 @@ _STATISTICS = sa.text("""
 
 
 def points(connection: sa.Connection, relation: Relation) -> list[tuple[Key, float]]:
-    """Return keys that a bound can name, and how many rows each stands for in the statistics.
-
-    Empty: there are none; ANALYZE was not run.
-    """
+    """Return keys that a bound can name, and how many rows each stands for in the statistics."""
     row = connection.execute(_STATISTICS, {"oid": relation.oid, "key": relation.source.key}).first()
     if row is None or not relation.rows:
         return []

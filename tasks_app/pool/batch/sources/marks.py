@@ -31,10 +31,7 @@ class TakenRow(dict[str, Any]):
 
 
 def take(connection: sa.Connection, source: Table, marker: Marker, size: int) -> list[TakenRow]:
-    """Mark up to ``size`` waiting unlocked rows as done, and return them by key.
-
-    If several rows have one key, it takes all of them, so there may be more.
-    """
+    """Mark up to ``size`` free rows as done, and return them by key; more if rows share a key."""
     relation, of = find(connection, source), _marked(source, marker)
     waiting = _is(of.c[marker.column], marker.waiting)
     chosen = (
@@ -74,10 +71,7 @@ def left(connection: sa.Connection, source: Table, marker: Marker) -> bool:
 
 
 def fill(connection: sa.Connection, program: str, source: Table) -> int:
-    """Write a waiting mark for each row that has none; return how many.
-
-    Raises PlanError if the keys are times, whose form as text is not unique.
-    """
+    """Write a waiting mark for each row that has none; return how many. Times are refused."""
     relation = find(connection, source)
     if relation.key_type.is_time:
         raise PlanError(f"Rows of {source} cannot be marked by {source.key}: use a number or text.")
@@ -97,10 +91,7 @@ def fill(connection: sa.Connection, program: str, source: Table) -> int:
 def take_beside(
     connection: sa.Connection, program: str, source: Table, size: int, number: int
 ) -> list[TakenRow]:
-    """Do as ``take`` with marks in ``task_marker``; ``number`` is the partition's.
-
-    It also takes marks of rows that were deleted since.
-    """
+    """Do as ``take`` with marks in ``task_marker``, also those of rows deleted since."""
     relation = find(connection, source)
     values = {"program": program, "size": size, "number": number}
     query = sa.text(f"""

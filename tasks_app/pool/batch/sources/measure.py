@@ -32,10 +32,7 @@ def gather_facts(
     aligned: bool = False,
     at_least: int = 0,
 ) -> Facts:
-    """Return the keys of now; ``aligned``: with the bounds of the database's partitions.
-
-    Raises PlanError if the source does not exist, or has no such partitions or keys.
-    """
+    """Return the keys of now; ``aligned``: with the bounds of the database's partitions."""
     relation = find(connection, source)
     key_type = relation.key_type
     if any(each.source is not None for each in plan.partitions):
@@ -110,10 +107,7 @@ def _count(connection: sa.Connection, relation: Relation, which: Expr) -> int:
 
 
 def histogram(connection: sa.Connection, relation: Relation) -> dict[Key, int]:
-    """Return how many rows each key has, of keys that a bound can name.
-
-    Raises PlanError if there are more than ``MOST_VALUES`` different ones.
-    """
+    """Return how many rows each key has, of keys that a bound can name."""
     query = (
         sa.select(relation.ordered, sa.func.count())
         .select_from(relation.rows_of)
@@ -173,10 +167,7 @@ def is_divided(connection: sa.Connection, relation: Relation) -> bool:
 
 
 def physical_ranges(connection: sa.Connection, relation: Relation) -> tuple[PhysicalRange, ...]:
-    """Return the range of keys of each of the database's partitions; of the default one the gaps.
-
-    Raises PlanError if the table is not partitioned by ranges of the key alone.
-    """
+    """Return the range of each of the database's partitions; of the default one the gaps."""
     query = sa.text("""
         SELECT n.nspname AS schema, c.relname AS name, pg_get_expr(c.relpartbound, c.oid) AS bound,
             p.partstrat = 'r' AND p.partnatts = 1 AND a.attname = :key AS by_key,

@@ -93,11 +93,7 @@ class Pages:
         self._places: list[Place] = []  # of the last page's rows, and of the row behind them
 
     def read(self, connection: sa.Connection, after: Place | None, size: int) -> list[Any]:
-        """Return up to ``size`` rows behind ``after``, a place of ``after()``, or None.
-
-        Raises PlanError if the order is not unique, or null, where this page ends; or a column has
-        another type than before.
-        """
+        """Return up to ``size`` rows behind ``after``; the last one's place must be unique."""
         if self.until is None:
             last = connection.execute(self._last).one_or_none()
             if last is None:

@@ -37,10 +37,7 @@ SQL_TYPES: dict[KeyType, TypeEngine[Any]] = {
 
 
 def predicate(partition: Partition, key: Expr, key_type: KeyType) -> Expr:
-    """Return the condition of a partition's rows; ``key`` is the program's key.
-
-    Raises PlanError for segments and marked rows, which have no such condition.
-    """
+    """Return the condition of a partition's rows; ``key`` is the program's key."""
     if partition.column is not None:
         key = sa.column(partition.column)
     match partition.kind:
@@ -59,10 +56,7 @@ def predicate(partition: Partition, key: Expr, key_type: KeyType) -> Expr:
 
 
 def bucket(key: Expr, key_type: KeyType, modulus: int) -> Expr:
-    """Return the bucket of a key, 0 <= bucket < ``modulus``; NULL for NULL.
-
-    It does not depend on the session or a restart, so an index or a stored column may hold it.
-    """
+    """Return the bucket, from 0 to ``modulus`` - 1; no setting changes it, so it can be stored."""
     found = sa.func.abs(_hash(key, key_type) % sa.literal(modulus, sa.BigInteger))
     return sa.cast(found, sa.Integer)
 
