@@ -35,14 +35,11 @@ def start_job(
 ) -> JobRun:
     """Start an instance of a job in the caller's transaction: it runs if and only if that commits.
 
-    The identifying parameters name the instance. With ``restart`` one that failed or was stopped
-    continues where it was; what is complete is not done again.
+    Return the instance's id and run, and whether it is new. The identifying parameters name it.
+    With ``restart`` one that failed or was stopped continues where it was.
 
     >>> start_job(session, payroll, {"month": "2030-01"}).run
     1
-
-    Returns:
-        The instance's id and run, and whether it is new.
 
     Raises:
         InvalidJobError: this process knows no such job, or the parameters do not fit.
@@ -88,15 +85,12 @@ def restart_job(session: Sync, batch_id: int, *, divide: int | None = None, by: 
 
 
 def replan_job(session: Sync, batch_id: int, step: str, *, divide: int, by: str = "") -> int:
-    """Divide each partition of a running step that has not started into so many.
+    """Divide each partition of a running step that has not started; return how many were added.
 
-    Those that run stay as they are. Other decisions about the instance wait meanwhile.
+    Other decisions about the instance wait meanwhile.
 
     >>> replan_job(session, running_id, "pay", divide=4)
     3
-
-    Returns:
-        How many partitions were added.
 
     Raises:
         InvalidJobError: this process does not know its job.
@@ -122,13 +116,10 @@ def replan_job(session: Sync, batch_id: int, step: str, *, divide: int, by: str 
 
 
 def stop_job(session: Sync, batch_id: int, *, by: str = "") -> int:
-    """Stop an instance: what waits is cancelled, what runs ends at its next chunk.
+    """Cancel what waits of an instance; return how many tasks still run, up to their next chunk.
 
     >>> stop_job(session, running_id, by="anna")
     0
-
-    Returns:
-        How many of its tasks still run.
 
     Raises:
         BatchStateError: the instance does not exist, or does not run.
@@ -163,8 +154,7 @@ def abandon_job(session: Sync, batch_id: int, *, by: str = "") -> None:
         raise BatchStateError(batch_id, f"Batch {batch_id} is complete. It cannot be abandoned.")
     if instances.alive(connection, batch_id, 1):
         raise BatchStateError(
-            batch_id,
-            f"Batch {batch_id} still runs. Stop it first: tasks-app batch stop {batch_id}",
+            batch_id, f"Batch {batch_id} still runs. Stop it first: tasks-app batch stop {batch_id}"
         )
     instances.change(connection, batch_id, BatchStatus.ABANDONED, batch.error)
     for step in instances.find_steps(connection, batch_id):

@@ -11,19 +11,8 @@ from typing import Any, Protocol
 
 from sqlalchemy.orm.exc import StaleDataError
 
-from tasks_app.domain.batch.policies import (
-    AbortKind,
-    AbortWord,
-    CommitEvery,
-    CommitWord,
-    Join,
-    JoinKind,
-    JoinWord,
-    OnAbort,
-    parse_commit_every,
-    parse_join,
-    parse_on_abort,
-)
+from tasks_app.domain.batch import policies
+from tasks_app.domain.batch.policies import AbortKind, AbortWord, CommitWord, JoinKind, JoinWord
 from tasks_app.domain.durations import Duration, named_duration
 from tasks_app.domain.errors import InvalidJobError, InvalidTaskError
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
@@ -134,12 +123,12 @@ class Step:
         """All chunks of a partition are one commit."""
         self.after: tuple[str, ...] | None = None if after is None else tuple(after)
         try:
-            self.commit_every: CommitEvery = parse_commit_every(commit_every)
-            self.join: Join = parse_join(join)
+            self.commit_every: policies.CommitEvery = policies.parse_commit_every(commit_every)
+            self.join: policies.Join = policies.parse_join(join)
             if on_abort is None:
                 whole = self.join.kind is JoinKind.ALL
                 on_abort = AbortKind.FAIL_FAST if whole else AbortKind.CONTINUE
-            self.on_abort: OnAbort = parse_on_abort(on_abort)
+            self.on_abort: policies.OnAbort = policies.parse_on_abort(on_abort)
             self.turn: timedelta = _turn(turn, timeout=timeout, hard_timeout=hard_timeout)
         except (InvalidTaskError, ValueError) as error:
             raise InvalidJobError(f"Step {name!r} is not valid: {error}") from None

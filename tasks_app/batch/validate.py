@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -33,7 +35,9 @@ def split(connection: Connection, step: Step, params: Any) -> Plan:
     planner = step.planner_of(params) or (
         FlatFile(size="16MB") if isinstance(source, File) else Even(rows=50_000)
     )
+    began = time.monotonic()
     plan: Plan = planner.plan(connection, source)
+    plan = replace(plan, seconds=time.monotonic() - began)
     if step.at_end and any(each.kind is PartitionKind.MARKED for each in plan.partitions):
         raise PlanError(
             f"Partitions of step {step.name} share their rows, and with one commit each would wait "

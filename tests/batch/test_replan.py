@@ -171,7 +171,6 @@ def test_estimates_are_what_is_there_even_if_one_key_has_most(
     assert len(found) < 5
     assert plan.warnings[0].startswith(f"{len(found)} partitions instead of 5: some keys have")
     assert plan.rows == 100
-    assert plan.seconds > 0
 
 
 def test_a_big_table_is_sampled_and_a_small_one_is_not(connection: Connection) -> None:

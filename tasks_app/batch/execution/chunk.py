@@ -141,24 +141,20 @@ def process_by_halves(
 
 
 class Reader(Protocol):
-    """Reads a partition, some rows at a time."""
+    """Reads a partition, some rows at a time; checkpoints are JSON."""
 
-    until: Any  # where it ends, as JSON, if that is known when it begins; kept with the checkpoint
+    until: Any  # where the partition ends, if that is known; kept with the checkpoint
 
-    def read(self, connection: Connection, after: Any, size: int) -> Sequence[Any]:
-        """Return up to ``size`` rows behind a checkpoint."""
-
-    def is_last(self, connection: Connection, rows: Sequence[Any], size: int) -> bool:
-        """Whether nothing comes behind these rows, of which ``size`` were requested."""
-
-    def leave_out(self, connection: Connection, rows: Sequence[Any]) -> None:
-        """Mark these rows as skipped, if the source keeps that."""
-
-    def after(self, rows: Sequence[Any]) -> Any:
-        """Return the checkpoint behind these rows, as JSON."""
-
-    def name(self, row: Any) -> str:
-        """Return the key by which people find the row."""
+    # Up to ``size`` rows behind a checkpoint.
+    def read(self, connection: Connection, after: Any, size: int) -> Sequence[Any]: ...
+    # Whether nothing comes behind these rows, of which ``size`` were requested.
+    def is_last(self, connection: Connection, rows: Sequence[Any], size: int) -> bool: ...
+    # Marks these rows as skipped, if the source keeps that.
+    def leave_out(self, connection: Connection, rows: Sequence[Any]) -> None: ...
+    # The checkpoint behind these rows.
+    def after(self, rows: Sequence[Any]) -> Any: ...
+    # The key by which people find the row.
+    def name(self, row: Any) -> str: ...
 
 
 def reader_of(

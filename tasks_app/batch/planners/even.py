@@ -7,7 +7,6 @@ from enum import StrEnum
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.planners import timed
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.cuts import (
     Amount,
@@ -38,7 +37,6 @@ class Even(Amount):
 
     how: How = How.AUTO
 
-    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
         """Split by the rows of now; the first and the last range have no outer bound."""
         relation = find(connection, source)

@@ -10,7 +10,6 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.planners import timed
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.cuts import MOST, partition_of_nulls
 from tasks_app.domain.partition.keys import Key, KeyType, quoted_key, ranges_between
@@ -29,7 +28,6 @@ class Fixed:
     start: Key | None = None
     """Where one of the ranges begins; None: 0, or the least key if keys are not numbers."""
 
-    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
         """Split; the first and the last range have no outer bound."""
         relation = find(connection, source)

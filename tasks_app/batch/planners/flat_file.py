@@ -11,7 +11,6 @@ from typing import Any
 from sqlalchemy import Connection
 
 from tasks_app.batch.files.segments import body_of, segments
-from tasks_app.batch.planners import timed
 from tasks_app.domain.partition.cuts import Amount
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.records import File, Plan
@@ -26,7 +25,6 @@ class FlatFile(Amount):
     ``rows`` estimates the length of a record from the first ones.
     """
 
-    @timed
     def plan(self, connection: Connection | None, source: File) -> Plan:  # noqa: ARG002
         """Split; an empty file has no segments. Raises PlanError as ``segments`` does."""
         low, high = body_of(source)
@@ -55,7 +53,6 @@ class Extract(Amount):
     def file(self) -> File:
         return File(self.path)
 
-    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
         """Write the file and its manifest, and split it. Raises OSError if it cannot write."""
         new = Path(f"{self.path}.new")

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.planners import timed
 from tasks_app.domain.partition.cuts import Amount
 from tasks_app.domain.partition.keys import Range
 from tasks_app.domain.partition.records import Partition, PartitionKind, Plan
@@ -25,7 +24,6 @@ class Hash(Amount):
     column: str | None = None
     """A stored column that holds the bucket by the same modulus: ``add_bucket`` makes one."""
 
-    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
         """Split; reads only statistics if the number of partitions is given."""
         relation = find(connection, source)

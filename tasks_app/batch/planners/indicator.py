@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.planners import timed
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.cuts import Amount
 from tasks_app.domain.partition.records import Marker, Partition, PartitionKind, Plan, Table
@@ -23,7 +22,6 @@ class Indicator(Amount):
     marker: Marker | None = None
     """None: the marks are in ``task_marker``, which ``marks.fill`` has filled."""
 
-    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
         if not isinstance(source, Table):
             raise PlanError(f"Rows of {source} cannot be marked. Name a table.")

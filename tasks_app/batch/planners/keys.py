@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.planners import timed
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.cuts import partition_of_nulls
 from tasks_app.domain.partition.keys import Key, Range, in_utc
@@ -27,7 +26,6 @@ class KeyList:
     auto_assign: bool = False
     """Unlisted values go to the partition with the fewest rows, those of most rows first."""
 
-    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
         """Split; reads the keys of all rows."""
         if not self.lists:
@@ -56,7 +54,6 @@ class KeyRanges:
 
     ranges: Sequence[tuple[Key | None, Key | None]]
 
-    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
         relation = find(connection, source)
         spans = [Range(low, high) for low, high in self.ranges]

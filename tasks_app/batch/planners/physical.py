@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.planners import timed
 from tasks_app.batch.planners.even import Even
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.cuts import Amount, partition_of_nulls, ranges_of_cuts
@@ -27,7 +26,6 @@ class Physical:
 
     each: Amount = ONE  # how many for each table
 
-    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
         relation = find(connection, source)
         if not (isinstance(source, Table) and is_divided(connection, relation)):

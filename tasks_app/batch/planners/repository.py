@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.planners import timed
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.records import Plan
 from tasks_app.pool.batch.partitions import of_program
@@ -22,7 +21,6 @@ class Repository:
 
     program: str
 
-    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:  # noqa: ARG002
         stored = of_program(connection, self.program)
         types = sorted({each.key_type for each in stored})

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.planners import Planner, timed
+from tasks_app.batch.planners import Planner
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.records import Partition, PartitionKind, Plan, Table
 from tasks_app.pool.batch.sources.predicate import create_view
@@ -25,7 +25,6 @@ class Views:
     prefix: str  # ``orders_part`` makes the view ``orders_part_1``. Existing views are replaced.
     schema: str | None = None  # None: the first of the search path
 
-    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
         """Split as the other planner does; create the views in the caller's transaction."""
         plan = self.inner.plan(connection, source)

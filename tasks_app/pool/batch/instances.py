@@ -90,17 +90,16 @@ def find(
     return [Batch(**{**row._asdict(), "status": BatchStatus(row.status)}) for row in rows]
 
 
-_CHANGE = text(f"""
-    UPDATE {t.BATCH} SET status = :status, error = :error,
-        ended_at = CASE WHEN :status NOT IN ('RUNNING', 'STOPPING') THEN statement_timestamp() END
-    WHERE id = :id
-""")
-
-
 def change(
     connection: Connection, batch_id: int, status: BatchStatus, error: str | None = None
 ) -> None:
-    connection.execute(_CHANGE, {"id": batch_id, "status": str(status), "error": error})
+    query = text(f"""
+        UPDATE {t.BATCH} SET status = :status, error = :error,
+            ended_at = CASE WHEN :status NOT IN ('RUNNING', 'STOPPING')
+                THEN statement_timestamp() END
+        WHERE id = :id
+    """)
+    connection.execute(query, {"id": batch_id, "status": str(status), "error": error})
 
 
 _TASKS = f"{t.PENDING} p WHERE p.biz_key = :key"
@@ -161,18 +160,6 @@ def reset_steps(connection: Connection, batch_id: int, steps: Sequence[str], run
     connection.execute(text(query), {"batch_id": batch_id, "steps": list(steps), "run": run})
 
 
-_CHANGE_STEP = text(f"""
-    UPDATE {t.BATCH_STEP} SET status = :status, error = :error,
-        round = round + :rounds,
-        plan = coalesce(CAST(:plan AS jsonb), plan),
-        result = coalesce(CAST(:result AS jsonb), result),
-        started_at = CASE WHEN :status = 'PLANNING' THEN statement_timestamp() ELSE started_at END,
-        ended_at = CASE WHEN :status IN ('COMPLETED', 'FAILED', 'STOPPED')
-            THEN statement_timestamp() END
-    WHERE batch_id = :batch_id AND step = :step
-""")
-
-
 def change_step(
     connection: Connection,
     batch_id: int,
@@ -194,7 +181,18 @@ def change_step(
         "plan": None if plan is None else json.dumps(plan),
         "result": None if result is None else json.dumps(result),
     }
-    connection.execute(_CHANGE_STEP, values)
+    query = text(f"""
+        UPDATE {t.BATCH_STEP} SET status = :status, error = :error,
+            round = round + :rounds,
+            plan = coalesce(CAST(:plan AS jsonb), plan),
+            result = coalesce(CAST(:result AS jsonb), result),
+            started_at = CASE WHEN :status = 'PLANNING' THEN statement_timestamp()
+                ELSE started_at END,
+            ended_at = CASE WHEN :status IN ('COMPLETED', 'FAILED', 'STOPPED')
+                THEN statement_timestamp() END
+        WHERE batch_id = :batch_id AND step = :step
+    """)
+    connection.execute(query, values)
 
 
 ROWS = 2_000  # per statement: some ten milliseconds
@@ -255,15 +253,6 @@ def delete_instance_rows(connection: Connection, batch_id: int) -> bool | None:
     return next(iter(row_by_row(connection, [batch_id], delete, "pruning of batches")), None)
 
 
-_COUNT_EXPIRED = text(f"""
-    SELECT count(*) AS n, sum(pg_column_size(b)
-        + (SELECT coalesce(sum(pg_column_size(p)), 0) FROM {t.PARTITION} p WHERE p.batch_id = b.id)
-        + (SELECT coalesce(sum(pg_column_size(s)), 0) FROM {t.BATCH_SKIP} s WHERE s.batch_id = b.id)
-        ) AS b
-    FROM {t.BATCH} b WHERE {_OLD}
-""")
-
-
 def count_expired(
     connection: Connection, keep: Keep, *, now: datetime | None = None
 ) -> tuple[int, int]:
@@ -271,5 +260,13 @@ def count_expired(
     if keep.shortest is None:
         return 0, 0
     values = {**ages(keep), "shortest": keep.shortest, "now": now}
-    row = connection.execute(_COUNT_EXPIRED, values).one()
+    query = text(f"""
+        SELECT count(*) AS n, sum(pg_column_size(b)
+            + (SELECT coalesce(sum(pg_column_size(p)), 0) FROM {t.PARTITION} p
+                WHERE p.batch_id = b.id)
+            + (SELECT coalesce(sum(pg_column_size(s)), 0) FROM {t.BATCH_SKIP} s
+                WHERE s.batch_id = b.id)) AS b
+        FROM {t.BATCH} b WHERE {_OLD}
+    """)
+    row = connection.execute(query, values).one()
     return row.n, row.b or 0

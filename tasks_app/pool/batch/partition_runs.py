@@ -79,8 +79,11 @@ def tallies(connection: Connection, batch_id: int) -> dict[str, PartTally]:
             CAST(sum(p.skipped_rows) AS bigint), CAST(sum(p.failed_rows) AS bigint)
         FROM {t.PARTITION} p WHERE p.batch_id = :batch_id GROUP BY p.step
     """)
-    rows = connection.execute(query, {"batch_id": batch_id})
-    return {step: PartTally(*row[:5], counts=RowCounts(*row[5:])) for step, *row in rows}
+    found = {}
+    for step, *numbers in connection.execute(query, {"batch_id": batch_id}):
+        of: Any = (*numbers[:5], RowCounts(*numbers[5:]))
+        found[step] = PartTally(*of)
+    return found
 
 
 def results(

@@ -28,21 +28,6 @@ QUEUES = f"""
         SELECT ({_FIRST_QUEUE} AND queue > q.queue) FROM q WHERE q.queue IS NOT NULL)
     SELECT queue FROM q WHERE queue IS NOT NULL
 """
-_SERVER = text(f"""
-    SELECT current_setting('server_version') AS version,
-        current_setting('server_version_num')::int / 10000 AS major,
-        current_setting('server_encoding') AS encoding,
-        current_setting('autovacuum')::boolean AND current_setting('track_counts')::boolean
-            AS autovacuum,
-        current_setting('max_connections')::int
-            - current_setting('superuser_reserved_connections')::int AS connections,
-        pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_all,
-        current_user AS role,
-        coalesce((SELECT pg_has_role(current_user, c.relowner, 'USAGE') FROM pg_class c
-            WHERE c.oid = to_regclass('{t.PENDING}')), false) AS owner,
-        ARRAY(SELECT s.name FROM unnest(ARRAY['fsync', 'full_page_writes', 'synchronous_commit'])
-            AS s(name) WHERE current_setting(s.name) = 'off') AS forgetful
-""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +46,23 @@ class ServerFacts:
 
 
 def server(connection: Connection) -> ServerFacts:
-    return ServerFacts(*connection.execute(_SERVER).one())
+    query = text(f"""
+        SELECT current_setting('server_version') AS version,
+            current_setting('server_version_num')::int / 10000 AS major,
+            current_setting('server_encoding') AS encoding,
+            current_setting('autovacuum')::boolean AND current_setting('track_counts')::boolean
+                AS autovacuum,
+            current_setting('max_connections')::int
+                - current_setting('superuser_reserved_connections')::int AS connections,
+            pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_all,
+            current_user AS role,
+            coalesce((SELECT pg_has_role(current_user, c.relowner, 'USAGE') FROM pg_class c
+                WHERE c.oid = to_regclass('{t.PENDING}')), false) AS owner,
+            ARRAY(SELECT s.name
+                FROM unnest(ARRAY['fsync', 'full_page_writes', 'synchronous_commit']) AS s(name)
+                WHERE current_setting(s.name) = 'off') AS forgetful
+    """)
+    return ServerFacts(*connection.execute(query).one())
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +75,21 @@ class OpenTransaction:
     open_for: timedelta
 
 
-_OPEN = text("""
-    SELECT 'session ' || pid AS who, usename AS role, state LIKE 'idle in transaction%' AS idle,
-        clock_timestamp() - xact_start AS open_for
-    FROM pg_stat_activity
-    WHERE pid <> pg_backend_pid() AND datname = current_database()
-      AND backend_type = 'client backend' AND xact_start IS NOT NULL
-    UNION ALL
-    SELECT 'prepared transaction ' || quote_literal(gid), owner, false, clock_timestamp() - prepared
-    FROM pg_prepared_xacts WHERE database = current_database()
-    ORDER BY open_for DESC
-""")
-
-
 def open_transactions(connection: Connection) -> list[OpenTransaction]:
     """Return the other open transactions of this database, the oldest first."""
-    return [OpenTransaction(*row) for row in connection.execute(_OPEN)]
+    query = text("""
+        SELECT 'session ' || pid AS who, usename AS role, state LIKE 'idle in transaction%' AS idle,
+            clock_timestamp() - xact_start AS open_for
+        FROM pg_stat_activity
+        WHERE pid <> pg_backend_pid() AND datname = current_database()
+          AND backend_type = 'client backend' AND xact_start IS NOT NULL
+        UNION ALL
+        SELECT 'prepared transaction ' || quote_literal(gid), owner, false,
+            clock_timestamp() - prepared
+        FROM pg_prepared_xacts WHERE database = current_database()
+        ORDER BY open_for DESC
+    """)
+    return [OpenTransaction(*row) for row in connection.execute(query)]
 
 
 def in_force(connection: Connection, names: Iterable[str]) -> dict[str, str]:
@@ -220,30 +220,28 @@ class DueTasksLeft:
     first: int  # the lowest id
 
 
-# Parked rows have an index of their own; of the others this reads what the scan sees. A row that
-# is not parked and became due after the caller's start came too late for it.
-_DUE_TASKS_LEFT = text(f"""
-    SELECT d.queue, d.name, d.parked, count(*) AS number, min(d.id) AS first FROM (
-        (SELECT p.id, p.queue, p.name, p.parked FROM {t.PENDING} p
-         WHERE p.parked_kind IS NOT NULL AND p.state = '{State.PENDING}' AND p.due_at <= {t.NOW}
-           AND p.queue = ANY(CAST(:queues AS text[])) LIMIT {MOST_DUE})
-        UNION ALL
-        (SELECT p.id, p.queue, p.name, NULL FROM unnest(CAST(:queues AS text[])) AS q(queue)
-         CROSS JOIN generate_series(0, 9) AS r(priority)
-         CROSS JOIN LATERAL (
-            SELECT * FROM {t.PENDING} p
-            WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
-              AND p.scan_at <= {t.NOW} AND p.due_at <= CAST(:since AS timestamptz)
-              AND p.parked IS NULL
-            ORDER BY p.scan_at LIMIT {MOST_DUE}) AS p
-         LIMIT {MOST_DUE})) AS d
-    GROUP BY d.queue, d.name, d.parked ORDER BY number DESC, first
-""")
-
-
 def due_tasks_left(
     connection: Connection, queues: Sequence[str], since: datetime, *, now: datetime | None = None
 ) -> list[DueTasksLeft]:
     """Return what is due, the most first; what is not parked only if it was due at ``since``."""
     values = {"queues": list(queues), "since": since, "now": now}
-    return [DueTasksLeft(*row) for row in connection.execute(_DUE_TASKS_LEFT, values)]
+    # Parked rows have an index of their own; of the others this reads what the scan sees. A row
+    # that is not parked and became due after the caller's start came too late for it.
+    query = text(f"""
+        SELECT d.queue, d.name, d.parked, count(*) AS number, min(d.id) AS first FROM (
+            (SELECT p.id, p.queue, p.name, p.parked FROM {t.PENDING} p
+             WHERE p.parked_kind IS NOT NULL AND p.state = '{State.PENDING}' AND p.due_at <= {t.NOW}
+               AND p.queue = ANY(CAST(:queues AS text[])) LIMIT {MOST_DUE})
+            UNION ALL
+            (SELECT p.id, p.queue, p.name, NULL FROM unnest(CAST(:queues AS text[])) AS q(queue)
+             CROSS JOIN generate_series(0, 9) AS r(priority)
+             CROSS JOIN LATERAL (
+                SELECT * FROM {t.PENDING} p
+                WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
+                  AND p.scan_at <= {t.NOW} AND p.due_at <= CAST(:since AS timestamptz)
+                  AND p.parked IS NULL
+                ORDER BY p.scan_at LIMIT {MOST_DUE}) AS p
+             LIMIT {MOST_DUE})) AS d
+        GROUP BY d.queue, d.name, d.parked ORDER BY number DESC, first
+    """)
+    return [DueTasksLeft(*row) for row in connection.execute(query, values)]

@@ -9,20 +9,8 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.explain.facts import (
-    MOST_AHEAD,
-    ConnectionLimit,
-    Denial,
-    LastAttempt,
-    ReportedProgress,
-    Scan,
-    Service,
-    Shut,
-    Stop,
-    StoredRow,
-    TaskFacts,
-    Turn,
-)
+from tasks_app.domain.explain import facts as model
+from tasks_app.domain.explain.facts import StoredRow, TaskFacts
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool import tables as t
 from tasks_app.pool.flow_control import order_and_limits
@@ -44,7 +32,13 @@ def read_facts(
     now: datetime | None = None,
 ) -> TaskFacts:
     """Return the facts; a child without a heartbeat counts as alive for ``lease``."""
-    found = dict(connection.execute(ROW, {"id": task_id, "now": now}).one()._mapping)  # noqa: SLF001
+    query = text(f"""
+        SELECT n.now, {_COLUMNS} FROM (SELECT {t.NOW} AS now) AS n
+        LEFT JOIN {t.ALL} t ON t.id = :id
+        LEFT JOIN LATERAL (
+            SELECT {", ".join(sorted(_OF_PENDING))} FROM {t.PENDING} WHERE id = :id) AS p ON true
+    """)
+    found = dict(connection.execute(query, {"id": task_id, "now": now}).one()._mapping)  # noqa: SLF001
     at = found.pop("now")
     if found["id"] is None:
         return TaskFacts(task_id, at, None, unkept(connection, now=now), late_after=late_after)
@@ -54,7 +48,7 @@ def read_facts(
     around = connection.execute(AROUND, values).one()
     unknown = row.state is State.PENDING and not around.knowing
     names = connection.execute(NAMES, values).one() if unknown else None
-    service = Service(
+    service = model.Service(
         *(around.children, around.knowing, around.busy),
         names=tuple(names.names) if names else (),
         elsewhere=tuple(names.elsewhere) if names else (),
@@ -88,23 +82,23 @@ def _with_surroundings(facts: TaskFacts, around: Any) -> TaskFacts:
     last = stop = denial = scan = progress = None
     if around.event is not None:
         error = around.kind, around.message
-        last = LastAttempt(around.attempt, around.event, *error, around.ended_at)
+        last = model.LastAttempt(around.attempt, around.event, *error, around.ended_at)
     if around.stopped is not None:
-        stop = Stop(around.stopped, around.since, around.reason, around.resume_at)
+        stop = model.Stop(around.stopped, around.since, around.reason, around.resume_at)
     if around.denied_at is not None:
         lock = around.resource, around.blocked_by, around.times
-        denial = Denial(*lock, around.asked_at, around.denied_at, around.held)
+        denial = model.Denial(*lock, around.asked_at, around.denied_at, around.held)
     if around.holder is not None:
         refused = around.refused_since, around.refused_because
         more = {"held_until": around.held_until, "messages": around.messages}
-        scan = Scan(around.holder, around.done_at, *refused, **more)
+        scan = model.Scan(around.holder, around.done_at, *refused, **more)
     if around.said is not None:
         said = json.loads(around.said)
         killed_at = None
         if (limit := said.get("hard_timeout")) is not None:
             killed_at = around.seen_at + timedelta(seconds=limit - said["seconds"])
         told = said.get("fraction"), said.get("note")
-        progress = ReportedProgress(around.node, *told, killed_at)
+        progress = model.ReportedProgress(around.node, *told, killed_at)
     return replace(facts, last=last, stop=stop, denial=denial, scan=scan, progress=progress)
 
 
@@ -117,23 +111,46 @@ def _with_gates(connection: Connection, facts: TaskFacts, row: StoredRow) -> Tas
         return facts
     rooms = rooms_of(connection, before, limits, now=facts.now)
     shut = [
-        Shut(limit, gate.key, room.running)
+        model.Shut(limit, gate.key, room.running)
         for gate, room in rooms.items()
         if room.free < 1 and (limit := limits.of(gate)) is not None
     ]
     turn = None
     if row.order_key is not None:
+        query = text(f"""
+            SELECT (SELECT p.id FROM {t.PENDING} p
+                    WHERE p.order_key = :key AND p.state = '{State.RUNNING}' AND p.id <> :id
+                    LIMIT 1),
+                (SELECT e.id FROM {t.ERROR} e
+                 WHERE e.order_key = :key AND e.id < :id AND e.order_skips IS NOT TRUE
+                 ORDER BY e.id LIMIT 1)
+        """)
         head = rooms[before[0]].head
-        values = {"key": row.order_key, "id": row.id}
-        running, failed = connection.execute(TURN, values).one()
-        turn = Turn(running, None if head == row.id else head, failed)
+        running, failed = connection.execute(query, {"key": row.order_key, "id": row.id}).one()
+        turn = model.Turn(running, None if head == row.id else head, failed)
     return replace(facts, turn=turn, shut=tuple(shut))
 
 
 def _ahead(connection: Connection, row: StoredRow, now: datetime) -> int:
     values = {name: getattr(row, name) for name in ("queue", "priority", "scan_at", "id")}
     values["now"] = now
-    return int(connection.execute(AHEAD, values).scalar_one())
+    # Within its priority, tasks before its own place; within better ones, tasks that are due now. A
+    # bulk of tasks may have the same scan_at.
+    query = text(f"""
+        SELECT count(*) FROM (
+            SELECT FROM generate_series(0, CAST(:priority AS int)) AS r(priority)
+            CROSS JOIN LATERAL (
+                SELECT FROM {t.PENDING} p
+                WHERE p.queue = :queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
+                  AND (p.scan_at, p.id) < (
+                    CASE WHEN r.priority < :priority THEN {t.NOW}
+                         ELSE CAST(:scan_at AS timestamptz) END,
+                    CASE WHEN r.priority < :priority THEN 9223372036854775807
+                         ELSE CAST(:id AS bigint) END)
+                LIMIT {model.MOST_AHEAD + 1}) AS p
+            LIMIT {model.MOST_AHEAD + 1}) AS before
+    """)
+    return int(connection.execute(query, values).scalar_one())
 
 
 _OF_PENDING = {"scan_at", "at_most_once", "outages", "outage_since"}
@@ -143,12 +160,6 @@ _STORED = {
     "held": is_held("t"),
 }
 _COLUMNS = ", ".join(f"{_STORED.get(f.name, f't.{f.name}')} AS {f.name}" for f in fields(StoredRow))
-ROW = text(f"""
-    SELECT n.now, {_COLUMNS} FROM (SELECT {t.NOW} AS now) AS n
-    LEFT JOIN {t.ALL} t ON t.id = :id
-    LEFT JOIN LATERAL (
-        SELECT {", ".join(sorted(_OF_PENDING))} FROM {t.PENDING} WHERE id = :id) AS p ON true
-""")
 _LIVES = f"w.seen_at > {t.NOW} - CAST(:lease AS interval)"
 AROUND = text(f"""
     SELECT a.attempt, a.event, a.kind, a.message, a.ended_at,
@@ -198,32 +209,9 @@ NAMES = text(f"""
         WHERE {_LIVES} AND :name = ANY(w.handlers) AND q <> :queue
         ORDER BY q LIMIT 1000) AS elsewhere
 """)
-# Bounded from above by its own place within its priority, and by now within the better ones; a bulk
-# of tasks may have one and the same scan_at.
-AHEAD = text(f"""
-    SELECT count(*) FROM (
-        SELECT FROM generate_series(0, CAST(:priority AS int)) AS r(priority)
-        CROSS JOIN LATERAL (
-            SELECT FROM {t.PENDING} p
-            WHERE p.queue = :queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
-              AND (p.scan_at, p.id) < (
-                CASE WHEN r.priority < :priority THEN {t.NOW}
-                     ELSE CAST(:scan_at AS timestamptz) END,
-                CASE WHEN r.priority < :priority THEN 9223372036854775807
-                     ELSE CAST(:id AS bigint) END)
-            LIMIT {MOST_AHEAD + 1}) AS p
-        LIMIT {MOST_AHEAD + 1}) AS before
-""")
-TURN = text(f"""
-    SELECT (SELECT p.id FROM {t.PENDING} p
-            WHERE p.order_key = :key AND p.state = '{State.RUNNING}' AND p.id <> :id LIMIT 1),
-        (SELECT e.id FROM {t.ERROR} e
-         WHERE e.order_key = :key AND e.id < :id AND e.order_skips IS NOT TRUE
-         ORDER BY e.id LIMIT 1)
-""")
 
 
-def connection_limits(connection: Connection) -> list[ConnectionLimit]:
+def connection_limits(connection: Connection) -> list[model.ConnectionLimit]:
     """Return the limits of connections; superusers have none."""
     query = text(f"""
         SELECT 'role ' || r.rolname AS of, r.rolconnlimit AS most,
@@ -237,4 +225,4 @@ def connection_limits(connection: Connection) -> list[ConnectionLimit]:
         FROM pg_database d WHERE d.datname = current_database() AND d.datconnlimit >= 0
         ORDER BY 1
     """)
-    return [ConnectionLimit(*row) for row in connection.execute(query)]
+    return [model.ConnectionLimit(*row) for row in connection.execute(query)]

@@ -8,17 +8,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
-from tasks_app.pool import tables
-from tasks_app.pool.tables import (
-    COMPLETED,
-    ERROR,
-    GROUP,
-    LOCK_FENCE,
-    LOCK_HOLDER,
-    PENDING,
-    TABLES,
-    table,
-)
+from tasks_app.pool import tables as t
 
 LEAST_WASTE = 10 * 2**20  # bytes: rewriting an index for less is not worth the load
 _OURS = """
@@ -31,37 +21,7 @@ _OURS = """
     JOIN pg_class c ON c.oid = o.oid AND c.relkind = 'r'
 """
 _PAGE, _HEADER = 8192, 24
-_SIZES = text(f"""
-    WITH ours AS MATERIALIZED ({_OURS}),
-    rows AS (
-        SELECT o.relname AS "table", o.relname AS name, 'table' AS kind, o.oid, o.reltuples, o.fill,
-            (SELECT sum(s.avg_width * (1 - s.null_frac)) FROM pg_stats s
-                WHERE s.schemaname = o.schema AND s.tablename = o.relname) AS width,
-            28 AS header
-        FROM ours o),
-    entries AS (
-        SELECT o.relname AS "table", i.relname AS name, 'index' AS kind, i.oid, i.reltuples,
-            coalesce((SELECT f.option_value::float8 FROM pg_options_to_table(i.reloptions) f
-                WHERE f.option_name = 'fillfactor'), 90) / 100 AS fill,
-            (SELECT sum(coalesce(s.avg_width, 8))
-                FROM unnest(CAST(x.indkey AS int2[])) WITH ORDINALITY AS k(number, place)
-                JOIN pg_attribute e ON e.attrelid = i.oid AND e.attnum = k.place
-                LEFT JOIN pg_attribute a ON a.attrelid = o.oid AND a.attnum = k.number
-                    AND k.number > 0
-                LEFT JOIN pg_stats s ON s.schemaname = o.schema
-                    AND s.tablename = CASE WHEN k.number > 0 THEN o.relname ELSE i.relname END
-                    AND s.attname = coalesce(a.attname, e.attname)) AS width,
-            12 AS header
-        FROM ours o JOIN pg_index x ON x.indrelid = o.oid AND x.indisvalid
-        JOIN pg_class i ON i.oid = x.indexrelid
-        JOIN pg_am m ON m.oid = i.relam AND m.amname = 'btree')
-    SELECT "table", name, kind, pg_relation_size(oid) AS bytes,
-        CASE WHEN reltuples >= 0 AND (width IS NOT NULL OR reltuples = 0) THEN CAST({_PAGE} * (1
-            + ceil(reltuples * (header + 8 * ceil(coalesce(width, 0) / 8))
-                / (({_PAGE} - {_HEADER}) * fill))) AS bigint) END AS estimate
-    FROM (SELECT * FROM rows UNION ALL SELECT * FROM entries) AS all_of_them
-""")
-_ALL = {"tables": [table(name) for name in sorted(TABLES)]}
+_ALL = {"tables": [t.table(name) for name in sorted(t.TABLES)]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +46,38 @@ class RelationSize:
 
 def sizes(connection: Connection) -> list[RelationSize]:
     """Return all our tables and indexes, those that waste most first."""
-    found = [RelationSize(*row) for row in connection.execute(_SIZES, _ALL)]
+    query = text(f"""
+        WITH ours AS MATERIALIZED ({_OURS}),
+        rows AS (
+            SELECT o.relname AS "table", o.relname AS name, 'table' AS kind, o.oid, o.reltuples,
+                o.fill,
+                (SELECT sum(s.avg_width * (1 - s.null_frac)) FROM pg_stats s
+                    WHERE s.schemaname = o.schema AND s.tablename = o.relname) AS width,
+                28 AS header
+            FROM ours o),
+        entries AS (
+            SELECT o.relname AS "table", i.relname AS name, 'index' AS kind, i.oid, i.reltuples,
+                coalesce((SELECT f.option_value::float8 FROM pg_options_to_table(i.reloptions) f
+                    WHERE f.option_name = 'fillfactor'), 90) / 100 AS fill,
+                (SELECT sum(coalesce(s.avg_width, 8))
+                    FROM unnest(CAST(x.indkey AS int2[])) WITH ORDINALITY AS k(number, place)
+                    JOIN pg_attribute e ON e.attrelid = i.oid AND e.attnum = k.place
+                    LEFT JOIN pg_attribute a ON a.attrelid = o.oid AND a.attnum = k.number
+                        AND k.number > 0
+                    LEFT JOIN pg_stats s ON s.schemaname = o.schema
+                        AND s.tablename = CASE WHEN k.number > 0 THEN o.relname ELSE i.relname END
+                        AND s.attname = coalesce(a.attname, e.attname)) AS width,
+                12 AS header
+            FROM ours o JOIN pg_index x ON x.indrelid = o.oid AND x.indisvalid
+            JOIN pg_class i ON i.oid = x.indexrelid
+            JOIN pg_am m ON m.oid = i.relam AND m.amname = 'btree')
+        SELECT "table", name, kind, pg_relation_size(oid) AS bytes,
+            CASE WHEN reltuples >= 0 AND (width IS NOT NULL OR reltuples = 0) THEN CAST({_PAGE} * (1
+                + ceil(reltuples * (header + 8 * ceil(coalesce(width, 0) / 8))
+                    / (({_PAGE} - {_HEADER}) * fill))) AS bigint) END AS estimate
+        FROM (SELECT * FROM rows UNION ALL SELECT * FROM entries) AS all_of_them
+    """)
+    found = [RelationSize(*row) for row in connection.execute(query, _ALL)]
     return sorted(found, key=lambda size: (-size.wasted, -size.bytes, size.name))
 
 
@@ -121,11 +112,11 @@ def set_lock_timeout(connection: Connection, seconds: float) -> None:
 
 def reindex(connection: Connection, index: str) -> None:
     """Rewrite an index beside the old one; readers and writers do not wait."""
-    connection.exec_driver_sql(f"REINDEX INDEX CONCURRENTLY {table(_quoted(index))}")
+    connection.exec_driver_sql(f"REINDEX INDEX CONCURRENTLY {t.table(_quoted(index))}")
 
 
 def drop_index(connection: Connection, index: str) -> None:
-    connection.exec_driver_sql(f"DROP INDEX CONCURRENTLY IF EXISTS {table(_quoted(index))}")
+    connection.exec_driver_sql(f"DROP INDEX CONCURRENTLY IF EXISTS {t.table(_quoted(index))}")
 
 
 def _quoted(name: str) -> str:
@@ -133,16 +124,16 @@ def _quoted(name: str) -> str:
 
 
 _OWN = (
-    *(tables.SCHEDULE, tables.AUDIT, tables.GROUP, tables.PARTITION),
-    *(tables.BATCH, tables.BATCH_SKIP, tables.ALERT, tables.TRANSITION, tables.TOTAL, LOCK_HOLDER),
+    *(t.SCHEDULE, t.AUDIT, t.GROUP, t.PARTITION),
+    *(t.BATCH, t.BATCH_SKIP, t.ALERT, t.TRANSITION, t.TOTAL, t.LOCK_HOLDER),
 )
 # Each sequence, and the columns that hold its numbers.
 GIVEN = {
-    table("task_pending_id_seq"): (
-        *((pool, "id") for pool in (PENDING, COMPLETED, ERROR)),
-        (GROUP, "callback_id"),
+    t.table("task_pending_id_seq"): (
+        *((pool, "id") for pool in (t.PENDING, t.COMPLETED, t.ERROR)),
+        (t.GROUP, "callback_id"),
     ),
-    LOCK_FENCE: ((LOCK_HOLDER, "fence"),),
+    t.LOCK_FENCE: ((t.LOCK_HOLDER, "fence"),),
     **{f"{name}_id_seq": ((name, "id"),) for name in _OWN},
 }
 MARGIN = 10_000  # skipped when one is set: others may draw from it at this moment

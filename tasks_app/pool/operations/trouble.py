@@ -96,29 +96,27 @@ class Burst(NamedTuple):
     queues: list[str]
 
 
-# It reads the newest 20,000 failed tasks.
-_BURSTS = text(f"""
-    SELECT encode(b.fingerprint, 'hex') AS fingerprint, b.number, coalesce(f.kind, b.kind) AS kind,
-        b.names, b.queues
-    FROM (
-        SELECT e.fingerprint, count(*) AS number, max(split_part(e.error, ':', 1)) AS kind,
-            array_agg(DISTINCT e.name) AS names, array_agg(DISTINCT e.queue) AS queues
-        FROM (SELECT fingerprint, error, name, queue FROM {t.ERROR}
-              WHERE finished_at > {t.NOW} - CAST(:within AS interval)
-              ORDER BY finished_at DESC LIMIT 20000) AS e
-        WHERE e.fingerprint IS NOT NULL GROUP BY e.fingerprint) AS b
-    LEFT JOIN {t.FINGERPRINT} f ON f.fingerprint = b.fingerprint
-    WHERE b.number >= :least
-      AND NOT (f.known_by IS NOT NULL AND coalesce(f.known_until > {t.NOW}, true))
-    ORDER BY b.number DESC, b.fingerprint LIMIT 100
-""")
-
-
 def bursts(
     connection: Connection, least: int, within: timedelta, *, now: datetime | None = None
 ) -> list[Burst]:
     """Return causes of at least so many failures, without those that are marked as known."""
-    rows = connection.execute(_BURSTS, {"within": within, "least": least, "now": now})
+    # It reads the newest 20,000 failed tasks.
+    query = text(f"""
+        SELECT encode(b.fingerprint, 'hex') AS fingerprint, b.number,
+            coalesce(f.kind, b.kind) AS kind, b.names, b.queues
+        FROM (
+            SELECT e.fingerprint, count(*) AS number, max(split_part(e.error, ':', 1)) AS kind,
+                array_agg(DISTINCT e.name) AS names, array_agg(DISTINCT e.queue) AS queues
+            FROM (SELECT fingerprint, error, name, queue FROM {t.ERROR}
+                  WHERE finished_at > {t.NOW} - CAST(:within AS interval)
+                  ORDER BY finished_at DESC LIMIT 20000) AS e
+            WHERE e.fingerprint IS NOT NULL GROUP BY e.fingerprint) AS b
+        LEFT JOIN {t.FINGERPRINT} f ON f.fingerprint = b.fingerprint
+        WHERE b.number >= :least
+          AND NOT (f.known_by IS NOT NULL AND coalesce(f.known_until > {t.NOW}, true))
+        ORDER BY b.number DESC, b.fingerprint LIMIT 100
+    """)
+    rows = connection.execute(query, {"within": within, "least": least, "now": now})
     return [Burst(*row) for row in rows]
 
 
@@ -176,22 +174,6 @@ class ScheduleTrouble:
 
 
 MOST = 50
-_TROUBLE = text(f"""
-    SELECT * FROM (
-        SELECT s.name, count(f.fire_at) AS fired,
-            count(f.fire_at) FILTER (
-                WHERE f.fired_at - f.fire_at > CAST(:patience AS interval)) AS late,
-            CAST(coalesce(extract(epoch FROM max(f.fired_at - f.fire_at)), 0) AS float8)
-                AS latest_s,
-            count(f.fire_at) FILTER (WHERE f.outcome = 'skipped') AS skipped, s.last_outcome,
-            s.enabled AND s.remark IS NOT NULL AS broken,
-            CASE WHEN s.enabled AND s.next_run_at < {t.NOW} - CAST(:patience AS interval)
-                THEN CAST(extract(epoch FROM {t.NOW} - s.next_run_at) AS float8) END AS late_now_s
-        FROM {t.SCHEDULE} s LEFT JOIN {t.FIRE} f ON f.schedule_id = s.id AND f.fired_at >= :since
-        GROUP BY s.id) AS t
-    WHERE late > 0 OR skipped > 0 OR broken OR late_now_s IS NOT NULL OR last_outcome = 'missed'
-    ORDER BY late_now_s DESC NULLS LAST, broken DESC, late DESC, name LIMIT {MOST}
-""")
 
 
 def schedule_trouble(
@@ -199,4 +181,22 @@ def schedule_trouble(
 ) -> list[ScheduleTrouble]:
     """Return at most MOST; a delay below ``patience`` is not late."""
     values = {"since": since, "patience": patience, "now": now}
-    return [ScheduleTrouble(*row) for row in connection.execute(_TROUBLE, values)]
+    query = text(f"""
+        SELECT * FROM (
+            SELECT s.name, count(f.fire_at) AS fired,
+                count(f.fire_at) FILTER (
+                    WHERE f.fired_at - f.fire_at > CAST(:patience AS interval)) AS late,
+                CAST(coalesce(extract(epoch FROM max(f.fired_at - f.fire_at)), 0) AS float8)
+                    AS latest_s,
+                count(f.fire_at) FILTER (WHERE f.outcome = 'skipped') AS skipped, s.last_outcome,
+                s.enabled AND s.remark IS NOT NULL AS broken,
+                CASE WHEN s.enabled AND s.next_run_at < {t.NOW} - CAST(:patience AS interval)
+                    THEN CAST(extract(epoch FROM {t.NOW} - s.next_run_at) AS float8)
+                    END AS late_now_s
+            FROM {t.SCHEDULE} s
+            LEFT JOIN {t.FIRE} f ON f.schedule_id = s.id AND f.fired_at >= :since
+            GROUP BY s.id) AS t
+        WHERE late > 0 OR skipped > 0 OR broken OR late_now_s IS NOT NULL OR last_outcome = 'missed'
+        ORDER BY late_now_s DESC NULLS LAST, broken DESC, late DESC, name LIMIT {MOST}
+    """)
+    return [ScheduleTrouble(*row) for row in connection.execute(query, values)]

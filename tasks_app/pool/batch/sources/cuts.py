@@ -14,19 +14,20 @@ from tasks_app.pool.batch.sources.predicate import bound, key_from_text, predica
 from tasks_app.pool.batch.sources.relation import Query, Relation, Source, find, in_order, source_of
 
 _SEED = 4711  # the same blocks each time: they are counted first, and read later
-_STATISTICS = sa.text("""
-    SELECT s.null_frac, CAST(CAST(s.most_common_vals AS text) AS text[]) AS common,
-        s.most_common_freqs AS shares, CAST(CAST(s.histogram_bounds AS text) AS text[]) AS bounds
-    FROM pg_stats s JOIN pg_namespace n ON n.nspname = s.schemaname
-    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = s.tablename
-    WHERE c.oid = CAST(:oid AS oid) AND s.attname = :key
-    ORDER BY s.inherited DESC LIMIT 1
-""")
 
 
 def points(connection: sa.Connection, relation: Relation) -> list[tuple[Key, float]]:
     """Return keys that a bound can name, and how many rows each stands for in the statistics."""
-    row = connection.execute(_STATISTICS, {"oid": relation.oid, "key": relation.source.key}).first()
+    query = sa.text("""
+        SELECT s.null_frac, CAST(CAST(s.most_common_vals AS text) AS text[]) AS common,
+            CAST(CAST(s.histogram_bounds AS text) AS text[]) AS bounds,
+            s.most_common_freqs AS shares
+        FROM pg_stats s JOIN pg_namespace n ON n.nspname = s.schemaname
+        JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = s.tablename
+        WHERE c.oid = CAST(:oid AS oid) AND s.attname = :key
+        ORDER BY s.inherited DESC LIMIT 1
+    """)
+    row = connection.execute(query, {"oid": relation.oid, "key": relation.source.key}).first()
     if row is None or not relation.rows:
         return []
     shares = row.shares or []

@@ -129,7 +129,7 @@ def clear(connection: sa.Connection, program: str) -> int:
 
 
 def _marked(source: Table, marker: Marker) -> Any:
-    key: Expr = sa.column(source.key)
+    key: sa.ColumnClause[Any] = sa.column(source.key)
     return sa.table(source.name, key, sa.column(marker.column), schema=source.schema)
 
 

@@ -33,27 +33,6 @@ _BASE = """(
         SELECT t.oid, t.typbasetype
         UNION ALL SELECT d.oid, d.typbasetype FROM base JOIN pg_type d ON d.oid = base.of)
     SELECT format_type(base.oid, NULL) FROM base WHERE base.of = 0)"""
-_TABLE = sa.text(f"""
-    SELECT c.oid, c.relkind IN ('r', 'p', 'm') AS can_sample, a.attnotnull,
-        EXISTS (SELECT FROM pg_index i
-                WHERE i.indrelid = c.oid AND i.indkey[0] = a.attnum AND i.indisvalid
-                  AND i.indpred IS NULL
-                  AND i.indcollation[0] IN (0, CAST('pg_catalog."C"' AS regcollation)))
-            AS is_indexed,
-        {_BASE} AS type,
-        CASE WHEN bool_and(l.reltuples >= 0) THEN CAST(sum(l.reltuples) AS bigint) END AS rows,
-        CAST(coalesce(sum(pg_relation_size(l.oid)), 0) AS bigint) AS bytes
-    FROM pg_class c
-    LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = :key AND a.attnum > 0
-        AND NOT a.attisdropped
-    LEFT JOIN pg_type t ON t.oid = a.atttypid
-    LEFT JOIN LATERAL (
-        SELECT l.oid, l.reltuples FROM pg_partition_tree(c.oid) f JOIN pg_class l ON l.oid = f.relid
-        WHERE f.isleaf AND l.relkind IN ('r', 'm')
-        UNION SELECT c.oid, c.reltuples WHERE c.relkind IN ('r', 'm')) AS l ON true
-    WHERE c.oid = to_regclass(:name)
-    GROUP BY c.oid, c.relkind, a.attnum, a.attnotnull, t.oid, t.typbasetype
-""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +75,29 @@ def find(connection: sa.Connection, source: Source) -> Relation:
     """Raises PlanError if there is no such table or column, or its type cannot be a key."""
     if isinstance(source, Query):
         return _of_query(connection, source, source.select.subquery("q"))
-    row = connection.execute(_TABLE, {"name": str(source), "key": source.key}).one_or_none()
+    query = sa.text(f"""
+        SELECT c.oid, c.relkind IN ('r', 'p', 'm') AS can_sample, a.attnotnull,
+            EXISTS (SELECT FROM pg_index i
+                    WHERE i.indrelid = c.oid AND i.indkey[0] = a.attnum AND i.indisvalid
+                      AND i.indpred IS NULL
+                      AND i.indcollation[0] IN (0, CAST('pg_catalog."C"' AS regcollation)))
+                AS is_indexed,
+            {_BASE} AS type,
+            CASE WHEN bool_and(l.reltuples >= 0) THEN CAST(sum(l.reltuples) AS bigint) END AS rows,
+            CAST(coalesce(sum(pg_relation_size(l.oid)), 0) AS bigint) AS bytes
+        FROM pg_class c
+        LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = :key AND a.attnum > 0
+            AND NOT a.attisdropped
+        LEFT JOIN pg_type t ON t.oid = a.atttypid
+        LEFT JOIN LATERAL (
+            SELECT l.oid, l.reltuples
+            FROM pg_partition_tree(c.oid) f JOIN pg_class l ON l.oid = f.relid
+            WHERE f.isleaf AND l.relkind IN ('r', 'm')
+            UNION SELECT c.oid, c.reltuples WHERE c.relkind IN ('r', 'm')) AS l ON true
+        WHERE c.oid = to_regclass(:name)
+        GROUP BY c.oid, c.relkind, a.attnum, a.attnotnull, t.oid, t.typbasetype
+    """)
+    row = connection.execute(query, {"name": str(source), "key": source.key}).one_or_none()
     if row is None:
         raise PlanError(f"There is no table {source}. Check its name and schema.")
     if row.type is None:
