@@ -60,7 +60,7 @@ def start_job(
         raise BatchStateError(
             old.id, f"Batch {old.id} has these parameters, and is {old.status}. Restart it."
         )
-    return _begin(session, known, instances.begin_again(connection, old.id, given), new=False)
+    return _begin(session, known, instances.restart(connection, old.id, given), new=False)
 
 
 def restart_job(session: Sync, batch_id: int, *, divide: int | None = None, by: str = "") -> JobRun:
@@ -79,7 +79,7 @@ def restart_job(session: Sync, batch_id: int, *, divide: int | None = None, by: 
     batch = _locked(connection, batch_id)
     _check_may_restart(connection, batch)
     job = known_job(batch.job)
-    begun = instances.begin_again(connection, batch_id, batch.params)
+    begun = instances.restart(connection, batch_id, batch.params)
     note(connection, "restart batch", {"batch": batch_id, "divide": divide}, who=by)
     return _begin(session, job, begun, new=False, divide=divide)
 
@@ -132,10 +132,10 @@ def stop_job(session: Sync, batch_id: int, *, by: str = "") -> int:
     note(connection, "stop batch", {"batch": batch_id}, who=by)
     for step in instances.find_steps(connection, batch_id):
         partition_runs.lock_tasks(connection, batch_id, step)
-    cancel_these(connection, instances.waiting(connection, batch_id), by=Author(by))
-    if not instances.alive(connection, batch_id, 1):
+    cancel_these(connection, instances.waiting_tasks(connection, batch_id), by=Author(by))
+    if not instances.unfinished_tasks(connection, batch_id, 1):
         instances.change(connection, batch_id, BatchStatus.STOPPED)
-    return instances.running(connection, batch_id)
+    return instances.count_running(connection, batch_id)
 
 
 def abandon_job(session: Sync, batch_id: int, *, by: str = "") -> None:
@@ -152,7 +152,7 @@ def abandon_job(session: Sync, batch_id: int, *, by: str = "") -> None:
     batch = _locked(connection, batch_id)
     if batch.status is BatchStatus.COMPLETED:
         raise BatchStateError(batch_id, f"Batch {batch_id} is complete. It cannot be abandoned.")
-    if instances.alive(connection, batch_id, 1):
+    if instances.unfinished_tasks(connection, batch_id, 1):
         raise BatchStateError(
             batch_id, f"Batch {batch_id} still runs. Stop it first: tasks-app batch stop {batch_id}"
         )
@@ -181,7 +181,7 @@ def get_job(session: Sync, batch_id: int) -> BatchView | None:
         batch,
         tuple(found[name] for name in dict.fromkeys([*planned, *found])),
         partition_runs.tallies(connection, batch_id),
-        len(instances.alive(connection, batch_id)),
+        len(instances.unfinished_tasks(connection, batch_id)),
         instances.clock(connection),
     )
 
@@ -235,7 +235,9 @@ def _check_may_restart(connection: Connection, batch: Batch) -> None:
             )
         case BatchStatus.ABANDONED:
             why = f"Batch {batch.id} was abandoned. Start the job again instead."
-        case BatchStatus.RUNNING | BatchStatus.STOPPING if instances.alive(connection, batch.id, 1):
+        case BatchStatus.RUNNING | BatchStatus.STOPPING if instances.unfinished_tasks(
+            connection, batch.id, 1
+        ):
             why = (
                 f"Batch {batch.id} of {batch.job} is {batch.status}. Wait until it ends, "
                 f"or stop it: tasks-app batch stop {batch.id}"

@@ -168,12 +168,12 @@ def run_partition(
 ) -> dict[str, Any]:
     connection = ctx.connection
     signal = partition_progress.start(connection, payload["partition"], ctx.fence)
-    stored = partitions.one(connection, payload["partition"])
+    stored = partitions.get(connection, payload["partition"])
     batch = instances.get(connection, payload["batch"])
     if signal is None or stored is None or batch is None:
         raise Skip("another task has the partition, or it is over")
     if signal is not RunSignal.CONTINUE:
-        partition_progress.end(connection, stored.id, ctx.fence, status_after(signal))
+        partition_progress.finish(connection, stored.id, ctx.fence, status_after(signal))
         ctx.commit()
         raise Cancel("the instance was stopped, or the step ended without this partition")
     run = PartitionRun(ctx, job, step, _context(job, step, ctx, batch, stored), stored)
@@ -207,8 +207,8 @@ def run_plan(job: Job, step: Step, ctx: TaskContext, payload: dict[str, Any]) ->
         progress.carry_out(step, Move.FAIL, error=str(made))
         return {"refused": str(made)}
     if made is not None:
-        progress.enter(step, made)
-    return progress.launch(step)
+        progress.insert_plan(step, made)
+    return progress.start_partitions(step)
 
 
 def run_join(job: Job, step: Step, ctx: TaskContext, payload: dict[str, Any]) -> Any:
@@ -235,7 +235,7 @@ def run_compensate(job: Job, step: Step, ctx: TaskContext, payload: dict[str, An
     assert step.compensate is not None  # noqa: S101  or it would not have been declared
     connection = ctx.session.connection()
     batch = _instance_of(connection, instances.get, payload, StepStatus.COMPENSATING)
-    stored = partitions.one(connection, payload["partition"])
+    stored = partitions.get(connection, payload["partition"])
     if stored is None or stored.status is not Status.FAILED:
         raise Skip("the partition has not failed")
     step.compensate(_context(job, step, ctx, batch, stored))

@@ -55,13 +55,13 @@ class JobProgress:
                 step = self._job.steps[name]
                 self._change(step, StepStatus.PLANNING)
                 more = {} if divide is None else {"divide": divide}
-                self._tasks.begin(step, [self._tasks.new(step, "plan", **more)], then=False)
+                self._tasks.create(step, [self._tasks.new(step, "plan", **more)], then=False)
                 statuses[name] = StepStatus.PLANNING
         ended = policies.status_of_batch(statuses, stopping=self._stopping)
         if ended is not None:
             instances.change(self._connection, self._id, ended, policies.error_of_batch(statuses))
 
-    def enter(self, step: Step, plan: Plan) -> None:
+    def insert_plan(self, step: Step, plan: Plan) -> None:
         """Insert the partitions of a plan."""
         program = self._program(step)
         partitions.insert(self._connection, program, plan, batch_id=self._id, step=step.name)
@@ -87,7 +87,7 @@ class JobProgress:
         ]
         if idle:
             ids = [each.id for each in idle]
-            partition_progress.mark(self._connection, ids, Status.PLANNED, those=NOT_DONE)
+            partition_progress.set_status(self._connection, ids, Status.PLANNED, those=NOT_DONE)
             numbers = {each.partition.number for each in idle}
             source = self._source_of(step)
             replan(self._connection, idle[0].program, source, Even(into), numbers)
@@ -99,7 +99,7 @@ class JobProgress:
             self._tasks.add(step, list(made.values()))
         return len(made)
 
-    def launch(self, step: Step, *, rounds: int = 0) -> dict[str, Any]:
+    def start_partitions(self, step: Step, *, rounds: int = 0) -> dict[str, Any]:
         """Start all partitions that are not done; without any, decide at once what follows."""
         if self._stopping:
             self.carry_out(step, Move.STOP)
@@ -111,13 +111,13 @@ class JobProgress:
         if not parts or (enough is not None and self._count_completed(step) >= enough):
             return {"move": self.follow(step)}
         ids = [part for part, _ in parts]
-        made = self._tasks.begin(
+        made = self._tasks.create(
             step,
             self._tasks.of_partitions(step, ids),
             enough=enough,
             fail_fast=step.on_abort.kind is AbortKind.FAIL_FAST and step.join.enough is None,
         )
-        partition_progress.mark(self._connection, ids, Status.PLANNED, those=NOT_DONE)
+        partition_progress.set_status(self._connection, ids, Status.PLANNED, those=NOT_DONE)
         partitions.assign(self._connection, dict(zip(ids, made, strict=True)))
         return {"started": len(parts)}
 
@@ -147,15 +147,15 @@ class JobProgress:
         """Do a move; then start the steps that it sets free."""
         match move:
             case Move.AGAIN:
-                self.launch(step, rounds=1)
+                self.start_partitions(step, rounds=1)
             case Move.COMPENSATE:
                 parts = partition_runs.find(self._connection, self._id, step.name, Status.FAILED)
                 self._change(step, StepStatus.COMPENSATING)
                 undo = [self._tasks.new(step, "compensate", partition=part) for part, _ in parts]
-                self._tasks.begin(step, undo)
+                self._tasks.create(step, undo)
             case Move.REDUCE:
                 self._end_step(step, StepStatus.REDUCING, Status.ABANDONED)
-                self._tasks.begin(step, [self._tasks.new(step, "reduce")], then=False)
+                self._tasks.create(step, [self._tasks.new(step, "reduce")], then=False)
             case Move.COMPLETE:
                 self._end_step(step, StepStatus.COMPLETED, Status.ABANDONED, result=result)
                 drop_views_and_marks(self._connection, self._id, step.name)
@@ -232,7 +232,7 @@ class StepTasks:
     def of_partitions(self, step: Step, ids: Sequence[int]) -> list[NewTask]:
         return [self.new(step, "partition", partition=part) for part in ids]
 
-    def begin(
+    def create(
         self, step: Step, tasks: Sequence[NewTask], *, then: bool = True, **more: Any
     ) -> list[TaskId]:
         """Create tasks whose end calls the join; without ``then`` only a failure calls it."""
@@ -246,7 +246,7 @@ class StepTasks:
     def add(self, step: Step, ids: Sequence[int]) -> None:
         """Start partitions beside those that run: the join waits for them, too."""
         connection = connection_of(self._session)
-        _, group_id = partition_runs.under_way(connection, self._batch.id, step.name)
+        _, group_id = partition_runs.count_waiting(connection, self._batch.id, step.name)
         if group_id is None:  # or the join was called, which extend_group refuses: roll back
             raise TasksError(f"No partition of step {step.name} runs. Restart the instance.")
         made = extend_group(self._session, group_id, self.of_partitions(step, ids))

@@ -32,7 +32,9 @@ def replan(
     to start an old one waits, and finds it smaller. Raises PlanError if one is no range of keys.
     """
     waiting = partitions.lock_waiting(connection, program, numbers)
-    stored = {each.partition.number: each for each in partitions.of_program(connection, program)}
+    stored = {
+        each.partition.number: each for each in partitions.find_by_program(connection, program)
+    }
     made: dict[int, int] = {}
     for number in waiting:
         old = stored[number]

@@ -52,7 +52,7 @@ class Run:
         """Write what the last chunk did, and that the partition is complete."""
         word = self.tell(connection, last=True)
         if word is not None:
-            assert partition_progress.end(
+            assert partition_progress.finish(
                 connection, self.part_id, self.task.fence, Status.COMPLETED
             )
         return word

@@ -193,7 +193,7 @@ def test_who_plans_meanwhile_is_waited_for_and_then_in_the_way(table: Yard) -> N
     with two(table.engine) as (a, b):
         locked = instances.lock(b, begun.batch_id)
         assert locked is not None
-        JobProgress(job, b, locked).enter(step, split(b, step, None))
+        JobProgress(job, b, locked).insert_plan(step, split(b, step, None))
         waiting = blocked(table.engine, a, b, lambda c: buckets.lock_table(c, TO))
         b.commit()
         waiting.result()

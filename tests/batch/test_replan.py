@@ -122,7 +122,7 @@ def test_a_run_that_starts_meanwhile_finds_its_partition_smaller(
         a.commit()
 
         assert waiting.result() is not None
-        seen = partitions.one(b, ids[1])
+        seen = partitions.get(b, ids[1])
         assert seen is not None
         assert str(seen.partition) == "partition 1 (key < 5)"
 

@@ -276,7 +276,7 @@ class Table:
         """End a run as its worker does."""
         part, task = self.parts[number - 1], self.tasks[number - 1]
         if event is Event.SUCCEED:
-            assert partition_progress.end(connection, part.id, task.fence, Status.COMPLETED)
+            assert partition_progress.finish(connection, part.id, task.fence, Status.COMPLETED)
         assert settle_one(connection, ending(task, event, cause=Cause("E", "it")))
 
     @property
@@ -452,7 +452,7 @@ def test_each_row_has_one_owner_after_any_divisions(
     stealing = Stealing(JOB, JOB.steps["step"], None)
 
     for _ in range(data.draw(st.integers(1, 4))):
-        stored = data.draw(st.sampled_from(partitions.of_program(connection, "p#1")))
+        stored = data.draw(st.sampled_from(partitions.find_by_program(connection, "p#1")))
         own = keys_owned(connection, ROWS, stored.partition, key_type)
         there = histogram(connection, own)
         if not there or stored.partition.range is None or data.draw(st.booleans()):
@@ -466,10 +466,10 @@ def test_each_row_has_one_owner_after_any_divisions(
         halves = stealing.halves(connection, stored.id, Greedy(CommitEvery(1)))
         if halves:
             first = 1 + max(
-                each.partition.number for each in partitions.of_program(connection, "p#1")
+                each.partition.number for each in partitions.find_by_program(connection, "p#1")
             )
             share(connection, stored, halves, first)
-            kept = partitions.one(connection, stored.id)
+            kept = partitions.get(connection, stored.id)
             assert kept is not None
             assert kept.partition.range is not None
             assert last in kept.partition.range
@@ -557,7 +557,7 @@ def test_one_that_starts_just_then_waits_and_has_a_smaller_range(
         a.commit()
 
         assert starts.result() is RunSignal.CONTINUE
-        seen = partitions.one(b, first.id)
+        seen = partitions.get(b, first.id)
         assert seen is not None
         assert str(seen.partition) == "partition 1 (key < 26)"
 

@@ -118,8 +118,8 @@ def test_what_has_not_started_is_divided_while_it_runs(run: Shell, engine: Engin
         locked = instances.lock(connection, int(batch_id))
         assert locked is not None
         progress, check = JobProgress(job, connection, locked), job.steps["check"]
-        progress.enter(check, split(connection, check, None))
-        progress.launch(check)
+        progress.insert_plan(check, split(connection, check, None))
+        progress.start_partitions(check)
     divided = run("batch", "replan", batch_id, "--step", "check", "--divide", "2")
     unknown = run("batch", "replan", batch_id, "--step", "chek", "--divide", "2")
 

@@ -181,7 +181,7 @@ class PartitionRun:
 
     def _end(self, status: Status) -> None:
         connection = self._task.connection
-        if not partition_progress.end(connection, self._stored.id, self._task.fence, status):
+        if not partition_progress.finish(connection, self._stored.id, self._task.fence, status):
             raise Cancel("another task has the partition")
 
 
@@ -204,7 +204,7 @@ class Stealing:
         if time.monotonic() < self._next_check:
             return []
         self._next_check = time.monotonic() + tuning.steal_look_every_s
-        stored = partitions.one(connection, partition_id)
+        stored = partitions.get(connection, partition_id)
         if stored is None or not _can_be_halved(stored) or self._has_waiting(connection, stored):
             return []
         self._next_check = time.monotonic() + tuning.measure_every_s
@@ -241,7 +241,7 @@ class Stealing:
         step = instances.find_steps(connection, batch.id)[self._step.name]
         if step.status is not StepStatus.RUNNING or self._has_waiting(connection, stored):
             raise NothingToStealError("Idle workers have work, or the step does not run.")
-        known = partitions.of_program(connection, stored.program)
+        known = partitions.find_by_program(connection, stored.program)
         made = share(connection, stored, halves, 1 + max(each.partition.number for each in known))
         partitions.set_range_end(connection, list(made.values()), until)
         try:
@@ -251,7 +251,7 @@ class Stealing:
 
     def _has_waiting(self, connection: Connection, stored: StoredPartition) -> bool:
         assert stored.batch_id is not None  # noqa: S101  a run is of an instance
-        return partition_runs.under_way(connection, stored.batch_id, self._step.name)[0] > 0
+        return partition_runs.count_waiting(connection, stored.batch_id, self._step.name)[0] > 0
 
 
 def _can_be_halved(stored: StoredPartition) -> bool:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.records import Plan
-from tasks_app.pool.batch.partitions import of_program
+from tasks_app.pool.batch.partitions import find_by_program
 from tasks_app.pool.batch.sources.relation import Source
 
 
@@ -22,7 +22,7 @@ class Repository:
     program: str
 
     def plan(self, connection: Connection, source: Source) -> Plan:  # noqa: ARG002
-        stored = of_program(connection, self.program)
+        stored = find_by_program(connection, self.program)
         types = sorted({each.key_type for each in stored})
         if not types:
             raise PlanError(

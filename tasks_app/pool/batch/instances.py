@@ -60,7 +60,7 @@ def lock_if_free(connection: Connection, batch_id: int) -> Batch | None:
     return _one(connection, f"{_GET} FOR UPDATE SKIP LOCKED", {"id": batch_id})
 
 
-def begin_again(connection: Connection, batch_id: int, params: Mapping[str, Any]) -> Batch:
+def restart(connection: Connection, batch_id: int, params: Mapping[str, Any]) -> Batch:
     """Start the next run; parameters that do not identify the instance may change."""
     query = f"""
         UPDATE {t.BATCH} SET status = 'RUNNING', run = run + 1, started_at = statement_timestamp(),
@@ -105,13 +105,13 @@ def change(
 _TASKS = f"{t.PENDING} p WHERE p.biz_key = :key"
 
 
-def alive(connection: Connection, batch_id: int, most: int = 100_000) -> list[int]:
+def unfinished_tasks(connection: Connection, batch_id: int, most: int = 100_000) -> list[int]:
     """Return ids of an instance's tasks that wait or run, lowest first."""
     query = text(f"SELECT p.id FROM {_TASKS} ORDER BY p.id LIMIT :most")
     return list(connection.execute(query, {"key": biz_key(batch_id), "most": most}).scalars())
 
 
-def waiting(connection: Connection, batch_id: int) -> list[int]:
+def waiting_tasks(connection: Connection, batch_id: int) -> list[int]:
     """Return an instance's waiting tasks except joins, lowest id first."""
     query = text(rf"""
         SELECT p.id FROM {_TASKS} AND p.state = 'PENDING' AND right(p.name, 5) <> '\:join'
@@ -120,7 +120,7 @@ def waiting(connection: Connection, batch_id: int) -> list[int]:
     return list(connection.execute(query, {"key": biz_key(batch_id)}).scalars())
 
 
-def running(connection: Connection, batch_id: int) -> int:
+def count_running(connection: Connection, batch_id: int) -> int:
     query = text(f"SELECT count(*) FROM {_TASKS} AND p.state = 'RUNNING'")
     return int(connection.execute(query, {"key": biz_key(batch_id)}).scalar_one())
 

@@ -106,7 +106,7 @@ def progress(
     return None if signal is None else RunSignal(signal)
 
 
-def end(
+def finish(
     connection: Connection,
     partition_id: int,
     fence: Fence,
@@ -118,7 +118,7 @@ def end(
     return _write(connection, _END, partition_id, fence, values).rowcount == 1
 
 
-def mark(
+def set_status(
     connection: Connection,
     partition_ids: Iterable[int],
     status: Status,

@@ -37,7 +37,7 @@ def lock_tasks(connection: Connection, batch_id: int, step: str) -> list[int]:
     return list(connection.execute(query, {"batch_id": batch_id, "step": step}).scalars())
 
 
-def under_way(connection: Connection, batch_id: int, step: str) -> tuple[int, int | None]:
+def count_waiting(connection: Connection, batch_id: int, step: str) -> tuple[int, int | None]:
     """Return how many partitions wait for a worker, and the tasks' group; None: no task is left."""
     query = text(f"""
         SELECT CAST(count(*) FILTER (

@@ -126,7 +126,7 @@ COLUMNS = """
 """
 
 
-def of_program(connection: Connection, program: str) -> list[StoredPartition]:
+def find_by_program(connection: Connection, program: str) -> list[StoredPartition]:
     """Return the partitions of a program by number; empty: it is unknown."""
     return _find(connection, "s.program_id = :program", {"program": program})
 
@@ -136,7 +136,7 @@ def of_batch(connection: Connection, batch_id: int) -> list[StoredPartition]:
     return _find(connection, "s.batch_id = :batch_id", {"batch_id": batch_id})
 
 
-def one(connection: Connection, partition_id: int) -> StoredPartition | None:
+def get(connection: Connection, partition_id: int) -> StoredPartition | None:
     return next(iter(_find(connection, "s.id = :id", {"id": partition_id})), None)
 
 
