@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from tasks_app.batch.execution.chunk_context import ChunkContext
 from tasks_app.batch.execution.partition_run import PartitionRun, status_after
 from tasks_app.batch.progress import JobProgress
-from tasks_app.batch.step import RUN_TUNING, Declared, Job, RunTuning, Step, StepHandlers, checked
+from tasks_app.batch.step import RUN_TUNING, Declared, Job, RunTuning, Step, checked
 from tasks_app.batch.validate import split
 from tasks_app.domain.batch.policies import Move
 from tasks_app.domain.batch.records import Batch, BatchStatus, StepStatus
@@ -82,7 +82,7 @@ class BatchJob:
                 f"Job {name} is already declared with {known.where}. "
                 f"Give the one with {self.where} another name."
             )
-        self.handlers: dict[str, StepHandlers] = {
+        self.handlers: dict[str, dict[str, Declared]] = {
             step.name: declare(self, step, registry) for step in steps
         }
         if registry is HANDLERS:
@@ -140,10 +140,7 @@ def _order(job: str, steps: Sequence[Step]) -> dict[str, tuple[str, ...]]:
     return after
 
 
-CONTROL_RETRY = "1s,5s,30s,1m,5m"  # of a join: short, as only the database can make it fail
-
-
-def declare(job: Job, step: Step, registry: Registry) -> StepHandlers:
+def declare(job: Job, step: Step, registry: Registry) -> dict[str, Declared]:
     """Register the handlers of a step. Raises HandlerError if they are not valid."""
     name, queue = f"{job.name}:{step.name}", step.options["queue"]
 
@@ -153,14 +150,18 @@ def declare(job: Job, step: Step, registry: Registry) -> StepHandlers:
 
         return handler(name + suffix, registry=registry, **options)(run)
 
-    undo = register(":compensate", run_compensate, **step.options) if step.compensate else None
-    return StepHandlers(
-        partition=register("", run_partition, **step.options, depends_on=step.depends_on),
-        plan=register(":plan", run_plan, queue=queue, hard_timeout=step.options["hard_timeout"]),
-        join=register(":join", run_join, queue=queue, retry=CONTROL_RETRY),
-        reduce=register(":reduce", run_reduce, **step.options) if step.reduce else None,
-        compensate=undo,
-    )
+    limit = step.options["hard_timeout"]
+    found = {
+        "partition": register("", run_partition, **step.options, depends_on=step.depends_on),
+        "plan": register(":plan", run_plan, queue=queue, hard_timeout=limit),
+        # Short waits, as only the database can make a join fail.
+        "join": register(":join", run_join, queue=queue, retry="1s,5s,30s,1m,5m"),
+    }
+    if step.reduce:
+        found["reduce"] = register(":reduce", run_reduce, **step.options)
+    if step.compensate:
+        found["compensate"] = register(":compensate", run_compensate, **step.options)
+    return found
 
 
 def run_partition(

@@ -62,7 +62,6 @@ class JobProgress:
             instances.change(self._connection, self._id, ended, policies.error_of_batch(statuses))
 
     def insert_plan(self, step: Step, plan: Plan) -> None:
-        """Insert the partitions of a plan."""
         program = self._program(step)
         partitions.insert(self._connection, program, plan, batch_id=self._id, step=step.name)
         source = self._source_of(step)
@@ -227,7 +226,7 @@ class StepTasks:
             "priority": 0 if which == "join" else step.priority,
         }
         given = {"batch": self._batch.id, "step": step.name, "run": self._batch.run, **payload}
-        return NewTask(getattr(self._job.handlers[step.name], which), given, options)
+        return NewTask(self._job.handlers[step.name][which], given, options)
 
     def of_partitions(self, step: Step, ids: Sequence[int]) -> list[NewTask]:
         return [self.new(step, "partition", partition=part) for part in ids]

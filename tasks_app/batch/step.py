@@ -162,15 +162,6 @@ Declared = Handler[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class StepHandlers:
-    partition: Declared
-    plan: Declared
-    join: Declared
-    reduce: Declared | None
-    compensate: Declared | None
-
-
-@dataclass(frozen=True, slots=True)
 class RunTuning:
     """How often the runs of a job try, wait and check."""
 
@@ -195,7 +186,7 @@ class Job(Protocol):
     name: str
     steps: dict[str, Step]
     after: dict[str, tuple[str, ...]]  # what each step waits for
-    handlers: dict[str, StepHandlers]
+    handlers: dict[str, dict[str, Declared]]
     tuning: RunTuning
 
     def given(self, params: dict[str, Any]) -> Any: ...

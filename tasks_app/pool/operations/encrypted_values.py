@@ -33,15 +33,9 @@ def _json(pool: str, column: str) -> SecretColumn:
 
 
 def _callback(column: str) -> SecretColumn:
-    return SecretColumn(
-        f"task_group.{column}",
-        GROUP,
-        "payload",
-        "t.id",
-        f"CAST(t.{column} -> 'payload' AS text)",
-        f"t.{column} ->> 'name'",
-        f"{column} = jsonb_set(t.{column}, '{{payload}}', CAST(g.new AS jsonb))",
-    )
+    value, name = f"CAST(t.{column} -> 'payload' AS text)", f"t.{column} ->> 'name'"
+    new = f"{column} = jsonb_set(t.{column}, '{{payload}}', CAST(g.new AS jsonb))"
+    return SecretColumn(f"task_group.{column}", GROUP, "payload", "t.id", value, name, new)
 
 
 _NAME = f"(SELECT a.name FROM {ALL} a WHERE a.id = t.task_id LIMIT 1)"
@@ -60,13 +54,8 @@ PLACES = (
     *(_json(pool, "payload") for pool in (PENDING, ERROR, COMPLETED)),
     _json(COMPLETED, "result"),
     SecretColumn(
-        "task_attempt.encrypted_message",
-        ATTEMPT,
-        "error",
-        "t.task_id",
-        "t.encrypted_message",
-        _NAME,
-        "encrypted_message = g.new",
+        *("task_attempt.encrypted_message", ATTEMPT, "error", "t.task_id"),
+        *("t.encrypted_message", _NAME, "encrypted_message = g.new"),
     ),
     *map(_large, ("payload", "result")),
 )
@@ -95,22 +84,19 @@ def _encrypted(place: SecretColumn) -> str:
 
 
 def read(connection: Connection, place: SecretColumn, after: int, most: int) -> ValuePage:
-    rows = connection.execute(
-        text(f"""
-            SELECT {place.id} AS id,
-                CASE WHEN {_encrypted(place)} THEN {place.task} END AS task,
-                CASE WHEN {_encrypted(place)} THEN {place.value} END AS value
-            FROM {place.table} t WHERE {place.id} > :after
-            ORDER BY {place.id} FETCH FIRST (CAST(:most AS bigint)) ROWS WITH TIES
-        """),
-        {"after": after, "most": most},
-    ).all()
-    found = []
-    for row in rows:
-        if row.value is not None:
-            token = _token_of(place, row.value)
-            if token is not None:
-                found.append(Stored(row.id, row.task, row.value, token))
+    query = text(f"""
+        SELECT {place.id} AS id,
+            CASE WHEN {_encrypted(place)} THEN {place.task} END AS task,
+            CASE WHEN {_encrypted(place)} THEN {place.value} END AS value
+        FROM {place.table} t WHERE {place.id} > :after
+        ORDER BY {place.id} FETCH FIRST (CAST(:most AS bigint)) ROWS WITH TIES
+    """)
+    rows = connection.execute(query, {"after": after, "most": most}).all()
+    found = [
+        Stored(*row, token)
+        for row in rows
+        if row.value is not None and (token := _token_of(place, row.value)) is not None
+    ]
     return ValuePage(rows[-1].id if len(rows) >= most else None, found)
 
 
@@ -148,16 +134,13 @@ def count(connection: Connection) -> list[tuple[str, str, int]]:
     found: list[tuple[str, str, int]] = []
     for place in PLACES:
         token = "s.value" if place.kind == "error" else f"CAST(s.value AS jsonb) ->> '{TOKEN_MARK}'"
-        rows = connection.execute(
-            text(f"""
-                SELECT split_part({token}, '.', 2) AS key,
-                    count(*) AS number
-                FROM (SELECT {place.value} AS value
-                      FROM {place.table} t
-                      WHERE {_encrypted(place)}) AS s
-                GROUP BY 1 ORDER BY 1
-            """)
-        )
+        query = text(f"""
+            SELECT split_part({token}, '.', 2) AS key, count(*) AS number
+            FROM (SELECT {place.value} AS value FROM {place.table} t
+                  WHERE {_encrypted(place)}) AS s
+            GROUP BY 1 ORDER BY 1
+        """)
+        rows = connection.execute(query)
         found += [(place.name, row.key, row.number) for row in rows]
     return found
 

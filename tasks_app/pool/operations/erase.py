@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from itertools import product
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
@@ -78,16 +79,11 @@ def _read(lines: str) -> tuple[UserValue, ...]:
     found = []
     for line in lines.strip().splitlines():
         tables, columns, erased, *words = line.split()
-        for table in tables.split(","):
-            found += [
-                UserValue(
-                    f"task_{table}",
-                    column,
-                    Erased(erased),
-                    *(word in words for word in ("masked", "encrypted", "exported")),
-                )
-                for column in columns.split(",")
-            ]
+        flags = [word in words for word in ("masked", "encrypted", "exported")]
+        found += [
+            UserValue(f"task_{table}", column, Erased(erased), *flags)
+            for table, column in product(tables.split(","), columns.split(","))
+        ]
     return tuple(found)
 
 
@@ -149,8 +145,7 @@ batch_skip       key,reason                              kept
 marker           key                                     kept
 partition        num_range,time_range,text_range,source,checksum,checkpoint,error  kept
 partition_value  value                                   kept
-breaker          reason                                  kept
-queue_pause      reason                                  kept
+breaker,queue_pause       reason                         kept
 audit            role,who,answers,left_out               kept
 transition       who                                     kept
 alert            key                                     kept
