@@ -116,7 +116,7 @@ def replan_job(session: Sync, batch_id: int, step: str, *, divide: int, by: str 
 
 
 def stop_job(session: Sync, batch_id: int, *, by: str = "") -> int:
-    """Cancel what waits of an instance; return how many tasks still run, up to their next chunk.
+    """Stop an instance: cancel what waits; return how many tasks still run, to their next chunk.
 
     >>> stop_job(session, running_id, by="anna")
     0

@@ -46,7 +46,7 @@ class Step:
         at_least: the step does not start with fewer partitions. A file without records has none.
         aligned: no partition may span two of the database's own.
         page_by: a unique column that orders rows of equal keys; default: the table's primary key.
-        commit_every: the size of a chunk: ``"1000 rows or 500ms"``, what comes first.
+        commit_every: the size of a chunk: ``"1000 rows or 500ms"``, the first that is reached.
         commit: ``"every"`` chunk, or ``"end"``: a partition is one transaction, for jobs that run
             alone.
         after: the steps that must be complete; default: the one before it in the job.

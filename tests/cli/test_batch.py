@@ -141,7 +141,7 @@ def test_a_bucket_gets_another_modulus(run: Shell, engine: Engine) -> None:
     assert done.stdout == "40 rows written, bucket is by 3 now\n"
     assert (again.returncode, unknown.returncode) == (2, 2)
     assert "bucket of person already has the modulus 3." in again.stderr
-    assert "no column that the database computes" in unknown.stderr
+    assert "The database does not compute bucket of nobody." in unknown.stderr
     with engine.begin() as connection:
         most = connection.execute(text("SELECT max(bucket) FROM person")).scalar()
         connection.execute(text('DROP FUNCTION "person:tasks_app:bucket:3" CASCADE'))

@@ -80,9 +80,9 @@ def tallies(connection: Connection, batch_id: int) -> dict[str, PartTally]:
         FROM {t.PARTITION} p WHERE p.batch_id = :batch_id GROUP BY p.step
     """)
     found = {}
-    for step, *numbers in connection.execute(query, {"batch_id": batch_id}):
-        of: Any = (*numbers[:5], RowCounts(*numbers[5:]))
-        found[step] = PartTally(*of)
+    for row in connection.execute(query, {"batch_id": batch_id}):
+        of: Any = (*row[1:6], RowCounts(*row[6:]))
+        found[row.step] = PartTally(*of)
     return found
 
 

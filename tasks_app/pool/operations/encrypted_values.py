@@ -93,7 +93,7 @@ def read(connection: Connection, place: SecretColumn, after: int, most: int) -> 
     """)
     rows = connection.execute(query, {"after": after, "most": most}).all()
     found = [
-        Stored(*row, token)
+        Stored(row.id, row.task, row.value, token)
         for row in rows
         if row.value is not None and (token := _token_of(place, row.value)) is not None
     ]
