@@ -90,12 +90,10 @@ class BatchJob:
 
     @property
     def where(self) -> str:
-        """The function of its first step, which tells it from another of its name."""
         chunk: Any = next(iter(self.steps.values())).chunk
         return f"{chunk.__module__}.{chunk.__qualname__}"
 
     def given(self, params: dict[str, Any]) -> Any:
-        """Return stored parameters as handlers see them."""
         if self.params is None:
             return params
         return self.params.model_validate_json(json.dumps(params))  # as JSON: it may be strict
@@ -141,7 +139,6 @@ def _order(job: str, steps: Sequence[Step]) -> dict[str, tuple[str, ...]]:
 
 
 def declare(job: Job, step: Step, registry: Registry) -> dict[str, Declared]:
-    """Register the handlers of a step. Raises HandlerError if they are not valid."""
     name, queue = f"{job.name}:{step.name}", step.options["queue"]
 
     def register(suffix: str, work: Callable[..., Any], **options: Any) -> Declared:
@@ -218,7 +215,6 @@ def run_join(job: Job, step: Step, ctx: TaskContext, payload: dict[str, Any]) ->
 
 
 def run_reduce(job: Job, step: Step, ctx: TaskContext, payload: dict[str, Any]) -> Any:
-    """Merge the results of the partitions, and complete the step in the same commit."""
     assert step.reduce is not None  # noqa: S101  or it would not have been declared
     connection = ctx.session.connection()
     batch = _instance_of(connection, instances.get, payload, StepStatus.REDUCING)

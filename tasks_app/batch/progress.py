@@ -31,8 +31,6 @@ NOT_DONE = (Status.PLANNED, Status.RUNNING, Status.STOPPED, Status.FAILED, Statu
 
 
 class JobProgress:
-    """One instance, whose row is locked."""
-
     def __init__(self, job: Job, session: Sync, batch: Batch) -> None:
         self._job = job
         self._connection = connection_of(session)
@@ -92,14 +90,12 @@ class JobProgress:
             replan(self._connection, idle[0].program, source, Even(into), numbers)
 
     def divide_waiting(self, step: Step, into: int) -> int:
-        """Divide what waits while other partitions run; return how many were added."""
         made = replan(self._connection, self._program(step), self._source_of(step), Even(into))
         if made:
             self._tasks.add(step, list(made.values()))
         return len(made)
 
     def start_partitions(self, step: Step, *, rounds: int = 0) -> dict[str, Any]:
-        """Start all partitions that are not done; without any, decide at once what follows."""
         if self._stopping:
             self.carry_out(step, Move.STOP)
             return {"move": Move.STOP}
@@ -121,7 +117,6 @@ class JobProgress:
         return {"started": len(parts)}
 
     def follow(self, step: Step) -> Move:
-        """Decide what comes after the tasks of a step's phase, and do it."""
         partition_runs.close(self._connection, self._id, step.name)
         stored = instances.find_steps(self._connection, self._id)[step.name]
         tally = partition_runs.tallies(self._connection, self._id).get(step.name, PartTally())
@@ -143,7 +138,6 @@ class JobProgress:
     def carry_out(
         self, step: Step, move: Move, *, error: str | None = None, result: Any = None
     ) -> None:
-        """Do a move; then start the steps that it sets free."""
         match move:
             case Move.AGAIN:
                 self.start_partitions(step, rounds=1)

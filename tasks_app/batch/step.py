@@ -163,8 +163,6 @@ Declared = Handler[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class RunTuning:
-    """How often the runs of a job try, wait and check."""
-
     most_tries: int = 8  # of a chunk with transient errors; then the error counts as others do
     first_wait_s: float = 0.05
     longest_wait_s: float = 5.0
@@ -181,8 +179,6 @@ class RunTuning:
 
 
 class Job(Protocol):
-    """What the runs of a step need of their ``BatchJob``."""
-
     name: str
     steps: dict[str, Step]
     after: dict[str, tuple[str, ...]]  # what each step waits for
@@ -200,7 +196,6 @@ def _turn(turn: Duration, **limits: Duration | None) -> timedelta:
 
 
 def checked(kind: str, name: Any) -> str:
-    """Return the name of a job or step. Raises InvalidJobError if it is not valid."""
     try:
         check_name(name)
     except InvalidTaskError as error:

@@ -64,7 +64,6 @@ class ChunkRows:
         return int(result) if is_count else len(rows)
 
     def _skip_bad_rows(self, reader: Reader, rows: Sequence[Any]) -> RowCounts:
-        """Process the rows, but write down those that fail and may be skipped."""
         ctx, name, limit = self._ctx, self._step.name, self._step.skip_limit
         written, reasons, bad = 0, list[tuple[str, str]](), list[Any]()
         before = partition_progress.count_skips(ctx.connection, ctx.batch_id, name) if limit else 0

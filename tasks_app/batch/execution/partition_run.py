@@ -32,7 +32,6 @@ from tasks_app.runtime.handlers.context import TaskContext
 
 
 def status_after(signal: RunSignal) -> Status:
-    """Return the status of a partition whose run must stop."""
     return Status.ABANDONED if signal is RunSignal.ABANDON else Status.STOPPED
 
 
@@ -149,7 +148,6 @@ class PartitionRun:
                 raise Snooze(0, "nothing of its queue may start now")
 
     def _give_half_away(self, stealing: Stealing) -> None:
-        """Give half of what is left to an idle worker, in a commit like that of a chunk."""
         halves = stealing.halves(self._task.connection, self._stored.id, self._pace)
         if not halves:
             return
@@ -168,7 +166,6 @@ class PartitionRun:
             self._read_as(replace(self._stored, partition=halves[0]), self._reader.until)
 
     def _read_as(self, stored: StoredPartition, until: Any) -> None:
-        """Read what the partition owns from now on."""
         self._stored, self._ctx.partition = stored, stored.partition
         connection, params = self._task.connection, self._ctx.params
         self._reader = reader_of(connection, self._step, params, stored, until)
@@ -190,8 +187,6 @@ class NothingToStealError(TasksError):
 
 
 class Stealing:
-    """Decides what one run keeps, and what it gives away."""
-
     def __init__(self, job: Job, step: Step, params: Any) -> None:
         self._job = job
         self._step = step

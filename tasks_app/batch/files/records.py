@@ -26,8 +26,6 @@ _LIMIT = threading.Lock()  # that limit belongs to the process
 
 
 class Record(NamedTuple):
-    """One record of a file, not yet decoded."""
-
     end: int  # where the next one begins: a checkpoint
     raw: bytes
 
@@ -37,8 +35,6 @@ class Record(NamedTuple):
 
 
 class FileHead(NamedTuple):
-    """What the beginning of a file says."""
-
     begin: int  # where its records begin: behind the header
     columns: list[str]
     is_narrow: bool  # a record is one field, so a blank line is one, too: NULL, as COPY writes it

@@ -84,7 +84,6 @@ def _version(file: File) -> Version:
 
 
 def file_of(source: object, partition: Partition) -> File:
-    """Return the file of a segment: the source, or the one that a table was extracted to."""
     if isinstance(source, File):
         return source
     if partition.kind is not PartitionKind.SEGMENT or partition.source is None:
@@ -93,7 +92,6 @@ def file_of(source: object, partition: Partition) -> File:
 
 
 def body_of(file: File) -> tuple[int, int]:
-    """Return where the records begin and where the file ends, in bytes."""
     with unchanged(file):
         return head_of(file).begin, Path(file.path).stat().st_size
 
@@ -119,7 +117,6 @@ def _sum_of_head(file: File) -> Any:
 
 
 def bounds_of(partition: Partition) -> tuple[int, int]:
-    """Return the first byte of a segment, and the first behind it."""
     span = partition.range
     if span is None or not isinstance(span.low, int) or not isinstance(span.high, int):
         raise PlanError(f"{partition} is not a segment of a file. Split files by FlatFile.")
@@ -127,8 +124,6 @@ def bounds_of(partition: Partition) -> tuple[int, int]:
 
 
 class FileReader:
-    """Reads records of a file from any place where one begins."""
-
     def __init__(self, file: File) -> None:
         self.file = file
         self._head: FileHead | None = None
@@ -158,8 +153,6 @@ class FileReader:
 
 @dataclass(frozen=True, slots=True)
 class FileRow:
-    """A record: its fields by name or number."""
-
     end: int  # where the next one begins, in bytes: how people and checkpoints find it
     fields: Any
 

@@ -11,7 +11,5 @@ from tasks_app.pool.batch.sources.relation import Source
 
 
 class Planner(Protocol):
-    """Splits a source of the database."""
-
     def plan(self, connection: Connection, source: Source) -> Plan:
         """Raises PlanError if it cannot be split so. Writes nothing unless the planner says so."""

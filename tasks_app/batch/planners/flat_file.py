@@ -67,7 +67,6 @@ class Extract(Amount):
 
 
 def manifest(plan: Plan) -> dict[str, Any]:
-    """Return the segments of a file as JSON, for other programs."""
     return {
         "records": plan.rows,
         "segments": [

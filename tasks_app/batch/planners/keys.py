@@ -66,7 +66,6 @@ class KeyRanges:
 def _assign(
     lists: dict[int, list[Key | None]], counted: Mapping[Key | None, int]
 ) -> list[Key | None]:
-    """Add to the lists the values that are in none of them; return these."""
     known = {value for values in lists.values() for value in values}
     loads = {number: _rows(values, counted) for number, values in lists.items()}
     added = sorted(set(counted) - known, key=lambda value: (-counted[value], str(value)))

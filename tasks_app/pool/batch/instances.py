@@ -51,7 +51,6 @@ def get(connection: Connection, batch_id: int) -> Batch | None:
 
 
 def lock(connection: Connection, batch_id: int) -> Batch | None:
-    """Return an instance, locked until the transaction ends; None: there is none."""
     return _one(connection, f"{_GET} FOR UPDATE", {"id": batch_id})
 
 
@@ -106,13 +105,11 @@ _TASKS = f"{t.PENDING} p WHERE p.biz_key = :key"
 
 
 def unfinished_tasks(connection: Connection, batch_id: int, most: int = 100_000) -> list[int]:
-    """Return ids of an instance's tasks that wait or run, lowest first."""
     query = text(f"SELECT p.id FROM {_TASKS} ORDER BY p.id LIMIT :most")
     return list(connection.execute(query, {"key": biz_key(batch_id), "most": most}).scalars())
 
 
 def waiting_tasks(connection: Connection, batch_id: int) -> list[int]:
-    """Return an instance's waiting tasks except joins, lowest id first."""
     query = text(rf"""
         SELECT p.id FROM {_TASKS} AND p.state = 'PENDING' AND right(p.name, 5) <> '\:join'
         ORDER BY p.id
@@ -206,7 +203,6 @@ _OLD = f"""
 def find_expired(
     connection: Connection, keep: Keep, after: int, most: int, *, now: datetime | None = None
 ) -> list[int]:
-    """Return ids above ``after`` that are old enough, lowest first."""
     if keep.shortest is None:
         return []
     query = f"SELECT b.id FROM {t.BATCH} b WHERE b.id > :after AND {_OLD} ORDER BY b.id LIMIT :most"
@@ -256,7 +252,6 @@ def delete_instance_rows(connection: Connection, batch_id: int) -> bool | None:
 def count_expired(
     connection: Connection, keep: Keep, *, now: datetime | None = None
 ) -> tuple[int, int]:
-    """Return how many instances are old enough, and the bytes of all their rows."""
     if keep.shortest is None:
         return 0, 0
     values = {**ages(keep), "shortest": keep.shortest, "now": now}

@@ -20,8 +20,6 @@ LONGEST_ERROR = 2000
 
 
 class RunSignal(StrEnum):
-    """What each write tells a run about its instance."""
-
     CONTINUE = "continue"
     STOP = "stop"  # a restart continues from here
     ABANDON = "abandon"  # the step ended without this partition
@@ -197,7 +195,6 @@ def add_skips(
 
 
 def count_skips(connection: Connection, batch_id: int, step: str) -> int:
-    """Return how many rows of a step were left out, as far as this transaction sees."""
     query = f"SELECT count(*) FROM {BATCH_SKIP} WHERE batch_id = :batch_id AND step = :step"
     return int(connection.execute(text(query), {"batch_id": batch_id, "step": step}).scalar_one())
 
@@ -213,7 +210,6 @@ def count_skips_exclusively(connection: Connection, batch_id: int, step: str) ->
 def find_skips(
     connection: Connection, batch_id: int, *, step: str | None = None, most: int = 100
 ) -> list[Skipped]:
-    """Return the skipped rows, in the order of the inserts."""
     query = f"""
         SELECT step, partition_no, key, reason, at FROM {BATCH_SKIP}
         WHERE batch_id = :batch_id AND (CAST(:step AS text) IS NULL OR step = :step)

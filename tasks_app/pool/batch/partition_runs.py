@@ -19,7 +19,6 @@ _UNFINISHED = f"{_OF_STEP} AND p.status IN ('{Status.PLANNED}', '{Status.RUNNING
 def find(
     connection: Connection, batch_id: int, step: str, *statuses: Status
 ) -> list[tuple[int, int]]:
-    """Return id and number of a step's partitions with one of these statuses, by number."""
     query = text(f"""
         SELECT p.id, p.partition_no FROM {t.PARTITION} p
         WHERE {_OF_STEP} AND p.status = ANY(CAST(:statuses AS text[])) ORDER BY p.partition_no
@@ -29,7 +28,6 @@ def find(
 
 
 def lock_tasks(connection: Connection, batch_id: int, step: str) -> list[int]:
-    """Lock the unfinished partitions; return their tasks."""
     query = text(f"""
         SELECT p.task_id FROM {t.PARTITION} p
         WHERE {_UNFINISHED} AND p.task_id IS NOT NULL ORDER BY p.id FOR UPDATE
@@ -159,7 +157,6 @@ def lock_active_batch(connection: Connection, batch_id: int) -> BatchStatus | No
 
 
 def find_lost_steps(connection: Connection, batch_id: int) -> list[str]:
-    """Return the lost steps of an instance that the caller has locked."""
     query = text(f"""
         SELECT s.step FROM {t.BATCH} b, {t.BATCH_STEP} s
         WHERE b.id = :batch_id AND {_LOST} ORDER BY s.step
@@ -168,8 +165,6 @@ def find_lost_steps(connection: Connection, batch_id: int) -> list[str]:
 
 
 class LostCause(NamedTuple):
-    """The last plan, join or reduce of this run that did not succeed."""
-
     name: str
     state: State
     error: str | None

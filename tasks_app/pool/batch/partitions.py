@@ -70,7 +70,6 @@ def insert(
 
 
 def assign(connection: Connection, tasks: Mapping[int, int]) -> None:
-    """Write which task runs which partition: ids of tasks by ids of partitions."""
     rows = [{"id": partition, "task_id": task} for partition, task in sorted(tasks.items())]
     query = text(f"""
         UPDATE {PARTITION} t SET task_id = r.task_id
@@ -127,12 +126,10 @@ COLUMNS = """
 
 
 def find_by_program(connection: Connection, program: str) -> list[StoredPartition]:
-    """Return the partitions of a program by number; empty: it is unknown."""
     return _find(connection, "s.program_id = :program", {"program": program})
 
 
 def of_batch(connection: Connection, batch_id: int) -> list[StoredPartition]:
-    """Return the partitions of an instance, by program and number."""
     return _find(connection, "s.batch_id = :batch_id", {"batch_id": batch_id})
 
 

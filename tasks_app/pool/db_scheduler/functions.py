@@ -69,7 +69,6 @@ def create(
 
 
 def drop(connection: Connection) -> int:
-    """Drop the functions that any release created; return how many."""
     found = _standing(connection)
     for row in found:
         connection.exec_driver_sql(f"DROP ROUTINE {row.signature}")
@@ -102,12 +101,10 @@ def installed(
 
 
 def carries_out(connection: Connection) -> bool:
-    """Whether the database runs SQL tasks, too."""
     return _runs(_standing(connection))
 
 
 def home_of(connection: Connection) -> str:
-    """Return the schema of the tables."""
     query = text("""
         SELECT CAST(CAST(c.relnamespace AS regnamespace) AS text) FROM pg_class c
         WHERE c.oid = CAST(:pending AS regclass)
@@ -167,7 +164,6 @@ _GIVEN = ", ".join((*NUMBERED, "either", "ahead"))
 
 
 def command_of(schedule: Schedule, name: str, now: datetime) -> str:
-    """Return the call of the function ``name`` that fires the schedule."""
     named, either = numbers_of(schedule.expression)
     given = [literal(each) for each in (schedule.name, schedule.expression, schedule.zone)]
     for field, numbers in named.items():

@@ -21,8 +21,6 @@ class CronCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CronJob:
-    """One job, and how its last run ended."""
-
     id: int
     duty: str
     when: str
@@ -51,13 +49,11 @@ def zone(connection: Connection) -> str:
 
 
 def version(connection: Connection) -> str | None:
-    """Return pg_cron's version in this database; None: it is not installed here."""
     query = text("SELECT extversion FROM pg_extension WHERE extname = 'pg_cron'")
     return connection.execute(query).scalar()
 
 
 def prefix_of(home: str) -> str:
-    """Return the prefix of the jobs of one schema."""
     return f"tasks_app {home}: "
 
 
@@ -82,14 +78,12 @@ def enter(connection: Connection, prefix: str, database: str, wanted: Iterable[C
 
 
 def remove(connection: Connection, prefix: str, database: str) -> int:
-    """Remove the jobs and the records of their runs; return how many jobs there were."""
     standing = find(connection, prefix, database)
     _remove(connection, standing)
     return len(standing)
 
 
 def find(connection: Connection, prefix: str, database: str) -> list[CronJob]:
-    """Return the jobs in the order of their entry."""
     query = text("""
         SELECT j.jobid AS id, substr(j.jobname, length(:prefix) + 1) AS duty, j.schedule AS when,
             j.command, j.active, j.username AS role,

@@ -28,8 +28,6 @@ REPEATS = 5  # of a statement before a conflict of transactions counts as a fail
 
 @dataclass(frozen=True, slots=True)
 class SqlTask:
-    """A statement that may run, and how its failures are judged."""
-
     name: str
     queue: str
     statement: SqlStatement
@@ -233,7 +231,6 @@ QUOTES = "$tasks_app$"  # around the function that holds all statements
 
 
 def checked(tasks: Sequence[SqlTask]) -> str:
-    """Return the check that a payload has exactly the parameters."""
     keys = {task.name: sorted(task.statement.names) for task in tasks}
     return f"""IF ARRAY(SELECT k FROM jsonb_object_keys(v_task.payload) AS k ORDER BY k COLLATE "C")
                 <> ARRAY(SELECT k FROM jsonb_array_elements_text(
@@ -264,7 +261,6 @@ def call(connection: Connection, task: SqlTask) -> str:
 
 
 def _types(connection: Connection, name: str, statement: str) -> list[str]:
-    """Return the types that PostgreSQL expects for the parameters."""
     server = driver_of(connection).pgconn
     connection.exec_driver_sql("SAVEPOINT tasks_app_reads")
     try:

@@ -60,8 +60,6 @@ def note(
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:
-    """One action, or one step of a bulk."""
-
     id: int
     at: datetime
     role: str  # the role in the database
@@ -93,8 +91,6 @@ NEWEST = 100_000  # lines in which a task or person is searched; no index has th
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a bulk does, and how far it is."""
-
     token: int
     at: datetime
     action: str

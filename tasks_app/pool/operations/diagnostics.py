@@ -32,8 +32,6 @@ QUEUES = f"""
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """The server, and this role there."""
-
     version: str
     major: int
     encoding: str
@@ -100,7 +98,6 @@ def in_force(connection: Connection, names: Iterable[str]) -> dict[str, str]:
 
 
 def forbidden(connection: Connection) -> list[tuple[str, str]]:
-    """Return tables and privileges that a worker needs and this role lacks."""
     query = text("""
         SELECT t.name, p.privilege
         FROM unnest(CAST(:tables AS text[])) AS t(name),
@@ -122,8 +119,6 @@ def never_vacuumed(connection: Connection) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class DueWork:
-    """Due tasks of one name in one queue."""
-
     queue: str
     name: str
     number: int
@@ -194,7 +189,6 @@ class LongRun(NamedTuple):
 
 
 def long_runs(connection: Connection, longer: timedelta) -> list[LongRun]:
-    """Return runs that take longer, the longest first."""
     query = text(f"""
         SELECT p.id, p.name, {t.NOW} - p.started_at AS ran FROM {t.PENDING} p
         WHERE p.state = '{State.RUNNING}' AND p.started_at < {t.NOW} - CAST(:longer AS interval)
@@ -205,7 +199,6 @@ def long_runs(connection: Connection, longer: timedelta) -> list[LongRun]:
 
 
 def queues_in_use(connection: Connection) -> set[str]:
-    """Return the queues with PENDING tasks."""
     return set(connection.execute(text(QUEUES)).scalars())
 
 

@@ -62,8 +62,6 @@ PLACES = (
 
 
 class Stored(NamedTuple):
-    """An encrypted value."""
-
     id: int
     task: str | None  # the task's name; None: it was removed
     value: str
@@ -78,7 +76,6 @@ class ValuePage(NamedTuple):
 
 
 def _encrypted(place: SecretColumn) -> str:
-    """Return the condition that the value is encrypted."""
     token = "v%.%.%" if place.kind == "error" else f'{TOKEN_BEGIN} "v%.%.%"}}'
     return f"{place.value} LIKE '{token}'"
 

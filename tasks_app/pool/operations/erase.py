@@ -62,7 +62,6 @@ def _bare(table: str) -> str:
 
 
 def _erasing(table: str, task: str) -> str:
-    """Return the statement that replaces a table's values, as USER_VALUES says."""
     values = {
         f"t.{value.column}": f"{value.column} = CASE WHEN t.{value.column} IS NOT NULL "
         f"THEN {_BY[value.erased]} END"
@@ -211,8 +210,6 @@ _IN_BULK = f"""(t.id = ANY(ARRAY(SELECT a.bulk FROM {t.AUDIT} a WHERE a.ids && {
 
 
 class Meant(NamedTuple):
-    """Ids of the tasks of an erasure."""
-
     over: list[int]
     waiting: list[int]
     running: list[int]
@@ -288,7 +285,6 @@ def erase_audit(connection: Connection, ids: Sequence[int], biz_keys: Sequence[s
 
 
 def open_bulks(connection: Connection, ids: Sequence[int], biz_keys: Sequence[str]) -> list[int]:
-    """Return unfinished bulks that changed such tasks: their lines stay."""
     values = {"ids": sorted(ids), "biz_keys": list(biz_keys)}
     query = text(f"""
         SELECT DISTINCT coalesce(t.bulk, t.id) FROM {t.AUDIT} t
@@ -298,7 +294,6 @@ def open_bulks(connection: Connection, ids: Sequence[int], biz_keys: Sequence[st
 
 
 def count_callers(connection: Connection, whose: Whose) -> int:
-    """Return how many unfinished groups will call such a task."""
     query = text(f"""
         SELECT count(*) FROM {t.GROUP} g
         WHERE g.outcome IS NULL AND ({" OR ".join(map(_waits, _CALLBACKS))})
@@ -307,6 +302,5 @@ def count_callers(connection: Connection, whose: Whose) -> int:
 
 
 def schedules_of(connection: Connection, whose: Whose) -> list[str]:
-    """Return the names of schedules that create such tasks."""
     query = text(f"SELECT s.name FROM {t.SCHEDULE} s WHERE {_of_row('s.options')} ORDER BY s.name")
     return list(connection.execute(query, whose.values).scalars())

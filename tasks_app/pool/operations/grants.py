@@ -12,8 +12,6 @@ from tasks_app.pool.operations.audit import TOLD
 
 
 class RoleKind(StrEnum):
-    """Who a role is for."""
-
     PRODUCER = "producer"  # creates tasks
     AMENDER = "amender"  # and, by their unique keys, changes or holds back others that wait
     LOCKER = "locker"  # takes locks in code outside tasks

@@ -26,8 +26,6 @@ _ALL = {"tables": [t.table(name) for name in sorted(t.TABLES)]}
 
 @dataclass(frozen=True, slots=True)
 class RelationSize:
-    """A table without its indexes, or an index."""
-
     table: str
     name: str
     kind: str
@@ -40,7 +38,6 @@ class RelationSize:
 
     @property
     def is_bloated(self) -> bool:
-        """Whether it wastes more than half of itself, and LEAST_WASTE."""
         return self.wasted > self.bytes / 2 and self.wasted >= LEAST_WASTE
 
 
@@ -93,7 +90,6 @@ def invalid_indexes(connection: Connection) -> list[str]:
 
 
 def tables_of_other_roles(connection: Connection) -> Sequence[str]:
-    """Return the tables whose indexes this role may not rewrite, as it does not own them."""
     query = text(f"""
         WITH ours AS MATERIALIZED ({_OURS})
         SELECT o.relname FROM ours o JOIN pg_class c ON c.oid = o.oid
@@ -166,7 +162,6 @@ def sequences_behind(connection: Connection) -> list[Behind]:
 
 
 def advance_sequences(connection: Connection) -> list[Behind]:
-    """Set the sequences that are behind; return their old state."""
     found = sequences_behind(connection)
     query = text("SELECT setval(CAST(:name AS regclass), :value)")
     for each in found:

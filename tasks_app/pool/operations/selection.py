@@ -28,16 +28,12 @@ _LAST_ERROR = f"""(
 
 
 class SelectionCut(NamedTuple):
-    """Where a selection ends, fixed when it began."""
-
     at: datetime  # ages count from here; tasks that finish later do not belong to it
     until: int  # nor do higher ids
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One selected row."""
-
     id: int
     name: str
     state: State
@@ -45,7 +41,6 @@ class Found:
 
 
 def cut(connection: Connection) -> SelectionCut:
-    """Return the limits of a selection that begins now."""
     query = text(f"""
         SELECT statement_timestamp() AS at, (SELECT max(id) FROM {PENDING}) AS waiting,
             (SELECT max(id) FROM {COMPLETED}) AS completed, (SELECT max(id) FROM {ERROR}) AS failed

@@ -17,8 +17,6 @@ from tasks_app.pool.operations.diagnostics import QUEUES
 
 
 class Oldest(NamedTuple):
-    """A task of a queue that has been due for long."""
-
     queue: str
     name: str
     waits: timedelta
@@ -121,8 +119,6 @@ def bursts(
 
 
 class Stalled(NamedTuple):
-    """A RUNNING batch that has not moved."""
-
     id: int
     job: str
 
@@ -161,8 +157,6 @@ def more_than(
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTrouble:
-    """A schedule, and its problems since an instant."""
-
     name: str
     fired: int
     late: int  # of these, those that fired late

@@ -16,7 +16,6 @@ from tasks_app.pool.tables import BATCH, BATCH_STEP, PARTITION
 
 
 def add_bucket(connection: Connection, table: Table, column: str, modulus: int) -> None:
-    """Add the column, and an index on it and the key."""
     added = _add_column(connection, table, column, modulus)
     execute_inline(connection, f"ALTER TABLE {quoted(table)} {added}")
     _create_index(connection, table, column)
@@ -71,15 +70,12 @@ LOCK_WAIT = "SET LOCAL lock_timeout = '5s'"  # others wait behind us no longer t
 
 @dataclass(frozen=True, slots=True)
 class BucketColumn:
-    """The column with its new modulus."""
-
     table: Table
     column: str
     modulus: int
 
     @property
-    def beside(self) -> str:
-        """The name of the new column until it is filled."""
+    def beside(self) -> str:  # until it is filled
         return f"{self.column}__{self.modulus}"
 
     @property
@@ -87,8 +83,7 @@ class BucketColumn:
         return f"{self.table.name}_{self.beside}"[-63:]
 
     @property
-    def trigger(self) -> str:
-        """The name of the trigger that computes it for new rows, and of its function."""
+    def trigger(self) -> str:  # and its function, which fill new rows
         return f"tasks_app:{self.column}:{self.modulus}"
 
 
@@ -182,7 +177,6 @@ def build_bucket_index(connection: Connection, new: BucketColumn) -> None:
 
 
 def lock_table(connection: Connection, new: BucketColumn) -> None:
-    """Lock the table against readers and planners until the commit."""
     connection.execute(text(LOCK_WAIT))
     execute_inline(connection, f"LOCK TABLE {quoted(new.table)} IN ACCESS EXCLUSIVE MODE")
 
@@ -209,7 +203,6 @@ def _is_empty(new: BucketColumn) -> str:
 
 
 def _create_function(connection: Connection, new: BucketColumn, column: str) -> None:
-    """Let the function of the trigger write this column."""
     key: ColumnElement[object] = literal_column(f"NEW.{identifier(new.table.key)}")
     key_type = find(connection, new.table).key_type
     if key_type is KeyType.TEXT:

@@ -58,7 +58,6 @@ def keys_owned(
     *,
     behind: str | None = None,
 ) -> Relation:
-    """Return the keys of a partition's rows as a relation; ``behind``: those after this text."""
     found = find(connection, source_of(source, partition))
     own = predicate(partition, found.key, key_type)
     if behind is not None:

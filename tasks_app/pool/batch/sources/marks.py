@@ -148,7 +148,6 @@ def _read(
     *,
     select_from: sa.FromClause | None = None,
 ) -> list[TakenRow]:
-    """Return rows in the order of their keys."""
     key = key_as_text(relation.key, relation.key_type).label("tasks_app_key")
     rows = relation.rows_of if select_from is None else select_from
     query = sa.select(EVERYTHING, key).select_from(rows).order_by(relation.ordered)

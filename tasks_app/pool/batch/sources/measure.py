@@ -125,7 +125,6 @@ def histogram(connection: sa.Connection, relation: Relation) -> dict[Key, int]:
 
 
 def usable(relation: Relation) -> Expr:
-    """Return the condition that a bound can name the key."""
     below, above = _beyond(relation)
     if below is None or above is None:
         return relation.key.is_not(None)
@@ -149,7 +148,6 @@ def _exists(connection: sa.Connection, relation: Relation, which: Expr) -> bool:
 
 
 def leaves(connection: sa.Connection, relation: Relation) -> list[Table]:
-    """Return the partitions that hold rows, by name."""
     query = sa.text("""
         SELECT n.nspname AS schema, c.relname AS name
         FROM pg_partition_tree(CAST(:oid AS oid)) f
@@ -161,7 +159,6 @@ def leaves(connection: sa.Connection, relation: Relation) -> list[Table]:
 
 
 def is_divided(connection: sa.Connection, relation: Relation) -> bool:
-    """Whether a table can have partitions; it may have none yet."""
     query = sa.text("SELECT relkind = 'p' FROM pg_class WHERE oid = CAST(:oid AS oid)")
     return bool(connection.execute(query, {"oid": relation.oid}).scalar())
 
@@ -213,7 +210,6 @@ def _range(bound: str, key_type: KeyType) -> Range:
 
 
 def _gaps(named: Sequence[PhysicalRange]) -> list[Range]:
-    """Return the gaps between ranges that do not overlap."""
     lows: list[Any] = [one.range.low for one in named]
     highs: list[Any] = [one.range.high for one in named]
     begins = [None, *sorted(high for high in highs if high is not None)]

@@ -42,16 +42,12 @@ Place = list[str]  # of a row in the order: its keys, as the server writes them
 
 
 class Order(NamedTuple):
-    """One column of the order."""
-
     name: str
     key_type: KeyType
     column: Expr
 
 
 class Pages:
-    """Reads a partition's rows."""
-
     def __init__(
         self,
         found: Relation,
@@ -127,12 +123,10 @@ class Pages:
         return self._places[len(rows) - 1]
 
     def name(self, row: Any) -> str:
-        """Return the unique part of the row's place."""
         place = next(n for n, one in enumerate(self._rows) if one is row)
         return ", ".join(self._places[place][self._named_from :])
 
     def _place_named(self, name: str) -> Any:
-        """Return the parameters for the texts of a place, converted to keys."""
         words = (sa.bindparam(f"{name}_{n}", type_=sa.Text) for n in range(len(self._order)))
         pairs = zip(words, self._order, strict=True)
         return _tuple([key_from_text(word, each.key_type) for word, each in pairs])

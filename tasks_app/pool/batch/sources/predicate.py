@@ -62,7 +62,6 @@ def bucket(key: Expr, key_type: KeyType, modulus: int) -> Expr:
 
 
 def bound(key: Key, key_type: KeyType) -> Expr:
-    """Return a key as a parameter of its type."""
     beyond_bigint = isinstance(key, int) and abs(key) > 2**63 - 1
     return sa.literal(key, sa.Numeric() if beyond_bigint else SQL_TYPES[key_type])
 
@@ -128,7 +127,6 @@ def key_from_text(word: Expr, key_type: KeyType) -> Expr:
 
 
 def keys_from_texts(texts: Sequence[str], key_type: KeyType) -> sa.Select[Any]:
-    """Return the SELECT of the keys of texts that ``key_as_text`` made."""
     each = sa.func.unnest(sa.literal(list(texts), ARRAY(sa.Text))).column_valued("each")
     return sa.select(key_from_text(each, key_type).label("key"))
 
@@ -213,7 +211,6 @@ def create_view(
 
 
 def drop_views(connection: sa.Connection, partitions: Iterable[Partition]) -> list[str]:
-    """Drop the views of partitions; return their names."""
     names = [each.view for each in partitions if each.view is not None]
     for name in names:
         execute_inline(connection, f"DROP VIEW IF EXISTS {quoted(Table.named(name, ''))}")

@@ -53,8 +53,6 @@ EVERYTHING: Expr = sa.literal_column("*")
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """What a batch reads, as it is in the database."""
-
     source: Source
     rows_of: sa.FromClause
     key: Expr  # as predicates use it; text as it is compared
@@ -118,7 +116,6 @@ def by_column(connection: sa.Connection, found: Relation, name: str) -> Relation
 
 
 def by_bucket(relation: Relation, name: str) -> Relation:
-    """Return the same rows, split by a column that holds a bucket."""
     key: Expr = sa.column(name, sa.Integer)
     return replace(relation, key=key, key_type=KeyType.INTEGER, has_nulls=True)
 
