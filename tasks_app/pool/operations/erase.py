@@ -77,12 +77,15 @@ def _erasing(table: str, task: str) -> str:
 def _read(lines: str) -> tuple[UserValue, ...]:
     found = []
     for line in lines.strip().splitlines():
-        tables, columns, erased, *words = line.split()
+        kind, *places = line.split()
+        erased, *words = kind.split(",")
         flags = [word in words for word in ("masked", "encrypted", "exported")]
-        found += [
-            UserValue(f"task_{table}", column, Erased(erased), *flags)
-            for table, column in product(tables.split(","), columns.split(","))
-        ]
+        for place in places:
+            tables, columns = (part.split(",") for part in place.split("."))
+            found += [
+                UserValue(f"task_{table}", column, Erased(erased), *flags)
+                for table, column in product(tables, columns)
+            ]
     return tuple(found)
 
 
@@ -103,53 +106,30 @@ class UserValue(NamedTuple):
 
 # Columns that may hold a user's value; the test lists those that hold only our words.
 USER_VALUES = _read("""
-pending          payload                                 left    masked encrypted exported
-pending          headers                                 left    exported
-pending          sub_status                              left
-completed,error  payload                                 object  masked encrypted
-completed        result                                  object  masked encrypted
-error            result                                  object
-completed,error  headers                                 object
-completed,error  error                                   word    masked
-completed,error  sub_status                              word
-attempt          kind                                    word
-attempt          message                                 word    masked
-attempt          encrypted_message                       null    encrypted
-attempt          traceback                               null
-transition       detail,why                              word
-log              lines                                   part
-progress         checkpoint                              row     masked
-progress         note                                    row
-large_value      content                                 row     encrypted
-group            then_row,on_failure                     part    encrypted
-worker           running                                 part
-audit            what,patch                              part
-fingerprint      kind,message,frames,known_by,note       part
-alert            fact                                    part
-schedule         payload                                 left    masked
-schedule         options,declared                        left
-pending          biz_key,unique_key,order_key,limit_key,fair_key,more_limit_keys  kept  exported
-completed,error  biz_key,unique_key,order_key,limit_key,fair_key,more_limit_keys  kept
-pending          parked,parked_for                       kept
-key              unique_key                              kept
-gate             gate                                    kept
-limit            target                                  kept
-queue_fair       weights                                 kept
-lock,lock_part,lock_wait  resource                       kept
-lock_holder,lock_wait     who                            kept
-lock_part,lock_wait       blocked_by                     kept
-batch            params,identity,error                   kept
-batch_step       plan,result,error                       kept
-batch_skip       key,reason                              kept
-marker           key                                     kept
-partition        num_range,time_range,text_range,source,checksum,checkpoint,error  kept
-partition_value  value                                   kept
-breaker,queue_pause       reason                         kept
-audit            role,who,answers,left_out               kept
-transition       who                                     kept
-alert            key                                     kept
-error,attempt    fingerprint                             kept
-schedule         remark                                  kept
+    left,masked,encrypted,exported  pending.payload
+    left,exported                   pending.headers
+    left                            pending.sub_status schedule.options,declared
+    left,masked                     schedule.payload
+    object,masked,encrypted         completed,error.payload completed.result
+    object                          error.result completed,error.headers
+    word,masked                     completed,error.error attempt.message
+    word                            completed,error.sub_status attempt.kind transition.detail,why
+    null,encrypted                  attempt.encrypted_message
+    null                            attempt.traceback
+    part                            log.lines worker.running audit.what,patch alert.fact
+    part                            fingerprint.kind,message,frames,known_by,note
+    part,encrypted                  group.then_row,on_failure
+    row,masked                      progress.checkpoint
+    row                             progress.note
+    row,encrypted                   large_value.content
+    kept,exported  pending.biz_key,unique_key,order_key,limit_key,fair_key,more_limit_keys
+    kept  completed,error.biz_key,unique_key,order_key,limit_key,fair_key,more_limit_keys
+    kept  pending.parked,parked_for key.unique_key gate.gate limit.target queue_fair.weights
+    kept  lock,lock_part,lock_wait.resource lock_holder,lock_wait.who lock_part,lock_wait.blocked_by
+    kept  batch.params,identity,error batch_step.plan,result,error batch_skip.key,reason marker.key
+    kept  partition.num_range,time_range,text_range,source,checksum,checkpoint,error
+    kept  partition_value.value breaker,queue_pause.reason audit.role,who,answers,left_out
+    kept  transition.who alert.key error,attempt.fingerprint schedule.remark
 """)
 _POOLS = {table: text(_erasing(table, "id")) for table in (t.COMPLETED, t.ERROR)}
 # Causes that no other task has: texts of the others belong to other tasks, too.

@@ -47,6 +47,67 @@ class Order(NamedTuple):
     column: Expr
 
 
+def pages_of(
+    connection: sa.Connection,
+    source: Source,
+    partition: Partition,
+    page_by: str | None = None,
+    until: Place | None = None,
+    key_type: KeyType | None = None,
+) -> Pages:
+    """Return the pages of a partition of a table or query.
+
+    ``page_by`` is a unique column; None: the table's primary key, or the key that it is split by.
+    ``until`` is the end that an earlier run found, ``key_type`` the type of the bounds. Raises
+    PlanError if the source does not exist, its rows have no order, or its key has another type.
+    """
+    found = relation.find(connection, source_of(source, partition))
+    if key_type not in (None, found.key_type):
+        raise PlanError(
+            f"{source.key} of {source} was of type {key_type} when it was split, and is "
+            f"{found.key_type} now. Abandon the batch and start it again."
+        )
+    unique = [page_by] if page_by else _primary(connection, source) or [source.key]
+    if unique == [source.key] and partition.owns_null:
+        raise PlanError(
+            f"Some rows of {source} have no {source.key}, and nothing else orders them. "
+            "Give the step page_by, the name of a unique column."
+        )
+    has_key = partition.kind in {PartitionKind.RANGE, PartitionKind.VALUES}
+    by_key = has_key and not partition.owns_null
+    order = [Order(source.key, found.key_type, found.ordered)] if by_key else []
+    order += [
+        _order(connection, found, name, may_be_null=name == page_by)
+        for name in unique
+        if not (by_key and name == source.key)
+    ]
+    own = predicate(partition, found.key, found.key_type)
+    nothing = connection.execute(sa.select(EVERYTHING).select_from(found.rows_of).limit(0))
+    columns = columns_of(nothing)
+    nothing.close()
+    return Pages(found, columns, own, order, until, len(order) - len(unique))
+
+
+def _order(connection: sa.Connection, found: Relation, name: str, *, may_be_null: bool) -> Order:
+    other = relation.by_column(connection, found, name)
+    if may_be_null and has_nulls(connection, other):
+        raise PlanError(_NO_ORDER.format(found.source, name))
+    return Order(name, other.key_type, other.ordered)
+
+
+def _primary(connection: sa.Connection, source: Source) -> list[str]:
+    if not isinstance(source, Table):
+        return []
+    query = sa.text("""
+        SELECT a.attname FROM pg_index i
+        CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, place)
+        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+        WHERE i.indrelid = to_regclass(:name) AND i.indisprimary AND k.place <= i.indnkeyatts
+        ORDER BY k.place
+    """)
+    return list(connection.execute(query, {"name": str(source)}).scalars())
+
+
 class Pages:
     def __init__(
         self,
@@ -136,67 +197,6 @@ class Pages:
         if any(None in end for end in ends) or (len(ends) > 1 and ends[0] == ends[1]):
             names = ", ".join(each.name for each in self._order)
             raise PlanError(_NO_ORDER.format(self._source, names))
-
-
-def pages_of(
-    connection: sa.Connection,
-    source: Source,
-    partition: Partition,
-    page_by: str | None = None,
-    until: Place | None = None,
-    key_type: KeyType | None = None,
-) -> Pages:
-    """Return the pages of a partition of a table or query.
-
-    ``page_by`` is a unique column; None: the table's primary key, or the key that it is split by.
-    ``until`` is the end that an earlier run found, ``key_type`` the type of the bounds. Raises
-    PlanError if the source does not exist, its rows have no order, or its key has another type.
-    """
-    found = relation.find(connection, source_of(source, partition))
-    if key_type not in (None, found.key_type):
-        raise PlanError(
-            f"{source.key} of {source} was of type {key_type} when it was split, and is "
-            f"{found.key_type} now. Abandon the batch and start it again."
-        )
-    unique = [page_by] if page_by else _primary(connection, source) or [source.key]
-    if unique == [source.key] and partition.owns_null:
-        raise PlanError(
-            f"Some rows of {source} have no {source.key}, and nothing else orders them. "
-            "Give the step page_by, the name of a unique column."
-        )
-    has_key = partition.kind in {PartitionKind.RANGE, PartitionKind.VALUES}
-    by_key = has_key and not partition.owns_null
-    order = [Order(source.key, found.key_type, found.ordered)] if by_key else []
-    order += [
-        _order(connection, found, name, may_be_null=name == page_by)
-        for name in unique
-        if not (by_key and name == source.key)
-    ]
-    own = predicate(partition, found.key, found.key_type)
-    nothing = connection.execute(sa.select(EVERYTHING).select_from(found.rows_of).limit(0))
-    columns = columns_of(nothing)
-    nothing.close()
-    return Pages(found, columns, own, order, until, len(order) - len(unique))
-
-
-def _order(connection: sa.Connection, found: Relation, name: str, *, may_be_null: bool) -> Order:
-    other = relation.by_column(connection, found, name)
-    if may_be_null and has_nulls(connection, other):
-        raise PlanError(_NO_ORDER.format(found.source, name))
-    return Order(name, other.key_type, other.ordered)
-
-
-def _primary(connection: sa.Connection, source: Source) -> list[str]:
-    if not isinstance(source, Table):
-        return []
-    query = sa.text("""
-        SELECT a.attname FROM pg_index i
-        CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, place)
-        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-        WHERE i.indrelid = to_regclass(:name) AND i.indisprimary AND k.place <= i.indnkeyatts
-        ORDER BY k.place
-    """)
-    return list(connection.execute(query, {"name": str(source)}).scalars())
 
 
 def _tuple(columns: Sequence[Any]) -> Any:
