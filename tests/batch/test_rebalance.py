@@ -139,7 +139,7 @@ def test_a_row_that_others_move_meanwhile_is_met_in_the_next_pass(table: Yard) -
 @pytest.mark.test_all
 def test_again_and_again(table: Yard) -> None:
     rebalance(table.engine)
-    with pytest.raises(PlanError, match="is by 5 already"):
+    with pytest.raises(PlanError, match="already has the modulus 5"):
         rebalance(table.engine)
     with table.engine.begin() as connection:
         buckets.begin_rebucket(connection, BucketColumn(TODO, "bucket", 9))  # given up
@@ -159,7 +159,7 @@ def test_it_is_refused_while_an_instance_that_is_not_complete_reads_by_it(table:
     begun = table.start(job)
     table.plan()
 
-    with pytest.raises(PlanError, match=rf"read todo by bucket .*: {begun.batch_id} \(job, step\)"):
+    with pytest.raises(PlanError, match=rf"read todo by bucket: {begun.batch_id} \(job, step\)"):
         rebalance(table.engine)
     assert table.sql("SELECT count(*) FROM pg_trigger WHERE tgrelid = 'todo'::regclass") == 0
     JOBS["job"] = job  # who knows it, knows which table it reads
