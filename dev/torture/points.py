@@ -59,7 +59,7 @@ PLACES: dict[str, str] = {
     "chunk.before": "tasks_app.batch.execution.partition_run:PartitionRun._advance",
     "chunk.told": "tasks_app.batch.execution.partition_run:PartitionRun._advance",
     "chunk.committed": "tasks_app.runtime.db.transaction:RunTransaction.keep",
-    "step.entered": "tasks_app.batch.progress:StepTasks.begin",
+    "step.entered": "tasks_app.batch.progress:StepTasks.create",
     "maintain.before": "tasks_app.runtime.leader.maintainer:add_partition",
 }
 

@@ -1,4 +1,4 @@
-"""What operators and producers do with instances of jobs. Nothing here commits."""
+"""Start, stop, restart, divide, abandon and read instances of jobs. Nothing here commits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from sqlalchemy import Connection
 
 from tasks_app.batch.job import JOBS, BatchJob, known_job
-from tasks_app.batch.progress import JobProgress, clear_away
+from tasks_app.batch.progress import JobProgress, drop_views_and_marks
 from tasks_app.domain.batch.policies import steps_to_rerun
 from tasks_app.domain.batch.records import (
     Batch,
@@ -28,7 +28,6 @@ from tasks_app.pool.tasks.cancel import cancel_these
 from tasks_app.runtime.db.connections import Sync, connection_of, made_async
 
 Params = Mapping[str, Any] | BaseModel | None
-_GOES_ON = {BatchStatus.RUNNING, BatchStatus.STOPPING}
 
 
 def start_job(
@@ -36,17 +35,14 @@ def start_job(
 ) -> JobRun:
     """Start an instance of a job in the caller's transaction: it runs if and only if that commits.
 
-    The identifying parameters name the instance. With ``restart`` one that has failed or was
-    stopped goes on where it was; what is complete is not done again.
+    Return the instance's id and run, and whether it is new. The identifying parameters name it.
+    With ``restart`` one that failed or was stopped continues where it was.
 
     >>> start_job(session, payroll, {"month": "2030-01"}).run
     1
 
-    Returns:
-        The instance's id and run, and whether it is new.
-
     Raises:
-        InvalidJobError: there is no such job here, or the parameters do not fit.
+        InvalidJobError: this process knows no such job, or the parameters do not fit.
         BatchStateError: the instance is complete, runs, or exists and ``restart`` is False.
     """
     known = known_job(job) if isinstance(job, str) else job
@@ -56,48 +52,45 @@ def start_job(
     made = instances.add(connection, known.name, same, given)
     if made is not None:
         return _begin(session, known, made, new=True)
-    there = instances.lock_same(connection, known.name, same)
-    if there is None:  # abandoned between the two
+    old = instances.lock_same(connection, known.name, same)
+    if old is None:  # abandoned between the two
         return start_job(session, known, params, restart=restart)
-    _check_may_restart(connection, there)
+    _check_may_restart(connection, old)
     if not restart:
         raise BatchStateError(
-            there.id, f"Batch {there.id} has these parameters, and is {there.status}. Restart it."
+            old.id, f"Batch {old.id} has these parameters, and is {old.status}. Restart it."
         )
-    return _begin(session, known, instances.begin_again(connection, there.id, given), new=False)
+    return _begin(session, known, instances.restart(connection, old.id, given), new=False)
 
 
 def restart_job(session: Sync, batch_id: int, *, divide: int | None = None, by: str = "") -> JobRun:
-    """Let an instance go on that has failed, was stopped, or lost its tasks.
+    """Continue an instance that failed, was stopped, or lost its tasks.
 
-    ``divide``: into so many, each partition that has not started.
+    ``divide``: divide each partition that has not started into so many.
 
     >>> restart_job(session, stopped_id, by="anna").run
     2
 
     Raises:
         InvalidJobError: this process does not know its job.
-        BatchStateError: there is no such instance, or it runs, or is complete.
+        BatchStateError: the instance does not exist, runs, or is complete.
     """
     connection = connection_of(session)
     batch = _locked(connection, batch_id)
     _check_may_restart(connection, batch)
     job = known_job(batch.job)
-    begun = instances.begin_again(connection, batch_id, batch.params)
+    begun = instances.restart(connection, batch_id, batch.params)
     note(connection, "restart batch", {"batch": batch_id, "divide": divide}, who=by)
     return _begin(session, job, begun, new=False, divide=divide)
 
 
 def replan_job(session: Sync, batch_id: int, step: str, *, divide: int, by: str = "") -> int:
-    """Divide each partition of a running step that has not started into so many.
+    """Divide each partition of a running step that has not started; return how many were added.
 
-    Those that run go on as they are. Other decisions about the instance wait meanwhile.
+    Other decisions about the instance wait meanwhile.
 
     >>> replan_job(session, running_id, "pay", divide=4)
     3
-
-    Returns:
-        How many partitions were added.
 
     Raises:
         InvalidJobError: this process does not know its job.
@@ -106,15 +99,15 @@ def replan_job(session: Sync, batch_id: int, step: str, *, divide: int, by: str 
     """
     connection = connection_of(session)
     batch = _locked(connection, batch_id)
-    job, stands = known_job(batch.job), instances.find_steps(connection, batch_id).get(step)
-    if stands is None or step not in job.steps:
+    job, stored = known_job(batch.job), instances.find_steps(connection, batch_id).get(step)
+    if stored is None or step not in job.steps:
         names = ", ".join(job.steps)
         raise BatchStateError(batch_id, f"{batch.job} has no step {step}. Name one of: {names}.")
-    if batch.status is not BatchStatus.RUNNING or stands.status is not StepStatus.RUNNING:
+    if batch.status is not BatchStatus.RUNNING or stored.status is not StepStatus.RUNNING:
         raise BatchStateError(
             batch_id,
-            f"Batch {batch_id} is {batch.status}, its step {step} {stands.status}: no partition "
-            f"runs. Once it is over: tasks-app batch restart {batch_id} --divide {divide}",
+            f"Batch {batch_id} is {batch.status}, its step {step} {stored.status}: no partition "
+            f"runs. When it has ended: tasks-app batch restart {batch_id} --divide {divide}",
         )
     made = JobProgress(job, session, batch).divide_waiting(job.steps[step], divide)
     about = {"batch": batch_id, "step": step, "divide": divide}
@@ -123,60 +116,56 @@ def replan_job(session: Sync, batch_id: int, step: str, *, divide: int, by: str 
 
 
 def stop_job(session: Sync, batch_id: int, *, by: str = "") -> int:
-    """Let an instance stop: what waits is cancelled, what runs ends at its next chunk.
+    """Stop an instance: cancel what waits; return how many tasks still run, to their next chunk.
 
     >>> stop_job(session, running_id, by="anna")
     0
 
-    Returns:
-        How many of its tasks still run.
-
     Raises:
-        BatchStateError: there is no such instance, or it does not run.
+        BatchStateError: the instance does not exist, or does not run.
     """
     connection = connection_of(session)
     batch = _locked(connection, batch_id)
-    if batch.status not in _GOES_ON:
+    if batch.status not in {BatchStatus.RUNNING, BatchStatus.STOPPING}:
         raise BatchStateError(batch_id, f"Batch {batch_id} does not run: it is {batch.status}.")
     instances.change(connection, batch_id, BatchStatus.STOPPING)
     note(connection, "stop batch", {"batch": batch_id}, who=by)
     for step in instances.find_steps(connection, batch_id):
         partition_runs.lock_tasks(connection, batch_id, step)
-    cancel_these(connection, instances.waiting(connection, batch_id), by=Author(by))
-    if not instances.alive(connection, batch_id, 1):
+    cancel_these(connection, instances.waiting_tasks(connection, batch_id), by=Author(by))
+    if not instances.unfinished_tasks(connection, batch_id, 1):
         instances.change(connection, batch_id, BatchStatus.STOPPED)
-    return instances.running(connection, batch_id)
+    return instances.count_running(connection, batch_id)
 
 
 def abandon_job(session: Sync, batch_id: int, *, by: str = "") -> None:
-    """End an instance for ever; what it has done stays, and its parameters are free again.
+    """End an instance for ever. Its work stays; its parameters are free for a new instance.
 
     >>> abandon_job(session, stopped_id, by="anna")
     >>> print(get_job(session, stopped_id).batch.status)
     ABANDONED
 
     Raises:
-        BatchStateError: there is no such instance, or it is complete, or tasks of it are left.
+        BatchStateError: the instance does not exist, is complete, or still has tasks.
     """
     connection = connection_of(session)
     batch = _locked(connection, batch_id)
     if batch.status is BatchStatus.COMPLETED:
-        raise BatchStateError(batch_id, f"Batch {batch_id} is complete. Leave it.")
-    if instances.alive(connection, batch_id, 1):
+        raise BatchStateError(batch_id, f"Batch {batch_id} is complete. It cannot be abandoned.")
+    if instances.unfinished_tasks(connection, batch_id, 1):
         raise BatchStateError(
-            batch_id,
-            f"Batch {batch_id} runs still. Stop it first: tasks-app batch stop {batch_id}",
+            batch_id, f"Batch {batch_id} still runs. Stop it first: tasks-app batch stop {batch_id}"
         )
     instances.change(connection, batch_id, BatchStatus.ABANDONED, batch.error)
     for step in instances.find_steps(connection, batch_id):
-        clear_away(connection, batch_id, step)
+        drop_views_and_marks(connection, batch_id, step)
     note(connection, "abandon batch", {"batch": batch_id}, who=by)
 
 
 def get_job(session: Sync, batch_id: int) -> BatchView | None:
-    """Return an instance with its steps, and how their partitions stand; None: there is none.
+    """Return an instance with its steps and counts of their partitions; None: there is none.
 
-    Steps are in the order of their plan where this process knows the job; else as they began.
+    Steps are in the job's order if this process knows the job; otherwise in that of their starts.
 
     >>> print(get_job(session, running_id).batch.status)
     RUNNING
@@ -192,7 +181,7 @@ def get_job(session: Sync, batch_id: int) -> BatchView | None:
         batch,
         tuple(found[name] for name in dict.fromkeys([*planned, *found])),
         partition_runs.tallies(connection, batch_id),
-        len(instances.alive(connection, batch_id)),
+        len(instances.unfinished_tasks(connection, batch_id)),
         instances.clock(connection),
     )
 
@@ -237,21 +226,20 @@ def _locked(connection: Connection, batch_id: int) -> Batch:
 
 
 def _check_may_restart(connection: Connection, batch: Batch) -> None:
-    """Refuse an instance that may not go on.
-
-    A RUNNING one of whose tasks none is left may: its last join failed, and nobody wrote its end.
-    """
+    """A RUNNING instance without tasks may: its last join failed, and its end was not written."""
     match batch.status:
         case BatchStatus.COMPLETED:
             why = (
                 f"Batch {batch.id} of {batch.job} is complete with these parameters. "
-                "Other parameters make another instance."
+                "Use other parameters for another instance."
             )
         case BatchStatus.ABANDONED:
-            why = f"Batch {batch.id} was abandoned. Start the job anew instead."
-        case BatchStatus.RUNNING | BatchStatus.STOPPING if instances.alive(connection, batch.id, 1):
+            why = f"Batch {batch.id} was abandoned. Start the job again instead."
+        case BatchStatus.RUNNING | BatchStatus.STOPPING if instances.unfinished_tasks(
+            connection, batch.id, 1
+        ):
             why = (
-                f"Batch {batch.id} of {batch.job} is {batch.status}. Wait until it has ended, "
+                f"Batch {batch.id} of {batch.job} is {batch.status}. Wait until it ends, "
                 f"or stop it: tasks-app batch stop {batch.id}"
             )
         case _:

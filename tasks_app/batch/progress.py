@@ -10,15 +10,8 @@ from sqlalchemy import Connection
 from tasks_app.batch.planners.even import Even
 from tasks_app.batch.replan import replan
 from tasks_app.batch.step import Job, Step
-from tasks_app.domain.batch.policies import (
-    AbortKind,
-    Move,
-    after_compensation,
-    after_partitions,
-    error_of_batch,
-    ready_steps,
-    status_of_batch,
-)
+from tasks_app.domain.batch import policies
+from tasks_app.domain.batch.policies import AbortKind, Move
 from tasks_app.domain.batch.records import Batch, BatchStatus, PartTally, StepStatus
 from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import TasksError
@@ -27,38 +20,27 @@ from tasks_app.domain.partition.records import PartitionKind, Plan, Status, Tabl
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.records import TaskId
 from tasks_app.pool.batch import instances, partition_progress, partition_runs, partitions
-from tasks_app.pool.batch import partitions as store
 from tasks_app.pool.batch.sources import marks
 from tasks_app.pool.batch.sources.predicate import drop_views
 from tasks_app.pool.tasks.cancel import cancel_these
 from tasks_app.runtime.api.groups import create_group, extend_group
 from tasks_app.runtime.db.connections import Sync, connection_of
 
-BESIDE = "indicator beside"
-"""The method of plans whose marks are in a table of ours."""
-NAMED = 10
-"""How many failed partitions an error names."""
+NAMED = 10  # how many failed partitions an error names
 NOT_DONE = (Status.PLANNED, Status.RUNNING, Status.STOPPED, Status.FAILED, Status.COMPENSATED)
 
 
 class JobProgress:
-    """One instance, locked."""
-
     def __init__(self, job: Job, session: Sync, batch: Batch) -> None:
         self._job = job
         self._connection = connection_of(session)
         self._batch = batch
+        self._id = batch.id
+        self._stopping = batch.status is not BatchStatus.RUNNING
         self._tasks = StepTasks(job, session, batch)
 
-    @property
-    def _stopping(self) -> bool:
-        return self._batch.status is not BatchStatus.RUNNING
-
     def start_ready(self, divide: int | None = None) -> None:
-        """Start the steps that wait for nothing; end the instance if none is under way.
-
-        ``divide``: their plans divide each partition that has not started into so many.
-        """
+        """Start the steps that wait for no other; end the instance if none is active."""
         known = instances.find_steps(self._connection, self._id)
         if new := [name for name in self._job.steps if name not in known]:
             instances.add_steps(self._connection, self._id, new, self._batch.run)  # by newer code
@@ -67,18 +49,21 @@ class JobProgress:
             for name in self._job.steps
         }
         if not self._stopping:
-            for name in ready_steps(self._job.after, statuses):
-                self._start(self._job.steps[name], divide)
+            for name in policies.ready_steps(self._job.after, statuses):
+                step = self._job.steps[name]
+                self._change(step, StepStatus.PLANNING)
+                more = {} if divide is None else {"divide": divide}
+                self._tasks.create(step, [self._tasks.new(step, "plan", **more)], then=False)
                 statuses[name] = StepStatus.PLANNING
-        ended = status_of_batch(statuses, stopping=self._stopping)
+        ended = policies.status_of_batch(statuses, stopping=self._stopping)
         if ended is not None:
-            instances.change(self._connection, self._id, ended, error_of_batch(statuses))
+            instances.change(self._connection, self._id, ended, policies.error_of_batch(statuses))
 
-    def enter(self, step: Step, plan: Plan) -> None:
+    def insert_plan(self, step: Step, plan: Plan) -> None:
         program = self._program(step)
         partitions.insert(self._connection, program, plan, batch_id=self._id, step=step.name)
-        source = step.source_of(self._job.given(self._batch.params))
-        if isinstance(source, Table) and plan.method == BESIDE:
+        source = self._source_of(step)
+        if isinstance(source, Table) and plan.method == "indicator beside":
             marks.fill(self._connection, program, source)
         facts = {
             "method": plan.method,
@@ -90,11 +75,7 @@ class JobProgress:
         self._change(step, StepStatus.PLANNING, plan=facts)
 
     def divide(self, step: Step, into: int) -> None:
-        """Divide each partition that has not started into so many.
-
-        Raises:
-            PlanError: they are not ranges of keys.
-        """
+        """Divide each partition that has not started. Raises PlanError if one is no key range."""
         partition_runs.close(self._connection, self._id, step.name)
         idle = [
             each
@@ -103,105 +84,83 @@ class JobProgress:
         ]
         if idle:
             ids = [each.id for each in idle]
-            partition_progress.mark(self._connection, ids, Status.PLANNED, those=NOT_DONE)
-            source = step.source_of(self._job.given(self._batch.params))
+            partition_progress.set_status(self._connection, ids, Status.PLANNED, those=NOT_DONE)
             numbers = {each.partition.number for each in idle}
+            source = self._source_of(step)
             replan(self._connection, idle[0].program, source, Even(into), numbers)
 
     def divide_waiting(self, step: Step, into: int) -> int:
-        """Divide what waits while the rest runs; return how many partitions were added.
-
-        Raises:
-            PlanError: they are not ranges of keys.
-            TasksError: the join was called already.
-        """
-        source = step.source_of(self._job.given(self._batch.params))
-        made = replan(self._connection, self._program(step), source, Even(into))
+        made = replan(self._connection, self._program(step), self._source_of(step), Even(into))
         if made:
             self._tasks.add(step, list(made.values()))
         return len(made)
 
-    def launch(self, step: Step, *, rounds: int = 0) -> dict[str, Any]:
-        """Start all partitions that are not done; without any, decide what follows at once."""
+    def start_partitions(self, step: Step, *, rounds: int = 0) -> dict[str, Any]:
         if self._stopping:
             self.carry_out(step, Move.STOP)
             return {"move": Move.STOP}
         partition_runs.close(self._connection, self._id, step.name)
         parts = partition_runs.find(self._connection, self._id, step.name, *NOT_DONE)
         self._change(step, StepStatus.RUNNING, rounds=rounds)
-        if not parts or self._has_enough(step):
+        enough = step.join.enough
+        if not parts or (enough is not None and self._count_completed(step) >= enough):
             return {"move": self.follow(step)}
         ids = [part for part, _ in parts]
-        made = self._tasks.begin(
+        made = self._tasks.create(
             step,
-            self._tasks.partitions(step, ids),
-            enough=step.join.enough,
+            self._tasks.of_partitions(step, ids),
+            enough=enough,
             fail_fast=step.on_abort.kind is AbortKind.FAIL_FAST and step.join.enough is None,
         )
-        partition_progress.mark(self._connection, ids, Status.PLANNED, those=NOT_DONE)
+        partition_progress.set_status(self._connection, ids, Status.PLANNED, those=NOT_DONE)
         partitions.assign(self._connection, dict(zip(ids, made, strict=True)))
         return {"started": len(parts)}
 
     def follow(self, step: Step) -> Move:
         partition_runs.close(self._connection, self._id, step.name)
-        stands = instances.find_steps(self._connection, self._id)[step.name]
+        stored = instances.find_steps(self._connection, self._id)[step.name]
         tally = partition_runs.tallies(self._connection, self._id).get(step.name, PartTally())
         given: Any = {"stopping": self._stopping, "reduces": step.reduce is not None}
-        match stands.status:
+        match stored.status:
             case StepStatus.RUNNING:
-                move = after_partitions(
-                    tally, step.join, step.on_abort, rounds=stands.round, **given
+                move = policies.after_partitions(
+                    tally, step.join, step.on_abort, rounds=stored.round, **given
                 )
             case StepStatus.COMPENSATING:
-                move = after_compensation(tally, step.join, **given)
+                move = policies.after_compensation(tally, step.join, **given)
             case StepStatus.PLANNING | StepStatus.REDUCING:
                 move = Move.STOP if self._stopping else Move.FAIL
             case _:
-                return Move.STOP  # somebody else has decided
-        self.carry_out(step, move, error=self._why(step, stands.status, tally))
+                return Move.STOP  # another transaction has decided
+        self.carry_out(step, move, error=self._why(step, stored.status, tally))
         return move
 
     def carry_out(
         self, step: Step, move: Move, *, error: str | None = None, result: Any = None
     ) -> None:
-        """Do a move; then start the steps that it sets free."""
         match move:
             case Move.AGAIN:
-                self.launch(step, rounds=1)
+                self.start_partitions(step, rounds=1)
             case Move.COMPENSATE:
                 parts = partition_runs.find(self._connection, self._id, step.name, Status.FAILED)
                 self._change(step, StepStatus.COMPENSATING)
                 undo = [self._tasks.new(step, "compensate", partition=part) for part, _ in parts]
-                self._tasks.begin(step, undo)
+                self._tasks.create(step, undo)
             case Move.REDUCE:
-                self._call_off(step, StepStatus.REDUCING, Status.ABANDONED)
-                self._tasks.begin(step, [self._tasks.new(step, "reduce")], then=False)
+                self._end_step(step, StepStatus.REDUCING, Status.ABANDONED)
+                self._tasks.create(step, [self._tasks.new(step, "reduce")], then=False)
             case Move.COMPLETE:
-                self._call_off(step, StepStatus.COMPLETED, Status.ABANDONED, result=result)
-                clear_away(self._connection, self._id, step.name)
+                self._end_step(step, StepStatus.COMPLETED, Status.ABANDONED, result=result)
+                drop_views_and_marks(self._connection, self._id, step.name)
             case Move.FAIL:
-                self._call_off(step, StepStatus.FAILED, Status.STOPPED, error=error)
+                self._end_step(step, StepStatus.FAILED, Status.STOPPED, error=error)
             case Move.STOP:
-                self._call_off(step, StepStatus.STOPPED, Status.STOPPED)
+                self._end_step(step, StepStatus.STOPPED, Status.STOPPED)
         self.start_ready()
 
-    @property
-    def _id(self) -> int:
-        return self._batch.id
-
-    def _program(self, step: Step) -> str:
-        return f"{self._job.name}:{step.name}#{self._id}"
-
-    def _start(self, step: Step, divide: int | None) -> None:
-        self._change(step, StepStatus.PLANNING)
-        more = {} if divide is None else {"divide": divide}
-        self._tasks.begin(step, [self._tasks.new(step, "plan", **more)], then=False)
-
-    def _call_off(self, step: Step, status: StepStatus, left: Status, **more: Any) -> None:
-        """End a step; what waits is cancelled, what runs ends at its next chunk.
-
-        Rows of partitions are locked before those of tasks, as runs do.
-        """
+    def _end_step(self, step: Step, status: StepStatus, left: Status, **more: Any) -> None:
+        """End a step: cancel what waits; what runs ends at its next chunk."""
+        # Rows of partitions are locked before those of tasks, as runs do.
         tasks = partition_runs.lock_tasks(self._connection, self._id, step.name)
         self._change(step, status, **more)
         if tasks:
@@ -211,18 +170,21 @@ class JobProgress:
     def _change(self, step: Step, status: StepStatus, **more: Any) -> None:
         instances.change_step(self._connection, self._id, step.name, status, **more)
 
-    def _has_enough(self, step: Step) -> bool:
-        """Whether an earlier run completed as many as end the step at once."""
-        if step.join.enough is None:
-            return False
+    def _count_completed(self, step: Step) -> int:
         done = partition_runs.find(self._connection, self._id, step.name, Status.COMPLETED)
-        return len(done) >= step.join.enough
+        return len(done)
+
+    def _program(self, step: Step) -> str:
+        return f"{self._job.name}:{step.name}#{self._id}"
+
+    def _source_of(self, step: Step) -> Any:
+        return step.source_of(self._job.given(self._batch.params))
 
     def _why(self, step: Step, status: StepStatus, tally: PartTally) -> str:
-        look = f"See: tasks-app list --biz-key batch:{self._id}"
         if status in {StepStatus.PLANNING, StepStatus.REDUCING}:
             cause = partition_runs.find_lost_cause(self._connection, self._id, step.name)
-            return f"{cause or 'It did not succeed'}. {look}"
+            hint = f"See: tasks-app list --biz-key batch:{self._id}"
+            return f"{cause or 'It did not succeed'}. {hint}"
         failed = partition_runs.find(self._connection, self._id, step.name, Status.FAILED)
         numbers = ", ".join(str(number) for _, number in failed[:NAMED])
         more = ", …" if len(failed) > NAMED else ""
@@ -233,8 +195,7 @@ class JobProgress:
         )
 
 
-def clear_away(connection: Connection, batch_id: int, step: str) -> None:
-    """Drop the views and marks of a step's partitions."""
+def drop_views_and_marks(connection: Connection, batch_id: int, step: str) -> None:
     for stored in partitions.of_batch(connection, batch_id):
         if stored.step != step:
             continue
@@ -244,12 +205,8 @@ def clear_away(connection: Connection, batch_id: int, step: str) -> None:
             marks.clear(connection, stored.program)
 
 
-DECIDING = 0
-"""The priority of joins: after a decision much of what waits is not started at all."""
-
-
 class StepTasks:
-    """Makes the tasks of one instance, whose row is locked."""
+    """Creates the tasks of one instance, whose row is locked."""
 
     def __init__(self, job: Job, session: Sync, batch: Batch) -> None:
         self._job = job
@@ -259,12 +216,16 @@ class StepTasks:
     def new(self, step: Step, which: str, **payload: Any) -> NewTask:
         options: TaskOptions = {
             "biz_key": instances.biz_key(self._batch.id),
-            "priority": DECIDING if which == "join" else step.priority,
+            # Joins go first: after one, much of what waits need not start.
+            "priority": 0 if which == "join" else step.priority,
         }
         given = {"batch": self._batch.id, "step": step.name, "run": self._batch.run, **payload}
-        return NewTask(getattr(self._job.handlers[step.name], which), given, options)
+        return NewTask(self._job.handlers[step.name][which], given, options)
 
-    def begin(
+    def of_partitions(self, step: Step, ids: Sequence[int]) -> list[NewTask]:
+        return [self.new(step, "partition", partition=part) for part in ids]
+
+    def create(
         self, step: Step, tasks: Sequence[NewTask], *, then: bool = True, **more: Any
     ) -> list[TaskId]:
         """Create tasks whose end calls the join; without ``then`` only a failure calls it."""
@@ -275,18 +236,11 @@ class StepTasks:
         )
         return made.task_ids
 
-    def partitions(self, step: Step, ids: Sequence[int]) -> list[NewTask]:
-        return [self.new(step, "partition", partition=part) for part in ids]
-
     def add(self, step: Step, ids: Sequence[int]) -> None:
-        """Start more partitions beside those that are under way: the join waits for them, too.
-
-        Raises:
-            TasksError: none is under way, or the join was called: roll back.
-        """
+        """Start partitions beside those that run: the join waits for them, too."""
         connection = connection_of(self._session)
-        _, group_id = partition_runs.under_way(connection, self._batch.id, step.name)
-        if group_id is None:
-            raise TasksError(f"Nothing of step {step.name} is under way. Restart the instance.")
-        made = extend_group(self._session, group_id, self.partitions(step, ids))
-        store.assign(connection, dict(zip(ids, made, strict=True)))
+        _, group_id = partition_runs.count_waiting(connection, self._batch.id, step.name)
+        if group_id is None:  # or the join was called, which extend_group refuses: roll back
+            raise TasksError(f"No partition of step {step.name} runs. Restart the instance.")
+        made = extend_group(self._session, group_id, self.of_partitions(step, ids))
+        partitions.assign(connection, dict(zip(ids, made, strict=True)))

@@ -11,10 +11,9 @@ from sqlalchemy import Connection
 from tasks_app.batch.planners.even import Even
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.cuts import ranges_of_cuts
-from tasks_app.domain.partition.keys import KeyType, Range
+from tasks_app.domain.partition.keys import Range
 from tasks_app.domain.partition.records import Partition, PartitionKind, Plan, StoredPartition
 from tasks_app.pool.batch import partitions
-from tasks_app.pool.batch import partitions as rows
 from tasks_app.pool.batch.sources.cuts import keys_owned
 from tasks_app.pool.batch.sources.relation import Source
 
@@ -29,18 +28,17 @@ def replan(
     """Divide the partitions of a program that have not started; ``numbers``: only these.
 
     Each keeps the first of its keys; new ones, with numbers that none had before, own the others.
-    Their ids by number are returned. A run that is about to start an old one waits, and finds it
-    smaller. All is in the caller's transaction, where tasks for the new ones must be made.
-
-    Raises:
-        PlanError: one of them is not a range of keys.
+    Return their ids by number: create tasks for them in the same transaction. A run that is about
+    to start an old one waits, and finds it smaller. Raises PlanError if one is no range of keys.
     """
-    waiting = rows.lock_waiting(connection, program, numbers)
-    stored = {each.partition.number: each for each in partitions.of_program(connection, program)}
+    waiting = partitions.lock_waiting(connection, program, numbers)
+    stored = {
+        each.partition.number: each for each in partitions.find_by_program(connection, program)
+    }
     made: dict[int, int] = {}
     for number in waiting:
         old = stored[number]
-        pieces = divide(connection, source, old.partition, old.key_type, into)
+        pieces = _divide(connection, source, old, into)
         made |= share(connection, old, pieces, 1 + max([*stored, *made]))
     return made
 
@@ -52,33 +50,27 @@ def share(
     kept, *others = pieces
     if not others:
         return {}
-    rows.shorten_range(connection, old.id, kept, old.key_type)
+    partitions.shorten_range(connection, old.id, kept, old.key_type)
     new = tuple(replace(each, number=first + place) for place, each in enumerate(others))
     plan = Plan("replanned", old.key_type, new)
     return partitions.insert(connection, old.program, plan, batch_id=old.batch_id, step=old.step)
 
 
-def divide(
-    connection: Connection, source: Source, partition: Partition, key_type: KeyType, into: Even
+def _divide(
+    connection: Connection, source: Source, old: StoredPartition, into: Even
 ) -> list[Partition]:
-    """Return partitions that own the same keys evenly, in the order of the keys.
-
-    Raises:
-        PlanError: it is not a range of keys.
-    """
-    span = partition.range
+    """Return partitions that own the same keys evenly, in the order of the keys."""
+    partition, span = old.partition, old.partition.range
     if not can_be_divided(partition):
         raise PlanError(
-            f"{partition} cannot be divided, as only ranges of keys can. Plan the program anew."
+            f"{partition} cannot be divided: it is not a range of keys. Plan the program again."
         )
     if span is None:
         return [partition]
-    own = keys_owned(connection, source, partition, key_type)
-    cuts, number, _ = into.cut(connection, own)
+    cuts, number, _ = into.cut(connection, keys_owned(connection, source, partition, old.key_type))
     made = ranges_of_cuts(cuts, number, source=partition.source)
-    bounds = [span.low, *(cut.key for cut in cuts), span.high]
-    spans = [Range(low, high) for low, high in pairwise(bounds)]
-    made = [replace(each, range=one) for each, one in zip(made, spans, strict=True)]
+    bounds = pairwise([span.low, *(cut.key for cut in cuts), span.high])
+    made = [replace(each, range=Range(*ends)) for each, ends in zip(made, bounds, strict=True)]
     return [replace(made[0], owns_null=partition.owns_null), *made[1:]]
 
 

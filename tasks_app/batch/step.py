@@ -1,4 +1,4 @@
-"""A step of a batch job: its source, how it is split, what is done with its rows, and its pace."""
+"""A step of a batch job: its source, its partitions, what is done with rows, and its pace."""
 
 from __future__ import annotations
 
@@ -7,23 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from random import uniform
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from sqlalchemy.orm.exc import StaleDataError
 
-from tasks_app.domain.batch.policies import (
-    AbortKind,
-    AbortWord,
-    CommitEvery,
-    CommitWord,
-    Join,
-    JoinKind,
-    JoinWord,
-    OnAbort,
-    parse_commit_every,
-    parse_join,
-    parse_on_abort,
-)
+from tasks_app.domain.batch import policies
+from tasks_app.domain.batch.policies import AbortKind, AbortWord, CommitWord, JoinKind, JoinWord
 from tasks_app.domain.durations import Duration, named_duration
 from tasks_app.domain.errors import InvalidJobError, InvalidTaskError
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
@@ -35,32 +24,31 @@ from tasks_app.pool.fragments.conditions import LOOK_EVERY_S
 from tasks_app.runtime.db.errors import sqlstate
 
 LONGEST_NAME = 60
+# How long a run of a partition lasts before others have their turn; it continues later.
 TURN = timedelta(minutes=10)
-"""How long a run of a partition lasts before others have their turn; it goes on later."""
-T = TypeVar("T")
 
 
 class Step:
-    """One step of a job; what it declares is checked when it is made.
+    """One step of a job. Its declaration is checked at once.
 
     >>> def count(ctx, rows):
     ...     ctx.state["rows"] = ctx.state.get("rows", 0) + len(rows)
     >>> step = Step("count", Table("employee"), chunk=count, commit_every="500 rows or 1s")
 
     Args:
-        name: what it is called in the job; keep it, or restarts do not find what is done.
-        source: what is read, or a function of the job's parameters that returns it. None: nothing
-            is, and ``chunk`` is called once, with no rows.
-        chunk: ``chunk(ctx, rows)``, a plain function, called with some rows at a time; what it
-            does through ``ctx.session`` or ``ctx.connection`` is committed with the checkpoint.
+        name: keep it, or restarts do not find what is done.
+        source: a Table, Query or File, or a function of the job's parameters that returns one.
+            None: it reads nothing, and ``chunk`` is called once, with no rows.
+        chunk: ``chunk(ctx, rows)``, a plain function, called with some rows at a time; its writes
+            through ``ctx.session`` or ``ctx.connection`` are committed with the checkpoint.
         planner: how the source is split, or a function of the parameters; default: evenly, into
             ranges of about 50,000 rows.
         at_least: the step does not start with fewer partitions. A file without records has none.
         aligned: no partition may span two of the database's own.
         page_by: a unique column that orders rows of equal keys; default: the table's primary key.
-        commit_every: how much a chunk may be: ``"1000 rows or 500ms"``, whichever comes first.
-        commit: ``"every"`` chunk, or ``"end"``: a partition is one transaction, for jobs that are
-            alone in their window.
+        commit_every: the size of a chunk: ``"1000 rows or 500ms"``, the first that is reached.
+        commit: ``"every"`` chunk, or ``"end"``: a partition is one transaction, for jobs that run
+            alone.
         after: the steps that must be complete; default: the one before it in the job.
         join: what of its partitions must be complete: ``"all"``, ``"any"``, ``("quorum", 0.9)``,
             ``"best_effort"``.
@@ -69,22 +57,22 @@ class Step:
             ``("compensate", handler)`` with ``handler(ctx)``.
         reduce: ``reduce(ctx, results)``, called when the join is satisfied, with the results of
             complete partitions by number; what it returns is the step's result.
-        skip_limit: how many rows of the step may be left out, with their reasons.
-        skips: which exceptions may be left out. Others fail the partition.
+        skip_limit: how many rows of the step may fail and be left out, with their reasons.
+        skips: the exceptions by which a row may be left out. Others fail the partition.
         steal: when no partition waits, one that runs gives the second half of what it has left to
             an idle worker, as a partition with the next free number. Ranges of keys only.
-        turn: after this long a run makes room for others, and goes on later where it stopped.
+        turn: after this long a run makes room for others, and continues later.
         queue: where its tasks go.
         priority: of its tasks; 0 is first, 9 last.
-        retry: the waits between attempts of a partition; each goes on from the last checkpoint.
-        max_attempts: charged failures of a partition that are its last.
+        retry: the waits between attempts of a partition; each starts at the last checkpoint.
+        max_attempts: after so many counted failures a partition has failed for good.
         timeout: raised inside the run after this long; a turn takes half of it at most.
         hard_timeout: the process is killed after this long; default one hour. A turn takes half of
             it at most.
         depends_on: the breaker of its partitions.
 
     Raises:
-        InvalidJobError: it cannot work.
+        InvalidJobError: the declaration is not valid.
     """
 
     def __init__(  # noqa: PLR0913  a declaration, all by keyword
@@ -115,11 +103,7 @@ class Step:
         hard_timeout: Duration | None = None,
         depends_on: str | Breaker | None = None,
     ) -> None:
-        self.name: str = _checked(name, lambda: check_name(name))
-        if len(name) > LONGEST_NAME or ":" in name:
-            raise InvalidJobError(
-                f"Step {name!r} has no good name. Use up to {LONGEST_NAME} characters, no colon."
-            )
+        self.name: str = checked("Step", name)
         if commit not in {"every", "end"}:
             raise InvalidJobError(f'commit={commit!r} of step {name} is neither "every" nor "end".')
         if any(inspect.iscoroutinefunction(each) for each in (chunk, reduce)):
@@ -128,39 +112,39 @@ class Step:
                 "transaction, from the read to the commit."
             )
         if skip_limit < 0:
-            raise InvalidJobError(f"skip_limit of step {name} is no number. Give 0 or more.")
+            raise InvalidJobError(f"skip_limit of step {name} is negative. Give 0 or more.")
         self.source = source
         self.planner = planner
         self.at_least = at_least
         self.aligned = aligned
         self.page_by = page_by
         self.chunk = chunk
-        self.commit_every: CommitEvery = _checked(name, lambda: parse_commit_every(commit_every))
         self.at_end: bool = commit == "end"
         """All chunks of a partition are one commit."""
         self.after: tuple[str, ...] | None = None if after is None else tuple(after)
-        self.join: Join = _checked(name, lambda: parse_join(join))
-        if on_abort is None:
-            whole = self.join.kind is JoinKind.ALL
-            on_abort = AbortKind.FAIL_FAST if whole else AbortKind.CONTINUE
-        self.on_abort: OnAbort = _checked(name, lambda: parse_on_abort(on_abort))
-        of_pair: Any = on_abort[1] if self.on_abort.kind is AbortKind.COMPENSATE else None
-        self.compensate: Callable[..., Any] | None = of_pair
+        try:
+            self.commit_every: policies.CommitEvery = policies.parse_commit_every(commit_every)
+            self.join: policies.Join = policies.parse_join(join)
+            if on_abort is None:
+                whole = self.join.kind is JoinKind.ALL
+                on_abort = AbortKind.FAIL_FAST if whole else AbortKind.CONTINUE
+            self.on_abort: policies.OnAbort = policies.parse_on_abort(on_abort)
+            self.turn: timedelta = _turn(turn, timeout=timeout, hard_timeout=hard_timeout)
+        except (InvalidTaskError, ValueError) as error:
+            raise InvalidJobError(f"Step {name!r} is not valid: {error}") from None
+        undo: Any = on_abort[1] if self.on_abort.kind is AbortKind.COMPENSATE else None
+        self.compensate: Callable[..., Any] | None = undo
         self.reduce = reduce
         self.skip_limit = skip_limit
         self.skips: tuple[type[Exception], ...] = tuple(skips)
         self.steal: bool = steal and not self.at_end
-        self.turn: timedelta = _checked(
-            name, lambda: _turn(turn, timeout=timeout, hard_timeout=hard_timeout)
-        )
-        self.options: dict[str, Any] = {
+        self.options: dict[str, Any] = {  # of its handlers
             "queue": queue,
             "retry": retry,
             "max_attempts": max_attempts,
             "timeout": timeout,
             "hard_timeout": hard_timeout,
         }
-        """What its handlers are declared with."""
         self.depends_on = depends_on
         self.priority = priority
 
@@ -168,8 +152,7 @@ class Step:
         return self.source(params) if callable(self.source) else self.source
 
     def planner_of(self, params: Any) -> Any:
-        planner = self.planner
-        return planner(params) if callable(planner) else planner
+        return self.planner(params) if callable(self.planner) else self.planner
 
     def __repr__(self) -> str:
         return f"<step {self.name}>"
@@ -179,78 +162,55 @@ Declared = Handler[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class StepHandlers:
-    """The handlers of one step."""
-
-    partition: Declared
-    plan: Declared
-    join: Declared
-    reduce: Declared | None
-    compensate: Declared | None
-
-
-@dataclass(frozen=True, slots=True)
 class RunTuning:
-    """What the runs of a job keep to."""
-
-    most_tries: int = 8
-    """Tries of a chunk that meets transient errors; then the error is charged like any other."""
+    most_tries: int = 8  # of a chunk with transient errors; then the error counts as others do
     first_wait_s: float = 0.05
     longest_wait_s: float = 5.0
-    others_wait_s: float = 1.0
-    """How long a run stays away when others hold the rest of its rows and may give them back."""
-    look_every_s: float = LOOK_EVERY_S
-    """How often a run checks whether its queue stands still."""
-    steal_look_every_s: float = 1.0
-    """How often a run that may be divided checks whether a partition waits."""
-    measure_every_s: float = 30.0
-    """How often it counts what it has left, which reads half of the keys."""
-    worth_s: float = 4.0
-    """Work for less time is not divided: a second worker must be told, and starts with small
-    chunks."""
+    others_wait_s: float = 1.0  # when other runs hold its remaining rows and may give them back
+    look_every_s: float = LOOK_EVERY_S  # how often a run checks whether its queue stands still
+    steal_look_every_s: float = 1.0  # whether a partition waits, so that none need be divided
+    measure_every_s: float = 30.0  # how much is left, which reads half of the keys
+    worth_s: float = 4.0  # less work is not divided: a second worker starts with small chunks
 
     def wait_s(self, tries: int) -> float:
-        """Return how long to wait before the next try; ``tries`` is 1 after the first one."""
+        """``tries`` is 1 after the first one."""
         longest = min(self.longest_wait_s, self.first_wait_s * float(2 ** (tries - 1)))
         return uniform(longest / 2, longest)  # noqa: S311  not all at once
 
 
 class Job(Protocol):
-    """What the runs of a step need of their job; ``BatchJob`` is one."""
-
     name: str
     steps: dict[str, Step]
-    after: dict[str, tuple[str, ...]]
-    """What each step waits for."""
-    handlers: dict[str, StepHandlers]
+    after: dict[str, tuple[str, ...]]  # what each step waits for
+    handlers: dict[str, dict[str, Declared]]
     tuning: RunTuning
 
-    def given(self, params: dict[str, Any]) -> Any:
-        """Return stored parameters as handlers see them."""
+    def given(self, params: dict[str, Any]) -> Any: ...
 
 
 def _turn(turn: Duration, **limits: Duration | None) -> timedelta:
-    """Return how long a run lasts; time limits are for a chunk that hangs, not for many chunks."""
+    """Time limits are for a chunk that hangs, not for many chunks, so a turn takes half of one."""
     given = [(name, limit) for name, limit in limits.items() if limit is not None]
     spans = [named_duration(name, limit) / 2 for name, limit in given]
     return min([named_duration("turn", turn), *spans])
 
 
-def _checked(name: Any, make: Callable[[], T]) -> T:
+def checked(kind: str, name: Any) -> str:
     try:
-        return make()
-    except (InvalidTaskError, ValueError) as error:
-        raise InvalidJobError(f"Step {name!r} is declared wrongly: {error}") from None
+        check_name(name)
+    except InvalidTaskError as error:
+        raise InvalidJobError(f"{kind} {name!r} is not valid: {error}") from None
+    if len(name) > LONGEST_NAME or ":" in name:
+        raise InvalidJobError(
+            f"{kind} {name!r} has no valid name. Use up to {LONGEST_NAME} characters, no colon."
+        )
+    return str(name)
 
 
-_TRANSIENT = frozenset({"40001", "40P01", "55P03"})
-"""Serialisation failure, deadlock, lock time-out."""
+_TRANSIENT = frozenset({"40001", "40P01", "55P03"})  # serialisation failure, deadlock, lock timeout
 RUN_TUNING = RunTuning()
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the chunk may succeed when it is read again, as others have left the rows by then.
-
-    A row whose version has changed since it was read counts, too.
-    """
+    """Whether the chunk may succeed when it is read again: others have left the rows by then."""
     return sqlstate(error) in _TRANSIENT or isinstance(error, StaleDataError | LostUpdateError)

@@ -69,7 +69,7 @@ class Days:
         self.readers: dict[int, Any] = {}
 
     def parts(self) -> list[StoredPartition]:
-        found = partitions.of_program(self.connection, PROGRAM)
+        found = partitions.find_by_program(self.connection, PROGRAM)
         return [each for each in found if each.id not in self.ended]
 
     def to_the_end(self) -> None:
@@ -124,7 +124,7 @@ class Days:
             self.readers.pop(stored.id, None)
 
     def all(self) -> list[StoredPartition]:
-        return partitions.of_program(self.connection, PROGRAM)
+        return partitions.find_by_program(self.connection, PROGRAM)
 
     def read(self, stored: StoredPartition) -> tuple[list[Any], bool]:
         place = stored.checkpoint or {}

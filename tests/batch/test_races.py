@@ -20,7 +20,7 @@ from tasks_app.domain.errors import BatchStateError
 from tasks_app.domain.partition.records import RowCounts, Status
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.pool.batch import instances, partition_progress
-from tasks_app.pool.batch.partition_progress import Word
+from tasks_app.pool.batch.partition_progress import RunSignal
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.pool.runs.settle import settle_one
@@ -38,21 +38,21 @@ class Run:
         self.part_id = part.id
         with yard.engine.begin() as connection:
             (task,) = claim(connection, [part.task_id or 0], claimer("job:step"), uuid4())
-            assert partition_progress.start(connection, part.id, task.fence) is Word.GO_ON
+            assert partition_progress.start(connection, part.id, task.fence) is RunSignal.CONTINUE
         self.task: ClaimedTask = task
 
-    def tell(self, connection: Connection, *, last: bool = False) -> Word | None:
+    def tell(self, connection: Connection, *, last: bool = False) -> RunSignal | None:
         """Write what a chunk did."""
         fence, place = self.task.fence, {"after": ["1"]}
         return partition_progress.progress(
             connection, self.part_id, fence, RowCounts(1, 1), place, last=last
         )
 
-    def do_the_last_chunk(self, connection: Connection) -> Word | None:
+    def do_the_last_chunk(self, connection: Connection) -> RunSignal | None:
         """Write what the last chunk did, and that the partition is complete."""
         word = self.tell(connection, last=True)
         if word is not None:
-            assert partition_progress.end(
+            assert partition_progress.finish(
                 connection, self.part_id, self.task.fence, Status.COMPLETED
             )
         return word
@@ -114,7 +114,7 @@ def test_a_stop_waits_for_the_last_chunk_and_finds_its_partition_complete(
         a.commit()
         assert stop.result() == 1  # the other one runs still
         b.commit()
-        assert second.tell(a) is Word.STOP
+        assert second.tell(a) is RunSignal.STOP
         a.rollback()
         second.do_the_last_chunk(a)
         second.end(a)
@@ -140,7 +140,7 @@ def test_a_last_chunk_waits_for_a_stop_and_ends_its_partition(yard: Yard, job: B
         assert stop_job(a, batch_id) == 1
         last = blocked(yard.engine, b, a, run.do_the_last_chunk)
         a.commit()
-        assert last.result() is Word.GO_ON  # it began before the stop was committed
+        assert last.result() is RunSignal.CONTINUE  # it began before the stop was committed
         run.end(b)
         b.commit()
     yard.bench.drain()
@@ -305,7 +305,7 @@ def test_what_is_being_planned_is_not_abandoned(yard: Yard) -> None:
     yard.plan()
 
     assert answers[0] == "STOPPING"
-    assert "runs still. Stop it first" in answers[1]
+    assert "still runs. Stop it first" in answers[1]
     yard.bench.drain()
     assert yard.view(batch_id).batch.status is BatchStatus.COMPLETED
 
@@ -318,7 +318,7 @@ def test_an_abandonment_waits_for_the_plan_that_is_committed_just_now(
         assert instances.lock(a, batch_id)  # as the plan does before it enters its partitions
         other = blocked(yard.engine, b, a, lambda c: abandon_job(c, batch_id))
         a.commit()
-        with pytest.raises(BatchStateError, match="runs still"):
+        with pytest.raises(BatchStateError, match="still runs"):
             other.result()
         b.rollback()
 
@@ -330,7 +330,7 @@ def test_a_lease_that_is_over_is_not_taken_between_the_last_look_and_the_commit(
     run = Run(yard, batch_id)
     late = datetime.now(UTC) + timedelta(hours=1)
     with two(yard.engine) as (a, b):
-        assert run.tell(a) is Word.GO_ON
+        assert run.tell(a) is RunSignal.CONTINUE
         assert rescue_expired(b, lease=LEASE, max_crashes=5, now=late) == {}
         b.commit()
         a.commit()
@@ -347,9 +347,9 @@ def test_a_cancellation_waits_for_a_chunks_commit_and_the_next_one_hears_of_it(
     batch_id = begun(yard, job)
     run = Run(yard, batch_id)
     with two(yard.engine) as (a, b):
-        assert run.tell(a) is Word.GO_ON
+        assert run.tell(a) is RunSignal.CONTINUE
         other = blocked(yard.engine, b, a, lambda c: cancel(c, run.task.task_id))
         a.commit()
         assert other.result() == "requested"
         b.commit()
-        assert run.tell(a) is Word.STOP
+        assert run.tell(a) is RunSignal.STOP

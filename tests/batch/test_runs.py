@@ -226,7 +226,7 @@ class Refusing:
         ({"join": "some"}, "join"),
         ({"on_abort": "cry"}, "on_abort"),
         ({"after": ["nobody"]}, "is no step"),
-        ({"name": "a:b"}, "no good name"),
+        ({"name": "a:b"}, "no valid name"),
     ],
 )
 def test_a_job_that_cannot_work_is_refused(yard: Yard, options: Any, words: str) -> None:

@@ -218,7 +218,7 @@ def test_rows_that_nothing_tells_apart_are_refused_before_one_is_left_out(
     assert view.batch.status is BatchStatus.FAILED
     assert len(yard.done) == len(set(yard.done)) < 100
     errors = [each.error for each in (*view.steps, *yard.parts(view.batch.id))]
-    assert "so pages would leave some out. Give the step page_by" in str(errors)
+    assert "so pages would miss some. Give the step page_by" in str(errors)
 
 
 def lines(path: Path, ids: range) -> None:
@@ -277,7 +277,7 @@ def test_marked_rows_and_one_commit_at_the_end_are_refused(yard: Yard) -> None:
     view = yard.run(yard.job(step))
 
     assert view.batch.status is BatchStatus.FAILED
-    assert 'Leave commit="end" away' in str(view.steps[0].error)
+    assert 'Remove commit="end"' in str(view.steps[0].error)
     assert yard.calls == []
 
 

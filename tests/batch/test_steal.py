@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, text
 
 from tasks_app.batch.control import replan_job, stop_job
-from tasks_app.batch.execution.partition_run import NotNowError, Stealing
+from tasks_app.batch.execution.partition_run import NothingToStealError, Stealing
 from tasks_app.batch.job import JOBS, BatchJob
 from tasks_app.batch.planners.even import Even
 from tasks_app.batch.planners.hashed import Hash
@@ -35,7 +35,7 @@ from tasks_app.domain.partition.records import Table as Source
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.batch import partition_progress, partitions
-from tasks_app.pool.batch.partition_progress import Word
+from tasks_app.pool.batch.partition_progress import RunSignal
 from tasks_app.pool.batch.sources.cuts import keys_owned
 from tasks_app.pool.batch.sources.measure import histogram
 from tasks_app.pool.runs.claim import claim
@@ -253,11 +253,13 @@ class Table:
         with yard.engine.begin() as connection:
             self.tasks = claim(connection, ids, claimer("job:step"), uuid4())
             for part, task in zip(self.parts, self.tasks, strict=True):
-                assert partition_progress.start(connection, part.id, task.fence) is Word.GO_ON
+                assert (
+                    partition_progress.start(connection, part.id, task.fence) is RunSignal.CONTINUE
+                )
             self.tell(connection, RowCounts(10, 10))
         self.stealing = Stealing(self.job, self.job.steps["step"], None)
 
-    def tell(self, connection: Connection, counts: RowCounts = NONE) -> Word | None:
+    def tell(self, connection: Connection, counts: RowCounts = NONE) -> RunSignal | None:
         """Write what a chunk of the first one writes; None: it is not its run any more."""
         place = {"after": ["10"], "state": {}}
         return partition_progress.progress(
@@ -274,7 +276,7 @@ class Table:
         """End a run as its worker does."""
         part, task = self.parts[number - 1], self.tasks[number - 1]
         if event is Event.SUCCEED:
-            assert partition_progress.end(connection, part.id, task.fence, Status.COMPLETED)
+            assert partition_progress.finish(connection, part.id, task.fence, Status.COMPLETED)
         assert settle_one(connection, ending(task, event, cause=Cause("E", "it")))
 
     @property
@@ -301,7 +303,7 @@ def test_what_is_given_away_is_there_when_the_commit_is(yard: Yard) -> None:
     with two(yard.engine) as (a, b):
         table.give(a)
         assert [str(each.partition) for each in partitions.of_batch(b, table.batch_id)] == WHOLE
-        assert table.tell(a) is Word.GO_ON
+        assert table.tell(a) is RunSignal.CONTINUE
         a.commit()
 
     assert table.owned == DIVIDED
@@ -328,13 +330,13 @@ def test_of_two_that_give_at_once_one_goes_on_as_it_is(yard: Yard) -> None:
     table = Table(yard)
     with two(yard.engine) as (a, b):
         table.give(a)
-        with pytest.raises(NotNowError, match="decides about the instance"):
+        with pytest.raises(NothingToStealError, match="instance is locked"):
             table.give(b)
         table.tell(a)
         a.commit()
         b.rollback()
         assert table.stealing.halves(b, table.parts[0].id, ChunkPace(CommitEvery(10))) == []
-        with pytest.raises(NotNowError, match="work for who is idle"):
+        with pytest.raises(NothingToStealError, match="Idle workers have work"):
             table.stealing.give(b, table.parts[0], [])
 
 
@@ -365,7 +367,7 @@ def test_nothing_is_added_to_a_step_that_has_enough(yard: Yard) -> None:
 
 
 def refused(table: Table, connection: Connection) -> None:
-    with pytest.raises(NotNowError, match="join is called"):
+    with pytest.raises(NothingToStealError, match="join is called"):
         table.give(connection)
     connection.rollback()
 
@@ -387,7 +389,7 @@ def test_a_stop_waits_for_what_is_given_and_stops_that_too(yard: Yard) -> None:
 def test_a_step_that_stops_divides_nothing(yard: Yard) -> None:
     table = Table(yard)
     yard.stop(table.batch_id)
-    with yard.engine.connect() as connection, pytest.raises(NotNowError):
+    with yard.engine.connect() as connection, pytest.raises(NothingToStealError):
         table.give(connection)
 
 
@@ -450,9 +452,9 @@ def test_each_row_has_one_owner_after_any_divisions(
     stealing = Stealing(JOB, JOB.steps["step"], None)
 
     for _ in range(data.draw(st.integers(1, 4))):
-        stored = data.draw(st.sampled_from(partitions.of_program(connection, "p#1")))
+        stored = data.draw(st.sampled_from(partitions.find_by_program(connection, "p#1")))
         own = keys_owned(connection, ROWS, stored.partition, key_type)
-        there = histogram(connection, own, 100) or {}
+        there = histogram(connection, own)
         if not there or stored.partition.range is None or data.draw(st.booleans()):
             into = Even(parts=data.draw(st.integers(1, 3)))
             replan(connection, "p#1", ROWS, into, {stored.partition.number})
@@ -464,10 +466,10 @@ def test_each_row_has_one_owner_after_any_divisions(
         halves = stealing.halves(connection, stored.id, Greedy(CommitEvery(1)))
         if halves:
             first = 1 + max(
-                each.partition.number for each in partitions.of_program(connection, "p#1")
+                each.partition.number for each in partitions.find_by_program(connection, "p#1")
             )
             share(connection, stored, halves, first)
-            kept = partitions.one(connection, stored.id)
+            kept = partitions.get(connection, stored.id)
             assert kept is not None
             assert kept.partition.range is not None
             assert last in kept.partition.range
@@ -517,7 +519,7 @@ def test_what_waits_is_divided_beside_what_runs(yard: Yard, waiting: Waiting) ->
     first = yard.parts(waiting.batch_id)[0]
     with two(yard.engine) as (a, b):
         (task,) = claim(a, [first.task_id or 0], claimer("job:step"), uuid4())
-        assert partition_progress.start(a, first.id, task.fence) is Word.GO_ON
+        assert partition_progress.start(a, first.id, task.fence) is RunSignal.CONTINUE
         a.commit()
 
         assert replanned(waiting, b) == 2
@@ -554,8 +556,8 @@ def test_one_that_starts_just_then_waits_and_has_a_smaller_range(
         )
         a.commit()
 
-        assert starts.result() is Word.GO_ON
-        seen = partitions.one(b, first.id)
+        assert starts.result() is RunSignal.CONTINUE
+        seen = partitions.get(b, first.id)
         assert seen is not None
         assert str(seen.partition) == "partition 1 (key < 26)"
 

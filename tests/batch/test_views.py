@@ -121,7 +121,7 @@ def test_another_modulus_is_computed_anew(connection: Connection) -> None:
     assert problems(connection, ROWS, few) == []
     assert len(ids(connection, few)) == 100
     buckets.drop_bucket(connection, ROWS, "bucket")
-    with pytest.raises(PlanError, match="bucket of batch_rows is no column that the database"):
+    with pytest.raises(PlanError, match="The database does not compute bucket of batch_rows"):
         buckets.rebalance(connection, ROWS, "bucket", 3)
 
 

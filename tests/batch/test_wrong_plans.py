@@ -17,7 +17,6 @@ from tasks_app.batch.validate import problems, validate
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.check import Fault, WrongPlanError
 from tasks_app.domain.partition.records import File, Table
-from tasks_app.pool.batch import partitions
 from tasks_app.pool.batch.sources.measure import MOST_VALUES
 
 ORDERS = Table("orders", key="id")
@@ -148,7 +147,7 @@ def test_values_that_no_list_has(orders: Connection) -> None:
     assert problem.kind is Fault.UNOWNED
     assert "No partition owns 'C' (10 rows)" in str(problem)
     assert problems(orders, places, assigned) == []
-    assert assigned.warnings == ("Assigned by themselves: C.",)
+    assert assigned.warnings == ("Assigned automatically: C.",)
     assert [(each.values, each.rows) for each in assigned.partitions] == [
         (("A", "C"), 20),
         (("B",), 11),
@@ -265,4 +264,4 @@ def test_nothing_of_a_wrong_plan_is_in_the_repository(orders: Connection) -> Non
     with pytest.raises(WrongPlanError):
         validate(orders, ORDERS, KeyRanges([(1, 2)]).plan(orders, ORDERS))
 
-    assert partitions.programs(orders) == {}
+    assert orders.execute(text("SELECT count(*) FROM task_partition")).scalar_one() == 0

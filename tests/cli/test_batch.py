@@ -118,8 +118,8 @@ def test_what_has_not_started_is_divided_while_it_runs(run: Shell, engine: Engin
         locked = instances.lock(connection, int(batch_id))
         assert locked is not None
         progress, check = JobProgress(job, connection, locked), job.steps["check"]
-        progress.enter(check, split(connection, check, None))
-        progress.launch(check)
+        progress.insert_plan(check, split(connection, check, None))
+        progress.start_partitions(check)
     divided = run("batch", "replan", batch_id, "--step", "check", "--divide", "2")
     unknown = run("batch", "replan", batch_id, "--step", "chek", "--divide", "2")
 
@@ -140,8 +140,8 @@ def test_a_bucket_gets_another_modulus(run: Shell, engine: Engine) -> None:
 
     assert done.stdout == "40 rows written, bucket is by 3 now\n"
     assert (again.returncode, unknown.returncode) == (2, 2)
-    assert "bucket of person is by 3 already." in again.stderr
-    assert "no column that the database computes" in unknown.stderr
+    assert "bucket of person already has the modulus 3." in again.stderr
+    assert "The database does not compute bucket of nobody." in unknown.stderr
     with engine.begin() as connection:
         most = connection.execute(text("SELECT max(bucket) FROM person")).scalar()
         connection.execute(text('DROP FUNCTION "person:tasks_app:bucket:3" CASCADE'))

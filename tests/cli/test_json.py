@@ -212,8 +212,8 @@ def launched(engine: Engine, batch_id: int) -> None:
         locked = instances.lock(connection, batch_id)
         assert locked is not None
         progress, check = JobProgress(job, connection, locked), job.steps["check"]
-        progress.enter(check, split(connection, check, None))
-        progress.launch(check)
+        progress.insert_plan(check, split(connection, check, None))
+        progress.start_partitions(check)
 
 
 def ended(engine: Engine) -> None:

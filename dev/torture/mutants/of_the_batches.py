@@ -26,11 +26,11 @@ BATCHES = (
         "checkpoint before its rows",
         "Rows and checkpoint are one commit.",
         RUN,
-        "            counts = self._rows.do(rows, sifts=self._sifts)\n",
+        "            counts = self._rows.process(self._reader, rows, by_halves=self._by_halves)\n",
         """\
             place = self._reader.after(rows) if rows else self._after
             self._task.commit_by(lambda connection: self._advance(connection, place, RowCounts()))
-            counts = self._rows.do(rows, sifts=self._sifts)
+            counts = self._rows.process(self._reader, rows, by_halves=self._by_halves)
 """,
         f"{CHUNKS}the_chunks_before_the_one_that_fails_stay_and_are_not_read_again",
     ),
@@ -104,7 +104,7 @@ BATCHES = (
         "run that does not hear of a stop",
         "A stop ends runs at their next chunk.",
         RUN,
-        "if self._word is not Word.GO_ON:",
+        "if self._signal is not RunSignal.CONTINUE:",
         "if False:",
         f"{RESTARTS}stop_ends_at_a_chunk_and_a_restart_goes_on_there",
     ),

@@ -153,8 +153,8 @@ OPERATORS = (
         "grants: columns",
         "A producer's role reads no payload and no lease token.",
         "tasks_app/pool/operations/grants.py",
-        """_CREATE = f"SELECT ({', '.join(_STANDING)}), INSERT ON {PENDING}\"""",
-        """_CREATE = f"SELECT, INSERT ON {PENDING}\"""",
+        '_CREATE = f"SELECT ({_STANDING}), INSERT ON {t.PENDING}"',
+        '_CREATE = f"SELECT, INSERT ON {t.PENDING}"',
         "tests/pool/operations/test_grants.py::test_a_role_may_do_its_own_and_nothing_else",
     ),
     mutant(

@@ -123,8 +123,8 @@ STEPS = (
         "instance that two restart at once",
         "Who restarts an instance holds its row.",
         "tasks_app/pool/batch/instances.py",
-        '_LOCK = text(f"SELECT {_COLUMNS} FROM {BATCH} WHERE id = :id FOR UPDATE")',
-        '_LOCK = text(f"SELECT {_COLUMNS} FROM {BATCH} WHERE id = :id")',
+        '_one(connection, f"{_GET} FOR UPDATE", {"id": batch_id})',
+        '_one(connection, _GET, {"id": batch_id})',
         f"{RACES}of_two_restarts_at_once_one_begins",
     ),
     mutant(

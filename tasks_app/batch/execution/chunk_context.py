@@ -1,4 +1,4 @@
-"""What a chunk handler gets beside its rows."""
+"""What a chunk handler gets with its rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ChunkContext:
-    """One run of a partition; reduce and compensate get it, too."""
+    """One run of a partition; ``reduce`` and ``compensate`` get one, too."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class ChunkContext:
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self.task = task
-        """The context of the task, for everything else."""
+        """The task's context, for everything else."""
         self.batch_id: int = batch.id
         self.job: str = batch.job
         self.run: int = batch.run
@@ -40,19 +40,19 @@ class ChunkContext:
         self.params = params
         """An object of the job's model, or a dict."""
         self.partition = partition
-        """Which rows these are; None: all, in reduce."""
+        """Which rows these are; None: all, in ``reduce``."""
         self.state: dict[str, Any] = copy.deepcopy(dict(state or {}))
-        """For your use: JSON that is committed with each chunk, rolled back with one that fails,
-        kept for a restart, and handed to reduce. Keep it small."""
+        """Your JSON: committed with each chunk, rolled back with one that fails, kept for a
+        restart, and passed to ``reduce``. Keep it small."""
 
     @property
     def partition_no(self) -> int:
-        """The partition's number, for outputs and file names; -1 in reduce."""
+        """The partition's number, for outputs and file names; -1 in ``reduce``."""
         return -1 if self.partition is None else self.partition.number
 
     @property
     def session(self) -> Any:
-        """A Session that commits with the checkpoint, at the end of the chunk."""
+        """A Session that commits with the checkpoint at the end of the chunk."""
         return self.task.session
 
     @property
@@ -62,37 +62,33 @@ class ChunkContext:
 
     @property
     def task_id(self) -> int:
-        """The id of the task that runs."""
+        """The id of this task."""
         return self.task.task_id
 
     @property
     def attempt(self) -> int:
-        """The attempt of that task."""
+        """The attempt of this task."""
         return self.task.attempt
 
     @property
     def idempotency_key(self) -> UUID:
-        """The key of that task; add a row's key to have one for each row."""
+        """The key of this task; append a row's key to get one for each row."""
         return self.task.idempotency_key
 
     @property
     def created_at(self) -> datetime:
-        """When that task was created."""
+        """When this task was created."""
         return self.task.created_at
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody wants this run to stop; between chunks it stops by itself."""
+        """Whether this run must stop; between chunks it stops by itself."""
         return self.task.cancelled
 
     @cached_property
     def log(self) -> RunLog:
         """A log whose lines name the partition and the instance."""
-        about = {
-            "job": self.job,
-            "batch_id": self.batch_id,
-            "step": self.step,
-            "partition_no": self.partition_no,
-        }
+        names = ("job", "batch_id", "step", "partition_no")
+        about = {name: getattr(self, name) for name in names}
         part = f", partition {self.partition_no}" if self.partition else ""
         return self.task.log.of(about, f"{self.job} {self.batch_id}, step {self.step}{part}")

@@ -1,6 +1,6 @@
-"""Records of files: where they end, what the first one tells, and the fields of a CSV record.
+"""Records of files: where they end, what the first one says, and the fields of a CSV record.
 
-What cuts a file and what reads it agree, since both ask here.
+What cuts a file and what reads it both use this, so they agree.
 """
 
 from __future__ import annotations
@@ -20,19 +20,13 @@ from tasks_app.domain.partition.records import File, Format
 
 BLOCK = 2**20
 _QUOTE = b'"'
-_BZIP2 = b"BZh"
-"""It begins like text. What gzip, xz, zstd and zip write does not."""
-_LONG = 2**16
-"""Characters of a record that may have a field beyond the limit of the csv module, 131,072."""
-_LIMIT = threading.Lock()
-"""That limit belongs to the process."""
+_BZIP2 = b"BZh"  # it begins like text; what gzip, xz, zstd and zip write does not
+_LONG = 2**16  # characters of a record that may have a field beyond csv's limit of 131,072
+_LIMIT = threading.Lock()  # that limit belongs to the process
 
 
 class Record(NamedTuple):
-    """One record of a file, not yet decoded."""
-
-    end: int
-    """Where the next one begins: a checkpoint."""
+    end: int  # where the next one begins: a checkpoint
     raw: bytes
 
     @property
@@ -41,22 +35,13 @@ class Record(NamedTuple):
 
 
 class FileHead(NamedTuple):
-    """What the beginning of a file tells."""
-
-    begin: int
-    """Where its records begin: behind the header."""
+    begin: int  # where its records begin: behind the header
     columns: list[str]
-    """The names in the header."""
-    is_narrow: bool
-    """A record of it is one field, so that a blank line is one, too: NULL, as COPY writes it."""
+    is_narrow: bool  # a record is one field, so a blank line is one, too: NULL, as COPY writes it
 
 
 def head_of(file: File) -> FileHead:
-    """Read the beginning of a file.
-
-    Raises:
-        PlanError: it is not text that can be read.
-    """
+    """Read the beginning of a file. Raises PlanError if it is not text."""
     with Path(file.path).open("rb") as stream:
         mark = len(codecs.BOM_UTF8) if stream.read(3) == codecs.BOM_UTF8 else 0
         stream.seek(mark)
@@ -71,10 +56,7 @@ def head_of(file: File) -> FileHead:
 
 
 def records_of(stream: BinaryIO, form: Format) -> Iterator[Record]:
-    """Yield records from here on, blank lines too; the last one may lack its line's end.
-
-    A record of CSV does not end within double quotes.
-    """
+    """Yield records from here on, blank lines too; in CSV none ends within double quotes."""
     lines: list[bytes] = []
     end, quotes = stream.tell(), 0
     for line in stream:
@@ -90,15 +72,11 @@ def records_of(stream: BinaryIO, form: Format) -> Iterator[Record]:
 
 
 def decoded(file: File, head: FileHead, raw: bytes) -> Any:
-    """Return a record's fields by name, without a header as a list; of JSON what it says.
-
-    Raises:
-        ValueError: it cannot be read; csv and decimal have errors of their own.
-    """
+    """Return a record's fields by name, without a header as a list; of JSON its value."""
     text = raw.decode()
     if file.format is Format.JSON_LINES:
         return _EXACT.decode(text)
-    fields = fields_of(text)
+    fields = _fields_of(text)
     if not file.header:
         return fields
     if len(fields) != len(head.columns):
@@ -106,44 +84,38 @@ def decoded(file: File, head: FileHead, raw: bytes) -> Any:
     return dict(zip(head.columns, fields, strict=True))
 
 
-def fields_of(text: str) -> list[str]:
-    """Return the fields of one record of CSV, of any length; of a blank line an empty one.
-
-    Raises:
-        ValueError: it is not one record.
-        csv.Error: a quote in it is where none can be.
-    """
-    if len(text) < _LONG:
-        return _fields_of(text)
-    with _LIMIT:
-        limit = csv.field_size_limit()
-        csv.field_size_limit(max(limit, len(text)))
-        try:
-            return _fields_of(text)
-        finally:
-            csv.field_size_limit(limit)
-
-
 def _fields_of(text: str) -> list[str]:
-    found = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    """Return the fields of one record of CSV, of any length; of a blank line an empty one."""
+    if len(text) < _LONG:
+        found = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    else:
+        with _LIMIT:
+            limit = csv.field_size_limit()
+            csv.field_size_limit(max(limit, len(text)))
+            try:
+                found = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+            finally:
+                csv.field_size_limit(limit)
     if len(found) != 1:
         raise ValueError("a quote opens within a field")
     return found[0] or [""]
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key of it comes twice")
+        raise ValueError("a key appears twice")
     return found
 
 
-def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is no number of JSON")
+def _refuse_constant(word: str) -> Any:
+    raise ValueError(f"{word} is not a JSON number")
 
 
-_EXACT = json.JSONDecoder(parse_float=Decimal, parse_constant=_no_number, object_pairs_hook=_once)
-"""It changes no number, and lets no value take another's place."""
+# It changes no number, and no value takes another's place.
+_EXACT = json.JSONDecoder(
+    parse_float=Decimal, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys
+)
 
 
 def _first(stream: BinaryIO, form: Format) -> Record:
@@ -153,7 +125,7 @@ def _first(stream: BinaryIO, form: Format) -> Record:
 
 def _columns(file: File, first: bytes) -> list[str]:
     try:
-        columns = fields_of(first.decode()) if first else []
+        columns = _fields_of(first.decode()) if first else []
     except (ValueError, csv.Error) as error:
         if file.header:
             raise PlanError(
@@ -162,26 +134,27 @@ def _columns(file: File, first: bytes) -> list[str]:
         return []  # it fails as a record does
     if file.header and (len(set(columns)) < len(columns) or not all(map(str.strip, columns))):
         raise PlanError(
-            f"The header of {file} names a column twice, or one of its names is blank: "
-            f"{', '.join(map(repr, columns)):.300}. Give each a name of its own, or read the file "
-            "with header=False."
+            f"The header of {file} has a blank name, or one twice: "
+            f"{', '.join(map(repr, columns)):.300}. Give each column its own name, or read the "
+            "file with header=False."
         )
     return columns
 
 
 def _check(file: File, raw: bytes) -> None:
-    """Pass if these bytes may be the first record, or its beginning."""
+    """Raise PlanError unless these bytes may be the first record, or its beginning."""
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(raw)
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text or raw.startswith(_BZIP2):
         raise PlanError(
-            f"{file} is no text in UTF-8: compressed, or in another encoding. Unpack or convert it."
+            f"{file} is not text in UTF-8: it is compressed, or in another encoding. Unpack or "
+            "convert it."
         )
     outside = b"".join(raw.split(_QUOTE)[::2])
     if file.format is Format.CSV and b"\r" in outside.replace(b"\r\n", b""):
         raise PlanError(
-            f"Lines of {file} end with CR alone, so that it has but one. Convert it: let them end "
-            "with LF or CRLF."
+            f"Lines of {file} end with CR alone, so it has only one line. Convert them to end with "
+            "LF or CRLF."
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,22 +19,33 @@ from tasks_app.domain.partition.records import File, Format, Partition, Partitio
 
 
 def segments(file: File, parts: int) -> list[Partition]:
-    """Return up to ``parts`` segments of about as many bytes; fewer where records are large.
-
-    Raises:
-        PlanError: there is no such file, it is no text, its quotes do not match, or it changes.
-    """
+    """Return up to ``parts`` segments of about as many bytes; fewer where records are large."""
+    made: list[Partition] = []
     with unchanged(file):
         low, high = body_of(file)
         head = head_of(file)
         targets = [low + part * (high - low) // parts for part in range(1, parts)]
-        cutter = _Cutter(file, low, targets)
+        at, rows, seen = low, 0, _sum_of_head(file)
+
+        def cut() -> None:
+            nonlocal low, rows, seen, targets
+            part = Partition(len(made) + 1, PartitionKind.SEGMENT, Range(low, at))
+            made.append(replace(part, source=str(file), checksum=seen.hexdigest(), rows=rows))
+            low, rows, seen = at, 0, _sum_of_head(file)
+            targets = [target for target in targets if target > at]
+
         with Path(file.path).open("rb") as stream:
             stream.seek(low)
             for record in records_of(stream, file.format):
                 _check_quotes(file, head, record)
-                cutter.take(record.raw, counts=head.is_narrow or not record.is_blank)
-    return cutter.end()
+                seen.update(record.raw)
+                at += len(record.raw)
+                rows += head.is_narrow or not record.is_blank
+                if targets and at >= targets[0]:
+                    cut()
+        if at > low:
+            cut()
+    return made
 
 
 def _check_quotes(file: File, head: FileHead, record: Record) -> None:
@@ -57,15 +68,11 @@ Version = tuple[int, ...]
 
 @contextmanager
 def unchanged(file: File) -> Iterator[Version]:
-    """Give what tells a file as it is from all others that its path names before and after.
-
-    Raises:
-        PlanError: it is another one at the end.
-    """
+    """Yield what identifies the file as it is; raise PlanError if it is another one at the end."""
     before = _version(file)
     yield before
     if _version(file) != before:
-        raise PlanError(f"{file} was changed while it was read. Plan it anew.")
+        raise PlanError(f"{file} was changed while it was read. Plan it again.")
 
 
 def _version(file: File) -> Version:
@@ -76,81 +83,21 @@ def _version(file: File) -> Version:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-@dataclass(slots=True)
-class _Cutter:
-    """Sees a file's records in order."""
-
-    file: File
-    low: int
-    """Where the open segment begins."""
-    targets: list[int]
-    """Where to cut, at the next border of records; ascending."""
-    at: int = 0
-    """How far the file was seen."""
-    records: int = 0
-    seen: Any = None
-    made: list[Partition] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.at, self.seen = self.low, _sum_of_head(self.file)
-
-    def take(self, record: bytes, *, counts: bool) -> None:
-        """Take a record, and cut behind it if that is due."""
-        self.seen.update(record)
-        self.at += len(record)
-        self.records += counts
-        if self.targets and self.at >= self.targets[0]:
-            self._close()
-
-    def end(self) -> list[Partition]:
-        if self.at > self.low:
-            self._close()
-        return self.made
-
-    def _close(self) -> None:
-        self.made.append(
-            Partition(
-                len(self.made) + 1,
-                PartitionKind.SEGMENT,
-                Range(self.low, self.at),
-                source=str(self.file),
-                checksum=self.seen.hexdigest(),
-                rows=self.records,
-            )
-        )
-        self.low, self.records, self.seen = self.at, 0, _sum_of_head(self.file)
-        self.targets = [target for target in self.targets if target > self.at]
-
-
 def file_of(source: object, partition: Partition) -> File:
-    """Return the file that a segment is of: the source, or what a table was extracted to.
-
-    Raises:
-        PlanError: it is not a segment.
-    """
     if isinstance(source, File):
         return source
     if partition.kind is not PartitionKind.SEGMENT or partition.source is None:
-        raise PlanError(f"{partition} is no segment of a file. Split files by FlatFile.")
+        raise PlanError(f"{partition} is not a segment of a file. Split files by FlatFile.")
     return File(partition.source)
 
 
 def body_of(file: File) -> tuple[int, int]:
-    """Return where the records begin and where the file ends, in bytes.
-
-    Raises:
-        PlanError: there is no such file, or it is not text.
-    """
     with unchanged(file):
         return head_of(file).begin, Path(file.path).stat().st_size
 
 
 def verify(file: File, partition: Partition) -> None:
-    """Compare a segment with its checksum; reads it whole.
-
-    Raises:
-        PlanError: the file has changed since it was split.
-    """
+    """Compare a segment with its checksum; reads it whole. Raises PlanError if it has changed."""
     low, high = bounds_of(partition)
     seen = _sum_of_head(file)
     with Path(file.path).open("rb") as stream:
@@ -160,7 +107,7 @@ def verify(file: File, partition: Partition) -> None:
             seen.update(block)
             left -= len(block)
     if left or seen.hexdigest() != partition.checksum:
-        raise PlanError(f"{partition} was changed since {file} was split. Plan it anew.")
+        raise PlanError(f"{partition} was changed since {file} was split. Plan it again.")
 
 
 def _sum_of_head(file: File) -> Any:
@@ -170,29 +117,19 @@ def _sum_of_head(file: File) -> Any:
 
 
 def bounds_of(partition: Partition) -> tuple[int, int]:
-    """Return the first byte of a segment, and the first behind it.
-
-    Raises:
-        PlanError: it is not a segment.
-    """
     span = partition.range
     if span is None or not isinstance(span.low, int) or not isinstance(span.high, int):
-        raise PlanError(f"{partition} is no segment of a file. Split files by FlatFile.")
+        raise PlanError(f"{partition} is not a segment of a file. Split files by FlatFile.")
     return span.low, span.high
 
 
-@dataclass(slots=True)
 class FileReader:
-    """Reads records of a file from any place where one begins."""
-
-    file: File
-    _head: FileHead | None = None
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self._head: FileHead | None = None
 
     def records(self, partition: Partition, after: int | None = None) -> Iterator[Record]:
-        """Yield a segment's records in order; ``after``: those behind this checkpoint.
-
-        Blank lines are passed over, unless a record is one field. Memory holds one at a time.
-        """
+        """Yield a segment's records behind the checkpoint ``after``; skip blank lines."""
         low, high = bounds_of(partition)
         with Path(self.file.path).open("rb") as stream:
             stream.seek(low if after is None else after)
@@ -205,7 +142,6 @@ class FileReader:
                     return
 
     def decode(self, record: Record) -> Any:
-        """Return what a record says; see ``records.decoded``."""
         return decoded(self.file, self.head, record.raw)
 
     @property
@@ -217,10 +153,7 @@ class FileReader:
 
 @dataclass(frozen=True, slots=True)
 class FileRow:
-    """A record: its fields by name or number."""
-
-    end: int
-    """Where the next one begins, in bytes: how people and checkpoints find it."""
+    end: int  # where the next one begins, in bytes: how people and checkpoints find it
     fields: Any
 
     def __getitem__(self, name: Any) -> Any:
@@ -236,7 +169,7 @@ class Unreadable:
 
 
 class SegmentReader:
-    """Reads one segment; a file that is not as it was is compared with its checksum first."""
+    """Reads one segment; compares a changed file with its checksum first."""
 
     until = None
 
@@ -247,11 +180,7 @@ class SegmentReader:
         self._verified: Version | None = None
 
     def read(self, _connection: Connection, after: Any, size: int) -> Sequence[Any]:
-        """Return the next records.
-
-        Raises:
-            PlanError: the file has changed since it was split, or changes now.
-        """
+        """Return the next records. Raises PlanError if the file has changed since it was split."""
         with unchanged(self._file) as version:
             if version != self._verified:  # a checkpoint, too, is a place in the file as it was
                 verify(self._file, self._partition)
@@ -266,7 +195,6 @@ class SegmentReader:
     def leave_out(self, _connection: Connection, _rows: Sequence[Any]) -> None: ...
 
     def after(self, rows: Sequence[Any]) -> int:
-        """Return where the next record begins."""
         return int(rows[-1].end)
 
     def name(self, row: Any) -> str:

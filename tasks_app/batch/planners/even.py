@@ -7,7 +7,6 @@ from enum import StrEnum
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.planners import timed
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.cuts import (
     Amount,
@@ -21,53 +20,49 @@ from tasks_app.pool.batch.sources.cuts import exact_cuts, points, sampled_cuts
 from tasks_app.pool.batch.sources.measure import count, has_nulls
 from tasks_app.pool.batch.sources.relation import Relation, Source, find
 
-BIG_BYTES = 256 * 2**20
-"""Larger tables are sampled: to sort their keys takes seconds."""
-SAMPLE_BYTES = 64 * 2**20
-"""How much of them is read: some 8,000 blocks, whose quantiles are off by half a percent."""
+BIG_BYTES = 256 * 2**20  # larger tables are sampled: to sort their keys takes seconds
+SAMPLE_BYTES = 64 * 2**20  # read of them: some 8,000 blocks; their quantiles are off by 0.5%
 
 
 class How(StrEnum):
-    """How the cuts are found."""
-
-    AUTO = "auto"
-    """Exact, or by a sample if the table is big."""
-    EXACT = "exact"
-    """All keys, in their order."""
-    SAMPLE = "sample"
-    """Some of the table's blocks."""
-    STATISTICS = "statistics"
-    """What ANALYZE left: about a hundred keys; nothing is read."""
+    AUTO = "auto"  # exact, or by a sample if the table is big
+    EXACT = "exact"  # all keys, in their order
+    SAMPLE = "sample"  # some of the table's blocks
+    STATISTICS = "statistics"  # what ANALYZE left: about a hundred keys; nothing is read
 
 
 @dataclass(frozen=True, slots=True)
 class Even(Amount):
-    """Ranges of keys with about as many rows each.
-
-    One key is never divided: a key of many rows makes its partition larger than the others.
-    """
+    """Ranges of keys with about as many rows each; one key is never divided."""
 
     how: How = How.AUTO
 
-    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
-        """Split by the rows that there are now; the first and the last range have no outer bound.
-
-        Raises:
-            PlanError: the source cannot be split so.
-        """
+        """Split by the rows of now; the first and the last range have no outer bound."""
         relation = find(connection, source)
         cuts, rows, how = self.cut(connection, relation)
         partitions = ranges_of_cuts(cuts, rows)
-        asked = self.number_for(rows, relation.size_bytes)
         if has_nulls(connection, relation):
             partitions.append(partition_of_nulls(len(partitions) + 1, None))
-        warnings = (_fewer(len(cuts) + 1, asked),) if len(cuts) + 1 < min(asked, rows) else ()
+        made, wanted = len(cuts) + 1, self.number_for(rows, relation.size_bytes)
+        warning = (
+            f"{made} partitions instead of {wanted}: some keys have more rows than a partition "
+            "should, and one key is never divided. Split by hash, or by a column with more "
+            "different values."
+        )
+        warnings = (warning,) if made < min(wanted, rows) else ()
         return Plan(f"even, {how}", relation.key_type, tuple(partitions), rows, warnings=warnings)
 
     def cut(self, connection: Connection, relation: Relation) -> tuple[list[CutPoint], int, How]:
         """Return where to cut, about how many rows have a key, and how that was found."""
-        how = self._way(relation)
+        how = self.how
+        if how is How.SAMPLE and not relation.can_sample:
+            raise PlanError(
+                f"{relation.source} cannot be sampled: it is not a table. Do not set `how`."
+            )
+        if how is How.AUTO:
+            is_big = relation.can_sample and (relation.size_bytes or 0) > BIG_BYTES
+            how = How.SAMPLE if is_big else How.EXACT
         if how is How.EXACT:
             rows = count(connection, relation)
             parts = self.number_for(rows, relation.size_bytes)
@@ -85,20 +80,3 @@ class Even(Amount):
         parts = self.number_for(known, size)
         percent = min(100.0, 100.0 * SAMPLE_BYTES / size)
         return *sampled_cuts(connection, relation, parts, percent), how
-
-    def _way(self, relation: Relation) -> How:
-        if self.how is How.SAMPLE and not relation.can_sample:
-            raise PlanError(
-                f"{relation.source} cannot be sampled: it is no table. Leave `how` to be auto."
-            )
-        if self.how is not How.AUTO:
-            return self.how
-        is_big = relation.can_sample and (relation.size_bytes or 0) > BIG_BYTES
-        return How.SAMPLE if is_big else How.EXACT
-
-
-def _fewer(made: int, asked: int) -> str:
-    return (
-        f"{made} partitions instead of {asked}: some keys have more rows than a partition should, "
-        "and one key is never divided. Split by hash, or by a column with more different values."
-    )

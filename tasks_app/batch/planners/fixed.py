@@ -10,7 +10,6 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.planners import timed
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.cuts import MOST, partition_of_nulls
 from tasks_app.domain.partition.keys import Key, KeyType, quoted_key, ranges_between
@@ -18,38 +17,29 @@ from tasks_app.domain.partition.records import Extent, Partition, Plan
 from tasks_app.pool.batch.sources.measure import extent
 from tasks_app.pool.batch.sources.relation import Source, find
 
-Width = int | Decimal | timedelta
-_DIGITS = 300_000
-"""Twice what a numeric can have: Python rounds to 28 digits when it calculates."""
+_DIGITS = 300_000  # twice what a numeric can have: Python rounds to 28 digits when it calculates
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Ranges like 0 .. 999, 1000 .. 1999, from the least key to the greatest.
+    """Ranges like 0 .. 999, 1000 .. 1999: reads only both ends; as even as the keys are dense."""
 
-    It reads the two ends only, and is as even as the keys are dense.
-    """
-
-    width: Width
+    width: int | Decimal | timedelta
     start: Key | None = None
-    """Where one of the ranges begins; None: 0, or the least key if keys are no numbers."""
+    """Where one of the ranges begins; None: 0, or the least key if keys are not numbers."""
 
-    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
-        """Split; the first and the last range have no outer bound.
-
-        Raises:
-            PlanError: keys have no width, or there would be too many partitions.
-        """
+        """Split; the first and the last range have no outer bound."""
         relation = find(connection, source)
         self._check(relation.key_type)
         found = extent(connection, relation)
-        spans = ranges_between(self._cuts(found))
+        with localcontext(prec=_DIGITS):
+            spans = ranges_between(list(self._cuts(found)))
         partitions = [Partition(number, range=span) for number, span in enumerate(spans, 1)]
         if found.nulls:
             partitions.append(partition_of_nulls(len(partitions) + 1, None))
-        name = f"fixed, {self.width}"
-        return Plan(name, relation.key_type, tuple(partitions), relation.rows)
+        method = f"fixed, {self.width}"
+        return Plan(method, relation.key_type, tuple(partitions), relation.rows)
 
     def _check(self, key_type: KeyType) -> None:
         wanted: dict[bool, tuple[type, ...]] = {
@@ -64,23 +54,19 @@ class Fixed:
             )
         step: Any = self.width
         if step <= type(self.width)(0):
-            raise PlanError(f"The width is {self.width}. Use one above nothing.")
+            raise PlanError(f"The width is {self.width}. Use one above 0.")
         if key_type is KeyType.DATE and step % timedelta(days=1):
             raise PlanError(f"The width is {self.width}, but keys are days. Use whole days.")
 
-    def _cuts(self, found: Extent) -> list[Key]:
-        with localcontext(prec=_DIGITS):
-            return list(self._exact_cuts(found))
-
-    def _exact_cuts(self, found: Extent) -> Iterator[Key]:
+    def _cuts(self, found: Extent) -> Iterator[Key]:
         least: Any = found.least
         most: Any = found.most
+        start: Any = self.start
+        step: Any = self.width
         if least is None:
             return
-        start: Any = self.start
         if start is None:
             start = 0 if isinstance(least, int | Decimal) else least
-        step: Any = self.width
         passed = _floor(least - start, step)
         number = _floor(most - start, step) - passed
         if number >= MOST:
@@ -94,7 +80,7 @@ class Fixed:
 
 
 def _floor(span: Any, step: Any) -> Any:
-    if isinstance(span, Decimal):  # its own division rounds towards nothing
+    if isinstance(span, Decimal):  # its own division rounds towards 0
         times, rest = divmod(span, step)
         return times - (rest != 0 and (rest < 0) != (step < 0))
     return span // step

@@ -11,7 +11,6 @@ from typing import Any
 from sqlalchemy import Connection
 
 from tasks_app.batch.files.segments import body_of, segments
-from tasks_app.batch.planners import timed
 from tasks_app.domain.partition.cuts import Amount
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.records import File, Plan
@@ -26,16 +25,15 @@ class FlatFile(Amount):
     ``rows`` estimates the length of a record from the first ones.
     """
 
-    @timed
     def plan(self, connection: Connection | None, source: File) -> Plan:  # noqa: ARG002
-        """Split; an empty file has no segments.
-
-        Raises:
-            PlanError: there is no such file, or its quotes do not match.
-        """
+        """Split; an empty file has no segments. Raises PlanError as ``segments`` does."""
         low, high = body_of(source)
-        size = high - low
-        rows = _guess(source, low, size) if self.rows is not None else None
+        size, rows = high - low, None
+        if self.rows is not None:
+            with Path(source.path).open("rb") as stream:
+                stream.seek(low)
+                sample = stream.read(2**16)
+            rows = max(1, round(size * max(1, sample.count(b"\n")) / max(1, len(sample))))
         made = tuple(segments(source, self.number_for(rows, size)))
         total = sum(each.rows or 0 for each in made)
         return Plan("flat file", KeyType.INTEGER, made, total)
@@ -43,27 +41,20 @@ class FlatFile(Amount):
 
 @dataclass(frozen=True, slots=True)
 class Extract(Amount):
-    """A table or query, written to a CSV file by COPY as one snapshot has it, and split there.
+    """A table or query, written to a CSV file by COPY in one snapshot, and split there.
 
-    The table is read once, whatever the number of segments. That pays where each partition would
-    read much of it, or would meet its writers.
+    The table is read only once. That pays where each partition would read much of it, or would
+    meet its writers.
     """
 
-    path: str = ""
-    """Where all workers find it. An existing file is replaced as a whole."""
+    path: str = ""  # where all workers find it. An existing file is replaced as a whole.
 
     @property
     def file(self) -> File:
         return File(self.path)
 
-    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
-        """Write the file and its manifest, and split it.
-
-        Raises:
-            PlanError: the source is not there.
-            OSError: the file cannot be written.
-        """
+        """Write the file and its manifest, and split it. Raises OSError if it cannot write."""
         new = Path(f"{self.path}.new")
         with new.open("wb") as out:
             copy_as_csv(connection, source, out)
@@ -76,7 +67,6 @@ class Extract(Amount):
 
 
 def manifest(plan: Plan) -> dict[str, Any]:
-    """Return the segments of a file as JSON, for other programs."""
     return {
         "records": plan.rows,
         "segments": [
@@ -92,10 +82,3 @@ def manifest(plan: Plan) -> dict[str, Any]:
             if each.range is not None
         ],
     }
-
-
-def _guess(file: File, low: int, size: int) -> int:
-    with Path(file.path).open("rb") as stream:
-        stream.seek(low)
-        sample = stream.read(2**16)
-    return max(1, round(size * max(1, sample.count(b"\n")) / max(1, len(sample))))

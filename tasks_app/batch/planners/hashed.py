@@ -1,4 +1,4 @@
-"""Partitions by the hash of the key, whatever the keys are."""
+"""Partitions by the hash of the key, for keys of any type."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.planners import timed
 from tasks_app.domain.partition.cuts import Amount
 from tasks_app.domain.partition.keys import Range
 from tasks_app.domain.partition.records import Partition, PartitionKind, Plan
@@ -25,13 +24,8 @@ class Hash(Amount):
     column: str | None = None
     """A stored column that holds the bucket by the same modulus: ``add_bucket`` makes one."""
 
-    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
-        """Split; reads nothing but statistics if the number of partitions is given.
-
-        Raises:
-            PlanError: the source cannot be split so.
-        """
+        """Split; reads only statistics if the number of partitions is given."""
         relation = find(connection, source)
         rows = relation.rows
         if rows is None or self.rows is not None:
@@ -39,7 +33,7 @@ class Hash(Amount):
         modulus = self.number_for(rows, relation.size_bytes)
         hashed = by_bucket(relation, self.column) if self.column else relation
         nulls = has_nulls(connection, hashed)
-        partitions = [
+        partitions = tuple(
             Partition(
                 bucket + 1,
                 PartitionKind.HASH,
@@ -50,5 +44,5 @@ class Hash(Amount):
                 rows=rows // modulus,
             )
             for bucket in range(modulus)
-        ]
-        return Plan(f"hash, {modulus}", relation.key_type, tuple(partitions), rows)
+        )
+        return Plan(f"hash, {modulus}", relation.key_type, partitions, rows)

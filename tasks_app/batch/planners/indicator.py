@@ -1,4 +1,4 @@
-"""Partitions that take rows as they come, and mark them."""
+"""Partitions that take the next free rows, and mark them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.planners import timed
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.cuts import Amount
 from tasks_app.domain.partition.records import Marker, Partition, PartitionKind, Plan, Table
@@ -21,15 +20,9 @@ class Indicator(Amount):
     """
 
     marker: Marker | None = None
-    """None: the marks are in a table of ours, which ``marks.fill`` has filled."""
+    """None: the marks are in ``task_marker``, which ``marks.fill`` has filled."""
 
-    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
-        """Decide only the number of partitions.
-
-        Raises:
-            PlanError: the source is no table.
-        """
         if not isinstance(source, Table):
             raise PlanError(f"Rows of {source} cannot be marked. Name a table.")
         relation = find(connection, source)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.planners import timed
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.cuts import partition_of_nulls
 from tasks_app.domain.partition.keys import Key, Range, in_utc
 from tasks_app.domain.partition.records import Partition, PartitionKind, Plan
-from tasks_app.pool.batch.sources.measure import MOST_VALUES, count_nulls, has_nulls, histogram
+from tasks_app.pool.batch.sources.measure import count_nulls, has_nulls, histogram
 from tasks_app.pool.batch.sources.relation import Source, find
 
 
@@ -20,29 +19,19 @@ from tasks_app.pool.batch.sources.relation import Source, find
 class KeyList:
     """Values like the codes of branches, each listed for one partition; None is NULL.
 
-    A value of the table that is in no list makes the plan wrong, unless ``auto_assign`` is set.
+    A value of the table that no list has makes the plan wrong, unless ``auto_assign`` is set.
     """
 
-    lists: Mapping[int, Sequence[Key | None]]
-    """Values by number of partition."""
+    lists: Mapping[int, Sequence[Key | None]]  # values by number of partition
     auto_assign: bool = False
     """Unlisted values go to the partition with the fewest rows, those of most rows first."""
 
-    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
-        """Split; reads the keys of all rows.
-
-        Raises:
-            PlanError: there are too many different keys, or no list.
-        """
+        """Split; reads the keys of all rows."""
+        if not self.lists:
+            raise PlanError("There are no lists of values. Give one for each partition.")
         relation = find(connection, source)
-        found = histogram(connection, relation, MOST_VALUES)
-        if found is None or not self.lists:
-            raise PlanError(
-                f"{source} has more than {MOST_VALUES} different keys. Split it by ranges or hash."
-                if self.lists
-                else "There are no lists of values. Give one for each partition."
-            )
+        found = histogram(connection, relation)
         nulls = count_nulls(connection, relation)
         counted: dict[Key | None, int] = dict(found.items())
         if nulls:
@@ -51,7 +40,7 @@ class KeyList:
         added = _assign(lists, counted) if self.auto_assign else []
         partitions = tuple(_listed(no, values, counted) for no, values in sorted(lists.items()))
         words = ", ".join("NULL" if value is None else str(value) for value in added)
-        warnings = (f"Assigned by themselves: {words:.1000}.",) if added else ()
+        warnings = (f"Assigned automatically: {words:.1000}.",) if added else ()
         total = sum(counted.values())
         return Plan("key list", relation.key_type, partitions, total, warnings=warnings)
 
@@ -65,9 +54,7 @@ class KeyRanges:
 
     ranges: Sequence[tuple[Key | None, Key | None]]
 
-    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
-        """Take them as they are; they are checked afterwards."""
         relation = find(connection, source)
         spans = [Range(low, high) for low, high in self.ranges]
         partitions = [Partition(number, range=span) for number, span in enumerate(spans, 1)]
@@ -79,7 +66,6 @@ class KeyRanges:
 def _assign(
     lists: dict[int, list[Key | None]], counted: Mapping[Key | None, int]
 ) -> list[Key | None]:
-    """Add to the lists the values that are in none of them; return these."""
     known = {value for values in lists.values() for value in values}
     loads = {number: _rows(values, counted) for number, values in lists.items()}
     added = sorted(set(counted) - known, key=lambda value: (-counted[value], str(value)))
@@ -94,8 +80,8 @@ def _listed(
     number: int, values: Sequence[Key | None], counted: Mapping[Key | None, int]
 ) -> Partition:
     own = tuple(sorted((value for value in values if value is not None), key=str))
-    partition = Partition(number, PartitionKind.VALUES, values=own, rows=_rows(values, counted))
-    return replace(partition, owns_null=None in values)
+    rows, nulls = _rows(values, counted), None in values
+    return Partition(number, PartitionKind.VALUES, values=own, owns_null=nulls, rows=rows)
 
 
 def _rows(values: Iterable[Key | None], counted: Mapping[Key | None, int]) -> int:

@@ -1,4 +1,4 @@
-"""One partition or more for each of the database's own."""
+"""One or more partitions for each of the database's own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.planners import timed
 from tasks_app.batch.planners.even import Even
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.cuts import Amount, partition_of_nulls, ranges_of_cuts
@@ -25,37 +24,25 @@ class Physical:
     plan is checked again before each start.
     """
 
-    each: Amount = ONE
-    """How many for each table."""
+    each: Amount = ONE  # how many for each table
 
-    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
-        """Split.
-
-        Raises:
-            PlanError: the table has no partitions.
-        """
         relation = find(connection, source)
         if not (isinstance(source, Table) and is_divided(connection, relation)):
             raise PlanError(f"{source} has no partitions in the database. Split it by Even.")
+        even = Even(self.each.parts, self.each.rows, self.each.size, self.each.over)
         partitions: list[Partition] = []
         total = 0
         for table in leaves(connection, relation):
-            own, rows = self._within(connection, table, len(partitions) + 1)
-            partitions += own
+            own = find(connection, table)
+            cuts, rows, _ = even.cut(connection, own)
+            first = len(partitions) + 1
+            parts = ranges_of_cuts(cuts, rows, source=str(table), first=first)
+            if has_nulls(connection, own):
+                if len(parts) == 1:
+                    parts = [replace(parts[0], owns_null=True)]
+                else:
+                    parts.append(partition_of_nulls(first + len(parts), None, str(table)))
+            partitions += parts
             total += rows
         return Plan("physical", relation.key_type, tuple(partitions), total)
-
-    def _within(
-        self, connection: Connection, table: Table, first: int
-    ) -> tuple[list[Partition], int]:
-        relation = find(connection, table)
-        amount = self.each
-        even = Even(amount.parts, amount.rows, amount.size, amount.over)
-        cuts, rows, _ = even.cut(connection, relation)
-        own = ranges_of_cuts(cuts, rows, source=str(table), first=first)
-        if has_nulls(connection, relation):
-            if len(own) == 1:
-                return [replace(own[0], owns_null=True)], rows
-            own.append(partition_of_nulls(first + len(own), None, str(table)))
-        return own, rows

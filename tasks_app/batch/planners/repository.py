@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.planners import timed
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.records import Plan
-from tasks_app.pool.batch.partitions import of_program
+from tasks_app.pool.batch.partitions import find_by_program
 from tasks_app.pool.batch.sources.relation import Source
 
 
@@ -17,29 +16,23 @@ from tasks_app.pool.batch.sources.relation import Source
 class Repository:
     """The rows of a program. They are checked before each start, and never changed.
 
-    Keys that no row owns make the plan wrong, until somebody adds a row for them.
+    Keys that no row owns make the plan wrong, until a row for them is added.
     """
 
     program: str
 
-    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:  # noqa: ARG002
-        """Read them.
-
-        Raises:
-            PlanError: there are none, or they are not of one type of key.
-        """
-        stored = of_program(connection, self.program)
+        stored = find_by_program(connection, self.program)
         types = sorted({each.key_type for each in stored})
         if not types:
             raise PlanError(
-                f"task_partition has no rows of program {self.program}. Insert some, or look at "
-                "the name."
+                f"task_partition has no rows of program {self.program}. Insert some, or check the "
+                "name."
             )
         if len(types) > 1:
             raise PlanError(
                 f"Partitions of {self.program} have keys of several types: {', '.join(types)}. "
-                "Write all in that of the key."
+                "Give all the type of the key."
             )
         partitions = tuple(each.partition for each in stored)
         rows = [each.rows for each in partitions if each.rows is not None]

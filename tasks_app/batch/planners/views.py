@@ -1,4 +1,4 @@
-"""Partitions that are read through views of their own."""
+"""Partitions that each have a view of their own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.planners import Planner, timed
+from tasks_app.batch.planners import Planner
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.records import Partition, PartitionKind, Plan, Table
 from tasks_app.pool.batch.sources.predicate import create_view
@@ -22,18 +22,11 @@ class Views:
     """
 
     inner: Planner
-    prefix: str
-    """``orders_part`` makes the view ``orders_part_1``. Existing views are replaced."""
-    schema: str | None = None
-    """None: the first of the search path."""
+    prefix: str  # ``orders_part`` makes the view ``orders_part_1``. Existing views are replaced.
+    schema: str | None = None  # None: the first of the search path
 
-    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
-        """Split as the other planner does, and make the views in the caller's transaction.
-
-        Raises:
-            PlanError: it cannot be split so, or has no rows that a view could show.
-        """
+        """Split as the other planner does; create the views in the caller's transaction."""
         plan = self.inner.plan(connection, source)
         partitions = tuple(self._view(connection, source, plan, each) for each in plan.partitions)
         return replace(plan, method=f"views, {plan.method}", partitions=partitions)

@@ -1,4 +1,4 @@
-"""The partitions of a step: inserted from a plan, read, and shortened for others to take over."""
+"""The partitions of a step: inserted from a plan, read, and shortened for others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.partition.keys import Key, KeyType, Range, write_key
+from tasks_app.domain.partition.keys import KeyType, Range, write_key
 from tasks_app.domain.partition.records import (
     Partition,
     PartitionKind,
@@ -36,23 +36,6 @@ _INSERT = text(f"""
     ORDER BY r.no
     RETURNING partition_no, id
 """)
-_INSERT_VALUES = text(f"""
-    INSERT INTO {PARTITION_VALUE} (program_id, value, partition_no)
-    SELECT :program, r.value, r.no
-    FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(no integer, value text) ORDER BY r.value
-""")
-_ASSIGN = text(f"""
-    UPDATE {PARTITION} t SET task_id = r.task_id
-    FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id bigint, task_id bigint)
-    WHERE t.id = r.id
-""")
-_REMOVE = text(f"""
-    WITH chosen AS MATERIALIZED (
-        SELECT t.id FROM {PARTITION} t
-        WHERE t.program_id = :program AND (t.status = '{Status.PLANNED}' OR :started)
-        ORDER BY t.id FOR UPDATE)
-    DELETE FROM {PARTITION} t USING chosen c WHERE t.id = c.id RETURNING t.partition_no
-""")
 
 
 def insert(
@@ -63,7 +46,7 @@ def insert(
     batch_id: int | None = None,
     step: str | None = None,
 ) -> dict[int, int]:
-    """Insert the partitions of a plan that was checked; return their ids by number.
+    """Insert the partitions of a checked plan; return their ids by number.
 
     The database refuses what overlaps (SQLSTATE 23P01) or is there already (23505).
     """
@@ -76,33 +59,53 @@ def insert(
         for partition in plan.partitions
         for value in partition.values
     ]
+    query = text(f"""
+        INSERT INTO {PARTITION_VALUE} (program_id, value, partition_no)
+        SELECT :program, r.value, r.no
+        FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(no integer, value text) ORDER BY r.value
+    """)
     if listed:
-        connection.execute(_INSERT_VALUES, {"program": program, "rows": json.dumps(listed)})
+        connection.execute(query, {"program": program, "rows": json.dumps(listed)})
     return ids
 
 
 def assign(connection: Connection, tasks: Mapping[int, int]) -> None:
-    """Write which task runs which partition: ids of tasks by ids of partitions."""
     rows = [{"id": partition, "task_id": task} for partition, task in sorted(tasks.items())]
-    connection.execute(_ASSIGN, {"rows": json.dumps(rows)})
+    query = text(f"""
+        UPDATE {PARTITION} t SET task_id = r.task_id
+        FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id bigint, task_id bigint)
+        WHERE t.id = r.id
+    """)
+    connection.execute(query, {"rows": json.dumps(rows)})
 
 
 def remove(connection: Connection, program: str, *, started: bool = False) -> list[int]:
     """Remove the partitions that have not started, or all (``started``); return their numbers.
 
-    To plan the rest of a program again, insert what covers the same keys.
+    To plan the rest of a program again, insert partitions that cover the same keys.
     """
     values = {"program": program, "started": started}
-    return sorted(connection.execute(_REMOVE, values).scalars())
+    query = text(f"""
+        WITH chosen AS MATERIALIZED (
+            SELECT t.id FROM {PARTITION} t
+            WHERE t.program_id = :program AND (t.status = '{Status.PLANNED}' OR :started)
+            ORDER BY t.id FOR UPDATE)
+        DELETE FROM {PARTITION} t USING chosen c WHERE t.id = c.id RETURNING t.partition_no
+    """)
+    return sorted(connection.execute(query, values).scalars())
 
 
 def _row(partition: Partition, key_type: KeyType) -> dict[str, Any]:
     span = partition.range
+    line = None
+    if span is not None:
+        is_number = partition.kind is not PartitionKind.RANGE or key_type.is_number
+        line = "num" if is_number else "time" if key_type.is_time else "text"
     return {
         "no": partition.number,
         "kind": str(partition.kind),
         "key_column": partition.column,
-        "line": None if span is None else _line(partition.kind, key_type),
+        "line": line,
         "low": None if span is None or span.low is None else write_key(span.low),
         "high": None if span is None or span.high is None else write_key(span.high),
         "owns_null": partition.owns_null,
@@ -114,122 +117,56 @@ def _row(partition: Partition, key_type: KeyType) -> dict[str, Any]:
     }
 
 
-def _line(kind: PartitionKind, key_type: KeyType) -> str:
-    if kind is not PartitionKind.RANGE or key_type.is_number:
-        return "num"
-    return "time" if key_type.is_time else "text"
-
-
 COLUMNS = """
     s.id, s.program_id, s.partition_no, s.batch_id, s.step, s.kind, s.key_type, s.key_column,
     s.low_key, s.high_key, s.has_range, s."values", s.owns_null, s.modulus, s.source, s.view_name,
     s.checksum, s.estimated_rows, s.status, s.checkpoint, s.read_rows, s.written_rows,
     s.skipped_rows, s.failed_rows, s.task_id, s.started_at, s.changed_at, s.ended_at, s.error
 """
-_OF_PROGRAM = text(f"""
-    SELECT {COLUMNS} FROM {PARTITIONS} s WHERE s.program_id = :program ORDER BY s.partition_no
-""")
-_OF_BATCH = text(f"""
-    SELECT {COLUMNS} FROM {PARTITIONS} s WHERE s.batch_id = :batch_id
-    ORDER BY s.program_id, s.partition_no
-""")
-_ONE = text(f"SELECT {COLUMNS} FROM {PARTITIONS} s WHERE s.id = :id")
-_PROGRAMS = text(f"""
-    SELECT s.program_id, count(*) AS partitions FROM {PARTITIONS} s WHERE s.batch_id IS NULL
-    GROUP BY s.program_id ORDER BY s.program_id
-""")
 
 
-def of_program(connection: Connection, program: str) -> list[StoredPartition]:
-    """Return the partitions of a program by number; empty: it is unknown."""
-    return [stored(row) for row in connection.execute(_OF_PROGRAM, {"program": program})]
+def find_by_program(connection: Connection, program: str) -> list[StoredPartition]:
+    return _find(connection, "s.program_id = :program", {"program": program})
 
 
 def of_batch(connection: Connection, batch_id: int) -> list[StoredPartition]:
-    """Return the partitions of an instance, by program and number."""
-    return [stored(row) for row in connection.execute(_OF_BATCH, {"batch_id": batch_id})]
+    return _find(connection, "s.batch_id = :batch_id", {"batch_id": batch_id})
 
 
-def one(connection: Connection, partition_id: int) -> StoredPartition | None:
-    row = connection.execute(_ONE, {"id": partition_id}).one_or_none()
-    return None if row is None else stored(row)
+def get(connection: Connection, partition_id: int) -> StoredPartition | None:
+    return next(iter(_find(connection, "s.id = :id", {"id": partition_id})), None)
 
 
-def programs(connection: Connection) -> dict[str, int]:
-    """Return the programs that people maintain, and how many partitions each has."""
-    return {row.program_id: row.partitions for row in connection.execute(_PROGRAMS)}
+def _find(connection: Connection, where: str, values: dict[str, Any]) -> list[StoredPartition]:
+    query = text(f"""
+        SELECT s.partition_no, s.kind, s.low_key, s.high_key, s.has_range, s."values", s.owns_null,
+            s.key_column, s.modulus, s.source, s.view_name, s.checksum, s.estimated_rows, s.id,
+            s.program_id, s.key_type, s.batch_id, s.step, s.status, s.checkpoint, s.read_rows,
+            s.written_rows, s.skipped_rows, s.failed_rows, s.task_id, s.started_at, s.changed_at,
+            s.ended_at, s.error
+        FROM {PARTITIONS} s WHERE {where} ORDER BY s.program_id, s.partition_no
+    """)
+    return [_stored(row) for row in connection.execute(query, values)]
 
 
-def stored(row: Any) -> StoredPartition:
+def _stored(row: Any) -> StoredPartition:
     kind, key_type = PartitionKind(row.kind), KeyType(row.key_type)
     of_range = key_type if kind is PartitionKind.RANGE else KeyType.INTEGER
-    span = Range(_key(of_range, row.low_key), _key(of_range, row.high_key))
-    partition = Partition(
-        row.partition_no,
-        kind,
-        span if row.has_range else None,
-        tuple(_present(key_type, value) for value in row.values),
-        row.owns_null,
-        row.key_column,
-        row.modulus,
-        row.source,
-        row.view_name,
-        row.checksum,
-        row.estimated_rows,
-    )
-    return StoredPartition(
-        row.id,
-        row.program_id,
-        partition,
-        key_type,
-        row.batch_id,
-        row.step,
-        Status(row.status),
-        row.checkpoint,
-        RowCounts(row.read_rows, row.written_rows, row.skipped_rows, row.failed_rows),
-        row.task_id,
-        row.started_at,
-        row.changed_at,
-        row.ended_at,
-        row.error,
-    )
+    low, high = (_parsed(of_range, key) for key in (row.low_key, row.high_key))
+    span = Range(low, high) if row.has_range else None
+    values = tuple(_parsed(key_type, value) for value in row.values)
+    partition = Partition(row.partition_no, kind, span, values, *row[6:13])
+    status, counts = Status(row.status), RowCounts(*row[20:24])
+    of_run = row.batch_id, row.step, status, row.checkpoint, counts
+    return StoredPartition(row.id, row.program_id, partition, key_type, *of_run, *row[24:])
 
 
-def _key(key_type: KeyType, text: str | None) -> Key | None:
-    return None if text is None else _present(key_type, text)
-
-
-def _present(key_type: KeyType, text: str) -> Key:
+def _parsed(key_type: KeyType, text: str | None) -> Any:
     """Return the key, or the text that is none, which the check of the plan reports."""
     try:
-        return key_type.parse(text)
+        return None if text is None else key_type.parse(text)
     except ValueError:
         return text
-
-
-_LOCK_WAITING = text(f"""
-    SELECT t.partition_no FROM {PARTITION} t
-    WHERE t.program_id = :program AND t.status = '{Status.PLANNED}'
-      AND t.checkpoint -> 'after' IS NULL
-      AND (CAST(:only AS integer[]) IS NULL OR t.partition_no = ANY(CAST(:only AS integer[])))
-    ORDER BY t.id FOR UPDATE
-""")
-_SHORTER = {
-    "num_range": "numrange(lower(t.num_range), CAST(:high AS numeric))",
-    "time_range": "tstzrange(lower(t.time_range), CAST(:high AS timestamp) AT TIME ZONE 'UTC')",
-    "text_range": f"{TEXT_RANGE}(lower(t.text_range), :high)",
-}
-_SHORTEN = {
-    column: text(f"""
-    UPDATE {PARTITION} t SET {column} = {shorter}, estimated_rows = CAST(:rows AS bigint)
-    WHERE t.id = :id
-    """)
-    for column, shorter in _SHORTER.items()
-}
-_END_AT = text(f"""
-    UPDATE {PARTITION} t SET checkpoint = jsonb_build_object('until', CAST(:until AS jsonb))
-    WHERE t.id = ANY(CAST(:ids AS bigint[]))
-""")
 
 
 def lock_waiting(
@@ -237,23 +174,41 @@ def lock_waiting(
 ) -> list[int]:
     """Lock the partitions that no run has started (``only``: of these numbers); return numbers."""
     values = {"program": program, "only": None if only is None else sorted(only)}
-    return sorted(connection.execute(_LOCK_WAITING, values).scalars())
+    query = text(f"""
+        SELECT t.partition_no FROM {PARTITION} t
+        WHERE t.program_id = :program AND t.status = '{Status.PLANNED}'
+          AND t.checkpoint -> 'after' IS NULL
+          AND (CAST(:only AS integer[]) IS NULL OR t.partition_no = ANY(CAST(:only AS integer[])))
+        ORDER BY t.id FOR UPDATE
+    """)
+    return sorted(connection.execute(query, values).scalars())
 
 
 def shorten_range(
     connection: Connection, partition_id: int, kept: Partition, key_type: KeyType
 ) -> None:
-    """Let a range end where ``kept`` does; its run must know, or not have begun.
+    """Let a range end where ``kept`` does; its run must know, or must not have begun.
 
-    Insert the owners of the rest afterwards: the database refuses what overlaps.
+    Insert the owners of the other keys afterwards: the database refuses overlaps.
     """
     high = None if kept.range is None else kept.range.high
-    assert high is not None  # noqa: S101  else nothing is given up
-    column = "num_range" if key_type.is_number else "text_range"
-    statement = _SHORTEN["time_range" if key_type.is_time else column]
-    connection.execute(statement, {"id": partition_id, "high": write_key(high), "rows": kept.rows})
+    assert high is not None  # noqa: S101  otherwise nothing is given away
+    shorter = f"text_range = {TEXT_RANGE}(lower(t.text_range), :high)"
+    if key_type.is_number:
+        shorter = "num_range = numrange(lower(t.num_range), CAST(:high AS numeric))"
+    elif key_type.is_time:
+        end = "CAST(:high AS timestamp) AT TIME ZONE 'UTC'"
+        shorter = f"time_range = tstzrange(lower(t.time_range), {end})"
+    query = text(f"""
+        UPDATE {PARTITION} t SET {shorter}, estimated_rows = CAST(:rows AS bigint) WHERE t.id = :id
+    """)
+    connection.execute(query, {"id": partition_id, "high": write_key(high), "rows": kept.rows})
 
 
 def set_range_end(connection: Connection, partition_ids: Sequence[int], until: Any) -> None:
-    """Let new partitions end where the one ended that they were part of."""
-    connection.execute(_END_AT, {"ids": list(partition_ids), "until": json.dumps(until)})
+    """Let new partitions end where the one ended that they come from."""
+    query = text(f"""
+        UPDATE {PARTITION} t SET checkpoint = jsonb_build_object('until', CAST(:until AS jsonb))
+        WHERE t.id = ANY(CAST(:ids AS bigint[]))
+    """)
+    connection.execute(query, {"ids": list(partition_ids), "until": json.dumps(until)})

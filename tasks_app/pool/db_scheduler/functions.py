@@ -1,4 +1,4 @@
-"""The functions by which the database schedules: created, compared with this code, dropped."""
+"""The functions of the database as scheduler: created, compared with this code, dropped."""
 
 from __future__ import annotations
 
@@ -29,30 +29,13 @@ from tasks_app.pool.db_scheduler.upkeep import MAINTAIN, RESCUE, SWEEP, literal,
 from tasks_app.pool.scheduling import NEWEST
 from tasks_app.pool.tables import FIRE, PENDING, SCHEDULE, table
 
+# The functions that are called once a minute, by the duty.
 CALLED = {"rescue": RESCUE, "sweep": SWEEP, "partitions": MAINTAIN}
-"""What is called once a minute, by the duty."""
-FIRE_JOB_PREFIX = "schedule "
-"""How the duty of a job begins that fires one."""
+FIRE_JOB_PREFIX = "schedule "  # of the duty of a job that fires a schedule
 _MARK = "tasks_app "
-_STANDING = text(rf"""
-    SELECT p.oid\:\:regprocedure\:\:text AS signature, p.proname AS name,
-        obj_description(p.oid, 'pg_proc') AS mark
-    FROM pg_proc p
-    WHERE p.pronamespace = (
-        SELECT relnamespace FROM pg_class WHERE oid = CAST(:pending AS regclass))
-      AND obj_description(p.oid, 'pg_proc') LIKE '{_MARK}%'
-    ORDER BY p.oid
-""")
-_ALONE = text("SELECT pg_advisory_xact_lock(hashtextextended('tasks_app db-scheduler', 0))")
-_HOME = text("""
-    SELECT CAST(CAST(c.relnamespace AS regnamespace) AS text) FROM pg_class c
-    WHERE c.oid = CAST(:pending AS regclass)
-""")
 
 
 class Installed(StrEnum):
-    """How the functions stand."""
-
     NO = "not installed"
     YES = "installed"
     OTHERWISE = "installed by other code, or with other settings"
@@ -61,15 +44,16 @@ class Installed(StrEnum):
 def create(
     connection: Connection, settings: Settings, tasks: Sequence[SqlTask] | None = None
 ) -> None:
-    """Make those that are not as they should be; nobody but who makes them may call them.
+    """Create the functions that are missing or differ; only their owner may call them.
 
-    A job that runs meanwhile would miss one that is dropped, so those that stand stay.
-    ``tasks``: those in SQL that the database carries out.
+    Those that do not differ stay, since a job that runs meanwhile would miss them. ``tasks``: the
+    SQL tasks that the database runs.
     """
-    connection.execute(_ALONE)
+    query = text("SELECT pg_advisory_xact_lock(hashtextextended('tasks_app db-scheduler', 0))")
+    connection.execute(query)
     wanted = {_mark(*each): each for each in _all(connection, settings, tasks).items()}
     standing = set()
-    for row in connection.execute(_STANDING, {"pending": PENDING}).all():
+    for row in _standing(connection):
         if row.mark in wanted:
             standing.add(row.mark)
         else:
@@ -85,36 +69,31 @@ def create(
 
 
 def drop(connection: Connection) -> int:
-    """Drop what create() has made, by whatever release; return how many."""
-    found = connection.execute(_STANDING, {"pending": PENDING}).all()
+    found = _standing(connection)
     for row in found:
         connection.exec_driver_sql(f"DROP ROUTINE {row.signature}")
     return len(found)
 
 
 def make_day(connection: Connection) -> None:
-    """Make the next missing day of the completed pool: of a new database, today.
-
-    A sweep before it would move rows to where that day then cannot be made.
-    """
+    """Create the next missing day partition; a sweep before would fill the default one."""
     connection.execute(text(f"SELECT {MAINTAIN}()"))
 
 
 def installed(
     connection: Connection, settings: Settings, tasks: Sequence[SqlTask] | None = ()
 ) -> Installed:
-    """Compare what stands with what this code, settings and ``tasks`` would make.
+    """Compare the functions with those that this code, settings and ``tasks`` would create.
 
-    ``tasks`` None: they are not known here, and what carries them out is left out.
+    ``tasks`` None: they are not known here, and the functions that run them do not count.
     """
-    rows = connection.execute(_STANDING, {"pending": PENDING}).all()
+    rows = _standing(connection)
     found = {row.mark for row in rows}
-    runs = _runs(rows)
     if not found:
         return Installed.NO
-    carried_out = tasks if runs else None
+    expected = tasks if _runs(rows) else None
     try:
-        wanted = {_mark(*each) for each in _all(connection, settings, carried_out).items()}
+        wanted = {_mark(*each) for each in _all(connection, settings, expected).items()}
     except UnfitStatementError:
         return Installed.OTHERWISE
     same = found >= wanted if tasks is None else found == wanted
@@ -122,29 +101,43 @@ def installed(
 
 
 def carries_out(connection: Connection) -> bool:
-    """Whether tasks in SQL are carried out, too."""
-    return _runs(connection.execute(_STANDING, {"pending": PENDING}).all())
+    return _runs(_standing(connection))
 
 
 def home_of(connection: Connection) -> str:
-    """Return the schema of the tables."""
-    return str(connection.execute(_HOME, {"pending": PENDING}).scalar_one())
+    query = text("""
+        SELECT CAST(CAST(c.relnamespace AS regnamespace) AS text) FROM pg_class c
+        WHERE c.oid = CAST(:pending AS regclass)
+    """)
+    return str(connection.execute(query, {"pending": PENDING}).scalar_one())
 
 
 def jobs_of(
     home: str, schedules: Sequence[Schedule], now: datetime, *, runs: bool = False
 ) -> list[CronCall]:
-    """Return what is to be called when, whatever the search path; ``runs``: also tasks in SQL."""
+    """Return the calls, for any search path; ``runs``: also of SQL tasks."""
     found = {duty: f"SELECT {at_home(home, name)}()" for duty, name in CALLED.items()}
     found |= {"run": f"CALL {at_home(home, RUN)}()"} if runs else {}
     jobs = [CronCall(duty, EVERY_MINUTE, command) for duty, command in found.items()]
     fire, room = at_home(home, FIRED), LONGEST - len(prefix_of(home))
     for each in schedules:
         duty = f"{FIRE_JOB_PREFIX}{each.id} {each.name}"[:room]
-        jobs.append(
-            CronCall(duty, written_for_pg_cron(each.expression), command_of(each, fire, now))
-        )
+        when = written_for_pg_cron(each.expression)
+        jobs.append(CronCall(duty, when, command_of(each, fire, now)))
     return jobs
+
+
+def _standing(connection: Connection) -> Sequence[Any]:
+    query = text(rf"""
+        SELECT p.oid\:\:regprocedure\:\:text AS signature, p.proname AS name,
+            obj_description(p.oid, 'pg_proc') AS mark
+        FROM pg_proc p
+        WHERE p.pronamespace = (
+            SELECT relnamespace FROM pg_class WHERE oid = CAST(:pending AS regclass))
+          AND obj_description(p.oid, 'pg_proc') LIKE '{_MARK}%'
+        ORDER BY p.oid
+    """)
+    return connection.execute(query, {"pending": PENDING}).all()
 
 
 def _runs(standing: Sequence[Any]) -> bool:
@@ -165,14 +158,12 @@ def _mark(signature: str, definition: str) -> str:
 
 
 FIRED, NEAR = table("task_fire_schedule"), table("task_instants_near")
-_OWN = FIRED.rpartition(".")[2]
-"""What its parameters are named by, beside columns."""
+_OWN = FIRED.rpartition(".")[2]  # qualifies its parameters, beside columns
 _NAMED = "".join(f", {each} integer[] DEFAULT NULL" for each in NUMBERED)
 _GIVEN = ", ".join((*NUMBERED, "either", "ahead"))
 
 
 def command_of(schedule: Schedule, name: str, now: datetime) -> str:
-    """Return the command that fires it; ``name``: of the function, with its schema."""
     named, either = numbers_of(schedule.expression)
     given = [literal(each) for each in (schedule.name, schedule.expression, schedule.zone)]
     for field, numbers in named.items():
@@ -184,11 +175,12 @@ def command_of(schedule: Schedule, name: str, now: datetime) -> str:
     return f"SELECT {name}({', '.join(given)})"
 
 
+# Signatures, each with its definition.
 FIRING = {
     f"""{NEAR}(clock timestamptz{_NAMED}, either boolean DEFAULT false,
     ahead interval DEFAULT '0', OUT latest timestamptz, OUT following timestamptz)""": """
 LANGUAGE plpgsql STABLE AS $$
--- The newest instant since yesterday, and the next one; what is not named is not asked for.
+-- The newest instant since yesterday, and the next one; a field that is NULL fits always.
 DECLARE
     hands timestamp := (clock AT TIME ZONE 'UTC') + ahead;
     day date := hands::date - 1;
@@ -217,8 +209,8 @@ END $$""",
     either boolean DEFAULT false, ahead interval DEFAULT '0', at timestamptz DEFAULT NULL)""": f"""
 RETURNS text LANGUAGE plpgsql SET search_path FROM CURRENT SET timezone TO 'UTC'
 {PLANNER_SETTINGS_OF_FUNCTION} AS $$
--- Fires the newest instant and returns what became of it. NULL: nothing, since somebody else has
--- fired it, or the schedule is not what it was when its job was entered.
+-- Fires the newest instant and returns its outcome. NULL: it was fired already, or the schedule has
+-- changed since its job was entered.
 DECLARE
     clock timestamptz := coalesce(at, statement_timestamp());
     s {SCHEDULE}; instant timestamptz; following timestamptz;
@@ -291,4 +283,3 @@ EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
     RETURN '{Fired.BROKEN}';
 END $$""",
 }
-"""Signatures, each with its definition."""

@@ -1,4 +1,4 @@
-"""Tasks in SQL that the database runs alone, and the list of statements that it may execute."""
+"""SQL tasks that the database runs without a worker, and the statements that it may execute."""
 
 from __future__ import annotations
 
@@ -23,24 +23,30 @@ from tasks_app.pool.statistics.parts import NOTE
 from tasks_app.pool.tables import PENDING, table
 
 CLAIM, CARRY_OUT, RUN = table("task_sql_claim"), table("task_sql_carry_out"), table("task_run_sql")
-REPEATS = 5
-"""How often a statement is repeated before a conflict of transactions is charged; as a worker."""
-_ENDS = (
-    (State.SUCCEEDED, Event.SUCCEED),
-    (State.PENDING, Event.RETRY),
-    (State.FAILED, Event.FAIL),
-    (State.CANCELLED, Event.RETRY),
-)
+REPEATS = 5  # of a statement before a conflict of transactions counts as a failure; as in a worker
+
+
+@dataclass(frozen=True, slots=True)
+class SqlTask:
+    name: str
+    queue: str
+    statement: SqlStatement
+    max_attempts: int
+    at_most_once: bool
+    waits: tuple[float, ...]  # seconds at most by the level; the last one repeats
+    least: float
+    most: float  # a wait is a random share of it between these
+    history: HistoryLevel | None = None  # None: that of the task's queue
+
+
+class UnfitStatementError(Exception):
+    """PostgreSQL cannot read a statement, or a function cannot hold it; says why."""
 
 
 def running(
     connection: Connection, settings: Settings, tasks: Sequence[SqlTask], home: str
 ) -> dict[str, str]:
-    """Return signatures, each with its definition.
-
-    Raises:
-        UnfitStatementError: a statement cannot be read.
-    """
+    """Return signatures, each with its definition. Raises UnfitStatementError as ``call`` does."""
     level = Logged(settings.transitions)
     calls = "\n".join(call(connection, task) for task in tasks)
     policies = {t.name: [t.waits, t.least, t.most] for t in tasks}
@@ -48,10 +54,10 @@ def running(
     claim = {
         "handlers": handlers,
         "queues": f"CAST({literal(text_array(sorted({t.queue for t in tasks})))} AS text[])",
-        "token": "v_token",
         "owner": "'database ' || pg_backend_pid()",
-        "most": "1",
         "lease": literal(settings.lease),
+        "token": "v_token",
+        "most": "1",
         "lonely": "true",
         "within": "NULL",
         "after_at": "'{}'",
@@ -66,7 +72,7 @@ def running(
     OUT v_token uuid)""": f"""
 LANGUAGE plpgsql SET search_path FROM CURRENT
 {PLANNER_SETTINGS_OF_FUNCTION} AS $$
--- Claims one due task; v_id is NULL: there is none. Commit before it is carried out.
+-- Claims one due task; v_id is NULL: there is none. Commit before you run it.
 DECLARE
     clock timestamptz := coalesce(at, clock_timestamp());
     claimed record;
@@ -80,7 +86,7 @@ END $$""",
         f"""{CARRY_OUT}(v_id bigint, v_attempt integer, v_token uuid,
     at timestamptz DEFAULT NULL)""": f"""
 RETURNS boolean LANGUAGE plpgsql SET search_path FROM CURRENT AS {QUOTES}
--- Runs the statement of a claimed task and settles it; false: the call was cancelled meanwhile.
+-- Runs the statement of a claimed task and settles it; false: the call was cancelled.
 DECLARE
     clock timestamptz; began timestamptz := clock_timestamp();
     v_task {PENDING}; v_moved record; v_rows bigint; v_state text; v_text text; v_kind text;
@@ -94,7 +100,7 @@ BEGIN
     WHERE p.id = v_id AND p.attempt = v_attempt AND p.lease_token = v_token
       AND p.state = '{State.RUNNING}' AND {handlers}::jsonb ? p.name FOR NO KEY UPDATE;
     IF NOT FOUND THEN
-        RETURN true;  -- it was taken back before it began, or is not in the list any more
+        RETURN true;  -- it was taken back, or its handler is not in the list any more
     END IF;
     LOOP
         v_state := NULL;
@@ -103,7 +109,7 @@ BEGIN
             CASE v_task.name
 {calls}
             END CASE;
-            -- As behind a worker's run: triggers have their turn, and what was set is taken back.
+            -- As after a run in a worker: deferred triggers fire, and settings are reset.
             SET CONSTRAINTS ALL IMMEDIATE;
             RESET ALL;
             PERFORM set_config('role', v_role, false), set_config('search_path', v_path, true);
@@ -164,7 +170,7 @@ BEGIN
 END {QUOTES}""",
         f"{RUN}(most integer DEFAULT 10000)": f"""
 LANGUAGE plpgsql AS $$
--- Carries out due tasks, one after the other, until none is left. CALL it outside a transaction.
+-- Runs due tasks, one after the other, until none is left. CALL it outside a transaction.
 DECLARE
     claimed record;
 BEGIN
@@ -179,69 +185,52 @@ END $$""",
     }
 
 
-_SETTLED = {
-    "ids": "ARRAY[v_id]",
-    "attempts": "ARRAY[v_attempt]",
-    "tokens": "ARRAY[v_token]",
-    "targets": "ARRAY[v_target]",
-    "waits": "ARRAY[v_wait]",
-    "failures": "ARRAY[v_failures]",
-    "crashes": "ARRAY[NULL::smallint]",
-    "levels": "ARRAY[v_level]",
-    "kinds": "ARRAY[v_kind]",
-    "results": "ARRAY[v_result]",
-    "messages": "ARRAY[v_text]",
-    "events": "ARRAY[v_event]",
-    "tracebacks": "ARRAY[NULL::text]",
-    "encrypted": "ARRAY[NULL::text]",
-    "fingerprints": "ARRAY[v_print]",
-    "said": "ARRAY[NULL::text]",
-    "run_ms": "ARRAY[least(extract(epoch FROM clock_timestamp() - began) * 1000, 2147483647)]",
+_OF_ONE = {
+    "ids": "v_id",
+    "attempts": "v_attempt",
+    "tokens": "v_token",
+    "targets": "v_target",
+    "waits": "v_wait",
+    "failures": "v_failures",
+    "crashes": "NULL::smallint",
+    "levels": "v_level",
+    "kinds": "v_kind",
+    "results": "v_result",
+    "messages": "v_text",
+    "events": "v_event",
+    "tracebacks": "NULL::text",
+    "encrypted": "NULL::text",
+    "fingerprints": "v_print",
+    "said": "NULL::text",
+    "run_ms": "least(extract(epoch FROM clock_timestamp() - began) * 1000, 2147483647)",
 }
+_SETTLED = {name: f"ARRAY[{value}]" for name, value in _OF_ONE.items()}
+_OUTCOMES = " ".join(
+    f"WHEN '{state}' THEN {int(outcome_of(state, event))}"
+    for state, event in (
+        (State.SUCCEEDED, Event.SUCCEED),
+        (State.PENDING, Event.RETRY),
+        (State.FAILED, Event.FAIL),
+        (State.CANCELLED, Event.RETRY),
+    )
+)
 _NOTED = {
     "names": "ARRAY[v_task.name]",
     "queues": "ARRAY[v_task.queue]",
-    "outcomes": f"""ARRAY[CASE v_went {
-        " ".join(f"WHEN '{s}' THEN {int(outcome_of(s, e))}" for s, e in _ENDS)
-    } END]""",
     "numbers": "ARRAY[1]",
+    "outcomes": f"ARRAY[CASE v_went {_OUTCOMES} END]",
 }
 
 
 def at_home(home: str, name: str) -> str:
-    """Return a name with the schema of the tables, whatever the search path."""
+    """Return a name with the schema of the tables, for any search path."""
     return f"{home}.{name.rpartition('.')[2]}"
 
 
-QUOTES = "$tasks_app$"
-"""What the function is between that holds all statements."""
-_COUNTED = ("delete", "insert", "merge", "select", "update", "with")
-
-
-@dataclass(frozen=True, slots=True)
-class SqlTask:
-    """A statement of the allow-list, and how its failures are judged."""
-
-    name: str
-    queue: str
-    statement: SqlStatement
-    max_attempts: int
-    at_most_once: bool
-    waits: tuple[float, ...]
-    """Seconds at most by the level; the last one repeats."""
-    least: float
-    most: float
-    """The share of it that is waited lies between these."""
-    history: HistoryLevel | None = None
-    """None: as the queue of each task says."""
-
-
-class UnfitStatementError(Exception):
-    """PostgreSQL cannot read a statement, or a function cannot hold it; says why."""
+QUOTES = "$tasks_app$"  # around the function that holds all statements
 
 
 def checked(tasks: Sequence[SqlTask]) -> str:
-    """Return what refuses a payload that has not exactly the parameters."""
     keys = {task.name: sorted(task.statement.names) for task in tasks}
     return f"""IF ARRAY(SELECT k FROM jsonb_object_keys(v_task.payload) AS k ORDER BY k COLLATE "C")
                 <> ARRAY(SELECT k FROM jsonb_array_elements_text(
@@ -253,13 +242,9 @@ def checked(tasks: Sequence[SqlTask]) -> str:
 
 
 def call(connection: Connection, task: SqlTask) -> str:
-    """Return the branch that executes its statement, with values beside it, never in it.
-
-    Raises:
-        UnfitStatementError: it cannot be read, or would end the function that holds it.
-    """
+    """Return the branch that executes the statement; values are parameters, never part of it."""
     if QUOTES in task.name + task.statement.text:
-        raise UnfitStatementError(f"{task.name}: it holds {QUOTES}")
+        raise UnfitStatementError(f"{task.name}: it contains {QUOTES}")
     marks = {name: f"${number}" for number, name in enumerate(task.statement.names, 1)}
     statement = task.statement.text % marks
     types = _types(connection, task.name, statement)
@@ -269,19 +254,19 @@ def call(connection: Connection, task: SqlTask) -> str:
     ]
     using = f" USING {', '.join(values)}" if values else ""
     first = statement.split(None, 1)[0].lower()
-    told = "GET DIAGNOSTICS v_rows = ROW_COUNT;" if first in _COUNTED else ""
+    counts = first in {"delete", "insert", "merge", "select", "update", "with"}
+    counted = "GET DIAGNOSTICS v_rows = ROW_COUNT;" if counts else ""
     return f"""            WHEN {literal(task.name)} THEN
-                EXECUTE {literal(statement)}{using}; {told}"""
+                EXECUTE {literal(statement)}{using}; {counted}"""
 
 
 def _types(connection: Connection, name: str, statement: str) -> list[str]:
-    """Return the types that PostgreSQL asks for in the places of the parameters."""
     server = driver_of(connection).pgconn
     connection.exec_driver_sql("SAVEPOINT tasks_app_reads")
     try:
-        said = server.prepare(b"", statement.encode())
-        if said.status != 1:  # PGRES_COMMAND_OK
-            text = said.error_message.decode("utf-8", "replace").partition("\n")[0]
+        prepared = server.prepare(b"", statement.encode())
+        if prepared.status != 1:  # PGRES_COMMAND_OK
+            text = prepared.error_message.decode("utf-8", "replace").partition("\n")[0]
             raise UnfitStatementError(f"{name}: {text.partition(':')[2].strip()}")  # no ERROR
         found = server.describe_prepared(b"")
         oids = [found.param_type(number) for number in range(found.nparams)]

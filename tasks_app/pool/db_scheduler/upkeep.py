@@ -1,7 +1,7 @@
-"""Rescue, sweep and partitions as functions: their statements are those of the actors in Python.
+"""Rescue, sweep and partitions as functions, with the statements of the actors in Python.
 
-What only a process can do stays with workers: hooks, and waking who waited for a key or limit (the
-next look at gates does so). Rows of single names, the error pool and lists are pruned by Python.
+Workers still run hooks, and wake tasks that wait for a key or limit (their next check of gates does
+so). They also prune rows of single names, the error pool and lists.
 """
 
 from __future__ import annotations
@@ -12,29 +12,17 @@ from datetime import UTC, datetime, timedelta
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.statistics import outcome_of
 from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool import retention
 from tasks_app.pool.connection.row_by_row import NOTE_OF_REFUSAL, ROUNDS, TELL
 from tasks_app.pool.connection.sessions import PLANNER_SETTINGS_OF_FUNCTION
-from tasks_app.pool.dispatch.set_aside import (
-    BARRED_OF,
-    FIND_BARRED,
-    SWEEPS,
-)
+from tasks_app.pool.dispatch.set_aside import BARRED_OF, FIND_BARRED, SWEEPS
 from tasks_app.pool.fragments.transition_log import Logged
-from tasks_app.pool.retention import (
-    DAYS_AHEAD,
-    DEFAULT,
-    LOCK_WAIT,
-    LOOKED_AT,
-    DayPartition,
-    history_of,
-)
 from tasks_app.pool.runs.leases import EXPIRED, FIND_EXPIRED, RESCUES, VANISHED_VALUES
 from tasks_app.pool.statistics.parts import NOTE
 from tasks_app.pool.tables import COMPLETED, table
 
 RESCUE, SWEEP = table("task_rescue_expired"), table("task_sweep")
 MAINTAIN = table("task_maintain_partitions")
-_PARAMETER = re.compile(r"(?<![:\\]):([a-z_]+)")
 _WHAT = {Event.RESCUE: RESCUES, Event.RELEASE: SWEEPS}
 _OF_ONE_ROW = """data_exception OR integrity_constraint_violation OR program_limit_exceeded
                 OR plpgsql_error"""
@@ -42,7 +30,7 @@ _OVER = (State.SKIPPED, State.EXPIRED, State.CANCELLED, State.FAILED, State.PEND
 
 
 def upkeep(settings: Settings) -> dict[str, str]:
-    """Return signatures, each with its definition; what the settings say now is written in."""
+    """Return signatures, each with its definition; they contain the present settings."""
     level = Logged(settings.transitions)
     rescue = {
         **{name: literal(value) for name, value in VANISHED_VALUES.items()},
@@ -51,7 +39,7 @@ def upkeep(settings: Settings) -> dict[str, str]:
         "max_crashes": str(settings.max_crashes),
     }
     resting = f"""IF pg_postmaster_start_time() > clock - {literal(settings.renew_every)} THEN
-        RETURN 0;  -- workers could not renew, and are about to
+        RETURN 0;  -- workers could not renew their leases while the server was down
     END IF;"""
     return {
         f"{RESCUE}(at timestamptz DEFAULT NULL, most integer DEFAULT 500)": _moving(
@@ -67,23 +55,16 @@ def upkeep(settings: Settings) -> dict[str, str]:
 def _moving(
     statements: tuple[str, str], values: dict[str, str], event: Event, first: str = ""
 ) -> str:
-    """Return the body of a function that moves what the first statement finds by the second."""
+    """Return a function that finds rows by the first statement and moves them by the second."""
     find, move = (
         bound(each, {**values, "ids": "some_ids", "skipped": "passed_over"}) for each in statements
     )
-    refusal = {
-        "name": literal(NOTE_OF_REFUSAL + _WHAT[event]),
-        "rows": "some_ids[1]",
-        "why": "'SQLSTATE ' || SQLSTATE",
-    }
+    name, why = literal(NOTE_OF_REFUSAL + _WHAT[event]), "'SQLSTATE ' || SQLSTATE"
+    refusal = {"name": name, "rows": "some_ids[1]", "why": why}
     tell = "".join(f"{bound(each.text, refusal)};" for each in TELL)
     outcomes = " ".join(f"WHEN '{s}' THEN {int(outcome_of(s, event))}" for s in _OVER)
-    noted = {
-        "names": "names",
-        "queues": "queues",
-        "outcomes": "outcomes",
-        "numbers": "array_fill(1, ARRAY[cardinality(names)])",
-    }
+    noted = {name: name for name in ("names", "queues", "outcomes")}
+    noted["numbers"] = "array_fill(1, ARRAY[cardinality(names)])"
     return f"""
 RETURNS integer LANGUAGE plpgsql SET search_path FROM CURRENT
 {PLANNER_SETTINGS_OF_FUNCTION} AS $$
@@ -125,15 +106,14 @@ END $$"""
 
 
 def _partitions(keep: timedelta | None) -> str:
-    history = bound(
-        history_of(DayPartition("%1$I", datetime(1970, 1, 1, tzinfo=UTC), 0, attached=False)),
-        {"after": "%2$s", "most": str(LOOKED_AT)},
-    )
+    day = retention.DayPartition("%1$I", datetime(1970, 1, 1, tzinfo=UTC), 0, attached=False)
+    values = {"after": "%2$s", "most": str(retention.LOOKED_AT)}
+    history = bound(retention.history_of(day), values)
     return f"""
 RETURNS text LANGUAGE plpgsql SET search_path FROM CURRENT SET timezone TO 'UTC'
 {PLANNER_SETTINGS_OF_FUNCTION}
-SET lock_timeout TO '{LOCK_WAIT}' AS $$
--- Makes or drops partitions of the completed pool, one step a call; NULL: there is nothing to do.
+SET lock_timeout TO '{retention.LOCK_WAIT}' AS $$
+-- Creates or drops partitions of the completed pool, one step a call; NULL: nothing to do.
 DECLARE
     clock timestamptz := coalesce(at, statement_timestamp());
     today date := (clock AT TIME ZONE 'UTC')::date;
@@ -141,7 +121,7 @@ DECLARE
     parent oid := '{COMPLETED}'::regclass;
     day record; said jsonb; seen integer; up_to bigint; name text;
 BEGIN
-    FOR n IN 0 .. {DAYS_AHEAD} LOOP
+    FOR n IN 0 .. {retention.DAYS_AHEAD} LOOP
         name := 'task_completed_p' || to_char(today + n, 'YYYYMMDD');
         CONTINUE WHEN EXISTS (
             SELECT FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
@@ -165,7 +145,7 @@ BEGIN
     LOOP
         IF day.attached THEN
             EXECUTE format('LOCK TABLE {table("%1$I")} IN ACCESS EXCLUSIVE MODE', day.name);
-            LOCK TABLE {DEFAULT} IN ACCESS EXCLUSIVE MODE;
+            LOCK TABLE {retention.DEFAULT} IN ACCESS EXCLUSIVE MODE;
             up_to := 0;
             EXECUTE format('ALTER TABLE {COMPLETED} DETACH PARTITION {table("%1$I")}', day.name);
         ELSE
@@ -174,10 +154,10 @@ BEGIN
             EXCEPTION WHEN data_exception THEN
                 said := NULL;
             END;
-            CONTINUE WHEN (said ->> 'detached')::boolean IS NOT TRUE;  -- somebody else's
+            CONTINUE WHEN (said ->> 'detached')::boolean IS NOT TRUE;  -- not ours
             EXECUTE format($history${history}$history$, day.name, coalesce(said ->> 'after', '0'))
                 INTO seen, up_to;
-            IF seen < {LOOKED_AT} THEN
+            IF seen < {retention.LOOKED_AT} THEN
                 EXECUTE format('DROP TABLE {table("%1$I")}', day.name);
                 RETURN 'dropped ' || day.name;
             END IF;
@@ -196,12 +176,11 @@ END $$"""
 def bound(statement: str, values: dict[str, str]) -> str:
     """Return the statement with expressions of the function in place of its parameters."""
     known = {"now": "clock", "most": "most", **values}
-    said = _PARAMETER.sub(lambda found: known[found[1]], statement)
-    return said.replace(r"\:", ":").strip()
+    replaced = re.sub(r"(?<![:\\]):([a-z_]+)", lambda found: known[found[1]], statement)
+    return replaced.replace(r"\:", ":").strip()
 
 
 def literal(value: object) -> str:
-    """Return it as a literal of SQL."""
     if isinstance(value, timedelta):
         return f"interval '{value.total_seconds():.6f} s'"
     if isinstance(value, bytes):

@@ -1,4 +1,4 @@
-"""Encrypted values, wherever they are stored: counted by key, read some at a time, replaced."""
+"""Encrypted values in all places: counted by key, read in pages, replaced."""
 
 from __future__ import annotations
 
@@ -14,22 +14,16 @@ from tasks_app.pool.tables import ALL, ATTEMPT, COMPLETED, ERROR, GROUP, LARGE_V
 
 
 class SecretColumn(NamedTuple):
-    """A column that may hold encrypted values."""
+    """A column that may hold encrypted values; the fields but ``name`` are SQL."""
 
-    name: str
-    """The table's and the column's, without the schema."""
+    name: str  # the table's and the column's, without the schema
     table: str
-    kind: str
-    """What its tokens were made as."""
+    kind: str  # of its tokens: payload, result or error
     id: str
-    value: str
-    """The column's value as text; tokens of text columns stand alone."""
-    task: str
-    """The task's name."""
-    set: str
-    """What replaces it by ``g.new``."""
-    most: int = 1_000
-    """Rows that are read at once, at most."""
+    value: str  # the column's value as text; tokens of text columns stand alone
+    task: str  # the task's name
+    set: str  # the assignment of ``g.new``
+    most: int = 1_000  # rows of a page, at most
 
 
 def _json(pool: str, column: str) -> SecretColumn:
@@ -39,15 +33,9 @@ def _json(pool: str, column: str) -> SecretColumn:
 
 
 def _callback(column: str) -> SecretColumn:
-    return SecretColumn(
-        f"task_group.{column}",
-        GROUP,
-        "payload",
-        "t.id",
-        f"CAST(t.{column} -> 'payload' AS text)",
-        f"t.{column} ->> 'name'",
-        f"{column} = jsonb_set(t.{column}, '{{payload}}', CAST(g.new AS jsonb))",
-    )
+    value, name = f"CAST(t.{column} -> 'payload' AS text)", f"t.{column} ->> 'name'"
+    new = f"{column} = jsonb_set(t.{column}, '{{payload}}', CAST(g.new AS jsonb))"
+    return SecretColumn(f"task_group.{column}", GROUP, "payload", "t.id", value, name, new)
 
 
 _NAME = f"(SELECT a.name FROM {ALL} a WHERE a.id = t.task_id LIMIT 1)"
@@ -59,79 +47,64 @@ def _large(kind: str) -> SecretColumn:
     return SecretColumn(name, LARGE_VALUE, kind, "t.task_id", value, _NAME, new, most=1)
 
 
+# In the order of a task's life: a value that moves on meanwhile is found again.
 PLACES = (
     _callback("then_row"),
     _callback("on_failure"),
     *(_json(pool, "payload") for pool in (PENDING, ERROR, COMPLETED)),
     _json(COMPLETED, "result"),
     SecretColumn(
-        "task_attempt.encrypted_message",
-        ATTEMPT,
-        "error",
-        "t.task_id",
-        "t.encrypted_message",
-        _NAME,
-        "encrypted_message = g.new",
+        *("task_attempt.encrypted_message", ATTEMPT, "error", "t.task_id"),
+        *("t.encrypted_message", _NAME, "encrypted_message = g.new"),
     ),
     *map(_large, ("payload", "result")),
 )
-"""In the way of a task: what moves on while it is looked for is met again."""
 
 
 class Stored(NamedTuple):
-    """An encrypted value."""
-
     id: int
-    task: str | None
-    """The task's name; None: it was removed."""
+    task: str | None  # the task's name; None: it was removed
     value: str
     token: Token
 
 
 class ValuePage(NamedTuple):
-    """What stands in the next rows of a place."""
+    """The encrypted values of the next rows of a place."""
 
-    after: int | None
-    """Where to go on; None: that was all."""
+    after: int | None  # where the next page begins; None: this was the last
     found: list[Stored]
 
 
 def _encrypted(place: SecretColumn) -> str:
-    """Return the condition that the value is encrypted."""
-    return f"{place.value} LIKE '{'v%.%.%' if place.kind == 'error' else _WRAPPED}'"
-
-
-_WRAPPED = f'{TOKEN_BEGIN} "v%.%.%"}}'
+    token = "v%.%.%" if place.kind == "error" else f'{TOKEN_BEGIN} "v%.%.%"}}'
+    return f"{place.value} LIKE '{token}'"
 
 
 def read(connection: Connection, place: SecretColumn, after: int, most: int) -> ValuePage:
-    """Return what is encrypted in the next rows."""
-    rows = connection.execute(
-        text(f"""
-            SELECT {place.id} AS id,
-                CASE WHEN {_encrypted(place)} THEN {place.task} END AS task,
-                CASE WHEN {_encrypted(place)} THEN {place.value} END AS value
-            FROM {place.table} t WHERE {place.id} > :after
-            ORDER BY {place.id} FETCH FIRST (CAST(:most AS bigint)) ROWS WITH TIES
-        """),
-        {"after": after, "most": most},
-    ).all()
-    found = []
-    for row in rows:
-        if row.value is not None:
-            token = parse_token(row.value) if place.kind == "error" else token_in(row.value)
-            if token is not None:
-                found.append(Stored(row.id, row.task, row.value, token))
+    query = text(f"""
+        SELECT {place.id} AS id,
+            CASE WHEN {_encrypted(place)} THEN {place.task} END AS task,
+            CASE WHEN {_encrypted(place)} THEN {place.value} END AS value
+        FROM {place.table} t WHERE {place.id} > :after
+        ORDER BY {place.id} FETCH FIRST (CAST(:most AS bigint)) ROWS WITH TIES
+    """)
+    rows = connection.execute(query, {"after": after, "most": most}).all()
+    found = [
+        Stored(row.id, row.task, row.value, token)
+        for row in rows
+        if row.value is not None and (token := _token_of(place, row.value)) is not None
+    ]
     return ValuePage(rows[-1].id if len(rows) >= most else None, found)
+
+
+def _token_of(place: SecretColumn, value: str) -> Token | None:
+    return parse_token(value) if place.kind == "error" else token_in(value)
 
 
 def replace(
     connection: Connection, place: SecretColumn, changes: Sequence[tuple[Stored, str]]
 ) -> int:
-    """Write new values where the old ones still stand; return how many did.
-
-    A row that somebody holds is left out, as is one that has gone on to another pool.
-    """
+    """Replace values that are still the same, in unlocked rows; return how many were."""
     values: dict[str, Any] = {
         "ids": [old.id for old, _ in changes],
         "olds": [old.value for old, _ in changes],
@@ -153,33 +126,24 @@ def replace(
 
 
 def count(connection: Connection) -> list[tuple[str, str, int]]:
-    """Return how many values each key has encrypted, as (place, key's id, number).
-
-    It reads every row, for as long as that takes.
-    """
+    """Return (place, key's id, number of its values); reads all rows."""
     connection.execute(text("SET LOCAL statement_timeout = 0"))
     found: list[tuple[str, str, int]] = []
     for place in PLACES:
         token = "s.value" if place.kind == "error" else f"CAST(s.value AS jsonb) ->> '{TOKEN_MARK}'"
-        rows = connection.execute(
-            text(f"""
-                SELECT split_part({token}, '.', 2) AS key,
-                    count(*) AS number
-                FROM (SELECT {place.value} AS value
-                      FROM {place.table} t
-                      WHERE {_encrypted(place)}) AS s
-                GROUP BY 1 ORDER BY 1
-            """)
-        )
+        query = text(f"""
+            SELECT split_part({token}, '.', 2) AS key, count(*) AS number
+            FROM (SELECT {place.value} AS value FROM {place.table} t
+                  WHERE {_encrypted(place)}) AS s
+            GROUP BY 1 ORDER BY 1
+        """)
+        rows = connection.execute(query)
         found += [(place.name, row.key, row.number) for row in rows]
     return found
 
 
 def keys_at_the_ends(connection: Connection, most: int) -> dict[str, str]:
-    """Return keys that have encrypted values, each with a place, among oldest and newest rows.
-
-    Of each place it looks at up to ``most`` rows from either end; large values are left out.
-    """
+    """Return keys of the ``most`` oldest and newest rows, each with a place; skips large values."""
     found: dict[str, str] = {}
     for place in PLACES:
         if place.most == 1:
@@ -191,25 +155,20 @@ def keys_at_the_ends(connection: Connection, most: int) -> dict[str, str]:
         )
         rows = connection.execute(text(f"SELECT e.value FROM ({ends}) AS e"), {"most": most})
         for value in {value for value in rows.scalars() if value is not None}:
-            token = parse_token(value) if place.kind == "error" else token_in(value)
+            token = _token_of(place, value)
             if token is not None:
                 found.setdefault(token.key_id, place.name)
     return found
 
 
-_WAITING = text(f"""
-    SELECT w.key, count(*) AS number FROM (
-        SELECT p.parked_for AS key FROM {PENDING} p
-        WHERE p.state = '{State.PENDING}' AND p.parked_kind = '{WaitingKind.ENCRYPTION}'
-        LIMIT :most) AS w
-    GROUP BY w.key ORDER BY w.key
-""")
-
-
 def waiting_for_keys(connection: Connection, most: int = 10_000) -> dict[str, int]:
-    """Return how many tasks wait for which key, of up to ``most``: the key was missing in a worker.
-
-    By an index which holds what is parked alone.
-    """
-    rows = connection.execute(_WAITING, {"most": most})
+    """Return how many of up to ``most`` tasks are parked for which key that a worker lacks."""
+    query = text(f"""
+        SELECT w.key, count(*) AS number FROM (
+            SELECT p.parked_for AS key FROM {PENDING} p
+            WHERE p.state = '{State.PENDING}' AND p.parked_kind = '{WaitingKind.ENCRYPTION}'
+            LIMIT :most) AS w
+        GROUP BY w.key ORDER BY w.key
+    """)
+    rows = connection.execute(query, {"most": most})
     return {row.key: row.number for row in rows}

@@ -1,4 +1,4 @@
-"""Reads what bears on one task, in a few statements of bounded cost. Never locks."""
+"""Reads all facts about one task, in a few statements of bounded cost. Never locks."""
 
 from __future__ import annotations
 
@@ -9,21 +9,10 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.explain.facts import (
-    MOST_AHEAD,
-    ConnectionLimit,
-    Denial,
-    LastAttempt,
-    ReportedProgress,
-    Scan,
-    Service,
-    Shut,
-    Stop,
-    StoredRow,
-    TaskFacts,
-    Turn,
-)
+from tasks_app.domain.explain import facts as model
+from tasks_app.domain.explain.facts import StoredRow, TaskFacts
 from tasks_app.domain.tasks.states import State
+from tasks_app.pool import tables as t
 from tasks_app.pool.flow_control import order_and_limits
 from tasks_app.pool.flow_control.capacity import rooms_of
 from tasks_app.pool.fragments.conditions import STOPS, is_held, own_date
@@ -31,22 +20,6 @@ from tasks_app.pool.operations.audit import last_hold
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.heartbeats import OF_WORK
 from tasks_app.pool.statistics.read import unkept
-from tasks_app.pool.tables import (
-    ALL,
-    ATTEMPT,
-    BECAUSE,
-    DEPTHS,
-    ERROR,
-    EVERY_QUEUE,
-    LEASE,
-    LOCK_WAIT,
-    LOCKS,
-    NOW,
-    PAUSE,
-    PENDING,
-    REFUSED,
-    WORKER,
-)
 
 
 def read_facts(
@@ -58,55 +31,79 @@ def read_facts(
     beats_every: timedelta = timedelta(seconds=10),
     now: datetime | None = None,
 ) -> TaskFacts:
-    """Return what is known of the task; ``lease`` is how long a silent child counts as living."""
-    found = dict(connection.execute(ROW, {"id": task_id, "now": now}).one()._mapping)  # noqa: SLF001
+    """Return the facts; a child without a heartbeat counts as alive for ``lease``."""
+    query = text(f"""
+        SELECT n.now, {_COLUMNS} FROM (SELECT {t.NOW} AS now) AS n
+        LEFT JOIN {t.ALL} t ON t.id = :id
+        LEFT JOIN LATERAL (
+            SELECT {", ".join(sorted(_OF_PENDING))} FROM {t.PENDING} WHERE id = :id) AS p ON true
+    """)
+    found = dict(connection.execute(query, {"id": task_id, "now": now}).one()._mapping)  # noqa: SLF001
     at = found.pop("now")
     if found["id"] is None:
         return TaskFacts(task_id, at, None, unkept(connection, now=now), late_after=late_after)
     row = StoredRow(**{**found, "state": State(found["state"])})
-    values = {
-        **{name: getattr(row, name) for name in ("id", "queue", "name", "owner", "scan_at")},
-        "started_at": row.started_at,
-        "lease": lease,
-        "now": at,
-    }
+    of_row = ("id", "queue", "name", "owner", "scan_at", "started_at")
+    values = {**{name: getattr(row, name) for name in of_row}, "lease": lease, "now": at}
     around = connection.execute(AROUND, values).one()
-    stranger = row.state is State.PENDING and not around.knowing
-    names = connection.execute(NAMES, values).one() if stranger else None
+    unknown = row.state is State.PENDING and not around.knowing
+    names = connection.execute(NAMES, values).one() if unknown else None
+    service = model.Service(
+        *(around.children, around.knowing, around.busy),
+        names=tuple(names.names) if names else (),
+        elsewhere=tuple(names.elsewhere) if names else (),
+        last_seen=around.last_seen,
+        heard_at=around.any_heard_at,
+        scanning=around.scanning,
+    )
     facts = TaskFacts(
         task_id,
         at,
         row,
-        last=_last(around),
-        stop=_stop(around),
-        denial=_denial(around),
         hold=last_hold(connection, task_id) if row.held else None,
-        service=Service(
-            *(around.children, around.knowing, around.busy),
-            names=tuple(names.names) if names else (),
-            elsewhere=tuple(names.elsewhere) if names else (),
-            last_seen=around.last_seen,
-            heard_at=around.any_heard_at,
-            scanning=around.scanning,
-        ),
+        service=service,
         run_by=heartbeats.run_by(connection, lease, now=at),
-        scan=_scan(around),
-        progress=_progress(around),
         heard_at=around.seen_at if row.state is State.RUNNING else None,
         late_after=late_after,
         beats_every=beats_every,
     )
+    facts = _with_surroundings(facts, around)
     if facts.due is None:
         return facts
-    facts = _behind_gates(connection, facts, row)
+    facts = _with_gates(connection, facts, row)
     facts = replace(facts, connections=tuple(connection_limits(connection)))
     if row.scan_at is None or row.scan_at > at:
         return facts
     return replace(facts, ahead=_ahead(connection, row, at))
 
 
-def _behind_gates(connection: Connection, facts: TaskFacts, row: StoredRow) -> TaskFacts:
-    """Look what stands before it, and how that stands."""
+def _with_surroundings(facts: TaskFacts, around: Any) -> TaskFacts:
+    """Add the last attempt, the pause, the denied lock, the scan, and the progress."""
+    last = stop = denial = scan = progress = None
+    if around.event is not None:
+        error = around.kind, around.message
+        last = model.LastAttempt(around.attempt, around.event, *error, around.ended_at)
+    if around.stopped is not None:
+        stop = model.Stop(around.stopped, around.since, around.reason, around.resume_at)
+    if around.denied_at is not None:
+        lock = around.resource, around.blocked_by, around.times
+        denial = model.Denial(*lock, around.asked_at, around.denied_at, around.held)
+    if around.holder is not None:
+        refused = around.refused_since, around.refused_because
+        more = {"held_until": around.held_until, "messages": around.messages}
+        scan = model.Scan(around.holder, around.done_at, *refused, **more)
+    if around.said is not None:
+        said = json.loads(around.said)
+        killed_at = None
+        if (limit := said.get("hard_timeout")) is not None:
+            killed_at = around.seen_at + timedelta(seconds=limit - said["seconds"])
+        told = said.get("fraction"), said.get("note")
+        progress = model.ReportedProgress(around.node, *told, killed_at)
+    return replace(facts, last=last, stop=stop, denial=denial, scan=scan, progress=progress)
+
+
+def _with_gates(connection: Connection, facts: TaskFacts, row: StoredRow) -> TaskFacts:
+    """Add its turn among tasks of its order key, and the limits that are reached."""
     limits = order_and_limits.limits_of(connection)
     keys = row.order_key, row.limit_key, row.more_limit_keys
     before = limits.gates_of(row.queue, row.name, *keys)
@@ -114,68 +111,48 @@ def _behind_gates(connection: Connection, facts: TaskFacts, row: StoredRow) -> T
         return facts
     rooms = rooms_of(connection, before, limits, now=facts.now)
     shut = [
-        Shut(limit, gate.key, room.running)
+        model.Shut(limit, gate.key, room.running)
         for gate, room in rooms.items()
         if room.free < 1 and (limit := limits.of(gate)) is not None
     ]
     turn = None
     if row.order_key is not None:
+        query = text(f"""
+            SELECT (SELECT p.id FROM {t.PENDING} p
+                    WHERE p.order_key = :key AND p.state = '{State.RUNNING}' AND p.id <> :id
+                    LIMIT 1),
+                (SELECT e.id FROM {t.ERROR} e
+                 WHERE e.order_key = :key AND e.id < :id AND e.order_skips IS NOT TRUE
+                 ORDER BY e.id LIMIT 1)
+        """)
         head = rooms[before[0]].head
-        values = {"key": row.order_key, "id": row.id}
-        running, failed = connection.execute(TURN, values).one()
-        turn = Turn(running, None if head == row.id else head, failed)
+        running, failed = connection.execute(query, {"key": row.order_key, "id": row.id}).one()
+        turn = model.Turn(running, None if head == row.id else head, failed)
     return replace(facts, turn=turn, shut=tuple(shut))
 
 
 def _ahead(connection: Connection, row: StoredRow, now: datetime) -> int:
-    values = {
-        **{name: getattr(row, name) for name in ("queue", "priority", "scan_at", "id")},
-        "now": now,
-    }
-    return int(connection.execute(AHEAD, values).scalar_one())
+    values = {name: getattr(row, name) for name in ("queue", "priority", "scan_at", "id")}
+    values["now"] = now
+    # Within its priority, tasks before its own place; within better ones, tasks that are due now. A
+    # bulk of tasks may have the same scan_at.
+    query = text(f"""
+        SELECT count(*) FROM (
+            SELECT FROM generate_series(0, CAST(:priority AS int)) AS r(priority)
+            CROSS JOIN LATERAL (
+                SELECT FROM {t.PENDING} p
+                WHERE p.queue = :queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
+                  AND (p.scan_at, p.id) < (
+                    CASE WHEN r.priority < :priority THEN {t.NOW}
+                         ELSE CAST(:scan_at AS timestamptz) END,
+                    CASE WHEN r.priority < :priority THEN 9223372036854775807
+                         ELSE CAST(:id AS bigint) END)
+                LIMIT {model.MOST_AHEAD + 1}) AS p
+            LIMIT {model.MOST_AHEAD + 1}) AS before
+    """)
+    return int(connection.execute(query, values).scalar_one())
 
 
-def _last(around: Any) -> LastAttempt | None:
-    if around.event is None:
-        return None
-    return LastAttempt(around.attempt, around.event, around.kind, around.message, around.ended_at)
-
-
-def _denial(around: Any) -> Denial | None:
-    if around.denied_at is None:
-        return None
-    of = around.resource, around.blocked_by, around.times
-    return Denial(*of, around.asked_at, around.denied_at, around.held)
-
-
-def _stop(around: Any) -> Stop | None:
-    if around.stopped is None:
-        return None
-    return Stop(around.stopped, around.since, around.reason, around.resume_at)
-
-
-def _scan(around: Any) -> Scan | None:
-    if around.holder is None:
-        return None
-    refused = around.refused_since, around.refused_because
-    return Scan(
-        *(around.holder, around.done_at, *refused),
-        held_until=around.held_until,
-        messages=around.messages,
-    )
-
-
-def _progress(around: Any) -> ReportedProgress | None:
-    if around.said is None:
-        return None
-    said = json.loads(around.said)
-    limit = said.get("hard_timeout")
-    left = None if limit is None else timedelta(seconds=limit - said["seconds"])
-    killed_at = None if left is None else around.seen_at + left
-    return ReportedProgress(around.node, said.get("fraction"), said.get("note"), killed_at)
-
-
-MOST_NAMES = 1_000
 _OF_PENDING = {"scan_at", "at_most_once", "outages", "outage_since"}
 _STORED = {
     **{name: f"p.{name}" for name in _OF_PENDING},
@@ -183,98 +160,69 @@ _STORED = {
     "held": is_held("t"),
 }
 _COLUMNS = ", ".join(f"{_STORED.get(f.name, f't.{f.name}')} AS {f.name}" for f in fields(StoredRow))
-ROW = text(f"""
-    SELECT n.now, {_COLUMNS} FROM (SELECT {NOW} AS now) AS n
-    LEFT JOIN {ALL} t ON t.id = :id
-    LEFT JOIN LATERAL (
-        SELECT {", ".join(sorted(_OF_PENDING))} FROM {PENDING} WHERE id = :id) AS p ON true
-""")
-_LIVES = f"w.seen_at > {NOW} - CAST(:lease AS interval)"
+_LIVES = f"w.seen_at > {t.NOW} - CAST(:lease AS interval)"
 AROUND = text(f"""
     SELECT a.attempt, a.event, a.kind, a.message, a.ended_at,
         z.queue AS stopped, z.since, z.reason, z.resume_at,
         s.holder, s.done_at, s.held_until, w.*,
-        (SELECT max(any_.seen_at) FROM {WORKER} any_) AS any_heard_at,
-        (SELECT count(*) FROM {WORKER} w WHERE {_LIVES} AND {OF_WORK}) AS scanning,
+        (SELECT max(any_.seen_at) FROM {t.WORKER} any_) AS any_heard_at,
+        (SELECT count(*) FROM {t.WORKER} w WHERE {_LIVES} AND {OF_WORK}) AS scanning,
         r.node, r.seen_at, r.said,
-        CAST(s.notes ->> '{REFUSED}' AS timestamptz) AS refused_since,
-        coalesce(s.notes ->> '{BECAUSE}', '') AS refused_because,
-        coalesce(CAST(s.notes -> '{DEPTHS}' ->> :queue AS int), 0) AS messages,
+        CAST(s.notes ->> '{t.REFUSED}' AS timestamptz) AS refused_since,
+        coalesce(s.notes ->> '{t.BECAUSE}', '') AS refused_because,
+        coalesce(CAST(s.notes -> '{t.DEPTHS}' ->> :queue AS int), 0) AS messages,
         l.resource, l.blocked_by, l.times, l.asked_at, l.ended_at AS denied_at, l.held
     FROM (SELECT) AS one
     LEFT JOIN LATERAL (
-        SELECT * FROM {ATTEMPT} a WHERE a.task_id = :id
+        SELECT * FROM {t.ATTEMPT} a WHERE a.task_id = :id
         ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1) AS a ON true
     LEFT JOIN LATERAL (
-        SELECT * FROM {PAUSE} z WHERE z.queue IN (:queue, '{EVERY_QUEUE}') AND {STOPS}
+        SELECT * FROM {t.PAUSE} z WHERE z.queue IN (:queue, '{t.EVERY_QUEUE}') AND {STOPS}
         ORDER BY z.queue = :queue LIMIT 1) AS z ON true
     LEFT JOIN LATERAL (
         SELECT l.*, EXISTS (
-            SELECT FROM {LOCKS} h WHERE h.resource = l.resource AND h.state = 'held') AS held
-        FROM {LOCK_WAIT} l
+            SELECT FROM {t.LOCKS} h WHERE h.resource = l.resource AND h.state = 'held') AS held
+        FROM {t.LOCK_WAIT} l
         WHERE l.task_id = :id AND l.outcome IN ('denied', 'timed_out')
           AND l.ended_at >= CAST(:started_at AS timestamptz)
         ORDER BY l.ended_at DESC LIMIT 1) AS l ON true
-    LEFT JOIN {LEASE} s ON s.name = 'scan'
+    LEFT JOIN {t.LEASE} s ON s.name = 'scan'
     CROSS JOIN LATERAL (
         SELECT count(*) FILTER (WHERE w.lives) AS children,
             count(*) FILTER (WHERE w.lives AND w.knows) AS knowing,
             count(*) FILTER (WHERE w.lives AND w.running <> '[]') AS busy,
             max(w.seen_at) AS last_seen
         FROM (SELECT w.seen_at, w.running, {_LIVES} AS lives, :name = ANY(w.handlers) AS knows
-              FROM {WORKER} w WHERE :queue = ANY(w.queues)) AS w) AS w
+              FROM {t.WORKER} w WHERE :queue = ANY(w.queues)) AS w) AS w
     LEFT JOIN LATERAL (
         SELECT w.node, w.seen_at,
             (SELECT CAST(r AS text) FROM jsonb_array_elements(w.running) AS r
              WHERE r ->> 'id' = CAST(:id AS text) LIMIT 1) AS said
-        FROM {WORKER} w WHERE w.owner = :owner) AS r ON true
+        FROM {t.WORKER} w WHERE w.owner = :owner) AS r ON true
 """)
 NAMES = text(f"""
     SELECT ARRAY(
-        SELECT DISTINCT h FROM {WORKER} w, unnest(w.handlers) AS h
-        WHERE {_LIVES} AND :queue = ANY(w.queues) ORDER BY h LIMIT {MOST_NAMES}) AS names,
+        SELECT DISTINCT h FROM {t.WORKER} w, unnest(w.handlers) AS h
+        WHERE {_LIVES} AND :queue = ANY(w.queues) ORDER BY h LIMIT 1000) AS names,
     ARRAY(
-        SELECT DISTINCT q FROM {WORKER} w, unnest(w.queues) AS q
+        SELECT DISTINCT q FROM {t.WORKER} w, unnest(w.queues) AS q
         WHERE {_LIVES} AND :name = ANY(w.handlers) AND q <> :queue
-        ORDER BY q LIMIT {MOST_NAMES}) AS elsewhere
-""")
-# Bounded from above by its own place within its priority, and by now within the better ones; a bulk
-# of tasks may have one and the same scan_at.
-AHEAD = text(f"""
-    SELECT count(*) FROM (
-        SELECT FROM generate_series(0, CAST(:priority AS int)) AS r(priority)
-        CROSS JOIN LATERAL (
-            SELECT FROM {PENDING} p
-            WHERE p.queue = :queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
-              AND (p.scan_at, p.id) < (
-                CASE WHEN r.priority < :priority THEN {NOW}
-                     ELSE CAST(:scan_at AS timestamptz) END,
-                CASE WHEN r.priority < :priority THEN 9223372036854775807
-                     ELSE CAST(:id AS bigint) END)
-            LIMIT {MOST_AHEAD + 1}) AS p
-        LIMIT {MOST_AHEAD + 1}) AS before
-""")
-TURN = text(f"""
-    SELECT (SELECT p.id FROM {PENDING} p
-            WHERE p.order_key = :key AND p.state = '{State.RUNNING}' AND p.id <> :id LIMIT 1),
-        (SELECT e.id FROM {ERROR} e
-         WHERE e.order_key = :key AND e.id < :id AND e.order_skips IS NOT TRUE
-         ORDER BY e.id LIMIT 1)
-""")
-_LIMITS = text(f"""
-    SELECT 'role ' || r.rolname AS of, r.rolconnlimit AS most,
-        (SELECT count(*) FROM pg_stat_activity a WHERE a.usesysid = r.oid) AS used
-    FROM pg_roles r
-    WHERE r.rolconnlimit >= 0 AND r.rolcanlogin AND NOT r.rolsuper
-      AND has_table_privilege(r.oid, to_regclass('{PENDING}'), 'UPDATE')
-    UNION ALL
-    SELECT 'database ' || d.datname, d.datconnlimit,
-        (SELECT count(*) FROM pg_stat_activity a WHERE a.datid = d.oid)
-    FROM pg_database d WHERE d.datname = current_database() AND d.datconnlimit >= 0
-    ORDER BY 1
+        ORDER BY q LIMIT 1000) AS elsewhere
 """)
 
 
-def connection_limits(connection: Connection) -> list[ConnectionLimit]:
-    """Return what is limited; superusers are not."""
-    return [ConnectionLimit(*row) for row in connection.execute(_LIMITS)]
+def connection_limits(connection: Connection) -> list[model.ConnectionLimit]:
+    """Return the limits of connections; superusers have none."""
+    query = text(f"""
+        SELECT 'role ' || r.rolname AS of, r.rolconnlimit AS most,
+            (SELECT count(*) FROM pg_stat_activity a WHERE a.usesysid = r.oid) AS used
+        FROM pg_roles r
+        WHERE r.rolconnlimit >= 0 AND r.rolcanlogin AND NOT r.rolsuper
+          AND has_table_privilege(r.oid, to_regclass('{t.PENDING}'), 'UPDATE')
+        UNION ALL
+        SELECT 'database ' || d.datname, d.datconnlimit,
+            (SELECT count(*) FROM pg_stat_activity a WHERE a.datid = d.oid)
+        FROM pg_database d WHERE d.datname = current_database() AND d.datconnlimit >= 0
+        ORDER BY 1
+    """)
+    return [model.ConnectionLimit(*row) for row in connection.execute(query)]

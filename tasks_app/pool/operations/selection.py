@@ -1,7 +1,7 @@
-"""Selection: which rows a selection means, a piece of a pool at a time, in the order of their ids.
+"""Rows of a selection, some thousand of a pool at a time, in the order of their ids.
 
-First a look, which waits for no lock and reads a bounded number of rows; then a lock, which asks
-again: what has changed meanwhile is not meant any more.
+``look`` reads a bounded number of rows and waits for no lock; ``lock`` checks them again, and
+leaves out rows that do not fit any more.
 """
 
 from __future__ import annotations
@@ -18,49 +18,44 @@ from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.fragments.conditions import is_held
 from tasks_app.pool.tables import ATTEMPT, COMPLETED, ERROR, PENDING
 
-LOOKED_AT = 2_000
-"""Rows per statement: some milliseconds."""
+LOOKED_AT = 2_000  # rows per statement: some milliseconds
 
 _TABLES = {Pool.PENDING: PENDING, Pool.COMPLETED: COMPLETED, Pool.ERROR: ERROR}
+# Of an unfinished task: its history has it.
 _LAST_ERROR = f"""(
     SELECT a.kind || coalesce(': ' || nullif(a.message, ''), '') FROM {ATTEMPT} a
     WHERE a.task_id = p.id ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1)"""
-"""Of a task that is not over: its history has it."""
 
 
 class SelectionCut(NamedTuple):
-    """Where a selection ends, fixed when it began."""
-
-    at: datetime
-    """Ages count from here; what finished later is not meant."""
-    until: int
-    """Ids above it are not meant."""
+    at: datetime  # ages count from here; tasks that finish later do not belong to it
+    until: int  # nor do higher ids
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One row that is meant."""
-
     id: int
     name: str
     state: State
-    payload: str | None = None
-    """JSON text, where it was asked for."""
+    payload: str | None = None  # JSON text, if the caller wants it
 
 
 def cut(connection: Connection) -> SelectionCut:
-    """Return the end of a selection that begins now."""
-    row = connection.execute(_CUT).one()
+    query = text(f"""
+        SELECT statement_timestamp() AS at, (SELECT max(id) FROM {PENDING}) AS waiting,
+            (SELECT max(id) FROM {COMPLETED}) AS completed, (SELECT max(id) FROM {ERROR}) AS failed
+    """)
+    row = connection.execute(query).one()
     return SelectionCut(row.at, max(row.waiting or 0, row.completed or 0, row.failed or 0))
 
 
 def look(
     connection: Connection, selection: Selection, end: SelectionCut, after: int, most: int
 ) -> tuple[list[Found], int | None]:
-    """Return up to ``most`` rows above the id ``after``, and where to go on; None: that was all."""
-    looked = _look(selection.pool, tuple(selection.given()))
+    """Return up to ``most`` rows above the id ``after``, and the next ``after``; None: no more."""
+    query = _look(selection.pool, tuple(selection.given()))
     values = {**_values(selection, end), "after": after, "most": LOOKED_AT}
-    rows = connection.execute(looked, values).all()
+    rows = connection.execute(query, values).all()
     found = [Found(row.id, row.name, State(row.state)) for row in rows if row.fits]
     if len(found) > most:
         return found[:most], found[most - 1].id
@@ -75,14 +70,14 @@ def lock(
     *,
     payloads: bool,
 ) -> list[Found]:
-    """Lock those of ``ids`` that are still meant, until the transaction ends; waits for them."""
+    """Lock those of ``ids`` that still fit, until the transaction ends; waits for them."""
     return _read(connection, selection, end, ids, "FOR UPDATE OF p", payloads=payloads)
 
 
 def read(
     connection: Connection, selection: Selection, end: SelectionCut, ids: list[int]
 ) -> list[Found]:
-    """Return those of ``ids`` that are still meant, with their payloads."""
+    """Return those of ``ids`` that still fit, with their payloads."""
     return _read(connection, selection, end, ids, "", payloads=True)
 
 
@@ -95,20 +90,19 @@ def _read(
     *,
     payloads: bool,
 ) -> list[Found]:
-    statement = _these(selection.pool, tuple(selection.given()), locking, payloads=payloads)
-    rows = connection.execute(statement, {**_values(selection, end), "chosen": ids})
+    pool, payload = selection.pool, "p.payload::text" if payloads else "NULL"
+    query = text(f"""
+        SELECT p.id, p.name, p.state, {payload} AS payload FROM {_TABLES[pool]} p
+        WHERE p.id = ANY(CAST(:chosen AS bigint[])) AND {_fits(pool, tuple(selection.given()))}
+        ORDER BY p.id {locking}
+    """)
+    rows = connection.execute(query, {**_values(selection, end), "chosen": ids})
     return [Found(row.id, row.name, State(row.state), row.payload) for row in rows]
-
-
-_CUT = text(f"""
-    SELECT statement_timestamp() AS at, (SELECT max(id) FROM {PENDING}) AS waiting,
-        (SELECT max(id) FROM {COMPLETED}) AS completed, (SELECT max(id) FROM {ERROR}) AS failed
-""")
 
 
 @lru_cache(64)
 def _look(pool: Pool, given: tuple[str, ...]) -> TextClause:
-    """By a business key or ids, read only theirs: their ids are worked out first, once."""
+    """By a business key or ids, read only theirs: a subquery finds their ids once."""
     table = _TABLES[pool]
     only = {
         "biz_key": f"""
@@ -122,16 +116,6 @@ def _look(pool: Pool, given: tuple[str, ...]) -> TextClause:
         SELECT p.id, p.name, p.state, coalesce({_fits(pool, given)}, false) AS fits FROM {table} p
         WHERE p.id > :after AND p.id <= :until {" ".join(only.get(word, "") for word in given)}
         ORDER BY p.id LIMIT :most
-    """)
-
-
-@lru_cache(64)
-def _these(pool: Pool, given: tuple[str, ...], locking: str, *, payloads: bool) -> TextClause:
-    payload = "p.payload::text" if payloads else "NULL"
-    return text(f"""
-        SELECT p.id, p.name, p.state, {payload} AS payload FROM {_TABLES[pool]} p
-        WHERE p.id = ANY(CAST(:chosen AS bigint[])) AND {_fits(pool, given)}
-        ORDER BY p.id {locking}
     """)
 
 
@@ -151,18 +135,15 @@ def _fits(pool: Pool, given: tuple[str, ...]) -> str:
         "older_than": f"{since} <= :at - CAST(:older_than AS interval)",
         "newer_than": f"{since} > :at - CAST(:newer_than AS interval)",
     }
-    asked = [conditions[word] for word in given if word in conditions]
-    return " AND ".join([*asked, "true" if waits else "p.finished_at <= :at"])
+    found = [conditions[word] for word in given if word in conditions]
+    return " AND ".join([*found, "true" if waits else "p.finished_at <= :at"])
 
 
 def _values(selection: Selection, end: SelectionCut) -> dict[str, object]:
     values = {**selection.given(), "at": end.at, "until": end.until}
-    if selection.error_kind is not None:  # the class itself, in whichever module
-        values["error_kind"] = rf"^([^ ]*\.)?{_literally(selection.error_kind)}$"
+    if (kind := selection.error_kind) is not None:  # the class itself, in any module
+        escaped = "".join(letter if letter.isalnum() else f"\\{letter}" for letter in kind)
+        values["error_kind"] = rf"^([^ ]*\.)?{escaped}$"
     if selection.ids is not None:
         values["ids"] = list(selection.ids)
     return values
-
-
-def _literally(word: str) -> str:
-    return "".join(letter if letter.isalnum() else f"\\{letter}" for letter in word)

@@ -52,12 +52,12 @@ def test_ranges_of_all_types_come_back_as_they_were(
 
     ids = store.insert(connection, "p#1", plan, batch_id=1, step="s")
 
-    stored = store.of_program(connection, "p#1")
+    stored = store.find_by_program(connection, "p#1")
     assert tuple(each.partition for each in stored) == plan.partitions
     assert {each.partition.number: each.id for each in stored} == ids
     assert {(each.key_type, each.batch_id, each.step) for each in stored} == {(key_type, 1, "s")}
     assert partitions.of_batch(connection, 1) == stored
-    assert partitions.one(connection, ids[1]) == stored[0]
+    assert partitions.get(connection, ids[1]) == stored[0]
 
 
 @pytest.mark.parametrize("key_type", KEYS)
@@ -70,8 +70,7 @@ def test_values_of_all_types_come_back_as_they_were(
 
     store.insert(connection, "p", Plan("test", key_type, (one, other)))
 
-    assert [each.partition for each in store.of_program(connection, "p")] == [one, other]
-    assert partitions.programs(connection) == {"p": 2}
+    assert [each.partition for each in store.find_by_program(connection, "p")] == [one, other]
 
 
 def test_all_else_of_a_partition_comes_back(connection: Connection) -> None:
@@ -87,7 +86,7 @@ def test_all_else_of_a_partition_comes_back(connection: Connection) -> None:
 
     store.insert(connection, "p", Plan("test", KeyType.TEXT, partitions))
 
-    assert tuple(each.partition for each in store.of_program(connection, "p")) == partitions
+    assert tuple(each.partition for each in store.find_by_program(connection, "p")) == partitions
 
 
 def test_instants_of_any_zone_are_kept(connection: Connection) -> None:
@@ -96,7 +95,7 @@ def test_instants_of_any_zone_are_kept(connection: Connection) -> None:
 
     store.insert(connection, "p", plan_of(Range(low, None), key_type=KeyType.TIMESTAMPTZ))
 
-    (stored,) = store.of_program(connection, "p")
+    (stored,) = store.find_by_program(connection, "p")
     assert stored.partition.range == Range(NOW, None)
 
 
@@ -193,9 +192,9 @@ class TestRuns:
             assert partition_progress.progress(
                 connection, ids[1], task.fence, counts, {"after": last}
             )
-        assert partition_progress.end(connection, ids[1], task.fence, Status.COMPLETED)
+        assert partition_progress.finish(connection, ids[1], task.fence, Status.COMPLETED)
 
-        stored = partitions.one(connection, ids[1])
+        stored = partitions.get(connection, ids[1])
         assert stored is not None
         assert stored.checkpoint == {"after": 9}
         assert stored.counts == RowCounts(20, 16, 2, 2)
@@ -208,13 +207,13 @@ class TestRuns:
         ids = store.insert(connection, "p", plan_of(Range()))
         first, second = claimed_task(connection), claimed_task(connection)
         partition_progress.start(connection, ids[1], first.fence)
-        begun = partitions.one(connection, ids[1])
+        begun = partitions.get(connection, ids[1])
         partition_progress.progress(connection, ids[1], first.fence, RowCounts(5), {"after": 5})
-        partition_progress.end(connection, ids[1], first.fence, Status.FAILED, "x" * 5000)
+        partition_progress.finish(connection, ids[1], first.fence, Status.FAILED, "x" * 5000)
 
         assert partition_progress.start(connection, ids[1], second.fence)
 
-        stored = partitions.one(connection, ids[1])
+        stored = partitions.get(connection, ids[1])
         assert begun is not None
         assert stored is not None
         assert (stored.checkpoint, stored.counts.read) == ({"after": 5}, 5)
@@ -224,16 +223,16 @@ class TestRuns:
         ids = store.insert(connection, "p", plan_of(Range()))
         task = claimed_task(connection)
         partition_progress.start(connection, ids[1], task.fence)
-        before = partitions.one(connection, ids[1])
+        before = partitions.get(connection, ids[1])
         settle_one(connection, ending(task, Event.SUCCEED))
 
         with connection.begin_nested() as chunk:
             assert not partition_progress.progress(connection, ids[1], task.fence, RowCounts(1), {})
             chunk.rollback()
-        assert not partition_progress.end(connection, ids[1], task.fence, Status.COMPLETED)
+        assert not partition_progress.finish(connection, ids[1], task.fence, Status.COMPLETED)
         assert not partition_progress.start(connection, ids[1], task.fence)
 
-        assert partitions.one(connection, ids[1]) == before
+        assert partitions.get(connection, ids[1]) == before
 
     def test_an_attempt_that_was_given_back_writes_nothing(self, connection: Connection) -> None:
         """The same task has the partition, but the next attempt of it."""
@@ -243,7 +242,7 @@ class TestRuns:
         assert release(connection, [first.fence])
         second = claimed_task(connection, first.task_id)
         assert partition_progress.start(connection, ids[1], second.fence)
-        before = partitions.one(connection, ids[1])
+        before = partitions.get(connection, ids[1])
 
         with connection.begin_nested() as chunk:
             assert (
@@ -251,10 +250,10 @@ class TestRuns:
                 is None
             )
             chunk.rollback()
-        assert not partition_progress.end(connection, ids[1], first.fence, Status.COMPLETED)
+        assert not partition_progress.finish(connection, ids[1], first.fence, Status.COMPLETED)
         assert partition_progress.start(connection, ids[1], first.fence) is None
 
-        assert partitions.one(connection, ids[1]) == before
+        assert partitions.get(connection, ids[1]) == before
         assert partition_progress.progress(connection, ids[1], second.fence, RowCounts(1), {})
 
     def test_a_partition_of_a_batch_is_only_started_by_the_task_that_has_it(
@@ -268,7 +267,7 @@ class TestRuns:
         assert partition_progress.start(connection, ids[1], first.fence) is None
         assert (
             partition_progress.start(connection, ids[1], second.fence)
-            is partition_progress.Word.STOP
+            is partition_progress.RunSignal.STOP
         )
 
     def test_a_run_whose_partition_another_has_writes_nothing(self, connection: Connection) -> None:
@@ -287,7 +286,9 @@ class TestRuns:
         self, connection: Connection, status: Status, starts: bool
     ) -> None:
         ids = store.insert(connection, "p", plan_of(Range()))
-        assert partition_progress.mark(connection, ids.values(), status, those=Status) == [ids[1]]
+        assert partition_progress.set_status(connection, ids.values(), status, those=Status) == [
+            ids[1]
+        ]
 
         begun = partition_progress.start(connection, ids[1], claimed_task(connection).fence)
 
@@ -297,12 +298,12 @@ class TestRuns:
         ids = store.insert(connection, "p", plan_of(*ranges_between([5])))
         partition_progress.start(connection, ids[2], claimed_task(connection).fence)
 
-        marked = partition_progress.mark(
+        marked = partition_progress.set_status(
             connection, ids.values(), Status.ABANDONED, those=[Status.PLANNED], error="stopped"
         )
 
         assert marked == [ids[1]]
-        assert [each.error for each in store.of_program(connection, "p")] == [
+        assert [each.error for each in store.find_by_program(connection, "p")] == [
             "stopped",
             None,
         ]
@@ -316,5 +317,5 @@ def test_what_has_not_started_is_planned_anew(connection: Connection) -> None:
     rest = tuple(Partition(n, range=r) for n, r in enumerate(ranges_between([40])[1:], 4))
     store.insert(connection, "p", Plan("test", KeyType.INTEGER, rest))
 
-    assert [each.partition.number for each in store.of_program(connection, "p")] == [1, 4]
+    assert [each.partition.number for each in store.find_by_program(connection, "p")] == [1, 4]
     assert store.remove(connection, "p", started=True) == [1, 4]

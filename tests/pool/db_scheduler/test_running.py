@@ -171,7 +171,7 @@ def test_what_the_database_cannot_do_is_refused(engine: Engine, registry: Regist
 
     for name, statement, why in (
         ("lost", "CALL nowhere(:day)", "procedure nowhere"),
-        ("ends", "SELECT '$tasks_app$'", "it holds"),
+        ("ends", "SELECT '$tasks_app$'", "it contains"),
     ):
         others = Registry()
         sql_handler(name, statement, registry=others)

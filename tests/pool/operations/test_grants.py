@@ -137,7 +137,7 @@ def split_a_batch(connection: Connection, _: Rows) -> None:
     store.insert(connection, "p", Plan("test", KeyType.TEXT, texts))
     listed = Partition(0, PartitionKind.VALUES, values=("a",))
     ids = store.insert(connection, "q", Plan("test", KeyType.TEXT, (listed,)))
-    partition_progress.mark(connection, ids.values(), Status.ABANDONED, those=Status)
+    partition_progress.set_status(connection, ids.values(), Status.ABANDONED, those=Status)
     store.remove(connection, "p")
     marks.clear(connection, "p")
 
@@ -188,7 +188,7 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
     "free a lock": lambda c, _: c.execute(text("DELETE FROM task_lock_holder")),
     "look at locks": lambda c, _: c.execute(text("SELECT FROM task_locks, task_lock_report")),
     "split a batch": split_a_batch,
-    "look at partitions": lambda c, _: store.of_program(c, "p"),
+    "look at partitions": lambda c, _: store.find_by_program(c, "p"),
     "pause": lambda c, _: queue_settings.pause(c, "mail", "why"),
     "note": lambda c, _: audit.note(c, "pause", {"queue": "q"}, who="ann"),
     "read the audit": lambda c, _: audit.find(c),

@@ -100,7 +100,7 @@ async def jobs(caller: Any, _: Bench) -> list[Any]:
     running = await tasks_app.astop_job(caller, run.batch_id)
     with pytest.raises(tasks_app.BatchStateError, match="STOPPING"):
         await tasks_app.arestart_job(caller, run.batch_id)
-    with pytest.raises(tasks_app.BatchStateError, match="runs still"):
+    with pytest.raises(tasks_app.BatchStateError, match="still runs"):
         await tasks_app.aabandon_job(caller, run.batch_id)
     assert view is not None
     return [run.new, [view.batch] == listed, running == 0]

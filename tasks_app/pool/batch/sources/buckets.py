@@ -14,112 +14,68 @@ from tasks_app.pool.batch.sources.predicate import bucket, execute_inline, inlin
 from tasks_app.pool.batch.sources.relation import find, identifier, quoted
 from tasks_app.pool.tables import BATCH, BATCH_STEP, PARTITION
 
-_GENERATED = text("""
-    SELECT a.attgenerated = 's' FROM pg_attribute a
-    WHERE a.attrelid = to_regclass(:name) AND a.attname = :column AND NOT a.attisdropped
-""")
-
 
 def add_bucket(connection: Connection, table: Table, column: str, modulus: int) -> None:
-    """Add the column, and an index on it and the key."""
-    execute_inline(
-        connection, f"ALTER TABLE {quoted(table)} {_added(connection, table, column, modulus)}"
-    )
-    _index(connection, table, column)
+    added = _add_column(connection, table, column, modulus)
+    execute_inline(connection, f"ALTER TABLE {quoted(table)} {added}")
+    _create_index(connection, table, column)
 
 
 def rebalance(connection: Connection, table: Table, column: str, modulus: int) -> None:
-    """Compute the column again, with another modulus.
-
-    Raises:
-        PlanError: the database does not compute it: its writer has to.
-    """
-    added = _added(connection, table, column, modulus)
-    _check(connection, table, column)
+    """Compute the column again, with another modulus; only one that the database computes."""
+    added = _add_column(connection, table, column, modulus)
+    _check_computed(connection, table, column)
     dropped = f"DROP COLUMN {identifier(column)}"
     execute_inline(connection, f"ALTER TABLE {quoted(table)} {dropped}, {added}")
-    _index(connection, table, column)
+    _create_index(connection, table, column)
 
 
 def drop_bucket(connection: Connection, table: Table, column: str) -> None:
-    """Drop the column, and with it its index.
-
-    Raises:
-        PlanError: it is not one that the database computes.
-    """
-    _check(connection, table, column)
+    """Drop the column and its index. Raises PlanError if the database does not compute it."""
+    _check_computed(connection, table, column)
     execute_inline(connection, f"ALTER TABLE {quoted(table)} DROP COLUMN {identifier(column)}")
 
 
-def _added(connection: Connection, table: Table, column: str, modulus: int) -> str:
+def _add_column(connection: Connection, table: Table, column: str, modulus: int) -> str:
     relation = find(connection, table)
     computed = inline(connection, bucket(relation.key, relation.key_type, modulus))
     return f"ADD COLUMN {identifier(column)} integer GENERATED ALWAYS AS ({computed}) STORED"
 
 
-def _index(connection: Connection, table: Table, column: str) -> None:
+def _create_index(connection: Connection, table: Table, column: str) -> None:
     columns = f"{identifier(column)}, {identifier(table.key)}"
     execute_inline(connection, f"CREATE INDEX ON {quoted(table)} ({columns})")
 
 
-def _check(connection: Connection, table: Table, column: str) -> None:
-    values = {"name": str(table), "column": column}
-    if not connection.execute(_GENERATED, values).scalar():
-        raise PlanError(
-            f"{column} of {table} is no column that the database computes. "
-            "Write it anew yourself, or add one by add_bucket."
-        )
+def _check_computed(connection: Connection, table: Table, column: str) -> None:
+    row = connection.execute(_COLUMN, {"name": str(table), "column": column}).one_or_none()
+    if row is None or not row.is_generated:
+        raise _not_computed(table, column)
 
 
-LOCK_WAIT = "SET LOCAL lock_timeout = '5s'"
-"""Others wait behind us no longer than we wait."""
+def _not_computed(table: Table, column: str) -> PlanError:
+    return PlanError(
+        f"The database does not compute {column} of {table}. Update it yourself, or add one by "
+        "add_bucket."
+    )
+
+
 _COLUMN = text("""
     SELECT a.attgenerated = 's' AS is_generated, c.relkind = 'r' AS is_plain
     FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
     WHERE c.oid = to_regclass(:name) AND a.attname = :column AND NOT a.attisdropped
 """)
-_OURS = text(r"""
-    SELECT t.tgname FROM pg_trigger t
-    WHERE t.tgrelid = to_regclass(:name) AND starts_with(t.tgname, 'tasks_app\:' || :column || '\:')
-""")
-_BLOCKS = text("""
-    SELECT CAST(pg_relation_size(to_regclass(:name)) / current_setting('block_size')::bigint
-        AS bigint)
-""")
-_IS_VALID = text("""
-    SELECT i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-    WHERE i.indrelid = to_regclass(:name) AND c.relname = :index
-""")
-_READERS = text(f"""
-    SELECT DISTINCT b.id, b.job, b.params, p.step FROM {PARTITION} p
-    JOIN {BATCH} b ON b.id = p.batch_id
-    JOIN {BATCH_STEP} s ON s.batch_id = p.batch_id AND s.step = p.step
-    WHERE p.kind = '{PartitionKind.HASH}' AND p.key_column = :column AND s.status <> 'COMPLETED'
-      AND b.status NOT IN ('COMPLETED', 'ABANDONED') AND p.status <> '{Status.ABANDONED}'
-    ORDER BY b.id, p.step
-""")
-
-
-class BucketReader(NamedTuple):
-    """A step of an instance that is not complete, and reads by a column of this name."""
-
-    batch_id: int
-    job: str
-    params: dict[str, object]
-    step: str
+LOCK_WAIT = "SET LOCAL lock_timeout = '5s'"  # others wait behind us no longer than we wait
 
 
 @dataclass(frozen=True, slots=True)
 class BucketColumn:
-    """The column as it shall be."""
-
     table: Table
     column: str
     modulus: int
 
     @property
-    def beside(self) -> str:
-        """The name of the new column until it is filled."""
+    def beside(self) -> str:  # until it is filled
         return f"{self.column}__{self.modulus}"
 
     @property
@@ -127,43 +83,58 @@ class BucketColumn:
         return f"{self.table.name}_{self.beside}"[-63:]
 
     @property
-    def trigger(self) -> str:
-        """The name of the trigger that computes it for new rows, and of its function."""
-        return _trigger(self.column, self.modulus)
+    def trigger(self) -> str:  # and its function, which fill new rows
+        return f"tasks_app:{self.column}:{self.modulus}"
 
-    def at(self, name: str) -> dict[str, str]:
-        return {"name": str(self.table), "column": name}
+
+class BucketReader(NamedTuple):
+    """A step of an unfinished instance that reads by a column of this name."""
+
+    batch_id: int
+    job: str
+    params: dict[str, object]
+    step: str
 
 
 def find_bucket_readers(connection: Connection, column: str) -> list[BucketReader]:
-    """Return the steps that read by a column of this name, and are not complete."""
-    return [BucketReader(*row) for row in connection.execute(_READERS, {"column": column})]
+    query = text(f"""
+        SELECT DISTINCT b.id, b.job, b.params, p.step FROM {PARTITION} p
+        JOIN {BATCH} b ON b.id = p.batch_id
+        JOIN {BATCH_STEP} s ON s.batch_id = p.batch_id AND s.step = p.step
+        WHERE p.kind = '{PartitionKind.HASH}' AND p.key_column = :column AND s.status <> 'COMPLETED'
+          AND b.status NOT IN ('COMPLETED', 'ABANDONED') AND p.status <> '{Status.ABANDONED}'
+        ORDER BY b.id, p.step
+    """)
+    return [BucketReader(*row) for row in connection.execute(query, {"column": column})]
 
 
 def begin_rebucket(connection: Connection, new: BucketColumn) -> None:
-    """Add the new column and its trigger, unless an earlier call did.
-
-    What was begun for another modulus is dropped.
-
-    Raises:
-        PlanError: there is no such bucket, or the table cannot have it so.
-    """
+    """Add the new column and its trigger unless they exist; drop those of other moduli."""
     connection.execute(text(LOCK_WAIT))
-    kept = _check_rebucket(connection, new)
+    row = connection.execute(_COLUMN, _named(new, new.column)).one_or_none()
+    triggers = _triggers(connection, new)
+    in_place = any(not _has(connection, new, _beside(new, each)) for each in triggers)
+    if row is None or not (row.is_generated or in_place):
+        raise _not_computed(new.table, new.column)
+    if not row.is_plain:
+        raise PlanError(
+            f"{new.table} is partitioned in the database. Rebalance its partitions one by one."
+        )
     if _has(connection, new, new.beside):
         return
-    if new.trigger in kept:
+    if new.trigger in triggers:
         raise PlanError(
-            f"{new.column} of {new.table} is by {new.modulus} already. There is nothing to do."
+            f"{new.column} of {new.table} already has the modulus {new.modulus}. There is nothing "
+            "to do."
         )
     table = quoted(new.table)
-    for trigger in kept:
-        other = f"{new.column}__{trigger.rpartition(':')[2]}"
+    for trigger in triggers:
+        other = _beside(new, trigger)
         if _has(connection, new, other):
             execute_inline(connection, f"ALTER TABLE {table} DROP COLUMN {identifier(other)}")
             _drop_trigger(connection, new, trigger)
     execute_inline(connection, f"ALTER TABLE {table} ADD COLUMN {identifier(new.beside)} integer")
-    _compute(connection, new, new.beside)
+    _create_function(connection, new, new.beside)
     execute_inline(
         connection,
         f"CREATE TRIGGER {identifier(new.trigger)} BEFORE INSERT OR UPDATE OF "
@@ -173,75 +144,57 @@ def begin_rebucket(connection: Connection, new: BucketColumn) -> None:
 
 
 def count_blocks(connection: Connection, new: BucketColumn) -> int:
-    return int(connection.execute(_BLOCKS, {"name": str(new.table)}).scalar_one())
+    size = "pg_relation_size(to_regclass(:name)) / current_setting('block_size')\\:\\:bigint"
+    query = text(f"SELECT CAST({size} AS bigint)")
+    return int(connection.execute(query, {"name": str(new.table)}).scalar_one())
 
 
 def fill_blocks(connection: Connection, new: BucketColumn, first: int, number: int) -> int:
     """Fill the column in ``number`` blocks; return in how many rows it was empty."""
     relation = find(connection, new.table)
     by = inline(connection, bucket(relation.key, relation.key_type, new.modulus))
-    written = f"UPDATE {quoted(new.table)} SET {identifier(new.beside)} = {by}"
-    these = f"ctid >= '({first},0)' AND ctid < '({first + number},0)'"
-    return execute_inline(connection, f"{written} WHERE {these} AND {_is_empty(new)}").rowcount
+    update = f"UPDATE {quoted(new.table)} SET {identifier(new.beside)} = {by}"
+    blocks = f"ctid >= '({first},0)' AND ctid < '({first + number},0)'"
+    return execute_inline(connection, f"{update} WHERE {blocks} AND {_is_empty(new)}").rowcount
 
 
 def build_bucket_index(connection: Connection, new: BucketColumn) -> None:
-    """Build the index while others write, however long that takes; not within a transaction."""
-    execute_inline(
-        connection, "SET statement_timeout = 0"
-    )  # the connection is not to be used again
+    """Build the index while others write; outside a transaction, on a connection of its own."""
+    execute_inline(connection, "SET statement_timeout = 0")
     execute_inline(connection, "SET lock_timeout = 0")
-    found = connection.execute(_IS_VALID, {"name": str(new.table), "index": new.index}).scalar()
+    query = text("""
+        SELECT i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+        WHERE i.indrelid = to_regclass(:name) AND c.relname = :index
+    """)
+    found = connection.execute(query, {"name": str(new.table), "index": new.index}).scalar()
     schema = f"{identifier(new.table.schema)}." if new.table.schema else ""
     if found is False:  # an earlier call was interrupted
         execute_inline(connection, f"DROP INDEX CONCURRENTLY {schema}{identifier(new.index)}")
     if not found:
         columns = f"{identifier(new.beside)}, {identifier(new.table.key)}"
-        made = f"CREATE INDEX CONCURRENTLY {identifier(new.index)} ON {quoted(new.table)}"
-        execute_inline(connection, f"{made} ({columns})")
+        create = f"CREATE INDEX CONCURRENTLY {identifier(new.index)} ON {quoted(new.table)}"
+        execute_inline(connection, f"{create} ({columns})")
 
 
 def lock_table(connection: Connection, new: BucketColumn) -> None:
-    """Lock the table against readers and planners until the commit."""
     connection.execute(text(LOCK_WAIT))
     execute_inline(connection, f"LOCK TABLE {quoted(new.table)} IN ACCESS EXCLUSIVE MODE")
 
 
 def replace_column(connection: Connection, new: BucketColumn) -> bool:
-    """Replace the old column by the new one; False: rows are left to be filled.
-
-    The caller has locked the table.
-    """
-    table, beside = quoted(new.table), identifier(new.beside)
+    """Replace the old column in the locked table; False: some rows have no new bucket yet."""
+    table, column = quoted(new.table), identifier(new.column)
     left = f"SELECT 1 FROM {table} WHERE {_is_empty(new)} LIMIT 1"
     if execute_inline(connection, left).first() is not None:
         return False
     old = [name for name in _triggers(connection, new) if name != new.trigger]
-    execute_inline(connection, f"ALTER TABLE {table} DROP COLUMN {identifier(new.column)}")
-    execute_inline(
-        connection, f"ALTER TABLE {table} RENAME COLUMN {beside} TO {identifier(new.column)}"
-    )
-    _compute(connection, new, new.column)
+    execute_inline(connection, f"ALTER TABLE {table} DROP COLUMN {column}")
+    rename = f"RENAME COLUMN {identifier(new.beside)} TO {column}"
+    execute_inline(connection, f"ALTER TABLE {table} {rename}")
+    _create_function(connection, new, new.column)
     for trigger in old:
         _drop_trigger(connection, new, trigger)
     return True
-
-
-def _check_rebucket(connection: Connection, new: BucketColumn) -> list[str]:
-    """Return the triggers that compute this column; refuse a table that cannot have another."""
-    row = connection.execute(_COLUMN, new.at(new.column)).one_or_none()
-    kept = _triggers(connection, new)
-    in_place = any(not _has(connection, new, f"{new.column}__{t.rpartition(':')[2]}") for t in kept)
-    if row is None or not (row.is_generated or in_place):
-        raise PlanError(
-            f"{new.column} of {new.table} is no column that the database computes. "
-            "Write it anew yourself, or add one by add_bucket."
-        )
-    if not row.is_plain:
-        raise PlanError(
-            f"{new.table} is partitioned in the database. Rebalance its partitions one by one."
-        )
-    return kept
 
 
 def _is_empty(new: BucketColumn) -> str:
@@ -249,8 +202,7 @@ def _is_empty(new: BucketColumn) -> str:
     return f"{identifier(new.beside)} IS NULL AND {identifier(new.table.key)} IS NOT NULL"
 
 
-def _compute(connection: Connection, new: BucketColumn, column: str) -> None:
-    """Let the function of the trigger write this column."""
+def _create_function(connection: Connection, new: BucketColumn, column: str) -> None:
     key: ColumnElement[object] = literal_column(f"NEW.{identifier(new.table.key)}")
     key_type = find(connection, new.table).key_type
     if key_type is KeyType.TEXT:
@@ -269,16 +221,25 @@ def _drop_trigger(connection: Connection, new: BucketColumn, trigger: str) -> No
     execute_inline(connection, f"DROP FUNCTION {_function(new.table, trigger)}()")
 
 
-def _has(connection: Connection, new: BucketColumn, column: str) -> bool:
-    return connection.execute(_COLUMN, new.at(column)).first() is not None
-
-
 def _triggers(connection: Connection, new: BucketColumn) -> list[str]:
-    return list(connection.execute(_OURS, new.at(new.column)).scalars())
+    query = text(r"""
+        SELECT t.tgname FROM pg_trigger t WHERE t.tgrelid = to_regclass(:name)
+          AND starts_with(t.tgname, 'tasks_app\:' || :column || '\:')
+    """)
+    return list(connection.execute(query, _named(new, new.column)).scalars())
 
 
-def _trigger(column: str, modulus: int) -> str:
-    return f"tasks_app:{column}:{modulus}"
+def _has(connection: Connection, new: BucketColumn, column: str) -> bool:
+    return connection.execute(_COLUMN, _named(new, column)).first() is not None
+
+
+def _named(new: BucketColumn, column: str) -> dict[str, str]:
+    return {"name": str(new.table), "column": column}
+
+
+def _beside(new: BucketColumn, trigger: str) -> str:
+    """Return the name of the column that a trigger fills until it is in place."""
+    return f"{new.column}__{trigger.rpartition(':')[2]}"
 
 
 def _function(table: Table, trigger: str) -> str:

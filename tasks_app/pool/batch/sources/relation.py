@@ -5,29 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    FromClause,
-    Integer,
-    Select,
-    Text,
-    cast,
-    column,
-    func,
-    literal_column,
-    select,
-    table,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.records import Partition, Table
 
+# ``char(n)``: as text it loses trailing blanks, which do not count in comparisons either.
 _BLANKS = "character"
-"""``char(n)``: as text it loses the blanks at its end, which do not count in comparisons either."""
 _TYPES = {
     "smallint": KeyType.INTEGER,
     "integer": KeyType.INTEGER,
@@ -41,41 +27,19 @@ _TYPES = {
     "timestamp without time zone": KeyType.TIMESTAMP,
     "timestamp with time zone": KeyType.TIMESTAMPTZ,
 }
+# The name of a type ``t``; for a domain that of its base type.
 _BASE = """(
     WITH RECURSIVE base(oid, of) AS (
         SELECT t.oid, t.typbasetype
         UNION ALL SELECT d.oid, d.typbasetype FROM base JOIN pg_type d ON d.oid = base.of)
     SELECT format_type(base.oid, NULL) FROM base WHERE base.of = 0)"""
-"""The name of a type ``t``; for a domain that of its base type."""
-_TYPE = text(f"SELECT {_BASE} FROM pg_type t WHERE t.oid = CAST(:oid AS oid)")
-_TABLE = text(f"""
-    SELECT c.oid, c.relkind IN ('r', 'p', 'm') AS can_sample, a.attnotnull,
-        EXISTS (SELECT FROM pg_index i
-                WHERE i.indrelid = c.oid AND i.indkey[0] = a.attnum AND i.indisvalid
-                  AND i.indpred IS NULL
-                  AND i.indcollation[0] IN (0, CAST('pg_catalog."C"' AS regcollation)))
-            AS is_indexed,
-        {_BASE} AS type,
-        CASE WHEN bool_and(l.reltuples >= 0) THEN CAST(sum(l.reltuples) AS bigint) END AS rows,
-        CAST(coalesce(sum(pg_relation_size(l.oid)), 0) AS bigint) AS bytes
-    FROM pg_class c
-    LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = :key AND a.attnum > 0
-        AND NOT a.attisdropped
-    LEFT JOIN pg_type t ON t.oid = a.atttypid
-    LEFT JOIN LATERAL (
-        SELECT l.oid, l.reltuples FROM pg_partition_tree(c.oid) f JOIN pg_class l ON l.oid = f.relid
-        WHERE f.isleaf AND l.relkind IN ('r', 'm')
-        UNION SELECT c.oid, c.reltuples WHERE c.relkind IN ('r', 'm')) AS l ON true
-    WHERE c.oid = to_regclass(:name)
-    GROUP BY c.oid, c.relkind, a.attnum, a.attnotnull, t.oid, t.typbasetype
-""")
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
     """A SELECT that a batch reads, and the name of its column that it is split by."""
 
-    select: Select[Any]
+    select: sa.Select[Any]
     key: str
 
     def __str__(self) -> str:
@@ -83,74 +47,68 @@ class Query:
 
 
 Source = Table | Query
-
-EVERYTHING: ColumnElement[Any] = literal_column("*")
+Expr = sa.ColumnElement[Any]
+EVERYTHING: Expr = sa.literal_column("*")
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """What a batch reads, found in the database."""
-
     source: Source
-    rows_of: FromClause
-    key: ColumnElement[Any]
-    """As predicates use it; text as it is compared."""
+    rows_of: sa.FromClause
+    key: Expr  # as predicates use it; text as it is compared
     key_type: KeyType
-    oid: int | None = None
-    """None: a query."""
+    oid: int | None = None  # None: a query
     can_sample: bool = False
-    has_nulls: bool = True
-    """False: the database lets no row be without a key."""
-    is_indexed: bool = False
-    """An index has the keys in their order."""
-    rows: int | None = None
-    """From the statistics; None: there are none."""
+    has_nulls: bool = True  # False: each row has a key
+    is_indexed: bool = False  # an index has the keys in their order
+    rows: int | None = None  # from the statistics; None: there are none
     size_bytes: int | None = None
 
     @property
-    def ordered(self) -> ColumnElement[Any]:
+    def ordered(self) -> Expr:
         return in_order(self.key, self.key_type)
 
 
-def find(connection: Connection, source: Source) -> Relation:
-    """Look a source up.
-
-    Raises:
-        PlanError: there is no such table or column, or its type cannot be a key.
-    """
+def find(connection: sa.Connection, source: Source) -> Relation:
+    """Raises PlanError if there is no such table or column, or its type cannot be a key."""
     if isinstance(source, Query):
-        return _of_query(connection, source, rows_of(source))
-    row = connection.execute(_TABLE, {"name": str(source), "key": source.key}).one_or_none()
+        return _of_query(connection, source, source.select.subquery("q"))
+    query = sa.text(f"""
+        SELECT c.oid, c.relkind IN ('r', 'p', 'm') AS can_sample, a.attnotnull,
+            EXISTS (SELECT FROM pg_index i
+                    WHERE i.indrelid = c.oid AND i.indkey[0] = a.attnum AND i.indisvalid
+                      AND i.indpred IS NULL
+                      AND i.indcollation[0] IN (0, CAST('pg_catalog."C"' AS regcollation)))
+                AS is_indexed,
+            {_BASE} AS type,
+            CASE WHEN bool_and(l.reltuples >= 0) THEN CAST(sum(l.reltuples) AS bigint) END AS rows,
+            CAST(coalesce(sum(pg_relation_size(l.oid)), 0) AS bigint) AS bytes
+        FROM pg_class c
+        LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = :key AND a.attnum > 0
+            AND NOT a.attisdropped
+        LEFT JOIN pg_type t ON t.oid = a.atttypid
+        LEFT JOIN LATERAL (
+            SELECT l.oid, l.reltuples
+            FROM pg_partition_tree(c.oid) f JOIN pg_class l ON l.oid = f.relid
+            WHERE f.isleaf AND l.relkind IN ('r', 'm')
+            UNION SELECT c.oid, c.reltuples WHERE c.relkind IN ('r', 'm')) AS l ON true
+        WHERE c.oid = to_regclass(:name)
+        GROUP BY c.oid, c.relkind, a.attnum, a.attnotnull, t.oid, t.typbasetype
+    """)
+    row = connection.execute(query, {"name": str(source), "key": source.key}).one_or_none()
     if row is None:
-        raise PlanError(f"There is no table {source}. Look at its name and schema.")
+        raise PlanError(f"There is no table {source}. Check its name and schema.")
     if row.type is None:
         raise PlanError(f"{source} has no column {source.key}. Name one of its columns as the key.")
     return Relation(
-        source,
-        rows_of(source),
-        _comparable(column(source.key), row.type),
-        _key_type(source, row.type),
-        row.oid,
-        row.can_sample,
-        not row.attnotnull,
-        row.is_indexed,
-        row.rows,
-        row.bytes,
+        *(source, sa.table(source.name, schema=source.schema)),
+        *_key(source, sa.column(source.key), row.type),
+        *(row.oid, row.can_sample, not row.attnotnull, row.is_indexed, row.rows, row.bytes),
     )
 
 
-def rows_of(source: Source) -> FromClause:
-    if isinstance(source, Query):
-        return source.select.subquery("q")
-    return table(source.name, schema=source.schema)
-
-
-def by_column(connection: Connection, found: Relation, name: str) -> Relation:
-    """Return the same rows, split by another column of theirs.
-
-    Raises:
-        PlanError: there is no such column, or its type cannot be a key.
-    """
+def by_column(connection: sa.Connection, found: Relation, name: str) -> Relation:
+    """Return the same rows, split by another of their columns. Raises PlanError as ``find``."""
     of = found.source
     if isinstance(of, Table):
         return find(connection, Table(of.name, name, of.schema))
@@ -158,19 +116,17 @@ def by_column(connection: Connection, found: Relation, name: str) -> Relation:
 
 
 def by_bucket(relation: Relation, name: str) -> Relation:
-    """Return the same rows, split by a column that holds a bucket."""
-    key: ColumnElement[Any] = column(name, Integer)
+    key: Expr = sa.column(name, sa.Integer)
     return replace(relation, key=key, key_type=KeyType.INTEGER, has_nulls=True)
 
 
 def source_of(source: Source, partition: Partition) -> Source:
-    """Return where a partition's rows are read: in its view, its own table, or the program's."""
+    """Return where a partition's rows are: in its view, its own table, or the program's."""
     name = partition.view or partition.source
     return source if name is None else Table.named(name, source.key)
 
 
 def quoted(table: Table) -> str:
-    """Return a table's name in quotes, for statements that are written by hand."""
     names = (table.schema, table.name) if table.schema else (table.name,)
     return ".".join(map(identifier, names))
 
@@ -179,31 +135,30 @@ def identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def in_order(key: ColumnElement[Any], key_type: KeyType) -> ColumnElement[Any]:
+def in_order(key: Expr, key_type: KeyType) -> Expr:
     """Return the key as ranges compare it: text by code points."""
     return key.collate("C") if key_type is KeyType.TEXT else key
 
 
-def _of_query(connection: Connection, source: Query, rows: FromClause) -> Relation:
+def _of_query(connection: sa.Connection, source: Query, rows: sa.FromClause) -> Relation:
     if source.key not in rows.c:
         raise PlanError(
             f"The query has no column {source.key}. Name one of its columns as the key."
         )
-    nothing = select(rows.c[source.key]).limit(0).scalar_subquery()
-    oid = connection.execute(select(cast(func.pg_typeof(nothing), postgresql.OID))).scalar_one()
-    name = connection.execute(_TYPE, {"oid": oid}).scalar_one()
-    key = _comparable(rows.c[source.key], name)
-    return Relation(source, rows, key, _key_type(source, name))
+    nothing = sa.select(rows.c[source.key]).limit(0).scalar_subquery()
+    oid = connection.execute(
+        sa.select(sa.cast(sa.func.pg_typeof(nothing), postgresql.OID))
+    ).scalar_one()
+    query = sa.text(f"SELECT {_BASE} FROM pg_type t WHERE t.oid = CAST(:oid AS oid)")
+    name = connection.execute(query, {"oid": oid}).scalar_one()
+    return Relation(source, rows, *_key(source, rows.c[source.key], name))
 
 
-def _key_type(source: Source, name: str) -> KeyType:
+def _key(source: Source, key: Expr, name: str) -> tuple[Expr, KeyType]:
+    """Return the key as it is compared, and its type of this name."""
     if name not in _TYPES:
         raise PlanError(
             f"{source.key} of {source} is of type {name}, which cannot be a key. "
             "Split by whole numbers, numeric, text, uuid, date or a timestamp."
         )
-    return _TYPES[name]
-
-
-def _comparable(key: ColumnElement[Any], name: str) -> ColumnElement[Any]:
-    return cast(key, Text) if name == _BLANKS else key
+    return sa.cast(key, sa.Text) if name == _BLANKS else key, _TYPES[name]
