@@ -94,9 +94,9 @@ def _celery(given: Settings) -> list[Finding]:
     try:
         from tasks_app.broker import checks as checkup  # noqa: PLC0415
         from tasks_app.broker import internals  # noqa: PLC0415
-        from tasks_app.broker.config import configuration  # noqa: PLC0415
+        from tasks_app.broker.config import celery_configuration  # noqa: PLC0415
 
-        _ = configuration(given)  # says what is wrong, where the app would end the process
+        _ = celery_configuration(given)  # says what is wrong, where the app would end the process
         from tasks_app.celery import app  # noqa: PLC0415
     except ConfigurationError as error:
         return [fail("celery", str(error).rstrip("."), "Neither worker nor beat starts.")]
