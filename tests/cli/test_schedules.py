@@ -183,7 +183,7 @@ def test_a_schedule_is_run_now_and_fires_as_before(run: Shell, engine: Engine) -
 
     assert (made["name"], made["created"], task["payload"]) == ("night", True, {"n": 1})
     assert "night" in str(task["headers"])
-    assert re.match(r"Task \d+ was made\.", told.stdout)
+    assert re.match(r"Task \d+ was created\.", told.stdout)
     assert next_runs(engine) == before
     assert made["id"] in lines[1]["ids"]
     with engine.connect() as connection:
