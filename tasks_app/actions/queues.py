@@ -264,7 +264,7 @@ class Freed:
 
 @action(Role.ADMIN, "Free", "/locks/free", command="locks free", takes=Freed, page=_page)
 def free_lock(connection: Connection, _: None, given: Freed, by: str) -> ActionResult:
-    """Take a lock from its holder, whose guarded writes are refused from then on."""
+    """Take a lock from its holder. From then on its guarded writes are refused."""
     holders = limits.free_lock(connection, given.resource, given.holder, by=by)
     if not holders:
         text = f"Nobody holds {given.resource}. Run: tasks-app locks list"

@@ -243,7 +243,7 @@ def mark_unknown(connection: Connection, fingerprint: str, _: Nothing, by: str) 
 
 @action(Role.OPERATOR, "Cancel", "/groups/{group_id}/cancel", command="groups cancel", takes=Why)
 def cancel_members(connection: Connection, group_id: int, given: Why, by: str) -> ActionResult:
-    """Cancel the members that have not ended; those that run get a request to stop."""
+    """Cancel the members that have not ended. Running ones get a request to stop."""
     if group_rows.get_group(connection, group_id) is None:
         raise NotThereError(f"There is no group {group_id}. Run: tasks-app groups list")
     done = cancel_group(connection, group_id, by=by, why=given.why)

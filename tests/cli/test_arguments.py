@@ -109,7 +109,7 @@ def test_an_empty_shell_variable_never_widens_what_is_meant(shell: Shell, engine
 
     assert [(end.returncode, "Traceback" in end.stderr) for end in ends] == [(2, False)] * 4
     assert ends[0].stderr.splitlines()[-1] == (
-        "Error: The value of --queue is empty. Leave it out, or say what is meant."
+        "Error: The value of --queue is empty. Leave it out, or give a value."
     )
     with engine.connect() as connection:
         assert pool_of_task(connection, task_id) == "pending PENDING"

@@ -73,5 +73,5 @@ def test_a_limit_is_changed_and_given_back_to_code(run: Shell, engine: Engine) -
     with locks.hold(engine, counted={"license:sap": 3}):
         with pytest.raises(locks.LockDeniedError):
             locks.hold(engine, counted={"license:sap": 3}).take()
-        assert run("locks", "limit", "license:sap").stdout == "license:sap: as code says.\n"
+        assert run("locks", "limit", "license:sap").stdout == "license:sap: as the code says.\n"
         locks.hold(engine, counted={"license:sap": 3}).take()
