@@ -247,9 +247,8 @@ def override(connection: Connection, _: None, given: Override, by: str) -> Actio
         text = f"The outcomes of breaker {dependency} decide again."
     else:
         word = "open" if mode is BreakerMode.OPEN else "closed"
-        text = (
-            f"Breaker {dependency} is {word} by hand, until: tasks-app breakers auto {dependency}"
-        )
+        undo = f"tasks-app breakers auto {dependency}"
+        text = f"Breaker {dependency} is {word} by hand. Undo: {undo}"
     return ActionResult(text, {"dependency": dependency, "mode": mode})
 
 

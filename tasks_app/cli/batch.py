@@ -259,8 +259,8 @@ def show_partitions(batch_id: int, step: str | None, *, skipped: bool, json_: bo
         columns = ("step", "partition_no", "key", "reason", "at")
         output.print_table(columns, [[getattr(each, name) for name in columns] for each in found])
     else:
-        columns = ("step", "no", "owns", "status", "progress", "read", "written", "skipped")
-        output.print_table((*columns, "task", "error"), [_part_line(each) for each in found])
+        names = ("step", "no", "owns", "status", "progress", "read", "written", "skipped")
+        output.print_table((*names, "task", "error"), [_part_line(each) for each in found])
 
 
 def _existing(view: BatchView | None, batch_id: int) -> BatchView:

@@ -140,6 +140,8 @@ def print_error(error: BaseException) -> int | None:
             found = str(error), NO
         case TasksError() | EmbeddedError():
             found = str(error), USAGE
+        case _:
+            pass
     if found is None:
         return None
     print_text(found[0], err=True)

@@ -80,8 +80,10 @@ def fields(schedule: Schedule) -> dict[str, Any]:
         words = schedule.explain()
     except ValueError as error:
         words = str(error)
-    names = ("next_run_at", "queued_at", "last_run_at", "last_task_id", "last_outcome", "remark")
-    names = (*names, "declared_in", "changed_by", "created_at")
+    names = (
+        *("next_run_at", "queued_at", "last_run_at", "last_task_id", "last_outcome"),
+        *("remark", "declared_in", "changed_by", "created_at"),
+    )
     return {
         "name": schedule.name,
         "words": words,

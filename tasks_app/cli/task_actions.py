@@ -196,13 +196,12 @@ def run_on_many(
 
 def _print_bulk(done: Foreseen | Done, *, json_: bool) -> NoReturn:
     """Print what a bulk did, or would do, and exit."""
-    if isinstance(done, Done):
-        fields = {name: getattr(done, name) for name in DONE_FIELDS}
-    else:
-        counts = sorted(done.counts.items())
+    counts = sorted(done.counts.items()) if isinstance(done, Foreseen) else []
+    if json_:
         listed = [{"name": of[0], "state": of[1], "number": number} for of, number in counts]
         fields = {"counts": listed, "left_out": done.left_out, "changed": False}
-    if json_:
+        if isinstance(done, Done):
+            fields = {name: getattr(done, name) for name in DONE_FIELDS}
         output.print_json(fields)
         sys.exit(NO if done.left_out else 0)
     if isinstance(done, Foreseen):

@@ -93,11 +93,11 @@ def list_(*, wide: bool, json_: bool, **filters: Any) -> None:
         output.print_text(f"There is no task{of}. To see all: tasks-app stats")
         return
     remarks = [_remark(task, causes.get(task.id), stopped) for task in tasks]
-    columns = ("id", "state", "when", "failures", "name", "queue", "biz_key")
-    lines = [_line(task, now) for task in tasks]
-    if wide:
-        columns = _WIDE
-        lines = [[output.cell(getattr(task, name)) for name in _WIDE] for task in tasks]
+    columns = _WIDE if wide else ("id", "state", "when", "failures", "name", "queue", "biz_key")
+    lines = [
+        [output.cell(getattr(task, name)) for name in _WIDE] if wide else _line(task, now)
+        for task in tasks
+    ]
     cut = ("name", "queue", "biz_key")
     output.print_rows(columns, lines, remarks, remark="remark", cut=cut, wide=wide)
     if len(tasks) == filters["most"]:
