@@ -31,8 +31,6 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ActionResult:
-    """The outcome of an action."""
-
     said: str
     """A sentence for the person who asked."""
     fields: Any = None
@@ -121,7 +119,6 @@ class Action:
         return re.sub(r"{.*?}", lambda _: quote(str(target), safe=""), self.path)
 
     def next_page(self, target: object, given: Any) -> str:
-        """Return the page that is shown when it is done."""
         return self.page(given) if self.page else self.address(target).rpartition("/")[0]
 
 
@@ -133,7 +130,6 @@ def action(role: Role, label: str, path: str = "", **more: Any) -> Callable[[Run
 
 
 def actions_of(module: ModuleType) -> Iterator[Action]:
-    """Yield the records of a module, in their order."""
     return (each for each in vars(module).values() if isinstance(each, Action))
 
 

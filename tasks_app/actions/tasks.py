@@ -29,24 +29,16 @@ from tasks_app.pool import task_groups as group_rows
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.cancel import Cancelled
 from tasks_app.pool.tasks.requeue import Requeued
-from tasks_app.runtime.api.amend_waiting import (
-    Changed,
-    disable_task,
-    enable_task,
-    hold_task,
-    move_task,
-    release_task,
-    reprioritise_task,
-    reschedule_task,
-    run_task_now,
-)
+from tasks_app.runtime.api import amend_waiting as amend
 from tasks_app.runtime.api.errors import mark_error_known, mark_error_unknown
 from tasks_app.runtime.api.groups import cancel_group
 from tasks_app.runtime.api.limits import unblock_task
 from tasks_app.runtime.api.tasks import cancel_task, requeue_task
 
 UNCHANGED = "Nothing was changed: the state of the task does not allow it any more."
-CHANGES = frozenset({Cancelled.CANCELLED, Cancelled.REQUESTED, Requeued.REQUEUED, Changed.CHANGED})
+CHANGES = frozenset(
+    {Cancelled.CANCELLED, Cancelled.REQUESTED, Requeued.REQUEUED, amend.Changed.CHANGED}
+)
 """The answers that say that it was done."""
 
 
@@ -134,7 +126,7 @@ OF_TASKS = (
     _action(
         Word.RUN_NOW,
         "Run now",
-        run_task_now,
+        amend.run_task_now,
         "Make waiting tasks due now.",
         f"{_CHOSEN} It ends the wait for a date, a retry or a release.",
         takes_rate=True,
@@ -142,14 +134,14 @@ OF_TASKS = (
     _action(
         Word.HOLD,
         "Hold",
-        hold_task,
+        amend.hold_task,
         "Keep waiting tasks from running.",
         f"{_CHOSEN} They wait until you release them; one that has an expires_at still expires.",
     ),
     _action(
         Word.RELEASE,
         "Release",
-        release_task,
+        amend.release_task,
         "Give held tasks their dates back.",
         f"{_CHOSEN} A date that has passed means now, or with --rate one after the other; a later "
         "one stays.",
@@ -158,7 +150,7 @@ OF_TASKS = (
     _action(
         Word.RESCHEDULE,
         "Reschedule",
-        reschedule_task,
+        amend.reschedule_task,
         "Give waiting tasks another date.",
         f"{_CHOSEN} A held task stays held, and gets the new date when it is released.",
         takes=AnotherDate,
@@ -167,7 +159,7 @@ OF_TASKS = (
     _action(
         Word.REPRIORITISE,
         "Reprioritise",
-        reprioritise_task,
+        amend.reprioritise_task,
         "Give waiting tasks another priority.",
         _CHOSEN,
         takes=AnotherPriority,
@@ -176,19 +168,23 @@ OF_TASKS = (
     _action(
         Word.MOVE,
         "Move",
-        move_task,
+        amend.move_task,
         "Put waiting tasks into another queue.",
         f"{_CHOSEN} A message that was sent may still start a task in its old queue.",
         takes=AnotherQueue,
         says="A message that was sent may still start it in its old queue.",
     ),
     _action(
-        Word.ENABLE, "Enable", enable_task, "Let disabled tasks run when they are due.", _CHOSEN
+        Word.ENABLE,
+        "Enable",
+        amend.enable_task,
+        "Let disabled tasks run when they are due.",
+        _CHOSEN,
     ),
     _action(
         Word.DISABLE,
         "Disable",
-        disable_task,
+        amend.disable_task,
         "Let waiting tasks end as SKIPPED when they are due. To keep them, use hold.",
         _CHOSEN,
     ),
@@ -276,9 +272,7 @@ class Restart:
     """How an instance goes on."""
 
     divide: Annotated[int, Field(ge=2, le=1000)] | None = param(
-        "--divide",
-        "Divide each partition that has not started into this many.",
-        label="Divide by",
+        "--divide", "Divide each partition that has not started into this many.", label="Divide by"
     )
 
 

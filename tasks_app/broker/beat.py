@@ -101,7 +101,6 @@ class PoolScheduler(Scheduler):
             super().apply_entry(entry, producer)
 
     def close(self) -> None:
-        """Let a standby take over at once."""
         self._leads = False
         self._listen_while_leading()
         if self._leader is not None:
@@ -131,7 +130,6 @@ class PoolScheduler(Scheduler):
         return self._leads
 
     def _load_last_runs(self) -> None:
-        """Read from the lease when each entry last fired; Celery then finds which are due."""
         held = self._leader.lead.held
         for name, fired_at in held.notes.items() if held else ():
             with suppress(ValueError):  # not written by us

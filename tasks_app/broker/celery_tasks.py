@@ -111,7 +111,6 @@ class CeleryRun:
                 raise error
 
     def _request(self, run: PoolRun) -> dict[str, Any]:
-        """Return what a message would carry in its headers."""
         context, task = run.context, self._task
         task_id = str(context.task_id)
         return {
@@ -227,7 +226,6 @@ def keep_in_pool(task: Task) -> None:
 
 
 def pool_run_of(task: Task) -> PoolRun | None:
-    """Return the task's current run from the pool, or None."""
     return getattr(task.request, "pool_run", None)
 
 

@@ -36,11 +36,7 @@ BY_ENVIRONMENT = {
 
 
 def celery_configuration(settings: Settings) -> dict[str, Any]:
-    """Return the settings of every app of ours, in workers and in producers.
-
-    Raises:
-        ConfigurationError: a URL cannot be read, or Celery cannot use it.
-    """
+    """Return the settings of our apps; raise ConfigurationError if Celery cannot use a URL."""
     theirs = read_celeryconfig()
     given = {name: theirs.get(name) for name in BY_ENVIRONMENT}
     given |= {name: os.environ.get(name) for name in BY_ENVIRONMENT.values()}
@@ -200,7 +196,6 @@ NO_LIMITS = CeleryLimits(None, None)
 
 
 def limits_of(soft: Any, hard: Any) -> CeleryLimits:
-    """Return Celery's seconds as spans; 0 is no limit, as in Celery."""
     return CeleryLimits(*(timedelta(seconds=float(s)) if s else None for s in (soft, hard)))
 
 
@@ -227,6 +222,5 @@ def move_limits_to_tasks(worker: Any, settings: Settings) -> CeleryLimits:
 
 
 def describe_limits(limits: CeleryLimits) -> str:
-    """Return the limits by our names, for people."""
     named = (("timeout", limits.soft), ("hard_timeout", limits.hard))
     return ", ".join(f"{name} {format_duration(span)}" for name, span in named if span)

@@ -129,7 +129,6 @@ class PatientConsumer(Consumer):
             message.reject_log_error(log, self.connection_errors)
 
     def on_connection_error_before_connected(self, exc: Exception) -> None:
-        """Pause, where Celery would start again at once."""
         super().on_connection_error_before_connected(exc)
         self._pause_after_failures()
 
@@ -158,8 +157,6 @@ class PatientConsumer(Consumer):
                 self.timer.enter_after(max(0.0, one.eta - time.monotonic()), one.entry)
 
     def _pause_after_failures(self) -> None:
-        """Pause after a second failed start, and longer after each further one."""
-
         def each_second() -> None:
             self.controller.check_children()
             state.maybe_shutdown()
@@ -207,7 +204,6 @@ class RabbitConsumer(PatientConsumer):
 
 
 def own_queues() -> frozenset[str]:
-    """Return the queues whose messages are all ours."""
     return frozenset({*HANDLERS.queues, CONTROL_QUEUE})
 
 
@@ -264,8 +260,8 @@ def _is_plain(task: str, message: Any) -> bool:
 
 
 def _is_instant(value: Any) -> bool:
-    """Say whether this is None, or an instant that every time zone can express."""
     try:
+        # Every time zone can express these years.
         return value is None or 1 < datetime.fromisoformat(value).year < 9999  # noqa: PLR2004
     except (TypeError, ValueError):
         return False
@@ -284,8 +280,7 @@ class SafeRedisChannel(transport.Channel):
             return True
 
 
-class SafeSentinelChannel(SafeRedisChannel, transport.SentinelChannel):
-    """The same behind Sentinel."""
+class SafeSentinelChannel(SafeRedisChannel, transport.SentinelChannel): ...
 
 
 def drop_invalid_messages() -> None:

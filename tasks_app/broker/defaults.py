@@ -142,7 +142,6 @@ KNOWN = tuple(_SETTINGS)  # schemes of the URLs of supported brokers
 
 
 def transport_settings(broker_url: Any) -> dict[str, Any]:
-    """Return Celery's settings for the kind of broker in the URL, or in the first of a list."""
     first = broker_url[0] if isinstance(broker_url, list | tuple) and broker_url else broker_url
     kind = str(first or "").partition("://")[0].partition("+")[0]
     return _SETTINGS.get(kind, {"broker_transport_options": BOUNDED})

@@ -94,7 +94,6 @@ class Reporter(bootsteps.StartStopStep):
 
 
 def is_wanted(dispatcher: Any) -> bool:
-    """Say whether Celery itself would send events of tasks now."""
     if dispatcher is None or not dispatcher.enabled:
         return False
     return not dispatcher.groups or "task" in dispatcher.groups
@@ -153,8 +152,6 @@ _FAILURES = {Kind.FAILED, Kind.RETRIED, Kind.RESCUED, Kind.CANCELLED, Kind.EXPIR
 
 
 class EventWriter:
-    """A subscriber that writes the events of one process into the pipe."""
-
     def __init__(self, pipe: EventPipe, settings: Settings) -> None:
         self._pipe = pipe
         self._failures_only = settings.events == "failures"
@@ -286,7 +283,6 @@ class EventPipe:
 
     @classmethod
     def beside(cls, slots: Path) -> EventPipe:
-        """Return the pipe of the worker with these slots."""
         return cls(slots.with_name("events"))
 
     def open(self) -> None:
@@ -302,7 +298,6 @@ class EventPipe:
                 fcntl.fcntl(self._reading, fcntl.F_SETPIPE_SZ, CAPACITY)
 
     def write(self, line: bytes) -> None:
-        """Write one line, or lose it."""
         if len(line) >= LONGEST_LINE:
             self.lost += 1
             return

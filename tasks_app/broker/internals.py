@@ -112,7 +112,6 @@ _GUARDED_QUEUES = PrivateApi(
 
 
 def examine() -> list[Finding]:
-    """Return the state of all of them for ``doctor``."""
     found = findings("celery", (*OF_ALL, *OF_WORKERS))
     if _GUARDED_QUEUES.works:
         return found
@@ -136,7 +135,6 @@ def current_app() -> Any:
 
 
 def make_current(app: Any) -> None:
-    """Make ``app``, or None, this thread's app."""
     if CURRENT_APP.works:
         _state._set_current_app(app)  # noqa: SLF001
     else:

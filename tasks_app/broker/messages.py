@@ -114,7 +114,6 @@ def _is_id(value: Any) -> bool:
 
 
 def is_name(value: Any) -> bool:
-    """Say whether this may name a message: logs show the name."""
     return isinstance(value, str) and len(value) <= LONGEST_NAME and value.isprintable()
 
 

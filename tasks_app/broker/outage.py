@@ -84,7 +84,6 @@ def why_away(error: BaseException) -> OutageCause:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error, what caused it, and so on."""
     following: BaseException | None = error
     while following is not None:
         yield following
@@ -103,7 +102,6 @@ class Outage:
         self._log_at = 0.0
 
     def record_failure(self, broker: str, cause: OutageCause) -> None:
-        """Record one more failed try; ``broker`` is a URL without its password."""
         now = self._clock()
         if self._began is None:
             self._began = self._log_at = now
@@ -117,7 +115,6 @@ class Outage:
             )  # fmt: skip
 
     def record_answer(self) -> None:
-        """Log that the broker is back, if it was away."""
         if self._began is None:
             return
         away = timedelta(seconds=self._clock() - self._began)
@@ -132,11 +129,11 @@ class BlockedError(Exception):
 def watch_alarms(connection: Any) -> None:
     """Let a kombu connection raise BlockedError when RabbitMQ blocks it."""
     if connection.transport.driver_type == "amqp":
-        connection.connection.on_blocked = _raise_blocked
 
+        def refuse(reason: str) -> None:
+            raise BlockedError(reason)
 
-def _raise_blocked(reason: str) -> None:
-    raise BlockedError(reason)
+        connection.connection.on_blocked = refuse
 
 
 def try_to_send(connection: Any, patience_s: float) -> None:

@@ -104,7 +104,6 @@ class ProcessState:
 
 
 def beat_leader(app: Celery) -> Leader:
-    """Return a new leader for a beat in this process."""
     settings = load_settings()
     holder = f"beat {socket.gethostname()}:{os.getpid()}"
     database = Database(settings.database, prepare=settings.prepare)

@@ -29,10 +29,6 @@ class CeleryPublisher:
         self._broker = BrokerConnection(app)
 
     def publish(self, messages: Sequence[Message]) -> dict[int, PublishError]:
-        """Send messages together; return the errors by the place of each. Raises nothing.
-
-        The workers that serve a queue create it; this does not.
-        """
         left = dict(enumerate(messages))
         try:
             return self._broker.do(
@@ -42,7 +38,6 @@ class CeleryPublisher:
             return dict.fromkeys(left, _publish_error(error))
 
     def close(self) -> None:
-        """Drop the connection at once."""
         self._broker.drop()
 
     def depths(self, queues: Sequence[str]) -> dict[str, int]:
@@ -97,7 +92,6 @@ class CeleryHints:
         self._kept: HintSocket | None = None
 
     def publish(self, queue: str, ids: Sequence[int]) -> None:
-        """Send one hint."""
         self.broker.do(lambda channel: self._put(channel, queue, ids))
 
     def start(self, queue: str, ids: Sequence[int]) -> bool:
@@ -111,7 +105,6 @@ class CeleryHints:
         return True
 
     def finish(self) -> None:
-        """Read the reply."""
         assert self._kept is not None  # noqa: S101  start() returned True
         self._kept.socket.read_response()
 

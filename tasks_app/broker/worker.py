@@ -45,7 +45,6 @@ log = quiet_logger(__name__)
 
 
 def connect_worker(app: Celery, settings: Settings, process: ProcessState) -> None:
-    """Add our steps to the app's worker, and connect to the signals of its life."""
     app.steps["worker"].update({PromptPoolStep, ChildWatch, Reporter, ConsumerWatch})
     _connect_parent(app, settings, process)
     _connect_children(app, settings, process)
@@ -179,10 +178,7 @@ class ConsumerWatch(bootsteps.StartStopStep):
         worker.timer.call_repeatedly(2.0, self.check_consumer, (worker,))
 
     def check_consumer(self, worker: Any) -> None:
-        """Restart the consumer if all children starve; each useless restart doubles the pause.
-
-        A useless restart need not be a fault: a user may have told this worker to leave a queue.
-        """
+        """Restart the consumer if all children starve; each useless restart doubles the pause."""
         if (
             self._slots.stage is not Stage.RUNS
             or not worker.consumer
@@ -196,6 +192,7 @@ class ConsumerWatch(bootsteps.StartStopStep):
             return
         if now < self._again_at:
             return
+        # Not always a fault: a user may have told this worker to leave a queue.
         self._again_at = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, 600.0)
         log.error("all children are idle while messages wait: restarting the consumer")

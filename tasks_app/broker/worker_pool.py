@@ -68,7 +68,6 @@ class PoolWorker(Worker):
 
 
 def _is_busy(slots: Scoreboard) -> bool:
-    """Say whether a living child holds tasks or messages."""
     return any((view.running or view.messages) and not view.dead for view in slots.occupied())
 
 
@@ -130,12 +129,10 @@ class PromptPool(AsynPool):
             self._cache |= {number: job for number, job in jobs.items() if was_written(job)}
 
     def _event_process_exit(self, hub: Any, proc: Any) -> None:
-        """Reap a child whose pipe has broken."""
         super()._event_process_exit(hub, proc)
         self._reap(hub, proc, REAP_TIMES)
 
     def _reap(self, hub: Any, proc: Any, times: int) -> None:
-        """Try again until the process has ended, not only its pipe."""
         if times and proc in self._pool:
             self.maintain_pool()
             hub.call_later(REAP_EVERY_S, self._reap, hub, proc, times - 1)
@@ -153,6 +150,5 @@ class PromptPoolStep(bootsteps.Step):
     requires = ("celery.worker.components:Pool",)
 
     def create(self, worker: Any) -> None:
-        """Set the pool's class, for prefork only: other pools have no such loop."""
         if isinstance(worker.pool, TaskPool) and PROMPT_POOL.works:
             worker.pool.Pool = PromptPool

@@ -116,7 +116,6 @@ def rebalance(table: str, column: str, modulus: int, key: str, *, json_: bool) -
 
 
 def owns(part: Partition) -> str:
-    """Return what a partition owns, without its number."""
     return str(part).partition(" (")[2].removesuffix(")")
 
 

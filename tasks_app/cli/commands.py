@@ -95,7 +95,6 @@ _TYPES: dict[type, click.ParamType[Any]] = {int: click.INT, UUID: click.UUID, da
 def run_action(
     action: Action, target: Any, given: Mapping[str, Any] = MappingProxyType({})
 ) -> ActionResult:
-    """Run it in a transaction, in the name of the command's user."""
     if action.needs_handlers:
         load_handlers(settings().modules)
     fields = {name: value for name, value in given.items() if value is not None}
@@ -104,7 +103,6 @@ def run_action(
 
 
 def print_result(done: ActionResult, *, json_: bool) -> None:
-    """Print the outcome, and exit with 1 if the answer is no."""
     if done.fields is None:
         output.refuse(done.said)
     output.print_answer(done.said, done.fields, json_=json_)

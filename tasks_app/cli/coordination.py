@@ -89,9 +89,7 @@ def _state(group: GroupProgress) -> str:
 
 
 listed = options(
-    click.argument("resource", required=False),
-    output.most_option(20),
-    output.json_option,
+    click.argument("resource", required=False), output.most_option(20), output.json_option
 )
 
 

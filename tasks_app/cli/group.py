@@ -128,7 +128,6 @@ class Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands under the headings of their sections."""
         widest = max(map(len, COMMANDS))
         for heading, names in SECTIONS.items():
             commands = [(name, self.get_command(ctx, name)) for name in names]
@@ -149,11 +148,6 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse empty arguments of every command, and make sure that it can print.
-
-        Raises:
-            click.UsageError: an argument or the value of an option is empty.
-        """
         _open_streams()
         _refuse_empty(args)
         return super().parse_args(ctx, args)
@@ -225,7 +219,7 @@ def _open_streams() -> None:
 
 
 def _refuse_empty(args: list[str]) -> None:
-    """Refuse them: an empty shell variable would drop a filter, and select more tasks."""
+    """Raise UsageError: an empty shell variable would drop a filter, and select more tasks."""
     for before, given in pairwise(["", *args]):
         if not given.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in given):
             raise click.UsageError("An argument is not UTF-8. Type it on a terminal that is.")

@@ -67,7 +67,6 @@ def print_text(words: str, *, err: bool = False) -> None:
 
 
 def print_answer(words: str, value: Any, *, json_: bool) -> None:
-    """Print what a command did: words for people, or one JSON document."""
     print_json(value) if json_ else print_text(words)
 
 
@@ -78,7 +77,6 @@ def refuse(words: str) -> NoReturn:
 
 
 def shown_ids(ids: Sequence[int]) -> str:
-    """Return the first 20 ids."""
     return " ".join(map(str, ids[:20])) + (" …" if len(ids) > 20 else "")  # noqa: PLR2004
 
 

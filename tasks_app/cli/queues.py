@@ -110,14 +110,12 @@ rules = options(
     ),
     click.option("--running-below", help="Run only while fewer tasks of other queues run."),
     click.option(
-        "--waiting-below",
-        help="Run only while no due task of another queue has waited this long.",
+        "--waiting-below", help="Run only while no due task of another queue has waited this long."
     ),
     click.option("--retry", help="For tasks without their own: '5s,30s,1m', 'fixed 30s'."),
     click.option("--max-attempts", help="For tasks without their own: how often they may fail."),
     click.option(
-        "--timeout",
-        help="For tasks without their own: raised in the handler after this long.",
+        "--timeout", help="For tasks without their own: raised in the handler after this long."
     ),
     click.option(
         "--hard-timeout",

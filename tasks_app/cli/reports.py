@@ -93,7 +93,6 @@ def _print_line(token: int, *, json_: bool) -> None:
 
 
 def _what(line: AuditLine) -> str:
-    """Return the target of an action, without the values of a patch."""
     words = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in line.what.items()]
     if line.bulk is None and line.ids and "ids" not in line.what:
         words.insert(0, f"ids={json.dumps(line.ids[:20])}")

@@ -195,7 +195,6 @@ def run_on_many(
 
 
 def _print_bulk(done: Foreseen | Done, *, json_: bool) -> NoReturn:
-    """Print what a bulk did, or would do, and exit."""
     counts = sorted(done.counts.items()) if isinstance(done, Foreseen) else []
     if json_:
         listed = [{"name": of[0], "state": of[1], "number": number} for of, number in counts]

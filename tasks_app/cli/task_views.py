@@ -199,7 +199,6 @@ def show(task_id: int, *, trail: bool, decrypt: bool, json_: bool) -> None:
 
 
 def print_trail(task_id: int, *, json_: bool) -> None:
-    """Print a line for each event, oldest first."""
     with transaction() as connection:
         task = browse.get(connection, task_id)
         if task is None:

@@ -185,7 +185,6 @@ def _end(status: int) -> None:
 def _drain(
     run: Callable[[list[str]], WorkerEnd], command: list[str], queues: Sequence[str], *, json_: bool
 ) -> int:
-    """Run it to its end and print what ran; return the exit status."""
     with transaction() as connection:
         since = database_now(connection)
     with tempfile.NamedTemporaryFile(prefix="tasks_app-counts-", dir=temporary_folder()) as file:

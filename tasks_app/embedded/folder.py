@@ -26,16 +26,12 @@ class AlreadyOwnedError(EmbeddedError):
 
 @dataclass(frozen=True, slots=True)
 class Urls:
-    """Of the database and the broker, passwords included."""
-
     database: str
     broker: str
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A server that started; as text, the line for the terminal."""
-
     name: str
     version: str
     seconds: float
@@ -107,7 +103,6 @@ class FolderLock:
 
 
 def absolute(folder: Path | str) -> Path:
-    """Return the absolute path of a folder, which need not exist."""
     return Path(folder).expanduser().resolve()
 
 
@@ -128,7 +123,6 @@ def read_state(folder: Path | str = DEFAULT_FOLDER) -> StackState | None:
 
 
 def read_urls(folder: Path | str = DEFAULT_FOLDER) -> Urls | None:
-    """Return the URLs of the servers that run in ``folder``; None: none do."""
     state = read_state(folder)
     return None if state is None else state.urls
 

@@ -71,7 +71,6 @@ class Companion(subprocess.Popen[bytes]):
         )
 
     def stop(self) -> None:
-        """Send ``farewell``; kill it if it does not end."""
         if self.poll() is None:
             self.send_signal(self._farewell)
             with suppress(subprocess.TimeoutExpired):
@@ -106,7 +105,6 @@ def popen_options(user: User | None) -> dict[str, Any]:
 
 
 def choose_port(last: int = 0) -> int:
-    """Return the last port if it is free, else another one."""
     port = last or secrets.choice(PORTS)
     while not _is_free(port):
         port = secrets.choice(PORTS)

@@ -73,7 +73,6 @@ class Server(ABC):
 
     @property
     def running(self) -> bool:
-        """Whether the server that this object started is alive."""
         return self._child is not None and self._child.poll() is None
 
     def start(self, keep: Sequence[int] = ()) -> Started:
@@ -100,7 +99,6 @@ class Server(ABC):
         return self.started
 
     def stop(self) -> None:
-        """Shut the server down; harmless when it is down."""
         if self._child is not None:
             self._child.stop()
 
@@ -155,11 +153,9 @@ class Postgres(Server):
 
     @property
     def url(self) -> str:
-        """The SQLAlchemy URL of the database ``tasks_app``."""
         return self.url_of(DATABASE)
 
     def url_of(self, database: str) -> str:
-        """Return the SQLAlchemy URL of any database in this server."""
         return f"postgresql+psycopg://{ROLE}:{self.password}@{HOST}:{self.port}/{database}"
 
     def _command(self) -> tuple[list[str | Path], str]:
@@ -231,7 +227,6 @@ class Valkey(Server):
 
     @property
     def url(self) -> str:
-        """The broker URL, with database 0."""
         return self.url_of(0)
 
     def url_of(self, database: int) -> str:

@@ -60,7 +60,6 @@ class Stack:
 
     @property
     def servers(self) -> tuple[Server, ...]:
-        """Our servers, in the order in which they start."""
         return (self.valkey,) if self._database_url else (self.postgres, self.valkey)
 
     @property
@@ -74,7 +73,6 @@ class Stack:
 
     @property
     def started(self) -> tuple[Started, ...]:
-        """The last start of each of our servers."""
         return tuple(server.started for server in self.servers if server.started is not None)
 
     def up(self, on_ready: Callable[[Started], None] = lambda _: None) -> Urls:
