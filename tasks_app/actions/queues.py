@@ -266,7 +266,7 @@ def free_lock(connection: Connection, _: None, given: Freed, by: str) -> ActionR
     """Take a lock from its holder. From then on its guarded writes are refused."""
     holders = limits.free_lock(connection, given.resource, given.holder, by=by)
     if not holders:
-        text = f"Nobody holds {given.resource}. Run: tasks-app locks list"
+        text = f"{given.resource} is not held. Run: tasks-app locks list"
         return ActionResult(text, changed=False)
     fields = {"resource": given.resource, "taken_from": holders}
     return ActionResult(f"{given.resource} was taken from {', '.join(holders)}.", fields)

@@ -113,7 +113,7 @@ def list_(*, most: int, wide: bool, json_: bool) -> None:
     if not found:
         click.echo("There has been no alert.")
         return
-    columns = ("key", "since", "until", "told")
+    columns = ("key", "since", "until", "sent")
     lines = [_line(alert, now, wide=wide) for alert in found]
     remarks = [f"{alert.fact}. {alert.advice}" for alert in found]
     output.print_rows(columns, lines, remarks, remark="fact and advice", wide=wide)
@@ -155,7 +155,7 @@ def watch(*, every: float, once: bool, json_: bool) -> None:
 def _line(alert: rows.AlertRow, now: datetime, *, wide: bool) -> list[str]:
     since = output.format_instant(alert.opened_at, now, wide=wide)
     until = output.format_instant(alert.closed_at, now, wide=wide)
-    sent = output.format_instant(alert.opened_sent_at, now, wide=wide) or "not told"
+    sent = output.format_instant(alert.opened_sent_at, now, wide=wide) or "not sent"
     return [alert.key, since, "" if alert.event else until or "open", sent]
 
 

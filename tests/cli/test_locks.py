@@ -62,7 +62,7 @@ def test_a_lock_is_freed_and_its_holder_is_told(run: Shell, engine: Engine) -> N
 
     assert (again.returncode, again.stderr) == (
         1,
-        "Nobody holds a. Run: tasks-app locks list\n",
+        "a is not held. Run: tasks-app locks list\n",
     )
     with pytest.raises(locks.LockLostError):
         lock.release()
