@@ -26,8 +26,8 @@ def unblock(connection: Connection, task_id: int, _: Nothing, by: str) -> Action
     \"\"\"Let the tasks behind a failed one of their order key go on.\"\"\"
     if unblock_task(connection, task_id, by=by):
         return ActionResult("The tasks behind it go on.", {"id": task_id, "unblocked": True})
-    said = f"Task {task_id} holds no order key. Run: tasks-app show {task_id}"
-    return ActionResult(said, changed=False)
+    text = f"Task {task_id} holds no order key. Run: tasks-app show {task_id}"
+    return ActionResult(text, changed=False)
 ```
 
 1. **A verb** in `tasks_app/runtime/api`, in the caller's transaction: it changes rows by a
@@ -47,7 +47,7 @@ def unblock(connection: Connection, task_id: int, _: Nothing, by: str) -> Action
    takes `--why`, which reaches the audit in `by`. A path that another one matches, too, stands
    before it.
 4. **The command.** With `command="queues weigh"` it joins the group `queues` by itself. A new
-   first word needs a line in `COMMANDS` (`tasks_app/cli/group.py`).
+   first word needs a line in `SECTIONS` (`tasks_app/cli/group.py`).
 5. **The button.** On a page: `{{ button("tasks/unblock", task.id) }}`, or `{{ form(…) }}` where
    it asks for something. Who may not, does not see it.
 6. **What is done to tasks** one by one and in bulks is a line of `OF_TASKS` and a word of

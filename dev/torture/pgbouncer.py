@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psycopg
 
-from tasks_app.embedded.process import HOST, give
+from tasks_app.embedded.process import HOST, set_owner
 from tasks_app.embedded.servers import DATABASE, ROLE, Server
 
 SERVERS = 10
@@ -39,8 +39,8 @@ class PgBouncer(Server):
         users, config = self.data / "users", self.data / "pgbouncer.ini"
         users.write_text(f'"{ROLE}" "{self.password}"\n')
         config.write_text(self._config(users))
-        give(users, self.user)
-        give(config, self.user)
+        set_owner(users, self.user)
+        set_owner(config, self.user)
         return [pgbouncer_program() or "pgbouncer", config], ""
 
     def _config(self, users: Path) -> str:

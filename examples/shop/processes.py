@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks_app.embedded.folder import EmbeddedError, Started, Urls, read_state
-from tasks_app.embedded.process import Companion, last_word
+from tasks_app.embedded.process import Companion, exit_reason
 from tasks_app.embedded.stack import Stack, up
 
 PATIENCE_S = 8.0
@@ -141,7 +141,7 @@ class Processes:
         """
         for running in self._running:
             if running.process.poll() is not None:
-                word = last_word(running.log)
+                word = exit_reason(running.log)
                 raise DiedError(f"{running.name} ended. Read {running.log}, its last line: {word}")
 
     def stop(self) -> None:

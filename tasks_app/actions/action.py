@@ -1,4 +1,4 @@
-"""An action as one record, for every door.
+"""An action as one record.
 
 From it come the command, the route and its entry in OpenAPI, the form on a page, the line of the
 reference, and its cases in the security matrix.
@@ -20,9 +20,6 @@ from annotated_types import Ge, Le
 from pydantic import Field
 from sqlalchemy import Connection
 
-LONGEST = 300
-"""Characters of what is told in a form."""
-
 
 class Role(IntEnum):
     """Each may do what the ones before it may."""
@@ -34,10 +31,8 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ActionResult:
-    """What came of an action."""
-
     said: str
-    """A sentence for who asked."""
+    """A sentence for the person who asked."""
     fields: Any = None
     """What the command prints as JSON. None: the answer is no, and it exits with 1."""
     changed: bool = True
@@ -70,7 +65,7 @@ class Nothing:
     """No fields."""
 
 
-Short = Annotated[str, Field(max_length=LONGEST)]
+Short = Annotated[str, Field(max_length=300)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,37 +77,36 @@ class Why:
     )
 
 
+Run = Callable[[Connection, Any, Any, str], ActionResult]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
     """What may be done, by whom, and where it is offered."""
 
-    run: Callable[[Connection, Any, Any, str], ActionResult]
+    run: Run
     """``run(connection, target, given, by)``, in a transaction; its docstring is the help.
 
     ``target`` is None where ``on`` is empty, and ``given`` is a ``takes``.
     """
     role: Role
-    """The least; a command asks for none: it has the rights of its database role."""
+    """The least role; a command asks for none: it has the rights of its database role."""
     label: str
     """On its button."""
     path: str = ""
-    """Of the route, with the name of what it is for: ``/queues/{queue:path}/pause``.
-
-    The API has it below ``/api``. Empty: there is none.
-    """
+    """The route's, below ``/api`` in the API: ``/queues/{queue:path}/pause``. Empty: no route."""
     on: str = ""
-    """The name of what it is for; of an id it ends with ``_id``. Empty: ``takes`` says it."""
+    """The name of its target; an id's ends with ``_id``. Empty: ``takes`` says it."""
     command: str = ""
     """Its words behind ``tasks-app``. Empty: there is none, or it is written by hand."""
     takes: type = Nothing
     page: Callable[[Any], str] | None = None
-    """The page that is shown next, by ``given``. None: that of what it is for."""
+    """The page that is shown next, by ``given``. None: the target's."""
     needs_handlers: bool = False
     """It reads what handlers declare."""
 
     @property
     def is_of_an_id(self) -> bool:
-        """Whether its target is a whole number."""
         return self.on.endswith("_id")
 
     @property
@@ -125,11 +119,7 @@ class Action:
         return re.sub(r"{.*?}", lambda _: quote(str(target), safe=""), self.path)
 
     def next_page(self, target: object, given: Any) -> str:
-        """Return the page that is shown when it is done."""
         return self.page(given) if self.page else self.address(target).rpartition("/")[0]
-
-
-Run = Callable[[Connection, Any, Any, str], ActionResult]
 
 
 def action(role: Role, label: str, path: str = "", **more: Any) -> Callable[[Run], Action]:
@@ -140,7 +130,6 @@ def action(role: Role, label: str, path: str = "", **more: Any) -> Callable[[Run
 
 
 def actions_of(module: ModuleType) -> Iterator[Action]:
-    """Yield the records of a module, in their order."""
     return (each for each in vars(module).values() if isinstance(each, Action))
 
 
@@ -149,9 +138,9 @@ class Taken(NamedTuple):
 
     name: str
     kind: type
-    """Without None; the first, if there are several."""
+    """Without None; the first of several."""
     is_many: bool
-    """A list or a mapping; of a form one a line."""
+    """A list or a mapping; in a form one on each line."""
     param: Param
     required: bool
     least: int | None
@@ -164,8 +153,8 @@ def taken(takes: type) -> tuple[Taken, ...]:
     hints = get_type_hints(takes, include_extras=True)
     found = []
     for field in dataclasses.fields(takes):
-        kinds, said = _parted(hints[field.name])
-        bounds = {type(each): each for info in said for each in getattr(info, "metadata", ())}
+        kinds, notes = _split_hint(hints[field.name])
+        bounds = {type(each): each for info in notes for each in getattr(info, "metadata", ())}
         least, most = bounds.get(Ge), bounds.get(Le)
         given = field.metadata.get("param", Param())
         found.append(
@@ -182,13 +171,13 @@ def taken(takes: type) -> tuple[Taken, ...]:
     return tuple(sorted(found, key=lambda each: each.name == "why"))
 
 
-def _parted(hint: Any) -> tuple[list[Any], list[Any]]:
-    """Return the types that a hint allows but None, and what is said of them."""
+def _split_hint(hint: Any) -> tuple[list[Any], list[Any]]:
+    """Return the types that a hint allows, without None, and their annotations."""
     if get_origin(hint) is Annotated:
         inner, *more = get_args(hint)
-        kinds, said = _parted(inner)
-        return kinds, [*said, *more]
+        kinds, notes = _split_hint(inner)
+        return kinds, [*notes, *more]
     if get_origin(hint) in (Union, UnionType):
-        parts = [_parted(each) for each in get_args(hint) if each is not NoneType]
+        parts = [_split_hint(each) for each in get_args(hint) if each is not NoneType]
         return [kind for part in parts for kind in part[0]], [x for part in parts for x in part[1]]
     return [get_origin(hint) or hint], []

@@ -1,4 +1,4 @@
-"""What is done to queues, and to the limits, circuit breakers and locks that hold tasks back."""
+"""What operators do to queues, and to the limits, breakers and locks that hold tasks back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tasks_app.runtime.api import queues as verbs
 from tasks_app.runtime.flow_control.breakers import override_breaker
 
 
-def _called(queue: str) -> str:
+def _subject(queue: str) -> str:
     return "Every queue" if queue == EVERY_QUEUE else f"Queue {queue}"
 
 
@@ -36,7 +36,7 @@ def _list_page(_: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pausing:
-    """Until when, and why. With neither time it lasts until somebody resumes the queue."""
+    """Until when, and why. Without a time it lasts until an operator resumes the queue."""
 
     reason: Short = param(
         "--why", "Shown by stats and explain.", "", label="Why", hint="shown to all", metavar="TEXT"
@@ -45,28 +45,27 @@ class Pausing:
     resume_at: datetime | None = param(
         "--until", "Resume then: ISO 8601 with a zone.", label="or until (UTC)"
     )
-    """Without a zone it is in UTC."""
 
 
 # Before those of one queue: its route would match theirs.
 @action(Role.ADMIN, "Pause every queue", "/queues/*/pause", takes=Pausing, page=_list_page)
 def pause_all(connection: Connection, _: None, given: Pausing, by: str) -> ActionResult:
-    """Let nothing of any queue begin, also of those that come later; what runs goes on."""
+    """Start no task of any queue, also of later ones; running tasks go on."""
     return pause.run(connection, EVERY_QUEUE, given, by)
 
 
 @action(Role.ADMIN, "Resume all queues", "/queues/*/resume", page=_list_page)
 def resume_all(connection: Connection, _: None, given: Nothing, by: str) -> ActionResult:
-    """Let all queues run again, also those that were paused by themselves."""
+    """Let all queues run again, also those that were paused one by one."""
     return resume.run(connection, EVERY_QUEUE, given, by)
 
 
 @action(Role.OPERATOR, "Pause", "/queues/{queue:path}/pause", command="pause", takes=Pausing)
 def pause(connection: Connection, queue: str, given: Pausing, by: str) -> ActionResult:
-    """Let nothing of the queue begin; what runs goes on."""
+    """Start no task of the queue; running tasks go on."""
     until = given.resume_at
     if until is not None and until.utcoffset() is None:
-        until = until.replace(tzinfo=UTC)
+        until = until.replace(tzinfo=UTC)  # a form has no zone
     changed = verbs.pause_queue(
         connection, queue, given.reason, resume_at=until, resume_in=given.resume_in, by=by
     )
@@ -75,7 +74,7 @@ def pause(connection: Connection, queue: str, given: Pausing, by: str) -> Action
         return ActionResult(
             "Nothing was changed: it is paused. Resume it first.", fields, changed=False
         )
-    return ActionResult(f"{_called(queue)} is paused. What runs goes on.", fields)
+    return ActionResult(f"{_subject(queue)} is paused. Running tasks go on.", fields)
 
 
 @action(Role.OPERATOR, "Resume", "/queues/{queue:path}/resume", command="resume")
@@ -83,13 +82,12 @@ def resume(connection: Connection, queue: str, _: Nothing, by: str) -> ActionRes
     """Let the queue run again."""
     resumed = sorted(verbs.resume_queue(connection, queue, by=by))
     if verbs.get_queue(connection, EVERY_QUEUE) is not None:
-        said = "Every queue is paused: an admin can resume them. Run: tasks-app resume --all"
-        return ActionResult(said, changed=bool(resumed))
+        text = "Every queue is paused: an admin can resume them. Run: tasks-app resume --all"
+        return ActionResult(text, changed=bool(resumed))
     if not resumed:
-        return ActionResult(
-            "Nothing was changed: it is not paused.", {"resumed": []}, changed=False
-        )
-    return ActionResult(f"{_called(queue)} is not paused any more.", {"resumed": resumed})
+        text = "Nothing was changed: it is not paused."
+        return ActionResult(text, {"resumed": []}, changed=False)
+    return ActionResult(f"{_subject(queue)} is not paused any more.", {"resumed": resumed})
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ class Rules:
     windows: str | list[str] = param(
         default="", label="Windows, one a line", hint="mon-fri 22:00-06:00 Europe/Berlin"
     )
-    """Such as ``mon-fri 22:00-06:00 Europe/Berlin not on CALENDAR``; of a form one a line."""
+    """Such as ``mon-fri 22:00-06:00 Europe/Berlin not on CALENDAR``; a form has one a line."""
     running_below: int | None = param(label="While fewer others run", hint="10")
     waiting_below: str | None = param(label="While no other waits", hint="30s")
     retry: str | None = param(label="Retry", hint="5s,30s,1m")
@@ -110,33 +108,34 @@ class Rules:
 
 @action(Role.ADMIN, "Save the settings", "/queues/{queue:path}/change", takes=Rules)
 def change_rules(connection: Connection, queue: str, given: Rules, by: str) -> ActionResult:
-    """Say when the queue runs, and what its tasks have by default. What is left out is removed."""
+    """Set when the queue runs, and what its tasks have by default. What is left out is removed."""
     windows = given.windows
     rules: Any = asdict(given)
     rules["windows"] = (_lines(windows) if isinstance(windows, str) else windows) or None
     if verbs.change_queue(connection, queue, by=by, **rules) is None:
         return ActionResult(f"Queue {queue} has no settings any more.")
-    return ActionResult("Changed. It counts from the next claim on.")
+    return ActionResult("Changed. It holds from the next claim on.")
 
 
 @action(Role.ADMIN, "Remove", on="queue", command="queues remove")
 def remove_rules(connection: Connection, queue: str, _: Nothing, by: str) -> ActionResult:
     """Remove all settings of a queue, but not its pause."""
     done = verbs.reset_queue(connection, queue, by=by)
-    said = "Its settings are removed." if done else "Nothing was changed: it has no settings."
-    return ActionResult(said, {"queue": queue, "removed": done}, done)
+    text = "Its settings are removed." if done else "Nothing was changed: it has no settings."
+    return ActionResult(text, {"queue": queue, "removed": done}, done)
 
 
 def _weights(given: str | dict[str, float]) -> dict[str, float]:
-    return dict(map(_weight, _lines(given))) if isinstance(given, str) else given
-
-
-def _weight(line: str) -> tuple[str, float]:
-    key, _, number = line.rpartition("=")
-    try:
-        return key.strip(), float(number)
-    except ValueError:
-        raise ValueError(f"{line!r:.60} is no weight. Write one a line, such as key=2") from None
+    if not isinstance(given, str):
+        return given
+    weights = {}
+    for line in _lines(given):
+        key, _, number = line.rpartition("=")
+        try:
+            weights[key.strip()] = float(number)
+        except ValueError:
+            raise ValueError(f"{line!r:.60} isn't a weight. Write key=2, one a line") from None
+    return weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +145,7 @@ class Weights:
     weights: Annotated[str | dict[str, float], AfterValidator(_weights)] = param(
         default="", label="Weights, one a line", hint="key=2"
     )
-    """Keys that are not named weigh 1; of a form one a line, ``key=2``."""
+    """Keys that are not named weigh 1; a form has one a line, ``key=2``."""
 
 
 @action(Role.ADMIN, "Share it", "/queues/{queue:path}/share", takes=Weights)
@@ -176,7 +175,6 @@ class Limited:
     """A limit: of what, and how much."""
 
     kind: str = param("KIND", choices=_KINDS, label="Of", default=MISSING)
-    """``queue``, ``name`` or ``key``."""
     target: str = param("TARGET", label="Target", default=MISSING)
     most: int | None = param(
         "--most", "How many run at a time; 0: none.", label="At a time", hint="5"
@@ -192,18 +190,14 @@ class Limited:
     page: str = ""
 
 
-@action(
-    Role.ADMIN,
-    "Set the limit",
-    "/limits/set",
-    command="limits set",
-    takes=Limited,
-    page=_page,
-)
-def set_limit(connection: Connection, _: None, given: Limited, by: str) -> ActionResult:
-    """Set the limit of a queue, a name or a limit key. 'tenant:*' means each key that begins so.
+_SET = {"command": "limits set", "takes": Limited, "page": _page}
 
-    It replaces what was set before, and holds from the next claim on.
+
+@action(Role.ADMIN, "Set the limit", "/limits/set", **_SET)
+def set_limit(connection: Connection, _: None, given: Limited, by: str) -> ActionResult:
+    """Set the limit of a queue, a name or a limit key. 'tenant:*': each key with this beginning.
+
+    It replaces the earlier limit, and holds from the next claim on.
     """
     kind, target = given.kind, given.target
     limit = limits.set_limit(
@@ -217,7 +211,6 @@ class Target:
     """Which limit."""
 
     kind: str = param("KIND", choices=_KINDS, default=MISSING)
-    """``queue``, ``name`` or ``key``."""
     target: str = param("TARGET", default=MISSING)
     page: str = ""
 
@@ -225,48 +218,38 @@ class Target:
 @action(Role.ADMIN, "Drop", "/limits/drop", command="limits remove", takes=Target, page=_page)
 def remove_limit(connection: Connection, _: None, given: Target, by: str) -> ActionResult:
     """Remove a limit; the tasks that wait for it go on."""
-    of = {"kind": given.kind, "target": given.target}
+    of, subject = {"kind": given.kind, "target": given.target}, f"{given.kind} {given.target}"
     if not limits.drop_limit(connection, **of, by=by):
-        said = f"There is no limit of {given.kind} {given.target}. Run: tasks-app limits list"
-        return ActionResult(said, changed=False)
-    return ActionResult(
-        f"The limit of {given.kind} {given.target} is removed.", {**of, "removed": True}
-    )
+        text = f"There is no limit of {subject}. Run: tasks-app limits list"
+        return ActionResult(text, changed=False)
+    return ActionResult(f"The limit of {subject} is removed.", {**of, "removed": True})
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """Who decides on a breaker: an operator (open, closed), or its outcomes (auto)."""
+    """What decides on a breaker: an operator (open, closed), or its outcomes (auto)."""
 
     dependency: str = param("DEPENDENCY", default=MISSING)
     mode: BreakerMode = param(default=MISSING)
     page: str = ""
 
 
-_MODES = {
-    BreakerMode.OPEN: "is open by hand",
-    BreakerMode.CLOSED: "is closed by hand",
-    BreakerMode.AUTO: "is left to its outcomes",
-}
+_OVERRIDE = {"command": "breakers open", "takes": Override, "page": _page}
 
 
-@action(
-    Role.ADMIN,
-    "Override",
-    "/breakers/override",
-    command="breakers open",
-    takes=Override,
-    page=_page,
-)
+@action(Role.ADMIN, "Override", "/breakers/override", **_OVERRIDE)
 def override(connection: Connection, _: None, given: Override, by: str) -> ActionResult:
-    """Open or close a breaker whatever the outcomes are (open, closed), or leave it to them."""
+    """Open or close a breaker by hand (open, closed), or let its outcomes decide (auto)."""
     dependency, mode = given.dependency, given.mode
     if not override_breaker(connection, dependency, mode, by=by):
         raise NotThereError(f"There is no breaker {dependency}. Run: tasks-app breakers list")
-    said = f"Breaker {dependency} {_MODES[mode]}"
-    if mode is not BreakerMode.AUTO:
-        said += f", until somebody says: tasks-app breakers auto {dependency}"
-    return ActionResult(f"{said}.", {"dependency": dependency, "mode": mode})
+    if mode is BreakerMode.AUTO:
+        text = f"The outcomes of breaker {dependency} decide again."
+    else:
+        word = "open" if mode is BreakerMode.OPEN else "closed"
+        undo = f"tasks-app breakers auto {dependency}"
+        text = f"Breaker {dependency} is {word} by hand. Undo: {undo}"
+    return ActionResult(text, {"dependency": dependency, "mode": mode})
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,19 +258,18 @@ class Freed:
 
     resource: str = param("RESOURCE", default=MISSING)
     holder: UUID | None = param("--token", "Only this holder; locks list --json shows it.")
-    """The ``token`` of who holds it; without it, all who do."""
     page: str = ""
 
 
 @action(Role.ADMIN, "Free", "/locks/free", command="locks free", takes=Freed, page=_page)
 def free_lock(connection: Connection, _: None, given: Freed, by: str) -> ActionResult:
-    """Take a lock from its holder. His guarded writes are refused from then on."""
-    whose = limits.free_lock(connection, given.resource, given.holder, by=by)
-    if not whose:
-        said = f"Nobody holds {given.resource}. Run: tasks-app locks list"
-        return ActionResult(said, changed=False)
-    fields = {"resource": given.resource, "taken_from": whose}
-    return ActionResult(f"{given.resource} was taken from {', '.join(whose)}.", fields)
+    """Take a lock from its holder. From then on its guarded writes are refused."""
+    holders = limits.free_lock(connection, given.resource, given.holder, by=by)
+    if not holders:
+        text = f"{given.resource} is not held. Run: tasks-app locks list"
+        return ActionResult(text, changed=False)
+    fields = {"resource": given.resource, "taken_from": holders}
+    return ActionResult(f"{given.resource} was taken from {', '.join(holders)}.", fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,8 +281,8 @@ class Room:
 
 @action(Role.ADMIN, "Limit", on="resource", command="locks limit", takes=Room)
 def limit_lock(connection: Connection, resource: str, given: Room, by: str) -> ActionResult:
-    """Set how many may hold a resource, whatever code says. Without NUMBER code decides."""
+    """Set how many may hold a resource; it overrides the code. Without NUMBER the code decides."""
     parts_of(resource)
     limits.limit_lock(connection, resource, given.number, by=by)
-    said = "as code says" if given.number is None else f"at most {given.number}"
-    return ActionResult(f"{resource}: {said}.", {"resource": resource, "most": given.number})
+    text = "as the code says" if given.number is None else f"at most {given.number}"
+    return ActionResult(f"{resource}: {text}.", {"resource": resource, "most": given.number})

@@ -1,4 +1,4 @@
-"""What is done to tasks, and to error causes, groups and batch jobs."""
+"""What operators do to tasks, error causes, groups and batch jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from typing import Annotated, Any
 from pydantic import Field
 from sqlalchemy import Connection
 
-from tasks_app.actions.action import Action, ActionResult, Nothing, Role, Short, Why, action, param
+from tasks_app.actions.action import (
+    Action,
+    ActionResult,
+    Nothing,
+    Role,
+    Run,
+    Short,
+    Why,
+    action,
+    param,
+)
 from tasks_app.batch.control import abandon_job, get_job, restart_job, stop_job
 from tasks_app.domain.config.field_types import Span
 from tasks_app.domain.errors import NotThereError
@@ -19,30 +29,22 @@ from tasks_app.pool import task_groups as group_rows
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.cancel import Cancelled
 from tasks_app.pool.tasks.requeue import Requeued
-from tasks_app.runtime.api.amend_waiting import (
-    Changed,
-    disable_task,
-    enable_task,
-    hold_task,
-    move_task,
-    release_task,
-    reprioritise_task,
-    reschedule_task,
-    run_task_now,
-)
+from tasks_app.runtime.api import amend_waiting as amend
 from tasks_app.runtime.api.errors import mark_error_known, mark_error_unknown
 from tasks_app.runtime.api.groups import cancel_group
 from tasks_app.runtime.api.limits import unblock_task
 from tasks_app.runtime.api.tasks import cancel_task, requeue_task
 
-UNCHANGED = "Nothing was changed: the task is not in a state for that any more."
-CHANGES = frozenset({Cancelled.CANCELLED, Cancelled.REQUESTED, Requeued.REQUEUED, Changed.CHANGED})
+UNCHANGED = "Nothing was changed: the state of the task does not allow it any more."
+CHANGES = frozenset(
+    {Cancelled.CANCELLED, Cancelled.REQUESTED, Requeued.REQUEUED, amend.Changed.CHANGED}
+)
 """The answers that say that it was done."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnotherDate(Why):
-    """Another date: one of both."""
+    """Another date: one of the two."""
 
     at: Short | None = param(
         "--at",
@@ -51,15 +53,9 @@ class AnotherDate(Why):
         hint="2031-01-31T09:00+01:00",
         metavar="INSTANT",
     )
-    """An ISO 8601 instant with its zone."""
     delay: Short | None = param(
-        "--in",
-        "So long from now: 30m, 6h, 2d.",
-        label="In",
-        hint="30m, 6h, 2d",
-        metavar="TIME",
+        "--in", "This long from now: 30m, 6h, 2d.", label="In", hint="30m, 6h, 2d", metavar="TIME"
     )
-    """From now, as `6h`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +78,15 @@ class AnotherQueue(Why):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskAction(Action):
-    """An action that a bulk takes, too."""
+    """An action that a bulk can run, too."""
 
     word: Word
-    """Of the bulk, and in the audit."""
+    """The bulk's, and in the audit."""
     verb: Callable[..., Any]
     takes_rate: bool = False
     """In a bulk its tasks become due one after the other."""
     says: str = ""
-    """What a page adds to its form."""
+    """A page adds it to its form."""
 
 
 _CHOSEN = "By id, or all that the options select."
@@ -117,35 +113,35 @@ OF_TASKS = (
         requeue_task,
         "Return finished tasks to the pending pool. Failures begin at 0.",
         "Their ids and idempotency keys stay. By id, or all of the error pool that the options "
-        "select; --pool completed: of that one.",
+        "select; --pool completed selects from that pool.",
     ),
     _action(
         Word.CANCEL,
         "Cancel",
         cancel_task,
         "Cancel tasks by id, or all that the options select.",
-        'Waiting ones are cancelled at once. Running ones are told ("requested") and hear it '
-        "within 10 s: a statement that runs goes on, and a normal return is still SUCCEEDED.",
+        'Waiting ones are cancelled at once. Running ones get a request ("requested") within '
+        "10 s: a statement that runs goes on, and a normal return is still SUCCEEDED.",
     ),
     _action(
         Word.RUN_NOW,
         "Run now",
-        run_task_now,
+        amend.run_task_now,
         "Make waiting tasks due now.",
-        f"{_CHOSEN} It ends the wait for a date, for a retry, and for a release.",
+        f"{_CHOSEN} It ends the wait for a date, a retry or a release.",
         takes_rate=True,
     ),
     _action(
         Word.HOLD,
         "Hold",
-        hold_task,
+        amend.hold_task,
         "Keep waiting tasks from running.",
-        f"{_CHOSEN} They wait until they are released; one that has an expires_at still expires.",
+        f"{_CHOSEN} They wait until you release them; one that has an expires_at still expires.",
     ),
     _action(
         Word.RELEASE,
         "Release",
-        release_task,
+        amend.release_task,
         "Give held tasks their dates back.",
         f"{_CHOSEN} A date that has passed means now, or with --rate one after the other; a later "
         "one stays.",
@@ -154,16 +150,16 @@ OF_TASKS = (
     _action(
         Word.RESCHEDULE,
         "Reschedule",
-        reschedule_task,
+        amend.reschedule_task,
         "Give waiting tasks another date.",
-        f"{_CHOSEN} A held task stays held, and has the new date when it is released.",
+        f"{_CHOSEN} A held task stays held, and gets the new date when it is released.",
         takes=AnotherDate,
-        says="It runs then, if it waits. A held one has the date when it is released.",
+        says="It runs then, if it waits. A held one gets the date when it is released.",
     ),
     _action(
         Word.REPRIORITISE,
         "Reprioritise",
-        reprioritise_task,
+        amend.reprioritise_task,
         "Give waiting tasks another priority.",
         _CHOSEN,
         takes=AnotherPriority,
@@ -172,24 +168,24 @@ OF_TASKS = (
     _action(
         Word.MOVE,
         "Move",
-        move_task,
+        amend.move_task,
         "Put waiting tasks into another queue.",
-        f"{_CHOSEN} A message that is out may still bring a task to a worker of its old queue.",
+        f"{_CHOSEN} A message that was sent may still start a task in its old queue.",
         takes=AnotherQueue,
-        says="A message that is out may still start it in its old queue.",
+        says="A message that was sent may still start it in its old queue.",
     ),
     _action(
         Word.ENABLE,
         "Enable",
-        enable_task,
+        amend.enable_task,
         "Let disabled tasks run when they are due.",
         _CHOSEN,
     ),
     _action(
         Word.DISABLE,
         "Disable",
-        disable_task,
-        "Have waiting tasks end as SKIPPED when they are due. To keep them, use hold.",
+        amend.disable_task,
+        "Let waiting tasks end as SKIPPED when they are due. To keep them, use hold.",
         _CHOSEN,
     ),
 )
@@ -202,18 +198,18 @@ def unblock(connection: Connection, task_id: int, _: Nothing, by: str) -> Action
     if unblock_task(connection, task_id, by=by):
         return ActionResult("The tasks behind it go on.", {"id": task_id, "unblocked": True})
     if browse.get(connection, task_id) is None:
-        said = f"There is no task {task_id}. Run: tasks-app list"
+        text = f"There is no task {task_id}. Run: tasks-app list"
     else:
-        said = f"Task {task_id} holds no order key. Run: tasks-app show {task_id}"
-    return ActionResult(said, changed=False)
+        text = f"Task {task_id} holds no order key. Run: tasks-app show {task_id}"
+    return ActionResult(text, changed=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is said of a cause."""
+    """How long the mark lasts, and a note."""
 
     until: Span | None = param(label="For", hint="7d; empty: for ever")
-    """For how long; None: until it is taken back."""
+    """For how long; None: until an operator removes it."""
     note: Annotated[str, Field(max_length=500)] = param(default="", label="Note")
 
 
@@ -228,50 +224,47 @@ def mark_known(connection: Connection, fingerprint: str, given: Known, by: str) 
     )
 
 
-@action(
-    Role.OPERATOR,
-    "Take the mark back",
-    "/errors/{fingerprint}/unknown",
-    command="errors unknown",
-)
+_UNKNOWN = {"command": "errors unknown"}
+
+
+@action(Role.OPERATOR, "Take the mark back", "/errors/{fingerprint}/unknown", **_UNKNOWN)
 def mark_unknown(connection: Connection, fingerprint: str, _: Nothing, by: str) -> ActionResult:
     """Take the mark of a cause back."""
     if mark_error_unknown(connection, fingerprint, by=by):
         fields = {"fingerprint": fingerprint, "known_by": None}
         return ActionResult("It is not marked any more.", fields)
-    said = f"{fingerprint:.40} is not marked as known. Run: tasks-app errors"
-    return ActionResult(said, changed=False)
+    text = f"{fingerprint:.40} is not marked as known. Run: tasks-app errors"
+    return ActionResult(text, changed=False)
 
 
 @action(Role.OPERATOR, "Cancel", "/groups/{group_id}/cancel", command="groups cancel", takes=Why)
 def cancel_members(connection: Connection, group_id: int, given: Why, by: str) -> ActionResult:
-    """Cancel the members that have not ended; those that run are told."""
+    """Cancel the members that have not ended. Running ones get a request to stop."""
     if group_rows.get_group(connection, group_id) is None:
         raise NotThereError(f"There is no group {group_id}. Run: tasks-app groups list")
     done = cancel_group(connection, group_id, by=by, why=given.why)
-    said = f"{done.cancelled} cancelled, {done.requested} told to stop."
+    text = f"{done.cancelled} cancelled, {done.requested} told to stop."
     fields = {"group": group_id, **asdict(done)}
-    return ActionResult(said, fields, changed=bool(done.cancelled or done.requested))
+    return ActionResult(text, fields, changed=bool(done.cancelled or done.requested))
 
 
-def _check_group(connection: Connection, batch_id: int) -> None:
+def _batch_action(label: str, word: str, **more: Any) -> Callable[[Run], Action]:
+    path, command = f"/batches/{{batch_id}}/{word}", f"batch {word}"
+    return action(Role.ADMIN, label, path, command=command, needs_handlers=True, **more)
+
+
+def _check_batch(connection: Connection, batch_id: int) -> None:
     if get_job(connection, batch_id) is None:
         raise NotThereError(f"There is no batch {batch_id}. Run: tasks-app batch list")
 
 
-@action(
-    Role.ADMIN,
-    "Stop at the next chunks",
-    "/batches/{batch_id}/stop",
-    command="batch stop",
-    needs_handlers=True,
-)
+@_batch_action("Stop at the next chunks", "stop")
 def stop_instance(connection: Connection, batch_id: int, _: Nothing, by: str) -> ActionResult:
     """Stop an instance at the next chunks; a restart goes on there."""
-    _check_group(connection, batch_id)
+    _check_batch(connection, batch_id)
     left = stop_job(connection, batch_id, by=by)
-    said = f"Stopping; {left} tasks run still." if left else "Stopping."
-    return ActionResult(said, {"batch_id": batch_id, "running": left})
+    text = f"Stopping; {left} tasks still run." if left else "Stopping."
+    return ActionResult(text, {"batch_id": batch_id, "running": left})
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,37 +272,23 @@ class Restart:
     """How an instance goes on."""
 
     divide: Annotated[int, Field(ge=2, le=1000)] | None = param(
-        "--divide", "Divide what has not started by so much.", label="Divide by"
+        "--divide", "Divide each partition that has not started into this many.", label="Divide by"
     )
-    """Into how many each partition is divided that has not started."""
 
 
-@action(
-    Role.ADMIN,
-    "Go on",
-    "/batches/{batch_id}/restart",
-    command="batch restart",
-    takes=Restart,
-    needs_handlers=True,
-)
+@_batch_action("Go on", "restart", takes=Restart)
 def restart_instance(
     connection: Connection, batch_id: int, given: Restart, by: str
 ) -> ActionResult:
-    """Let an instance go on that has failed or was stopped. What is complete is not done again."""
-    _check_group(connection, batch_id)
+    """Let an instance go on that failed or was stopped. Complete partitions are not repeated."""
+    _check_batch(connection, batch_id)
     begun = restart_job(connection, batch_id, divide=given.divide, by=by)
     return ActionResult(f"It goes on, run {begun.run}.", begun._asdict())
 
 
-@action(
-    Role.ADMIN,
-    "Never let it go on",
-    "/batches/{batch_id}/abandon",
-    command="batch abandon",
-    needs_handlers=True,
-)
+@_batch_action("Never let it go on", "abandon")
 def abandon_instance(connection: Connection, batch_id: int, _: Nothing, by: str) -> ActionResult:
     """Never let an instance go on. What it did stays; its parameters are free again."""
-    _check_group(connection, batch_id)
+    _check_batch(connection, batch_id)
     abandon_job(connection, batch_id, by=by)
     return ActionResult("Abandoned.", {"batch_id": batch_id, "abandoned": True})

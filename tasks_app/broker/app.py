@@ -1,4 +1,4 @@
-"""The Celery app: its settings, its three tasks, its handlers and its log."""
+"""The Celery app: its settings, its three tasks, its signal handlers and its log."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from celery.exceptions import WorkerLostError
 from celery.signals import after_setup_logger, after_setup_task_logger, celeryd_init
 from celery.worker.request import Request
 
-from tasks_app.broker.checks import ends_the_process
-from tasks_app.broker.config import configuration
+from tasks_app.broker.checks import exit_on_error
+from tasks_app.broker.config import celery_configuration
 from tasks_app.broker.control import connect_control, guard_flower
 from tasks_app.broker.defaults import CONTROL_QUEUE, EXECUTE, MAINTAIN, OURS, SCAN
 from tasks_app.broker.internals import QUEUE_TYPE
@@ -23,7 +23,7 @@ from tasks_app.broker.messages import are_ids
 from tasks_app.broker.processes import ProcessState
 from tasks_app.broker.task_loading import load_tasks
 from tasks_app.broker.worker import connect_worker
-from tasks_app.broker.worker_pool import PoolWorker, heed_signals
+from tasks_app.broker.worker_pool import PoolWorker, install_signal_handlers
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.tasks.error_text import brief, quiet_logger
 from tasks_app.runtime.encryption.encryption import Encryption
@@ -31,9 +31,11 @@ from tasks_app.runtime.handlers.middleware import load_middleware
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.tracing.run_logs import JsonLines
 
+log = quiet_logger(__name__)
+
 
 class QuorumQueues(Queues):
-    """Celery 5.5 makes classic queues of all but the default one."""
+    """Celery 5.5 creates classic queues, except for the default one."""
 
     def new_missing(self, name: str) -> Any:
         queue = super().new_missing(name)
@@ -42,12 +44,11 @@ class QuorumQueues(Queues):
 
 
 class PoolCelery(Celery):
-    """An app whose queues take no message but the pool's."""
+    """An app whose queues accept only the pool's messages."""
 
     serves_pool = True
     restore: Callable[[], Celery] | None = None
-    """How a spawned child finds the app. Celery would make it a new one there: without our tasks,
-    and connected to no signal."""
+    """How a spawned child gets the app. Celery would create one without our tasks and signals."""
 
     def __reduce__(self) -> Any:
         return (self.restore, ()) if self.restore else super().__reduce__()
@@ -61,30 +62,33 @@ class PoolCelery(Celery):
 
     @cached_property
     def Worker(self) -> Any:  # noqa: N802  Celery's name
-        """The worker that ``celery worker`` starts."""
         return self.subclass_with_self(PoolWorker, reverse="Worker")
 
 
 def make_celery(settings: Settings, restore: Callable[[], Celery] | None = None) -> Celery:
-    """Return a new app for ``celery -A …``; ``restore`` is a function that pickle can name."""
+    """Return a new app for ``celery -A …``; pickle must be able to name ``restore``."""
     app = PoolCelery("tasks_app", set_as_current=True)
     app.restore = restore
-    app.conf.update(configuration(settings))
+    app.conf.update(celery_configuration(settings))
     process = ProcessState(app)
     register(app, process)
     connect_worker(app, settings, process)
     connect_control()
-    quieten_messages()
-    format_logs(settings)
     guard_flower(app)
+    for name in ("celery.worker.strategy", "celery.app.trace"):
+        logging.getLogger(name).addFilter(_lower_level)
+    logging.getLogger("celery.worker.request").addFilter(_drop_traceback)
+    if settings.log_format == "json":  # a user's receiver of setup_logging replaces both signals
+        for signal in (after_setup_logger, after_setup_task_logger):
+            signal.connect(_write_json, dispatch_uid="tasks_app: JSON lines")
 
     @celeryd_init.connect(weak=False)
-    @ends_the_process
+    @exit_on_error
     def prepare(conf: Any, **_: Any) -> None:
         """Load handlers and middleware before the worker chooses its queues."""
         load_tasks(settings, (*conf.imports, *conf.include))
         load_middleware(settings.layers)
-        Encryption(settings).keyring  # noqa: B018  what is wrong with the keys ends the start
+        Encryption(settings).keyring  # noqa: B018  a wrong key stops the start
         if not conf.task_queues:
             make = app.amqp.Queues({}).new_missing  # as Celery makes those of -Q
             conf.task_queues = [make(name) for name in (*HANDLERS.queues, CONTROL_QUEUE)]
@@ -92,14 +96,11 @@ def make_celery(settings: Settings, restore: Callable[[], Celery] | None = None)
     return app
 
 
-log = quiet_logger(__name__)
+class MessageTask(Task):
+    """A message that carries tasks: no setting for Celery's tasks applies to it.
 
-
-class Carrier(Task):
-    """A message that carries tasks: no setting for Celery's tasks is meant for it.
-
-    A time limit would hit up to 500 tasks, a rate limit hold them back, a late acknowledgement
-    repeat them.
+    A time limit would hit up to 500 tasks, a rate limit delay them, a late acknowledgement repeat
+    them. The result store may be away, so it gets nothing.
     """
 
     abstract = True
@@ -113,82 +114,69 @@ class Carrier(Task):
 
     @classmethod
     def annotate(cls) -> None:
-        """Take nothing from ``task_annotations``."""
+        """Ignore ``task_annotations``."""
 
     @cached_property
     def backend(self) -> DisabledBackend:
-        """No result store, whatever ``result_backend`` says: it may be away."""
         return DisabledBackend(app=self.app)
 
 
 def register(app: Celery, process: ProcessState | None = None) -> None:
-    """Register our tasks; ``process``: what the app's worker shares with them.
+    """Register our tasks; ``process`` is what the app's worker shares with them.
 
-    Celery's own retries stay off: the database is the authority. Celery sends no events of them,
-    not even when a child was killed.
+    Celery's own retries stay off, because the database decides. Celery sends no events of these
+    tasks, not even when a child was killed.
     """
     process = process or ProcessState(app)
-    quiet = {"base": Carrier, "shared": False, "max_retries": 0, "send_events": False}
+    quiet = {"base": MessageTask, "shared": False, "max_retries": 0, "send_events": False}
 
     @app.task(name=EXECUTE, bind=True, **quiet)
     def execute(self: Task, wake: Any = None, ids: Any = None, *rest: Any, **more: Any) -> None:
         """Execute one message. A forged one can at most start tasks that are due anyway."""
         if rest or more or not are_ids(wake, ids):
-            log.error("a message on our queue has no valid body and is dropped")
+            log.error("dropped a message on our queue: its body is not valid")
             return
         try:
             child = process.child()
-            heed_signals(child)
+            install_signal_handlers(child)
             queue = (self.request.delivery_info or {}).get("routing_key")
             child.execute(ids, wake=wake is not None, queue=queue)
         except Exception as error:
-            log.error("a message ended early; the scan comes back: %s", brief(error))  # noqa: TRY400  no traceback: it may show payloads
+            log.error("a message ended early; the scan finds its tasks again: %s", brief(error))  # noqa: TRY400  no traceback: it may show payloads
 
     @app.task(name=SCAN, **quiet)
     def scan() -> None:
-        """Scan and rescue, where no PoolScheduler does it inline and nobody else leads."""
+        """Scan and rescue, if no PoolScheduler does it inline and no other process leads."""
         leader = process.scheduled_leader()
-        _quietly(SCAN, lambda: leader.hold() and leader.scan())
+        _log_failure(SCAN, lambda: leader.hold() and leader.scan())
 
     @app.task(name=MAINTAIN, **quiet)
     def maintain() -> None:
-        """Maintain, unless somebody just did."""
-        _quietly(MAINTAIN, lambda: process.scheduled_leader().maintain())
+        """Maintain, unless another process just did."""
+        _log_failure(MAINTAIN, lambda: process.scheduled_leader().maintain())
 
 
-def _quietly(name: str, duty: Any) -> None:
+def _log_failure(name: str, duty: Any) -> None:
     try:
         duty()
     except Exception as error:
         log.warning("%s failed, the next tick tries again: %s", name, type(error).__name__)
 
 
-PLANNED = "exitcode 0 "
-"""How a child ends that gave its tasks back: a signal or its worker asked it to."""
-_OF_MESSAGES = ("celery.worker.strategy", "celery.app.trace")
-_OF_DEATHS = "celery.worker.request"
-
-
 class MessageRequest(Request):
-    """Celery's request for a message of ours."""
+    """Celery's request for one of our messages."""
 
-    def on_failure(self, exc_info: Any, *given: Any, return_ok: bool = False, **named: Any) -> Any:
-        """Log no error where a child left as planned; it says itself what it let go of."""
+    def on_failure(self, exc_info: Any, *args: Any, return_ok: bool = False, **kwargs: Any) -> Any:
+        """Log no error if a signal or the worker asked the child to leave: it gave tasks back."""
         error = getattr(exc_info.exception, "exc", exc_info.exception)  # billiard may wrap it
-        planned = isinstance(error, WorkerLostError) and PLANNED in str(error)
+        planned = isinstance(error, WorkerLostError) and "exitcode 0 " in str(error)
         if planned:
             log.info("a child left as planned, and with it message %s", self.id)
-        return super().on_failure(exc_info, *given, return_ok=return_ok or planned, **named)
+        return super().on_failure(exc_info, *args, return_ok=return_ok or planned, **kwargs)
 
 
-def quieten_messages() -> None:
-    """Lower the level of lines about our messages; lines about other tasks stay as they are."""
-    for name in _OF_MESSAGES:
-        logging.getLogger(name).addFilter(_lowered)
-    logging.getLogger(_OF_DEATHS).addFilter(_without_traceback)
-
-
-def _lowered(record: logging.LogRecord) -> bool:
+def _lower_level(record: logging.LogRecord) -> bool:
+    """Log our messages at DEBUG; lines about other tasks stay as they are."""
     data = getattr(record, "data", None)
     if record.levelno == logging.INFO and isinstance(data, dict) and data.get("name") in OURS:
         record.levelno, record.levelname = logging.DEBUG, "DEBUG"
@@ -196,19 +184,12 @@ def _lowered(record: logging.LogRecord) -> bool:
     return True
 
 
-def _without_traceback(record: logging.LogRecord) -> bool:
+def _drop_traceback(record: logging.LogRecord) -> bool:
     """Drop the traceback of a child's death: it shows where Celery noticed, not what ran."""
     args = record.args
     if isinstance(args, tuple) and args and isinstance(args[0], WorkerLostError):
         record.exc_info = record.exc_text = None
     return True
-
-
-def format_logs(settings: Settings) -> None:
-    """Give what Celery sets up our form; whoever connects ``setup_logging`` decides alone."""
-    if settings.log_format == "json":
-        for signal in (after_setup_logger, after_setup_task_logger):
-            signal.connect(_write_json, dispatch_uid="tasks_app: JSON lines")
 
 
 def _write_json(logger: logging.Logger | None = None, **_: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import threading
@@ -17,7 +16,7 @@ from celery import Celery
 from celery.beat import ScheduleEntry, Scheduler
 from sqlalchemy.exc import SQLAlchemyError
 
-from tasks_app.broker.checks import check_surroundings
+from tasks_app.broker.checks import check_environment
 from tasks_app.broker.defaults import MAINTAIN, SCAN
 from tasks_app.broker.events import SILENT_S, EventPipe, EventWriter, bursts, events_of, publish
 from tasks_app.broker.processes import beat_leader
@@ -35,20 +34,18 @@ from tasks_app.runtime.scan import AGAIN_S
 from tasks_app.runtime.scoreboard import SLOTS_VARIABLE, Scoreboard
 
 log = quiet_logger(__name__)
-STANDBY_S = 0.5
-"""Between two looks of a beat that does not lead."""
-LONGEST_NAP_S = 1.0
-"""Between two looks of the leader: it has a lease of seconds to renew."""
+STANDBY_S = 0.5  # between two ticks of a beat that does not lead
+LONGEST_WAIT_S = 1.0  # between two ticks of the leader, which has to renew a lease of seconds
 WAITED_S = 1e-6
-"""What is left to wait. After a pause, however short, Celery does what it does once in a while."""
+"""Returned after a wait of our own: Celery's periodic work needs a pause, however short."""
 
 
 class PoolScheduler(Scheduler):
-    """Celery's scheduler, with our two entries run here instead of sent."""
+    """Celery's scheduler, which runs our two entries here instead of sending them."""
 
     sync_every = 180
     producer = None
-    """Celery makes one before each tick, and waits for a broker that is away."""
+    """Celery creates one before each tick, and waits for a broker that is away."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._again_at: float | None = None
@@ -56,7 +53,7 @@ class PoolScheduler(Scheduler):
         self._listening: ExitStack | None = None
         self._noticed = threading.Event()
         self._scanned_at = 0.0
-        self._look_in_s = STANDBY_S
+        self._next_tick_s = STANDBY_S
         self._failures = 0
         settings = load_settings()
         good_for_s = (settings.healthy_for + settings.scan_interval).total_seconds()
@@ -65,9 +62,8 @@ class PoolScheduler(Scheduler):
         super().__init__(*args, **kwargs)
 
     def setup_schedule(self) -> None:
-        """Check the database and the broker, then take the schedule from the configuration."""
         settings = load_settings()
-        check_surroundings(self.app, settings)
+        check_environment(self.app, settings)
         self._interval_s = settings.scan_interval.total_seconds()
         self._hints = settings.hints
         self._leader = beat_leader(self.app)
@@ -76,28 +72,73 @@ class PoolScheduler(Scheduler):
         self.merge_inplace(self.app.conf.beat_schedule)
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
-        """Run what is due if we lead; return the seconds until the next look."""
+        """Run what is due if we lead; return the seconds until the next tick."""
         self._liveness.beat(self._trouble, self._note)
         if not self._lead():
-            return self._look_in_s
-        wait = float(super().tick(*args, **kwargs))
+            return self._next_tick_s
+        wait_s = float(super().tick(*args, **kwargs))
         if self._again_at is not None and time.monotonic() >= self._again_at:
             self._run_inline(SCAN)
         if self._again_at is not None:
-            wait = min(wait, max(0.0, self._again_at - time.monotonic()))
-        return self._await_notice(min(wait, LONGEST_NAP_S))
-
-    def _await_notice(self, wait_s: float) -> float:
-        """Wait here, where a notice ends it, and let Celery wait for next to nothing."""
+            wait_s = min(wait_s, max(0.0, self._again_at - time.monotonic()))
+        wait_s = min(wait_s, LONGEST_WAIT_S)
         if self._listening is None or wait_s == 0:
             return wait_s
-        if self._noticed.wait(wait_s):
+        if self._noticed.wait(wait_s):  # here a notice ends the wait; in Celery's it could not
             self._noticed.clear()
             self._again_at = self._scanned_at + AGAIN_S
         return WAITED_S
 
-    def _listen(self) -> None:
-        """Listen for notices while this beat leads."""
+    def adjust(self, n: float, drift: float = 0.0) -> float:
+        """Wake up on time. Celery wakes 10 ms early, and polls without a pause until then."""
+        return float(super().adjust(n, drift))
+
+    def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
+        """Run our entries inline; send all others as Celery does, if we still lead."""
+        if entry.task in (SCAN, MAINTAIN):
+            self._run_inline(entry.task)
+        elif self._record_firing(entry):
+            super().apply_entry(entry, producer)
+
+    def close(self) -> None:
+        self._leads = False
+        self._listen_while_leading()
+        if self._leader is not None:
+            self._leader.lead.release()
+            self._leader.duties.stop()
+        super().close()
+        self._liveness.end()
+
+    def _lead(self) -> bool:
+        """Renew the lead. A beat that reaches neither the broker nor the database does not lead."""
+        led, self._leads, self._next_tick_s = self._leads, False, STANDBY_S
+        try:
+            self._leader.probe()
+            self._note = ""
+            self._leads = self._leader.hold()
+            self._trouble = self._trouble if self._leads else ""
+        except Exception as error:
+            self._record_failure("leading", error)
+            if not isinstance(error, PublishError):
+                self._next_tick_s = patience_s()
+        if self._leads and not led:
+            log.info("this beat leads")
+            self._load_last_runs()
+        elif led and not self._leads:
+            log.info("this beat stands by")
+        self._listen_while_leading()
+        return self._leads
+
+    def _load_last_runs(self) -> None:
+        held = self._leader.lead.held
+        for name, fired_at in held.notes.items() if held else ():
+            with suppress(ValueError):  # not written by us
+                then = datetime.fromisoformat(str(fired_at)).astimezone(self.app.timezone)
+                if name in self.schedule:
+                    self.schedule[name].last_run_at = then
+        self._again_at = None
+
+    def _listen_while_leading(self) -> None:
         if self._leads and self._listening is None and self._hints:
             self._listening = ExitStack()
             self._listening.enter_context(
@@ -107,74 +148,24 @@ class PoolScheduler(Scheduler):
             self._listening.close()
             self._listening = None
 
-    def adjust(self, n: float, drift: float = 0.0) -> float:
-        """Wake up on time. Celery wakes 10 ms before, and polls without a pause until then."""
-        return float(super().adjust(n, drift))
-
-    def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
-        """Run ours inline; send all others as Celery does, if nobody else leads meanwhile."""
-        if entry.task in (SCAN, MAINTAIN):
-            self._run_inline(entry.task)
-        elif self._is_ours(entry):
-            super().apply_entry(entry, producer)
-
-    def close(self) -> None:
-        """Let a standby take over at once."""
-        self._leads = False
-        self._listen()
-        if self._leader is not None:
-            self._leader.lead.release()
-            self._leader.duties.stop()
-        super().close()
-        self._liveness.end()
-
-    def _lead(self) -> bool:
-        """Say whether we lead; a beat that cannot publish, or cannot ask the database, does not."""
-        led, self._leads, self._look_in_s = self._leads, False, STANDBY_S
-        try:
-            self._leader.probe()
-            self._note = ""
-            self._leads = self._leader.hold()
-            self._trouble = self._trouble if self._leads else ""
-        except Exception as error:
-            self._failed("leading", error)
-            if not isinstance(error, PublishError):
-                self._look_in_s = patience_s()
-        if self._leads and not led:
-            log.info("this beat leads")
-            self._take_over()
-        elif led and not self._leads:
-            log.info("this beat stands by")
-        self._listen()
-        return self._leads
-
-    def _take_over(self) -> None:
-        """Take over when each entry last fired; Celery then looks again which are due."""
-        held = self._leader.lead.held
-        for name, fired_at in held.notes.items() if held else ():
-            with suppress(ValueError):  # not written by us
-                then = datetime.fromisoformat(str(fired_at)).astimezone(self.app.timezone)
-                if name in self.schedule:
-                    self.schedule[name].last_run_at = then
-        self._again_at = None
-
-    def _is_ours(self, entry: ScheduleEntry) -> bool:
+    def _record_firing(self, entry: ScheduleEntry) -> bool:
         """Record that the entry fires now; False: another beat leads, and fires it.
 
-        Recorded before it is sent: a beat killed in between never fires it, rather than twice.
+        This happens before the entry is sent: a beat that is killed in between never fires it,
+        rather than twice.
         """
         fired_at = self.schedule[entry.name].last_run_at
         try:
             if self._leader.lead.note({entry.name: fired_at.isoformat()}):
                 return True
         except SQLAlchemyError as error:  # we led a second ago: better twice than never
-            self._failed(f"writing down {entry.name}", error)
+            self._record_failure(f"recording {entry.name}", error)
             return True
         self._leads = False
         return False
 
     def _run_inline(self, task: str) -> None:
-        """Run one of ours; the next tick repeats what fails."""
+        """Run one of our entries; the next tick repeats what fails."""
         try:
             if task == SCAN:
                 self._scanned_at = time.monotonic()
@@ -186,9 +177,9 @@ class PoolScheduler(Scheduler):
             self._failures, self._trouble = 0, ""
         except Exception as error:
             self._again_at = None
-            self._failed(task, error)
+            self._record_failure(task, error)
 
-    def _failed(self, what: str, error: Exception) -> None:
+    def _record_failure(self, what: str, error: Exception) -> None:
         away = isinstance(error, PublishError) or is_unanswered(error)
         self._trouble = "" if away else f"{what} fails ({type(error).__name__})"
         if isinstance(error, PublishError) and not self._note:
@@ -197,11 +188,6 @@ class PoolScheduler(Scheduler):
         self._failures += 1
         if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, 8th … time
             log.warning("%s failed %s times in a row: %s", what, self._failures, brief(error))
-
-
-event_log = logging.getLogger(__name__)
-MOST_WAITING = 5_000
-"""Beyond it the oldest are dropped: events are only shown, the rows are the record."""
 
 
 def report_from_beat(app: Celery, settings: Settings, database: Database) -> None:
@@ -218,15 +204,16 @@ def report_from_beat(app: Celery, settings: Settings, database: Database) -> Non
 
 
 class BeatReporter:
-    """A subscriber with its own thread, so that no scan waits for it."""
+    """A subscriber with a thread of its own, so that no scan waits for it."""
 
     def __init__(self, app: Celery, settings: Settings, database: Database) -> None:
         self._app = app
         self._settings = settings
         self._database = database
-        self._waiting: deque[Notice] = deque(maxlen=MOST_WAITING)
+        # More than 5,000: the oldest are dropped. Events are only shown; the rows are the record.
+        self._waiting: deque[Notice] = deque(maxlen=5_000)
         self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="tasks_app events", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="tasks_app events", daemon=True)
 
     def __call__(self, notice: Notice) -> None:
         self._waiting.append(notice)
@@ -234,7 +221,7 @@ class BeatReporter:
             self._thread.start()
         self._wake.set()
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while True:
             self._wake.wait()
             self._wake.clear()
@@ -242,7 +229,7 @@ class BeatReporter:
             try:
                 self._send(notices)
             except Exception as error:
-                event_log.warning("events are off for %g s: %s", SILENT_S, type(error).__name__)
+                log.warning("events are off for %g s: %s", SILENT_S, type(error).__name__)
                 threading.Event().wait(SILENT_S)
                 self._waiting.clear()
 
@@ -250,12 +237,12 @@ class BeatReporter:
         with self._database.begin() as connection:
             alive = heartbeats.live(connection, self._settings.lease)
         node_of = {queue: worker.node for worker in alive for queue in worker.queues}
-        events: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        by_node: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for notice in notices:
             if notice.queue in node_of:
-                events[node_of[notice.queue]] += events_of(notice, self._settings.events_shown)
+                by_node[node_of[notice.queue]] += events_of(notice, self._settings.events_shown)
         with self._app.connection_for_write() as connection:
-            for node, told in events.items():
+            for node, events in by_node.items():
                 dispatcher = self._app.events.Dispatcher(connection, hostname=node)
-                for burst in bursts(dispatcher, told, time.monotonic()):
+                for burst in bursts(dispatcher, events, time.monotonic()):
                     publish(dispatcher, burst)

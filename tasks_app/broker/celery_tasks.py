@@ -32,10 +32,10 @@ from tasks_app.runtime.handlers.registry import HANDLERS
 
 
 def spec_of(task: Task) -> HandlerSpec:
-    """Return the task's declaration as that of a handler.
+    """Return the task's declaration as a handler's.
 
     Its code decides what is retried, as in Celery: any other exception fails at once. The policy's
-    wait applies after the death of a process.
+    wait applies after a process died.
 
     Raises:
         InvalidTaskError: its name does not fit into the pool.
@@ -43,14 +43,15 @@ def spec_of(task: Task) -> HandlerSpec:
     known = HANDLERS.get(task.name)
     if known is not None and known.payload_type is CALL:
         return known
+    soft, hard = task.soft_time_limit, task.time_limit
     return HandlerSpec(
         name=check_name(task.name),
         function=CeleryRun(task),
         queue=_queue_of(task),
         retry=Fixed(timedelta(seconds=task.default_retry_delay or 0)),
         max_attempts=attempts_of(task),
-        timeout=_span(task.soft_time_limit),
-        hard_timeout=_span(task.time_limit),
+        timeout=timedelta(seconds=soft) if soft else None,
+        hard_timeout=timedelta(seconds=hard) if hard else None,
         on_error={BaseException: Reaction.FAIL},
         payload_type=CALL,
         to_json=to_json,
@@ -68,14 +69,11 @@ def _queue_of(task: Task) -> str:
     return "default"
 
 
-def _span(seconds: float | None) -> timedelta | None:
-    return timedelta(seconds=seconds) if seconds else None
-
-
-REQUEUED_WAIT_S = 1.0
-"""The wait after ``Reject(requeue=True)``; a broker would send the task again at once."""
-ANY_SIZE = 2**63
-"""No limit here: the size is checked later."""
+def attempts_of(task: Task) -> int:
+    """Return how often a task may run; ``max_retries=None``: as often as a row can count."""
+    if task.max_retries is None:
+        return MOST_ATTEMPTS
+    return min(max(0, int(task.max_retries)) + 1, MOST_ATTEMPTS)
 
 
 class CeleryRun:
@@ -87,7 +85,7 @@ class CeleryRun:
         self.__qualname__ = getattr(task, "__qualname__", type(task).__qualname__)
 
     def __call__(self, context: TaskContext, call: Call) -> Any:
-        """Run the task; return its result, or raise how it ended."""
+        """Run the task; return its result, or raise its outcome."""
         from celery.app.trace import build_tracer  # noqa: PLC0415  producers need none of it
 
         run = PoolRun(context)
@@ -98,14 +96,21 @@ class CeleryRun:
             )
             ended = trace(request["id"], from_json(call.args), from_json(call.kwargs), request)
         error = None if ended.info is None else ended.info.retval
-        if run.retries:  # self.retry counts, whatever the task did afterwards
-            raise self._retried(run, call, error)
-        if error is None:
-            return self._result(ended.retval)
-        raise self._outcome(error)
+        if run.retries:  # self.retry counts, even if the task swallowed its exception
+            raise self._retry(run, call, error)
+        match error:
+            case None:
+                return self._result(ended.retval)
+            case Reject(requeue=True):  # a broker would send the task again at once
+                raise Snooze(1.0, f"rejected: {error.reason}")
+            case Ignore():
+                raise Skip(str(error))
+            case CeleryRetry():  # raised without self.retry: Celery would never run it again
+                raise Retry(str(error), after=self._wait(error.when))
+            case _:
+                raise error
 
     def _request(self, run: PoolRun) -> dict[str, Any]:
-        """Return what a message would have in its headers."""
         context, task = run.context, self._task
         task_id = str(context.task_id)
         return {
@@ -132,12 +137,12 @@ class CeleryRun:
         }
 
     def _result(self, value: Any) -> Any:
-        """Return the result; one that JSON cannot hold is dropped where Celery would keep none."""
+        """Return the result; None where JSON cannot hold it and Celery would keep none."""
         if not (self._task.ignore_result or isinstance(self._task.backend, DisabledBackend)):
             return value
         return value if _as_json(value, "result") is not None else None
 
-    def _retried(self, run: PoolRun, call: Call, error: BaseException | None) -> Retry:
+    def _retry(self, run: PoolRun, call: Call, error: BaseException | None) -> Retry:
         signature = run.retries[-1]
         given = {"args": list(signature.args), "kwargs": dict(signature.kwargs)}
         unchanged = _as_json(given, "payload") == _as_json(call.model_dump(), "payload")
@@ -145,7 +150,7 @@ class CeleryRun:
         return Retry(
             str(error) if isinstance(error, CeleryRetry) else "",
             after=self._wait(when),
-            # Celery has counted already. A limit of the row's own applies nevertheless.
+            # Celery has counted already, but the row's own limit still applies.
             max_attempts=MOST_ATTEMPTS
             if run.context.max_attempts == attempts_of(self._task)
             else None,
@@ -154,34 +159,16 @@ class CeleryRun:
 
     def _wait(self, when: Any) -> timedelta:
         if isinstance(when, datetime | str):
-            wait: timedelta = moment(self._task.app, when) - self._task.app.now()
+            wait: timedelta = instant(self._task.app, when) - self._task.app.now()
         else:
             wait = timedelta(seconds=self._task.default_retry_delay if when is None else when)
         return max(timedelta(0), wait)
-
-    def _outcome(self, error: BaseException) -> BaseException:
-        match error:
-            case Reject(requeue=True):
-                return Snooze(REQUEUED_WAIT_S, f"rejected: {error.reason}")
-            case Ignore():
-                return Skip(str(error))
-            case CeleryRetry():  # raised without self.retry: Celery would never run it again
-                return Retry(str(error), after=self._wait(error.when))
-            case _:
-                return error
-
-
-def attempts_of(task: Task) -> int:
-    """Return how often a task may run; ``max_retries=None``: as often as a row can count."""
-    if task.max_retries is None:
-        return MOST_ATTEMPTS
-    return min(max(0, int(task.max_retries)) + 1, MOST_ATTEMPTS)
 
 
 def _as_json(value: Any, path: str) -> Any:
     """Return the value after a round trip through JSON; None: JSON cannot hold it."""
     try:
-        return decode(encode(value, path, ANY_SIZE, to_json), path)
+        return decode(encode(value, path, 2**63, to_json), path)  # the size is checked later
     except InvalidTaskError:
         return None
 
@@ -206,9 +193,9 @@ class PoolRun:
     """What ``self.retry`` would have sent."""
 
 
-def keep_here(task: Task) -> None:
-    """Keep runs of this task from the pool from sending messages; other runs stay unchanged."""
-    if getattr(task, "_kept_here", False):
+def keep_in_pool(task: Task) -> None:
+    """Let this task's runs from the pool send no messages; other runs stay unchanged."""
+    if getattr(task, "_kept_in_pool", False):
         return
     signature_from_request, replace = task.signature_from_request, task.replace
 
@@ -222,7 +209,7 @@ def keep_here(task: Task) -> None:
             unknown = [name for name in more if name not in ("countdown", "eta", "retries")]
             if queue or unknown:
                 raise Fail(
-                    f"self.retry({(unknown or ['queue'])[0]}=…) cannot be carried out by the pool. "
+                    f"The pool cannot carry out self.retry({(unknown or ['queue'])[0]}=…). "
                     "It knows countdown, eta, max_retries, args and kwargs."
                 )
             signature.apply_async = lambda *_, **__: run.retries.append(signature)
@@ -235,11 +222,10 @@ def keep_here(task: Task) -> None:
         raise Fail("self.replace does not exist in the pool. Create the other task, and return.")
 
     task.signature_from_request, task.replace = kept_signature, kept_replace
-    task._kept_here = True  # noqa: SLF001  our own mark
+    task._kept_in_pool = True  # noqa: SLF001  our own mark
 
 
 def pool_run_of(task: Task) -> PoolRun | None:
-    """Return the task's current run from the pool; None: it has none."""
     return getattr(task.request, "pool_run", None)
 
 
@@ -247,16 +233,16 @@ _ENCODER = JSONEncoder()
 
 
 def to_json(value: Any) -> Any:
-    """Return what kombu writes for a date, a decimal, a UUID, bytes or a type of the user's.
+    """Return what kombu writes for a date, a decimal, a UUID, bytes or a registered type.
 
     Raises:
-        TypeError: kombu does not know it either.
+        TypeError: kombu does not know its type.
     """
     return _ENCODER.default(value)  # type: ignore[no-untyped-call]
 
 
 def from_json(value: Any) -> Any:
-    """Return the value with all that :func:`to_json` wrote restored, inner values first.
+    """Restore what :func:`to_json` wrote, inner values first.
 
     Raises:
         ValueError: it names a type that is not registered with kombu here.
@@ -270,7 +256,7 @@ def from_json(value: Any) -> Any:
             return value
 
 
-def moment(app: Celery, value: datetime | str) -> datetime:
+def instant(app: Celery, value: datetime | str) -> datetime:
     """Return an eta or an expiry as Celery reads it; naive ones are UTC."""
-    moment: datetime = maybe_make_aware(maybe_iso8601(value), app.timezone)
-    return moment
+    found: datetime = maybe_make_aware(maybe_iso8601(value), app.timezone)
+    return found

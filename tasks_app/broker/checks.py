@@ -16,20 +16,19 @@ from celery.concurrency import ALIASES, get_implementation
 from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.concurrency.solo import TaskPool as SoloPool
 from celery.concurrency.thread import TaskPool as ThreadsPool
-from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from tasks_app.broker import internals
 from tasks_app.broker.config import (
     NO_LIMITS,
     CeleryLimits,
+    describe_limits,
     limits_of,
     read_celeryconfig,
-    said,
-    written_in_capitals,
+    uppercase_names,
 )
 from tasks_app.broker.defaults import PASSED_BY, celery_defaults
-from tasks_app.broker.messages import learn_own_name
+from tasks_app.broker.messages import load_pool_name
 from tasks_app.broker.outage import BlockedError, try_to_send, why_away
 from tasks_app.broker.publisher import PATIENCE_S
 from tasks_app.domain.config.setting_sources import unknown_variables
@@ -63,7 +62,7 @@ log = quiet_logger(__name__)
 
 
 class RefusedStart(SystemExit):
-    """The end of a command with one sentence and an exit code of ours, not Python's 1."""
+    """Ends a command with one sentence and an exit code of ours, not Python's 1."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(status)
@@ -74,7 +73,14 @@ class RefusedStart(SystemExit):
         return self.message
 
 
-def ends_the_process(receiver: Callable[..., None]) -> Callable[..., None]:
+def _refused(error: TasksError) -> RefusedStart:
+    status = USAGE
+    if isinstance(error, SchemaError | PublishError):
+        status = NO if isinstance(error, SchemaError) else AWAY
+    return RefusedStart(str(error), status)
+
+
+def exit_on_error(receiver: Callable[..., None]) -> Callable[..., None]:
     """Let an error in a signal's receiver end the process; Celery would log it and go on."""
 
     @functools.wraps(receiver)
@@ -82,7 +88,7 @@ def ends_the_process(receiver: Callable[..., None]) -> Callable[..., None]:
         try:
             receiver(*args, **kwargs)
         except TasksError as error:
-            raise refused_start(error) from None
+            raise _refused(error) from None
         except Exception as error:
             traceback.print_exc()
             raise SystemExit(1) from error
@@ -90,31 +96,20 @@ def ends_the_process(receiver: Callable[..., None]) -> Callable[..., None]:
     return strict
 
 
-def refused_start(error: TasksError) -> RefusedStart:
-    """Return the end of the command for this error."""
-    match error:
-        case SchemaError():
-            return RefusedStart(str(error), NO)
-        case PublishError():
-            return RefusedStart(str(error), AWAY)
-        case _:
-            return RefusedStart(str(error), USAGE)
-
-
-def check_surroundings(app: Celery, settings: Settings) -> None:
+def check_environment(app: Celery, settings: Settings) -> None:
     """Pass if a broker is configured and the database fits; else end with one sentence."""
     if not (app.conf.broker_url or app.conf.broker_read_url):
         try:
             _ = settings.broker  # Celery would try its own default, for ever
         except ConfigurationError as error:
-            raise refused_start(error) from None
+            raise _refused(error) from None
     if not {"json", "application/json"} & set(app.conf.accept_content):
         raise RefusedStart(
-            "accept_content leaves out json, and our messages are JSON. "
-            "Put json into it, or take it out of celeryconfig.py.",
+            "accept_content lacks json, and our messages are JSON. "
+            "Add json to it, or remove it from celeryconfig.py.",
             USAGE,
         )
-    for sentence in (*internals.said_at_start(), *driver_internals.said_at_start()):
+    for sentence in (*internals.notices_at_start(), *driver_internals.said_at_start()):
         log.warning(sentence)
     for finding in unknown_variables():
         log.warning("%s. %s", finding.fact, finding.advice)
@@ -123,39 +118,36 @@ def check_surroundings(app: Celery, settings: Settings) -> None:
     check_database(settings)
 
 
-def _enter_declared(connection: Connection) -> None:
-    synchronise(connection, HANDLERS)
-    enter_breakers(connection, HANDLERS)
-
-
 def check_database(settings: Settings) -> None:
     """Pass if the database answers and has our schema; else end the process with one sentence.
 
-    It is the only connection that a parent ever opens, and is closed before anything forks.
+    A parent opens no other connection. It is closed before anything forks.
     """
     try:
         database = Database(settings.database, prepare=settings.prepare)
         try:
             with database.begin() as connection:
                 notice = check_schema(connection)
-                _enter_declared(connection)
+                synchronise(connection, HANDLERS)
+                enter_breakers(connection, HANDLERS)
                 check_may_run(connection, logs=settings.transitions != "off")
                 off = diagnostics.server(connection).forgetful
-                learn_own_name(connection)
+                load_pool_name(connection)
         finally:
             database.dispose()
     except (ConfigurationError, SchemaError) as error:
-        raise refused_start(error) from None
+        raise _refused(error) from None
     except (OperationalError, ProgrammingError) as error:
         why = why_unreachable(str(error.orig))
-        if not sqlstate(error) and not why.away:
+        state = sqlstate(error)
+        if not state and not why.away:
             raise RefusedStart(str(why), USAGE) from None
-        if sqlstate(error) == NOT_GRANTED:
+        if state == NOT_GRANTED:
             raise RefusedStart(MAY_NOT, NO) from None
         if isinstance(error, ProgrammingError):
-            raise  # only its traceback can tell
-        said = f"The database did not do it ({brief(error)}). Try again."
-        raise RefusedStart(said if sqlstate(error) else str(why), AWAY) from None
+            raise  # only its traceback shows the cause
+        failure = f"The database could not carry it out ({brief(error)}). Try again."
+        raise RefusedStart(failure if state else str(why), AWAY) from None
     if notice:
         log.warning(notice)
     if off:
@@ -166,25 +158,13 @@ def check_database(settings: Settings) -> None:
         )
 
 
-LEAVE_ALONE = {
-    "worker_prefetch_multiplier": "messages would wait in one worker while another one is free",
-    "accept_content": "anything but JSON lets anybody who writes to the broker run code",
-    "beat_scheduler": "only ours scans beside busy workers, and needs no file",
-    "task_always_eager": "beat would run the tasks itself",
-    "worker_consumer": "only ours watches the children while the broker is away",
-}
-OUR_CONSUMERS = tuple(f"tasks_app.broker.consumer:{name}Consumer" for name in ("Patient", "Rabbit"))
-_OLD_NAMES = ("CELERY_", "CELERYD_", "CELERYBEAT_", "BROKER_")
-_UNTRIED_POOLS = ("gevent", "eventlet")
-
-
 def examine_broker(app: Celery) -> list[Finding]:
-    """Ask the broker who it is, and whether it may drop messages."""
+    """Ask the broker for its name and version, and whether it may drop messages."""
     connection = app.connection_for_write()
     try:
         connection.ensure_connection(max_retries=1, timeout=PATIENCE_S)
         if connection.transport.driver_type == "redis":
-            return _redis(connection.default_channel.client.info())
+            return _examine_redis(connection.default_channel.client.info())
         about = getattr(connection.connection, "server_properties", None) or {}
         name = f"{about.get('product', connection.transport.driver_name)}"
         try_to_send(connection, PATIENCE_S)
@@ -199,67 +179,7 @@ def examine_broker(app: Celery) -> list[Finding]:
         connection.collect()  # no goodbye: a blocked connection gets no answer
 
 
-def examine_celery(app: Celery) -> list[Finding]:
-    """Look for settings that Celery does not know, and for harmful ones."""
-    strange = [name for name in sorted(read_celeryconfig()) if name not in DEFAULTS]
-    strange += [name for name in written_in_capitals() if name.startswith(_OLD_NAMES)]
-    findings = [_unknown(name) for name in strange]
-    ours = celery_defaults(app.conf.broker_url, 1.0)
-    for name, why in LEAVE_ALONE.items():
-        if app.conf[name] != ours.get(name, DEFAULTS[name]) and app.conf[name] not in OUR_CONSUMERS:
-            advice = f"Take it out of celeryconfig.py: {why}."
-            findings.append(warn("celery", f"{name} is set to something else", advice))
-    if app.conf.worker_pool in _UNTRIED_POOLS:
-        advice = "Take prefork: limits are not enforced here, and nothing was tried."
-        findings.append(fail("celery", f"worker_pool is {app.conf.worker_pool}", advice))
-    return [*(findings or [ok("celery", "no setting is unknown, none does harm")]), *_bounds(app)]
-
-
-def _bounds(app: Celery) -> list[Finding]:
-    """Name the settings for Celery's tasks: time limits bound ours, too; others do not."""
-    conf = app.conf
-    findings = []
-    limits = limits_of(conf.task_soft_time_limit, conf.task_time_limit)
-    if any(limits):
-        findings.append(ok("celery", f"its time limits bound each task: {said(limits)}"))
-    ours = celery_defaults(conf.broker_url, 1.0)
-    idle = [
-        name
-        for name in sorted(DEFAULTS)
-        if any(fnmatch.fnmatch(name, pattern) for pattern in PASSED_BY)
-        and conf.get(name) != ours.get(name, DEFAULTS[name])
-    ]
-    if idle:
-        findings.append(
-            ok("celery", f"{', '.join(idle)}: for Celery tasks only, not for tasks of the pool")
-        )
-    return findings
-
-
-def examine_access(app: Celery) -> list[Finding]:
-    """Look for a broker that anybody in the network may write to."""
-    given = (app.conf.broker_read_url, app.conf.broker_write_url, app.conf.broker_url)
-    urls = [url for each in given for url in (each if isinstance(each, list | tuple) else [each])]
-    if not any(is_open(str(url)) for url in urls if url):
-        return []
-    advice = "Give it one: anybody who writes to the broker can stop workers."
-    return [warn("broker", "is elsewhere, and its URL has no password", advice)]
-
-
-def is_open(url: str) -> bool:
-    """Say whether a URL names a server on another machine, without a password.
-
-    A password elsewhere, in an option of the transport for instance, is not seen.
-    """
-    for one in url.split(";"):
-        parts = urlsplit(one)
-        known = parts.password or "password" in parts.query or "://" not in one
-        if parts.hostname and not known and not is_local(parts.hostname):
-            return True
-    return False
-
-
-def _redis(info: dict[str, Any]) -> list[Finding]:
+def _examine_redis(info: dict[str, Any]) -> list[Finding]:
     name = "Valkey" if info.get("server_name") == "valkey" else "Redis"
     version = info.get("valkey_version") or info.get("redis_version")
     answers = ok("broker", f"{name} {version} answers")
@@ -270,10 +190,72 @@ def _redis(info: dict[str, Any]) -> list[Finding]:
     return [answers, warn("broker", f"drops messages when it is full ({policy})", advice)]
 
 
-def _unknown(name: str) -> Finding:
-    near = nearest(name.lower().removeprefix("celery_"), DEFAULTS)
-    advice = f"Write {near}." if near else "Take it out, or give it a leading underscore."
-    return warn("celery", f"celeryconfig sets {name}, which Celery ignores", advice)
+def examine_access(app: Celery) -> list[Finding]:
+    """Warn of a broker to which everybody on the network may write."""
+    given = (app.conf.broker_read_url, app.conf.broker_write_url, app.conf.broker_url)
+    urls = [url for each in given for url in (each if isinstance(each, list | tuple) else [each])]
+    if not any(is_open(str(url)) for url in urls if url):
+        return []
+    advice = "Set one: everybody who can write to the broker can stop workers."
+    return [warn("broker", "is on another machine, and its URL has no password", advice)]
+
+
+def is_open(url: str) -> bool:
+    """Say whether a URL names a server on another machine, without a password.
+
+    It does not see a password in an option of the transport, for instance.
+    """
+    for one in url.split(";"):
+        parts = urlsplit(one)
+        known = parts.password or "password" in parts.query or "://" not in one
+        if parts.hostname and not known and not is_local(parts.hostname):
+            return True
+    return False
+
+
+LEAVE_ALONE = {
+    "worker_prefetch_multiplier": "messages would wait in one worker while another one is free",
+    "accept_content": "anything but JSON lets everybody who can write to the broker run code",
+    "beat_scheduler": "only ours scans beside busy workers, and needs no file",
+    "task_always_eager": "beat would run the tasks itself",
+    "worker_consumer": "only ours watches the children while the broker is away",
+}
+_OUR_CONSUMERS = [f"tasks_app.broker.consumer:{name}Consumer" for name in ("Patient", "Rabbit")]
+_OLD_NAMES = ("CELERY_", "CELERYD_", "CELERYBEAT_", "BROKER_")
+
+
+def examine_celery(app: Celery) -> list[Finding]:
+    """Warn of settings that Celery does not know, and of harmful ones."""
+    conf, ours = app.conf, celery_defaults(app.conf.broker_url, 1.0)
+    unknown = [name for name in sorted(read_celeryconfig()) if name not in DEFAULTS]
+    unknown += [name for name in uppercase_names() if name.startswith(_OLD_NAMES)]
+    findings = []
+    for name in unknown:
+        near = nearest(name.lower().removeprefix("celery_"), DEFAULTS)
+        advice = f"Write {near}." if near else "Remove it, or give it a leading underscore."
+        findings.append(warn("celery", f"celeryconfig sets {name}, which Celery ignores", advice))
+    for name, why in LEAVE_ALONE.items():
+        if conf[name] != ours.get(name, DEFAULTS[name]) and conf[name] not in _OUR_CONSUMERS:
+            advice = f"Remove it from celeryconfig.py: {why}."
+            findings.append(warn("celery", f"{name} is set to another value than ours", advice))
+    if conf.worker_pool in ("gevent", "eventlet"):
+        advice = "Use prefork: this pool enforces no limits, and is untested."
+        findings.append(fail("celery", f"worker_pool is {conf.worker_pool}", advice))
+    findings = findings or [ok("celery", "all settings are known and harmless")]
+    limits = limits_of(conf.task_soft_time_limit, conf.task_time_limit)
+    if any(limits):
+        fact = f"its time limits bound each task: {describe_limits(limits)}"
+        findings.append(ok("celery", fact))
+    idle = [
+        name
+        for name in sorted(DEFAULTS)
+        if any(fnmatch.fnmatch(name, pattern) for pattern in PASSED_BY)
+        and conf.get(name) != ours.get(name, DEFAULTS[name])
+    ]
+    if idle:
+        fact = f"{', '.join(idle)}: for Celery tasks only, not for tasks of the pool"
+        findings.append(ok("celery", fact))
+    return findings
 
 
 def check_pool(pool: Any) -> None:
@@ -286,7 +268,7 @@ def check_pool(pool: Any) -> None:
         raise ConfigurationError(
             "The pools gevent and eventlet are refused: a handler that does not yield stops the "
             "housekeeper, which renews the leases, and its tasks would run twice. "
-            "Take -P prefork, or -P threads for handlers that mostly wait."
+            "Use -P prefork, or -P threads for handlers that mostly wait."
         )
 
 
@@ -314,8 +296,10 @@ def check_limits(
         *["nothing can be raised in a running thread"] * bool(timed),
         *["no process can be killed for one task alone"] * bool(hard),
     ]
+    path = f"{kind.__module__}:{kind.__qualname__}"
+    name = next((alias for alias, known in ALIASES.items() if known == path), path)
     raise ConfigurationError(
-        f"The {_name_of(kind)} pool cannot enforce the limits of {', '.join(timed + hard)}: "
+        f"The {name} pool cannot enforce the limits of {', '.join(timed + hard)}: "
         f"in it {' and '.join(why)}. Serve their queues with --pool=prefork, or declare no limit."
     )
 
@@ -324,8 +308,3 @@ def _can_raise(kind: type, spec: HandlerSpec) -> bool:
     """Solo runs in the main thread, where an alarm can raise; an event loop cancels in any."""
     anywhere = spec.is_async or spec.keeps_timeout
     return issubclass(kind, SoloPool) or (issubclass(kind, ThreadsPool) and anywhere)
-
-
-def _name_of(kind: type) -> str:
-    path = f"{kind.__module__}:{kind.__qualname__}"
-    return next((alias for alias, known in ALIASES.items() if known == path), path)

@@ -25,6 +25,7 @@ from tasks_app.domain.durations import format_duration
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.tasks.error_text import quiet_logger
 
+log = quiet_logger(__name__)
 BY_ENVIRONMENT = {
     "broker_url": "CELERY_BROKER_URL",
     "broker_read_url": "CELERY_BROKER_READ_URL",
@@ -34,30 +35,21 @@ BY_ENVIRONMENT = {
 """Celery reads these variables first, before any file."""
 
 
-def configuration(settings: Settings) -> dict[str, Any]:
-    """Return the settings of every app of ours, in workers and in producers.
-
-    Raises:
-        ConfigurationError: a URL cannot be read, or Celery cannot use it.
-    """
+def celery_configuration(settings: Settings) -> dict[str, Any]:
+    """Return the settings of our apps; raise ConfigurationError if Celery cannot use a URL."""
     theirs = read_celeryconfig()
     given = {name: theirs.get(name) for name in BY_ENVIRONMENT}
     given |= {name: os.environ.get(name) for name in BY_ENVIRONMENT.values()}
     check_broker_urls(given.items())
     broker = settings.broker_url.get_secret_value() if settings.broker_url else None
     chosen = theirs.get("broker_url", theirs.get("broker_write_url", broker))
-    merged = _merged(celery_defaults(chosen, settings.scan_interval.total_seconds()), theirs)
-    options = merged["broker_transport_options"]
-    check_transports({f"{PREFIX}BROKER_URL": broker, **given}.items(), options)
-    return merged
-
-
-def _merged(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
-    """Let their settings win; dicts are merged, or a schedule of theirs would end our scan."""
+    ours = celery_defaults(chosen, settings.scan_interval.total_seconds())
     merged = ours | theirs
-    for key, value in ours.items():
+    for key, value in ours.items():  # dicts are merged, or their schedule would drop our scan
         if isinstance(value, dict) and isinstance(theirs.get(key), dict):
             merged[key] = value | theirs[key]
+    options = merged["broker_transport_options"]
+    check_transports({f"{PREFIX}BROKER_URL": broker, **given}.items(), options)
     return merged
 
 
@@ -96,8 +88,8 @@ def read_celeryconfig() -> dict[str, Any]:
     }
 
 
-def written_in_capitals() -> list[str]:
-    """Return the names in capitals, which Celery ignores."""
+def uppercase_names() -> list[str]:
+    """Return the names in capitals of ``celeryconfig.py``, which Celery ignores."""
     return sorted(key for key, value in _names().items() if key.isupper() and not callable(value))
 
 
@@ -112,8 +104,6 @@ def _names() -> dict[str, Any]:
 
 
 _REDIS = ("redis", "rediss", "sentinel")
-_NUMBER = re.compile(r"/?[0-9]*/?")
-_OPTION = re.compile(r"[a-z_]{1,30}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TRANSPORT_OPTIONS = "broker_transport_options of celeryconfig.py"
 
@@ -124,12 +114,12 @@ def check_transports(urls: Iterable[tuple[str, Any]], options: Mapping[str, Any]
     ``options`` are those of the transport.
 
     Raises:
-        ConfigurationError: it cannot, or what it needs is not installed. It has the setting's name,
-            and nothing of the URL but words that are no secret.
+        ConfigurationError: it cannot, or a library is not installed. The message has the setting's
+            name, and of the URL only words that are not secret.
     """
     for name, value in urls:
         if name.lower().endswith("result_backend"):
-            continue  # no broker
+            continue  # not a broker
         listed = value if isinstance(value, list | tuple) else [value]
         for url in ";".join(url for url in listed if isinstance(url, str)).split(";"):
             wrong = _what_is_wrong(url, options) if "://" in url else ""
@@ -138,26 +128,26 @@ def check_transports(urls: Iterable[tuple[str, Any]], options: Mapping[str, Any]
 
 
 def _what_is_wrong(url: str, options: Mapping[str, Any]) -> str:
-    """Return a sentence's predicate and what to do; empty: nothing is."""
+    """Return a sentence's predicate and what to do; empty: the URL is fine."""
     scheme = url.partition("://")[0]
     kind = scheme.partition("+")[0]
-    if kind not in KNOWN and not _has(kind):
+    if kind not in KNOWN and not _has_transport(kind):
         return (
             f"names the transport {kind[:30]}, which Celery does not have here. "
             "Use redis://, rediss://, sentinel:// or amqp://."
         )
     parts = urlsplit(url)
     if _CONTROL.search(url) or _CONTROL.search(unquote(parts.path + parts.query)):
-        return "has a control character, perhaps the end of a line. Take it out."
-    asked = dict(parse_qsl(parts.query))
-    number = asked.get("virtual_host", "") if scheme == "redis+socket" else parts.path
-    if kind in _REDIS and not _NUMBER.fullmatch(unquote(number)):
+        return "has a control character, perhaps the end of a line. Remove it."
+    options_given = dict(parse_qsl(parts.query))
+    number = options_given.get("virtual_host", "") if scheme == "redis+socket" else parts.path
+    if kind in _REDIS and not re.fullmatch(r"/?[0-9]*/?", unquote(number)):
         return "names a database of Redis by more than a number. End it with /0, for example."
     if kind == "sentinel" and not options.get("master_name"):
         return f'asks Sentinel for no master. Put "master_name" into {_TRANSPORT_OPTIONS}.'
-    if asked and scheme != "redis+socket" and not _is_readable(url, kind, asked):
-        (first, *more) = asked
-        named = f" {first}" if _OPTION.fullmatch(first) and not more else ""
+    if options_given and scheme != "redis+socket" and not _accepts(url, kind, options_given):
+        (first, *more) = options_given
+        named = f" {first}" if re.fullmatch(r"[a-z_]{1,30}", first) and not more else ""
         return (
             f"has an option{named} behind its ? that Celery does not take, or not with its value. "
             f"Correct it, or put it into {_TRANSPORT_OPTIONS}."
@@ -165,13 +155,20 @@ def _what_is_wrong(url: str, options: Mapping[str, Any]) -> str:
     return ""
 
 
-def _is_readable(url: str, kind: str, asked: Mapping[str, str]) -> bool:
-    """Whether kombu reads the options of the URL, and the driver takes those of TLS."""
+def _has_transport(kind: str) -> bool:
+    try:
+        return resolve_transport(kind) is not None
+    except Exception:  # some break in their own way where their library is missing
+        return False
+
+
+def _accepts(url: str, kind: str, options: Mapping[str, str]) -> bool:
+    """Say whether kombu reads the options of the URL, and the driver takes those of TLS."""
     try:
         Connection(url)  # type: ignore[no-untyped-call]
     except (TypeError, ValueError, LookupError):
         return False
-    of_tls = {key for key in asked if key.startswith("ssl_")} if kind in _REDIS else set()
+    of_tls = {key for key in options if key.startswith("ssl_")} if kind in _REDIS else set()
     if not of_tls:
         return True
     from redis import SSLConnection  # noqa: PLC0415  not every broker is Redis
@@ -179,18 +176,8 @@ def _is_readable(url: str, kind: str, asked: Mapping[str, str]) -> bool:
     return of_tls <= inspect.signature(SSLConnection.__init__).parameters.keys()
 
 
-def _has(kind: str) -> bool:
-    try:
-        return resolve_transport(kind) is not None
-    except Exception:  # some break in their own way where their library is missing
-        return False
-
-
-log = quiet_logger(__name__)
-
-
 class CeleryLimits(NamedTuple):
-    """Limits that somebody set; None: no limit."""
+    """None: no limit."""
 
     soft: timedelta | None
     hard: timedelta | None
@@ -209,12 +196,11 @@ NO_LIMITS = CeleryLimits(None, None)
 
 
 def limits_of(soft: Any, hard: Any) -> CeleryLimits:
-    """Return Celery's seconds as spans; 0 is no limit, as in Celery."""
-    return CeleryLimits(_span(soft), _span(hard))
+    return CeleryLimits(*(timedelta(seconds=float(s)) if s else None for s in (soft, hard)))
 
 
-def take_limits(worker: Any, settings: Settings) -> CeleryLimits:
-    """Take the limits away from a worker that has not made its pool yet, and return them.
+def move_limits_to_tasks(worker: Any, settings: Settings) -> CeleryLimits:
+    """Take the limits from a worker that has no pool yet, and return them.
 
     Other Celery tasks, one message each, keep them. The returned hard limit leaves out
     ``TASKS_APP_HARD_TIMEOUT``, which only prefork has ever enforced.
@@ -225,21 +211,16 @@ def take_limits(worker: Any, settings: Settings) -> CeleryLimits:
         if task.name not in OURS:
             task.soft_time_limit = task.soft_time_limit or soft
             task.time_limit = task.time_limit or hard
-    asked = limits_of(soft, hard)
-    held = asked.within(settings)
-    for name, span in (("TIMEOUT", held.soft), ("HARD_TIMEOUT", held.hard)):
+    given = limits_of(soft, hard)
+    limits = given.within(settings)
+    for name, span in (("TIMEOUT", limits.soft), ("HARD_TIMEOUT", limits.hard)):
         if span is not None:
             os.environ[f"{PREFIX}{name}"] = format_duration(span)
-    if any(asked):
-        log.info("Celery's time limits bound each task, not a message: %s", said(held))
-    return CeleryLimits(held.soft, asked.hard)
+    if any(given):
+        log.info("Celery's time limits bound each task, not a message: %s", describe_limits(limits))
+    return CeleryLimits(limits.soft, given.hard)
 
 
-def said(limits: CeleryLimits) -> str:
-    """Return the limits by our names, for people."""
+def describe_limits(limits: CeleryLimits) -> str:
     named = (("timeout", limits.soft), ("hard_timeout", limits.hard))
     return ", ".join(f"{name} {format_duration(span)}" for name, span in named if span)
-
-
-def _span(seconds: Any) -> timedelta | None:
-    return timedelta(seconds=float(seconds)) if seconds else None

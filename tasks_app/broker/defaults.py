@@ -12,7 +12,6 @@ OURS = (EXECUTE, SCAN, MAINTAIN)
 
 
 def celery_defaults(broker_url: Any, scan_interval_s: float) -> dict[str, Any]:
-    """Return Celery's settings for an app that runs on our pool."""
     return {
         # It watches the children while the broker is away.
         "worker_consumer": "tasks_app.broker.consumer:PatientConsumer",
@@ -22,14 +21,14 @@ def celery_defaults(broker_url: Any, scan_interval_s: float) -> dict[str, Any]:
         # Celery ends a worker after 100 tries; an outage of hours is no reason to.
         "broker_connection_max_retries": None,
         "task_publish_retry_policy": BOUNDED,
-        # The database is the truth; late acks would only add redelivery storms.
+        # The database decides; late acks would only add redelivery storms.
         "task_acks_late": False,
         "task_reject_on_worker_lost": False,
         "worker_prefetch_multiplier": 1,
         "worker_cancel_long_running_tasks_on_connection_loss": False,
         "task_ignore_result": True,
         "result_backend": None,
-        # Nothing but JSON is ever read from the broker.
+        # The broker's messages are read as JSON only.
         "task_serializer": "json",
         "event_serializer": "json",
         "accept_content": ["json"],
@@ -85,7 +84,7 @@ PASSED_BY = (*_OF_TASKS, *_OF_MESSAGES, *_OF_WORKERS, *_OF_BEAT, *_OF_STORES)
 """Names and patterns of settings that do not reach our messages and tasks, as
 docs/celery-settings.md says; tests/broker/config/test_celery_settings.py proves each."""
 BOUNDED = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.1}
-"""While the broker is away a publish fails at once; the scan returns to the rows."""
+"""While the broker is away a publish fails at once; the scan sends the rows later."""
 _KEEPALIVE = {
     getattr(socket, name): value
     for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
@@ -93,7 +92,7 @@ _KEEPALIVE = {
 }
 _REDIS: dict[str, Any] = {
     "broker_transport_options": {
-        # A dead peer must not block us for ever: kombu's own default is no timeout at all.
+        # A dead peer must not block us for ever: kombu has no timeout by default.
         "socket_connect_timeout": 2,
         "socket_timeout": 5,
         "socket_keepalive": True,
@@ -120,7 +119,7 @@ _RABBITMQ: dict[str, Any] = {
         "confirm_publish": True,
         **BOUNDED,
     },
-    # A peer that vanishes is noticed after two of these, not after four minutes.
+    # A peer that disappears is noticed after two of these, not after four minutes.
     "broker_heartbeat": 10,
     # A channel that RabbitMQ closes (by consumer_timeout, say) is reopened; Celery would end.
     "broker_channel_error_retry": True,
@@ -129,28 +128,20 @@ _RABBITMQ: dict[str, Any] = {
     "task_create_missing_queue_type": "quorum",
     # Their QoS is per consumer; the global one is refused.
     "worker_detect_quorum_queues": True,
-    # An exclusive queue stays locked until RabbitMQ notices that its connection died, which keeps
-    # the worker from coming back; a transient one that is not exclusive is deprecated in 4. These
+    # An exclusive queue stays locked until RabbitMQ notices that its connection died, so the worker
+    # could not come back; RabbitMQ 4 deprecates transient queues that are not exclusive. These
     # expire 10 s after their consumer.
     "control_queue_exclusive": False,
     "control_queue_durable": True,
     # Nothing is delayed in the broker, so Celery's 28 queues for that are left out.
     "worker_consumer": "tasks_app.broker.consumer:RabbitConsumer",
 }
-_SETTINGS = {
-    "amqp": _RABBITMQ,
-    "amqps": _RABBITMQ,
-    "pyamqp": _RABBITMQ,
-    "redis": _REDIS,
-    "rediss": _REDIS,
-    "sentinel": _REDIS,
-}
-KNOWN = tuple(_SETTINGS)
-"""Schemes of the URLs of supported brokers."""
+_SETTINGS = dict.fromkeys(("amqp", "amqps", "pyamqp"), _RABBITMQ)
+_SETTINGS |= dict.fromkeys(("redis", "rediss", "sentinel"), _REDIS)
+KNOWN = tuple(_SETTINGS)  # schemes of the URLs of supported brokers
 
 
 def transport_settings(broker_url: Any) -> dict[str, Any]:
-    """Return Celery's settings for the kind of broker in the URL, or in the first of a list."""
     first = broker_url[0] if isinstance(broker_url, list | tuple) and broker_url else broker_url
     kind = str(first or "").partition("://")[0].partition("+")[0]
     return _SETTINGS.get(kind, {"broker_transport_options": BOUNDED})

@@ -20,20 +20,17 @@ from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.handlers.settlement import decoded_line, exception_text
 from tasks_app.domain.tasks.error_text import clean, quiet_logger
 from tasks_app.domain.tasks.masks import Masks, masks_of
-from tasks_app.runtime.hooks import Notice, NoticeKind
+from tasks_app.runtime.hooks import Notice
+from tasks_app.runtime.hooks import NoticeKind as Kind
 from tasks_app.runtime.scoreboard import SLOTS_VARIABLE, Scoreboard
 
 log = quiet_logger(__name__)
 EVERY_S = 0.1
-UNWANTED_EVERY_S = 1.0
-"""The period while nobody wants events: how late it notices that somebody does."""
-SILENT_S = 15.0
-"""A pause after an error, and after a burst that took longer than ``SLOW_S``."""
+UNWANTED_EVERY_S = 1.0  # while no client wants events: so late it notices that one does
+SILENT_S = 15.0  # after an error, and after a burst that took longer than SLOW_S
 SLOW_S = 1.0
-BURST = 100
-"""Events per message; Celery's own bursts have 24."""
-LONGEST_TICK_S = 0.2
-"""The parent has other work; the rest waits in the pipe."""
+BURST = 100  # events per message; Celery's own bursts have 24
+LONGEST_TICK_S = 0.2  # the parent has other work; the rest waits in the pipe
 
 
 class Reporter(bootsteps.StartStopStep):
@@ -43,7 +40,6 @@ class Reporter(bootsteps.StartStopStep):
     clock = staticmethod(time.monotonic)
 
     def include_if(self, worker: Any) -> bool:  # noqa: ARG002  Celery's signature
-        """Leave the step out where events are switched off."""
         return load_settings().events != "off"
 
     def start(self, worker: Any) -> None:
@@ -54,15 +50,15 @@ class Reporter(bootsteps.StartStopStep):
         self._worker = worker
         self._silent_until = 0.0
         self._slots.report(bool(worker.task_events))
-        worker.timer.call_after(EVERY_S, self._again)
+        worker.timer.call_after(EVERY_S, self._tick_again)
 
-    def _again(self) -> None:
-        """Tick again, rarely while nobody listens: each tick wakes the whole worker."""
+    def _tick_again(self) -> None:
+        """Tick, rarely while no client listens: each tick wakes the whole worker."""
         try:
             self.tick()
         finally:
             pause_s = EVERY_S if self._slots.reporting else UNWANTED_EVERY_S
-            self._worker.timer.call_after(pause_s, self._again)
+            self._worker.timer.call_after(pause_s, self._tick_again)
 
     def tick(self) -> None:
         """Send what waits, and tell the children whether events are wanted."""
@@ -87,26 +83,24 @@ class Reporter(bootsteps.StartStopStep):
             for burst in bursts(dispatcher, map(json.loads, lines), began):
                 publish(dispatcher, burst)
         except Exception as error:
-            self._be_silent(type(error).__name__)
+            why = type(error).__name__
         else:
             took = self.clock() - began
-            if took > SLOW_S:
-                self._be_silent(f"the broker took {took:.1f} s")
-
-    def _be_silent(self, why: str) -> None:
+            if took <= SLOW_S:
+                return
+            why = f"the broker took {took:.1f} s"
         self._silent_until = self.clock() + SILENT_S
         log.warning("events of tasks are off for %g s: %s", SILENT_S, why)
 
 
 def is_wanted(dispatcher: Any) -> bool:
-    """Say whether Celery itself would send events of tasks now."""
     if dispatcher is None or not dispatcher.enabled:
         return False
     return not dispatcher.groups or "task" in dispatcher.groups
 
 
 def bursts(dispatcher: Any, events: Iterable[dict[str, Any]], now: float) -> Iterator[list[Any]]:
-    """Yield the events that are not too late, as Celery sends them, at most ``BURST`` at a time."""
+    """Yield the events that are not too late, as Celery sends them, in lists of ``BURST``."""
     offset = utcoffset()
     burst: list[Any] = []
     for fields in events:
@@ -154,20 +148,10 @@ worker, it would show a finished task as waiting for ever.
 """
 LATE = "late"
 NO_MASKS = Masks()
-LONGEST_VALUE = 100
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-_FAILURES = {
-    NoticeKind.FAILED,
-    NoticeKind.RETRIED,
-    NoticeKind.RESCUED,
-    NoticeKind.CANCELLED,
-    NoticeKind.EXPIRED,
-}
+_FAILURES = {Kind.FAILED, Kind.RETRIED, Kind.RESCUED, Kind.CANCELLED, Kind.EXPIRED}
 
 
 class EventWriter:
-    """A subscriber that writes the events of one process into the pipe."""
-
     def __init__(self, pipe: EventPipe, settings: Settings) -> None:
         self._pipe = pipe
         self._failures_only = settings.events == "failures"
@@ -185,10 +169,10 @@ class EventWriter:
 def events_of(
     notice: Notice, show: tuple[str, ...], masks: Masks = NO_MASKS
 ) -> Iterator[TaskEvent]:
-    """Yield the events of a notice; values of ``show`` are seen, but for what ``masks`` hide."""
+    """Yield the events of a notice; they show the values of ``show`` that ``masks`` do not hide."""
     match notice.kind:
-        case NoticeKind.RECEIVED:
-            if notice.attempt > 1:  # no other event leads out of FAILURE
+        case Kind.RECEIVED:
+            if notice.attempt > 1:  # no other event ends FAILURE
                 yield _event("task-retried", notice)
             data = {} if notice.biz_key is None else {"biz_key": notice.biz_key}
             data |= shown("payload", notice.payload, show, notice.name, masks)
@@ -200,34 +184,34 @@ def events_of(
                 retries=notice.failures,
                 routing_key=notice.queue,
             )
-        case NoticeKind.STARTED:
+        case Kind.STARTED:
             yield _event("task-started", notice)
-        case NoticeKind.SUCCEEDED:
+        case Kind.SUCCEEDED:
             runtime = (notice.run_ms or 0) / 1000
             data = shown("result", notice.result, show, notice.name, masks)
             yield _event("task-succeeded", notice, result=repr(data or None), runtime=runtime)
-        case NoticeKind.FAILED:
+        case Kind.FAILED:
             yield _event("task-failed", notice, **_cause(notice))
-        case NoticeKind.RETRIED | NoticeKind.SNOOZED | NoticeKind.RESCUED:
+        case Kind.RETRIED | Kind.SNOOZED | Kind.RESCUED:
             wait_s = notice.wait.total_seconds() if notice.wait else 0.0
             late = time.monotonic() + max(wait_s, LATE_AFTER_S)
             yield _event("task-retried", notice, **_cause(notice), **{LATE: late})
-        case NoticeKind.CANCELLED | NoticeKind.SKIPPED | NoticeKind.EXPIRED:
-            expired = notice.kind is NoticeKind.EXPIRED
+        case Kind.CANCELLED | Kind.SKIPPED | Kind.EXPIRED:
+            expired = notice.kind is Kind.EXPIRED
             cause = _cause(notice).get("exception")
             why = f"{notice.kind}: {cause}" if cause else str(notice.kind)
             more = {"terminated": False, "signum": None, "expired": expired, "result": why}
             yield _event("task-revoked", notice, **more)
-        case NoticeKind.RELEASED:
-            pass  # it waits again, for which Celery has no event
+        case Kind.RELEASED:
+            pass  # it waits again; Celery has no event for that
 
 
 def shown(
     label: str, text: str | None, keys: Sequence[str], name: str = "", masks: Masks = NO_MASKS
 ) -> dict[str, Any]:
-    """Return what may be seen of a JSON text: its size and the values of ``keys``.
+    """Return what may be shown of a JSON text: its size and the values of ``keys``.
 
-    Everybody who reaches Flower or the broker reads it, so other values are hidden.
+    Other values stay hidden, because everybody who reaches Flower or the broker can read this.
     """
     if text is None:
         return {}
@@ -242,7 +226,7 @@ def _short(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return clean(text, LONGEST_VALUE)
+    return clean(text, 100)
 
 
 def _event(type_: str, notice: Notice, **fields: Any) -> TaskEvent:
@@ -262,6 +246,11 @@ def _cause(notice: Notice) -> TaskEvent:
     return {"exception": text, "traceback": notice.cause.traceback}
 
 
+LONGEST_LINE = select.PIPE_BUF
+"""Up to this length a write is atomic among all writers."""
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def line_of(event: TaskEvent) -> bytes:
     """Return the event as one line that fits; long values lose their beginning."""
     line = _line(event)
@@ -278,11 +267,8 @@ def _line(event: TaskEvent) -> bytes:
     return _ENCODER.encode(event).encode("utf-8", "replace")
 
 
-LONGEST_LINE = select.PIPE_BUF
-"""Up to this length a write is atomic among all writers."""
-ROOM = 1024 * 1024
+CAPACITY = 1024 * 1024
 """Bytes that may wait for the parent: some thousand events, about a second of a busy worker."""
-_PIECE = 64 * 1024
 
 
 class EventPipe:
@@ -293,28 +279,25 @@ class EventPipe:
         self._reading: int | None = None
         self._writing: int | None = None
         self._rest = b""
-        self.lost = 0
-        """Lines that this process could not write."""
+        self.lost = 0  # lines that this process could not write
 
     @classmethod
     def beside(cls, slots: Path) -> EventPipe:
-        """Return the pipe of the worker with these slots."""
         return cls(slots.with_name("events"))
 
     def open(self) -> None:
-        """Make the pipe and hold its reading end, for the parent.
+        """Create the pipe and hold its reading end, for the parent.
 
-        Opened for both directions, or it would be at its end when no child is there.
+        It opens both directions, or the pipe would end whenever there is no child.
         """
         with suppress(FileExistsError):
             os.mkfifo(self._path, 0o600)
         self._reading = os.open(self._path, os.O_RDWR | os.O_NONBLOCK)
         if hasattr(fcntl, "F_SETPIPE_SZ"):
             with suppress(OSError):
-                fcntl.fcntl(self._reading, fcntl.F_SETPIPE_SZ, ROOM)
+                fcntl.fcntl(self._reading, fcntl.F_SETPIPE_SZ, CAPACITY)
 
     def write(self, line: bytes) -> None:
-        """Write one line, or lose it."""
         if len(line) >= LONGEST_LINE:
             self.lost += 1
             return
@@ -322,21 +305,20 @@ class EventPipe:
             if self._writing is None:
                 self._writing = os.open(self._path, os.O_WRONLY | os.O_NONBLOCK)
             os.write(self._writing, line + b"\n")
-        except OSError:  # full, or the parent is not there
+        except OSError:  # full, or without a parent
             self.lost += 1
 
     def read(self) -> list[bytes]:
-        """Return some of the waiting lines; none: the pipe is empty."""
+        """Return some of the waiting lines; empty: the pipe is."""
         if self._reading is None:
             return []
         try:
-            piece = os.read(self._reading, _PIECE)
+            piece = os.read(self._reading, 64 * 1024)
         except BlockingIOError:
             return []
         *lines, self._rest = (self._rest + piece).split(b"\n")
         return lines
 
     def drain(self) -> None:
-        """Discard the waiting lines."""
         while self.read():
             pass

@@ -1,7 +1,6 @@
-"""``celery … flower``: Flower's own command, or the extra that brings it.
+"""``celery … flower``: Flower's own command, or the name of the extra that installs it.
 
-Celery looks for commands before it loads an app, and would know none of this name. Every start of
-``celery`` imports this module.
+Celery collects commands before it loads an app, so every start of ``celery`` imports this module.
 """
 
 from __future__ import annotations
@@ -9,8 +8,6 @@ from __future__ import annotations
 import sys
 
 import click
-
-USAGE = 2
 
 try:
     from flower.command import flower
@@ -21,10 +18,10 @@ except ImportError:
         add_help_option=False,
     )
     @click.argument("options", nargs=-1, type=click.UNPROCESSED)
-    def flower(options: tuple[str, ...]) -> None:  # noqa: ARG001  Flower's, whatever they are
+    def flower(options: tuple[str, ...]) -> None:  # noqa: ARG001  Flower's, which we do not know
         """Is not installed: pip install 'tasks_app[flower]'."""
         click.echo("Flower is not installed. Run: pip install 'tasks_app[flower]'", err=True)
-        sys.exit(USAGE)
+        sys.exit(2)
 
 
 __all__ = ["flower"]

@@ -1,7 +1,7 @@
 """Private parts of Celery, kombu, redis and billiard that we use; each is checked before use.
 
-Where one is not as we know it, Celery's own way is taken. Only the guard of our queues has no such
-way: without it no worker starts.
+Where one has changed, Celery's own way is taken. Only the guard of our queues has no such way:
+without it no worker starts.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _REDIS = "kombu.transport.redis"
 _CHANNEL = f"{_REDIS}:Channel"
 _ASYN_POOL = "celery.concurrency.asynpool:AsynPool"
 _CONSUMER = "celery.worker.consumer:Consumer"
-_HEARD = ("on_decode_error", "on_invalid_task", "on_unknown_message", "on_unknown_task")
 
+# ``publisher``: a hint as one command on a socket of its own.
 KEPT_SOCKET = PrivateApi(
     Need("redis.connection:AbstractConnection.__init__", names=("_sock",)),
     Need("redis.connection:AbstractConnection.send_command", ("self", "args")),
@@ -29,34 +29,34 @@ KEPT_SOCKET = PrivateApi(
     Need("redis.connection:ConnectionPool.release", ("self", "connection")),
     Need(f"{_CHANNEL}._q_for_pri", ("self", "queue", "pri")),
     Need(f"{_REDIS}:GlobalKeyPrefixMixin._prefix_args", ("self", "args")),
-    without="hints go out by way of kombu, which takes longer",
+    without="hints go out through kombu, which takes longer",
 )
-"""A hint as one command on a socket of its own (``publish/hints``)."""
+# ``sending``: one client for all messages, or one pipeline.
 ONE_CLIENT = PrivateApi(
     Need(f"{_CHANNEL}.conn_or_acquire", ("self", "client")),
     Need(f"{_CHANNEL}._put", names=("conn_or_acquire",)),
     without="each message to Redis takes a round trip of its own",
 )
-"""One client for all messages, or one pipeline (``publish/connection``, ``publish/sending``)."""
 CURRENT_APP = PrivateApi(
     Need("celery._state:_tls.current_app"),
     Need("celery._state:_set_current_app", ("app",)),
     without="where no app was current, Celery's default one is",
 )
+# ``translation``: arguments of a Celery task with ``pydantic=True``.
 PYDANTIC = PrivateApi(
     Need("celery:Task._dump_pydantic_arguments"),
     without="models as arguments of Celery tasks are refused",
     since=(5, 7),
 )
-"""Arguments of a Celery task with ``pydantic=True`` (``celery_tasks.translation``)."""
+# ``app``: Celery's own setting for the kind of our queues.
 QUEUE_TYPE = PrivateApi(
     Need("celery.app.amqp:Queues.new_missing", names=("create_missing_queue_type",)),
     without="a class of ours makes the quorum queues of RabbitMQ",
     since=(5, 6),
 )
-"""Celery's own setting for the kind of our queues (``app``)."""
 OF_ALL = (KEPT_SOCKET, ONE_CLIENT, CURRENT_APP, PYDANTIC, QUEUE_TYPE)
 
+# ``worker_pool``: a message for an idle child goes out at once, and none is forgotten.
 PROMPT_POOL = PrivateApi(
     Need(f"{_ASYN_POOL}.__init__", names=("_all_inqueues", "_active_writes", "_busy_workers")),
     Need(f"{_ASYN_POOL}._create_write_handlers", ("self", "hub")),
@@ -69,15 +69,15 @@ PROMPT_POOL = PrivateApi(
     Need("billiard.pool:Pool.__init__", names=("_pool",)),
     without="a message waits for the next round of the worker's loop, and a stop may take 30 s",
 )
-"""A message for an idle child goes out at once, and none is forgotten (``worker/prompt_pool``)."""
-SOUND_LISTS = PrivateApi(
+# ``consumer``: what isn't a message is dropped.
+SAFE_LISTS = PrivateApi(
     Need(f"{_CHANNEL}._brpop_read", ("self",)),
     Need(f"{_CHANNEL}.__init__", names=("_brpop_read",)),
     Need(f"{_REDIS}:Transport.Channel"),
     Need(f"{_REDIS}:SentinelTransport.Channel"),
     without="half a JSON text written into a list of Redis ends a worker",
 )
-"""What is no message is dropped (``guard/redis_channel``)."""
+# ``consumer`` overrides these.
 PATIENT_CONSUMER = PrivateApi(
     Need(f"{_CONSUMER}.ensure_connected", ("self", "conn"), ("ensure_connection",)),
     Need(f"{_CONSUMER}.create_task_handler", ("self",)),
@@ -85,62 +85,56 @@ PATIENT_CONSUMER = PrivateApi(
     Need(f"{_CONSUMER}.on_connection_error_after_connected", ("self", "exc")),
     Need(f"{_CONSUMER}.on_ready", ("self",)),
     Need(f"{_CONSUMER}.on_close", ("self",)),
-    *(Need(f"{_CONSUMER}.{name}") for name in _HEARD),
+    *(Need(f"{_CONSUMER}.on_{name}") for name in ("decode_error", "invalid_task")),
+    *(Need(f"{_CONSUMER}.on_unknown_{name}") for name in ("message", "task")),
     without="no hard limit holds while the broker is away, and an odd message ends a worker",
 )
-"""Overridden in ``consumer``: without them Celery would not call it."""
+# ``worker_pool`` overrides it.
 COLD_SHUTDOWN = PrivateApi(
     Need("celery.apps.worker:Worker.wait_for_soft_shutdown", ("self",)),
-    without="a worker's cold shutdown kills what runs, which is charged",
+    without="a worker's cold shutdown kills what runs, and its tasks lose an attempt",
 )
-"""Overridden in ``worker/shutdown``."""
+# ``control_queue_durable`` in ``defaults``: RabbitMQ 4 deprecates transient queues.
 DURABLE_CONTROL = PrivateApi(
     Need("kombu.pidbox:Mailbox.__init__", names=("queue_durable",)),
     without="on RabbitMQ a worker's queue of remote commands is a transient one",
     since=(5, 6),
 )
-"""``control_queue_durable`` in ``config/transports``: RabbitMQ 4 deprecates transient ones."""
-OF_WORKERS = (PROMPT_POOL, SOUND_LISTS, PATIENT_CONSUMER, COLD_SHUTDOWN, DURABLE_CONTROL)
+OF_WORKERS = (PROMPT_POOL, SAFE_LISTS, PATIENT_CONSUMER, COLD_SHUTDOWN, DURABLE_CONTROL)
 
+# ``consumer.guard_queues``, without which no worker may run.
 _GUARDED_QUEUES = PrivateApi(
     Need("celery:Task.start_strategy", ("self", "app", "consumer")),
     Need(f"{_CONSUMER}.update_strategies", names=("start_strategy",)),
     Need("celery.worker.strategy:default", ("task", "app", "consumer")),
-    without="anybody who writes to the broker could start any Celery task",
+    without="everybody who can write to the broker could start any Celery task",
 )
-"""``guard/foreign_tasks``, without which no worker may run."""
 
 
 def examine() -> list[Finding]:
-    """Return the state of all of them for ``doctor``."""
     found = findings("celery", (*OF_ALL, *OF_WORKERS))
     if _GUARDED_QUEUES.works:
         return found
     return [fail("celery", _GUARDED_QUEUES.fact, _GUARDED_QUEUES.advice), *found]
 
 
-def said_at_start(*, in_worker: bool = False) -> list[str]:
+def notices_at_start(*, in_worker: bool = False) -> list[str]:
     """Return what a worker, or any other process, logs when it starts."""
     return notices(OF_WORKERS if in_worker else OF_ALL)
 
 
 def check_guard() -> None:
-    """Pass if a worker can refuse foreign messages on our queues.
-
-    Raises:
-        ConfigurationError: this Celery would not ask us.
-    """
+    """Pass if a worker can refuse foreign messages on our queues; else raise ConfigurationError."""
     if not _GUARDED_QUEUES.works:
         raise ConfigurationError(f"{_GUARDED_QUEUES.fact}. {_GUARDED_QUEUES.advice}")
 
 
 def current_app() -> Any:
-    """Return this thread's app; None: it has none, if this Celery can tell."""
+    """Return this thread's app; None: it has none, and this Celery shows that."""
     return _state._tls.current_app if CURRENT_APP.works else app_or_default()  # noqa: SLF001
 
 
 def make_current(app: Any) -> None:
-    """Make ``app``, or None, this thread's app."""
     if CURRENT_APP.works:
         _state._set_current_app(app)  # noqa: SLF001
     else:
@@ -148,10 +142,10 @@ def make_current(app: Any) -> None:
 
 
 def is_closing(pool: Any) -> bool:
-    """Whether a pool takes no more jobs, and waits for those that it has."""
+    """Say whether a pool takes no more jobs, and waits for those that it has."""
     return bool(pool._state == billiard_pool.CLOSE)  # noqa: SLF001
 
 
 def was_written(job: Any) -> bool:
-    """Whether a job was given to a child, which may not have accepted it yet."""
+    """Say whether a job was sent to a child, which may not have accepted it yet."""
     return job._write_to is not None  # noqa: SLF001

@@ -21,9 +21,11 @@ from tasks_app.pool.tables import pool_name
 from tasks_app.runtime.scoreboard import SLOTS_VARIABLE
 from tasks_app.runtime.worker.control_inbox import ControlCommand, Do, Mailbox
 
+log = quiet_logger(__name__)
 PERSISTENT = 2
-WAKE = 1
-"""The scan's messages have it where a hint has None."""
+WAKE = 1  # in the scan's messages, where a hint has None
+LARGEST_ID, MOST_IDS, LONGEST_NAME = 2**63 - 1, 500, 255
+HEADER = "pool"
 _NAME, _BODY, _QUEUE = "<the name>", "<the body>", "<the queue>"
 """Placeholders in the text for Redis, which JSON does not escape."""
 
@@ -64,7 +66,7 @@ class Envelope:
     ) -> None:
         """Put one message into a queue; ``options`` are those of the channel's ``basic_publish``.
 
-        Nothing is declared: queues are made by the workers that serve them.
+        It declares nothing: the workers that serve a queue create it.
         """
         name = str(uuid4())
         message = channel.prepare_message(
@@ -86,24 +88,15 @@ class Envelope:
         return f"[{json.dumps([wake, list(ids)])}, {self._rest}"
 
 
-MOST_IDS = 500
-LARGEST_ID = 2**63 - 1
-LONGEST_NAME = 255
-_WHOLE = 3
-"""Arguments, keyword arguments, and what Celery embeds for its canvas."""
-
-
 def is_ours(task: str, body: Any) -> bool:
     """Say whether a decoded body is one that we publish for this task, without a canvas."""
     match body:
-        case [list() as args, dict() as kwargs, dict() as embedded] if len(body) == _WHOLE:
-            return not kwargs and not any(embedded.values()) and _are_arguments(task, args)
+        case [list() as args, dict() as kwargs, dict() as embedded]:
+            if kwargs or any(embedded.values()):
+                return False
+            return not args if task != EXECUTE else len(args) == 2 and are_ids(*args)  # noqa: PLR2004
         case _:
             return False
-
-
-def _are_arguments(task: str, args: list[Any]) -> bool:
-    return not args if task != EXECUTE else len(args) == 2 and are_ids(*args)  # noqa: PLR2004
 
 
 def are_ids(wake: Any, ids: Any) -> bool:
@@ -116,53 +109,48 @@ def are_ids(wake: Any, ids: Any) -> bool:
     )
 
 
-def is_name(value: Any) -> bool:
-    """Say whether this may name a message: the name goes to logs."""
-    return isinstance(value, str) and len(value) <= LONGEST_NAME and value.isprintable()
-
-
 def _is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= LARGEST_ID
 
 
-log = quiet_logger(__name__)
-HEADER = "pool"
+def is_name(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= LONGEST_NAME and value.isprintable()
+
+
 POOL_VARIABLE = "TASKS_APP_POOL"
-"""How a worker's parent or a beat, which asked the database, tells it to the rest of its process
-and to its children."""
-SAID_EVERY_S = 60.0
+"""In it a worker's parent or a beat passes the name to the rest of its process and its children."""
 
 
-def own_name() -> str | None:
+def pool_name_here() -> str | None:
     """Return the name of the pool that this process serves; None: unknown, or the pool has none."""
     return os.environ.get(POOL_VARIABLE) or None
 
 
-def learn_own_name(connection: Connection) -> None:
+def load_pool_name(connection: Connection) -> None:
     os.environ[POOL_VARIABLE] = pool_name(connection) or ""
 
 
-class Strangers:
-    """What one worker's parent has refused."""
+class ForeignMessages:
+    """Counts the messages of other pools that one worker's parent has refused."""
 
     def __init__(self) -> None:
         self.number = 0
-        self._said = 0
-        self._say_at = 0.0
+        self._logged = 0
+        self._log_at = 0.0
 
     def refuses(self, headers: Mapping[str, Any]) -> bool:
         """Say whether the message names another pool; older versions name none."""
-        named, own = headers.get(HEADER), own_name()
+        named, own = headers.get(HEADER), pool_name_here()
         if named is None or own is None or named == own:
             return False
         self.number += 1
-        if time.monotonic() >= self._say_at:
-            self._say_at = time.monotonic() + SAID_EVERY_S
-            self._say(self.number - self._said)
-            self._said = self.number
+        if time.monotonic() >= self._log_at:
+            self._log_at = time.monotonic() + 60.0
+            self._report(self.number - self._logged)
+            self._logged = self.number
         return True
 
-    def _say(self, number: int) -> None:
+    def _report(self, number: int) -> None:
         log.warning(
             "refused %s messages of another pool (%s in all): two pools share this broker, and "
             "each waits for what the other's workers take. Give each a database of Redis, a "
@@ -170,7 +158,7 @@ class Strangers:
             number,
             self.number,
         )
-        if SLOTS_VARIABLE in os.environ:  # a child writes it down for doctor
+        if SLOTS_VARIABLE in os.environ:  # a child records it for doctor
             slots = Path(os.environ[SLOTS_VARIABLE])
             with suppress(OSError):  # Celery would take it for the loss of the connection
                 Mailbox.beside(slots).leave(ControlCommand(Do.COUNT_STRANGERS, ids=(number,)))

@@ -48,18 +48,19 @@ class OutboxTask(Task):
     ) -> Any:
         """Create a row in the open outbox, or do what Celery does."""
         given = {**options, "task_id": task_id, "link": link, "link_error": link_error}
-        sink = current_sink()
         again = bool(options.get("retries"))  # from self.retry in a plain worker
-        if sink is not None and not again and not self.app.conf.task_always_eager:
-            if not sink.open:
-                raise OutboxError(f"{self.name} was called after its outbox was closed.")
-            return sink.put(NewTask(self, None, options_of(self.app, given), args, kwargs))
         if not again and not self.app.conf.task_always_eager:
-            _outside(self)
+            sink = _sink.get()
+            if sink is None:
+                _check_rule(self)
+            elif not sink.open:
+                raise OutboxError(f"{self.name} was called after its outbox was closed.")
+            else:
+                return sink.put(NewTask(self, None, options_of(self.app, given), args, kwargs))
         return super().apply_async(args, kwargs, producer=producer, shadow=shadow, **given)
 
 
-def _outside(task: Task) -> None:
+def _check_rule(task: Task) -> None:
     # The queues of an app of ours would refuse the message.
     if _rule() == "refuse" or getattr(task.app, "serves_pool", False):
         raise OutboxError(
@@ -81,14 +82,14 @@ class PoolResult:
     """What ``.delay()`` returns within an outbox: the id. The result itself is in the pool."""
 
     def __init__(self, task_id: TaskId | None = None) -> None:
-        self._task_id = task_id
+        self._task_id = task_id  # the outbox sets it later, if it writes later
 
     @property
     def task_id(self) -> TaskId:
         """The row's id.
 
         Raises:
-            OutboxError: it is given when the ``async with`` block ends.
+            OutboxError: the ``async with`` block has not ended yet.
         """
         if self._task_id is None:
             raise OutboxError("The id is not known yet. Read it after the async with block.")
@@ -98,10 +99,6 @@ class PoolResult:
     def id(self) -> str:
         """The row's id as text: ``self.request.id`` of its runs."""
         return str(self.task_id)
-
-    def given(self, task_id: TaskId) -> None:
-        """Set the id; the outbox calls it."""
-        self._task_id = task_id
 
     def __repr__(self) -> str:
         return f"<PoolResult {self._task_id or 'not written yet'}>"
@@ -119,14 +116,10 @@ class Sink(Protocol):
     """Whether the block has not ended; a thread or asyncio task may outlive it."""
 
     def put(self, new: NewTask) -> PoolResult:
-        """Check the call and write or collect it.
-
-        Raises:
-            InvalidTaskError: it is refused.
-        """
+        """Check the call, and write or collect it; InvalidTaskError refuses it."""
 
 
-class _Now:
+class _ImmediateSink:
     """Inserts at once."""
 
     def __init__(self, session: Session | Connection) -> None:
@@ -142,15 +135,15 @@ class _Now:
         self._since_commit += 1
         return PoolResult(task_id)
 
-    def begin(self) -> None:
+    def watch_commits(self) -> None:
         if isinstance(self._session, Session):
             event.listen(self._session, "after_commit", self._note_commit)
 
-    def end(self, *, well: bool) -> None:
+    def close(self, *, failed: bool) -> None:
         self.open = False
         if isinstance(self._session, Session):
             event.remove(self._session, "after_commit", self._note_commit)
-        if well and self._committed and self._since_commit:
+        if not failed and self._committed and self._since_commit:
             log.warning(
                 "%s calls in an outbox came after its commit: they are not committed, and lost "
                 "unless you commit again. Call before you commit.",
@@ -162,7 +155,7 @@ class _Now:
             self._committed, self._since_commit = True, 0
 
 
-class _Later:
+class _CollectingSink:
     """Checks at once and collects: ``.delay()`` cannot wait for an async session."""
 
     def __init__(self) -> None:
@@ -170,7 +163,7 @@ class _Later:
         self.collected: list[tuple[NewTask, PoolResult]] = []
 
     def put(self, new: NewTask) -> PoolResult:
-        payload = admitted(new, large=True).payload  # as it is now; the caller may change it
+        payload = admitted(new, large=True).payload  # as it is now: the caller may change it
         call = decode(payload, "payload")
         result = PoolResult()
         self.collected.append((replace(new, args=call["args"], kwargs=call["kwargs"]), result))
@@ -178,11 +171,6 @@ class _Later:
 
 
 _sink: ContextVar[Sink | None] = ContextVar("tasks_app_outbox", default=None)
-
-
-def current_sink() -> Sink | None:
-    """Return where calls go in this context; None: no outbox is open."""
-    return _sink.get()
 
 
 class outbox:  # noqa: N801  read as a statement: with outbox(session)
@@ -201,36 +189,36 @@ class outbox:  # noqa: N801  read as a statement: with outbox(session)
         """Open the block."""
         if not isinstance(self._session, Session | Connection):
             raise InvalidConnectionError(
-                f"{shown(self._session)} is no Session or Connection. Pass yours to: with "
+                f"{shown(self._session)} isn't a Session or Connection. Pass yours to: with "
                 "outbox(…). For others: async with outbox(…)."
             )
-        self._now = _Now(self._session)
-        self._now.begin()
-        self._token = _sink.set(self._now)
+        self._immediate = _ImmediateSink(self._session)
+        self._immediate.watch_commits()
+        self._token = _sink.set(self._immediate)
         return self
 
     def __exit__(self, failed: object, *_: object) -> None:
         """Close the block; the transaction is the caller's."""
         _sink.reset(self._token)
-        self._now.end(well=failed is None)
+        self._immediate.close(failed=failed is not None)
 
     async def __aenter__(self) -> Self:
         """Open the block."""
         if not isinstance(self._session, AsyncSession | AsyncConnection):
             raise InvalidConnectionError(
-                f"{shown(self._session)} is no AsyncSession or AsyncConnection. "
+                f"{shown(self._session)} isn't an AsyncSession or AsyncConnection. "
                 "Pass yours to: async with outbox(…). For others: with outbox(…)."
             )
-        self._later = _Later()
-        self._token = _sink.set(self._later)
+        self._collecting = _CollectingSink()
+        self._token = _sink.set(self._collecting)
         return self
 
     async def __aexit__(self, failed: object, *_: object) -> None:
         """Write what was collected, unless the block raised."""
         _sink.reset(self._token)
-        self._later.open = False
-        if failed is None and self._later.collected:
-            news, results = zip(*self._later.collected, strict=True)
+        self._collecting.open = False
+        if failed is None and self._collecting.collected:
+            news, results = zip(*self._collecting.collected, strict=True)
             ids = await acreate_tasks(self._session, news)  # type: ignore[arg-type]
             for result, task_id in zip(results, ids, strict=True):
-                result.given(task_id)
+                result._task_id = task_id  # noqa: SLF001  known only now

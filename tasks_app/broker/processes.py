@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from tasks_app.broker.events import EventPipe, EventWriter
-from tasks_app.broker.messages import learn_own_name
+from tasks_app.broker.messages import load_pool_name
 from tasks_app.broker.publisher import CeleryPublisher
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.pool.dispatch.leader_lease import Rank
@@ -28,35 +28,33 @@ if TYPE_CHECKING:
     from celery import Celery
 
 NODE_VARIABLE, QUEUES_VARIABLE = "TASKS_APP_NODE", "TASKS_APP_QUEUES"
-"""How the worker's parent tells its children, forked or spawned, who they are."""
-SCHEDULE = UUID(int=0)
-"""The token that all messages of other schedulers share."""
+"""The worker's parent sets them for its children, forked or spawned."""
 
 
 class ProcessState:
-    """What this process has of ours. A fork inherits its parent's and begins with nothing."""
+    """What this process holds. A fork inherits its parent's, and starts with nothing."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
         self._mutex = threading.Lock()
-        self._begin()
+        self._reset()
         self.main_pid: int | None = None
-        """The worker's main process, once it has begun; forks keep it."""
+        """The worker's main process, once it has started; forks keep it."""
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._pid = os.getpid()
         self._child: Child | None = None
         self._standby: Standby | None = None
         self._leader: Leader | None = None
 
-    def _forget_parents(self) -> None:
+    def _reset_after_fork(self) -> None:
         if self._pid != os.getpid():
-            self._begin()
+            self._reset()
 
     def child(self, threads: int = 1) -> Child:
         """Return the child, started on first use with this many main threads."""
         with self._mutex:
-            self._forget_parents()
+            self._reset_after_fork()
             if self._child is None:
                 self._child = _new_child(threads)
                 self._child.start()
@@ -75,7 +73,7 @@ class ProcessState:
     def stop(self) -> None:
         """Stop the standby first, then the child; harmless when there are none."""
         with self._mutex:
-            self._forget_parents()
+            self._reset_after_fork()
             child, self._child = self._child, None
             standby, self._standby = self._standby, None
         if standby is not None:
@@ -84,12 +82,13 @@ class ProcessState:
             child.stop()
 
     def scheduled_leader(self) -> Leader:
-        """Return the leader that messages of another scheduler find in this process.
+        """Return the leader for messages of another scheduler.
 
-        Wherever they are executed, it is one holder: the scheduler that sends them.
+        All its messages share one token: the scheduler is one holder, in whichever process they
+        are executed.
         """
         with self._mutex:
-            self._forget_parents()
+            self._reset_after_fork()
             if self._leader is None:
                 settings = load_settings()
                 self._leader = _new_leader(
@@ -98,19 +97,18 @@ class ProcessState:
                     Database(settings.database, prepare=settings.prepare),
                     "schedule",
                     rank=Rank.BEAT,
-                    token=SCHEDULE,
+                    token=UUID(int=0),
                     ttl=max(TTL, 3 * settings.scan_interval),
                 )
             return self._leader
 
 
 def beat_leader(app: Celery) -> Leader:
-    """Return a new leader for a beat in this process."""
     settings = load_settings()
     holder = f"beat {socket.gethostname()}:{os.getpid()}"
     database = Database(settings.database, prepare=settings.prepare)
     with database.begin() as connection:
-        learn_own_name(connection)
+        load_pool_name(connection)
     return _new_leader(app, settings, database, holder, rank=Rank.BEAT)
 
 

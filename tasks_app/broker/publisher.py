@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from celery import Celery
 
-from tasks_app.broker.config import configuration
+from tasks_app.broker.config import celery_configuration
 from tasks_app.broker.internals import KEPT_SOCKET
-from tasks_app.broker.messages import Envelope, own_name
-from tasks_app.broker.outage import BlockedError, try_to_send
+from tasks_app.broker.messages import Envelope, pool_name_here
+from tasks_app.broker.outage import BlockedError, causes, try_to_send
 from tasks_app.broker.sending import BrokerConnection, send
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import PublishError, RefusedError
@@ -25,28 +25,23 @@ class CeleryPublisher:
 
     def __init__(self, app: Celery) -> None:
         self._app = app
-        self._envelope = Envelope(app, own_name())
+        self._envelope = Envelope(app, pool_name_here())
         self._broker = BrokerConnection(app)
 
     def publish(self, messages: Sequence[Message]) -> dict[int, PublishError]:
-        """Send messages together; return the errors by the place of each. Raises nothing.
-
-        Queues are made by the workers that serve them, never here.
-        """
         left = dict(enumerate(messages))
         try:
             return self._broker.do(
                 lambda _channel: send(self._broker.connection, self._envelope, left)
             )
         except Exception as error:
-            return dict.fromkeys(left, _away(error))
+            return dict.fromkeys(left, _publish_error(error))
 
     def close(self) -> None:
-        """Drop the connection at once."""
         self._broker.drop()
 
     def depths(self, queues: Sequence[str]) -> dict[str, int]:
-        """Return how many messages wait in each queue; 0 where the broker has no such queue.
+        """Return how many messages wait in each queue; 0 if the broker has no such queue.
 
         Raises:
             PublishError: the broker does not answer.
@@ -54,7 +49,7 @@ class CeleryPublisher:
         try:
             return {queue: self._broker.depth(queue) or 0 for queue in queues}
         except Exception as error:
-            raise _away(error) from error
+            raise _publish_error(error) from error
 
     def probe(self) -> None:
         """Pass if the broker answers and takes messages.
@@ -69,32 +64,75 @@ class CeleryPublisher:
             connection.release()
         except Exception as error:
             connection.collect()
-            raise _away(error) from error
+            raise _publish_error(error) from error
 
 
-def _away(error: Exception) -> PublishError:
+def _publish_error(error: Exception) -> PublishError:
     if isinstance(error, BlockedError):
         return RefusedError(
             "The broker refuses messages: it has an alarm of memory or disk (connection.blocked). "
             "The tasks are safe in the database; see rabbitmqctl status."
         )
+    # The operating system's error says more than the libraries' errors around it.
+    names = [type(each).__name__ for each in causes(error) if isinstance(each, OSError)]
     return PublishError(
-        f"The broker did not take a message ({_reason(error)}). "
+        f"The broker did not take a message ({names[-1] if names else type(error).__name__}). "
         "The tasks are safe in the database; check that the broker runs."
     )
 
 
-def _reason(error: BaseException) -> str:
-    """Name the operating system's error; the libraries' names around it say less."""
-    said = [type(each).__name__ for each in _chain(error) if isinstance(each, OSError)]
-    return said[-1] if said else type(error).__name__
+class CeleryHints:
+    """Publishes hints, for one thread at a time. It connects when first used."""
 
+    def __init__(self, settings: Settings) -> None:
+        app = Celery("tasks_app", set_as_current=False, fixups=[])
+        app.conf.update(celery_configuration(settings), task_always_eager=False)
+        self.broker = BrokerConnection(app)
+        self.envelope = Envelope(app, HINTS.pool or pool_name_here())
+        self._kept: HintSocket | None = None
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    following: BaseException | None = error
-    while following is not None:
-        yield following
-        following = following.__cause__ or following.__context__
+    def publish(self, queue: str, ids: Sequence[int]) -> None:
+        self.broker.do(lambda channel: self._put(channel, queue, ids))
+
+    def start(self, queue: str, ids: Sequence[int]) -> bool:
+        """Send one over an open socket to Redis, and leave the reply to :meth:`finish`.
+
+        False: there is none. Earlier commands were answered, so the send does not block.
+        """
+        if self._kept is None or self._kept.socket._sock is None:  # noqa: SLF001  it would connect
+            return False
+        self._kept.write(queue, self.envelope.text(queue, None, ids), check_health=False)
+        return True
+
+    def finish(self) -> None:
+        assert self._kept is not None  # noqa: S101  start() returned True
+        self._kept.socket.read_response()
+
+    def depth(self, queue: str) -> int | None:
+        """Return how many messages wait in the queue; None: no worker has created it yet."""
+        if self._kept is not None:  # or the pool would open another socket
+            kept, self._kept = self._kept, None
+            kept.pool.release(kept.socket)
+        return self.broker.depth(queue)
+
+    def _put(self, channel: Any, queue: str, ids: Sequence[int]) -> None:
+        """Send a hint; to Redis by one command, past kombu.
+
+        The socket is kept for the next one, because getting one costs as much as all the rest.
+        """
+        if self.broker.connection.transport.driver_type != "redis" or not KEPT_SOCKET.works:
+            self.envelope.put(channel, queue, None, ids)
+            return
+        text = self.envelope.text(queue, None, ids)
+        pool = channel.client.connection_pool
+        if self._kept is None or self._kept.pool is not pool:
+            try:
+                socket = pool.get_connection()
+            except TypeError:  # redis-py before 5.3 asks for a name, of which later ones warn
+                socket = pool.get_connection("LPUSH")
+            self._kept = HintSocket(channel, pool, socket)
+        self._kept.write(queue, text)
+        self._kept.socket.read_response()
 
 
 class HintSocket(NamedTuple):
@@ -110,65 +148,3 @@ class HintSocket(NamedTuple):
         if self.channel.global_keyprefix:
             command = self.channel.client._prefix_args(command)  # noqa: SLF001  as kombu's BRPOP
         self.socket.send_command(*command, check_health=check_health)
-
-
-class CeleryHints:
-    """Publishes hints, for one thread at a time. It connects when first used."""
-
-    def __init__(self, settings: Settings) -> None:
-        app = Celery("tasks_app", set_as_current=False, fixups=[])
-        app.conf.update(configuration(settings), task_always_eager=False)
-        self.broker = BrokerConnection(app)
-        self.envelope = Envelope(app, HINTS.pool or own_name())
-        self._kept: HintSocket | None = None
-
-    def publish(self, queue: str, ids: Sequence[int]) -> None:
-        """Send one hint."""
-        self.broker.do(lambda channel: self._put(channel, queue, ids))
-
-    def start(self, queue: str, ids: Sequence[int]) -> bool:
-        """Send one over an open socket to Redis, and leave the reply to :meth:`finish`.
-
-        False: there is none. Earlier commands were answered, so the send does not block.
-        """
-        if self._kept is None or self._kept.socket._sock is None:  # noqa: SLF001  it would connect
-            return False
-        self._kept.write(queue, self.envelope.text(queue, None, ids), check_health=False)
-        return True
-
-    def finish(self) -> None:
-        """Read the reply."""
-        assert self._kept is not None  # noqa: S101  start() returned True
-        self._kept.socket.read_response()
-
-    def depth(self, queue: str) -> int | None:
-        """Return how many messages wait in the queue; None: no worker has made it yet."""
-        self._give_back()
-        return self.broker.depth(queue)
-
-    def _put(self, channel: Any, queue: str, ids: Sequence[int]) -> None:
-        if self.broker.connection.transport.driver_type == "redis" and KEPT_SOCKET.works:
-            self._push(channel, queue, self.envelope.text(queue, None, ids))
-        else:
-            self.envelope.put(channel, queue, None, ids)
-
-    def _push(self, channel: Any, queue: str, text: str) -> None:
-        """Push a text into a list of Redis by one command, past kombu.
-
-        The socket is kept for the next one, because getting one costs as much as all the rest.
-        """
-        pool = channel.client.connection_pool
-        if self._kept is None or self._kept.pool is not pool:
-            try:
-                socket = pool.get_connection()
-            except TypeError:  # redis-py before 5.3 asks for a name, of which later ones warn
-                socket = pool.get_connection("LPUSH")
-            self._kept = HintSocket(channel, pool, socket)
-        self._kept.write(queue, text)
-        self._kept.socket.read_response()
-
-    def _give_back(self) -> None:
-        """Return the socket to its pool, which would open another to look at a queue."""
-        if self._kept is not None:
-            kept, self._kept = self._kept, None
-            kept.pool.release(kept.socket)

@@ -12,14 +12,14 @@ from celery import Celery
 
 from tasks_app.broker.internals import ONE_CLIENT
 from tasks_app.broker.messages import WAKE, Envelope
-from tasks_app.broker.outage import BlockedError, heed_alarms
+from tasks_app.broker.outage import BlockedError, watch_alarms
 from tasks_app.domain.errors import NoQueueError, PublishError
 from tasks_app.runtime.hint_sender import Message
 
-CONFIRMED_WITHIN_S = 5.0
+Refused = dict[int, PublishError]
 
 
-def send(connection: Any, envelope: Envelope, left: dict[int, Message]) -> dict[int, PublishError]:
+def send(connection: Any, envelope: Envelope, left: dict[int, Message]) -> Refused:
     """Send what is left; return what the broker refused, by place.
 
     Raises:
@@ -28,13 +28,15 @@ def send(connection: Any, envelope: Envelope, left: dict[int, Message]) -> dict[
     kind = connection.transport.driver_type
     if kind == "redis" and ONE_CLIENT.works:
         return _pipelined(connection, envelope, left)
-    way = _confirmed if kind == "amqp" else _one_by_one
-    return way(connection, envelope, left)
+    if kind == "amqp":
+        return _confirmed(connection, envelope, left)
+    for place, message in list(left.items()):
+        envelope.put(connection.default_channel, message.queue, WAKE, message.ids)
+        del left[place]
+    return {}
 
 
-def _pipelined(
-    connection: Any, envelope: Envelope, left: dict[int, Message]
-) -> dict[int, PublishError]:
+def _pipelined(connection: Any, envelope: Envelope, left: dict[int, Message]) -> Refused:
     """Redis: one pipeline, in which each command has its own reply."""
     channel = connection.default_channel
     with channel.conn_or_acquire() as client, client.pipeline(transaction=False) as pipeline:
@@ -58,11 +60,9 @@ def _pipelined(
     return refused
 
 
-def _confirmed(
-    connection: Any, envelope: Envelope, left: dict[int, Message]
-) -> dict[int, PublishError]:
+def _confirmed(connection: Any, envelope: Envelope, left: dict[int, Message]) -> Refused:
     """RabbitMQ: all on one channel, then the confirms; an unroutable message is returned first."""
-    refused: dict[int, PublishError] = {}
+    refused: Refused = {}
     missing: set[str] = set()
     waiting = dict(enumerate(left, 1))  # a new channel counts from one
 
@@ -83,27 +83,18 @@ def _confirmed(
     channel.basic_publish = partial(type(channel).basic_publish, channel)  # without waiting
     for message in list(left.values()):
         envelope.put(channel, message.queue, WAKE, message.ids, mandatory=True)
-    ends = time.monotonic() + CONFIRMED_WITHIN_S
+    ends = time.monotonic() + 5.0
     while waiting:
         channel.connection.drain_events(timeout=max(0.001, ends - time.monotonic()))
     channel.close()  # not after an error: a silent broker would not answer this either
     return refused
 
 
-def _one_by_one(
-    connection: Any, envelope: Envelope, left: dict[int, Message]
-) -> dict[int, PublishError]:
-    for place, message in list(left.items()):
-        envelope.put(connection.default_channel, message.queue, WAKE, message.ids)
-        del left[place]
-    return {}
-
-
 T = TypeVar("T")
 
 
 class BrokerConnection:
-    """A connection and its channel, replaced when they have died."""
+    """A connection and its channel, replaced after they died."""
 
     def __init__(self, app: Celery) -> None:
         self.app = app
@@ -114,7 +105,7 @@ class BrokerConnection:
         """Call ``act`` with the channel, if necessary twice: an idle connection may have died.
 
         Raises:
-            Exception: whatever it raised on a fresh connection, which is then dropped.
+            Exception: what it raised on a fresh connection, which is then dropped.
         """
         if self.connection is not None:
             try:
@@ -127,24 +118,40 @@ class BrokerConnection:
         try:
             self.connection = self.app.connection_for_write()
             self.channel = _one_client(self.connection.default_channel)
-            heed_alarms(self.connection)
+            watch_alarms(self.connection)
             return act(self.channel)
         except Exception:
             self.drop()
             raise
 
     def depth(self, queue: str) -> int | None:
-        """Return how many messages wait; None: no worker has made the queue yet. It declares none.
+        """Return how many messages wait, without declaring the queue.
+
+        None: no worker has created it yet.
 
         Raises:
             Exception: the broker does not answer.
         """
-        return self.do(lambda _channel: self._depth(queue))
+
+        def count(channel: Any) -> int | None:
+            # Redis declares nothing in any case, and a passive declare looks there for an empty
+            # list, without our key prefix.
+            if self.connection.transport.driver_type != "amqp":
+                return int(channel.queue_declare(queue).message_count)
+            own = self.connection.channel()  # a queue that is missing closes it
+            try:
+                number = int(own.queue_declare(queue, passive=True).message_count)
+            except self.connection.channel_errors:
+                return None
+            own.close()  # not after a time-out: a silent broker would not answer this either
+            return number
+
+        return self.do(count)
 
     def drop(self) -> None:
-        """Drop the connection without a goodbye: the broker may not answer it.
+        """Drop the connection without a goodbye, which the broker may not answer.
 
-        A late reply would be taken for that of the next message.
+        A late reply would be taken for the next message's.
         """
         connection, channel = self.connection, self.channel
         self.connection = self.channel = None
@@ -153,24 +160,11 @@ class BrokerConnection:
         if connection is not None:
             connection.collect()
 
-    def _depth(self, queue: str) -> int | None:
-        # Redis declares nothing in any case; and a passive declare looks there for an empty list,
-        # without our key prefix.
-        if self.connection.transport.driver_type != "amqp":
-            return int(self.channel.queue_declare(queue).message_count)
-        channel = self.connection.channel()  # a queue that is missing costs it
-        try:
-            count = int(channel.queue_declare(queue, passive=True).message_count)
-        except self.connection.channel_errors:
-            return None
-        channel.close()  # not after a time-out: a silent broker would not answer this either
-        return count
-
 
 def _one_client(channel: Any) -> Any:
     """Let a channel to Redis keep its client; kombu makes one for each message, at twice the cost.
 
-    That is safe because one thread uses the channel, and consumes nothing.
+    This is safe because one thread uses the channel, and consumes nothing.
     """
     if hasattr(channel, "conn_or_acquire") and ONE_CLIENT.works:
         channel.conn_or_acquire = lambda client=None: nullcontext(client or channel.client)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from celery import Celery, Task, current_task
 from celery.app.utils import find_app
 
-from tasks_app.broker.celery_tasks import keep_here, pool_run_of, spec_of
+from tasks_app.broker.celery_tasks import keep_in_pool, pool_run_of, spec_of
 from tasks_app.broker.defaults import EXECUTE, MAINTAIN, SCAN
 from tasks_app.broker.internals import current_app, make_current
 from tasks_app.domain.config.settings import Settings
@@ -20,7 +20,7 @@ log = quiet_logger(__name__)
 
 
 def load_tasks(settings: Settings, modules: Iterable[str] = ()) -> None:
-    """Load all that this process can run: the modules of handlers, then the user's Celery app.
+    """Load what this process can run: the modules of handlers, then the user's Celery app.
 
     Raises:
         ConfigurationError: a module or the app cannot be found.
@@ -30,7 +30,7 @@ def load_tasks(settings: Settings, modules: Iterable[str] = ()) -> None:
     if settings.celery_app:
         current = current_app()  # a new app makes itself current
         try:
-            run_from_pool(_found(settings.celery_app))
+            run_from_pool(_import_app(settings.celery_app))
         finally:
             make_current(current)
 
@@ -43,13 +43,21 @@ def run_from_pool(*given: Celery | Task) -> None:
     Raises:
         HandlerError: a handler and a Celery task have one name.
     """
-    logging.getLogger("celery.app.trace").addFilter(_of_messages)
+    logging.getLogger("celery.app.trace").addFilter(_is_not_from_pool)
     for each in given:
         for task in _tasks_of(each) if isinstance(each, Celery) else (each,):
-            _enter(task)
+            try:
+                spec = spec_of(task)
+            except InvalidTaskError as error:
+                log.warning("a Celery task cannot run from the pool: %s", error)
+                continue
+            if task.rate_limit:
+                log.warning("%s runs without its rate_limit: the pool has none", task.name)
+            keep_in_pool(task)
+            HANDLERS.add(spec)
 
 
-def _found(name: str) -> Celery:
+def _import_app(name: str) -> Celery:
     try:
         app = find_app(name)
     except (ImportError, AttributeError) as error:
@@ -61,12 +69,12 @@ def _found(name: str) -> Celery:
             "Write it as after celery -A, and check that its folder is on PYTHONPATH."
         ) from error
     if not isinstance(app, Celery):
-        raise ConfigurationError(f"TASKS_APP_CELERY_APP names {name}, which is no Celery app.")
+        raise ConfigurationError(f"TASKS_APP_CELERY_APP names {name}, which isn't a Celery app.")
     return app
 
 
 def _tasks_of(app: Celery) -> Iterator[Task]:
-    """Yield the user's tasks, of all modules that the app would load in a worker."""
+    """Yield the user's tasks from all modules that the app would load in a worker."""
     app.loader.import_default_modules()
     app.finalize()
     for name, task in sorted(app.tasks.items()):
@@ -74,18 +82,6 @@ def _tasks_of(app: Celery) -> Iterator[Task]:
             yield task
 
 
-def _enter(task: Task) -> None:
-    try:
-        spec = spec_of(task)
-    except InvalidTaskError as error:
-        log.warning("a Celery task cannot run from the pool: %s", error)
-        return
-    if task.rate_limit:
-        log.warning("the pool knows no rate_limit: %s runs without", task.name)
-    keep_here(task)
-    HANDLERS.add(spec)
-
-
-def _of_messages(record: logging.LogRecord) -> bool:
+def _is_not_from_pool(record: logging.LogRecord) -> bool:
     """Drop Celery's log lines on runs from the pool: they show results, which the row has."""
     return not current_task or pool_run_of(current_task) is None or not hasattr(record, "data")

@@ -13,7 +13,7 @@ from celery.exceptions import NotRegistered
 from celery.result import ResultBase
 from pydantic import BaseModel
 
-from tasks_app.broker.celery_tasks import moment, spec_of
+from tasks_app.broker.celery_tasks import instant, spec_of
 from tasks_app.broker.internals import PYDANTIC
 from tasks_app.domain.creation import NewTask, check_call
 from tasks_app.domain.errors import InvalidTaskError
@@ -22,15 +22,15 @@ from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.runtime.api.producer import register_translator
 from tasks_app.runtime.handlers.registry import HANDLERS
 
-_CANVAS = "celery."
-"""Celery's own tasks: chain, group, chord, map, starmap, chunks."""
+_CANVAS = "celery."  # Celery's own tasks: chain, group, chord, map, starmap, chunks
+SINGLE_TASKS = "single tasks; a task may create the next one"
 
 
 def translate(new: NewTask) -> tuple[NewTask, HandlerSpec | None] | None:
-    """Return the task by its name and what is known of it; None: this is nothing of Celery's.
+    """Return the task by its name and its declaration, if known; None: this isn't Celery's.
 
     Raises:
-        InvalidTaskError: it is Celery's, but no task, or it cannot be a row.
+        InvalidTaskError: it is Celery's, but not a task, or it cannot become a row.
     """
     task = new.task
     if isinstance(task, Signature):
@@ -38,7 +38,7 @@ def translate(new: NewTask) -> tuple[NewTask, HandlerSpec | None] | None:
     if isinstance(task, Task):
         return _call(new, task)
     if isinstance(task, ResultBase):
-        problem = "is what delay() returned, so it is sent already"
+        problem = "is what delay() returned, so it was sent already"
         raise InvalidTaskError("task", problem, "the task itself, without delay()")
     if isinstance(getattr(task, "__self__", None), Task):
         problem = f"is a method of the Celery task {task.__self__.name}"
@@ -52,7 +52,7 @@ def _signature(new: NewTask, signature: Signature) -> tuple[NewTask, HandlerSpec
         raise InvalidTaskError("task", problem, SINGLE_TASKS)
     if new.args is not None or new.kwargs is not None:
         raise InvalidTaskError("args", "is given together with a signature", "one of the two")
-    options: Any = {**options_of(signature.app, signature.options), **_given(new.options)}
+    options: Any = {**options_of(signature.app, signature.options), **_without_none(new.options)}
     called = replace(new, args=signature.args, kwargs=signature.kwargs, options=options)
     try:
         return _call(called, signature.type)
@@ -66,7 +66,7 @@ def _call(new: NewTask, task: Task) -> tuple[NewTask, HandlerSpec]:
     check_call(new)
     args, kwargs = _arguments(task, tuple(new.args or ()), dict(new.kwargs or {}))
     own = options_of(task.app, {"expires": task.expires, "priority": task.priority})
-    options: Any = {**own, **_given(new.options)}
+    options: Any = {**own, **_without_none(new.options)}
     return replace(new, task=task.name, args=args, kwargs=kwargs, options=options), spec_of(task)
 
 
@@ -78,9 +78,8 @@ def _arguments(
             task.__header__(*args, **kwargs)
         except TypeError as error:
             raise InvalidTaskError("args", f"is wrong: {error}", "what the task takes") from None
-    if (
-        dump := getattr(task, "_dump_pydantic_arguments", None)
-    ) is not None:  # it has no other name
+    dump = getattr(task, "_dump_pydantic_arguments", None)  # it has no public name
+    if dump is not None:
         args, kwargs = dump(args, kwargs)
     for path, value in (*enumerate(args), *kwargs.items()):
         if isinstance(value, BaseModel):
@@ -94,77 +93,60 @@ def _arguments(
     return args, kwargs
 
 
-def _given(options: Mapping[str, Any] | None) -> dict[str, Any]:
+def _without_none(options: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: value for name, value in (options or {}).items() if value is not None}
-
-
-OF_THE_MESSAGE = (
-    *("add_to_parent", "compression", "connection", "delivery_mode", "ignore_result"),
-    *("parent_id", "producer", "publisher", "retries", "retry", "retry_policy", "root_id"),
-    *("reply_to", "shadow"),
-)
-"""Options about sending or showing a message; a row needs none of them."""
-SINGLE_TASKS = "single tasks; a task may create the next one"
-
-
-def options_of(app: Celery, given: Mapping[str, Any]) -> TaskOptions:
-    """Return Celery's options as ours.
-
-    Raises:
-        InvalidTaskError: one that a row cannot keep.
-    """
-    options: dict[str, Any] = {}
-    for name, value in given.items():
-        if value is None or name in OF_THE_MESSAGE or (name, value) == ("serializer", "json"):
-            continue
-        if name not in _OURS:
-            raise InvalidTaskError(f"options.{name}", *_refusal(name))
-        ours, in_our_words = _OURS[name]
-        options[ours] = in_our_words(app, value)
-    if "delay" in options:
-        options.pop("run_at", None)  # in Celery countdown wins, too
-    return options  # type: ignore[return-value]  # checked on creation, as all options are
-
-
-def _as_it_is(_app: Celery, value: Any) -> Any:
-    return value
-
-
-def _delay(_app: Celery, value: Any) -> Any:
-    return max(0, value)
 
 
 def _expiry(app: Celery, value: Any) -> Any:
     """Seconds count from now by this machine's clock, as in Celery."""
     if isinstance(value, int | float):
         return app.now() + timedelta(seconds=max(0, value))
-    return moment(app, value)
+    return instant(app, value)
 
 
 def _priority(app: Celery, value: Any) -> Any:
-    """Keep the order of the app's own broker, which may be the opposite of ours."""
+    """Keep the order of the app's own broker: with Redis 0 goes first, as here; else 9 does."""
     if isinstance(value, bool) or not isinstance(value, int):
         return value  # refused on creation
     broker = str(app.conf.broker_url or "").partition(":")[0].partition("+")[0]
-    return min(9, max(0, value if broker in ZERO_IS_FIRST else 9 - value))
+    return min(9, max(0, value if broker in ("redis", "rediss", "sentinel") else 9 - value))
 
 
-def _queue(_app: Celery, value: Any) -> Any:
-    return getattr(value, "name", value)
-
-
-ZERO_IS_FIRST = ("redis", "rediss", "sentinel")
-"""Brokers on which Celery's priority 0 is first, as here; on others 9 is."""
-_OURS: dict[str, tuple[str, Callable[[Celery, Any], Any]]] = {
-    "countdown": ("delay", _delay),
-    "eta": ("run_at", moment),
+_OPTIONS: dict[str, tuple[str, Callable[[Celery, Any], Any]]] = {
+    "countdown": ("delay", lambda _, value: max(0, value)),
+    "eta": ("run_at", instant),
     "expires": ("expires_at", _expiry),
     "priority": ("priority", _priority),
-    "queue": ("queue", _queue),
-    "time_limit": ("hard_timeout", _as_it_is),
-    "soft_time_limit": ("timeout", _as_it_is),
-    "headers": ("headers", _as_it_is),
+    "queue": ("queue", lambda _, value: getattr(value, "name", value)),
+    "time_limit": ("hard_timeout", lambda _, value: value),
+    "soft_time_limit": ("timeout", lambda _, value: value),
+    "headers": ("headers", lambda _, value: value),
 }
+_OF_THE_MESSAGE = (
+    *("add_to_parent", "compression", "connection", "delivery_mode", "ignore_result"),
+    *("parent_id", "producer", "publisher", "retries", "retry", "retry_policy", "root_id"),
+    *("reply_to", "shadow"),
+)
+"""Options about sending or showing a message; a row needs none of them."""
+
+
+def options_of(app: Celery, given: Mapping[str, Any]) -> TaskOptions:
+    """Return Celery's options as ours.
+
+    Raises:
+        InvalidTaskError: a row cannot keep one of them.
+    """
+    options: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is None or name in _OF_THE_MESSAGE or (name, value) == ("serializer", "json"):
+            continue
+        if name not in _OPTIONS:
+            raise InvalidTaskError(f"options.{name}", *_refusal(name))
+        ours, convert = _OPTIONS[name]
+        options[ours] = convert(app, value)
+    if "delay" in options:
+        options.pop("run_at", None)  # in Celery countdown wins, too
+    return options  # type: ignore[return-value]  # checked on creation, as all options are
 
 
 def _refusal(name: str) -> tuple[str, str]:
@@ -174,9 +156,9 @@ def _refusal(name: str) -> tuple[str, str]:
         case "task_id":
             return "is given", "none: the database gives the ids"
         case "exchange" | "routing_key":
-            return "is no part of the pool", "queue="
+            return "has no meaning in the pool", "queue="
         case _:
-            return "is unknown to the pool", ", ".join(_OURS)
+            return "is unknown to the pool", ", ".join(_OPTIONS)
 
 
 register_translator("celery", translate)

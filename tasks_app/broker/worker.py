@@ -11,15 +11,15 @@ from typing import Any
 from celery import Celery, bootsteps, signals
 from celery.concurrency.prefork import TaskPool as PreforkPool
 
-from tasks_app.broker.checks import check_limits, check_pool, check_surroundings, ends_the_process
-from tasks_app.broker.config import take_limits
-from tasks_app.broker.consumer import drop_what_is_no_message, guard_queues, own_queues, serves_only
+from tasks_app.broker.checks import check_environment, check_limits, check_pool, exit_on_error
+from tasks_app.broker.config import move_limits_to_tasks
+from tasks_app.broker.consumer import drop_invalid_messages, guard_queues, own_queues, serves_only
 from tasks_app.broker.defaults import CONTROL_QUEUE
 from tasks_app.broker.events import Reporter
-from tasks_app.broker.internals import check_guard, said_at_start
+from tasks_app.broker.internals import check_guard, notices_at_start
 from tasks_app.broker.processes import NODE_VARIABLE, QUEUES_VARIABLE, ProcessState
 from tasks_app.broker.task_loading import load_tasks
-from tasks_app.broker.worker_pool import Prompt, slot_path
+from tasks_app.broker.worker_pool import PromptPoolStep, slot_path
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.runtime.handlers.registry import HANDLERS
@@ -42,56 +42,10 @@ from tasks_app.runtime.worker.supervisor import (
 )
 
 log = quiet_logger(__name__)
-HUNGRY_S = 120.0
-"""By then the worker has restarted its consumer several times."""
-
-
-class Watch(bootsteps.StartStopStep):
-    """A timer of the worker's own loop that reads the slots and kills overdue children.
-
-    It tells probes that the loop runs, and what is wrong nevertheless. The timer goes on while the
-    pool drains, and ends with the process.
-    """
-
-    requires = ("celery.worker.components:Timer",)
-    clock = staticmethod(time.monotonic)
-
-    def start(self, worker: Any) -> None:
-        self._worker = worker
-        self._slots = Scoreboard(slot_path())
-        self._fed_at = self.clock()
-        good_for_s = load_settings().healthy_for.total_seconds()
-        worker.liveness = self._liveness = Liveness(
-            WORKER, str(worker.hostname), good_for_s=good_for_s
-        )
-        remove_abandoned()
-        worker.watch = self.look
-        worker.timer.call_repeatedly(LOOK_EVERY_S, self.look)
-
-    def look(self) -> None:
-        outage = getattr(self._worker.consumer, "outage", None)  # not of a consumer of others
-        show = partial(self._liveness.beat, note=outage.note if outage else "")
-        watch_children(self._slots, show, self._hunger())
-
-    def _hunger(self) -> str:
-        """Return a complaint if messages wait for long; none while the broker is away."""
-        now = self.clock()
-        consumer = self._worker.consumer
-        if not (consumer and consumer.connection and starving(self._slots)):
-            self._fed_at = now
-        hungry_s = now - self._fed_at
-        return (
-            f"messages wait, no child got one for {hungry_s:.0f} s" if hungry_s > HUNGRY_S else ""
-        )
-
-    def close(self, _worker: Any) -> None:
-        """Drain at every kind of stop, before the consumer forgets what it reserved."""
-        Scoreboard(slot_path()).drain()
 
 
 def connect_worker(app: Celery, settings: Settings, process: ProcessState) -> None:
-    """Add our steps to the app's worker, and connect to the signals of its life."""
-    app.steps["worker"].update({Prompt, Watch, Reporter, Listening})
+    app.steps["worker"].update({PromptPoolStep, ChildWatch, Reporter, ConsumerWatch})
     _connect_parent(app, settings, process)
     _connect_children(app, settings, process)
 
@@ -99,8 +53,8 @@ def connect_worker(app: Celery, settings: Settings, process: ProcessState) -> No
 def _connect_parent(app: Celery, settings: Settings, process: ProcessState) -> None:
 
     @signals.celeryd_after_setup.connect(weak=False)
-    def introduce(sender: str, instance: Any, **_: Any) -> None:
-        """Tell the children who they are, by the environment: they may be spawned."""
+    def set_environment(sender: str, instance: Any, **_: Any) -> None:
+        """Name node, queues and slots for the children; the environment reaches spawned ones."""
         queues = [name for name in instance.app.amqp.queues.consume_from if name != CONTROL_QUEUE]
         os.environ[NODE_VARIABLE] = str(sender)
         os.environ[QUEUES_VARIABLE] = ",".join(queues)
@@ -108,20 +62,20 @@ def _connect_parent(app: Celery, settings: Settings, process: ProcessState) -> N
         guard_queues(instance.app, own_queues())
 
     @signals.worker_init.connect(weak=False)
-    @ends_the_process
+    @exit_on_error
     def check(sender: Any, **_: Any) -> None:
         """Refuse to start without a broker, or with a database or a pool that we cannot use."""
         process.main_pid = os.getpid()
         check_guard()
         temporary_folder()
-        for sentence in said_at_start(in_worker=True):
+        for sentence in notices_at_start(in_worker=True):
             log.warning(sentence)
-        drop_what_is_no_message()
+        drop_invalid_messages()
         check_pool(sender.pool_cls)
-        limits = take_limits(sender, settings)
+        limits = move_limits_to_tasks(sender, settings)
         check_hard_limit(HANDLERS, limits.soft, limits.hard or settings.hard_timeout)
         check_limits(sender.pool_cls, HANDLERS, sender.app.amqp.queues.consume_from, limits)
-        check_surroundings(app, settings)
+        check_environment(app, settings)
         if serves_only(sender.app, own_queues()):
             # Celery asks other workers for a whole second which of its own tasks were revoked.
             sender.options["without_mingle"] = True
@@ -141,62 +95,90 @@ def _connect_parent(app: Celery, settings: Settings, process: ProcessState) -> N
 def _connect_children(app: Celery, settings: Settings, process: ProcessState) -> None:
 
     @signals.worker_process_init.connect(weak=False)
-    def begin(**_: Any) -> None:
-        """Start a prefork child; a spawned one has not loaded the handlers yet."""
+    def start_prefork_child(**_: Any) -> None:
         if os.getpid() == process.main_pid:  # the solo pool sends it before the queues are known
             return
-        load_tasks(settings, (*app.conf.imports, *app.conf.include))
+        load_tasks(settings, (*app.conf.imports, *app.conf.include))  # spawned: not loaded yet
         process.child()
         process.start_standby()
 
     @signals.worker_process_shutdown.connect(weak=False)
-    def end(**_: Any) -> None:
-        """End a prefork child in good order."""
+    def stop_prefork_child(**_: Any) -> None:
         process.stop()
 
     @signals.worker_ready.connect(weak=False)
-    def ready(sender: Any, **_: Any) -> None:
-        """In threads and solo pools make this process the child."""
+    def start_in_parent(sender: Any, **_: Any) -> None:
+        """Make this process the child of a threads or solo pool."""
         if not isinstance(sender.pool, PreforkPool):
             process.child(sender.pool.num_processes)
             process.start_standby()
 
     @signals.worker_shutdown.connect(weak=False)
-    def over(sender: Any, **_: Any) -> None:
-        """End the child of a threads or solo pool, the slots and the health file."""
+    def stop_parent(sender: Any, **_: Any) -> None:
         process.stop()
         remove_slots(slot_path())
         sender.liveness.end()
 
 
-CHECK_CONSUMER_EVERY_S = 2.0
-LONGEST_PAUSE_S = 600.0
+class ChildWatch(bootsteps.StartStopStep):
+    """A timer of the worker's own loop that reads the slots and kills overdue children.
+
+    It tells probes that the loop runs, and what is wrong nevertheless. The timer goes on while the
+    pool drains, and ends with the process.
+    """
+
+    requires = ("celery.worker.components:Timer",)
+    clock = staticmethod(time.monotonic)
+    HUNGRY_S = 120.0  # by then the worker has restarted its consumer several times
+
+    def start(self, worker: Any) -> None:
+        self._worker = worker
+        self._slots = Scoreboard(slot_path())
+        self._fed_at = self.clock()
+        good_for_s = load_settings().healthy_for.total_seconds()
+        worker.liveness = self._liveness = Liveness(
+            WORKER, str(worker.hostname), good_for_s=good_for_s
+        )
+        remove_abandoned()
+        worker.check_children = self.check_children
+        worker.timer.call_repeatedly(LOOK_EVERY_S, self.check_children)
+
+    def check_children(self) -> None:
+        consumer = self._worker.consumer
+        now = self.clock()
+        if not (consumer and consumer.connection and starving(self._slots)):
+            self._fed_at = now  # while the broker is away hunger is no complaint
+        hungry_s = now - self._fed_at
+        trouble = f"messages wait, no child got one for {hungry_s:.0f} s"
+        outage = getattr(consumer, "outage", None)  # a user's consumer has none
+        show = partial(self._liveness.beat, note=outage.note if outage else "")
+        watch_children(self._slots, show, trouble if hungry_s > self.HUNGRY_S else "")
+
+    def close(self, _worker: Any) -> None:
+        """Drain at every kind of stop, before the consumer forgets what it reserved."""
+        Scoreboard(slot_path()).drain()
 
 
 class SilentConsumerError(ConnectionResetError):
     """An OSError, which Celery treats as a lost connection with every transport."""
 
 
-class Listening(bootsteps.StartStopStep):
+class ConsumerWatch(bootsteps.StartStopStep):
     """A timer of the worker's own loop: what it raises restarts the consumer, not the worker."""
 
     requires = ("celery.worker.components:Timer",)
     clock = staticmethod(time.monotonic)
 
     def start(self, worker: Any) -> None:
-        """Start the timer; a worker without such a loop cannot be helped."""
-        if not worker.hub:
+        if not worker.hub:  # a worker without a loop of its own has no remedy
             return
         self._slots = Scoreboard(slot_path())
         self._pause_s = 2 * STALE_S
         self._again_at = 0.0
-        worker.timer.call_repeatedly(CHECK_CONSUMER_EVERY_S, self._look, (worker,))
+        worker.timer.call_repeatedly(2.0, self.check_consumer, (worker,))
 
-    def _look(self, worker: Any) -> None:
-        """Restart the consumer if all children starve; each restart in vain doubles the pause.
-
-        A restart in vain need not be a fault: somebody may have told this worker to leave a queue.
-        """
+    def check_consumer(self, worker: Any) -> None:
+        """Restart the consumer if all children starve; each useless restart doubles the pause."""
         if (
             self._slots.stage is not Stage.RUNS
             or not worker.consumer
@@ -210,7 +192,8 @@ class Listening(bootsteps.StartStopStep):
             return
         if now < self._again_at:
             return
+        # Not always a fault: a user may have told this worker to leave a queue.
         self._again_at = now + self._pause_s
-        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        self._pause_s = min(2 * self._pause_s, 600.0)
         log.error("all children are idle while messages wait: restarting the consumer")
-        raise SilentConsumerError("the consumer hears nothing")
+        raise SilentConsumerError("the consumer receives nothing")

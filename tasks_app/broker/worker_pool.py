@@ -25,26 +25,21 @@ from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.supervisor import LOOK_EVERY_S, kill_holdouts
 
 PATIENCE_S = 5.0
-"""How long children may take to give back. One that takes longer lets no other thread run."""
+"""How long children may take to return their tasks. One that takes longer blocks its threads."""
 POLL_S = 0.05
-BILLIARDS = "billiard.common"
-"""The module of the signal handlers in billiard's children."""
 
 
 class PoolWorker(Worker):
-    """Celery's worker, with a cold shutdown that charges nobody, and our handlers in its banner."""
+    """Celery's worker: its cold shutdown charges no attempt, its banner lists our handlers."""
 
-    watch: Callable[[], None]
-    """Set by the step ``Watch``."""
+    check_children: Callable[[], None]
+    """Set by the step ``ChildWatch``."""
 
     def tasklist(self, *args: Any, **options: Any) -> str:
         """Return the banner's list: handlers of the pool first, then Celery's tasks."""
-        theirs: str = super().tasklist(*args, **options)
-        ours = [
-            f"  . {spec.name} (queue {spec.queue})"
-            for spec in sorted(HANDLERS, key=lambda spec: spec.name)
-        ]
-        return "\n".join([*ours, theirs])
+        specs = sorted(HANDLERS, key=lambda spec: spec.name)
+        ours = [f"  . {spec.name} (queue {spec.queue})" for spec in specs]
+        return "\n".join([*ours, super().tasklist(*args, **options)])
 
     def wait_for_soft_shutdown(self) -> None:
         """Drain for the grace period, then let the children go; called in a signal handler."""
@@ -56,31 +51,27 @@ class PoolWorker(Worker):
         slots.leave()
         self._wait(PATIENCE_S, lambda: _is_busy(slots))
         if kill_holdouts(slots):
-            self._wait(PATIENCE_S, lambda: _has_graves(slots))
+            # A living child returns the tasks of the dead ones.
+            dead_and_alive = {True, False}
+            self._wait(PATIENCE_S, lambda: {v.dead for v in slots.occupied()} == dead_and_alive)
 
     def _wait(self, seconds: float, reason: Callable[[], bool]) -> None:
         """Wait while there is a reason. The worker's timers do not fire meanwhile."""
         now = time.monotonic()
-        ends, look_at = now + seconds, now
+        ends, check_at = now + seconds, now
         while now < ends and reason():
-            if now >= look_at:
-                look_at = now + LOOK_EVERY_S
-                self.watch()
+            if now >= check_at:
+                check_at = now + LOOK_EVERY_S
+                self.check_children()
             time.sleep(POLL_S)
             now = time.monotonic()
 
 
 def _is_busy(slots: Scoreboard) -> bool:
-    """Say whether a living child holds tasks or messages."""
     return any((view.running or view.messages) and not view.dead for view in slots.occupied())
 
 
-def _has_graves(slots: Scoreboard) -> bool:
-    """Say whether a dead child's tasks wait for a living one to give them back."""
-    return {view.dead for view in slots.occupied()} == {True, False}
-
-
-def heed_signals(child: Child) -> None:
+def install_signal_handlers(child: Child) -> None:
     """Let SIGTERM and SIGQUIT end this prefork child without an exception in its handler.
 
     Celery sends them to a child to end its task, process managers to the whole group. An idle
@@ -88,7 +79,7 @@ def heed_signals(child: Child) -> None:
     every message, because billiard sets its own handlers last in a new child.
     """
 
-    def heed(theirs: Callable[..., Any], number: int, frame: FrameType | None) -> None:
+    def handle(theirs: Callable[..., Any], number: int, frame: FrameType | None) -> None:
         """Take no lock and write no log: this runs between any two steps of the main thread."""
         if child.in_hand:
             child.inflight.asked_at = time.monotonic()
@@ -97,8 +88,8 @@ def heed_signals(child: Child) -> None:
 
     for number in (signal.SIGTERM, signal.SIGQUIT):
         found = signal.getsignal(number)
-        if callable(found) and found.__module__ == BILLIARDS:  # only in prefork children
-            signal.signal(number, partial(heed, found))
+        if callable(found) and found.__module__ == "billiard.common":  # only in prefork children
+            signal.signal(number, partial(handle, found))
 
 
 def slot_path() -> Path:
@@ -115,22 +106,22 @@ class PromptPool(AsynPool):
     _quick_put: Callable[[Any], None]
 
     def _create_write_handlers(self, hub: Any, **options: Any) -> None:
-        """Override what is called with each new connection to the broker."""
+        """Write a message at once if a child is idle; called with each new broker connection."""
         super()._create_write_handlers(hub, **options)
         put, write = self._quick_put, hub.consolidate_callback
 
         def put_and_write(job: Any) -> None:
             put(job)
             idle = self._all_inqueues - self._busy_workers - self._active_writes
-            if idle and not _is_asked_to_stop():
+            if idle and not _is_stopping():
                 write(list(idle))
 
         self._quick_put = put_and_write
 
     def flush(self) -> None:
-        """Override what forgets jobs: keep those that a child got, while the worker stops.
+        """Keep the jobs that a child got while the worker stops; Celery would forget them.
 
-        Where only the connection is lost, the loop goes on and reads their results.
+        If only the connection is lost, the loop goes on and reads their results.
         """
         jobs = dict(self._cache)
         super().flush()
@@ -138,29 +129,26 @@ class PromptPool(AsynPool):
             self._cache |= {number: job for number, job in jobs.items() if was_written(job)}
 
     def _event_process_exit(self, hub: Any, proc: Any) -> None:
-        """Override what is called when the pipe of a child has broken."""
         super()._event_process_exit(hub, proc)
         self._reap(hub, proc, REAP_TIMES)
 
     def _reap(self, hub: Any, proc: Any, times: int) -> None:
-        """Look again until the process is known to have ended, not only its pipe."""
         if times and proc in self._pool:
             self.maintain_pool()
             hub.call_later(REAP_EVERY_S, self._reap, hub, proc, times - 1)
 
 
-def _is_asked_to_stop() -> bool:
+def _is_stopping() -> bool:
     """Say whether the loop ends before its next round: then other workers get the message."""
     ends = (state.should_stop, state.should_terminate)
     return any(end is not None and end is not False for end in ends)  # 0 is a status, too
 
 
-class Prompt(bootsteps.Step):
+class PromptPoolStep(bootsteps.Step):
     """Replaces Celery's pool before the children are forked."""
 
     requires = ("celery.worker.components:Pool",)
 
     def create(self, worker: Any) -> None:
-        """Set the pool's class, for prefork only: other pools have no such loop."""
         if isinstance(worker.pool, TaskPool) and PROMPT_POOL.works:
             worker.pool.Pool = PromptPool

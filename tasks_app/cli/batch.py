@@ -15,8 +15,8 @@ from tasks_app.batch.job import known_job
 from tasks_app.batch.step import Step
 from tasks_app.batch.validate import split
 from tasks_app.cli import output
-from tasks_app.cli.commands import add_commands, json_object
-from tasks_app.cli.database import as_why, caller, connected, settings, transaction
+from tasks_app.cli.commands import add_commands, json_object, options
+from tasks_app.cli.database import caller, open_engine, settings, transaction, why_option
 from tasks_app.domain.batch.records import (
     BatchStep,
     BatchView,
@@ -31,89 +31,91 @@ from tasks_app.pool.batch import partition_progress, partitions
 from tasks_app.pool.tables import database_now
 from tasks_app.runtime.handlers.registry import load_handlers
 
-_PLANNED = ("no", "owns", "rows")
+job_arguments = options(
+    click.argument("job"),
+    click.argument("params", default="{}"),
+    click.option("--step", help="Only this step."),
+)
 
 
-@click.command()
-@click.argument("job")
-@click.argument("params", default="{}")
-@click.option("--step", help="Only this step.")
-@output.as_json
+@click.group()
+def batch() -> None:
+    """Run batch jobs: start, stop, restart, show their steps."""
+
+
+@batch.command()
+@job_arguments
+@output.json_option
 def validate(job: str, params: str, step: str | None, *, json_: bool) -> None:
-    """Split the sources of JOB, and say what is wrong. Starts nothing."""
-    made = _plans(job, params, step)
-    told = "\n".join(f"{name}: {_in_words(plan)}" for name, plan in made)
-    output.answer(told, _plan_fields(made), json_=json_)
+    """Split the sources of JOB, and report problems. Starts nothing."""
+    plans = _plans(job, params, step)
+    words = "\n".join(f"{name}: {_in_words(plan)}" for name, plan in plans)
+    output.print_answer(words, _plan_fields(plans), json_=json_)
 
 
-@click.command()
-@click.argument("job")
-@click.argument("params", default="{}")
-@click.option("--step", help="Only this step.")
+@batch.command()
+@job_arguments
 @click.option("--dry-run", is_flag=True, help="Only show. Else the rows of JOB.STEP are replaced.")
-@output.as_json
+@output.json_option
 def plan(job: str, params: str, step: str | None, *, dry_run: bool, json_: bool) -> None:
     """Show how JOB would be split.
 
     Without --dry-run it keeps the plan as partitions that people maintain.
     """
-    made = _plans(job, params, step, keep=not dry_run)
+    plans = _plans(job, params, step, keep=not dry_run)
     if json_:
-        output.print_json(_plan_fields(made))
+        output.print_json(_plan_fields(plans))
         return
-    for name, each in made:
+    for name, each in plans:
         click.echo(f"{name}: {_in_words(each)}")
-        output.print_table(_PLANNED, [[p.number, owns(p), p.rows] for p in each.partitions])
+        rows = [[part.number, owns(part), part.rows] for part in each.partitions]
+        output.print_table(("no", "owns", "rows"), rows)
 
 
-@click.command()
+@batch.command()
 @click.argument("batch_id", type=int)
 @click.option("--step", required=True, help="The step that runs.")
 @click.option(
-    "--divide", type=click.IntRange(2, 1000), required=True, help="Into so many each is divided."
+    "--divide", type=click.IntRange(2, 1000), required=True, help="Divide each into this many."
 )
-@as_why
-@output.as_json
+@why_option
+@output.json_option
 def replan(batch_id: int, step: str, divide: int, *, json_: bool) -> None:
     """Divide the partitions of a step that have not started."""
     load_handlers(settings().modules)
     with transaction() as connection:
         more = control.replan_job(connection, batch_id, step, divide=divide, by=caller())
-    told = {"batch_id": batch_id, "step": step, "more": more}
-    output.answer(f"{more} partitions more", told, json_=json_)
+    fields = {"batch_id": batch_id, "step": step, "more": more}
+    output.print_answer(f"{more} partitions more", fields, json_=json_)
 
 
-@click.command()
+@batch.command()
 @click.argument("table")
 @click.argument("column")
 @click.argument("modulus", type=click.IntRange(1, 100_000))
 @click.option("--key", default="id", show_default=True, help="The column whose hash it is.")
-@output.as_json
+@output.json_option
 def rebalance(table: str, column: str, modulus: int, key: str, *, json_: bool) -> None:
-    """Compute the bucket COLUMN of TABLE anew, by MODULUS.
+    """Compute the bucket COLUMN of TABLE again, by MODULUS.
 
     It works in small commits. Called again, it goes on.
     """
     load_handlers(settings().modules)
-    shown = sys.stderr.isatty()
+    terminal = sys.stderr.isatty()
 
-    def told(rows: int) -> None:
-        if shown:
+    def show_progress(rows: int) -> None:
+        if terminal:
             click.echo(f"\r{rows} rows", nl=False, err=True)
 
-    with connected() as engine:
-        written = rebalance_online(
-            engine, BucketColumn(Table.named(table, key), column, modulus), told
-        )
-    output.answer(
-        f"{written} rows written, {column} is by {modulus} now",
-        {"table": table, "column": column, "modulus": modulus, "written": written},
-        json_=json_,
-    )
+    bucket = BucketColumn(Table.named(table, key), column, modulus)
+    with open_engine() as engine:
+        written = rebalance_online(engine, bucket, show_progress)
+    words = f"{written} rows written, {column} is by {modulus} now"
+    fields = {"table": table, "column": column, "modulus": modulus, "written": written}
+    output.print_answer(words, fields, json_=json_)
 
 
 def owns(part: Partition) -> str:
-    """Return what a partition owns, without its number."""
     return str(part).partition(" (")[2].removesuffix(")")
 
 
@@ -140,32 +142,14 @@ def _plans(
     return made
 
 
-def _plan_fields(made: list[tuple[str, Plan]]) -> list[dict[str, Any]]:
-    return [{"step": name, "plan": plan} for name, plan in made]
+def _plan_fields(plans: list[tuple[str, Plan]]) -> list[dict[str, Any]]:
+    return [{"step": name, "plan": plan} for name, plan in plans]
 
 
 def _in_words(plan: Plan) -> str:
     rows = "" if plan.rows is None else f", {plan.rows} rows"
     warned = "".join(f"\n  {warning}" for warning in plan.warnings)
     return f"{len(plan.partitions)} partitions by {plan.method}{rows}, {plan.seconds:.2f} s{warned}"
-
-
-_LISTED = ("id", "status", "job", "run", "began", "ended", "params")
-_SHOWN = (
-    *("id", "job", "params", "status", "run", "created_at"),
-    *("started_at", "ended_at", "error"),
-)
-_STEPS = ("step", "status", "progress", "read", "skipped", "rows/s", "left", "skew", "error")
-_PARTS = ("step", "no", "owns", "status", "progress", "read", "written", "skipped", "task", "error")
-
-
-@click.group()
-def batch() -> None:
-    """Run batch jobs: start, stop, restart, look at their steps."""
-
-
-for command in (validate, plan, replan, rebalance):
-    batch.add_command(command)
 
 
 @batch.command("list")
@@ -178,10 +162,10 @@ for command in (validate, plan, replan, rebalance):
     type=click.IntRange(1, 10_000),
     default=50,
     show_default=True,
-    help="At most so many, the newest.",
+    help="At most this many, the newest.",
 )
-@output.as_wide
-@output.as_json
+@output.wide_option
+@output.json_option
 def list_(job: str | None, status: str | None, most: int, *, wide: bool, json_: bool) -> None:
     """List instances, newest first."""
     with transaction() as connection:
@@ -193,54 +177,62 @@ def list_(job: str | None, status: str | None, most: int, *, wide: bool, json_: 
     lines = [
         [
             *(str(each.id), str(each.status), each.job, str(each.run)),
-            *(output.at(at, now, wide=wide) for at in (each.started_at, each.ended_at)),
+            *(output.format_instant(at, now, wide=wide) for at in (each.started_at, each.ended_at)),
             output.cell(each.params),
         ]
         for each in found
     ]
+    columns = ("id", "status", "job", "run", "began", "ended", "params")
     errors = [each.error or "" for each in found]
-    output.echo(_LISTED, lines, errors, remark="error", cut=("job", "params"), wide=wide)
+    output.print_rows(columns, lines, errors, remark="error", cut=("job", "params"), wide=wide)
 
 
 @batch.command()
 @click.argument("batch_id", type=int)
-@output.as_json
+@output.json_option
 def show(batch_id: int, *, json_: bool) -> None:
-    """Show an instance, its steps, and how far they are."""
-    load_handlers(settings().modules)  # the job's declaration says the order of its steps
+    """Show an instance, its steps, and their progress."""
+    load_handlers(settings().modules)  # the job's declaration has the order of its steps
     with transaction() as connection:
-        view = control.get_job(connection, batch_id)
+        view = _existing(control.get_job(connection, batch_id), batch_id)
         parts = partitions.of_batch(connection, batch_id)
-    known = _known(view, batch_id)
     figures = {
-        step.step: figures_of([p for p in parts if p.step == step.step], known.at)
-        for step in known.steps
+        step.step: figures_of([p for p in parts if p.step == step.step], view.at)
+        for step in view.steps
     }
+    names = ("id", "job", "params", "status", "run", "created_at", "started_at", "ended_at")
+    fields = {name: getattr(view.batch, name) for name in (*names, "error")}
+    fields["alive"] = view.alive
     if json_:
         output.print_json(
-            {**_fields(known), "figures": {k: v._asdict() for k, v in figures.items()}}
+            {
+                "batch": fields,
+                "steps": view.steps,
+                "tallies": {name: tally._asdict() for name, tally in view.tallies.items()},
+                "figures": {name: each._asdict() for name, each in figures.items()},
+            }
         )
         return
-    output.print_fields(_fields(known)["batch"].items())
-    output.print_fields([("lost", _lost(known))])
+    lost = f"none of its tasks is left; go on with: tasks-app batch restart {view.batch.id}"
+    output.print_fields([*fields.items(), ("lost", lost if view.is_lost else None)])
     click.echo()
-    output.print_table(
-        _STEPS, [_step_line(each, figures[each.step], known) for each in known.steps]
-    )
+    columns = ("step", "status", "progress", "read", "skipped", "rows/s", "left", "skew", "error")
+    lines = [_step_line(each, figures[each.step], view) for each in view.steps]
+    output.print_table(columns, lines)
 
 
 @batch.command()
 @click.argument("job")
 @click.argument("params", default="{}")
 @click.option("--no-restart", is_flag=True, help="Refuse if the instance is there already.")
-@output.as_json
+@output.json_option
 def start(job: str, params: str, *, no_restart: bool, json_: bool) -> None:
-    """Start JOB with PARAMS, a JSON object. The same parameters restart what is not complete."""
+    """Start JOB with PARAMS, a JSON object. With the same parameters an incomplete one restarts."""
     load_handlers(settings().modules)
     with transaction() as connection:
         begun = control.start_job(connection, job, json_object(params), restart=not no_restart)
-    told = f"{begun.batch_id}{'' if begun.new else f'  (goes on, run {begun.run})'}"
-    output.answer(told, begun._asdict(), json_=json_)
+    words = f"{begun.batch_id}{'' if begun.new else f'  (goes on, run {begun.run})'}"
+    output.print_answer(words, begun._asdict(), json_=json_)
 
 
 add_commands(batch, tasks)
@@ -250,11 +242,11 @@ add_commands(batch, tasks)
 @click.argument("batch_id", type=int)
 @click.option("--step", help="Only this step.")
 @click.option("--skipped", is_flag=True, help="Show the rows that were left out instead.")
-@output.as_json
+@output.json_option
 def show_partitions(batch_id: int, step: str | None, *, skipped: bool, json_: bool) -> None:
     """Show the partitions of an instance, or the rows left out."""
     with transaction() as connection:
-        _known(control.get_job(connection, batch_id), batch_id)
+        _existing(control.get_job(connection, batch_id), batch_id)
         found: Sequence[Any] = (
             partition_progress.find_skips(connection, batch_id, step=step, most=10_000)
             if skipped
@@ -266,27 +258,14 @@ def show_partitions(batch_id: int, step: str | None, *, skipped: bool, json_: bo
         columns = ("step", "partition_no", "key", "reason", "at")
         output.print_table(columns, [[getattr(each, name) for name in columns] for each in found])
     else:
-        output.print_table(_PARTS, [_part_line(each) for each in found])
+        names = ("step", "no", "owns", "status", "progress", "read", "written", "skipped")
+        output.print_table((*names, "task", "error"), [_part_line(each) for each in found])
 
 
-def _known(view: BatchView | None, batch_id: int) -> BatchView:
+def _existing(view: BatchView | None, batch_id: int) -> BatchView:
     if view is None:
         output.refuse(f"There is no batch {batch_id}. Run: tasks-app batch list")
     return view
-
-
-def _lost(view: BatchView) -> str | None:
-    if not view.is_lost:
-        return None
-    return f"none of its tasks is left; go on with: tasks-app batch restart {view.batch.id}"
-
-
-def _fields(view: BatchView) -> dict[str, Any]:
-    return {
-        "batch": {name: getattr(view.batch, name) for name in _SHOWN} | {"alive": view.alive},
-        "steps": view.steps,
-        "tallies": {name: tally._asdict() for name, tally in view.tallies.items()},
-    }
 
 
 def _step_line(step: BatchStep, figures: Figures, view: BatchView) -> list[Any]:

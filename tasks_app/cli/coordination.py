@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from tasks_app.actions import queues, tasks
+from tasks_app.actions import queues as queue_actions
+from tasks_app.actions import tasks as task_actions
 from tasks_app.cli import output
 from tasks_app.cli.commands import add_commands, options
 from tasks_app.cli.database import transaction
@@ -19,33 +20,30 @@ from tasks_app.pool.locks.holders import Contention, Held, Wait
 from tasks_app.runtime.api.tasks import masked_errors
 
 SHOWN = 20
-_LISTED = ("id", "state", "total", "succeeded", "failed", "left", "created", "counted")
-group_id = click.argument("group_id", type=int)
 
 
 @click.group()
 def groups() -> None:
-    """Show groups of tasks: how far they are, which have failed."""
+    """Show groups of tasks, their progress and their failures."""
 
 
 @groups.command("list")
-@click.option(
-    "--most", type=click.IntRange(1, 1000), default=20, show_default=True, help="At most so many."
-)
+@output.most_option(20)
 @click.option("--open", "only_open", is_flag=True, help="Only those that are not over.")
-@output.as_json
+@output.json_option
 def list_groups(most: int, *, only_open: bool, json_: bool) -> None:
     """List groups, the newest first."""
     with transaction() as connection:
         found = task_groups.newest_groups(connection, most, only_open=only_open)
-    output.print_list(found, _LISTED, _line, json_=json_)
+    columns = ("id", "state", "total", "succeeded", "failed", "left", "created", "counted")
+    output.print_list(found, columns, _line, json_=json_)
 
 
 @groups.command()
-@group_id
-@output.as_json
+@click.argument("group_id", type=int)
+@output.json_option
 def show(group_id: int, *, json_: bool) -> None:
-    """Show how far a group is, and the first members that did not succeed."""
+    """Show the progress of a group, and the first failed members."""
     with transaction() as connection:
         found = task_groups.get_group(connection, group_id)
         if found is None:
@@ -76,10 +74,10 @@ def show(group_id: int, *, json_: bool) -> None:
     )
     if bad:
         output.print_table(("id", "state", "error"), [(e.task_id, e.state, e.error) for e in bad])
-    output.say(f"All members: tasks-app list --group {found.id}")
+    output.print_text(f"All members: tasks-app list --group {found.id}")
 
 
-add_commands(groups, tasks)
+add_commands(groups, task_actions)
 
 
 def _line(g: GroupProgress) -> tuple[Any, ...]:
@@ -91,15 +89,7 @@ def _state(group: GroupProgress) -> str:
 
 
 listed = options(
-    click.argument("resource", required=False),
-    click.option(
-        "--most",
-        type=click.IntRange(1, 1000),
-        default=20,
-        show_default=True,
-        help="At most so many.",
-    ),
-    output.as_json,
+    click.argument("resource", required=False), output.most_option(20), output.json_option
 )
 
 
@@ -134,14 +124,14 @@ def report(resource: str | None, most: int, *, json_: bool) -> None:
 @locks.command()
 @listed
 def waits(resource: str | None, most: int, *, json_: bool) -> None:
-    """Show the longest waits of seven days, and who was in the way."""
+    """Show the longest waits of seven days, and what blocked them."""
     with transaction() as connection:
         found = rows.longest_waits(connection, resource, most=most)
     columns = ("resource", "mode", "who", "task", "waited", "outcome", "times", "in the way")
     output.print_list(found, columns, _wait, json_=json_)
 
 
-add_commands(locks, queues)
+add_commands(locks, queue_actions)
 
 
 def _held(h: Held) -> tuple[Any, ...]:
@@ -163,9 +153,9 @@ def _wait(w: Wait) -> tuple[Any, ...]:
 
 def _remark(held: Held) -> str | None:
     if held.state == "held" and held.over:
-        return "its task no longer runs; the next to ask gets it"
+        return "its task no longer runs; the next request gets it"
     if held.state == "held" and held.beyond > timedelta(0):
-        return f"beyond its lease for {_seconds(held.beyond)}; the next to ask gets it"
+        return f"beyond its lease for {_seconds(held.beyond)}; the next request gets it"
     return held.blocked_by
 
 

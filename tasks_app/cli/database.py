@@ -1,4 +1,4 @@
-"""How a command finds its settings and its database, and how it ends when it fails."""
+"""A command's settings and database, and how it ends when it fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, ProgrammingError
 
-from tasks_app.cli.output import say
+from tasks_app.cli.output import print_text
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.config.unreachable import MAY_NOT, NOT_GRANTED, READ_ONLY, why_unreachable
 from tasks_app.domain.config.urls import PREFIX
@@ -37,14 +37,13 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import sqlstate
 from tasks_app.runtime.project import set_up_framework
 
-_WHY = "tasks_app.why"
-"""Where a context of click keeps it."""
+_WHY = "tasks_app.why"  # the key in a context of click
 
 
 def settings() -> Settings:
-    """Read the settings; the embedded stack of ./.tasks_app fills in URLs that are not set.
+    """Read the settings; the embedded stack of ./.tasks_app provides URLs that are not set.
 
-    The environment is filled too, so that child processes see the same.
+    It also sets them in the environment, for child processes.
     """
     set_up_framework()
     given = load_settings()
@@ -61,12 +60,12 @@ def settings() -> Settings:
 
 
 @contextmanager
-def opened() -> Iterator[Database]:
-    """Yield the database, whatever its schema is, and dispose of it."""
+def open_database() -> Iterator[Database]:
+    """Yield the database, also with another schema, and dispose of it."""
     given = settings()
     if given.database_url is None and Path("manage.py").is_file():
         raise ConfigurationError(
-            "No database is configured. In a Django project the commands are those of: "
+            "No database is configured. In a Django project run: "
             "python manage.py tasks_app. Or set DJANGO_SETTINGS_MODULE."
         )
     database = Database(given.database, prepare=given.prepare)
@@ -77,9 +76,9 @@ def opened() -> Iterator[Database]:
 
 
 @contextmanager
-def connected() -> Iterator[Engine]:
-    """Yield an engine, if this code may use the schema; the block opens its transactions."""
-    with opened() as database:
+def open_engine() -> Iterator[Engine]:
+    """Yield an engine if this code can use the schema; the block opens its transactions."""
+    with open_database() as database:
         with database.begin() as connection:
             check_version(connection)
         yield database.engine
@@ -87,28 +86,27 @@ def connected() -> Iterator[Engine]:
 
 @contextmanager
 def transaction() -> Iterator[Connection]:
-    """Open a transaction that commits at the end of the block."""
-    with connected() as engine, engine.begin() as connection:
+    with open_engine() as engine, engine.begin() as connection:
         yield connection
 
 
-def _keep(ctx: click.Context, _: click.Parameter, why: str) -> None:
+def _keep_why(ctx: click.Context, _: click.Parameter, why: str) -> None:
     ctx.meta[_WHY] = why
 
 
-as_why = click.option(
+why_option = click.option(
     "--why",
     metavar="TEXT",
     default="",
     expose_value=False,
-    callback=_keep,
+    callback=_keep_why,
     help="Why; the audit keeps it.",
 )
-"""For verbs that hand on who wants it: ``caller()`` says both."""
+"""It does not reach the command: ``caller()`` returns it."""
 
 
 def caller() -> Signed:
-    """Return ``user@host`` and ``--why`` for the audit; behind sudo it is who called sudo."""
+    """Return ``user@host`` and ``--why`` for the audit; behind sudo it is the user of sudo."""
     name = os.environ.get("SUDO_USER")
     with suppress(OSError, KeyError):  # a container's user may have no name
         name = name or getpass.getuser()
@@ -125,33 +123,29 @@ _REFUSALS = {
 """By SQLSTATE: undefined table, read-only transaction, privileges."""
 
 
-def ending(error: BaseException) -> int | None:
-    """Print what went wrong; return the exit code. None: an unknown error, for its traceback."""
-    if isinstance(error, click.ClickException):
-        error.show()
-        return USAGE
-    said = _said(error)
-    if said is None:
-        return None
-    message, status = said
-    say(message, err=True)
-    return status
-
-
-def _said(error: BaseException) -> tuple[str, int] | None:
+def print_error(error: BaseException) -> int | None:
+    """Print what went wrong; return the exit code. None: unknown, so show its traceback."""
+    found: tuple[str, int] | None = None
     match error:
+        case click.ClickException():
+            error.show()
+            return USAGE
         case click.Abort() | KeyboardInterrupt() | EOFError():
-            return "Stopped.", NO
+            found = "Stopped.", NO
         case PublishError():
-            return str(error), AWAY
+            found = str(error), AWAY
         case OperationalError() | ProgrammingError() | InternalError():
-            return _of_database(error)
+            found = _of_database(error)
         case SchemaError() | BatchStateError() | NotThereError():
-            return str(error), NO
+            found = str(error), NO
         case TasksError() | EmbeddedError():
-            return str(error), USAGE
+            found = str(error), USAGE
         case _:
-            return None
+            pass
+    if found is None:
+        return None
+    print_text(found[0], err=True)
+    return found[1]
 
 
 def _of_database(error: DBAPIError) -> tuple[str, int] | None:
@@ -162,5 +156,5 @@ def _of_database(error: DBAPIError) -> tuple[str, int] | None:
     if not state and isinstance(error, OperationalError):
         return str(why), AWAY
     if isinstance(error, OperationalError):
-        return f"The database did not do it ({brief(error)}). Try again.", AWAY
+        return f"The database could not carry it out ({brief(error)}). Try again.", AWAY
     return _REFUSALS.get(state)

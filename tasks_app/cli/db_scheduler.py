@@ -1,4 +1,4 @@
-"""``db-scheduler``: the database fires schedules, rescues, sweeps, makes and drops partitions."""
+"""``db-scheduler``: the database fires schedules, rescues, sweeps, creates and drops partitions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import click
 
 from tasks_app.cli import output
-from tasks_app.cli.database import opened, settings
+from tasks_app.cli.database import open_database, settings
 from tasks_app.domain.durations import count
 from tasks_app.domain.errors import NO
 from tasks_app.pool.db_scheduler.functions import Installed
@@ -27,12 +27,10 @@ def db_scheduler() -> None:
 
 @db_scheduler.command()
 @_where
-@click.option("--functions-only", is_flag=True, help="Enter no jobs: something else calls them.")
-@click.option("--leave-unfit", is_flag=True, help="Leave what cannot be fired to beat or a worker.")
-@click.option(
-    "--sql-tasks", is_flag=True, help="Also carry out the tasks in SQL of TASKS_APP_IMPORTS."
-)
-@output.as_json
+@click.option("--functions-only", is_flag=True, help="Create no jobs: you call the functions.")
+@click.option("--leave-unfit", is_flag=True, help="Beat or a worker fires what pg_cron cannot.")
+@click.option("--sql-tasks", is_flag=True, help="Also run the tasks in SQL of TASKS_APP_IMPORTS.")
+@output.json_option
 def install(
     *,
     cron_database: str | None,
@@ -41,31 +39,31 @@ def install(
     sql_tasks: bool,
     json_: bool,
 ) -> None:
-    """Make the functions, and jobs that call them.
+    """Create the functions, and jobs that call them.
 
-    Each schedule has a job, at its own times. Run it again after each upgrade, and when schedules
-    come, change or go. Connect as the owner of the tables: as this role the jobs run. Exit 2:
-    pg_cron cannot fire a schedule, or there is no pg_cron; nothing is changed then.
+    Each schedule has a job, at its own times. Run this again after each upgrade, and after you add,
+    change or remove a schedule. Connect as the owner of the tables: the jobs run as this role.
+    Exit 2: pg_cron cannot fire a schedule, or there is no pg_cron; then nothing is changed.
     """
     tasks = _sql_tasks(leave=leave_unfit) if sql_tasks else None
-    with opened() as database:
+    with open_database() as database:
         scheduler = DbScheduler(settings(), database, cron_database)
         jobs = scheduler.install(with_jobs=not functions_only, leave=leave_unfit, tasks=tasks)
     first = "To be called:" if functions_only else "Called by pg_cron:"
     words = "\n".join((first, *(f"  {job.when}  {job.command}" for job in jobs)))
-    said = {"calls": [job._asdict() for job in jobs], "jobs": not functions_only}
-    output.answer(words, said, json_=json_)
+    fields = {"calls": [job._asdict() for job in jobs], "jobs": not functions_only}
+    output.print_answer(words, fields, json_=json_)
 
 
 @db_scheduler.command()
 @_where
-@output.as_json
+@output.json_option
 def status(*, cron_database: str | None, json_: bool) -> None:
     """Show what is installed, and how the last run of each job ended.
 
-    Exit 1: nothing is installed, or something is wrong.
+    Exit 1: nothing is installed, or there is a problem.
     """
-    with opened() as database:
+    with open_database() as database:
         scheduler = DbScheduler(settings(), database, cron_database)
         tasks = _sql_tasks(leave=True)
         state = scheduler.status(tasks, unfit_sql_tasks(HANDLERS, settings()))
@@ -91,13 +89,13 @@ def status(*, cron_database: str | None, json_: bool) -> None:
 
 @db_scheduler.command()
 @_where
-@output.as_json
+@output.json_option
 def remove(*, cron_database: str | None, json_: bool) -> None:
     """Remove the jobs and the functions. Tasks and schedules stay."""
-    with opened() as database:
+    with open_database() as database:
         jobs, functions = DbScheduler(settings(), database, cron_database).remove()
     words = f"{count(jobs, 'job')} and {count(functions, 'function')} removed"
-    output.answer(words, {"jobs": jobs, "functions": functions}, json_=json_)
+    output.print_answer(words, {"jobs": jobs, "functions": functions}, json_=json_)
 
 
 def _sql_tasks(*, leave: bool) -> list[SqlTask]:

@@ -1,4 +1,4 @@
-"""``doctor``, ``healthz``, ``config``: is all well, and what is set?"""
+"""``doctor``, ``healthz``, ``config``: problems, health and settings."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
 
 @click.command()
-@output.as_json
+@output.json_option
 def doctor(*, json_: bool) -> None:
-    """Check settings, database, broker, workers; say what to do.
+    """Check settings, database, broker, workers; print what to do.
 
-    Exit 0: nothing fails, warnings or not. 1: a check fails. 3: database or broker is away.
+    Exit 0: no check fails, warnings or not. 1: a check fails. 3: database or broker is away.
     """
     findings = _examine()
     if json_:
@@ -45,12 +45,12 @@ def doctor(*, json_: bool) -> None:
 @click.command()
 @click.option("--role", type=click.Choice(ROLES), required=True, help="Whose health.")
 @click.option("--node", help="Only this node: celery@host. Default: all on this machine.")
-@output.as_json
+@output.json_option
 def healthz(role: str, node: str | None, *, json_: bool) -> None:
-    """Tell whether worker, beat or database is alive: exit 0 or 1.
+    """Check that worker, beat or database is alive: exit 0 or 1.
 
     For worker and beat it reads the files of the database and schema that TASKS_APP_DATABASE_URL
-    and TASKS_APP_SCHEMA name; the database itself is asked. It may run every few seconds.
+    and TASKS_APP_SCHEMA name; for the database it connects. You may run it every few seconds.
     """
     if not json_:
         sys.exit(probe(role, node))
@@ -70,7 +70,7 @@ def _examine() -> list[Finding]:
     from tasks_app.runtime.handler_db.driver_internals import examine as examine_drivers  # noqa: PLC0415
 
     found = [*_settings(given), *examine_drivers(), *examine(given)]
-    return [output.found_here(finding) for finding in (*found, *_celery(given))]
+    return [output.finding_with_program_name(finding) for finding in (*found, *_celery(given))]
 
 
 def _settings(given: Settings) -> list[Finding]:
@@ -83,31 +83,30 @@ def _settings(given: Settings) -> list[Finding]:
         findings.append(fail("handlers", fact, advice))
     except Exception as error:
         fact = f"a module of TASKS_APP_IMPORTS breaks ({type(error).__name__}: {error})"
-        findings.append(fail("handlers", fact, "Mend it: no worker of these settings starts."))
+        findings.append(fail("handlers", fact, "Fix it: no worker of these settings starts."))
     else:
         findings.append(ok("handlers", f"{len(HANDLERS.names)} known here"))
     return findings
 
 
 def _celery(given: Settings) -> list[Finding]:
-    """Check Celery, imported here only; the broker may stand in celeryconfig.py alone."""
+    """Check Celery, which only this imports; celeryconfig.py alone may name the broker."""
     try:
-        from tasks_app.broker import checks as checkup  # noqa: PLC0415
-        from tasks_app.broker import internals  # noqa: PLC0415
-        from tasks_app.broker.config import configuration  # noqa: PLC0415
+        from tasks_app.broker import checks, internals  # noqa: PLC0415
+        from tasks_app.broker.config import celery_configuration  # noqa: PLC0415
 
-        _ = configuration(given)  # says what is wrong, where the app would end the process
+        _ = celery_configuration(given)  # raises, where the app would end the process
         from tasks_app.celery import app  # noqa: PLC0415
     except ConfigurationError as error:
         return [fail("celery", str(error).rstrip("."), "Neither worker nor beat starts.")]
     except Exception as error:
         fact = f"celeryconfig breaks ({type(error).__name__}: {error})"
-        return [fail("celery", fact, "Mend it: neither worker nor beat starts.")]
+        return [fail("celery", fact, "Fix it: neither worker nor beat starts.")]
     if not (app.conf.broker_url or app.conf.broker_read_url):
         broker = [_no_broker(given)]
     else:
-        broker = [*checkup.examine_broker(app), *checkup.examine_access(app)]
-    return [*broker, *checkup.examine_celery(app), *internals.examine()]
+        broker = [*checks.examine_broker(app), *checks.examine_access(app)]
+    return [*broker, *checks.examine_celery(app), *internals.examine()]
 
 
 def _no_broker(given: Settings) -> Finding:
@@ -122,37 +121,29 @@ def _no_broker(given: Settings) -> Finding:
 def _line(finding: Finding) -> str:
     level = click.style(f"{finding.level:<5}", fg=_COLOURS[finding.level], bold=True)
     fact = f"{finding.fact.rstrip('.')}." if finding.advice else finding.fact
-    said = f"{finding.subject:<13} {fact} {finding.advice}".rstrip()
+    text = f"{finding.subject:<13} {fact} {finding.advice}".rstrip()
     most = output.width()
-    return f"{level} {said}" if most is None else f"{level} {_wrapped(said, most - len(_INDENT))}"
-
-
-def _wrapped(said: str, most: int) -> str:
-    """Break it at words only: what to run is to be copied."""
-    lines = textwrap.wrap(
-        said, max(most, output.NARROWEST), break_long_words=False, break_on_hyphens=False
-    )
-    return f"\n{_INDENT}".join(lines)
-
-
-LONG = 20
-"""A longer value stands behind its source, or below it."""
+    if most is not None:  # broken at words only, so that commands can be copied
+        size = max(most - len(_INDENT), output.NARROWEST)
+        lines = textwrap.wrap(text, size, break_long_words=False, break_on_hyphens=False)
+        text = f"\n{_INDENT}".join(lines)
+    return f"{level} {text}"
 
 
 @click.command()
-@output.as_wide
-@output.as_json
+@output.wide_option
+@output.json_option
 def config(*, wide: bool, json_: bool) -> None:
     """Show the settings in force here, without secrets."""
     before = dict(os.environ)
-    ours = effective_settings(settings())
-    ours = [_in_use(each) if each.name == RUN_DIR_VARIABLE else each for each in ours]
-    found = [
-        Effective(each.name, each.value, "./.tasks_app")
-        if each.source == "environment" and each.name not in before
-        else each
-        for each in ours
-    ]
+    found = []
+    for each in effective_settings(settings()):
+        value, source = each.value, each.source
+        if each.name == RUN_DIR_VARIABLE:
+            value = project_folder()  # itself, to tell the folders of several projects apart
+        if source == "environment" and each.name not in before:
+            source = "./.tasks_app"
+        found.append(Effective(each.name, value, source))
     from tasks_app.broker.config import effective_celery_settings  # noqa: PLC0415  Celery
     from tasks_app.celery import app  # noqa: PLC0415
 
@@ -161,24 +152,15 @@ def config(*, wide: bool, json_: bool) -> None:
         output.print_json({"tasks_app": _table(found), "celery": _table(theirs)})
         return
     every = [*found, *theirs]
-    values = [output.cell(each.value) for each in every]
-    longs = [not wide and len(value) > LONG for value in values]
-    output.echo(
-        ("setting", "value", "source"),
-        [
-            [each.name, "" if long else value, each.source]
-            for each, value, long in zip(every, values, longs, strict=True)
-        ],
-        [value if long else "" for value, long in zip(values, longs, strict=True)],
-        remark="value",
-        cut=("setting",),
-        wide=wide,
+    rows, remarks = [], []
+    for each in every:
+        value = output.cell(each.value)
+        is_long = not wide and len(value) > 20  # noqa: PLR2004  columns
+        rows.append([each.name, "" if is_long else value, each.source])
+        remarks.append(value if is_long else "")
+    output.print_rows(
+        ("setting", "value", "source"), rows, remarks, remark="value", cut=("setting",), wide=wide
     )
-
-
-def _in_use(run_dir: Effective) -> Effective:
-    """Show the folder itself, to tell the folders of several projects apart."""
-    return Effective(run_dir.name, project_folder(), run_dir.source)
 
 
 def _table(of: list[Effective]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``errors``: the error pool by cause; requeued in stages, marked as known."""
+"""``errors``: the error pool by cause; requeue it in stages, mark it as known."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import click
 from sqlalchemy import Engine
 
-from tasks_app.actions import tasks as work
+from tasks_app.actions import tasks as task_actions
 from tasks_app.cli import output
-from tasks_app.cli.commands import add_commands, fingerprint_digits, moment
-from tasks_app.cli.database import as_why, caller, connected, settings, transaction
+from tasks_app.cli.commands import DONE_FIELDS, add_commands, fingerprint_digits, parse_instant
+from tasks_app.cli.database import caller, open_engine, settings, transaction, why_option
 from tasks_app.domain.durations import count, parse_duration
 from tasks_app.domain.errors import NO
 from tasks_app.monitor.pages.errors import causes, error_page
@@ -21,29 +21,22 @@ from tasks_app.pool.error_groups import MOST_WITHOUT, ErrorGroup, without_finger
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.tables import database_now
 from tasks_app.runtime.api.bulk import STAGES, foresee_bulk, requeue_errors
-from tasks_app.runtime.api.errors import (
-    fill_fingerprints,
-    mark_error_known,
-)
+from tasks_app.runtime.api.errors import fill_fingerprints, mark_error_known
 
-_PAGE = 1_000
-MOST_BUSY = 3
-"""Hours of a cause that are named: a line of 80 columns holds no more."""
+MOST_BUSY = 3  # hours of a cause that are shown: a line of 80 columns holds no more
 
 
 @click.group(invoke_without_command=True)
 @click.option("--name", help="Only tasks of this name.")
 @click.option("--queue", help="Only this queue.")
-@click.option(
-    "--most", type=click.IntRange(1, 1000), default=20, show_default=True, help="At most so many."
-)
-@output.as_wide
-@output.as_json
+@output.most_option(20)
+@output.wide_option
+@output.json_option
 @click.pass_context
 def errors(ctx: click.Context, /, *, wide: bool, json_: bool, **filters: Any) -> None:
     """Group the error pool by cause, most tasks first.
 
-    First: the oldest failure of those that still lie there, or the first that was written down.
+    "first" is the oldest failure of those that are still there, or the first that was recorded.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -56,25 +49,24 @@ def errors(ctx: click.Context, /, *, wide: bool, json_: bool, **filters: Any) ->
         columns = ("fingerprint", "tasks", "first", "last", "names", "queues", "known by")
         lines = [_line(group, now, wide=wide) for group in found]
         remarks = [group.error for group in found]
-        most = None if wide else output.width()
-        cut = ("names", "queues", "known by")
-        told = output.lay_out(columns, lines, remarks, remark="error", most=most, cut=cut)
-        click.echo("\n".join(told))
+        output.print_rows(
+            columns, lines, remarks, remark="error", cut=("names", "queues", "known by"), wide=wide
+        )
     else:
         click.echo("No task with a fingerprint is in the error pool.")
     if without:
         some = (
             f"more than {MOST_WITHOUT} tasks" if without > MOST_WITHOUT else count(without, "task")
         )
-        output.say(f"Left out: {some} without a fingerprint. Run: tasks-app errors fill", err=True)
+        output.print_text(
+            f"Left out: {some} without a fingerprint. Run: tasks-app errors fill", err=True
+        )
 
 
 @errors.command()
 @click.argument("fingerprint")
-@click.option(
-    "--most", type=click.IntRange(1, 1000), default=10, show_default=True, help="Tasks to list."
-)
-@output.as_json
+@output.most_option(10, "Tasks to list.")
+@output.json_option
 def show(fingerprint: str, most: int, *, json_: bool) -> None:
     """Show one cause, its newest error and its newest tasks."""
     with transaction() as connection:
@@ -97,14 +89,14 @@ def show(fingerprint: str, most: int, *, json_: bool) -> None:
 
 @errors.command()
 @click.argument("fingerprint")
-@click.option("--first", type=click.IntRange(1), help="Only so many; `rest` goes on.")
+@click.option("--first", type=click.IntRange(1), help="Only this many; `rest` goes on.")
 @click.option(
     "--stages", help="'1,10,rest' (default): each waits for the one before, and stops on failure."
 )
 @click.option("--patience", default="10m", show_default=True, help="How long a stage may take.")
-@click.option("--dry-run", is_flag=True, help="Say what would be requeued; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Only count what would be requeued.")
 @click.option("--why", default="", metavar="TEXT", help="Why; audit and trail show it.")
-@output.as_json
+@output.json_option
 def requeue(
     fingerprint: str,
     first: int | None,
@@ -123,104 +115,40 @@ def requeue(
     if first and stages:
         raise click.UsageError("Give --first or --stages, not both.")
     plan = (first,) if first else _stages(stages) if stages else STAGES
-    digits, span = fingerprint_digits(fingerprint), _span(patience, "--patience")
-    with connected() as engine:
+    digits = fingerprint_digits(fingerprint)
+    try:
+        span = parse_duration(patience)
+    except ValueError as error:
+        problem = f"{error}. Write it as 30s, 10m or 2d"
+        raise click.BadParameter(problem, param_hint="--patience") from None
+    with open_engine() as engine:
         if dry_run:
             number = foresee_bulk(engine, "requeue", fingerprint=digits).counts.total()
             words = f"{count(number, 'task')} would be requeued. Nothing was changed."
-            output.answer(words, {"number": number, "changed": False}, json_=json_)
+            output.print_answer(words, {"number": number, "changed": False}, json_=json_)
             return
-        _name_the_unserved(engine, digits)
-        told, failed = [], False
+        _warn_of_unserved_queues(engine, digits)
+        results, failed = [], False
         for stage in requeue_errors(engine, digits, plan, by=caller(), why=why, patience=span):
             done = stage.done
             failed = bool(stage.again or stage.going or done.left_out)
-            told.append({"token": done.token, "answers": done.answers, "ids": done.ids})
-            told[-1] |= {"left_out": done.left_out, "more": done.more}
-            told[-1] |= {"again": stage.again, "going": stage.going}
+            result = {name: getattr(done, name) for name in DONE_FIELDS}
+            results.append(result | {"again": stage.again, "going": stage.going})
             if json_:
                 continue
             click.echo(f"{count(len(done.ids), 'task')} of the stage requeued" * bool(done.ids))
             for reason, ids in sorted(done.left_out.items()):
                 click.echo(f"{count(len(ids), 'task')} left as they are, {reason}", err=True)
             if stage.again:
-                click.echo(f"Stopped: {count(stage.again, 'task')} failed alike again.", err=True)
+                again = count(stage.again, "task")
+                click.echo(f"Stopped: {again} failed for the same cause again.", err=True)
             elif stage.going:
                 click.echo(f"Stopped: {count(stage.going, 'task')} had not ended.", err=True)
             if done.more and (failed or first):
-                output.say(f"To go on: tasks-app rest {done.token}")
+                output.print_text(f"To go on: tasks-app rest {done.token}")
     if json_:
-        output.print_json(told)
+        output.print_json(results)
     sys.exit(NO if failed else 0)
-
-
-def _name_the_unserved(engine: Engine, fingerprint: str) -> None:
-    """Say at once for which queues a stage would wait in vain."""
-    with engine.connect() as connection:
-        page = error_page(connection, fingerprint, most=1)
-        served = heartbeats.known_names(connection, settings().lease)
-        run_by = heartbeats.run_by(connection, settings().lease)
-    for queue in sorted(set(page.group.queues) - served.keys()) if page else ():
-        output.say(f"No live worker serves {queue}. {run_by.start_worker(queue)}", err=True)
-
-
-@errors.command()
-@click.argument("fingerprint")
-@click.option("--by", help="Who knows it. Default: you.")
-@click.option("--until", help="When the mark ends: 7d, or ISO 8601 with a zone.")
-@click.option("--note", default="", help="For the others: what is being done.")
-@as_why
-@output.as_json
-def known(fingerprint: str, by: str | None, until: str | None, note: str, *, json_: bool) -> None:
-    """Mark a cause as known."""
-    who = by or caller()
-    with transaction() as connection:
-        at = _until(until)
-        done = mark_error_known(
-            connection, fingerprint_digits(fingerprint), by=who, until=at, note=note
-        )
-    if not done:
-        output.refuse(f"No failed task has {fingerprint:.40}. Run: tasks-app errors")
-    fields = {"fingerprint": fingerprint, "known_by": who, "known_until": until, "note": note}
-    output.answer("known", fields, json_=json_)
-
-
-add_commands(errors, work)
-
-
-@errors.command()
-@output.as_json
-def fill(*, json_: bool) -> None:
-    """Give errors of older code their fingerprints; enter new causes."""
-    filled = 0
-    with connected() as engine:
-        more = True
-        while more:
-            with engine.begin() as connection:
-                number = fill_fingerprints(connection, _PAGE)
-            filled += number
-            more = number == _PAGE
-    output.answer(f"{count(filled, 'task')} filled", {"filled": filled}, json_=json_)
-
-
-def _busy(hours: list[int]) -> str:
-    """Return how many failed in the hours in which any did, the newest first."""
-    busy = [(ago, number) for ago, number in enumerate(reversed(hours)) if number]
-    told = [
-        f"{number} {f'{ago} h ago' if ago else 'within the last hour'}"
-        for ago, number in busy[:MOST_BUSY]
-    ]
-    left = sum(number for _, number in busy[MOST_BUSY:])
-    return ", ".join([*told, *([f"{left} before"] if left else [])]) or "none within a day"
-
-
-def _line(group: ErrorGroup, now: datetime, *, wide: bool) -> list[str]:
-    first, last = group.first_at, group.last_at
-    return [
-        *(group.fingerprint, str(group.number)),
-        *(output.cell(at) if wide else output.age(at, now) for at in (first, last)),
-        *(", ".join(group.names), ", ".join(group.queues), group.known_by or ""),
-    ]
 
 
 def _stages(text: str) -> tuple[int | None, ...]:
@@ -230,20 +158,73 @@ def _stages(text: str) -> tuple[int | None, ...]:
     return tuple(None if word == "rest" else int(word) for word in words)
 
 
-def _span(text: str, hint: str) -> timedelta:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{error}. Say it as 30s, 10m or 2d", param_hint=hint) from None
+def _warn_of_unserved_queues(engine: Engine, fingerprint: str) -> None:
+    """Name the queues without a worker, for which a stage would wait until its end."""
+    with engine.connect() as connection:
+        page = error_page(connection, fingerprint, most=1)
+        served = heartbeats.known_names(connection, settings().lease)
+        run_by = heartbeats.run_by(connection, settings().lease)
+    for queue in sorted(set(page.group.queues) - served.keys()) if page else ():
+        output.print_text(f"No live worker serves {queue}. {run_by.start_worker(queue)}", err=True)
 
 
-def _until(text: str | None) -> datetime | timedelta | None:
-    if text is None:
-        return None
-    try:
-        return parse_duration(text)
-    except ValueError:
-        at = moment(text, "--until")
-    if at.tzinfo is None:
-        raise click.BadParameter("needs a zone: 2026-01-31T12:00Z", param_hint="--until")
-    return at
+@errors.command()
+@click.argument("fingerprint")
+@click.option("--by", help="Who knows it. Default: you.")
+@click.option("--until", help="When the mark ends: 7d, or ISO 8601 with a zone.")
+@click.option("--note", default="", help="For the others: what is being done.")
+@why_option
+@output.json_option
+def known(fingerprint: str, by: str | None, until: str | None, note: str, *, json_: bool) -> None:
+    """Mark a cause as known."""
+    who = by or caller()
+    end: datetime | timedelta | None = None
+    if until is not None:
+        try:
+            end = parse_duration(until)
+        except ValueError:
+            end = parse_instant(until, "--until")
+    with transaction() as connection:
+        done = mark_error_known(
+            connection, fingerprint_digits(fingerprint), by=who, until=end, note=note
+        )
+    if not done:
+        output.refuse(f"No failed task has {fingerprint:.40}. Run: tasks-app errors")
+    fields = {"fingerprint": fingerprint, "known_by": who, "known_until": until, "note": note}
+    output.print_answer("known", fields, json_=json_)
+
+
+add_commands(errors, task_actions)
+
+
+@errors.command()
+@output.json_option
+def fill(*, json_: bool) -> None:
+    """Give errors of older code their fingerprints; record new causes."""
+    filled, page, number = 0, 1_000, 1_000
+    with open_engine() as engine:
+        while number == page:
+            with engine.begin() as connection:
+                number = fill_fingerprints(connection, page)
+            filled += number
+    output.print_answer(f"{count(filled, 'task')} filled", {"filled": filled}, json_=json_)
+
+
+def _busy(hours: list[int]) -> str:
+    """Return how many failed in the hours in which any did, the newest first."""
+    busy = [(ago, number) for ago, number in enumerate(reversed(hours)) if number]
+    words = [
+        f"{number} {f'{ago} h ago' if ago else 'within the last hour'}"
+        for ago, number in busy[:MOST_BUSY]
+    ]
+    left = sum(number for _, number in busy[MOST_BUSY:])
+    return ", ".join([*words, *([f"{left} before"] if left else [])]) or "none within a day"
+
+
+def _line(group: ErrorGroup, now: datetime, *, wide: bool) -> list[str]:
+    instants = (group.first_at, group.last_at)
+    return [
+        *(group.fingerprint, str(group.number)),
+        *(output.format_instant(at, now, wide=wide) for at in instants),
+        *(", ".join(group.names), ", ".join(group.queues), group.known_by or ""),
+    ]

@@ -6,20 +6,16 @@ from typing import Any
 
 import click
 
-from tasks_app.actions import queues as of_limits
-from tasks_app.actions.queues import override
-from tasks_app.actions.tasks import unblock as unblocking
+from tasks_app.actions import queues as queue_actions
+from tasks_app.actions.tasks import unblock as unblock_action
 from tasks_app.cli import output
 from tasks_app.cli.commands import add_commands, command_of
-from tasks_app.cli.database import as_why, caller, transaction
+from tasks_app.cli.database import caller, transaction, why_option
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerStanding
 from tasks_app.domain.flow_control.limits import Limit
 from tasks_app.pool.flow_control import circuit_breakers as breaker_rows
 from tasks_app.pool.flow_control.fair_queues import fair_queues
-from tasks_app.runtime.api import limits as limit_rows
-from tasks_app.runtime.api.limits import share_queue, unshare_queue
-
-_LIMITS = ("kind", "target", "at a time", "rate", "burst")
+from tasks_app.runtime.api import limits as limit_verbs
 
 
 @click.group()
@@ -28,17 +24,13 @@ def limits() -> None:
 
 
 @limits.command("list")
-@output.as_json
+@output.json_option
 def list_limits(*, json_: bool) -> None:
     """List all limits."""
     with transaction() as connection:
-        found = limit_rows.list_limits(connection)
-    output.print_list(found, _LIMITS, _limit_line, json_=json_)
-
-
-add_commands(limits, of_limits)
-limits.add_command(output.also(command_of(of_limits.remove_limit)), "drop")
-unblock = command_of(unblocking)
+        found = limit_verbs.list_limits(connection)
+    columns = ("kind", "target", "at a time", "rate", "burst")
+    output.print_list(found, columns, _limit_line, json_=json_)
 
 
 def _limit_line(limit: Limit) -> tuple[Any, ...]:
@@ -46,7 +38,9 @@ def _limit_line(limit: Limit) -> tuple[Any, ...]:
     return limit.kind, limit.target, limit.most, rate, limit.burst
 
 
-_BREAKERS = ("dependency", "state", "since", "mode", "calls", "held", "handlers", "reason")
+add_commands(limits, queue_actions)
+limits.add_command(output.hidden_alias(command_of(queue_actions.remove_limit)), "drop")
+unblock = command_of(unblock_action)
 
 
 @click.group()
@@ -55,28 +49,21 @@ def breakers() -> None:
 
 
 @breakers.command("list")
-@output.as_json
+@output.json_option
 def list_breakers(*, json_: bool) -> None:
-    """List all breakers: how they stand, and how many tasks each holds."""
+    """List all breakers: their states, and how many tasks each holds."""
     with transaction() as connection:
         found = [_breaker_fields(standing) for standing in breaker_rows.find(connection)]
-    output.print_list(found, _BREAKERS, lambda each: list(each.values()), json_=json_)
+    columns = ("dependency", "state", "since", "mode", "calls", "held", "handlers", "reason")
+    output.print_list(found, columns, lambda each: list(each.values()), json_=json_)
 
 
 for name, mode, words in (
-    ("open", BreakerMode.OPEN, "Hold all tasks that depend on it, until somebody says otherwise."),
-    (
-        "close",
-        BreakerMode.CLOSED,
-        "Let all its tasks go. It stays closed, whatever their outcomes are.",
-    ),
-    (
-        "auto",
-        BreakerMode.AUTO,
-        "Leave it to the outcomes again. An open one lets probes through at once.",
-    ),
+    ("open", BreakerMode.OPEN, "Hold all tasks that depend on it, until `close` or `auto`."),
+    ("close", BreakerMode.CLOSED, "Let all its tasks run. It ignores their outcomes."),
+    ("auto", BreakerMode.AUTO, "Let outcomes decide again. If it is open, probes run at once."),
 ):
-    breakers.add_command(command_of(override, name, words, mode=mode))
+    breakers.add_command(command_of(queue_actions.override, name, words, mode=mode))
 
 
 def _breaker_fields(standing: BreakerStanding) -> dict[str, Any]:
@@ -97,33 +84,31 @@ def _breaker_fields(standing: BreakerStanding) -> dict[str, Any]:
 @click.option(
     "--weight", "weights", multiple=True, metavar="KEY=NUMBER", help="Other keys weigh 1."
 )
-@click.option("--off", is_flag=True, help="Share it no more: priority and age alone decide.")
-@as_why
-@output.as_json
+@click.option("--off", is_flag=True, help="Stop sharing: priority and age alone decide.")
+@why_option
+@output.json_option
 def fair(queue: str | None, weights: tuple[str, ...], *, off: bool, json_: bool) -> None:
     """Let the fair keys of QUEUE share it. Without QUEUE list all.
 
     A weight that is not given is 1, even if it was given before.
     """
     if queue is None:
-        _list(json_=json_)
+        with transaction() as connection:
+            found = [{"queue": q, "weights": w} for q, w in sorted(fair_queues(connection).items())]
+        output.print_list(found, ("queue", "weights other than 1"), _share_line, json_=json_)
     elif off:
         with transaction() as connection:
-            changed = unshare_queue(connection, queue, by=caller())
+            changed = limit_verbs.unshare_queue(connection, queue, by=caller())
         words = "by priority and age" if changed else "was not shared"
-        output.answer(words, {"queue": queue, "shared": False, "changed": changed}, json_=json_)
+        output.print_answer(
+            words, {"queue": queue, "shared": False, "changed": changed}, json_=json_
+        )
     else:
         given = dict(map(_weight, weights))
         with transaction() as connection:
-            share_queue(connection, queue, given, by=caller())
+            limit_verbs.share_queue(connection, queue, given, by=caller())
         shared = {"queue": queue, "shared": True, "weights": given}
-        output.answer("shared by fair_key", shared, json_=json_)
-
-
-def _list(*, json_: bool) -> None:
-    with transaction() as connection:
-        found = [{"queue": q, "weights": w} for q, w in sorted(fair_queues(connection).items())]
-    output.print_list(found, ("queue", "weights other than 1"), _share_line, json_=json_)
+        output.print_answer("shared by fair_key", shared, json_=json_)
 
 
 def _share_line(of: dict[str, Any]) -> list[str]:
@@ -136,4 +121,4 @@ def _weight(given: str) -> tuple[str, float]:
     try:
         return key, float(number)
     except ValueError:
-        raise click.BadParameter(f"{given!r} is no key=number", param_hint="--weight") from None
+        raise click.BadParameter(f"{given!r} isn't key=number", param_hint="--weight") from None

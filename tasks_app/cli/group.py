@@ -19,63 +19,74 @@ import click
 
 from tasks_app.runtime.gc_pause import uncollected
 
-COMMANDS = {
-    "demo": "tasks_app.cli.servers:demo",
-    "up": "tasks_app.cli.servers:up",
-    "down": "tasks_app.cli.servers:down",
-    "urls": "tasks_app.cli.servers:urls",
-    "migrate": "tasks_app.cli.installs:migrate",
-    "grants": "tasks_app.cli.installs:grants",
-    "notify": "tasks_app.cli.installs:notify",
-    "list": "tasks_app.cli.task_views:list_",
-    "show": "tasks_app.cli.task_views:show",
-    "explain": "tasks_app.cli.task_views:explain",
-    "stats": "tasks_app.cli.task_views:stats",
-    "create": "tasks_app.cli.task_moves:create",
-    "cancel": "tasks_app.cli.task_actions:of_tasks",
-    "requeue": "tasks_app.cli.task_actions:of_tasks",
-    "edit": "tasks_app.cli.task_actions:edit",
-    "run-now": "tasks_app.cli.task_actions:of_tasks",
-    "reschedule": "tasks_app.cli.task_actions:of_tasks",
-    "reprioritise": "tasks_app.cli.task_actions:of_tasks",
-    "move": "tasks_app.cli.task_actions:of_tasks",
-    "hold": "tasks_app.cli.task_actions:of_tasks",
-    "release": "tasks_app.cli.task_actions:of_tasks",
-    "enable": "tasks_app.cli.task_actions:of_tasks",
-    "disable": "tasks_app.cli.task_actions:of_tasks",
-    "export": "tasks_app.cli.task_moves:export",
-    "import": "tasks_app.cli.task_moves:import_",
-    "cancel-moved": "tasks_app.cli.task_moves:cancel_moved_",
-    "rest": "tasks_app.cli.task_actions:rest",
-    "errors": "tasks_app.cli.errors:errors",
-    "alerts": "tasks_app.cli.serving:alerts",
-    "audit": "tasks_app.cli.reports:audit",
-    "pause": "tasks_app.cli.queues:pause",
-    "resume": "tasks_app.cli.queues:resume",
-    "limits": "tasks_app.cli.flow_control:limits",
-    "unblock": "tasks_app.cli.flow_control:unblock",
-    "queues": "tasks_app.cli.queues:queues",
-    "breakers": "tasks_app.cli.flow_control:breakers",
-    "fair": "tasks_app.cli.flow_control:fair",
-    "encryption": "tasks_app.cli.upkeep:encryption",
-    "erase": "tasks_app.cli.upkeep:erase",
-    "prune": "tasks_app.cli.upkeep:prune",
-    "maintain": "tasks_app.cli.upkeep:maintain",
-    "schedules": "tasks_app.cli.schedules:schedules",
-    "db-scheduler": "tasks_app.cli.db_scheduler:db_scheduler",
-    "batch": "tasks_app.cli.batch:batch",
-    "locks": "tasks_app.cli.coordination:locks",
-    "groups": "tasks_app.cli.coordination:groups",
-    "report": "tasks_app.cli.reports:report",
-    "doctor": "tasks_app.cli.doctor:doctor",
-    "config": "tasks_app.cli.doctor:config",
-    "healthz": "tasks_app.cli.doctor:healthz",
-    "metrics": "tasks_app.cli.serving:metrics",
-    "scan": "tasks_app.cli.work:scan",
-    "work": "tasks_app.cli.work:work",
-    "dashboard": "tasks_app.cli.serving:dashboard",
+SECTIONS = {
+    "Run": {
+        "demo": "servers:demo",
+        "up": "servers:up",
+        "down": "servers:down",
+        "urls": "servers:urls",
+        "work": "work:work",
+        "scan": "work:scan",
+        "dashboard": "serving:dashboard",
+        "metrics": "serving:metrics",
+        "healthz": "doctor:healthz",
+    },
+    "Tasks": {
+        "list": "task_views:list_",
+        "show": "task_views:show",
+        "explain": "task_views:explain",
+        "stats": "task_views:stats",
+        "create": "task_moves:create",
+        "cancel": "task_actions:task_command",
+        "requeue": "task_actions:task_command",
+        "edit": "task_actions:edit",
+        "run-now": "task_actions:task_command",
+        "reschedule": "task_actions:task_command",
+        "reprioritise": "task_actions:task_command",
+        "move": "task_actions:task_command",
+        "hold": "task_actions:task_command",
+        "release": "task_actions:task_command",
+        "enable": "task_actions:task_command",
+        "disable": "task_actions:task_command",
+        "rest": "task_actions:rest",
+        "groups": "coordination:groups",
+        "export": "task_moves:export",
+        "import": "task_moves:import_",
+        "cancel-moved": "task_moves:cancel_moved_",
+    },
+    "Errors": {"errors": "errors:errors"},
+    "Queues and limits": {
+        "pause": "queues:pause",
+        "resume": "queues:resume",
+        "queues": "queues:queues",
+        "limits": "flow_control:limits",
+        "unblock": "flow_control:unblock",
+        "breakers": "flow_control:breakers",
+        "fair": "flow_control:fair",
+        "locks": "coordination:locks",
+    },
+    "Schedules": {
+        "schedules": "schedules:schedules",
+        "db-scheduler": "db_scheduler:db_scheduler",
+    },
+    "Batch jobs": {"batch": "batch:batch"},
+    "Operate": {
+        "migrate": "installs:migrate",
+        "grants": "installs:grants",
+        "notify": "installs:notify",
+        "doctor": "doctor:doctor",
+        "config": "doctor:config",
+        "report": "reports:report",
+        "audit": "reports:audit",
+        "alerts": "serving:alerts",
+        "maintain": "upkeep:maintain",
+        "prune": "upkeep:prune",
+        "erase": "upkeep:erase",
+        "encryption": "upkeep:encryption",
+    },
 }
-"""In the order in which people meet them; each is imported when it is called."""
+COMMANDS = {name: path for section in SECTIONS.values() for name, path in section.items()}
+"""By name: a file of this folder, and the command in it; it is imported when it is called."""
 _ELSEWHERE = {
     "retry": ("requeue",),
     **dict.fromkeys(("remove", "delete", "rm", "revoke", "drop"), ("remove", "cancel")),
@@ -88,18 +99,17 @@ _ELSEWHERE = {
     "purge": ("prune",),
     **dict.fromkeys(("new", "create", "add"), ("add", "create", "set")),
 }
-"""What other systems call some of them."""
-_CELERYS = {"beat": "celery -A tasks_app beat", "flower": "celery -A tasks_app flower"}
+"""Other systems' names for our commands."""
 _OPTIONS = {"--reason": "--why", "--countdown": "--delay", "--eta": "--run-at"}
 _NO_EXTRA = ("healthz", "metrics", "work", "dashboard")
 _EXTRAS = {"up": "embedded", "down": "embedded", "urls": "embedded", "demo": "demo"}
-"""Which extra of the package a command needs; the others need ``cli``."""
+"""The extra of the package that a command needs; the others need ``cli``."""
 _MODULES = {
     "cli": ("alembic", "rich"),
     "embedded": ("alembic", "rich", "psutil"),
     "demo": ("alembic", "rich", "psutil", "flower", "aiosmtpd"),
 }
-"""By extra. The wheels of the servers are not listed: ``embedded`` looks for them itself."""
+"""By extra. The wheels of the servers are not listed: ``embedded`` checks them itself."""
 
 
 class Commands(click.Group):
@@ -113,33 +123,38 @@ class Commands(click.Group):
         if not module:
             return None
         with uncollected():  # little of what imports make is garbage
-            found: Any = getattr(import_module(module), name)
+            found: Any = getattr(import_module(f"tasks_app.cli.{module}"), name)
             command: click.Command = found if isinstance(found, click.Command) else found(cmd_name)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        widest = max(map(len, COMMANDS))
+        for heading, names in SECTIONS.items():
+            commands = [(name, self.get_command(ctx, name)) for name in names]
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [
+                        (name.ljust(widest), each.get_short_help_str(formatter.width - widest - 6))
+                        for name, each in commands
+                        if each is not None
+                    ]
+                )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Refuse a command whose extra is not installed; ``--help`` lists it all the same."""
+        """Refuse a command whose extra is not installed; ``--help`` lists it anyway."""
         _check_extra(args[0])
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse empty arguments of every command, and make sure that it can print.
-
-        Raises:
-            click.UsageError: an argument or the value of an option is empty.
-        """
         _open_streams()
         _refuse_empty(args)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; an error is one sentence and the next step, never a traceback.
-
-        Handlers are looked for in the current folder, too.
-        """
-        if str(Path.cwd()) not in sys.path:
+        """Run a command; an error is one sentence and the next step, never a traceback."""
+        if str(Path.cwd()) not in sys.path:  # handlers may be in the current folder
             sys.path.insert(0, str(Path.cwd()))
         try:
             return super().invoke(ctx)
@@ -149,16 +164,16 @@ class Commands(click.Group):
             _suggest(error)
             raise
         except (Exception, KeyboardInterrupt) as error:
-            from tasks_app.cli.database import ending  # noqa: PLC0415  SQLAlchemy costs 200 ms
+            from tasks_app.cli.database import print_error  # noqa: PLC0415  SQLAlchemy costs 200 ms
 
-            status = ending(error)
+            status = print_error(error)
             if status is None:
                 raise
             sys.exit(status)
 
 
 def _suggest(error: click.UsageError) -> None:
-    """Refuse an unknown command or option with what it is perhaps called."""
+    """Refuse an unknown command or option with the name that was perhaps meant."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         ours = _OPTIONS.get(error.option_name)
         if ours and any(ours in each.opts for each in error.ctx.command.params):
@@ -167,19 +182,19 @@ def _suggest(error: click.UsageError) -> None:
         return
     from tasks_app.domain.errors import nearest  # noqa: PLC0415  it is rare
 
-    said, ctx = re.match("No such command '(.*?)'", error.message), error.ctx
-    if said is None or ctx is None or not isinstance(ctx.command, click.Group):
+    match, ctx = re.match("No such command '(.*?)'", error.message), error.ctx
+    if match is None or ctx is None or not isinstance(ctx.command, click.Group):
         return
-    names = ctx.command.list_commands(ctx)
-    if not isinstance(ctx.command, Commands):  # the commands above are not to be imported for this
+    given, path, names = match[1], ctx.command_path, ctx.command.list_commands(ctx)
+    if not isinstance(ctx.command, Commands):  # this must not import the commands above
         names = [name for name in names if not ctx.command.commands[name].hidden]
-    same = [name for name in _ELSEWHERE.get(said[1], ()) if name in names]
-    near = same[0] if same else nearest(said[1], names)
-    path = ctx.command_path
-    if isinstance(ctx.command, Commands) and said[1] in _CELERYS:
-        raise click.UsageError(f"{path} has no {said[1]}. Run: {_CELERYS[said[1]]}", ctx) from None
+    elif given in ("beat", "flower"):
+        hint = f"{path} has no {given}. Run: celery -A tasks_app {given}"
+        raise click.UsageError(hint, ctx) from None
+    same = [name for name in _ELSEWHERE.get(given, ()) if name in names]
+    near = same[0] if same else nearest(given, names)
     hint = f"Did you mean: {path} {near}?" if near else f"It has: {', '.join(names)}."
-    raise click.UsageError(f"{path} has no command {said[1]!r}. {hint}", ctx) from None
+    raise click.UsageError(f"{path} has no command {given!r}. {hint}", ctx) from None
 
 
 def _check_extra(command: str) -> None:
@@ -193,9 +208,9 @@ def _check_extra(command: str) -> None:
 
 
 def _open_streams() -> None:
-    """Let no character end a command: what an encoding lacks is shown as an escape.
+    """Print a character that the encoding lacks as an escape, instead of failing.
 
-    ASCII means that nobody chose an encoding; click and Python take it so, too.
+    ASCII means that the user chose no encoding; click and Python assume this, too.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -204,7 +219,7 @@ def _open_streams() -> None:
 
 
 def _refuse_empty(args: list[str]) -> None:
-    """Refuse them: an empty shell variable would drop a filter, and the command meet more tasks."""
+    """Raise UsageError: an empty shell variable would drop a filter, and select more tasks."""
     for before, given in pairwise(["", *args]):
         if not given.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in given):
             raise click.UsageError("An argument is not UTF-8. Type it on a terminal that is.")
@@ -212,7 +227,7 @@ def _refuse_empty(args: list[str]) -> None:
         if not given.strip() or (option.startswith("--") and option != given and not value.strip()):
             where = before if before.startswith("-") and not given.strip() else option
             what = f"The value of {where}" if where.strip() else "An argument"
-            raise click.UsageError(f"{what} is empty. Leave it out, or say what is meant.")
+            raise click.UsageError(f"{what} is empty. Leave it out, or give a value.")
 
 
 def _group(name: str) -> click.Group:
@@ -230,4 +245,4 @@ def _group(name: str) -> click.Group:
 
 
 group, pool = _group("tasks-app"), _group("pool")
-"""One group under two names: Celery goes by the name that the command itself has."""
+"""One group under two names: Celery uses the name of the command itself."""

@@ -1,4 +1,4 @@
-"""``pause``, ``resume``, ``queues``: when a queue runs, and what its tasks have by default."""
+"""``pause``, ``resume``, ``queues``: when a queue runs, and the defaults of its tasks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tasks_app.actions import queues as of_queues
 from tasks_app.cli import output
 from tasks_app.cli.commands import (
     add_commands,
-    carry_out,
     command_of,
     options,
     params_of,
-    print_done,
+    print_result,
+    run_action,
 )
-from tasks_app.cli.database import as_why, caller, settings, transaction
+from tasks_app.cli.database import caller, settings, transaction, why_option
 from tasks_app.domain.queues import Queue, QueueOptions, queue_status
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.tables import EVERY_QUEUE
@@ -33,16 +33,16 @@ _which = options(
 @_which
 @params_of(of_queues.pause)
 @click.option("--reason", "older", hidden=True, help="The same as --why.")
-@output.as_json
+@output.json_option
 def pause(queue: str | None, *, every: bool, older: str | None, json_: bool, **given: Any) -> None:
     """Stop a queue: its tasks wait; those that run already go on."""
     name = _chosen(queue, every=every)
-    done = carry_out(of_queues.pause, name, {**given, "reason": given["reason"] or older})
+    done = run_action(of_queues.pause, name, {**given, "reason": given["reason"] or older})
     with transaction() as connection:
         alive = heartbeats.live(connection, settings().lease)
     served = sorted({each for worker in alive for each in worker.queues})
     is_served = bool(served) if every else name in served
-    output.answer(done.said, {**done.fields, "served": is_served}, json_=json_)
+    output.print_answer(done.said, {**done.fields, "served": is_served}, json_=json_)
     if not is_served and not every:
         others = f" Those that are served: {', '.join(served)}." if served else ""
         click.echo(f"No live worker serves the queue {name}.{others}", err=True)
@@ -51,10 +51,10 @@ def pause(queue: str | None, *, every: bool, older: str | None, json_: bool, **g
 @click.command()
 @_which
 @params_of(of_queues.resume)
-@output.as_json
+@output.json_option
 def resume(queue: str | None, *, every: bool, json_: bool) -> None:
     """Let a paused queue run again; with --all, every one."""
-    print_done(carry_out(of_queues.resume, _chosen(queue, every=every)), json_=json_)
+    print_result(run_action(of_queues.resume, _chosen(queue, every=every)), json_=json_)
 
 
 def _chosen(queue: str | None, *, every: bool) -> str:
@@ -63,12 +63,9 @@ def _chosen(queue: str | None, *, every: bool) -> str:
     return EVERY_QUEUE if queue is None else queue
 
 
-_QUEUES = ("queue", "now", "windows", "only while", "defaults")
-
-
 @click.group()
 def queues() -> None:
-    """Say when queues run, and what their tasks have by default."""
+    """Set when queues run, and the defaults of their tasks."""
 
 
 queues.add_command(pause)
@@ -76,7 +73,7 @@ queues.add_command(resume)
 
 
 @queues.command("list")
-@output.as_json
+@output.json_option
 def list_queues(*, json_: bool) -> None:
     """List the queues that have settings."""
     with transaction() as connection:
@@ -84,23 +81,23 @@ def list_queues(*, json_: bool) -> None:
     if json_:
         output.print_json([_queue_fields(queue) for queue in found])
     else:
-        output.print_table(_QUEUES, map(_queue_line, found))
+        columns = ("queue", "now", "windows", "only while", "defaults")
+        output.print_table(columns, map(_queue_line, found))
 
 
 @queues.command()
 @click.argument("queue")
-@output.as_json
+@output.json_option
 def show(queue: str, *, json_: bool) -> None:
     """Show the settings of a queue, and whether it runs now."""
     with transaction() as connection:
         found = queue_rows.get_queue(connection, queue)
     if found is None:
         runs = {"queue": queue, "runs": True}
-        output.answer(f"Queue {queue} has no settings: it runs.", runs, json_=json_)
+        output.print_answer(f"Queue {queue} has no settings: it runs.", runs, json_=json_)
         return
-    output.print_json(_queue_fields(found)) if json_ else output.print_fields(
-        _queue_fields(found).items()
-    )
+    fields = _queue_fields(found)
+    output.print_json(fields) if json_ else output.print_fields(fields.items())
 
 
 rules = options(
@@ -113,14 +110,12 @@ rules = options(
     ),
     click.option("--running-below", help="Run only while fewer tasks of other queues run."),
     click.option(
-        "--waiting-below",
-        help="Run only while no due task of another queue has waited this long.",
+        "--waiting-below", help="Run only while no due task of another queue has waited this long."
     ),
     click.option("--retry", help="For tasks without their own: '5s,30s,1m', 'fixed 30s'."),
     click.option("--max-attempts", help="For tasks without their own: how often they may fail."),
     click.option(
-        "--timeout",
-        help="For tasks without their own: raised in the handler after this long.",
+        "--timeout", help="For tasks without their own: raised in the handler after this long."
     ),
     click.option(
         "--hard-timeout",
@@ -132,8 +127,8 @@ rules = options(
 @queues.command("set")
 @click.argument("queue")
 @rules
-@as_why
-@output.as_json
+@why_option
+@output.json_option
 def set_(queue: str, *, json_: bool, **given: Any) -> None:
     """Change a queue. Options that are left out stay as they are, 'none' removes one."""
     options = _options(given)
@@ -143,21 +138,21 @@ def set_(queue: str, *, json_: bool, **given: Any) -> None:
         found = queue_rows.change_queue(connection, queue, by=caller(), **options)
     if found is None:
         runs = {"queue": queue, "runs": True}
-        output.answer(f"Queue {queue} has no settings any more.", runs, json_=json_)
+        output.print_answer(f"Queue {queue} has no settings any more.", runs, json_=json_)
     else:
-        output.answer(queue_status(found), _queue_fields(found), json_=json_)
+        output.print_answer(queue_status(found), _queue_fields(found), json_=json_)
 
 
 add_commands(queues, of_queues)
-queues.add_command(output.also(command_of(of_queues.remove_rules)), "reset")
+queues.add_command(output.hidden_alias(command_of(of_queues.remove_rules)), "reset")
 
 
 @queues.command()
 @click.argument("name", required=False)
 @click.argument("days", nargs=-1)
 @click.option("--remove", is_flag=True, help="Delete it.")
-@as_why
-@output.as_json
+@why_option
+@output.json_option
 def calendar(name: str | None, days: tuple[str, ...], *, remove: bool, json_: bool) -> None:
     """List calendars. With DAYS (2026-12-25) write one, for windows and schedules."""
     if remove == bool(days) and (remove or name is not None):
@@ -166,11 +161,11 @@ def calendar(name: str | None, days: tuple[str, ...], *, remove: bool, json_: bo
         if remove:
             done = queue_rows.remove_calendar(connection, str(name), by=caller())
             words = "removed" if done else "there was none"
-            output.answer(words, {"name": name, "removed": bool(done)}, json_=json_)
+            output.print_answer(words, {"name": name, "removed": bool(done)}, json_=json_)
         elif name is not None:
             written = queue_rows.set_calendar(connection, name, _dates(days), by=caller())
-            said = {"name": name, "days": written}
-            output.answer(f"{name}: {_days(written)}", said, json_=json_)
+            fields = {"name": name, "days": written}
+            output.print_answer(f"{name}: {_days(written)}", fields, json_=json_)
         else:
             found = queue_rows.list_calendars(connection)
             if json_:
@@ -180,22 +175,18 @@ def calendar(name: str | None, days: tuple[str, ...], *, remove: bool, json_: bo
 
 
 def _options(given: dict[str, Any]) -> QueueOptions:
-    said: Any = {word: value for word, value in given.items() if value}
-    for word, value in said.items():
+    options: Any = {word: value for word, value in given.items() if value}
+    for word, value in options.items():
         if value in ("none", ("none",)):
-            said[word] = None
+            options[word] = None
         elif word in ("running_below", "max_attempts"):
-            said[word] = _integer(word, value)
-    options: QueueOptions = said
-    return options
-
-
-def _integer(word: str, value: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        option = word.replace("_", "-")
-        raise click.UsageError(f"--{option} {value} is neither a number nor none.") from None
+            try:
+                options[word] = int(value)
+            except ValueError:
+                option = word.replace("_", "-")
+                problem = f"--{option} {value} is neither a number nor none."
+                raise click.UsageError(problem) from None
+    return options  # type: ignore[no-any-return]  # click's words are its keys
 
 
 def _dates(days: tuple[str, ...]) -> list[date]:

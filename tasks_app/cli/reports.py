@@ -1,4 +1,4 @@
-"""``audit`` and ``report``: what was done, and how it went."""
+"""``audit`` and ``report``: actions of operators, and results of a period."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from tasks_app.cli import output
-from tasks_app.cli.database import opened, settings, transaction
+from tasks_app.cli.database import open_database, settings, transaction
 from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.tasks.error_text import printable
 from tasks_app.monitor.report import Report, counted, headline, read_report, sections, summary
@@ -29,18 +29,16 @@ from tasks_app.pool.tasks.browse import outlines
 @click.argument("line", type=int, required=False)
 @click.option("--action", help="Only this one: cancel, pause, 'schedule disable'.")
 @click.option("--before", type=int, help="Only lines below this one.")
-@click.option(
-    "--most", type=click.IntRange(1, 1000), default=20, show_default=True, help="At most so many."
-)
-@output.as_wide
-@output.as_json
+@output.most_option(20)
+@output.wide_option
+@output.json_option
 def audit(line: int | None, *, wide: bool, json_: bool, **filters: Any) -> None:
     """List what operators did, newest first. With LINE show one.
 
-    The token of a bulk is its first line; given that, all its steps are shown.
+    The token of a bulk is its first line; with it this shows all its steps.
     """
     if line is not None:
-        _show(line, json_=json_)
+        _print_line(line, json_=json_)
         return
     with transaction() as connection:
         found, now = rows.find(connection, **filters), database_now(connection)
@@ -48,27 +46,19 @@ def audit(line: int | None, *, wide: bool, json_: bool, **filters: Any) -> None:
         output.print_json(found)
         return
     columns = ("line", "when", "action", "bulk", "tasks", "who", *["role"] * wide)
-    click.echo(
-        "\n".join(
-            output.lay_out(
-                columns,
-                [
-                    [
-                        *(str(one.id), output.cell(one.at) if wide else output.age(one.at, now)),
-                        *(one.action, output.cell(one.bulk), str(one.number), one.who, one.role),
-                    ][: len(columns)]
-                    for one in found
-                ],
-                [_what(one) for one in found],
-                remark="what",
-                most=None if wide else output.width(),
-                cut=("action", "who"),
-            )
-        )
+    lines = [
+        [
+            *(str(one.id), output.format_instant(one.at, now, wide=wide), one.action),
+            *(output.cell(one.bulk), str(one.number), one.who, *[one.role] * wide),
+        ]
+        for one in found
+    ]
+    output.print_rows(
+        columns, lines, list(map(_what, found)), remark="what", cut=("action", "who"), wide=wide
     )
 
 
-def _show(token: int, *, json_: bool) -> None:
+def _print_line(token: int, *, json_: bool) -> None:
     with transaction() as connection:
         steps = rows.steps(connection, token)
         ids = [one for step in steps for one in step.ids]
@@ -103,16 +93,10 @@ def _show(token: int, *, json_: bool) -> None:
 
 
 def _what(line: AuditLine) -> str:
-    """Say what it was done to, without the values of a patch."""
     words = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in line.what.items()]
     if line.bulk is None and line.ids and "ids" not in line.what:
         words.insert(0, f"ids={json.dumps(line.ids[:20])}")
     return " ".join(words)
-
-
-WIDTH = 80
-"""Unless the terminal is narrower: a report may be sent as text."""
-_HINT = "'--since'"
 
 
 @click.command()
@@ -124,27 +108,27 @@ _HINT = "'--since'"
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     help="Write one page to mail: no script, nothing to load.",
 )
-@output.as_json
+@output.json_option
 def report(*, since: str, html: Path | None, json_: bool) -> None:
-    """Report what happened: how much was done, how well, what new.
+    """Report a period: how much was done, how well, and what is new.
 
-    The last two minutes are not counted yet. Of errors it shows class and place, never a message.
+    It leaves out the last two minutes. Of errors it shows class and place, never a message.
     """
     begin = _since(since)
     given = settings()
-    with opened() as database:
+    with open_database() as database:
         with database.begin() as connection:
             check_version(connection)
         try:
             found = read_report(database, given, begin)
         except ValueError as error:
-            raise click.BadParameter(f"{error}.", param_hint=_HINT) from None
+            raise click.BadParameter(f"{error}.", param_hint="'--since'") from None
     if html is not None:
         try:
             html.write_text(page(found), encoding="utf-8")
         except OSError as error:
             raise click.BadParameter(f"{error.strerror}.", param_hint="'--html'") from None
-        output.answer(f"Written: {html}", found, json_=json_)
+        output.print_answer(f"Written: {html}", found, json_=json_)
     elif json_:
         output.print_json(found)
     else:
@@ -159,12 +143,12 @@ def _since(text: str) -> datetime | timedelta:
     try:
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):  # of years that no zone has
-        words = f"{text!r:.40} is no time. Write 24h, 7d or an instant as 2026-01-31T09:00Z."
-        raise click.BadParameter(words, param_hint=_HINT) from None
+        words = f"{text!r:.40} isn't a time. Write 24h, 7d or an instant as 2026-01-31T09:00Z."
+        raise click.BadParameter(words, param_hint="'--since'") from None
 
 
 def _lines(found: Report) -> Iterator[str]:
-    most = min(output.width() or WIDTH, WIDTH)
+    most = min(output.width() or 80, 80)  # people mail it as text
     yield f"tasks_app, {headline(found)}"
     yield counted(found)
     yield ""
@@ -176,7 +160,7 @@ def _lines(found: Report) -> Iterator[str]:
         if not section.rows:
             yield output.INDENT + section.otherwise
             continue
-        yield from output.lay_out(
+        yield from output.table_lines(
             section.columns,
             section.rows,
             section.remarks or ("",) * len(section.rows),

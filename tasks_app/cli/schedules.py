@@ -1,4 +1,4 @@
-"""``schedules``: tasks made by the clock; listed, made, changed, previewed, backfilled."""
+"""``schedules``: list, add, change, preview, backfill."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import click
 
 from tasks_app.actions import schedules as actions
 from tasks_app.cli import output
-from tasks_app.cli.commands import add_commands, json_object, moment, options
-from tasks_app.cli.database import as_why, caller, settings, transaction
-from tasks_app.cli.task_moves import hint_at_name
+from tasks_app.cli.commands import add_commands, json_object, options, parse_instant
+from tasks_app.cli.database import caller, settings, transaction, why_option
+from tasks_app.cli.task_moves import suggest_name
 from tasks_app.domain.durations import count, format_duration, to_the_second
 from tasks_app.domain.schedules.schedule import Schedule
 from tasks_app.pool.tables import database_now
@@ -46,21 +46,21 @@ policies = options(
 def read_options(given: dict[str, Any]) -> Any:
     moments = ("at", "starts_at", "ends_at")
     return {
-        word: moment(value) if word in moments else value
+        word: parse_instant(value) if word in moments else value
         for word, value in given.items()
         if value is not None
     }
 
 
-def known(found: Any, name: str) -> Any:
+def existing(found: Any, name: str) -> Any:
     if found is None:
         output.refuse(f"There is no schedule {name}. Run: tasks-app schedules list")
     return found
 
 
-def tell(made: Schedule, *, json_: bool) -> None:
-    words = f"{made.explain()}.\nNext: {shown_at(made.next_run_at)}"
-    output.answer(words, fields(made), json_=json_)
+def print_schedule(made: Schedule, *, json_: bool) -> None:
+    words = f"{made.explain()}.\nNext: {instant_words(made.next_run_at)}"
+    output.print_answer(words, fields(made), json_=json_)
 
 
 def line(schedule: Schedule, now: datetime, *, wide: bool) -> list[str]:
@@ -70,7 +70,7 @@ def line(schedule: Schedule, now: datetime, *, wide: bool) -> list[str]:
     outcome, source = schedule.last_outcome, schedule.declared_in or schedule.changed_by
     return [
         *(schedule.name, schedule.task, when, "yes" if schedule.enabled else "no"),
-        *(output.at(at, now, wide=wide) for at in instants),
+        *(output.format_instant(at, now, wide=wide) for at in instants),
         *("" if schedule.remark else output.cell(outcome), output.cell(source)),
     ]
 
@@ -80,27 +80,30 @@ def fields(schedule: Schedule) -> dict[str, Any]:
         words = schedule.explain()
     except ValueError as error:
         words = str(error)
+    names = (
+        *("next_run_at", "queued_at", "last_run_at", "last_task_id", "last_outcome"),
+        *("remark", "declared_in", "changed_by", "created_at"),
+    )
     return {
         "name": schedule.name,
         "words": words,
         **{word: value for word, value in schedule.plain().items() if word != "options"},
         "payload": masks().value(schedule.task, json.loads(schedule.payload)),
         **json.loads(schedule.options),
-        **{
-            word: getattr(schedule, word)
-            for word in (
-                *("next_run_at", "queued_at", "last_run_at", "last_task_id", "last_outcome"),
-                *("remark", "declared_in", "changed_by", "created_at"),
-            )
-        },
+        **{word: getattr(schedule, word) for word in names},
     }
 
 
-def shown_at(at: datetime | None) -> str:
+def instant_words(at: datetime | None) -> str:
     return "never" if at is None else to_the_second(at)
 
 
-@click.command()
+@click.group()
+def schedules() -> None:
+    """Create tasks by the clock: list, add, preview, backfill, run."""
+
+
+@schedules.command()
 @click.argument("name", required=False)
 @timing
 @click.option(
@@ -112,9 +115,9 @@ def shown_at(at: datetime | None) -> str:
     show_default=True,
     help="How many instants.",
 )
-@output.as_json
+@output.json_option
 def preview(name: str | None, number: int, *, json_: bool, **given: Any) -> None:
-    """Say when a schedule fires, or one with these options would. Changes nothing."""
+    """Print when a schedule fires, or one with these options would. Changes nothing."""
     options = read_options(given)
     if bool(options) == (name is not None):
         raise click.UsageError("Give a name, or --cron, --every or --at.")
@@ -122,44 +125,35 @@ def preview(name: str | None, number: int, *, json_: bool, **given: Any) -> None
         if name is None:
             shown = previews.preview(connection, number, **options)
         else:
-            shown = known(previews.preview_schedule(connection, name, number), name)
-    told = "\n".join([f"{shown.words}.", *map(shown_at, shown.instants)])
-    output.answer(told, {"words": shown.words, "instants": shown.instants}, json_=json_)
+            shown = existing(previews.preview_schedule(connection, name, number), name)
+    words = "\n".join([f"{shown.words}.", *map(instant_words, shown.instants)])
+    output.print_answer(words, {"words": shown.words, "instants": shown.instants}, json_=json_)
 
 
-@click.command()
+@schedules.command()
 @click.argument("name")
 @click.argument("start")
 @click.argument("end")
-@as_why
-@output.as_json
+@why_option
+@output.json_option
 def backfill(name: str, start: str, end: str, *, json_: bool) -> None:
-    """Make a task for each instant from START to END that has none.
+    """Create a task for each instant from START to END that has none.
 
-    Both are ISO 8601 with a zone, and past; END itself is left out. Repeating it makes no second
+    Both are ISO 8601 with a zone, and past; END itself is left out. A repetition creates no second
     task.
     """
     with transaction() as connection:
-        made = previews.backfill_schedule(connection, name, moment(start), moment(end), by=caller())
-    ids = [int(task_id) for task_id in known(made, name)]
-    output.answer(f"{count(len(ids), 'task')} made", {"name": name, "ids": ids}, json_=json_)
-
-
-_LISTED = ("name", "task", "when", "enabled", "next", "last", "outcome", "from")
-
-
-@click.group()
-def schedules() -> None:
-    """Make tasks by the clock: list, add, preview, backfill, run."""
-
-
-schedules.add_command(preview)
-schedules.add_command(backfill)
+        made = previews.backfill_schedule(
+            connection, name, parse_instant(start), parse_instant(end), by=caller()
+        )
+    ids = [int(task_id) for task_id in existing(made, name)]
+    words = f"{count(len(ids), 'task')} created"
+    output.print_answer(words, {"name": name, "ids": ids}, json_=json_)
 
 
 @schedules.command("list")
-@output.as_wide
-@output.as_json
+@output.wide_option
+@output.json_option
 def list_(*, wide: bool, json_: bool) -> None:
     """List all schedules, with their next and last instants."""
     with transaction() as connection:
@@ -167,8 +161,8 @@ def list_(*, wide: bool, json_: bool) -> None:
     if json_:
         output.print_json([fields(schedule) for schedule in found])
         return
-    output.echo(
-        _LISTED,
+    output.print_rows(
+        ("name", "task", "when", "enabled", "next", "last", "outcome", "from"),
         [line(schedule, now, wide=wide) for schedule in found],
         [schedule.remark or "" for schedule in found],
         remark="remark",
@@ -179,17 +173,17 @@ def list_(*, wide: bool, json_: bool) -> None:
 
 @schedules.command()
 @click.argument("name")
-@output.as_json
+@output.json_option
 def show(name: str, *, json_: bool) -> None:
     """Show one schedule, also in words."""
     with transaction() as connection:
-        found = known(rows.get_schedule(connection, name), name)
+        found = existing(rows.get_schedule(connection, name), name)
         last = get_task(connection, found.last_task_id) if found.last_task_id else None
-    said = {**fields(found), "last_task_state": last and last.state}
+    shown = {**fields(found), "last_task_state": last and last.state}
     if json_:
-        output.print_json(said)
+        output.print_json(shown)
     else:
-        output.print_fields({**said, "jitter": format_duration(found.jitter)}.items())
+        output.print_fields({**shown, "jitter": format_duration(found.jitter)}.items())
 
 
 @schedules.command()
@@ -198,17 +192,17 @@ def show(name: str, *, json_: bool) -> None:
 @click.argument("payload", default="{}")
 @timing
 @policies
-@as_why
-@output.as_json
+@why_option
+@output.json_option
 def add(name: str, task: str, payload: str, *, json_: bool, **given: Any) -> None:
-    """Add a schedule that makes a TASK with this PAYLOAD, a JSON object."""
+    """Add a schedule of TASK with PAYLOAD, a JSON object."""
     load_handlers(settings().modules)
     with transaction() as connection:
         made = rows.create_schedule(
             connection, name, task, json_object(payload), by=caller(), **read_options(given)
         )
-    hint_at_name(task, f"remove the schedule: tasks-app schedules remove {name}")
-    tell(made, json_=json_)
+    suggest_name(task, f"remove the schedule: tasks-app schedules remove {name}")
+    print_schedule(made, json_=json_)
 
 
 @schedules.command()
@@ -216,15 +210,15 @@ def add(name: str, task: str, payload: str, *, json_: bool, **given: Any) -> Non
 @click.option("--payload", help="A JSON object.")
 @timing
 @policies
-@as_why
-@output.as_json
+@why_option
+@output.json_option
 def change(name: str, payload: str | None, *, json_: bool, **given: Any) -> None:
     """Change what is given. Code that declares the schedule leaves the change alone."""
     load_handlers(settings().modules)
     new = None if payload is None else json_object(payload)
     with transaction() as connection:
         changed = rows.change_schedule(connection, name, new, by=caller(), **read_options(given))
-    tell(known(changed, name), json_=json_)
+    print_schedule(existing(changed, name), json_=json_)
 
 
 add_commands(schedules, actions)

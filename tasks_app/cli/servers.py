@@ -32,7 +32,7 @@ folder_option = click.option(
 
 @click.command()
 @click.option("-d", "--detach", is_flag=True, help="Return when both servers answer.")
-@output.as_json
+@output.json_option
 @folder_option
 def up(*, detach: bool, json_: bool, folder: Path) -> None:
     """Start PostgreSQL and Valkey in a folder, on free ports."""
@@ -48,7 +48,7 @@ def up(*, detach: bool, json_: bool, folder: Path) -> None:
 
 
 @click.command()
-@output.as_json
+@output.json_option
 @folder_option
 def down(*, json_: bool, folder: Path) -> None:
     """Stop the servers; their data stays."""
@@ -56,11 +56,11 @@ def down(*, json_: bool, folder: Path) -> None:
 
     stopped = stop(folder)
     words = "Stopped." if stopped else "Nothing was running."
-    output.answer(words, {"stopped": stopped}, json_=json_)
+    output.print_answer(words, {"stopped": stopped}, json_=json_)
 
 
 @click.command()
-@output.as_json
+@output.json_option
 @folder_option
 def urls(*, json_: bool, folder: Path) -> None:
     """Print the servers' URLs, for eval "$(tasks-app urls)"."""
@@ -89,18 +89,18 @@ def demo(options: tuple[str, ...]) -> None:
     prints = f"{sys.stdout.encoding}:backslashreplace"  # as every command here
     environment = {**os.environ, "PYTHONPATH": str(examples), "PYTHONIOENCODING": prints}
     command = [sys.executable, "-m", "shop", *options]
-    # exec, because a parent would have to pass on each signal, and Ctrl-C would reach both.
+    # exec, because a parent would have to forward each signal, and Ctrl-C would reach both.
     os.execve(sys.executable, command, environment)  # noqa: S606  our own module
 
 
 def _tell(started: Sequence[Started], folder: Path, *, detached: bool = False, json_: bool) -> None:
     urls = f'eval "$(tasks-app urls{_option(folder)})"'
-    after = f"Press Ctrl-C to stop. In another terminal: {urls}"
+    hint = f"Press Ctrl-C to stop. In another terminal: {urls}"
     if detached:
-        after = f"Next: {urls} && tasks-app migrate"
-    output.answer("\n".join([*map(str, started), after]), started, json_=json_)
+        hint = f"Next: {urls} && tasks-app migrate"
+    output.print_answer("\n".join([*map(str, started), hint]), started, json_=json_)
 
 
 def _option(folder: Path) -> str:
-    """Return the option by which the next command finds the same servers."""
+    """Return the option with which the next command finds the same servers."""
     return "" if folder == DEFAULT_FOLDER else f" --folder {shlex.quote(str(folder))}"

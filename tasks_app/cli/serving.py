@@ -1,4 +1,4 @@
-"""``dashboard``, ``metrics``, ``alerts``: processes that tell others."""
+"""``dashboard``, ``metrics``, ``alerts``: processes that show and report."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from types import FrameType
 
 import click
 
 from tasks_app.cli import output
-from tasks_app.cli.database import opened, settings, transaction
+from tasks_app.cli.database import open_database, settings, transaction
 from tasks_app.domain.errors import AWAY, ConfigurationError
 from tasks_app.monitor.metric_catalogue import UP
 from tasks_app.monitor.metrics import PATH, MetricsReader, MetricsServer
@@ -47,8 +47,7 @@ def dashboard(host: str, port: int) -> None:
     serve(given, sockets)
 
 
-PORT = 9464
-"""Nobody else's among Prometheus' ports of exporters that run beside a database."""
+PORT = 9464  # no exporter that runs beside a database has it on Prometheus' list
 
 
 @click.command()
@@ -62,14 +61,15 @@ PORT = 9464
 )
 @click.option("--once", is_flag=True, help="Print them and end.")
 def metrics(*, address: str, port: int, once: bool) -> None:
-    """Show the pools to Prometheus: one process for all workers.
+    """Serve metrics of the pools to Prometheus.
 
-    It only reads, at most every two seconds however many ask. On another address than this
-    machine's it wants TASKS_APP_METRICS_AUTH=name:password. With TASKS_APP_ALERT_WEBHOOK, _MAIL or
-    _LOG it watches for alerts, too, which it writes down.
+    One process is enough for all workers. It only reads, at most every two seconds for any number
+    of clients. On another address than this machine's it needs
+    TASKS_APP_METRICS_AUTH=name:password. With TASKS_APP_ALERT_WEBHOOK, _MAIL or _LOG it watches
+    for alerts, too, and records them.
     """
     given = settings()
-    with opened() as database:
+    with open_database() as database:
         reader = MetricsReader(database, given)
         if once:
             text = reader.read()
@@ -85,31 +85,24 @@ def metrics(*, address: str, port: int, once: bool) -> None:
             ) from None
         watcher = Watcher(given, database, f"metrics {socket.gethostname()}:{os.getpid()}")
         watcher.start()
-        _serve(server)
+        # shutdown() waits for the loop that runs here, so it needs a thread
+        _on_signal(lambda: threading.Thread(target=server.shutdown).start())
+        host, port = server.server_address[:2]
+        click.echo(f"Metrics on http://{host!s}:{port}{PATH}", err=True)
+        with server:
+            server.serve_forever()
         watcher.stop()
-
-
-def _serve(server: MetricsServer) -> None:
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        threading.Thread(target=server.shutdown).start()  # it waits for the loop that runs here
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    host, port = server.server_address[:2]
-    click.echo(f"Metrics on http://{host!s}:{port}{PATH}", err=True)
-    with server:
-        server.serve_forever()
 
 
 @click.group()
 def alerts() -> None:
-    """Tell of what goes wrong, without Prometheus."""
+    """Report problems, without Prometheus."""
 
 
 @alerts.command("list")
-@click.option("--most", type=click.IntRange(1, 1000), default=50, show_default=True, help="Rows.")
-@output.as_wide
-@output.as_json
+@output.most_option(50, "Rows.")
+@output.wide_option
+@output.json_option
 def list_(*, most: int, wide: bool, json_: bool) -> None:
     """List the alerts that are open, then the newest."""
     with transaction() as connection:
@@ -120,10 +113,10 @@ def list_(*, most: int, wide: bool, json_: bool) -> None:
     if not found:
         click.echo("There has been no alert.")
         return
-    columns = ("key", "since", "until", "told")
+    columns = ("key", "since", "until", "sent")
     lines = [_line(alert, now, wide=wide) for alert in found]
     remarks = [f"{alert.fact}. {alert.advice}" for alert in found]
-    output.echo(columns, lines, remarks, remark="fact and advice", wide=wide)
+    output.print_rows(columns, lines, remarks, remark="fact and advice", wide=wide)
 
 
 @alerts.command()
@@ -132,45 +125,40 @@ def list_(*, most: int, wide: bool, json_: bool) -> None:
     type=click.FloatRange(1, 3600),
     default=EVERY.total_seconds(),
     show_default=True,
-    help="Seconds between two looks.",
+    help="Seconds between two checks.",
 )
-@click.option("--once", is_flag=True, help="Look once and end.")
-@output.as_json
+@click.option("--once", is_flag=True, help="Check once and end.")
+@output.json_option
 def watch(*, every: float, once: bool, json_: bool) -> None:
-    """Look again and again, and tell what begins and ends.
+    """Check again and again, and report problems that begin and end.
 
-    It tells TASKS_APP_ALERT_WEBHOOK and TASKS_APP_ALERT_MAIL, and logs.
+    It reports to TASKS_APP_ALERT_WEBHOOK and TASKS_APP_ALERT_MAIL, and logs.
 
-    Several may run, best on other machines than beat; each message is sent by one of them. With
-    one of these settings, or TASKS_APP_ALERT_LOG, whoever scans watches, too.
+    Several may run, best on other machines than beat; one of them sends each message. With one of
+    these settings, or TASKS_APP_ALERT_LOG, the process that scans watches, too.
     """
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     holder = f"alerts watch {socket.gethostname()}:{os.getpid()}"
-    with opened() as database:
+    with open_database() as database:
         with database.begin() as connection:
             check_version(connection)
         watcher = Watcher(settings(), database, holder, every=timedelta(seconds=every))
         if once:
             sent = watcher.watch_once()
-            output.answer(f"Sent: {sent}.", {"sent": sent}, json_=json_)
+            output.print_answer(f"Sent: {sent}.", {"sent": sent}, json_=json_)
             return
-        watcher.run(_stopped())
+        stop = threading.Event()
+        _on_signal(stop.set)
+        watcher.run(stop)
 
 
 def _line(alert: rows.AlertRow, now: datetime, *, wide: bool) -> list[str]:
-    since = output.at(alert.opened_at, now, wide=wide)
-    until = output.at(alert.closed_at, now, wide=wide)
-    told = output.at(alert.opened_sent_at, now, wide=wide) or "not told"
-    return [alert.key, since, "" if alert.event else until or "open", told]
+    since = output.format_instant(alert.opened_at, now, wide=wide)
+    until = output.format_instant(alert.closed_at, now, wide=wide)
+    sent = output.format_instant(alert.opened_sent_at, now, wide=wide) or "not sent"
+    return [alert.key, since, "" if alert.event else until or "open", sent]
 
 
-def _stopped() -> threading.Event:
-    """Return an event that a signal sets."""
-    over = threading.Event()
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        over.set()
-
+def _on_signal(act: Callable[[], object]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    return over
+        signal.signal(number, lambda *_: act())

@@ -1,4 +1,4 @@
-"""What an operator does to tasks, one or many: actions, ``edit``, ``rest``."""
+"""Actions of operators on one task or many, ``edit``, ``rest``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import click
 from tasks_app.actions.action import taken
 from tasks_app.actions.tasks import BY_WORD, CHANGES
 from tasks_app.cli import output
-from tasks_app.cli.commands import json_object, options, params_of
-from tasks_app.cli.database import caller, connected, settings, transaction
+from tasks_app.cli.commands import DONE_FIELDS, json_object, options, params_of
+from tasks_app.cli.database import caller, open_engine, settings, transaction
 from tasks_app.domain.durations import count
 from tasks_app.domain.errors import NO
 from tasks_app.domain.operations import DONE, WAITING, parse_patch
@@ -63,32 +63,13 @@ _aged = options(
     dry_run,
 )
 filters = options(_named, _placed, _aged)
-"""Which tasks, and how many of them now."""
-waiting_filters = options(
-    _named,
-    click.option(
-        "--retrying", is_flag=True, default=None, help="Only those that wait for another attempt."
-    ),
-    _aged,
+retrying = click.option(
+    "--retrying", is_flag=True, default=None, help="Only those that wait for another attempt."
 )
-"""The same of those that wait."""
+rate = click.option("--rate", metavar="N/TIME", help="This many in this time: 50/1s.")
 
 
-def selects(given: dict[str, Any]) -> bool:
-    """Say whether any option selects tasks."""
-    return any(value is not None and value is not False for value in given.values())
-
-
-SHOWN = 20
-"""Ids on a line; the audit has all."""
-_UNMET = "not there, so already, or with a state or options that do not fit"
-
-
-rate = click.option("--rate", metavar="N/TIME", help="So many in which time: 50/1s.")
-"""They become due one after the other, not all at once."""
-
-
-def of_tasks(word: str) -> click.Command:
+def task_command(word: str) -> click.Command:
     """Return the command of an action: on ids one by one, else in a bulk."""
     action = BY_WORD[word]
     own = [each.name for each in taken(action.takes)]
@@ -96,19 +77,20 @@ def of_tasks(word: str) -> click.Command:
     def run(*, ids: tuple[int, ...], json_: bool, **given: Any) -> None:
         words = {name: given.pop(name) for name in (*own, *(["rate"] * action.takes_rate))}
         words = {name: value for name, value in words.items() if value is not None}
-        if not ids or selects(given) or "rate" in words:
-            many(word, ids, {**given, **words}, json_=json_)
+        selects = any(value is not None and value is not False for value in given.values())
+        if not ids or selects or "rate" in words:
+            run_on_many(word, ids, {**given, **words}, json_=json_)
         else:
-            each(ids, partial(action.verb, **words), DONE.get(action.word), json_=json_)
+            run_on_each(ids, partial(action.verb, **words), DONE.get(action.word), json_=json_)
 
     run.__doc__ = action.run.__doc__
     add = options(
         *([rate] * action.takes_rate),
         click.argument("ids", nargs=-1, type=int),
         params_of(action, ("why",)),
-        waiting_filters if word in WAITING else filters,
+        options(_named, retrying, _aged) if word in WAITING else filters,
         why,
-        output.as_json,
+        output.json_option,
     )
     return click.command(word)(add(run))
 
@@ -121,7 +103,7 @@ def of_tasks(word: str) -> click.Command:
 @click.option("--merge", help="A JSON object; null in it removes a key (RFC 7396).")
 @filters
 @why
-@output.as_json
+@output.json_option
 def edit(
     ids: tuple[int, ...],
     settings_: tuple[str, ...],
@@ -130,27 +112,28 @@ def edit(
     json_: bool,
     **given: Any,
 ) -> None:
-    """Change the payloads of waiting tasks. --pool error: of failed ones.
+    """Change the payloads of waiting tasks.
 
-    Each new payload must fit the handler's model, so TASKS_APP_IMPORTS must name the handlers.
-    A task whose payload is refused stays as it is, and its id is printed.
+    With --pool error: of failed ones. Each new payload must fit the handler's model, so
+    TASKS_APP_IMPORTS must name the handlers. A task whose payload is refused stays as it is, and
+    its id is printed.
     """
     if bool(settings_) == bool(merge):
         raise click.UsageError("Give --set, once or several times, or --merge.")
     patch = json_object(merge) if merge else parse_patch(dict(map(_setting, settings_)))
     load_handlers(settings().modules)
-    many("edit", ids, given, patch, json_=json_)
+    run_on_many("edit", ids, given, patch, json_=json_)
 
 
 @click.command()
 @click.argument("token", type=int)
 @first
 @dry_run
-@output.as_json
+@output.json_option
 def rest(token: int, first: int | None, *, dry_run: bool, json_: bool) -> None:
     """Continue a bulk by its token. Tasks newer than its start are left out."""
     load_handlers(settings().modules)
-    with connected() as engine:
+    with open_engine() as engine:
         done: Foreseen | Done | None
         if dry_run:
             done = foresee_rest(engine, token)
@@ -158,77 +141,7 @@ def rest(token: int, first: int | None, *, dry_run: bool, json_: bool) -> None:
             done = run_bulk(engine, token, first=first, by=caller())
     if done is None:
         output.refuse(f"There is no bulk {token}. Run: tasks-app audit")
-    _tell(done, json_=json_)
-
-
-def many(
-    action: str,
-    ids: Sequence[int],
-    given: dict[str, Any],
-    patch: Mapping[str, Any] | None = None,
-    *,
-    json_: bool,
-) -> None:
-    """Open a bulk on what is ``given`` and begin it, or count what it would mean."""
-    number, dry = given.pop("first"), given.pop("dry_run")
-    chosen = {**given, "ids": tuple(dict.fromkeys(ids))}
-    with connected() as engine:
-        if dry:
-            _tell(foresee_bulk(engine, action, patch=patch, **chosen), json_=json_)
-        token = start_bulk(engine, action, patch=patch, by=caller(), **chosen)
-        click.echo(f"bulk {token}", err=json_)
-        done = run_bulk(engine, token, first=number, by=caller())
-    assert done is not None  # noqa: S101  it was opened just now
-    if number is None:
-        _name_the_unmet(done, chosen["ids"])
-    _tell(done, json_=json_)
-
-
-def _name_the_unmet(done: Done, ids: Sequence[int]) -> None:
-    """Leave out what was named by its id and not changed. Of more ids than it has, nobody knows."""
-    met = {*done.ids, *chain(*done.left_out.values())}
-    unmet = [one for one in ids if one not in met]
-    if unmet and len(ids) <= HAS_IDS:
-        done.left_out[_UNMET] = unmet
-
-
-def _tell(done: Foreseen | Done, *, json_: bool) -> NoReturn:
-    if json_:
-        output.print_json(_fields(done))
-        sys.exit(NO if done.left_out else 0)
-    if isinstance(done, Foreseen):
-        counts = sorted(done.counts.items())
-        output.print_table(("name", "state", "tasks"), [(*of, n) for of, n in counts])
-        number = done.counts.total()
-        meant = f"{count(number, 'task')} {'is' if number == 1 else 'are'} meant"
-        click.echo(f"{meant}. Nothing was changed.")
-    else:
-        told = [f"{number} {answer}" for answer, number in sorted(done.answers.items())]
-        click.echo(", ".join(told) or "nothing to do")
-        if 0 < len(done.ids) <= SHOWN:
-            click.echo(f"ids: {_ids(done.ids)}")
-    for reason, ids in sorted(done.left_out.items()):
-        alone = "it is" if len(ids) == 1 else "they are"
-        click.echo(f"{len(ids)} left as {alone}, {reason}: {_ids(ids)}", err=True)
-    if isinstance(done, Done) and done.more:
-        output.say(f"How these went: tasks-app audit {done.token}")
-        output.say(f"To go on: tasks-app rest {done.token}")
-    sys.exit(NO if done.left_out else 0)
-
-
-def _fields(done: Foreseen | Done) -> dict[str, Any]:
-    if isinstance(done, Done):
-        names = ("token", "answers", "ids", "left_out", "more")
-        return {name: getattr(done, name) for name in names}
-    counts = [
-        {"name": name, "state": state, "number": number}
-        for (name, state), number in sorted(done.counts.items())
-    ]
-    return {"counts": counts, "left_out": done.left_out, "changed": False}
-
-
-def _ids(ids: Sequence[int]) -> str:
-    return " ".join(map(str, ids[:SHOWN])) + (" …" if len(ids) > SHOWN else "")
+    _print_bulk(done, json_=json_)
 
 
 def _setting(given: str) -> tuple[str, Any]:
@@ -236,18 +149,74 @@ def _setting(given: str) -> tuple[str, Any]:
     try:
         return path, json.loads(value)
     except ValueError:
-        problem = "is no JSON; put text in quotes" if equals else "has no ="
+        problem = "isn't JSON; put text in quotes" if equals else "has no ="
         raise click.BadParameter(f"{path} {problem}", param_hint="--set") from None
 
 
-def each(ids: Sequence[int], act: Callable[..., Any], done: str | None, *, json_: bool) -> None:
-    """Act on each by itself and print the answers; ``done`` is said of those that were changed."""
+def run_on_each(
+    ids: Sequence[int], act: Callable[..., Any], done: str | None, *, json_: bool
+) -> None:
+    """Act on each by itself and print the answers; ``done`` is printed for those that changed."""
     with transaction() as connection:
         by = caller()
         answers = {one: act(connection, one, by=by) for one in sorted({*ids})}
-    said = {one: done if done and answer in CHANGES else answer for one, answer in answers.items()}
-    told = "\n".join(f"{task_id}  {answer}" for task_id, answer in said.items())
-    fields = [{"id": task_id, "answer": answer} for task_id, answer in said.items()]
-    output.answer(told, fields, json_=json_)
+    words = {one: done if done and answer in CHANGES else answer for one, answer in answers.items()}
+    text = "\n".join(f"{task_id}  {answer}" for task_id, answer in words.items())
+    fields = [{"id": task_id, "answer": answer} for task_id, answer in words.items()]
+    output.print_answer(text, fields, json_=json_)
     if not set(answers.values()) <= CHANGES:
         sys.exit(NO)
+
+
+def run_on_many(
+    action: str,
+    ids: Sequence[int],
+    given: dict[str, Any],
+    patch: Mapping[str, Any] | None = None,
+    *,
+    json_: bool,
+) -> None:
+    """Open a bulk on what is ``given`` and begin it, or only count its tasks."""
+    number, dry = given.pop("first"), given.pop("dry_run")
+    chosen = {**given, "ids": tuple(dict.fromkeys(ids))}
+    with open_engine() as engine:
+        if dry:
+            _print_bulk(foresee_bulk(engine, action, patch=patch, **chosen), json_=json_)
+        token = start_bulk(engine, action, patch=patch, by=caller(), **chosen)
+        click.echo(f"bulk {token}", err=json_)
+        done = run_bulk(engine, token, first=number, by=caller())
+    assert done is not None  # noqa: S101  it was opened just now
+    if number is None and len(chosen["ids"]) <= HAS_IDS:  # the bulk lists no more ids than that
+        met = {*done.ids, *chain(*done.left_out.values())}
+        if unmet := [one for one in chosen["ids"] if one not in met]:
+            reason = "not found, already like this, or with a state or options that do not fit"
+            done.left_out[reason] = unmet
+    _print_bulk(done, json_=json_)
+
+
+def _print_bulk(done: Foreseen | Done, *, json_: bool) -> NoReturn:
+    counts = sorted(done.counts.items()) if isinstance(done, Foreseen) else []
+    if json_:
+        listed = [{"name": of[0], "state": of[1], "number": number} for of, number in counts]
+        fields = {"counts": listed, "left_out": done.left_out, "changed": False}
+        if isinstance(done, Done):
+            fields = {name: getattr(done, name) for name in DONE_FIELDS}
+        output.print_json(fields)
+        sys.exit(NO if done.left_out else 0)
+    if isinstance(done, Foreseen):
+        output.print_table(("name", "state", "tasks"), [(*of, number) for of, number in counts])
+        total = done.counts.total()
+        verb = "is" if total == 1 else "are"
+        click.echo(f"{count(total, 'task')} {verb} selected. Nothing was changed.")
+    else:
+        words = [f"{number} {answer}" for answer, number in sorted(done.answers.items())]
+        click.echo(", ".join(words) or "nothing to do")
+        if 0 < len(done.ids) <= 20:  # noqa: PLR2004  the audit has more
+            click.echo(f"ids: {output.shown_ids(done.ids)}")
+    for reason, ids in sorted(done.left_out.items()):
+        alone = "it is" if len(ids) == 1 else "they are"
+        click.echo(f"{len(ids)} left as {alone}, {reason}: {output.shown_ids(ids)}", err=True)
+    if isinstance(done, Done) and done.more:
+        output.print_text(f"To see the results: tasks-app audit {done.token}")
+        output.print_text(f"To go on: tasks-app rest {done.token}")
+    sys.exit(NO if done.left_out else 0)

@@ -1,4 +1,4 @@
-"""``create``, ``export``, ``import``, ``cancel-moved``: tasks come and go."""
+"""``create``, ``export``, ``import``, ``cancel-moved``: tasks from and to elsewhere."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from tasks_app.cli import output
-from tasks_app.cli.commands import json_value, moment
-from tasks_app.cli.database import as_why, caller, connected, settings, transaction
-from tasks_app.cli.output import say
+from tasks_app.cli.commands import json_value, parse_instant
+from tasks_app.cli.database import caller, open_engine, settings, transaction, why_option
+from tasks_app.cli.output import print_text
 from tasks_app.domain.durations import count
 from tasks_app.domain.errors import NO, nearest
 from tasks_app.domain.tasks.options import TaskOptions
@@ -21,15 +21,15 @@ from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
 from tasks_app.runtime.transfer import cancel_moved, export_tasks, import_tasks
 
 
-def hint_at_name(name: str, undo: str, *, queue: str = "") -> None:
-    """Say which handler was perhaps meant, or to which queue a task goes since none is known."""
+def suggest_name(name: str, undo: str, *, queue: str = "") -> None:
+    """Name the handler that was perhaps meant, or the queue of a task without a handler here."""
     if name in HANDLERS.names:
         return
-    told = f"TASKS_APP_IMPORTS has no handler {name}"
+    fact = f"TASKS_APP_IMPORTS has no handler {name}"
     if near := nearest(name, HANDLERS.names):
-        say(f"{told}, but {near}. If that was meant, {undo}.", err=True)
+        print_text(f"{fact}. Did you mean {near}? Then {undo}.", err=True)
     elif queue:
-        say(f"{told}, so its queue is {queue}. To choose another: --queue", err=True)
+        print_text(f"{fact}, so its queue is {queue}. To choose another: --queue", err=True)
 
 
 @click.command()
@@ -48,25 +48,25 @@ def hint_at_name(name: str, undo: str, *, queue: str = "") -> None:
 @click.option("--unique-key", help="At most one pending or running task of this name has it.")
 @click.option("--unique-scope", help=f"For how long: {SCOPES}.")
 @click.option("--on-conflict", help=f"When the key is taken: {POLICIES}.")
-@click.option("--max-attempts", type=int, help="After so many failures it is FAILED.")
+@click.option("--max-attempts", type=int, help="After this many failures it is FAILED.")
 @click.option("--retry", help="Waits between attempts: 5s,30s,1m.")
-@output.as_json
+@output.json_option
 def create(name: str, payload: str, run_at: str | None, *, json_: bool, **given: Any) -> None:
     """Create one task. PAYLOAD is JSON, usually an object."""
     options: dict[str, Any] = {
         key: value for key, value in given.items() if value not in (None, ())
     }
     if run_at is not None:
-        options["run_at"] = moment(run_at, "--run-at")
+        options["run_at"] = parse_instant(run_at, "--run-at")
     load_handlers(settings().modules)
     assumed = "default" if name not in HANDLERS.specs and "queue" not in options else ""
     if assumed:
         options["queue"] = assumed
     with transaction() as connection:
         task_id = create_task(connection, name, json_value(payload), **TaskOptions(**options))  # type: ignore[typeddict-item]
-    hint_at_name(name, "cancel this task", queue=assumed)
+    suggest_name(name, "cancel this task", queue=assumed)
     made = {"id": int(task_id), "outcome": task_id.outcome}
-    output.answer(f"{task_id}{_NOTES[task_id.outcome]}", made, json_=json_)
+    output.print_answer(f"{task_id}{_NOTES[task_id.outcome]}", made, json_=json_)
 
 
 _NOTES = {
@@ -77,12 +77,9 @@ _NOTES = {
 }
 
 
-SHOWN = 20
-
-
 def _file(_context: click.Context, _parameter: click.Parameter, given: Path) -> Path:
     if str(given) == "-":
-        raise click.BadParameter("it holds payloads, so it is no standard input or output")
+        raise click.BadParameter("it holds payloads, so it must not be standard input or output")
     return given
 
 
@@ -98,17 +95,17 @@ file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False), c
 @click.option("--retrying", is_flag=True, default=None, help="Only those that have run before.")
 @click.option("--older-than", help="Created longer ago than this: 30m, 6h, 2d.")
 @click.option("--newer-than", help="Created within this long.")
-@as_why
-@output.as_json
+@why_option
+@output.json_option
 def export(file: Path, *, json_: bool, **selection: Any) -> None:
-    """Write waiting tasks to FILE, a line of JSON each; they stay.
+    """Write waiting tasks to FILE, one line of JSON each; they stay.
 
-    FILE holds their payloads, and only you can read it. It is there when it is
-    whole. Exit 1: members of groups were left out.
+    FILE holds their payloads, and only you can read it. It appears when it is
+    complete. Exit 1: members of groups were left out.
     """
-    with connected() as engine:
+    with open_engine() as engine:
         done = export_tasks(engine, file, by=caller(), **selection)
-    output.answer(f"{count(done.tasks, 'task')} exported to {file}", done, json_=json_)
+    output.print_answer(f"{count(done.tasks, 'task')} exported to {file}", done, json_=json_)
     _left(done.members, "left out, as members of groups")
 
 
@@ -119,39 +116,38 @@ def export(file: Path, *, json_: bool, **selection: Any) -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     help="What is here now, for `cancel-moved`. Default: FILE.moved.",
 )
-@as_why
-@output.as_json
+@why_option
+@output.json_option
 def import_(file: Path, receipt: Path | None, *, json_: bool) -> None:
-    """Create the tasks that `export` has written, each once.
+    """Create the tasks that `export` wrote, each once.
 
-    It may be killed and run again. Exit 1: tasks were left out, as others have
-    their unique keys.
+    You may kill it and run it again. Exit 1: tasks were left out, because others
+    have their unique keys.
     """
     receipt = receipt or file.with_name(f"{file.name}.moved")
-    with connected() as engine:
+    with open_engine() as engine:
         done = import_tasks(engine, file, receipt, by=caller())
     words = f"{count(done.tasks, 'task')} of {file} here: {receipt} says which"
-    output.answer(words, done, json_=json_)
+    output.print_answer(words, done, json_=json_)
     _left(done.left_out, "left out: others have their names and unique keys here")
 
 
 @click.command("cancel-moved")
 @file
-@as_why
-@output.as_json
+@why_option
+@output.json_option
 def cancel_moved_(file: Path, *, json_: bool) -> None:
     """Cancel held tasks that `import` created elsewhere.
 
-    FILE is the receipt that `import` wrote. Exit 1: some are not held, and left as they are.
+    FILE is the receipt that `import` wrote. Exit 1: some are not held; they stay as they are.
     """
-    with connected() as engine:
+    with open_engine() as engine:
         done = cancel_moved(engine, file, by=caller())
-    output.answer(f"{count(done.cancelled, 'task')} cancelled", done, json_=json_)
+    output.print_answer(f"{count(done.cancelled, 'task')} cancelled", done, json_=json_)
     _left(done.left, "left alone, not held here or gone")
 
 
 def _left(ids: list[int], why: str) -> None:
     if ids:
-        shown = " ".join(map(str, ids[:SHOWN])) + (" …" if len(ids) > SHOWN else "")
-        click.echo(f"{len(ids)} {why}: {shown}", err=True)
+        click.echo(f"{len(ids)} {why}: {output.shown_ids(ids)}", err=True)
         sys.exit(NO)

@@ -1,4 +1,4 @@
-"""``prune``, ``maintain``, ``erase``, ``encryption``: what is taken away, or written anew."""
+"""``prune``, ``maintain``, ``erase``, ``encryption``: delete data, or write it again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from functools import partial
 import click
 
 from tasks_app.cli import output
-from tasks_app.cli.database import as_why, caller, connected, opened, settings, transaction
+from tasks_app.cli.database import (
+    caller,
+    open_database,
+    open_engine,
+    settings,
+    transaction,
+    why_option,
+)
 from tasks_app.domain.durations import count
 from tasks_app.domain.encryption import new_key
 from tasks_app.domain.errors import NO
@@ -19,7 +26,7 @@ from tasks_app.pool.operations.maintenance import RelationSize, sizes
 from tasks_app.runtime.encryption.encryption import encryption as encryption_here
 from tasks_app.runtime.encryption.rotation import Rotated, rotate
 from tasks_app.runtime.erasure import Receipt, preview_erasure
-from tasks_app.runtime.erasure import erase as carry_out
+from tasks_app.runtime.erasure import erase as erase_values
 from tasks_app.runtime.leader.retention import Pruned, Retention, preview_retention
 from tasks_app.runtime.migration import reindex as rewrite
 
@@ -28,39 +35,34 @@ from tasks_app.runtime.migration import reindex as rewrite
 @click.option(
     "--dry-run", is_flag=True, help="Only print what would be deleted: partitions, rows, bytes."
 )
-@as_why
-@output.as_json
+@why_option
+@output.json_option
 def prune(*, dry_run: bool, json_: bool) -> None:
     """Delete what is older than the settings TASKS_APP_KEEP_* say.
 
     They are TASKS_APP_KEEP_COMPLETED, _ERRORS and _BATCHES. Maintenance does the same once an
-    hour, a quarter of a second at a time. Exit 1: something had to stay, because somebody uses it
-    or because this role may not drop partitions.
+    hour, a quarter of a second at a time. Exit 1: a partition had to stay, because it is in use
+    or this role must not drop it.
     """
     if dry_run:
-        _tell(json_=json_)
+        with transaction() as connection:
+            found = list(preview_retention(connection, settings()))
+        columns = ("pool", "what", "rows", "bytes", "would be", "kept")
+        lines = [(d.pool or "batches", d.what, d.rows, d.bytes, d.how, d.kept) for d in found]
+        if json_:
+            output.print_json(found)
+        elif not found:
+            click.echo("Nothing is too old.")
+        else:
+            output.print_table(columns, lines)
         return
-    with opened() as database:
+    with open_database() as database:
         pruned = Retention(settings(), database).run_for(caller())
     if json_:
         output.print_json(pruned)
     else:
         _print_pruned(pruned)
     sys.exit(NO if pruned.in_use or pruned.not_ours else 0)
-
-
-def _tell(*, json_: bool) -> None:
-    with transaction() as connection:
-        found = list(preview_retention(connection, settings()))
-    if json_:
-        output.print_json(found)
-    elif not found:
-        click.echo("Nothing is too old.")
-    else:
-        output.print_table(
-            ("pool", "what", "rows", "bytes", "would be", "kept"),
-            [(d.pool or "batches", d.what, d.rows, d.bytes, d.how, d.kept) for d in found],
-        )
 
 
 def _print_pruned(pruned: Pruned) -> None:
@@ -71,20 +73,15 @@ def _print_pruned(pruned: Pruned) -> None:
     if pruned.batches:
         click.echo(f"{count(pruned.batches, 'batch instance')} deleted, with all partitions")
     for name in pruned.in_use:
-        output.say(
+        output.print_text(
             f"{name} is in use and stays. Who holds it: tasks-app doctor. Then try again.", err=True
         )
     if pruned.not_ours:
         click.echo("Completed tasks stay: run this as the owner of the tables.", err=True)
 
 
-SHOWN = 20
-WORTH_SHOWING = 2**20
-"""Bytes: the estimate is one in pages, so of a small index it says nothing."""
-
-
 @click.command()
-@click.option("--reindex", is_flag=True, help="Write bloated indexes anew, while others work.")
+@click.option("--reindex", is_flag=True, help="Rebuild bloated indexes, while others work.")
 @click.option("--index", "indexes", multiple=True, help="With --reindex: these, bloated or not.")
 @click.option(
     "--all",
@@ -92,12 +89,12 @@ WORTH_SHOWING = 2**20
     is_flag=True,
     help="List all, not the 20 that waste most, of those that waste a megabyte.",
 )
-@output.as_json
+@output.json_option
 def maintain(*, reindex: bool, indexes: tuple[str, ...], all_: bool, json_: bool) -> None:
     """Show what tables and indexes waste, by estimate.
 
-    With --reindex one index after the other is written anew, by REINDEX INDEX CONCURRENTLY:
-    nobody waits. It may be killed and run again. Exit 1: an index stayed as it was, because
+    With --reindex it rebuilds one index after the other, by REINDEX INDEX CONCURRENTLY: no
+    process waits. You may kill it and run it again. Exit 1: an index stayed as it was, because
     a transaction was open for more than a minute.
     """
     if indexes and not reindex:
@@ -107,11 +104,12 @@ def maintain(*, reindex: bool, indexes: tuple[str, ...], all_: bool, json_: bool
         return
     with transaction() as connection:
         found = sizes(connection)
-    shown = found if all_ else [size for size in found[:SHOWN] if size.wasted >= WORTH_SHOWING]
+    # The estimate counts pages, so it says nothing about a small index.
+    shown = found if all_ else [size for size in found[:20] if size.wasted >= 2**20]
     if not (shown or json_):
-        output.say("Nothing wastes a megabyte. To list all: tasks-app maintain --all")
+        output.print_text("Nothing wastes a megabyte. To list all: tasks-app maintain --all")
         return
-    columns = ("name", "table", "kind", "bytes", "if written anew", "wasted")
+    columns = ("name", "table", "kind", "bytes", "if rebuilt", "wasted")
     output.print_list(shown, columns, _line, json_=json_)
 
 
@@ -123,17 +121,17 @@ def _line(size: RelationSize) -> tuple[object, ...]:
 
 
 def _reindex(indexes: tuple[str, ...], *, json_: bool) -> None:
-    with opened() as database:
+    with open_database() as database:
         result = rewrite(database, indexes, partial(click.echo, err=json_))
     if json_:
         output.print_json(result)
     else:
         for name in result.dropped:
-            click.echo(f"{name}, which an earlier try left half done, was dropped")
+            click.echo(f"{name} was dropped: an earlier try left it half done")
         none = "" if result.done or result.in_use else " None wastes more than half and 10 MB."
-        click.echo(f"{count(len(result.done), 'index')} written anew.{none}")
+        click.echo(f"{count(len(result.done), 'index')} rebuilt.{none}")
     for name in result.in_use:
-        output.say(
+        output.print_text(
             f"{name} stays: a transaction is open for long. tasks-app doctor names it. "
             "Then try again.",
             err=True,
@@ -147,11 +145,11 @@ def _reindex(indexes: tuple[str, ...], *, json_: bool) -> None:
 @click.option(
     "--cancel",
     is_flag=True,
-    help="Cancel those that wait first, skip those that groups will call, tell those that run.",
+    help="First cancel those that wait, skip callbacks of groups, ask running ones to stop.",
 )
 @click.option("--why", default="", help="Kept in the receipt and in the audit.")
-@click.option("--dry-run", "preview", is_flag=True, help="Only count what is meant.")
-@output.as_json
+@click.option("--dry-run", "preview", is_flag=True, help="Only count the values.")
+@output.json_option
 def erase(
     *,
     biz_keys: tuple[str, ...],
@@ -161,19 +159,19 @@ def erase(
     preview: bool,
     json_: bool,
 ) -> None:
-    """Remove what tasks that are over hold; print a receipt.
+    """Erase the data of finished tasks; print a receipt.
 
     Payloads, headers, results and texts go. Rows, outcomes and keys stay. Only the owner of the
-    tables may. Exit 1: something was left, because it still waits, runs, is to be created or goes
-    on. Backups and log files are out of reach.
+    tables may do it. Exit 1: data was left, of a task that waits, runs or will be created, or of
+    an open bulk. It does not reach backups and log files.
     """
     if not (biz_keys or subject):
-        raise click.UsageError("Say which tasks: --biz-key KEY, or --subject WHOM.")
-    with connected() as engine:
+        raise click.UsageError("Select tasks: --biz-key KEY, or --subject WHOM.")
+    with open_engine() as engine:
         if preview:
             receipt = preview_erasure(engine, biz_keys, subject, by=caller(), why=why)
         else:
-            receipt = carry_out(engine, biz_keys, subject, cancel=cancel, by=caller(), why=why)
+            receipt = erase_values(engine, biz_keys, subject, cancel=cancel, by=caller(), why=why)
     if json_:
         output.print_json({**asdict(receipt), "complete": receipt.complete})
     else:
@@ -199,29 +197,33 @@ def _print_erased(receipt: Receipt, *, preview: bool) -> None:
         groups = count(receipt.callbacks, "group")
         click.echo(f"{groups} left, still to call such a task: --cancel", err=True)
     for name in receipt.schedules:
-        output.say(f"schedule {name} makes such tasks: tasks-app schedules remove {name}", err=True)
+        output.print_text(
+            f"schedule {name} makes such tasks: tasks-app schedules remove {name}", err=True
+        )
     for bulk in receipt.open_bulks:
-        output.say(f"bulk {bulk} goes on, its lines were left: tasks-app rest {bulk}", err=True)
+        output.print_text(
+            f"bulk {bulk} goes on, its lines were left: tasks-app rest {bulk}", err=True
+        )
 
 
 @click.group()
 def encryption() -> None:
-    """Make keys, count what they encrypt, change to another."""
+    """Create keys, count what they encrypt, change to another."""
 
 
 @encryption.command("new-key")
 @click.argument("key_id", default="k1", metavar="[ID]")
-@output.as_json
+@output.json_option
 def new_key_(key_id: str, *, json_: bool) -> None:
     """Print a random key, for TASKS_APP_ENCRYPTION_KEYS or a file. ID: default k1."""
     if not re.fullmatch("[A-Za-z0-9_-]{1,40}", key_id):
         raise click.UsageError("An id has up to 40 letters, digits, - and _.")
     key = new_key()
-    output.answer(f"{key_id}:{key}", {"id": key_id, "key": key}, json_=json_)
+    output.print_answer(f"{key_id}:{key}", {"id": key_id, "key": key}, json_=json_)
 
 
 @encryption.command()
-@output.as_json
+@output.json_option
 def status(*, json_: bool) -> None:
     """Count encrypted values by place and key. It reads every row."""
     keyring = encryption_here().keyring
@@ -239,20 +241,20 @@ def status(*, json_: bool) -> None:
 
 @encryption.command("rotate")
 @click.option("--rest", type=click.FloatRange(0, 60), default=0.0, help="Seconds between steps.")
-@as_why
-@output.as_json
+@why_option
+@output.json_option
 def rotate_(*, rest: float, json_: bool) -> None:
-    """Encrypt by the first key what others have encrypted.
+    """Encrypt with the first key what others have encrypted.
 
-    Workers go on. First give every process both keys, the new one first. Stopped, it may be
-    started again. Exit 1: values are left, whose key is missing here or does not open them.
+    Workers go on. First give every process both keys, the new one first. You may stop it and start
+    it again. Exit 1: values are left; their key is missing here or does not open them.
     """
-    with connected() as engine:
+    with open_engine() as engine:
         done = rotate(engine, encryption_here().keyring, by=caller(), rest_s=rest)
     if json_:
         output.print_json({**_plain(done), "complete": done.complete})
     else:
-        click.echo(f"{count(done.number, 'value')} encrypted anew by {done.key}")
+        click.echo(f"{count(done.number, 'value')} encrypted again with {done.key}")
         for key, number in done.missing.items():
             click.echo(f"{count(number, 'value')} left: the key {key} is missing here", err=True)
         for key, number in done.broken.items():

@@ -29,7 +29,7 @@ from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.options import QUEUE
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection.row_by_row import Refusal, refusals
-from tasks_app.pool.operations.diagnostics import DueTasksLeft, due_tasks_left
+from tasks_app.pool.operations.diagnostics import due_tasks_left
 from tasks_app.pool.operations.grants import check_may_run
 from tasks_app.pool.schema import check_schema
 from tasks_app.pool.tables import EVERY_QUEUE, database_now
@@ -44,70 +44,8 @@ from tasks_app.runtime.tracing.run_logs import JsonLines
 from tasks_app.runtime.worker.standalone import run_work
 from tasks_app.runtime.worker.supervisor import WorkerEnd, supervise, work_command
 
-_UNKNOWN = "nobody knows why"
-_STOPPED = "the drain was stopped before it came to them"
-_CROWDED = "the processes got no connection, since the database has no more to give"
-_WORDS = {State.PENDING: "to run again"}
-
-
-def find_left(
-    connection: Connection, queues: Sequence[str], since: datetime, ended: WorkerEnd
-) -> list[dict[str, Any]]:
-    """Return the due tasks of these queues that nobody can run, by name, with the reason.
-
-    Of a drain that came to its end, those that were due when it began, at ``since``.
-    """
-    unread = _CROWDED if ended.status == AWAY else _UNKNOWN
-    if ended.stopped_by is not None:
-        unread = _STOPPED
-    if unread != _UNKNOWN:
-        since = database_now(connection)
-    still = {
-        queue.queue: queue_status(queue) for queue in list_queues(connection) if not queue.runs
-    }
-
-    def why(each: DueTasksLeft) -> str:
-        stands = still.get(each.queue) or still.get(EVERY_QUEUE)
-        said = f"the queue is {stands}" if stands else each.parked or unread
-        return said.rstrip(".")
-
-    return [
-        {**asdict(each), "why": why(each)} for each in due_tasks_left(connection, queues, since)
-    ]
-
-
-def tell(
-    ran: Mapping[State, int],
-    left_: Sequence[Mapping[str, Any]],
-    refused: Sequence[Refusal],
-    *,
-    json_: bool,
-    stopped_by: str | None = None,
-) -> None:
-    """Print how many runs led to each state, what stopped it, and what is left or was refused."""
-    ends = ", ".join(f"{n} {_WORDS.get(s, s.lower())}" for s, n in sorted(ran.items()))
-    words = [f"{count(sum(ran.values()), 'run')} ended: {ends}." if ran else "Nothing ran."]
-    if stopped_by is not None:
-        words.append(f"It was stopped by {stopped_by}.")
-    if left_:
-        words.append(f"{count(sum(each['number'] for each in left_), 'due task')} left:")
-    words += [
-        f"  {each['number']} {each['name']} in {each['queue']}: {each['why']}. "
-        f"More: tasks-app explain {each['first']}"
-        for each in left_
-    ]
-    words += [f"{each.what} refused: {each.rows} ({each.why})." for each in refused]
-    rows = [{"what": each.what, "rows": each.rows, "why": each.why} for each in refused]
-    found = {"ran": ran, "left": left_, "refused": rows, "stopped_by": stopped_by}
-    output.answer("\n".join(words), found, json_=json_)
-
-
 log = quiet_logger(__name__)
-
-THREADS_PATIENCE_S = 5.0
-"""How long a child that has given back all that it held waits for threads of its handlers."""
-MOST = 64
-"""Processes of a worker, or threads in each."""
+MOST = 64  # processes of a worker, or threads in each
 
 
 def cores() -> int:
@@ -116,9 +54,9 @@ def cores() -> int:
 
 
 @click.command()
-@output.as_json
+@output.json_option
 def scan(*, json_: bool) -> None:
-    """Scan once: rescue what lost its lease, publish what is due.
+    """Scan once: rescue tasks without a lease, publish due ones.
 
     Beat does it every second.
     """
@@ -127,22 +65,24 @@ def scan(*, json_: bool) -> None:
     from tasks_app.celery import app  # noqa: PLC0415
 
     with transaction() as connection:
-        _tell(check_schema(connection))
+        _check_schema(connection)
     leader = beat_leader(app)
     try:
-        done = leader.scan()
+        published = leader.scan().published
     finally:
         leader.database.dispose()
-    told = f"{count(done.published, 'id')} published"
-    output.answer(told, {"published": done.published}, json_=json_)
+    words = f"{count(published, 'id')} published"
+    output.print_answer(words, {"published": published}, json_=json_)
+
+
+def _check_schema(connection: Connection) -> None:
+    notice = check_schema(connection)
+    if notice:
+        click.echo(notice, err=True)
 
 
 def _queues(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
-    """Read names of queues, also several in one text, as Celery takes them.
-
-    Raises:
-        click.BadParameter: no queue can have that name.
-    """
+    """Read names of queues, also several in one text, as Celery does."""
     queues = tuple(queue.strip() for text in given for queue in text.split(","))
     for queue in queues:
         if not QUEUE.fullmatch(queue):
@@ -175,7 +115,7 @@ def _queues(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tu
 )
 @click.option("--alone", is_flag=True, hidden=True, help="Run here, without a parent.")
 @click.option("--counts", type=click.Path(path_type=Path), hidden=True, help="Count in this file.")
-@output.as_json
+@output.json_option
 def work(
     *,
     drain: bool,
@@ -191,13 +131,18 @@ def work(
     A parent process watches those that run the handlers: it replaces one that a task kills, and
     kills one whose task runs past its hard limit.
 
-    With --drain it says what ran, what is still due, and why; exit 1 if anything is.
+    With --drain it prints what ran, what is still due, and why; exit 1 if a task is.
     """
     if json_ and not drain:
         raise click.UsageError("--json prints what was drained: it needs --drain.")
     given = settings()
     threads = threads or given.threads
-    _load(given)
+    if given.celery_app:
+        from tasks_app.broker.task_loading import load_tasks  # noqa: PLC0415  it imports Celery
+
+        load_tasks(given)
+    else:
+        load_handlers(given.modules)
     if not HANDLERS.names:
         raise ConfigurationError(
             "No handlers are known. Name the modules that declare them in TASKS_APP_IMPORTS."
@@ -205,7 +150,7 @@ def work(
     check_hard_limit(HANDLERS, given.timeout, given.hard_timeout)
     if not alone:
         with transaction() as connection:
-            _tell(check_schema(connection))
+            _check_schema(connection)
             synchronise(connection, HANDLERS)  # a role without grants is refused here, once
             enter_breakers(connection, HANDLERS)
             check_may_run(connection, logs=given.transitions != "off")
@@ -216,12 +161,6 @@ def work(
         served = queues or HANDLERS.queues
         _log_to_stderr(given)
         sys.exit(_drain(run, command, served, json_=json_) if drain else run(command).status)
-    _run_child(given, queues, threads, counts, drain=drain)
-
-
-def _run_child(
-    given: Settings, queues: Sequence[str], threads: int, counts: Path | None, *, drain: bool
-) -> None:
     if counts is not None:
         RUN_COUNTS.into(counts)
     _log_to_stderr(given)
@@ -230,47 +169,82 @@ def _run_child(
     try:
         run_work(given, queues=queues, threads=threads, drain=drain, handle_signals=True)
         status = 0
-    finally:  # a thread, or an executor, that a handler left behind does not keep the process
-        last_call = threading.Timer(THREADS_PATIENCE_S, _end, (status,))
-        last_call.daemon = True
-        last_call.start()
+    finally:  # a handler's thread or executor that lives on does not keep the process
+        timer = threading.Timer(5.0, _end, (status,))
+        timer.daemon = True
+        timer.start()
 
 
 def _end(status: int) -> None:
-    main = threading.main_thread()  # which waits for the others
+    main = threading.main_thread()  # it waits for the others
     alive = [each.name for each in threading.enumerate() if not (each.daemon or each is main)]
     log.warning("ended, although these threads did not: %s", ", ".join(alive))
     os._exit(status)
 
 
-def _tell(notice: str | None) -> None:
-    if notice:
-        click.echo(notice, err=True)
-
-
 def _drain(
     run: Callable[[list[str]], WorkerEnd], command: list[str], queues: Sequence[str], *, json_: bool
 ) -> int:
-    """Run it to its end and print what ran; return the exit status."""
     with transaction() as connection:
         since = database_now(connection)
     with tempfile.NamedTemporaryFile(prefix="tasks_app-counts-", dir=temporary_folder()) as file:
         ended = run([*command, f"--counts={file.name}"])
         ran = read_counts(Path(file.name))
     with transaction() as connection:
-        left = find_left(connection, queues, since, ended)
+        left = unrunnable_tasks(connection, queues, since, ended)
         refused = [each for each in refusals(connection) if each.at >= since]
-    tell(ran, left, refused, json_=json_, stopped_by=ended.stopped_by)
+    print_drained(ran, left, refused, json_=json_, stopped_by=ended.stopped_by)
     return NO if left or refused else ended.status
 
 
-def _load(given: Settings) -> None:
-    if not given.celery_app:
-        load_handlers(given.modules)
-        return
-    from tasks_app.broker.task_loading import load_tasks  # noqa: PLC0415  it imports Celery
+def unrunnable_tasks(
+    connection: Connection, queues: Sequence[str], since: datetime, ended: WorkerEnd
+) -> list[dict[str, Any]]:
+    """Return the due tasks of these queues that no worker can run, by name, with the reason.
 
-    load_tasks(given)
+    After a complete drain: those that were due when it began, at ``since``.
+    """
+    reason = "the reason is unknown"
+    if ended.status == AWAY:
+        reason = "the processes got no connection: the database has none left"
+    if ended.stopped_by is not None:
+        reason = "the drain was stopped before it reached them"
+    if ended.status == AWAY or ended.stopped_by is not None:
+        since = database_now(connection)
+    stopped = {each.queue: queue_status(each) for each in list_queues(connection) if not each.runs}
+    found = []
+    for each in due_tasks_left(connection, queues, since):
+        status = stopped.get(each.queue) or stopped.get(EVERY_QUEUE)
+        why = f"the queue is {status}" if status else each.parked or reason
+        found.append({**asdict(each), "why": why.rstrip(".")})
+    return found
+
+
+def print_drained(
+    ran: Mapping[State, int],
+    left: Sequence[Mapping[str, Any]],
+    refused: Sequence[Refusal],
+    *,
+    json_: bool,
+    stopped_by: str | None = None,
+) -> None:
+    """Print how many runs led to each state, what stopped it, and what is left or was refused."""
+    names = {State.PENDING: "to run again"}
+    ends = ", ".join(f"{n} {names.get(s, s.lower())}" for s, n in sorted(ran.items()))
+    words = [f"{count(sum(ran.values()), 'run')} ended: {ends}." if ran else "Nothing ran."]
+    if stopped_by is not None:
+        words.append(f"It was stopped by {stopped_by}.")
+    if left:
+        words.append(f"{count(sum(each['number'] for each in left), 'due task')} left:")
+    words += [
+        f"  {each['number']} {each['name']} in {each['queue']}: {each['why']}. "
+        f"More: tasks-app explain {each['first']}"
+        for each in left
+    ]
+    words += [f"{each.what} refused: {each.rows} ({each.why})." for each in refused]
+    rows = [{"what": each.what, "rows": each.rows, "why": each.why} for each in refused]
+    found = {"ran": ran, "left": left, "refused": rows, "stopped_by": stopped_by}
+    output.print_answer("\n".join(words), found, json_=json_)
 
 
 def _log_to_stderr(given: Settings) -> None:

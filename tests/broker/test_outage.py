@@ -77,13 +77,13 @@ def test_an_outage_is_said_at_once_then_once_a_minute_and_at_its_end(
     outage = Outage(lambda: clock.now)
     cause = why_away(ConnectionRefusedError(111, "Connection refused"))
     with caplog.at_level(logging.WARNING):
-        outage.over()
+        outage.record_answer()
         for _ in range(150):
-            outage.goes_on(BROKER, cause)
+            outage.record_failure(BROKER, cause)
             clock.now += 1
         noted = outage.note
-        outage.over()
-        outage.over()
+        outage.record_answer()
+        outage.record_answer()
 
     said = [record.getMessage() for record in caplog.records]
     assert [line.partition(", since")[0] for line in said[:3]] == [

@@ -74,5 +74,5 @@ def test_what_breaks_while_a_message_is_carried_out_is_said_and_goes_no_further(
     registered(break_off)(5, [1])
 
     assert [record.getMessage() for record in caplog.records] == [
-        "a message ended early; the scan comes back: MemoryError: secret"
+        "a message ended early; the scan finds its tasks again: MemoryError: secret"
     ]

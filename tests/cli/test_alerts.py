@@ -55,10 +55,10 @@ def test_the_list_fits_80_columns(
     told = shell("alerts", "list").stdout.splitlines()
 
     assert max(map(len, told)) <= 80
-    assert told[0].split() == ["key", "since", "until", "told"]
-    assert re.fullmatch(rf"{key}  just now +open +not told", told[1])
+    assert told[0].split() == ["key", "since", "until", "sent"]
+    assert re.fullmatch(rf"{key}  just now +open +not sent", told[1])
     assert told[2].strip().startswith(fact)
-    assert re.fullmatch(r"workers +just now +just now +not told", told[3])
+    assert re.fullmatch(r"workers +just now +just now +not sent", told[3])
     assert len(told) == 5
 
 

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Engine
 
 from tasks_app import set_limit
-from tasks_app.cli.group import COMMANDS, group
+from tasks_app.cli.group import COMMANDS, SECTIONS, group
 from tests.cli.shell import Shell, commands
 from tests.factory import pending_task, pool_of_task
 
@@ -47,6 +47,18 @@ def test_no_line_of_a_list_of_commands_is_cut_at_80_columns() -> None:
     lines = "\n".join(each.get_help(click.Context(each, terminal_width=80)) for each in groups)
 
     assert [line for line in lines.splitlines() if re.match(r"  \w.*\.\.\.$", line)] == []
+
+
+def test_the_list_of_commands_has_headings_and_names_each_once() -> None:
+    lines = group.get_help(click.Context(group)).splitlines()
+
+    assert [line[:-1] for line in lines if re.fullmatch(r"[A-Z].*:", line)] == [
+        *("Options", "Run", "Tasks", "Errors", "Queues and limits"),
+        *("Schedules", "Batch jobs", "Operate"),
+    ]
+    listed = [found[1] for line in lines if (found := re.match(r"  ([a-z][a-z-]*)  ", line))]
+    assert listed == list(COMMANDS)
+    assert sum(map(len, SECTIONS.values())) == len(COMMANDS)
 
 
 def test_each_option_has_a_help() -> None:
@@ -109,7 +121,7 @@ def test_an_empty_shell_variable_never_widens_what_is_meant(shell: Shell, engine
 
     assert [(end.returncode, "Traceback" in end.stderr) for end in ends] == [(2, False)] * 4
     assert ends[0].stderr.splitlines()[-1] == (
-        "Error: The value of --queue is empty. Leave it out, or say what is meant."
+        "Error: The value of --queue is empty. Leave it out, or give a value."
     )
     with engine.connect() as connection:
         assert pool_of_task(connection, task_id) == "pending PENDING"

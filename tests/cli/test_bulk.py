@@ -45,10 +45,10 @@ def test_a_dry_run_then_the_first_then_the_rest(run: Shell, engine: Engine) -> N
     again = run("rest", token)
 
     assert re.search(r"^t +FAILED +5 *$", dry.stdout, re.M)
-    assert "5 tasks are meant. Nothing was changed." in dry.stdout
+    assert "5 tasks are selected. Nothing was changed." in dry.stdout
     assert f"2 requeued\nids: {ids[0]} {ids[1]}\n" in staged.stdout
     assert f"To go on: tasks-app rest {token}" in staged.stdout
-    assert "3 tasks are meant" in left.stdout
+    assert "3 tasks are selected" in left.stdout
     assert rest.stdout.startswith("3 requeued\n")
     assert again.stdout == "nothing to do\n"
     assert {done.returncode for done in (dry, staged, left, rest, again)} == {0}
@@ -93,7 +93,8 @@ def test_an_edit_that_the_model_refuses_names_ids_and_no_payload(
     gone = run("edit", str(task_id), "1000000000", "--set", "order_id=2", "--queue", "other")
     assert gone.returncode == 1
     assert gone.stderr == (
-        "2 left as they are, not there, so already, or with a state or options that do not fit: "
+        "2 left as they are, not found, already like this, or with a state or options that "
+        "do not fit: "
         f"{task_id} 1000000000\n"
     )
     assert run.json("show", str(task_id))["task"]["payload"] == {"order_id": 2}
@@ -117,7 +118,7 @@ def test_ids_alone_are_answered_one_by_one(run: Shell, engine: Engine) -> None:
         (("cancel",), "This selects every task"),
         (("requeue", "--pool", "error"), "This selects every task"),
         (("edit", "1"), "Give --set"),
-        (("edit", "1", "--set", "a=text"), "a is no JSON"),
+        (("edit", "1", "--set", "a=text"), "a isn't JSON"),
         (("edit", "1", "--set", "a"), "a has no ="),
         (("edit", "1", "--merge", "[1]"), "must be a JSON object"),
         (("cancel", "--older-than", "soon"), "older_than is 'soon'"),

@@ -58,7 +58,7 @@ def test_a_queue_is_paused_shown_and_resumed(shell: Shell) -> None:
     resumed = shell("resume", "mail"), shell("resume", "mail")
 
     assert [done.stdout for done in paused] == [
-        "Queue mail is paused. What runs goes on.\n",
+        "Queue mail is paused. Running tasks go on.\n",
         "Nothing was changed: it is paused. Resume it first.\n",
     ]
     assert {done.stderr for done in paused} == {"No live worker serves the queue mail.\n"}
@@ -116,7 +116,7 @@ def test_what_is_not_there_exits_with_1_and_the_next_command(shell: Shell) -> No
     [
         (("create", "bad name"), "name is 'bad name'"),
         (("create", "t", "[1]"), "payload is of type list"),
-        (("create", "t", "{"), "no JSON"),
+        (("create", "t", "{"), "isn't JSON"),
         (("create", "t", "--priority", "12"), "options.priority is 12"),
         (("create", "t", "--delay", "soon"), "options.delay"),
         (("create", "t", "--run-at", "tomorrow"), "ISO 8601"),
@@ -404,7 +404,7 @@ def test_in_django_what_to_run_is_typed_as_there(
     ]
     context = click.Context(group, info_name="manage.py tasks_app")
     with context:
-        there = output.as_here("Name its module in the TASKS_APP_IMPORTS of a worker.")
+        there = output.with_program_name("Name its module in the TASKS_APP_IMPORTS of a worker.")
     assert there == "Put it into the tasks.py of an installed app."
     assert "Run: tasks-app batch list" in shell("batch", "show", "7").stderr
 
@@ -414,8 +414,7 @@ def test_a_misspelt_name_is_created_with_a_hint(shell: Shell) -> None:
 
     assert misspelt.returncode == 0
     assert misspelt.stderr == (
-        "TASKS_APP_IMPORTS has no handler cli.ecko, but cli.echo."
-        " If that was meant, cancel this task.\n"
+        "TASKS_APP_IMPORTS has no handler cli.ecko. Did you mean cli.echo? Then cancel this task.\n"
     )
     assert known.stderr == ""
     assert other.stderr == (

@@ -19,8 +19,8 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
 
-CROWDED = "the processes got no connection, since the database has no more to give"
-STOPPED = "the drain was stopped before it came to them"
+CROWDED = "the processes got no connection: the database has none left"
+STOPPED = "the drain was stopped before it reached them"
 ROLE = named("drains")
 HANDLERS = """
 import time

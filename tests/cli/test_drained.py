@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from tasks_app.cli.work import find_left, tell
+from tasks_app.cli.work import print_drained, unrunnable_tasks
 from tasks_app.pool.connection.row_by_row import Refusal
 from tasks_app.pool.dispatch.set_aside import park
 from tasks_app.pool.flow_control.queue_settings import pause
@@ -121,7 +121,7 @@ def now(engine: Engine) -> datetime:
 
 def found(engine: Engine, since: datetime) -> list[tuple[str, int, int, str]]:
     with engine.begin() as connection:
-        left = find_left(connection, ["default", "mail"], since, WorkerEnd(0, None))
+        left = unrunnable_tasks(connection, ["default", "mail"], since, WorkerEnd(0, None))
     return [(each["name"], each["number"], each["first"], each["why"]) for each in left]
 
 
@@ -153,18 +153,18 @@ def test_what_becomes_due_while_it_ends_does_not_count_unless_it_is_parked(
 
     assert found(engine, now - timedelta(hours=1)) == [("known", 1, known, f"{UNKNOWN} known")]
     assert [name for name, *_ in found(engine, now + timedelta(hours=1))] == ["late", "known"]
-    assert found(engine, now + timedelta(hours=1))[0][2:] == (late, "nobody knows why")
+    assert found(engine, now + timedelta(hours=1))[0][2:] == (late, "the reason is unknown")
 
 
 def test_it_says_nothing_ran(capsys: pytest.CaptureFixture[str]) -> None:
-    tell({}, [], [], json_=False)
+    print_drained({}, [], [], json_=False)
 
     assert capsys.readouterr().out == "Nothing ran.\n"
 
 
 def test_it_says_what_the_database_refused(capsys: pytest.CaptureFixture[str]) -> None:
     refused = Refusal("rescue of tasks", "7", "UniqueViolation 23505", datetime.now(UTC))
-    tell({}, [], [refused], json_=False)
+    print_drained({}, [], [refused], json_=False)
 
     assert capsys.readouterr().out == (
         "Nothing ran.\nrescue of tasks refused: 7 (UniqueViolation 23505).\n"

@@ -70,7 +70,7 @@ def test_values_are_counted_and_change_to_another_key(
     encryption.cache_clear()
     assert "decrypts" in shell("encryption", "status").stdout
 
-    assert "1 value encrypted anew by k2" in shell("encryption", "rotate").stdout
+    assert "1 value encrypted again with k2" in shell("encryption", "rotate").stdout
 
     assert "k2" in shell("encryption", "status").stdout
     assert "canary" in shell("show", str(task_id), "--decrypt").stdout
@@ -88,4 +88,4 @@ def test_a_missing_key_is_an_answer(
     assert left.returncode == 1
     assert "1 value left: the key k1 is missing here" in left.stderr
     assert "encrypted (key k1)" in shown.stdout
-    assert shown.stderr == "Not all can be decrypted by the keys of this process.\n"
+    assert shown.stderr == "The keys of this process cannot decrypt everything.\n"

@@ -24,7 +24,7 @@ from sqlalchemy import Engine, text
 from tasks_app import TaskContext
 from tasks_app.cli import doctor
 from tasks_app.cli.doctor import _line
-from tasks_app.cli.output import INDENT, cell, lay_out, print_json, print_table
+from tasks_app.cli.output import INDENT, cell, print_json, print_table, table_lines
 from tasks_app.cli.task_views import _sentence
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.finding import Level, ok, warn
@@ -215,7 +215,7 @@ def test_nothing_is_wider_than_the_terminal_and_no_word_below_is_broken(
     remarks, columns = [row[3] for row in rows], ("one", "two", "three")
 
     lines = [
-        *lay_out(columns, [r[:3] for r in rows], remarks, remark="why", most=most, cut=columns)
+        *table_lines(columns, [r[:3] for r in rows], remarks, remark="why", most=most, cut=columns)
     ]
 
     assert max(map(cell_len, lines)) <= most
@@ -226,7 +226,7 @@ def test_nothing_is_wider_than_the_terminal_and_no_word_below_is_broken(
 
 
 def test_what_moves_the_cursor_does_not_reach_the_terminal() -> None:
-    lines = lay_out(["key"], [["a\x1b[2Jb\n"]], ["one\ntwo\x07"], remark="why", most=None)
+    lines = table_lines(["key"], [["a\x1b[2Jb\n"]], ["one\ntwo\x07"], remark="why", most=None)
 
     assert list(lines) == ["key          why", r"a\x1b[2Jb\n  one two\x07"]
 
@@ -306,7 +306,7 @@ def test_a_list_says_what_was_asked_for_and_what_is_paused(
 
     assert "its queue is paused" in line_of(shell("list").stdout.splitlines(), tasks["later"])[0]
     nothing = shell("list", "--name", "nothing.here").stdout
-    assert nothing == "There is no task of --name nothing.here. What there is: tasks-app stats\n"
+    assert nothing == "There is no task of --name nothing.here. To see all: tasks-app stats\n"
 
 
 def test_doctor_names_a_timeout_with_which_no_worker_starts(

@@ -62,7 +62,7 @@ def test_a_lock_is_freed_and_its_holder_is_told(run: Shell, engine: Engine) -> N
 
     assert (again.returncode, again.stderr) == (
         1,
-        "Nobody holds a. Run: tasks-app locks list\n",
+        "a is not held. Run: tasks-app locks list\n",
     )
     with pytest.raises(locks.LockLostError):
         lock.release()
@@ -73,5 +73,5 @@ def test_a_limit_is_changed_and_given_back_to_code(run: Shell, engine: Engine) -
     with locks.hold(engine, counted={"license:sap": 3}):
         with pytest.raises(locks.LockDeniedError):
             locks.hold(engine, counted={"license:sap": 3}).take()
-        assert run("locks", "limit", "license:sap").stdout == "license:sap: as code says.\n"
+        assert run("locks", "limit", "license:sap").stdout == "license:sap: as the code says.\n"
         locks.hold(engine, counted={"license:sap": 3}).take()

@@ -21,7 +21,7 @@ def test_where_little_is_wasted_it_lists_nothing_and_rewrites_nothing(shell: She
     assert shell("maintain").stdout == nothing
     assert json.loads(shell("maintain", "--json").stdout) == []
     assert shell("maintain", "--reindex").stdout == (
-        "0 indexes written anew. None wastes more than half and 10 MB.\n"
+        "0 indexes rebuilt. None wastes more than half and 10 MB.\n"
     )
 
 
@@ -30,7 +30,7 @@ def test_a_named_index_is_written_anew(shell: Shell) -> None:
 
     assert done.returncode == 0
     assert done.stdout.startswith("task_limit_pkey: ")
-    assert done.stdout.endswith("1 index written anew.\n")
+    assert done.stdout.endswith("1 index rebuilt.\n")
 
 
 def test_what_makes_no_sense_is_refused_in_words(shell: Shell) -> None:

@@ -46,8 +46,8 @@ def test_a_schedule_of_a_misspelt_name_is_added_with_a_hint(run: Shell) -> None:
 
     assert misspelt.returncode == 0
     assert misspelt.stderr == (
-        "TASKS_APP_IMPORTS has no handler cli.ecko, but cli.echo."
-        " If that was meant, remove the schedule: tasks-app schedules remove cli.ecko.\n"
+        "TASKS_APP_IMPORTS has no handler cli.ecko. Did you mean cli.echo?"
+        " Then remove the schedule: tasks-app schedules remove cli.ecko.\n"
     )
     assert known.stderr == ""
 
@@ -133,7 +133,7 @@ def test_the_past_is_filled_up_once(run: Shell) -> None:
 
     first, second = (run("schedules", "backfill", "night", *span) for _ in range(2))
 
-    assert (first.stdout, second.stdout) == ("3 tasks made\n", "0 tasks made\n")
+    assert (first.stdout, second.stdout) == ("3 tasks created\n", "0 tasks created\n")
     assert len(run.json("list", "--name", "t")) == 3
 
 
@@ -152,12 +152,12 @@ def test_what_is_not_there_exits_with_1_and_the_next_command(run: Shell, verb: s
         (("add", "s", "t", "--cron", "x"), "cron is 'x'"),
         (("add", "s", "t", "--every", "1h", "--timezone", "Mars"), "timezone is 'Mars'"),
         (("add", "s", "t", "--at", "2020-01-01T00:00Z"), "when never comes"),
-        (("add", "s", "t", "--at", "soon"), "no ISO 8601 instant"),
+        (("add", "s", "t", "--at", "soon"), "an ISO 8601 instant"),
         (("add", "s", "t", "[1]", "--every", "1h"), "JSON object"),
         (("add", "s", "t", "--every", "1h", "--missed", "x"), "missed is 'x'"),
         (("preview",), "Give a name, or --cron"),
         (("preview", "s", "--every", "1h"), "Give a name, or --cron"),
-        (("backfill", "s", "x", "y"), "no ISO 8601 instant"),
+        (("backfill", "s", "x", "y"), "an ISO 8601 instant"),
     ],
 )
 def test_wrong_usage_exits_with_2_and_writes_nothing(
@@ -183,7 +183,7 @@ def test_a_schedule_is_run_now_and_fires_as_before(run: Shell, engine: Engine) -
 
     assert (made["name"], made["created"], task["payload"]) == ("night", True, {"n": 1})
     assert "night" in str(task["headers"])
-    assert re.match(r"Task \d+ was made\.", told.stdout)
+    assert re.match(r"Task \d+ was created\.", told.stdout)
     assert next_runs(engine) == before
     assert made["id"] in lines[1]["ids"]
     with engine.connect() as connection:

@@ -54,7 +54,7 @@ def test_a_selection_is_previewed_then_done_in_stages(
     first = shell(*words, "--name", "t", "--first", "1")
     rest = shell("rest", token_of(first.stdout))
 
-    assert "3 tasks are meant. Nothing was changed." in dry.stdout
+    assert "3 tasks are selected. Nothing was changed." in dry.stdout
     assert f"1 {answer}\nids: {ids[0]}\n" in first.stdout
     assert rest.stdout == f"2 {answer}\nids: {ids[1]} {ids[2]}\n"
     assert {done.returncode for done in (dry, first, rest)} == {0}

@@ -142,6 +142,6 @@ def test_locks(engine: Engine, browser: Browser) -> None:
         assert browser.act("/locks/free", form).headers["location"] == "/queues/mail"
         assert "was taken from teller" in browser.get("/queues/mail").text
         browser.act("/locks/free", form)
-        assert "Nobody holds account:42/eur." in browser.get("/queues/mail").text
+        assert "account:42/eur is not held." in browser.get("/queues/mail").text
     assert [line[0] for line in audit(engine)] == ["free lock"]
     assert browser.act("/locks/free", {"resource": "x", "holder": "y"}).status_code == 400

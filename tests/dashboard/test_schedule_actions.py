@@ -16,7 +16,7 @@ def test_run_now(engine: Engine, browser: Browser) -> None:
     before = one(browser)["line"]["next_run_at"]
     answer = browser.act("/schedules/nightly/run")
     assert answer.headers["location"] == "/schedules/nightly"
-    assert "was made" in browser.get("/schedules/nightly").text
+    assert "was created" in browser.get("/schedules/nightly").text
     (row,) = browser.get("/api/tasks").json()["rows"]
     assert audit(engine) == [("schedule run", "local (dashboard)", [row["id"]])]
     assert one(browser)["line"]["next_run_at"] == before

@@ -69,7 +69,7 @@ def shell(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_worker_runs_tasks_and_is_neither_owner_nor_superuser(urls: dict[str, str]) -> None:
     assert shell(urls["owner"], "migrate").returncode == 0
     granted = shell(urls["owner"], "grants", "worker", "--role", "tasks_app_worker", "--apply")
-    assert granted.stdout == "tasks_app_worker may do now what a worker does\n", granted.stderr
+    assert granted.stdout == "tasks_app_worker now has the rights of a worker\n", granted.stderr
     registry = Registry()
     handler("t", registry=registry)(lambda ctx: None)
     worker = create_engine(urls["worker"])

@@ -59,7 +59,7 @@ def test_who_watches_servers_of_a_dead_owner_is_no_owner(lock: FolderLock, tmp_p
     lock.publish(STATE)
     watcher = os.dup(lock.descriptor)
 
-    os.close(lock._alone)  # as at its death, and so the other one
+    os.close(lock._exclusive)  # as at its death, and so the other one
     os.close(lock.descriptor)
 
     assert read_state(tmp_path) is None
@@ -80,11 +80,11 @@ def test_a_child_does_not_keep_it_when_it_is_released(lock: FolderLock, tmp_path
 
 
 def test_a_folder_that_was_removed_is_not_owned_any_more(lock: FolderLock, tmp_path: Path) -> None:
-    assert lock.is_of_the_folder
+    assert lock.is_current
     (tmp_path / "lock").unlink()
-    assert not lock.is_of_the_folder
+    assert not lock.is_current
     (tmp_path / "lock").touch()
-    assert not lock.is_of_the_folder
+    assert not lock.is_current
 
 
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from dev.benchmarks.sizing.measured import DrainMeasured, Measured
 from dev.benchmarks.sizing.run import measure, tidy
 from dev.benchmarks.sizing.schema import check_may_make, new_name
 from tasks_app.cli import output
-from tasks_app.cli.database import ending, opened, settings
+from tasks_app.cli.database import open_database, print_error, settings
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import count
 
@@ -80,7 +80,7 @@ class _Sizes:
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--alone", is_flag=True, hidden=True, help="Measure here, in TASKS_APP_SCHEMA.")
-@output.as_json
+@output.json_option
 def size(
     *,
     seconds: float,
@@ -105,7 +105,7 @@ def size(
     here = os.cpu_count() or 1
     sizes = _Sizes(cores or here, database_cores or here, handler_ms, threads)
     schema = new_name()
-    with opened() as database:
+    with open_database() as database:
         with database.begin() as connection:
             name, role = check_may_make(connection)
         _announce(given, schema, name, role, seconds)
@@ -227,7 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         size(args=arguments, standalone_mode=False)
     except (Exception, KeyboardInterrupt) as error:
-        status = ending(error)
+        status = print_error(error)
         if status is None:
             raise
         sys.exit(status)

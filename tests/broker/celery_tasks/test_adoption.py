@@ -158,7 +158,7 @@ def test_the_setting_takes_the_app_as_celery_does(
         ("no_such_module", "names no_such_module, which cannot be found"),
         ("no_such.deeper:app", "names no_such.deeper:app, which cannot be found"),
         ("json", "names json, which cannot be found"),
-        ("json:dumps", "names json:dumps, which is no Celery app"),
+        ("json:dumps", "names json:dumps, which isn't a Celery app"),
     ],
 )
 def test_an_app_that_is_not_there_is_said(name: str, said: str) -> None:
@@ -316,8 +316,8 @@ def test_arguments_that_are_no_json_fail_the_retry(pool: Pool) -> None:
 @pytest.mark.parametrize(
     ("deed", "said"),
     [
-        (lambda self: self.retry(queue="other"), "self.retry(queue=…) cannot be carried out"),
-        (lambda self: self.retry(priority=3), "self.retry(priority=…) cannot be carried out"),
+        (lambda self: self.retry(queue="other"), "cannot carry out self.retry(queue=…)"),
+        (lambda self: self.retry(priority=3), "cannot carry out self.retry(priority=…)"),
         (lambda self: self.replace(signature("office.file", app=app)), "self.replace does not"),
         (lambda self: self.add_to_chord(file.s()), "not member of any chord"),
     ],

@@ -87,7 +87,7 @@ def test_a_broker_that_drops_messages_is_a_warning(broker: Valkey) -> None:
 )
 def test_a_broker_elsewhere_without_a_password_is_a_warning(url: object, is_open: bool) -> None:
     assert said(examine_access(app_with(url))) == [
-        "warn broker: is elsewhere, and its URL has no password"
+        "warn broker: is on another machine, and its URL has no password"
     ] * int(is_open)
 
 
@@ -110,7 +110,7 @@ def test_a_broker_that_refuses_a_user_is_said_without_his_password(broker: Valke
 
 def test_our_own_settings_do_no_harm() -> None:
     assert said(examine_celery(app_with("redis://x"))) == [
-        "ok celery: no setting is unknown, none does harm"
+        "ok celery: all settings are known and harmless"
     ]
 
 
@@ -148,7 +148,7 @@ def test_what_is_said_of_celerys_tasks_is_told_to_bound_ours_or_to_pass_them_by(
 
     harmless, bounds, idle = examine_celery(app_with("redis://x", **theirs))
 
-    assert harmless.fact.endswith("none does harm")
+    assert harmless.fact.endswith("known and harmless")
     assert said([bounds]) == ["ok celery: its time limits bound each task: hard_timeout 90s"]
     assert idle.fact.startswith("result_backend, task_acks_late: for Celery tasks only,")
     assert SECRET not in str(idle)

@@ -16,7 +16,7 @@ from kombu.message import Message
 
 from tasks_app.broker import control
 from tasks_app.broker.app import register
-from tasks_app.broker.checks import check_surroundings
+from tasks_app.broker.checks import check_environment
 from tasks_app.broker.consumer import OURS, guard_queues
 from tasks_app.broker.defaults import EXECUTE
 from tasks_app.domain.config.settings import Settings
@@ -120,7 +120,7 @@ def test_a_worker_does_not_start_on_what_is_refused(name: str) -> None:
     app.conf.update(theirs.get(name, {name: "127.0.0.1"}))
 
     with pytest.raises(SystemExit) as refusal:
-        check_surroundings(app, Settings(database_url="postgresql+psycopg:///nowhere"))
+        check_environment(app, Settings(database_url="postgresql+psycopg:///nowhere"))
 
     assert ("accept_content" if name in theirs else "TASKS_APP_BROKER_URL") in str(refusal.value)
 

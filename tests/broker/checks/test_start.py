@@ -15,7 +15,7 @@ import pytest
 from celery import Celery
 from sqlalchemy import Engine, create_engine, make_url, text
 
-from tasks_app.broker.checks import check_pool, check_surroundings, ends_the_process
+from tasks_app.broker.checks import check_environment, check_pool, exit_on_error
 from tasks_app.broker.defaults import celery_defaults
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.errors import ConfigurationError
@@ -112,7 +112,7 @@ def refusal(broker: str | None = "redis://127.0.0.1/0", **settings: str) -> str:
     """What a process says when it ends because of its surroundings."""
     app = Celery(broker=broker)
     with pytest.raises(SystemExit) as end:
-        check_surroundings(app, Settings(**settings))
+        check_environment(app, Settings(**settings))
     return str(end.value)
 
 
@@ -180,7 +180,7 @@ def test_a_missing_broker_is_said() -> None:
 def test_what_breaks_in_a_module_of_handlers_ends_the_process(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    @ends_the_process
+    @exit_on_error
     def receive(**_: object) -> None:
         raise LookupError("no shop")
 

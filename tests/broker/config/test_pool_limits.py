@@ -14,7 +14,7 @@ from celery.concurrency.base import BasePool
 
 from tasks_app.broker.app import register
 from tasks_app.broker.checks import check_limits
-from tasks_app.broker.config import CeleryLimits, take_limits
+from tasks_app.broker.config import CeleryLimits, move_limits_to_tasks
 from tasks_app.broker.defaults import EXECUTE
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import parse_duration
@@ -106,7 +106,7 @@ def test_of_celerys_limit_and_ours_the_shorter_holds_for_a_task(
     app.finalize()
     worker = SimpleNamespace(app=app, soft_time_limit=30.0, time_limit=7200)
 
-    given = take_limits(worker, Settings(**ours))
+    given = move_limits_to_tasks(worker, Settings(**ours))
 
     assert given == (parse_duration(held[0]), timedelta(hours=2))
     assert (os.environ["TASKS_APP_TIMEOUT"], os.environ["TASKS_APP_HARD_TIMEOUT"]) == held

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
-from tasks_app.broker.config import configuration
+from tasks_app.broker.config import celery_configuration
 from tasks_app.broker.defaults import EXECUTE
 from tasks_app.broker.publisher import CeleryHints
 from tasks_app.domain.config.settings import Settings
@@ -37,7 +37,7 @@ def settings(house: House) -> Settings:
 @pytest.fixture
 def app(settings: Settings) -> Iterator[Celery]:
     app = Celery("rules", set_as_current=False)
-    app.conf.update(configuration(settings))
+    app.conf.update(celery_configuration(settings))
     yield app
     app.close()
 

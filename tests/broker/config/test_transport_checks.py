@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks_app.broker.config import check_transports, configuration
+from tasks_app.broker.config import celery_configuration, check_transports
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import ConfigurationError
 
@@ -40,7 +40,7 @@ def _clean() -> None:
 )
 def test_what_celery_cannot_use_is_one_sentence_and_what_to_do(url: str, said: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        configuration(Settings(broker_url=url))
+        celery_configuration(Settings(broker_url=url))
 
     assert str(refused.value).startswith(f"The URL in TASKS_APP_BROKER_URL {said}")
     assert str(refused.value).count(". ") == 1

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from tasks_app import create_task
 from tasks_app.broker import messages
-from tasks_app.broker.messages import POOL_VARIABLE, Strangers
+from tasks_app.broker.messages import POOL_VARIABLE, ForeignMessages
 from tasks_app.broker.publisher import CeleryHints
 from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.schema import migrate
@@ -48,20 +48,20 @@ class TestOneMessage:
         monkeypatch.delenv(messages.SLOTS_VARIABLE, raising=False)
 
     def test_another_pools_is_refused(self) -> None:
-        assert Strangers().refuses(NAMED)
+        assert ForeignMessages().refuses(NAMED)
 
     def test_ours_is_taken_and_so_is_one_of_the_version_before(self) -> None:
-        assert not Strangers().refuses({"pool": "ours"})
-        assert not Strangers().refuses({})
+        assert not ForeignMessages().refuses({"pool": "ours"})
+        assert not ForeignMessages().refuses({})
 
     def test_who_does_not_know_its_name_takes_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """As where the schema is a version behind."""
         monkeypatch.setenv(POOL_VARIABLE, "")
 
-        assert not Strangers().refuses(NAMED)
+        assert not ForeignMessages().refuses(NAMED)
 
     def test_a_flood_is_counted_and_said_once(self, caplog: pytest.LogCaptureFixture) -> None:
-        counter = Strangers()
+        counter = ForeignMessages()
         with caplog.at_level(logging.WARNING):
             for _ in range(1_000):
                 counter.refuses(NAMED)

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from dev.torture.fault_proxy import FaultProxy
-from tasks_app.broker.worker import HUNGRY_S, Watch
+from tasks_app.broker.worker import ChildWatch
 from tasks_app.runtime.health_files import RUN_DIR_VARIABLE, judge
 from tasks_app.runtime.scoreboard import SLOTS_VARIABLE, Scoreboard
 from tests.broker.celery_process import CeleryProcess
@@ -117,7 +117,7 @@ def test_a_worker_whose_children_starve_for_long_is_not_healthy(
         hostname="lone", consumer=SimpleNamespace(connection=None), timer=Mock()
     )
     slot = Scoreboard(tmp_path / "slots").take("child")
-    watch = Watch(parent)
+    watch = ChildWatch(parent)
     clock = SimpleNamespace(now=1000.0)
     watch.clock = lambda: clock.now
     watch.start(parent)
@@ -125,15 +125,15 @@ def test_a_worker_whose_children_starve_for_long_is_not_healthy(
     def said_after(seconds: float) -> str:
         clock.now += seconds
         slot.hunger(True)
-        watch.look()
+        watch.check_children()
         return judge("worker", "lone")[1]
 
-    away = said_after(2 * HUNGRY_S)
+    away = said_after(2 * ChildWatch.HUNGRY_S)
     parent.consumer.connection = object()
-    patient = said_after(HUNGRY_S)
+    patient = said_after(ChildWatch.HUNGRY_S)
     starved = said_after(1)
     slot.hunger(False)
-    watch.look()
+    watch.check_children()
 
     assert "alive" in away
     assert "alive" in patient

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from celery import Celery
 
-from tasks_app.broker.worker import Listening, SilentConsumerError
+from tasks_app.broker.worker import ConsumerWatch, SilentConsumerError
 from tasks_app.domain.tasks.run import Run
 from tasks_app.runtime.scoreboard import SLOTS_VARIABLE, Scoreboard
 from tasks_app.runtime.worker.supervisor import STALE_S, starving
@@ -28,12 +28,12 @@ def look(slots: Scoreboard):
     timer = SimpleNamespace(call_repeatedly=lambda *_: None)
     consumer = SimpleNamespace(connection=object())
     worker = SimpleNamespace(hub=object(), timer=timer, consumer=consumer)
-    step = Listening(worker)
+    step = ConsumerWatch(worker)
     step.start(worker)
 
     def once() -> bool:
         try:
-            step._look(worker)
+            step.check_consumer(worker)
         except SilentConsumerError:
             return True
         return False

@@ -12,7 +12,7 @@ import click
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.cli.output import found_here
+from tasks_app.cli.output import finding_with_program_name
 from tasks_app.domain.explain import explanation, waiting
 from tasks_app.domain.explain.explanation import RULES, Explanation, explain, why_last_attempt
 from tasks_app.domain.explain.facts import MOST_AHEAD
@@ -940,7 +940,7 @@ def test_each_reason_is_the_same_and_advises_what_runs_here(
     task_id = arrange(connection)
 
     with click.Context(click.Command(None), info_name=program):
-        said = [found_here(finding) for finding in ask(connection, task_id).findings]
+        said = [finding_with_program_name(finding) for finding in ask(connection, task_id).findings]
 
     before.rollback()
     if (situation, way) == ("long ago refused", "celery"):
