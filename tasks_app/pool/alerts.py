@@ -19,20 +19,17 @@ FIRST_WAIT, LONGEST_WAIT = timedelta(seconds=10), timedelta(minutes=10)
 _OPEN = text(f"""
     INSERT INTO {ALERT} (key, fact, advice, sending_until)
     VALUES (:key, :fact, :advice, statement_timestamp() + CAST(:settle AS interval))
-    ON CONFLICT (key) WHERE closed_at IS NULL DO NOTHING
-""")
+    ON CONFLICT (key) WHERE closed_at IS NULL DO NOTHING""")
 _TELL = text(f"""
     INSERT INTO {ALERT} (key, fact, advice, event, closed_at)
-    VALUES (:key, :fact, :advice, true, statement_timestamp())
-""")
+    VALUES (:key, :fact, :advice, true, statement_timestamp())""")
 # Nobody knows of it whether it was sent: its sender is at work, or dead.
 _UNANSWERED = "(tries > 0 AND opened_to = '{}' AND opened_sent_at IS NULL)"
 _CLOSE = text(f"""
     UPDATE {ALERT} SET closed_at = statement_timestamp(),
         sending_until = CASE WHEN {_UNANSWERED} THEN sending_until ELSE '-infinity' END,
         tries = CASE WHEN {_UNANSWERED} THEN tries ELSE 0 END
-    WHERE key = :key AND closed_at IS NULL
-""")
+    WHERE key = :key AND closed_at IS NULL""")
 _OPEN_KEYS = text(f"SELECT key FROM {ALERT} WHERE closed_at IS NULL")
 _OVER = "(closed_at IS NOT NULL AND NOT event)"
 _DUE = f"""CASE WHEN {_OVER}
@@ -45,8 +42,7 @@ _TAKE = text(f"""
     UPDATE {ALERT} a SET sending_until = statement_timestamp() + CAST(:within AS interval),
         tries = least(a.tries + 1, 1000)
     FROM due WHERE a.id = due.id
-    RETURNING a.id, a.key, a.fact, a.advice, {_OVER} AS over, a.opened_to, a.closed_to
-""")
+    RETURNING a.id, a.key, a.fact, a.advice, {_OVER} AS over, a.opened_to, a.closed_to""")
 _MARK = {
     over: text(f"""
         UPDATE {ALERT} SET {word}_to = {word}_to || CAST(:took AS text[]),
@@ -55,19 +51,16 @@ _MARK = {
             sending_until = CASE WHEN :whole THEN '-infinity' ELSE statement_timestamp()
                 + least(CAST(:first AS interval) * (2 ^ least(greatest(tries, 1) - 1, 10)),
                     CAST(:longest AS interval)) END
-        WHERE id = :id AND {word}_sent_at IS NULL
-    """)
+        WHERE id = :id AND {word}_sent_at IS NULL""")
     for over, word in ((False, "opened"), (True, "closed"))
 }
 _PRUNE = text(f"""
     DELETE FROM {ALERT} WHERE id IN (
         SELECT id FROM {ALERT} WHERE closed_at < {NOW} - CAST(:older AS interval)
-        ORDER BY id LIMIT :most FOR UPDATE SKIP LOCKED)
-""")
+        ORDER BY id LIMIT :most FOR UPDATE SKIP LOCKED)""")
 _FIND = text(f"""
     SELECT id, key, fact, advice, event, opened_at, closed_at, opened_sent_at, closed_sent_at
-    FROM {ALERT} ORDER BY closed_at IS NULL DESC, id DESC LIMIT :most
-""")
+    FROM {ALERT} ORDER BY closed_at IS NULL DESC, id DESC LIMIT :most""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +100,7 @@ class AlertRow:
 
 def open_alert(connection: Connection, alert: Alert) -> bool:
     """False: it is open already."""
-    values = {
-        "key": alert.key,
-        "fact": alert.fact,
-        "advice": alert.advice,
-        "settle": alert.settle,
-    }
+    values = {"key": alert.key, "fact": alert.fact, "advice": alert.advice, "settle": alert.settle}
     return connection.execute(_OPEN, values).rowcount > 0
 
 
@@ -166,11 +154,9 @@ _BEGIN_CHECK = text(f"""
     WHERE NOT EXISTS (SELECT FROM {ALERT_LOOK} l WHERE NOT ({_CHECK_IS_DUE}))
     ON CONFLICT (one) DO UPDATE SET holder = EXCLUDED.holder, token = EXCLUDED.token,
         held_until = EXCLUDED.held_until
-    WHERE {_CHECK_IS_DUE}
-""")
+    WHERE {_CHECK_IS_DUE}""")
 _FINISH_CHECK = text(f"""
-    UPDATE {ALERT_LOOK} SET done_at = {NOW}, held_until = NULL WHERE token = :token
-""")
+    UPDATE {ALERT_LOOK} SET done_at = {NOW}, held_until = NULL WHERE token = :token""")
 
 
 def begin_check(

@@ -15,32 +15,25 @@ from tasks_app.domain.tasks.run import Cause
 from tasks_app.pool.tables import ATTEMPT, ERROR, FINGERPRINT, PENDING, database_now
 
 HOURS = 24
-MOST_WITHOUT = 10_000
-"""Rows without a fingerprint are counted up to one more than this."""
+MOST_WITHOUT = 10_000  # rows without a fingerprint are counted up to one more than this
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorGroup:
     """The tasks in the error pool whose errors have one fingerprint."""
 
-    fingerprint: str
-    """16 hexadecimal digits."""
+    fingerprint: str  # 16 hexadecimal digits
     number: int
-    first_at: datetime
-    """The oldest end among these tasks, or the first that was ever entered."""
+    first_at: datetime  # the oldest end among these tasks, or the first that was ever entered
     last_at: datetime
     names: list[str]
     queues: list[str]
-    sample_id: int
-    """The newest of these tasks."""
-    error: str
-    """Class and message of the sample."""
-    known_by: str | None
-    """Who marked it as known; None: nobody, or the mark has ended."""
+    sample_id: int  # the newest of these tasks
+    error: str  # class and message of the sample
+    known_by: str | None  # who marked it as known; None: nobody, or the mark has ended
     known_until: datetime | None
     note: str | None
-    hours: list[int]
-    """How many failed in each of the last 24 hours, the newest last."""
+    hours: list[int]  # how many failed in each of the last 24 hours, the newest last
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +74,7 @@ _GROUPS = text(f"""
         FROM {ERROR} e WHERE e.fingerprint = c.fingerprint) AS w
     CROSS JOIN LATERAL (SELECT e.error FROM {ERROR} e WHERE e.id = c.sample_id) AS s
     LEFT JOIN {FINGERPRINT} f ON f.fingerprint = c.fingerprint
-    ORDER BY c.number DESC, c.last_at DESC, c.fingerprint
-""")
+    ORDER BY c.number DESC, c.last_at DESC, c.fingerprint""")
 _HOURS = text(f"""
     SELECT encode(e.fingerprint, 'hex') AS fingerprint, count(*) AS number,
         CAST(floor(EXTRACT(EPOCH FROM CAST(:now AS timestamptz) - e.finished_at) / 3600) AS integer)
@@ -92,19 +84,16 @@ _HOURS = text(f"""
             SELECT decode(t.hex, 'hex') FROM unnest(CAST(:fingerprints AS text[])) AS t(hex)))
       AND e.finished_at > CAST(:now AS timestamptz) - CAST(:span AS interval)
       AND e.finished_at <= :now
-    GROUP BY 1, 3
-""")
+    GROUP BY 1, 3""")
 _TASKS = text(f"""
     SELECT e.id, e.name, e.queue, e.biz_key, e.attempt, e.failures, e.finished_at, e.error
     FROM {ERROR} e
     WHERE e.fingerprint = decode(:fingerprint, 'hex')
       AND e.finished_at <= coalesce(CAST(:before AS timestamptz), 'infinity')
       AND (e.finished_at, e.id) < (coalesce(CAST(:before AS timestamptz), 'infinity'), :before_id)
-    ORDER BY e.fingerprint, e.finished_at DESC, e.id DESC LIMIT :most
-""")
+    ORDER BY e.fingerprint, e.finished_at DESC, e.id DESC LIMIT :most""")
 _WITHOUT = text(f"""
-    SELECT count(*) FROM (SELECT FROM {ERROR} WHERE fingerprint IS NULL LIMIT :most) AS found
-""")
+    SELECT count(*) FROM (SELECT FROM {ERROR} WHERE fingerprint IS NULL LIMIT :most) AS found""")
 
 
 def find_error_groups(
@@ -151,8 +140,7 @@ def _hours(connection: Connection, fingerprints: list[str], now: datetime) -> di
     return found
 
 
-MOST_LOOKED_AT = 100
-"""Of the tasks of a new cause, for its names and queues."""
+MOST_LOOKED_AT = 100  # of the tasks of a new cause, for its names and queues
 
 
 class Sighting(NamedTuple):
@@ -190,15 +178,13 @@ _NEW = {
         ORDER BY e.fingerprint, e.finished_at DESC LIMIT 1) AS e
     LEFT JOIN LATERAL (
         SELECT a.kind, a.message, a.traceback FROM {ATTEMPT} a
-        WHERE a.task_id = e.id ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1) AS a ON true
-    """)
+        WHERE a.task_id = e.id ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1) AS a ON true""")
     for one in (True, False)
 }
 _ENTER = text(f"""
     INSERT INTO {FINGERPRINT} (fingerprint, kind, message, frames, first_at)
     VALUES (decode(:hex, 'hex'), :kind, :message, :frames, :first_at)
-    ON CONFLICT DO NOTHING
-""")
+    ON CONFLICT DO NOTHING""")
 _LATE = text(f"""
     SELECT encode(f.fingerprint, 'hex'), f.kind, w.names, w.queues FROM {FINGERPRINT} f
     CROSS JOIN LATERAL (
@@ -208,16 +194,13 @@ _LATE = text(f"""
               ORDER BY fingerprint, finished_at DESC LIMIT {MOST_LOOKED_AT}) AS e) AS w
     WHERE encode(f.fingerprint, 'hex') = ANY(CAST(:fingerprints AS text[]))
       AND f.first_at > statement_timestamp() - CAST(:within AS interval)
-    ORDER BY f.first_at, 1
-""")
+    ORDER BY f.first_at, 1""")
 _MARK = text(f"""
     UPDATE {FINGERPRINT} SET known_by = :by, known_until = :until, note = :note
-    WHERE fingerprint = decode(:hex, 'hex')
-""")
+    WHERE fingerprint = decode(:hex, 'hex')""")
 _UNMARK = text(f"""
     UPDATE {FINGERPRINT} SET known_by = NULL, known_until = NULL, note = NULL
-    WHERE fingerprint = decode(:hex, 'hex') AND known_by IS NOT NULL
-""")
+    WHERE fingerprint = decode(:hex, 'hex') AND known_by IS NOT NULL""")
 
 
 def record_new_causes(
@@ -273,17 +256,14 @@ _LOOK = text(f"""
                 SELECT FROM {ATTEMPT} a WHERE a.task_id = i.id AND a.ended_at >= :since
                   AND a.fingerprint = decode(:fingerprint, 'hex')) AS again,
             EXISTS (SELECT FROM {PENDING} p WHERE p.id = i.id) AS going
-        FROM unnest(CAST(:ids AS bigint[])) AS i(id)) AS t
-""")
+        FROM unnest(CAST(:ids AS bigint[])) AS i(id)) AS t""")
 
 
 class Since(NamedTuple):
     """How many of the tasks are where."""
 
-    again: int
-    """An attempt failed for the same cause, be it that a retry follows."""
-    going: int
-    """They wait or run, and have not failed for it."""
+    again: int  # an attempt failed for the same cause, be it that a retry follows
+    going: int  # they wait or run, and have not failed for it
 
 
 def count_requeued(
@@ -301,19 +281,16 @@ _FIND = text(f"""
         SELECT a.attempt, a.kind, a.message, a.traceback FROM {ATTEMPT} a
         WHERE a.task_id = e.id ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1) AS a ON true
     WHERE e.fingerprint IS NULL
-    ORDER BY e.finished_at DESC LIMIT :most FOR NO KEY UPDATE OF e SKIP LOCKED
-""")
+    ORDER BY e.finished_at DESC LIMIT :most FOR NO KEY UPDATE OF e SKIP LOCKED""")
 _GIVEN = """
     unnest(CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:fingerprints AS text[]))
         AS g(id, attempt, hex)
 """
 _ERRORS = text(f"""
-    UPDATE {ERROR} e SET fingerprint = decode(g.hex, 'hex') FROM {_GIVEN} WHERE e.id = g.id
-""")
+    UPDATE {ERROR} e SET fingerprint = decode(g.hex, 'hex') FROM {_GIVEN} WHERE e.id = g.id""")
 _ATTEMPTS = text(f"""
     UPDATE {ATTEMPT} a SET fingerprint = decode(g.hex, 'hex') FROM {_GIVEN}
-    WHERE a.task_id = g.id AND a.attempt = g.attempt AND a.fingerprint IS NULL
-""")
+    WHERE a.task_id = g.id AND a.attempt = g.attempt AND a.fingerprint IS NULL""")
 
 
 def add_missing_fingerprints(connection: Connection, most: int = 1_000) -> int:

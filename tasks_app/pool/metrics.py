@@ -29,10 +29,8 @@ from tasks_app.pool.tables import (
     table,
 )
 
-MOST_COUNTED = 100_000
-"""Tasks of one queue: about 15 ms in the scan's index."""
-MOST_LOOKED_AT = 100
-"""Due rows of one priority whose ages are looked at, in the order of the scan."""
+MOST_COUNTED = 100_000  # tasks of one queue: about 15 ms in the scan's index
+MOST_LOOKED_AT = 100  # due rows of one priority whose ages are looked at, in the order of the scan
 MOST_PARKED = MOST_FAILED = 20_000
 _FIRST = f"SELECT min(queue) AS queue FROM {PENDING} WHERE state = '{State.PENDING}'"
 # The columns of both counts stand in the index of the scan: the rows themselves are not read.
@@ -56,8 +54,7 @@ _WAITING = text(f"""
             WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
               AND p.scan_at <= {NOW}
             ORDER BY p.scan_at LIMIT :first) AS d) AS o
-    WHERE q.queue IS NOT NULL
-""")
+    WHERE q.queue IS NOT NULL""")
 _PARKED = text(f"""
     SELECT queue, parked_kind, count(*) AS number,
         count(*) FILTER (WHERE scan_at > {NOW}) AS aside,
@@ -65,21 +62,18 @@ _PARKED = text(f"""
     FROM (SELECT queue, parked_kind, scan_at, due_at FROM {PENDING}
           WHERE state = '{State.PENDING}' AND parked_kind IS NOT NULL AND due_at <= {NOW}
           LIMIT :most) AS p
-    GROUP BY queue, parked_kind
-""")
+    GROUP BY queue, parked_kind""")
 _RUNNING = text(f"""
     SELECT queue, count(*) AS number,
         extract(epoch FROM {NOW} - min(started_at)) AS longest,
         count(*) FILTER (WHERE lease_until < {NOW}) AS overdue,
         extract(epoch FROM greatest({NOW} - min(lease_until), interval '0')) AS overdue_for
-    FROM {PENDING} WHERE state = '{State.RUNNING}' GROUP BY queue
-""")
+    FROM {PENDING} WHERE state = '{State.RUNNING}' GROUP BY queue""")
 _FAILED = text(f"""
     SELECT queue, count(*) AS number,
         count(*) FILTER (WHERE finished_at > {NOW} - CAST(:lately AS interval)) AS lately
     FROM (SELECT queue, finished_at FROM {ERROR} ORDER BY finished_at DESC LIMIT :most) AS e
-    GROUP BY queue
-""")
+    GROUP BY queue""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +82,7 @@ class QueueBacklog:
 
     queue: str
     pending: int
-    due: int
-    """The scan may take them now; parked ones are counted by :func:`parked`."""
+    due: int  # the scan may take them now; parked ones are counted by :func:`parked`
     oldest: float | None
 
 
@@ -146,8 +139,7 @@ def failed_tasks(
     return [Failed(*row) for row in connection.execute(_FAILED, values)]
 
 
-MOST_NAMED = 100
-"""Limits that are shown, by name: operators make them, so there may be many."""
+MOST_NAMED = 100  # limits that are shown, by name: operators make them, so there may be many
 _LIMITS = text(f"""
     WITH running AS MATERIALIZED (
         SELECT queue, name, limit_key, more_limit_keys FROM {PENDING}
@@ -162,8 +154,7 @@ _LIMITS = text(f"""
             SELECT count(*) AS number FROM keyed r WHERE r.key = l.target
                 OR l.target LIKE '%*' AND starts_with(r.key, rtrim(l.target, '*'))
             GROUP BY r.key) AS k) END AS running
-    FROM {LIMIT} l WHERE l.most IS NOT NULL ORDER BY l.kind, l.target LIMIT :most
-""")
+    FROM {LIMIT} l WHERE l.most IS NOT NULL ORDER BY l.kind, l.target LIMIT :most""")
 _SCHEDULES = text(f"""
     SELECT count(*) FILTER (WHERE enabled AND remark IS NULL) AS enabled,
         count(*) FILTER (WHERE NOT enabled) AS disabled,
@@ -172,8 +163,7 @@ _SCHEDULES = text(f"""
             AS missed,
         coalesce(extract(epoch FROM max({NOW} - next_run_at) FILTER (
             WHERE enabled AND next_run_at < {NOW})), 0) AS late
-    FROM {SCHEDULE}
-""")
+    FROM {SCHEDULE}""")
 _WORKERS = text(f"""
     SELECT count(*) FILTER (WHERE live AND queues <> '{{}}') AS live,
         count(*) FILTER (WHERE live AND queues = '{{}}') AS stopping,
@@ -181,12 +171,10 @@ _WORKERS = text(f"""
         coalesce(sum(threads) FILTER (WHERE live AND queues <> '{{}}'), 0) AS threads,
         coalesce(extract(epoch FROM max(silence)), 0) AS silence
     FROM (SELECT queues, threads, {NOW} - seen_at AS silence,
-              seen_at > {NOW} - CAST(:within AS interval) AS live FROM {WORKER}) AS w
-""")
+              seen_at > {NOW} - CAST(:within AS interval) AS live FROM {WORKER}) AS w""")
 _SERVED = text(f"""
     SELECT q.queue, count(*) AS number FROM {WORKER} w CROSS JOIN unnest(w.queues) AS q(queue)
-    WHERE w.seen_at > {NOW} - CAST(:within AS interval) GROUP BY q.queue
-""")
+    WHERE w.seen_at > {NOW} - CAST(:within AS interval) GROUP BY q.queue""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,14 +255,12 @@ _SIZES = text("""
     ) AS every(oid)
     JOIN pg_class c ON c.oid = every.oid
     WHERE home.oid = CAST(:pending AS regclass)
-    GROUP BY t.name ORDER BY t.name
-""")
+    GROUP BY t.name ORDER BY t.name""")
 _SNAPSHOT = text("""
     SELECT coalesce(max(age(x.held)), 0) FROM (
         SELECT backend_xmin AS held FROM pg_stat_activity WHERE pid <> pg_backend_pid()
         UNION ALL SELECT transaction FROM pg_prepared_xacts
-        UNION ALL SELECT xmin FROM pg_replication_slots) AS x
-""")
+        UNION ALL SELECT xmin FROM pg_replication_slots) AS x""")
 # Counted from today on: a gap ends it, though there may be partitions behind.
 _HORIZON = text(f"""
     WITH today AS (SELECT ({NOW} AT TIME ZONE 'UTC')::date AS day)
@@ -282,8 +268,7 @@ _HORIZON = text(f"""
     WHERE 'task_completed_p' || to_char(day + n, 'YYYYMMDD') <> ALL (
         ARRAY(SELECT CAST(c.relname AS text) FROM pg_inherits i
               JOIN pg_class c ON c.oid = i.inhrelid
-              WHERE i.inhparent = CAST(:parent AS regclass)))
-""")
+              WHERE i.inhparent = CAST(:parent AS regclass)))""")
 FARTHEST = 366
 
 
@@ -318,8 +303,7 @@ def days_partitioned_ahead(connection: Connection, *, now: datetime | None = Non
 # A role that may not see the sequence gets null.
 _CREATED = text("""
     SELECT CASE WHEN has_sequence_privilege(CAST(CAST(:name AS regclass) AS oid), 'SELECT, USAGE')
-        THEN coalesce(pg_sequence_last_value(CAST(:name AS regclass)), 0) END
-""")
+        THEN coalesce(pg_sequence_last_value(CAST(:name AS regclass)), 0) END""")
 
 
 def ids_given(connection: Connection) -> int | None:

@@ -23,8 +23,7 @@ from tasks_app.pool.tables import (
     table,
 )
 
-LOOKED_AT = 5_000
-"""Rows per statement: some ten milliseconds."""
+LOOKED_AT = 5_000  # rows per statement: some ten milliseconds
 DEFAULT = table("task_completed_default")
 
 
@@ -58,8 +57,7 @@ def thin_partition(
     return mark, gone
 
 
-Place = tuple[datetime, int]
-"""Where a pass over rows by their age has come to."""
+Place = tuple[datetime, int]  # where a pass over rows by their age has come to
 
 
 def delete_old(
@@ -95,8 +93,7 @@ def count_day(connection: Connection, partition: DayPartition, name: str = "") -
     row = connection.execute(
         text(f"""
             SELECT count(*) AS n, sum(pg_column_size(t)) AS b FROM {table(partition.name)} t
-            WHERE :name IN ('', t.name)
-        """),
+            WHERE :name IN ('', t.name)"""),
         {"name": name},
     ).one()
     return row.n, row.b or 0
@@ -120,8 +117,7 @@ def _looked_through(partition: DayPartition) -> TextClause:
     SELECT count(*) AS seen, max(id) AS after,
         array_agg(id) FILTER (WHERE name = ANY(CAST(:names AS text[]))) AS ids
     FROM (SELECT c.id, c.name FROM {table(partition.name)} c
-          WHERE c.id > :after ORDER BY c.id LIMIT :most) AS looked
-    """)
+          WHERE c.id > :after ORDER BY c.id LIMIT :most) AS looked""")
 
 
 def _by_age(pool: str) -> TextClause:
@@ -132,8 +128,7 @@ def _by_age(pool: str) -> TextClause:
     FROM (SELECT t.id, t.finished_at, coalesce({_OLD}, false) AS old FROM {pool} t
           WHERE (t.finished_at, t.id) > (:after_at, :after_id)
             AND t.finished_at < {NOW} - CAST(:shortest AS interval)
-          ORDER BY t.finished_at, t.id LIMIT :most) AS looked
-    """)
+          ORDER BY t.finished_at, t.id LIMIT :most) AS looked""")
 
 
 _OLD_OF = {pool: _by_age(pool) for pool in (ERROR, DEFAULT)}
@@ -149,8 +144,7 @@ def _delete(connection: Connection, pool: str, ids: Sequence[int] | None, locked
     history AS (DELETE FROM {ATTEMPT} a WHERE a.task_id = ANY(ARRAY(SELECT id FROM gone))),
     said AS (DELETE FROM {LOG_LINES} l WHERE l.task_id = ANY(ARRAY(SELECT id FROM gone))),
     large AS (DELETE FROM {LARGE_VALUE} v WHERE v.task_id = ANY(ARRAY(SELECT id FROM gone)))
-    SELECT count(*) FROM gone
-    """)
+    SELECT count(*) FROM gone""")
 
     def delete(some: Sequence[int]) -> int:
         return int(connection.execute(statement, {"ids": list(some)}).scalar_one())
@@ -222,8 +216,7 @@ def history_of(partition: DayPartition) -> str:
 _OLD_LINES = text(f"""
     WITH looked AS MATERIALIZED (SELECT id, at FROM {TRANSITION} ORDER BY id LIMIT :most)
     DELETE FROM {TRANSITION} t
-    WHERE t.id = ANY(ARRAY(SELECT id FROM looked WHERE at < {NOW} - CAST(:age AS interval)))
-""")
+    WHERE t.id = ANY(ARRAY(SELECT id FROM looked WHERE at < {NOW} - CAST(:age AS interval)))""")
 """Ids rise with time, nearly: a pass looks no further than where nothing is old any more."""
 
 
@@ -239,8 +232,7 @@ DAYS_AHEAD = 14
 _TODAY = text(f"SELECT ({NOW} AT TIME ZONE 'UTC')::date")
 _EXISTING = text("""
     SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-    WHERE i.inhparent = CAST(:parent AS regclass)
-""")
+    WHERE i.inhparent = CAST(:parent AS regclass)""")
 _STRAYS = text(f"SELECT count(*) FROM (SELECT FROM {table('task_completed_default')} LIMIT 1) s")
 
 
@@ -293,12 +285,9 @@ class Mark:
 
     detached: bool = False
     """It is to be dropped. Tables that somebody else detached are left alone."""
-    after: int = 0
-    """The last id that was looked at."""
-    names: tuple[str, ...] = ()
-    """What is being removed from it."""
-    done: tuple[str, ...] = ()
-    """What was removed from all of it."""
+    after: int = 0  # the last id that was looked at
+    names: tuple[str, ...] = ()  # what is being removed from it
+    done: tuple[str, ...] = ()  # what was removed from all of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,8 +307,7 @@ class DayPartition:
 
 _OWNS = text("""
     SELECT pg_has_role(current_user, c.relowner, 'USAGE') FROM pg_class c
-    WHERE c.oid = CAST(:parent AS regclass)
-""")
+    WHERE c.oid = CAST(:parent AS regclass)""")
 _PARTITIONS = text(f"""
     SELECT c.relname AS name, pg_total_relation_size(c.oid) AS bytes,
         i.inhrelid IS NOT NULL AS attached,
@@ -328,8 +316,7 @@ _PARTITIONS = text(f"""
     LEFT JOIN pg_inherits i ON i.inhrelid = c.oid AND i.inhparent = CAST(:parent AS regclass)
     WHERE c.relkind = 'r' AND c.relname ~ '^task_completed_p[0-9]{{8}}$'
       AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = CAST(:parent AS regclass))
-    ORDER BY c.relname
-""")
+    ORDER BY c.relname""")
 
 
 def owns_partitions(connection: Connection) -> bool:

@@ -52,30 +52,25 @@ _ADD = text(f"""
         created_at, changed_at)
     VALUES (:name, {", ".join(map(_value, PLANNED))}, CAST(:declared AS jsonb), :declared_in,
         {NOW}, {NOW})
-    ON CONFLICT (name) DO NOTHING RETURNING {COLUMNS}, {NOW} AS now
-""")
+    ON CONFLICT (name) DO NOTHING RETURNING {COLUMNS}, {NOW} AS now""")
 _GET = text(f"SELECT {COLUMNS} FROM {SCHEDULE} s WHERE s.name = :name")
 _LOCK = text(f"""
-    SELECT {COLUMNS}, {NOW} AS now FROM {SCHEDULE} s WHERE s.name = :name FOR NO KEY UPDATE
-""")
+    SELECT {COLUMNS}, {NOW} AS now FROM {SCHEDULE} s WHERE s.name = :name FOR NO KEY UPDATE""")
 _CLOCK = text(f"SELECT {NOW}")
 _LOCK_ALL = text("SELECT pg_advisory_xact_lock(7246101957004331003)")
 _FIND = text(f"SELECT {COLUMNS} FROM {SCHEDULE} s ORDER BY s.name")
 _AIM = text(f"""
     UPDATE {SCHEDULE} SET next_run_at = CAST(:next_at AS timestamptz),
         look_at = CAST(:next_at AS timestamptz), queued_at = NULL, remark = NULL
-    WHERE id = :id
-""")
+    WHERE id = :id""")
 _NAMING = text(f"""
     SELECT {COLUMNS}, {NOW} AS now FROM {SCHEDULE} s
-    WHERE s.options ->> 'calendar' = :calendar ORDER BY s.name COLLATE "C" FOR NO KEY UPDATE
-""")
+    WHERE s.options ->> 'calendar' = :calendar ORDER BY s.name COLLATE "C" FOR NO KEY UPDATE""")
 """By name, as those lock them who bring in what code declares."""
 _AIM_AGAIN = text(f"""
     UPDATE {SCHEDULE} SET next_run_at = CAST(:next_at AS timestamptz),
         look_at = CASE WHEN queued_at IS NULL THEN CAST(:next_at AS timestamptz) ELSE look_at END
-    WHERE id = :id
-""")
+    WHERE id = :id""")
 _REMOVE = text(f"DELETE FROM {SCHEDULE} WHERE name = :name RETURNING id")
 
 
@@ -214,18 +209,15 @@ def _aimed(connection: Connection, schedule: Schedule, now: datetime) -> Schedul
     return get(connection, schedule.name) or schedule
 
 
-NEWEST = 10
-"""How many of a schedule's newest tasks are searched for one that is not over."""
+NEWEST = 10  # how many of a schedule's newest tasks are searched for one that is not over
 _NEXT = text(f"""
     SELECT CAST(EXTRACT(EPOCH FROM min(s.look_at) - {NOW}) AS float) FROM {SCHEDULE} s
-    WHERE s.enabled
-""")
+    WHERE s.enabled""")
 _DUE = text(f"""
     SELECT {COLUMNS}, {NOW} AS now FROM {SCHEDULE} s
     WHERE s.enabled AND s.look_at <= {NOW}
       AND (CAST(:only AS bigint) IS NULL OR s.id = CAST(:only AS bigint))
-    ORDER BY s.look_at LIMIT :most FOR NO KEY UPDATE SKIP LOCKED
-""")
+    ORDER BY s.look_at LIMIT :most FOR NO KEY UPDATE SKIP LOCKED""")
 _LIVE = text(f"""
     SELECT u.id AS schedule_id, array_agg(p.id ORDER BY p.id) AS ids
     FROM unnest(CAST(:ids AS bigint[])) AS u(id)
@@ -234,8 +226,7 @@ _LIVE = text(f"""
         WHERE f.schedule_id = u.id AND f.task_id IS NOT NULL
         ORDER BY f.task_id DESC LIMIT {NEWEST}) AS f
     JOIN {PENDING} p ON p.id = f.task_id
-    GROUP BY u.id
-""")
+    GROUP BY u.id""")
 _ENTER = text(f"""
     INSERT INTO {FIRE} AS f (schedule_id, fire_at, outcome, fired_at)
     SELECT u.*, {NOW} FROM unnest(CAST(:ids AS bigint[]), CAST(:instants AS timestamptz[]),
@@ -244,26 +235,22 @@ _ENTER = text(f"""
     ON CONFLICT (schedule_id, fire_at) DO UPDATE
     SET outcome = EXCLUDED.outcome, fired_at = EXCLUDED.fired_at
     WHERE f.outcome = ANY(CAST(:over AS text[])) AND EXCLUDED.outcome <> '{Fired.QUEUED}'
-    RETURNING f.schedule_id, f.fire_at, f.outcome
-""")
+    RETURNING f.schedule_id, f.fire_at, f.outcome""")
 _TASKS = text(f"""
     UPDATE {FIRE} f SET task_id = u.task_id,
         outcome = CASE WHEN u.task_id IS NULL THEN '{Fired.SKIPPED}' ELSE f.outcome END
     FROM unnest(CAST(:ids AS bigint[]), CAST(:instants AS timestamptz[]),
         CAST(:tasks AS bigint[])) AS u(schedule_id, fire_at, task_id)
-    WHERE f.schedule_id = u.schedule_id AND f.fire_at = u.fire_at
-""")
+    WHERE f.schedule_id = u.schedule_id AND f.fire_at = u.fire_at""")
 _STAND = text(f"""
     UPDATE {SCHEDULE} s SET next_run_at = :next_at, look_at = :look_at, queued_at = :queued_at,
         last_run_at = greatest(s.last_run_at, CAST(:last_run_at AS timestamptz)),
         last_task_id = coalesce(CAST(:last_task_id AS bigint), s.last_task_id),
         last_outcome = coalesce(CAST(:last_outcome AS text), s.last_outcome), remark = NULL
-    WHERE s.id = :id
-""")
+    WHERE s.id = :id""")
 _BREAK = text(f"""
     UPDATE {SCHEDULE} SET next_run_at = NULL, look_at = NULL, last_outcome = '{Fired.BROKEN}',
-        remark = :remark WHERE id = :id
-""")
+        remark = :remark WHERE id = :id""")
 _PRUNE = text(f"""
     WITH old AS MATERIALIZED (
         SELECT f.schedule_id, f.fire_at FROM {FIRE} f JOIN {SCHEDULE} s ON s.id = f.schedule_id
@@ -279,8 +266,7 @@ _PRUNE = text(f"""
         UPDATE {SCHEDULE} s SET forgotten_until = greatest(s.forgotten_until, g.until)
         FROM (SELECT schedule_id, max(fire_at) AS until FROM gone GROUP BY schedule_id) AS g
         WHERE s.id = g.schedule_id)
-    SELECT count(*) FROM gone
-""")
+    SELECT count(*) FROM gone""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,8 +282,7 @@ class Standing:
     last_outcome: str | None = None
 
 
-Instant = tuple[int, datetime]
-"""Of a schedule, by its id."""
+Instant = tuple[int, datetime]  # of a schedule, by its id
 
 
 def next_fire_in_s(connection: Connection, *, now: datetime | None = None) -> float | None:

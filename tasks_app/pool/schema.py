@@ -27,8 +27,7 @@ _LOOK_EVERY_S = 0.1
 _UNHURRIED = text("""
     SELECT set_config(name, '0', true) FROM pg_settings
     WHERE name IN ('statement_timeout', 'idle_in_transaction_session_timeout',
-                   'transaction_timeout')
-""")
+                   'transaction_timeout')""")
 _INSIDE = Path(__file__).parents[1] / "_migrations"
 _BESIDE = Path(__file__).parents[2] / "migrations"
 Say = Callable[[str], None]
@@ -57,9 +56,7 @@ def upgrade(connection: Connection, say: Say = lambda _: None) -> None:
 
 
 def take_turn(
-    connection: Connection,
-    say: Say = lambda _: None,
-    refused: Callable[[], None] = lambda: None,
+    connection: Connection, say: Say = lambda _: None, refused: Callable[[], None] = lambda: None
 ) -> None:
     """Wait until nobody else migrates; the turn is the transaction's until it ends.
 
@@ -178,9 +175,7 @@ def _config(output: io.StringIO | None = None) -> Config:
     return config
 
 
-_IS_INVALID = text("""
-    SELECT NOT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:index)
-""")
+_IS_INVALID = text("SELECT NOT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:index)")
 
 
 def build_index(name: str, of: str, what: str) -> None:

@@ -108,8 +108,7 @@ CARRIED = (
     *("sub_status", "more_limit_keys"),
 )
 """What a row keeps when it moves to another pool; state and outcome are written anew."""
-EVERY_QUEUE = "*"
-"""No queue has this name; as a pause it means all of them."""
+EVERY_QUEUE = "*"  # no queue has this name; as a pause it means all of them
 REFUSED, BECAUSE = "tasks_app: refused since", "tasks_app: refused because"
 """Notes in the lease of the scan: since when the broker takes no messages, and why."""
 DEPTHS = "tasks_app: messages"
@@ -184,8 +183,7 @@ def database_now(connection: Connection) -> datetime:
 
 _NAME = text("""
     SELECT left(md5(p.prosrc || current_database()), 12) FROM pg_catalog.pg_proc p
-    WHERE p.oid = to_regproc(:function)
-""")
+    WHERE p.oid = to_regproc(:function)""")
 """Out of the catalogue, for it is also asked within transactions of producers: there nothing may
 fail, not where the schema is a version behind either. A copy of the database has another name."""
 

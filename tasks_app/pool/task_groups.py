@@ -24,8 +24,7 @@ from tasks_app.pool.tables import (
     quoted,
 )
 
-PAGE = 1_000
-"""Ids of members in one row."""
+PAGE = 1_000  # ids of members in one row
 
 
 def _next(table: str) -> str:
@@ -34,8 +33,7 @@ def _next(table: str) -> str:
 
 _IDS = text(f"""
     SELECT {_next(GROUP)} AS group_id,
-        CASE WHEN CAST(:calls AS boolean) THEN {_next(PENDING)} END AS callback_id
-""")
+        CASE WHEN CAST(:calls AS boolean) THEN {_next(PENDING)} END AS callback_id""")
 _EXTEND = text(f"SELECT {EXTEND}(:id, CAST(:ids AS bigint[]))")
 
 
@@ -85,11 +83,9 @@ _INSERT = text(f"""
         SELECT i.*, CAST(:then_row AS jsonb) AS then_row, CAST(:on_failure AS jsonb) AS on_failure
         FROM inserted i),
     {insert_callbacks()}
-    SELECT id FROM counted
-""")
+    SELECT id FROM counted""")
 _ENTER = text(f"""
-    INSERT INTO {GROUP_IDS} (group_id, no, ids) VALUES (:id, :no, CAST(:ids AS bigint[]))
-""")
+    INSERT INTO {GROUP_IDS} (group_id, no, ids) VALUES (:id, :no, CAST(:ids AS bigint[]))""")
 
 
 def take_group_ids(connection: Connection, group: GroupRow) -> tuple[int, int | None]:
@@ -149,13 +145,11 @@ def lock_groups(source: str) -> str:
     """
 
 
-_OPEN = "g.outcome IS NULL"
-"""What is over counts nobody any more."""
+_OPEN = "g.outcome IS NULL"  # what is over counts nobody any more
 _GROUPS_OF = f"SELECT p.batch_id FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[]))"
 _HOLD = text(f"""
     WITH {lock_groups(_GROUPS_OF)}
-    SELECT id FROM own
-""")
+    SELECT id FROM own""")
 
 
 def lock_open_groups(connection: Connection, ids: Sequence[int]) -> list[int]:
@@ -174,8 +168,7 @@ _COLUMNS = """
 _GET = text(f"SELECT {_COLUMNS} FROM {GROUP} g WHERE g.id = :id")
 _NEWEST = text(f"""
     SELECT {_COLUMNS} FROM {GROUP} g
-    WHERE NOT CAST(:open AS boolean) OR g.outcome IS NULL ORDER BY g.id DESC LIMIT :most
-""")
+    WHERE NOT CAST(:open AS boolean) OR g.outcome IS NULL ORDER BY g.id DESC LIMIT :most""")
 _PAGE = text(f"SELECT i.ids FROM {GROUP_IDS} i WHERE i.group_id = :id AND i.no = :no")
 _ENDED = text(f"""
     SELECT p.id, p.state, NULL::jsonb AS result, NULL AS error, p.name FROM {PENDING} p
@@ -185,10 +178,8 @@ _ENDED = text(f"""
     WHERE c.id = ANY(CAST(:ids AS bigint[])) AND c.finished_at >= :since
     UNION ALL
     SELECT e.id, e.state, e.result, e.error, e.name FROM {ERROR} e
-    WHERE e.id = ANY(CAST(:ids AS bigint[]))
-""")
-NEWEST = 100_000
-"""Of so many groups, the newest, the callback is known that does not exist yet."""
+    WHERE e.id = ANY(CAST(:ids AS bigint[]))""")
+NEWEST = 100_000  # of so many groups, the newest, the callback is known that does not exist yet
 _OF_TASK = text(f"""
     WITH task AS MATERIALIZED (
         SELECT {group_of("t")} AS batch_id, CASE WHEN t.headers ->> 'group_id' ~ '^[0-9]{{1,18}}$'
@@ -196,13 +187,11 @@ _OF_TASK = text(f"""
         FROM {ALL} t WHERE t.id = :id LIMIT 1)
     SELECT {_COLUMNS}, g.callback_id IS NOT DISTINCT FROM :id AS calls
     FROM task k JOIN {GROUP} g ON g.id = ANY(ARRAY[k.batch_id, k.told])
-    WHERE g.id = k.batch_id OR g.callback_id = :id
-""")
+    WHERE g.id = k.batch_id OR g.callback_id = :id""")
 _TO_BE = text(f"""
     SELECT {_COLUMNS}, true AS calls
     FROM (SELECT * FROM {GROUP} n ORDER BY n.id DESC LIMIT {NEWEST}) AS g
-    WHERE g.callback_id = :id
-""")
+    WHERE g.callback_id = :id""")
 
 
 def get_group(connection: Connection, group_id: int) -> GroupProgress | None:
@@ -242,8 +231,7 @@ class TaskGroups(NamedTuple):
     """What groups have to do with a task."""
 
     member_of: GroupProgress | None = None
-    callback_of: GroupProgress | None = None
-    """The group that called it, or will."""
+    callback_of: GroupProgress | None = None  # the group that called it, or will
 
 
 def groups_of(connection: Connection, task_id: int, *, exists: bool = True) -> TaskGroups:
@@ -260,8 +248,7 @@ def _progress(row: Any) -> GroupProgress:
     return GroupProgress(**values, outcome=None if outcome is None else State(outcome))
 
 
-GOOD = (State.SUCCEEDED, State.SKIPPED)
-"""Ends that count as success; all others count as failure."""
+GOOD = (State.SUCCEEDED, State.SKIPPED)  # ends that count as success; all others count as failure
 ENDS = f"goes_to <> '{State.PENDING}'"
 
 
@@ -324,8 +311,7 @@ _PRUNE = text(f"""
         SELECT g.id FROM {GROUP} g
         WHERE g.outcome IS NOT NULL AND g.counted_at < {NOW} - CAST(:older AS interval)
         ORDER BY g.id LIMIT :most FOR UPDATE SKIP LOCKED)
-    DELETE FROM {GROUP} g WHERE g.id = ANY(ARRAY(SELECT id FROM old)) RETURNING g.id
-""")
+    DELETE FROM {GROUP} g WHERE g.id = ANY(ARRAY(SELECT id FROM old)) RETURNING g.id""")
 
 
 def prune_groups(

@@ -26,8 +26,7 @@ _LEFT = text(f"""
     AND NOT EXISTS (
         SELECT FROM pg_stat_activity s
         WHERE s.application_name = left(d.datname, {len(PREFIX) + 8}))
-    AND pg_has_role(d.datdba, 'MEMBER')
-""")
+    AND pg_has_role(d.datdba, 'MEMBER')""")
 _HURRY = ("fsync = off", "synchronous_commit = off", "full_page_writes = off")
 
 
@@ -79,8 +78,7 @@ _EMPTY = text(f"""
         ELSE
             {_DELETES}
         END IF;
-    END $$
-""")
+    END $$""")
 
 
 def empty_tables(connection: Connection) -> None:
@@ -115,13 +113,11 @@ _ADD = text(f"""
         jsonb_build_object('s', CAST(:s AS float8)))
     ON CONFLICT (name) DO UPDATE SET notes = jsonb_build_object(
         's', CAST(l.notes ->> 's' AS float8) + CAST(:s AS float8))
-    RETURNING CAST(notes ->> 's' AS float8), statement_timestamp()
-""")
+    RETURNING CAST(notes ->> 's' AS float8), statement_timestamp()""")
 _NEXT = text(f"""
     SELECT min(s.next_run_at) FROM {SCHEDULE} s
     WHERE s.enabled AND s.next_run_at <= :until
-      AND (CAST(:after AS timestamptz) IS NULL OR s.next_run_at > :after)
-""")
+      AND (CAST(:after AS timestamptz) IS NULL OR s.next_run_at > :after)""")
 
 
 def shift_instants(connection: Connection, span: timedelta) -> tuple[timedelta, datetime]:

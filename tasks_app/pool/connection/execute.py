@@ -181,8 +181,7 @@ class Statement(NamedTuple):
 
     sql: str
     values: Mapping[str, Any]
-    yields: bool = True
-    """False: it has no rows, such as a SAVEPOINT."""
+    yields: bool = True  # false: it has no rows, such as a SAVEPOINT
 
 
 class Copy(NamedTuple):

@@ -112,8 +112,7 @@ Raw: TypeAlias = psycopg.Connection[Any]
 AsyncRaw: TypeAlias = psycopg.AsyncConnection[Any]
 _AT_HAND = "_tasks_app_cursor"
 """A connection's attribute: a cursor that has learned how to write values saves 4 % of a task."""
-FEW = 10
-"""Rows of its last answer that such a cursor may hold."""
+FEW = 10  # rows of its last answer that such a cursor may hold
 
 
 def is_in_pipeline(connection: Raw | AsyncRaw) -> bool:

@@ -36,8 +36,7 @@ _MAY_TELL = text(f"SELECT has_table_privilege('{LEASE}', 'INSERT')")
 _TOLD = text(f"""
     SELECT substr(name, {len(NOTE_OF_REFUSAL) + 1}), notes ->> 'rows', notes ->> 'why', done_at
     FROM {LEASE} WHERE starts_with(name, '{NOTE_OF_REFUSAL}')
-      AND done_at > {NOW} - interval '70 min' ORDER BY done_at DESC
-""")
+      AND done_at > {NOW} - interval '70 min' ORDER BY done_at DESC""")
 
 
 class Refusal(NamedTuple):

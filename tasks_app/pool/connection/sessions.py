@@ -34,8 +34,7 @@ def wait_for_locks(connection: Connection, span: str) -> None:
 # To compile a statement would take longer than to run it.
 _LOOK = text("""
     SELECT set_config('transaction_read_only', 'on', true), set_config('jit', 'off', true),
-        set_config('statement_timeout', :span, true)
-""")
+        set_config('statement_timeout', :span, true)""")
 
 
 @contextmanager
@@ -64,8 +63,7 @@ def is_pooled(connection: Connection) -> bool:
 
 
 READABLE_STYLES = text("""
-    SELECT set_config('IntervalStyle', 'postgres', true), set_config('DateStyle', 'ISO', true)
-""")
+    SELECT set_config('IntervalStyle', 'postgres', true), set_config('DateStyle', 'ISO', true)""")
 
 
 def make_readable(connection: Connection) -> None:
@@ -125,8 +123,7 @@ UNFLUSHED = b"SELECT pg_catalog.set_config('synchronous_commit', 'off', true)"
 FLUSH = b"SELECT pg_catalog.pg_logical_emit_message(true, 'tasks_app', '')"
 """Writes to the log, so that its own COMMIT flushes all that is before it."""
 _LIMIT = "SELECT pg_catalog.set_config('statement_timeout', %(limit)s, true)"
-_LONGEST_MS = 2**31 - 1
-"""What PostgreSQL's ``statement_timeout`` can be at most."""
+_LONGEST_MS = 2**31 - 1  # what PostgreSQL's ``statement_timeout`` can be at most
 
 
 def limit_statements(connection: Connection, limit_s: float) -> None:

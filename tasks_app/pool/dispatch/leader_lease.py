@@ -29,10 +29,8 @@ class Rank(IntEnum):
 
     WORK = 0
     """``tasks-app work``: it publishes nothing, so it leads nobody, and only leaves its mark."""
-    STANDBY = 1
-    """A worker that stands in."""
-    BEAT = 2
-    """Beat, or another scheduler."""
+    STANDBY = 1  # A worker that stands in
+    BEAT = 2  # beat, or another scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +40,10 @@ class Lease:
     holder: str
     token: UUID
     rank: int
-    free: bool
-    """Given back, or over."""
-    idle: timedelta | None
-    """Since the duty was last done; None: never."""
-    left: timedelta
-    """Until it is over, unless it is given back before or renewed; none: it is free."""
-    notes: dict[str, Any]
-    """What one holder hands on to the next."""
+    free: bool  # given back, or over
+    idle: timedelta | None  # since the duty was last done; None: never
+    left: timedelta  # until it is over, unless it is given back before or renewed; none: it is free
+    notes: dict[str, Any]  # what one holder hands on to the next
 
     @property
     def refused_since(self) -> datetime | None:
@@ -92,43 +86,36 @@ _HOLD = in_psycopgs_words(f"""
                           ELSE EXCLUDED.held_since END,
         held_until = EXCLUDED.held_until
     WHERE l.token = EXCLUDED.token OR l.rank < EXCLUDED.rank OR {_FREE}
-    RETURNING {_COLUMNS}
-""")
+    RETURNING {_COLUMNS}""")
 _RELEASE = text(f"UPDATE {LEASE} SET held_until = NULL WHERE name = :name AND token = :token")
 _DONE = in_psycopgs_words(f"""
     UPDATE {LEASE} l SET done_at = {NOW}, notes = notes || CAST(:notes AS jsonb), held_until = CASE
         WHEN l.token = :token AND NOT {_FREE} THEN {NOW} + CAST(:ttl AS interval)
         ELSE l.held_until END
-    WHERE l.name = :name RETURNING l.token = :token AND NOT {_FREE}
-""")
+    WHERE l.name = :name RETURNING l.token = :token AND NOT {_FREE}""")
 _MARK = text(f"""
     INSERT INTO {LEASE} AS l (name, holder, token, rank, done_at)
     VALUES (:name, :holder, gen_random_uuid(), {Rank.WORK:d}, {NOW})
     ON CONFLICT (name) DO UPDATE SET holder = EXCLUDED.holder, rank = EXCLUDED.rank,
         held_until = NULL, done_at = EXCLUDED.done_at
-    WHERE {_FREE}
-""")
+    WHERE {_FREE}""")
 _NOTE = text(f"""
     UPDATE {LEASE} SET notes = notes || CAST(:notes AS jsonb)
-    WHERE name = :name AND token = :token
-""")
+    WHERE name = :name AND token = :token""")
 
 _REFUSED = text(f"""
     UPDATE {LEASE} SET notes = jsonb_build_object(CAST(:note AS text), {NOW}) || notes
         || jsonb_build_object('{BECAUSE}', CAST(:why AS text))
-    WHERE name = :name RETURNING notes ->> CAST(:note AS text)
-""")
+    WHERE name = :name RETURNING notes ->> CAST(:note AS text)""")
 _STRANGERS = text(f"""
     UPDATE {LEASE} SET notes = notes || jsonb_build_object(CAST(:note AS text), jsonb_build_object(
         'at', {NOW}, 'number', :number
             + coalesce(CAST(notes -> CAST(:note AS text) ->> 'number' AS bigint), 0)))
-    WHERE name = :name
-""")
+    WHERE name = :name""")
 _SEEN = text(f"""
     SELECT CAST(s.note ->> 'number' AS bigint), CAST(s.note ->> 'at' AS timestamptz)
     FROM (SELECT notes -> CAST(:note AS text) AS note FROM {LEASE} WHERE name = :name) s
-    WHERE CAST(s.note ->> 'at' AS timestamptz) > {NOW} - CAST(:within AS interval)
-""")
+    WHERE CAST(s.note ->> 'at' AS timestamptz) > {NOW} - CAST(:within AS interval)""")
 _TAKEN = text(f"UPDATE {LEASE} SET notes = notes - CAST(:notes AS text[]) WHERE name = :name")
 
 

@@ -11,11 +11,8 @@ _CHANNEL = f"'tasks_app_' || CAST(CAST(to_regclass('{PENDING}') AS oid) AS text)
 # NOTIFY keeps a lock of the whole server until its COMMIT is written. A notice may get lost, so
 # nobody waits for a disk meanwhile.
 _NOTIFY = text(f"""
-    SELECT pg_notify({_CHANNEL}, :queue) FROM set_config('synchronous_commit', 'off', true)
-""")
-_READY = text(f"""
-    SELECT {_CHANNEL}, set_config('idle_session_timeout', '0', false)
-""")
+    SELECT pg_notify({_CHANNEL}, :queue) FROM set_config('synchronous_commit', 'off', true)""")
+_READY = text(f"SELECT {_CHANNEL}, set_config('idle_session_timeout', '0', false)")
 
 
 def notify(connection: Connection, queue: str) -> None:
@@ -45,8 +42,7 @@ def received(connection: Connection) -> set[str]:
 
 _INSTALLED = text(f"""
     SELECT EXISTS (SELECT FROM pg_trigger
-                   WHERE tgrelid = to_regclass('{PENDING}') AND tgname = 'task_notify')
-""")
+                   WHERE tgrelid = to_regclass('{PENDING}') AND tgname = 'task_notify')""")
 _INSTALL = f"""
     CREATE TRIGGER task_notify AFTER INSERT ON {PENDING} REFERENCING NEW TABLE AS inserted
     FOR EACH STATEMENT EXECUTE FUNCTION {table("task_notify")}()

@@ -44,14 +44,10 @@ class DueRows:
     ids: list[int]
     names: list[str]
     priorities: list[int]
-    scan_at: list[float]
-    """Seconds since 1970, as ``datetime.timestamp`` counts them."""
-    barred: frozenset[int]
-    """Those that are disabled or expired; to be swept."""
-    gated: frozenset[int] = frozenset()
-    """Those that gates stand before."""
-    held: frozenset[int] = frozenset()
-    """Those that a breaker holds; to be put aside."""
+    scan_at: list[float]  # seconds since 1970, as ``datetime.timestamp`` counts them
+    barred: frozenset[int]  # those that are disabled or expired; to be swept
+    gated: frozenset[int] = frozenset()  # those that gates stand before
+    held: frozenset[int] = frozenset()  # those that a breaker holds; to be put aside
 
     def rows(self) -> Iterable[tuple[int, str, float]]:
         """Return id, name and scan_at of each."""
@@ -80,8 +76,7 @@ _DUE = text(f"""
                   AND {BEHIND}
                 ORDER BY p.scan_at, p.id LIMIT q.most) AS p
             ORDER BY p.priority, p.scan_at, p.id LIMIT q.most) AS p) AS d
-    WHERE {queue_runs("q.queue")} AND {has_pending("q.queue", SINCE)} AND d.ids IS NOT NULL
-""")
+    WHERE {queue_runs("q.queue")} AND {has_pending("q.queue", SINCE)} AND d.ids IS NOT NULL""")
 
 
 def due(
@@ -120,8 +115,7 @@ class Upcoming(NamedTuple):
 
     id: int
     queue: str
-    due_in_s: float
-    """From the statement on, by the database's clock."""
+    due_in_s: float  # from the statement on, by the database's clock
 
 
 # A few rows of the index per queue and priority. One that is parked has been due for a while. To
@@ -138,8 +132,7 @@ _UPCOMING = text(f"""
           AND p.scan_at > {_FROM} AND p.scan_at <= {NOW} + CAST(:within AS interval)
         ORDER BY p.scan_at, p.id LIMIT :most) AS p
     WHERE p.due_at > {_FROM}
-    ORDER BY p.scan_at, p.id LIMIT :most
-""")
+    ORDER BY p.scan_at, p.id LIMIT :most""")
 
 
 def upcoming(
@@ -164,24 +157,17 @@ def upcoming(
 class IdleCheck:
     """What one cheap read tells of a pool."""
 
-    expired: bool
-    """A lease is over."""
+    expired: bool  # A lease is over
     next_due: timedelta | None
     """Until the first row is to be looked at, below zero if it is; None: nothing waits, but in
     queues that stand still."""
-    next_fire_s: float | None = None
-    """Until the first schedule is to be looked at, in seconds."""
-    next_look_s: float | None = None
-    """Until the first gate is to be looked at, in seconds."""
-    gates: bool = False
-    """A queue gives way to others, or may have to."""
-    breakers: bool = False
-    """A breaker is to be looked at."""
-    barred: bool = False
-    """A task is to be swept."""
+    next_fire_s: float | None = None  # until the first schedule is to be looked at, in seconds
+    next_look_s: float | None = None  # until the first gate is to be looked at, in seconds
+    gates: bool = False  # A queue gives way to others, or may have to
+    breakers: bool = False  # A breaker is to be looked at
+    barred: bool = False  # A task is to be swept
 
-    at_s: float = field(default=0.0, compare=False)
-    """When that was, in seconds since 1970."""
+    at_s: float = field(default=0.0, compare=False)  # when that was, in seconds since 1970
 
     def is_quiet(self, within: timedelta) -> bool:
         """Tell whether no queue has work for this long."""
@@ -202,8 +188,7 @@ _IDLE_CHECK = in_psycopgs_words(f"""
         EXISTS (SELECT FROM {QUEUE} g WHERE {HAS_GATE}) AS gates,
         EXISTS (SELECT FROM {BREAKER} b WHERE b.look_at <= {NOW}) AS breakers,
         EXISTS (SELECT FROM {PENDING} p WHERE {BARRED}) AS barred,
-        CAST(EXTRACT(EPOCH FROM {NOW}) AS float) AS at_s
-""")
+        CAST(EXTRACT(EPOCH FROM {NOW}) AS float) AS at_s""")
 
 
 def check_idle(connection: Connection, *, now: datetime | None = None) -> IdleCheck:
@@ -217,8 +202,7 @@ _WRITE = text(f"""
     SELECT l.name, l.run_s, {NOW}
     FROM unnest(CAST(:names AS text[]), CAST(:seconds AS double precision[])) AS l(name, run_s)
     ORDER BY l.name
-    ON CONFLICT (name) DO UPDATE SET run_s = EXCLUDED.run_s, updated_at = EXCLUDED.updated_at
-""")
+    ON CONFLICT (name) DO UPDATE SET run_s = EXCLUDED.run_s, updated_at = EXCLUDED.updated_at""")
 
 
 def read_run_times(connection: Connection, names: Collection[str]) -> dict[str, float]:

@@ -87,8 +87,7 @@ _PARK = text(f"""
     UPDATE {PENDING} p
     SET scan_at = greatest({NOW}, p.due_at) + CAST(:wait AS interval),
         parked = :reason, parked_kind = :kind, parked_for = :subject
-    WHERE p.id = ANY(ARRAY(SELECT id FROM aside))
-""")
+    WHERE p.id = ANY(ARRAY(SELECT id FROM aside))""")
 
 
 def park(
@@ -112,15 +111,13 @@ def park(
 _KNOWN = text(f"""
     SELECT DISTINCT h.name FROM {WORKER} w CROSS JOIN LATERAL unnest(w.handlers) AS h(name)
     WHERE w.seen_at > {NOW} - CAST(:within AS interval)
-      AND w.queues && CAST(:queues AS text[]) AND h.name <> ALL (CAST(:own AS text[]))
-""")
+      AND w.queues && CAST(:queues AS text[]) AND h.name <> ALL (CAST(:own AS text[]))""")
 _OF_OTHERS = text(f"""
     SELECT p.queue, p.id FROM {PENDING} p
     WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}
       AND p.due_at <= {NOW} AND p.parked IS NULL AND p.name = ANY(CAST(:names AS text[]))
       AND {is_free()} AND {queue_runs("p.queue")}
-    ORDER BY p.queue, p.id
-""")
+    ORDER BY p.queue, p.id""")
 
 
 def known_elsewhere(

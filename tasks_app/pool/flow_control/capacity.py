@@ -24,8 +24,7 @@ _ENTER = text(f"""
     INSERT INTO {GATE} (gate)
     SELECT g.gate FROM unnest(CAST(:gates AS text[])) AS g(gate)
     WHERE NOT EXISTS (SELECT FROM {GATE} t WHERE t.gate = g.gate)
-    ORDER BY g.gate COLLATE "C" ON CONFLICT (gate) DO NOTHING
-""")
+    ORDER BY g.gate COLLATE "C" ON CONFLICT (gate) DO NOTHING""")
 _BUCKETS = f"""
     SELECT t.gate, t.tokens, CAST(EXTRACT(EPOCH FROM {NOW} - t.filled_at) AS float), {NOW}
     FROM {GATE} t WHERE t.gate = ANY(CAST(:gates AS text[]))
@@ -68,13 +67,11 @@ _HEADS = text(f"""
         ORDER BY p.id LIMIT 1) AS h
     WHERE NOT EXISTS (
         SELECT FROM {ERROR} e
-        WHERE e.order_key = g.key AND e.id < h.id AND e.order_skips IS NOT TRUE OFFSET 0)
-""")
+        WHERE e.order_key = g.key AND e.id < h.id AND e.order_skips IS NOT TRUE OFFSET 0)""")
 _SPEND = text(f"""
     UPDATE {GATE} t SET filled_at = greatest(t.filled_at, CAST(:at AS timestamptz)),
         tokens = (CAST(:tokens AS float8[]))[array_position(CAST(:gates AS text[]), t.gate)]
-    WHERE t.gate = ANY(CAST(:gates AS text[]))
-""")
+    WHERE t.gate = ANY(CAST(:gates AS text[]))""")
 
 
 def enter(connection: Connection, gates: Collection[Gate]) -> None:

@@ -43,13 +43,11 @@ _DECLARE = text(f"""
         names = ARRAY(
             SELECT n.name FROM unnest(b.names || EXCLUDED.names) AS n(name)
             WHERE n.name = ANY(EXCLUDED.names) OR NOT n.name = ANY(CAST(:known AS text[]))
-            GROUP BY n.name ORDER BY n.name)
-""")
+            GROUP BY n.name ORDER BY n.name)""")
 _FORGET = text(f"""
     UPDATE {BREAKER} SET names = ARRAY(
         SELECT n FROM unnest(names) AS n WHERE NOT n = ANY(CAST(:known AS text[])))
-    WHERE NOT dependency = ANY(CAST(:declared AS text[])) AND names && CAST(:known AS text[])
-""")
+    WHERE NOT dependency = ANY(CAST(:declared AS text[])) AND names && CAST(:known AS text[])""")
 STANDING = f"""
     SELECT b.*, {NOW} AS at, coalesce(c.good, 0) AS good, coalesce(c.bad, 0) AS bad
     FROM {BREAKER} b LEFT JOIN LATERAL (
@@ -60,35 +58,29 @@ _FIND = text(f"""
     SELECT s.*, (SELECT count(*) FROM (
         SELECT FROM {HELD} h WHERE h.dependency = s.dependency AND NOT h.let
         LIMIT :most) AS h) AS held
-    FROM ({STANDING}) AS s ORDER BY s.dependency
-""")
+    FROM ({STANDING}) AS s ORDER BY s.dependency""")
 _ONE = text(f"{STANDING} WHERE b.dependency = :dependency FOR UPDATE OF b")
 _LOCK = text(f"SELECT FROM {BREAKER} WHERE dependency = :dependency FOR UPDATE")
 _DUE = text(f"""
     SELECT dependency FROM {BREAKER} WHERE look_at <= {NOW} ORDER BY dependency
-    FOR UPDATE SKIP LOCKED
-""")
+    FOR UPDATE SKIP LOCKED""")
 _COUNT = text(f"""
     INSERT INTO {CALLS} AS c (dependency, at, good, bad)
     SELECT b.dependency, date_bin(b."window" / 20, {NOW}, '2000-01-01Z'), :good, :bad
     FROM {BREAKER} b WHERE b.dependency = :dependency
     ON CONFLICT (dependency, at) DO UPDATE
-    SET good = c.good + EXCLUDED.good, bad = c.bad + EXCLUDED.bad
-""")
+    SET good = c.good + EXCLUDED.good, bad = c.bad + EXCLUDED.bad""")
 _FORGET_CALLS = text(f"""
     DELETE FROM {CALLS} c WHERE c.dependency = :dependency AND (CAST(:all AS boolean)
-        OR c.at <= {NOW} - (SELECT "window" FROM {BREAKER} WHERE dependency = :dependency))
-""")
+        OR c.at <= {NOW} - (SELECT "window" FROM {BREAKER} WHERE dependency = :dependency))""")
 _STEP = text(f"""
     UPDATE {BREAKER} SET state = :state, reason = :reason, since = {NOW}, let_through = 0,
         let_at = NULL, look_at = {NOW} + CAST(:look_in AS interval)
-    WHERE dependency = :dependency
-""")
+    WHERE dependency = :dependency""")
 _SET_RELEASED = text(f"""
     UPDATE {BREAKER} SET let_through = :number, look_at = {NOW} + CAST(:look_in AS interval),
         let_at = CASE WHEN CAST(:let AS boolean) THEN {NOW} ELSE let_at END
-    WHERE dependency = :dependency
-""")
+    WHERE dependency = :dependency""")
 _MODE = text(f"UPDATE {BREAKER} SET mode = :mode WHERE dependency = :dependency")
 
 
@@ -289,17 +281,14 @@ _HOLD = text(f"""
             SELECT '{REASON_WORDS[WaitingKind.BREAKER]} ' || a.dependency, '{WaitingKind.BREAKER}',
                 a.dependency
             FROM aside a WHERE a.id = p.id)
-    WHERE p.id = ANY(ARRAY(SELECT id FROM aside))
-""")
+    WHERE p.id = ANY(ARRAY(SELECT id FROM aside))""")
 _HELD_NAMES = text(f"""
     SELECT unnest(names) FROM {BREAKER}
-    WHERE dependency = :dependency AND state = '{BreakerState.OPEN}'
-""")
+    WHERE dependency = :dependency AND state = '{BreakerState.OPEN}'""")
 _NEXT = text(f"""
     SELECT h.priority, h.task_id FROM {HELD} h
     WHERE h.dependency = :dependency AND NOT h.let
-    ORDER BY h.priority, h.task_id LIMIT :most OFFSET :skipped
-""")
+    ORDER BY h.priority, h.task_id LIMIT :most OFFSET :skipped""")
 _LET_GO = text(f"""
     WITH next AS MATERIALIZED (
         SELECT n.priority, n.task_id
@@ -323,21 +312,17 @@ _LET_GO = text(f"""
         SELECT :dependency, true, n.priority, n.task_id FROM next n JOIN there t ON t.id = n.task_id
         WHERE CAST(:mark AS text) IS NOT NULL
         ON CONFLICT DO NOTHING)
-    SELECT count(*) FROM there
-""")
+    SELECT count(*) FROM there""")
 _MARKED = text(f"""
-    DELETE FROM {HELD} h WHERE h.dependency = :dependency AND h.let RETURNING h.task_id
-""")
+    DELETE FROM {HELD} h WHERE h.dependency = :dependency AND h.let RETURNING h.task_id""")
 _UNMARK = text(f"""
     UPDATE {PENDING} p SET {UNPARKED}
-    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {_LET}
-""")
+    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {_LET}""")
 _OUTSTANDING = text(f"""
     SELECT count(*) FROM {PENDING} p
     WHERE p.id = ANY(ARRAY(
         SELECT h.task_id FROM {HELD} h WHERE h.dependency = :dependency AND h.let))
-      AND (p.state = '{State.RUNNING}' OR {_LET})
-""")
+      AND (p.state = '{State.RUNNING}' OR {_LET})""")
 
 
 def held_names(connection: Connection, dependency: str) -> list[str]:
@@ -356,12 +341,7 @@ def hold_tasks(connection: Connection, ids: Sequence[int], *, now: datetime | No
 
 
 def release_tasks(
-    connection: Connection,
-    dependency: str,
-    most: int,
-    *,
-    marked: bool,
-    now: datetime | None = None,
+    connection: Connection, dependency: str, most: int, *, marked: bool, now: datetime | None = None
 ) -> int:
     """Let up to ``most`` go, best priority and lowest id first; return how many.
 

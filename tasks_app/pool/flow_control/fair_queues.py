@@ -18,15 +18,13 @@ from tasks_app.domain.tasks.states import State
 from tasks_app.pool.fragments.conditions import is_free, queue_runs
 from tasks_app.pool.tables import FAIR, NOW, PENDING, UNGATED
 
-MOST_LINES = 1_000
-"""Read in one pass; the next pass goes on behind the last key."""
+MOST_LINES = 1_000  # read in one pass; the next pass goes on behind the last key
 
 _QUEUES = text(f"SELECT queue, weights FROM {FAIR}")
 _SET = text(f"""
     INSERT INTO {FAIR} (queue, weights) VALUES (:queue, CAST(:weights AS jsonb))
     ON CONFLICT (queue) DO UPDATE SET weights = excluded.weights, changed_by = current_user,
-        changed_at = statement_timestamp()
-""")
+        changed_at = statement_timestamp()""")
 _UNSET = text(f"DELETE FROM {FAIR} WHERE queue = :queue RETURNING queue")
 
 _LANE = """(p.queue || ':' || p.fair_key) COLLATE "C\""""
@@ -45,15 +43,13 @@ _LINES = text(f"""
             WHERE {_KEYED} AND ({_LANE}, p.priority) > (l.lane, l.priority)
               AND {_LANE} < CAST(:queue AS text) || ';'
             ORDER BY {_LANE}, p.priority LIMIT 1) AS n)
-    SELECT substr(lane, length(CAST(:queue AS text)) + 2) AS key, priority FROM line LIMIT :most
-""")
+    SELECT substr(lane, length(CAST(:queue AS text)) + 2) AS key, priority FROM line LIMIT :most""")
 _WAITING = text(f"""
     SELECT k.key, (SELECT count(*) FROM (
         SELECT FROM {PENDING} p
         WHERE {_KEYED} AND {_LANE} = CAST(:queue AS text) || ':' || k.key LIMIT :most) AS p)
         AS number
-    FROM unnest(CAST(:keys AS text[])) AS k(key)
-""")
+    FROM unnest(CAST(:keys AS text[])) AS k(key)""")
 _ROW = """p.id, p.name, p.scan_at, p.enabled, p.expires_at, p.queue, p.order_key, p.limit_key,
     p.parked_kind"""
 _DUE = f"""
@@ -88,8 +84,7 @@ def _heads(locking: str) -> TextClause:
             ORDER BY p.scan_at, p.id LIMIT l.number {locking}) AS n
         WHERE n.fair_key IS NULL) AS p
     WHERE {queue_runs(":queue")}
-    ORDER BY l.key, l.priority, p.scan_at, p.id
-    """)
+    ORDER BY l.key, l.priority, p.scan_at, p.id""")
 
 
 _HEADS, _HEADS_LOCKED = _heads(""), _heads("FOR NO KEY UPDATE OF p SKIP LOCKED")
@@ -101,14 +96,10 @@ class Head:
 
     id: int
     name: str
-    scan_at: float
-    """Seconds since 1970."""
-    barred: bool
-    """It is disabled or expired; to be swept."""
-    gated: bool
-    """Gates stand before it."""
-    held: bool
-    """A breaker holds it."""
+    scan_at: float  # seconds since 1970
+    barred: bool  # it is disabled or expired; to be swept
+    gated: bool  # gates stand before it
+    held: bool  # A breaker holds it
 
 
 def fair_queues(connection: Connection) -> dict[str, dict[str, float]]:

@@ -29,8 +29,7 @@ from tasks_app.pool.tables import (
 
 FULL_AGAIN = "interval '366 days'"
 """The longest period: after it any bucket is full, with a row or without."""
-FRONT = 100
-"""Rows of a queue and priority that are read: those behind them wait for their turn."""
+FRONT = 100  # rows of a queue and priority that are read: those behind them wait for their turn
 _LIMITS = text(f"SELECT kind, target, most, rate, period, burst, changed_at FROM {LIMIT}")
 _WAITING = text(f"""
     SELECT p.id, p.queue, p.name, p.order_key, p.limit_key, p.more_limit_keys FROM {PENDING} p
@@ -38,8 +37,7 @@ _WAITING = text(f"""
       AND (CAST(:names AS text[]) IS NULL OR p.name = ANY(CAST(:names AS text[])))
       AND (p.parked IS NULL OR p.scan_at <= {NOW}) AND {queue_runs("p.queue")} AND {is_free()}
       AND NOT ({UNGATED})
-    ORDER BY p.priority, p.id
-""")
+    ORDER BY p.priority, p.id""")
 _IN_FRONT = text(f"""
     SELECT p.id
     FROM unnest(CAST(:queues AS text[])) AS q(queue)
@@ -49,8 +47,7 @@ _IN_FRONT = text(f"""
         WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
           AND p.scan_at <= {NOW}
         ORDER BY p.scan_at, p.id LIMIT {FRONT}) AS p
-    WHERE NOT ({UNGATED}) AND p.name = ANY(CAST(:names AS text[]))
-""")
+    WHERE NOT ({UNGATED}) AND p.name = ANY(CAST(:names AS text[]))""")
 _KEYS_OF = text(
     " UNION ALL ".join(
         f"""
@@ -71,8 +68,7 @@ _PRUNE = text(f"""
                           WHERE p.order_key = substr(t.gate, {len("order ") + 1})
                             AND starts_with(t.gate, 'order ') OFFSET 0)
         LIMIT :most FOR UPDATE OF t SKIP LOCKED)
-    DELETE FROM {GATE} t WHERE t.gate = ANY(ARRAY(SELECT gate FROM idle))
-""")
+    DELETE FROM {GATE} t WHERE t.gate = ANY(ARRAY(SELECT gate FROM idle))""")
 
 
 @dataclass(frozen=True)
@@ -138,11 +134,9 @@ def prune_gates(connection: Connection, most: int, *, now: datetime | None = Non
 _UNBLOCK = text(f"""
     UPDATE {ERROR} e SET order_skips = true
     WHERE e.id = :id AND e.order_key IS NOT NULL AND e.order_skips IS NOT TRUE
-    RETURNING e.order_key
-""")
+    RETURNING e.order_key""")
 _CHECK_ORDER_GATE = text(f"""
-    UPDATE {GATE} t SET look_at = {NOW} WHERE t.gate = :gate AND t.look_at IS NOT NULL
-""")
+    UPDATE {GATE} t SET look_at = {NOW} WHERE t.gate = :gate AND t.look_at IS NOT NULL""")
 
 
 def unblock(connection: Connection, task_id: int, *, now: datetime | None = None) -> bool:
@@ -158,8 +152,7 @@ _ORDER, _KEY = GateKind.ORDER, GateKind.KEY
 _PASSING = text(f"""
     SELECT array_agg(p.id) FROM {PENDING} p
     WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {READY}
-      AND {queue_runs("p.queue")} AND {is_free()} AND {CLEAR}
-""")
+      AND {queue_runs("p.queue")} AND {is_free()} AND {CLEAR}""")
 # Who finds a row waits for whoever has locked it, or inserts it. An update that changes nothing
 # locks without a write.
 _LOCK = in_psycopgs_words(f"""
@@ -179,8 +172,7 @@ _LOCK = in_psycopgs_words(f"""
             {LIMIT_OF_KEY}) AS g
         ORDER BY g.gate COLLATE "C"
         ON CONFLICT (gate) DO UPDATE SET look_at = t.look_at WHERE false)
-    SELECT id, order_key, limit_key FROM keyed ORDER BY priority, id
-""")
+    SELECT id, order_key, limit_key FROM keyed ORDER BY priority, id""")
 
 
 def find_clear_tasks(
@@ -218,16 +210,12 @@ _SET = text(f"""
     VALUES (:kind, :target, :most, :rate, :period, :burst, {NOW})
     ON CONFLICT (kind, target) DO UPDATE SET
         most = EXCLUDED.most, rate = EXCLUDED.rate, period = EXCLUDED.period,
-        burst = EXCLUDED.burst, changed_by = current_user, changed_at = EXCLUDED.changed_at
-""")
+        burst = EXCLUDED.burst, changed_by = current_user, changed_at = EXCLUDED.changed_at""")
 _DROP = text(f"DELETE FROM {LIMIT} WHERE kind = :kind AND target = :target")
-_LIST = text(f"""
-    SELECT kind, target, most, rate, period, burst FROM {LIMIT} ORDER BY kind, target
-""")
+_LIST = text(f"SELECT kind, target, most, rate, period, burst FROM {LIMIT} ORDER BY kind, target")
 _CHECK_GATES_SOON = text(f"""
     UPDATE {GATE} t SET look_at = {NOW}
-    WHERE starts_with(t.gate, :prefix) AND t.look_at IS NOT NULL
-""")
+    WHERE starts_with(t.gate, :prefix) AND t.look_at IS NOT NULL""")
 
 
 def set_limit(connection: Connection, limit: Limit, *, now: datetime | None = None) -> None:

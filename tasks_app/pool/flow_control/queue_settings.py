@@ -27,22 +27,18 @@ _RULES = {
 _GATE = ("running_below", "waiting_below")
 _LOCK = text(f"""
     INSERT INTO {QUEUE} (queue) VALUES (:queue)
-    ON CONFLICT (queue) DO UPDATE SET queue = EXCLUDED.queue RETURNING *
-""")
+    ON CONFLICT (queue) DO UPDATE SET queue = EXCLUDED.queue RETURNING *""")
 _WRITE = text(f"""
     UPDATE {QUEUE} SET shut = CASE WHEN CAST(:gate AS boolean) THEN shut END,
         {", ".join(f"{name} = CAST(:{name} AS {kind})" for name, kind in _RULES.items())}
-    WHERE queue = :queue
-""")
+    WHERE queue = :queue""")
 _CLEAN = text(f"""
-    DELETE FROM {QUEUE} WHERE queue = :queue AND num_nonnulls({", ".join(_RULES)}) = 0
-""")
+    DELETE FROM {QUEUE} WHERE queue = :queue AND num_nonnulls({", ".join(_RULES)}) = 0""")
 _NO_WINDOWS = text(f"DELETE FROM {WINDOW} WHERE queue = :queue")
 _WINDOW = text(f"""
     INSERT INTO {WINDOW} (queue, days, opens, closes, zone, calendar)
     VALUES (:queue, CAST(:days AS smallint[]), CAST(:opens AS time), CAST(:closes AS time), :zone,
-        :calendar)
-""")
+        :calendar)""")
 _FIND = text(f"""
     SELECT n.queue, {NOW} AS at, z.since AS paused_since, z.reason, z.resume_at,
         {", ".join(f"g.{name}" for name in _RULES)}, g.shut, coalesce(o.is_open, true) AS is_open
@@ -52,17 +48,14 @@ _FIND = text(f"""
     LEFT JOIN {QUEUE} g ON g.queue = n.queue
     LEFT JOIN (SELECT w.queue, bool_or({OPEN}) AS is_open FROM {WINDOW} w GROUP BY w.queue) AS o
         ON o.queue = n.queue
-    ORDER BY n.queue
-""")
+    ORDER BY n.queue""")
 _WINDOWS = text(f"""
     SELECT queue, days, CAST(opens AS text) AS opens, CAST(closes AS text) AS closes, zone, calendar
-    FROM {WINDOW} ORDER BY queue, zone, opens, closes, days
-""")
+    FROM {WINDOW} ORDER BY queue, zone, opens, closes, days""")
 _CALENDARS = text(f"SELECT name, days FROM {CALENDAR} ORDER BY name")
 _SET_CALENDAR = text(f"""
     INSERT INTO {CALENDAR} (name, days) VALUES (:name, CAST(:days AS date[]))
-    ON CONFLICT (name) DO UPDATE SET days = EXCLUDED.days
-""")
+    ON CONFLICT (name) DO UPDATE SET days = EXCLUDED.days""")
 _USED = text(f"SELECT DISTINCT queue FROM {WINDOW} WHERE calendar = :name ORDER BY queue")
 _REMOVE_CALENDAR = text(f"DELETE FROM {CALENDAR} WHERE name = :name RETURNING name")
 
@@ -135,28 +128,23 @@ _PAUSE = text(f"""
     INSERT INTO {PAUSE} (queue, since, reason, resume_at)
     VALUES (:queue, {NOW}, :reason,
         coalesce(CAST(:until AS timestamptz), {NOW} + CAST(:wait AS interval)))
-    ON CONFLICT (queue) DO NOTHING RETURNING queue
-""")
+    ON CONFLICT (queue) DO NOTHING RETURNING queue""")
 _FORGET = text(f"DELETE FROM {PAUSE} z WHERE z.queue = :queue AND NOT {STOPS}")
 _RESUME = text(f"""
     DELETE FROM {PAUSE} z WHERE z.queue = :queue OR :queue = '{EVERY_QUEUE}'
-    RETURNING z.queue, {STOPS} AS stopped
-""")
+    RETURNING z.queue, {STOPS} AS stopped""")
 _PAUSED = text(f"""
-    SELECT z.queue, z.since, z.reason, z.resume_at FROM {PAUSE} z WHERE {STOPS} ORDER BY z.queue
-""")
+    SELECT z.queue, z.since, z.reason, z.resume_at FROM {PAUSE} z WHERE {STOPS} ORDER BY z.queue""")
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
     """A queue that stands still."""
 
-    queue: str
-    """``*``: every queue."""
+    queue: str  # ``*``: every queue
     since: datetime
     reason: str
-    resume_at: datetime | None = None
-    """When it ends by itself; None: when somebody ends it."""
+    resume_at: datetime | None = None  # when it ends by itself; None: when somebody ends it
 
 
 def checked_queue(queue: str) -> str:
@@ -229,8 +217,7 @@ _LOOK = text(f"""
         FROM {QUEUE} g WHERE {HAS_GATE})
     UPDATE {QUEUE} g SET shut = j.shut FROM judged j
     WHERE g.queue = j.queue AND g.shut IS DISTINCT FROM j.shut AND {HAS_GATE}
-    RETURNING g.queue, g.shut
-""")
+    RETURNING g.queue, g.shut""")
 
 
 def update_load_gates(

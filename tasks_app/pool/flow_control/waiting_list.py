@@ -20,8 +20,7 @@ from tasks_app.pool.fragments.conditions import UNPARKED, is_free, parked_as, qu
 from tasks_app.pool.fragments.move_rows import array
 from tasks_app.pool.tables import GATE, NOW, PENDING, READY, admits_by_id
 
-ASIDE = "interval '1 day'"
-"""How long a held row stands aside if it is never woken."""
+ASIDE = "interval '1 day'"  # how long a held row stands aside if it is never woken
 LOOK_AGAIN_S = 30.0
 """A gate is looked at after this time even if no child reported room: one may die between the end
 of a run and its report."""
@@ -36,8 +35,7 @@ _WAITED_FOR = text(f"""
     SELECT g.gate, {NOW} + make_interval(secs => g.wait)
     FROM unnest(CAST(:gates AS text[]), CAST(:waits AS float8[])) AS g(gate, wait)
     ORDER BY g.gate COLLATE "C"
-    ON CONFLICT (gate) DO UPDATE SET look_at = least(t.look_at, EXCLUDED.look_at)
-""")
+    ON CONFLICT (gate) DO UPDATE SET look_at = least(t.look_at, EXCLUDED.look_at)""")
 _HELD_BY = """CASE WHEN p.more_limit_keys IS NULL THEN p.limit_key ELSE
             (CAST(:held_by AS text[]))[array_position(CAST(:ids AS bigint[]), p.id)] END"""
 _PARK = {
@@ -49,22 +47,18 @@ _PARK = {
         ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE {PENDING} p SET scan_at = {NOW} + {ASIDE},
         {parked_as(WaitingKind(kind), _HELD_BY if kind is GateKind.KEY else f"p.{column}")}
-    WHERE p.id = ANY(ARRAY(SELECT id FROM aside))
-    """)
+    WHERE p.id = ANY(ARRAY(SELECT id FROM aside))""")
     for kind, column in COLUMNS.items()
 }
 _WAITING = text(f"""
     SELECT t.gate FROM {GATE} t
-    WHERE t.gate = ANY(CAST(:gates AS text[])) AND t.look_at IS NOT NULL
-""")
+    WHERE t.gate = ANY(CAST(:gates AS text[])) AND t.look_at IS NOT NULL""")
 _ANY_WAITS = text(f"SELECT EXISTS (SELECT FROM {GATE} t WHERE t.look_at IS NOT NULL)")
 _OVERDUE = text(f"""
-    SELECT t.gate FROM {GATE} t WHERE t.look_at <= {NOW} ORDER BY t.look_at LIMIT :most
-""")
+    SELECT t.gate FROM {GATE} t WHERE t.look_at <= {NOW} ORDER BY t.look_at LIMIT :most""")
 _NEXT_LOOK = text(f"""
     SELECT CAST(EXTRACT(EPOCH FROM min(t.look_at) - {NOW}) AS float) FROM {GATE} t
-    WHERE t.look_at IS NOT NULL
-""")
+    WHERE t.look_at IS NOT NULL""")
 
 
 def hold(
@@ -139,12 +133,9 @@ def _has_older_run(limit: Limit, room: Capacity) -> bool:
     return room.since < limit.changed_at + UNCOMMITTED
 
 
-MOST_WOKEN = 1_000
-"""Of one gate at a time."""
-FARTHER = 1_000
-"""Rows read in addition where those in front may not run …"""
-MOST_READS = 5
-"""… and how often in one transaction; the next look, at once, goes on behind them."""
+MOST_WOKEN = 1_000  # of one gate at a time
+FARTHER = 1_000  # rows read in addition where those in front may not run …
+MOST_READS = 5  # … and how often in one transaction; the next look, at once, goes on behind them
 UNUSED_S = 1.0
 """After this time the gate is looked at again: perhaps no child was free to use the wake-up."""
 _LINE = text(f"""
@@ -160,8 +151,7 @@ _LINE = text(f"""
         WHERE p.state = '{State.PENDING}' AND p.parked_kind = g.kind AND p.parked_for = g.key
           AND (g.head IS NULL OR p.id = g.head) AND (p.priority, p.id) > (g.priority, g.after)
         ORDER BY p.priority, p.id LIMIT g.number FOR NO KEY UPDATE SKIP LOCKED) AS p
-    ORDER BY g.place, p.priority, p.id
-""")
+    ORDER BY g.place, p.priority, p.id""")
 _PLACE = "array_position(CAST(:gates AS text[]), t.gate)"
 _WAIT = f"(CAST(:waits AS float8[]))[{_PLACE}]"
 _GO_ON = text(f"""
@@ -175,14 +165,11 @@ _GO_ON = text(f"""
                        AND p.parked_for = (CAST(:keys AS text[]))[{_PLACE}]
                        AND p.id <> ALL (CAST(:ids AS bigint[])))
         THEN {NOW} + make_interval(secs => {_WAIT}) END
-    WHERE t.gate = ANY(CAST(:gates AS text[]))
-""")
+    WHERE t.gate = ANY(CAST(:gates AS text[]))""")
 _TOUCH = text(f"""
     UPDATE {PENDING} p SET scan_at = p.scan_at, parked = p.parked
-    WHERE p.id = ANY(CAST(:ids AS bigint[])) RETURNING p.id
-""")
-_FRONT = (-1, 0)
-"""Priority and id before all others."""
+    WHERE p.id = ANY(CAST(:ids AS bigint[])) RETURNING p.id""")
+_FRONT = (-1, 0)  # priority and id before all others
 
 
 def wake(

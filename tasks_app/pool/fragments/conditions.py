@@ -24,8 +24,7 @@ from tasks_app.pool.tables import (
     WINDOW,
 )
 
-STOPS = f"(z.resume_at IS NULL OR z.resume_at > {NOW})"
-"""The condition that the pause ``z`` holds."""
+STOPS = f"(z.resume_at IS NULL OR z.resume_at > {NOW})"  # the condition that the pause ``z`` holds
 _HANDS = f"({NOW} AT TIME ZONE w.zone)"
 _MIDNIGHT_BETWEEN = "CASE WHEN w.closes <= w.opens THEN interval '1 day' ELSE interval '0' END"
 
@@ -66,8 +65,7 @@ ALL_RUN = f"""NOT EXISTS (SELECT FROM {PAUSE} z WHERE {STOPS})
     AND NOT EXISTS (SELECT FROM {WINDOW})
     AND NOT EXISTS (SELECT FROM {BREAKER} b WHERE b.state <> 'closed')"""
 """The condition that no queue and no name stands still, or does at other hours."""
-LOOK_EVERY_S = 1.0
-"""How often a long run asks whether its queue stands still."""
+LOOK_EVERY_S = 1.0  # how often a long run asks whether its queue stands still
 
 
 def stands_still(connection: Connection, queue: str) -> bool:
@@ -161,8 +159,7 @@ WAITS = f"""waits(queue, priority, scan_at) AS (
 """A CTE, behind WITH RECURSIVE: the first row of each queue and priority that has any."""
 HAS_GATE = "(g.running_below IS NOT NULL OR g.waiting_below IS NOT NULL)"
 """The condition that the queue ``g`` has a gate."""
-FAR = "timestamptz '9899-01-01Z'"
-"""Below the bound of ``moments_are_readable``."""
+FAR = "timestamptz '9899-01-01Z'"  # below the bound of ``moments_are_readable``
 _FAR_OFF = "timestamptz '9500-01-01Z'"
 """Behind all that a producer may ask for, and before ``FAR`` in a test that lets time pass."""
 HELD_DUE = f"CASE WHEN p.expires_at IS NULL THEN {FAR} ELSE greatest(p.due_at, p.expires_at) END"
@@ -180,8 +177,7 @@ def own_date(alias: str = "p") -> str:
     return f"CASE WHEN {is_held(alias)} THEN {alias}.held_due_at ELSE {alias}.due_at END"
 
 
-UNPARKED = "parked = NULL, parked_kind = NULL, parked_for = NULL"
-"""The SET of whatever ends a wait."""
+UNPARKED = "parked = NULL, parked_kind = NULL, parked_for = NULL"  # the SET of whatever ends a wait
 
 
 def parked_as(kind: WaitingKind, subject: str) -> str:

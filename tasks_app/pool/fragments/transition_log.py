@@ -24,8 +24,7 @@ class Logged(StrEnum):
     OFF = "off"
     FAILURES = "failures"
     """All ends of claims but successes: failed, put off, given back, rescued; and what is swept."""
-    ALL = "all"
-    """Also successes, claims, creations, and what operators do."""
+    ALL = "all"  # also successes, claims, creations, and what operators do
 
 
 def _level_of_the_environment() -> Logged:
@@ -45,8 +44,7 @@ class TransitionLog:
 
 
 LOG = TransitionLog()
-CREATED = "create"
-"""The event of a line that no transition leads to."""
+CREATED = "create"  # the event of a line that no transition leads to
 LONGEST = 200
 _COLUMNS = "task_id, at, attempt, event, from_state, to_state, owner, started_at, due_at, detail"
 _MADE_BY = """CASE WHEN n.schedule_id IS NOT NULL THEN 'schedule ' || n.schedule_id
@@ -118,8 +116,7 @@ def _told(pool: str, due_at: str) -> TextClause:
     SELECT p.id, {NOW}, p.attempt, :event, coalesce(:origin, p.state), coalesce(:target, p.state),
         {due_at}, left(:detail, {LONGEST}), coalesce(nullif(:who, ''), current_user),
         nullif(:why, '')
-    FROM {pool} p WHERE p.id = ANY(CAST(:ids AS bigint[])) ORDER BY p.id
-    """)
+    FROM {pool} p WHERE p.id = ANY(CAST(:ids AS bigint[])) ORDER BY p.id""")
 
 
 _TOLD = {

@@ -13,11 +13,9 @@ from tasks_app.pool.connection.sessions import driver_of, is_pooled
 from tasks_app.pool.locks.holders import DEAD, NO_FLUSH
 from tasks_app.pool.tables import LOCK, LOCK_FENCE, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, NOW
 
-WAIT_LEASE = timedelta(seconds=5)
-"""How long a waiter keeps its place without renewing it."""
+WAIT_LEASE = timedelta(seconds=5)  # how long a waiter keeps its place without renewing it
 LONGEST_BLOCKER = 300
-NOBODY = 0
-"""No task has this id."""
+NOBODY = 0  # no task has this id
 # The LIMIT leaves none out. It makes a plan for any values look as cheap as one for these, so that
 # PostgreSQL keeps it: to plan takes twice as long as the rest.
 _WANTED = """
@@ -29,8 +27,7 @@ _WANTED = """
 _OPEN_UP = text(f"""
     INSERT INTO {LOCK} (resource)
     SELECT w.resource FROM unnest(CAST(:resources AS text[])) AS w(resource)
-    ORDER BY w.resource COLLATE "C" ON CONFLICT DO NOTHING
-""")
+    ORDER BY w.resource COLLATE "C" ON CONFLICT DO NOTHING""")
 _DECIDE = f"""
     SELECT r.resource, r.xmin AS version
     FROM hurried CROSS JOIN wanted w JOIN {LOCK} r ON r.resource = w.resource
@@ -58,8 +55,7 @@ _IN_THE_WAY = f"""
        OR (w.mode = '{LockMode.COUNTED}' AND o.beside >= coalesce(r.most, w.most))
 """
 _IS_HINDERED = text(f"""
-    WITH {_WANTED} SELECT EXISTS (SELECT FROM ({_IN_THE_WAY}) AS o WHERE NOT o.dead)
-""")
+    WITH {_WANTED} SELECT EXISTS (SELECT FROM ({_IN_THE_WAY}) AS o WHERE NOT o.dead)""")
 _BURY = text(f"""
     WITH dead AS MATERIALIZED (
         SELECT h.id, h.who, h.task_id, h.asked_at, h.fence FROM {LOCK_HOLDER} h
@@ -77,8 +73,7 @@ _BURY = text(f"""
             d.asked_at, {NOW}
         FROM dead d JOIN {LOCK_PART} p ON p.holder_id = d.id
         WHERE d.fence IS NOT NULL OR p.blocked_by IS NOT NULL)
-    DELETE FROM {LOCK_HOLDER} h USING dead d WHERE h.id = d.id
-""")
+    DELETE FROM {LOCK_HOLDER} h USING dead d WHERE h.id = d.id""")
 _BLOCKED_BY = f"""left(o.resource
     || CASE WHEN o.held THEN ' is held by ' ELSE ' is waited for by ' END || o.who
     || coalesce(' (task ' || o.task_id || ')', '') || ', ' || o.mode, {LONGEST_BLOCKER})"""
@@ -245,8 +240,7 @@ _WAKE = text(f"""
             WHERE q.resource = p.resource AND q.holder_id <> p.holder_id AND NOT {DEAD}
               AND (h.fence IS NOT NULL OR q.holder_id < p.holder_id)
               AND (q.mode <> p.mode OR q.mode = '{LockMode.EXCLUSIVE}'
-                OR (q.mode = '{LockMode.COUNTED}' AND h.fence IS NULL))))
-""")
+                OR (q.mode = '{LockMode.COUNTED}' AND h.fence IS NULL))))""")
 _LISTEN = text(f"LISTEN {CHANNEL}")
 
 

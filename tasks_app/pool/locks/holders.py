@@ -26,21 +26,15 @@ _RENEW = text(f"""
         SELECT h.id FROM {LOCK_HOLDER} h WHERE h.token = ANY(CAST(:tokens AS uuid[]))
         ORDER BY h.id FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE {LOCK_HOLDER} h SET lease_until = {NOW} + CAST(:lease AS interval)
-    FROM ours o WHERE h.id = o.id
-""")
+    FROM ours o WHERE h.id = o.id""")
 _THERE = text(f"SELECT token FROM {LOCK_HOLDER} WHERE token = ANY(CAST(:tokens AS uuid[]))")
 _GUARD = text(f"""
     SELECT h.fence FROM {LOCK_HOLDER} h WHERE h.token = :token AND h.fence IS NOT NULL
-    FOR KEY SHARE
-""")
+    FOR KEY SHARE""")
 
 
 def renew(
-    connection: Connection,
-    tokens: Sequence[UUID],
-    lease: timedelta,
-    *,
-    now: datetime | None = None,
+    connection: Connection, tokens: Sequence[UUID], lease: timedelta, *, now: datetime | None = None
 ) -> set[UUID]:
     """Extend the leases to ``lease`` from now; return the tokens that are lost.
 
@@ -60,8 +54,7 @@ def guard(connection: Connection, token: UUID) -> bool:
 
 
 _RELEASE = text(f"""
-    DELETE FROM {LOCK_HOLDER} h WHERE h.token = ANY(CAST(:tokens AS uuid[])) RETURNING h.token
-""")
+    DELETE FROM {LOCK_HOLDER} h WHERE h.token = ANY(CAST(:tokens AS uuid[])) RETURNING h.token""")
 NO_FLUSH = "set_config('synchronous_commit', 'off', true)"
 """For a transaction of our own that grants nothing: its COMMIT does not wait for the disk. Should
 the server crash, who stood in line asks again, and what was released ends with its lease. The
@@ -71,8 +64,7 @@ UNHURRIED = f"""unhurried AS MATERIALIZED (
 _RELEASE_NOW = text(f"""
     WITH {UNHURRIED}
     DELETE FROM {LOCK_HOLDER} h USING unhurried
-    WHERE h.token = ANY(CAST(:tokens AS uuid[])) RETURNING h.token
-""")
+    WHERE h.token = ANY(CAST(:tokens AS uuid[])) RETURNING h.token""")
 _GIVE_UP = text(f"""
     WITH {UNHURRIED},
     gone AS (
@@ -80,8 +72,7 @@ _GIVE_UP = text(f"""
         RETURNING h.id, h.who, h.task_id, h.asked_at)
     INSERT INTO {LOCK_WAIT} (resource, mode, outcome, who, task_id, blocked_by, asked_at, ended_at)
     SELECT p.resource, p.mode, 'timed_out', g.who, g.task_id, p.blocked_by, g.asked_at, {NOW}
-    FROM gone g JOIN {LOCK_PART} p ON p.holder_id = g.id WHERE p.blocked_by IS NOT NULL
-""")
+    FROM gone g JOIN {LOCK_PART} p ON p.holder_id = g.id WHERE p.blocked_by IS NOT NULL""")
 
 
 def release(connection: Connection, *tokens: UUID) -> set[UUID]:
@@ -112,22 +103,19 @@ _FIND = text(f"""
         (SELECT {OVER} FROM {LOCK_HOLDER} h WHERE h.token = l.token) AS over, l.blocked_by, l.token
     FROM {LOCKS} l
     WHERE CAST(:resource AS text) IS NULL OR l.resource = :resource
-    ORDER BY l.resource, l.granted_at NULLS LAST, l.asked_at LIMIT :most
-""")
+    ORDER BY l.resource, l.granted_at NULLS LAST, l.asked_at LIMIT :most""")
 _CONTENTION = text(f"""
     SELECT r.resource, r.grants, r.waits, r.timed_out, r.denials, r.taken_over, r.vanished,
         r.waited, r.waited_95, r.waited_most, r.held_now, r.waiting_now, r.most
     FROM {LOCK_REPORT} r
     WHERE CAST(:resource AS text) IS NULL OR r.resource = :resource
-    ORDER BY r.waited DESC, r.denials DESC, r.grants DESC, r.resource LIMIT :most
-""")
+    ORDER BY r.waited DESC, r.denials DESC, r.grants DESC, r.resource LIMIT :most""")
 _WAITS = text(f"""
     SELECT w.resource, w.mode, w.outcome, w.who, w.task_id, w.ended_at - w.asked_at AS waited,
         w.times, w.blocked_by, w.ended_at
     FROM {LOCK_WAIT} w
     WHERE CAST(:resource AS text) IS NULL OR w.resource = :resource
-    ORDER BY waited DESC, w.ended_at DESC LIMIT :most
-""")
+    ORDER BY waited DESC, w.ended_at DESC LIMIT :most""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,17 +124,13 @@ class Held:
 
     resource: str
     mode: str
-    state: str
-    """``held`` or ``waiting``."""
+    state: str  # ``held`` or ``waiting``
     who: str
     task_id: int | None
     fence: int | None
-    age: timedelta
-    """Since it was granted, or asked for."""
-    beyond: timedelta
-    """How long its lease is over; negative: it is not."""
-    over: bool
-    """Its task does not run any more: the next to ask has it."""
+    age: timedelta  # since it was granted, or asked for
+    beyond: timedelta  # how long its lease is over; negative: it is not
+    over: bool  # its task does not run any more: the next to ask has it
     blocked_by: str | None
     token: UUID
 
@@ -217,12 +201,10 @@ _FREE = text(f"""
     DELETE FROM {LOCK_HOLDER} h
     WHERE h.id IN (SELECT p.holder_id FROM {LOCK_PART} p WHERE p.resource = :resource)
       AND (CAST(:token AS uuid) IS NULL OR h.token = :token) AND h.fence IS NOT NULL
-    RETURNING h.who
-""")
+    RETURNING h.who""")
 _LIMIT = text(f"""
     INSERT INTO {LOCK} AS r (resource, most) VALUES (:resource, CAST(:most AS integer))
-    ON CONFLICT (resource) DO UPDATE SET most = EXCLUDED.most
-""")
+    ON CONFLICT (resource) DO UPDATE SET most = EXCLUDED.most""")
 
 
 def free_resource(connection: Connection, resource: str, token: UUID | None = None) -> list[str]:
@@ -248,25 +230,21 @@ _HOLDERS = text(f"""
         SELECT h.id FROM {LOCK_HOLDER} h
         WHERE h.lease_until <= {NOW} - CAST(:gone_for AS interval) OR {OVER}
         ORDER BY h.id LIMIT :most FOR UPDATE OF h SKIP LOCKED)
-    DELETE FROM {LOCK_HOLDER} h USING gone g WHERE h.id = g.id RETURNING h.id
-""")
+    DELETE FROM {LOCK_HOLDER} h USING gone g WHERE h.id = g.id RETURNING h.id""")
 _OLD_WAITS = text(f"""
     WITH old AS MATERIALIZED (
         SELECT w.ctid FROM {LOCK_WAIT} w
         WHERE w.ended_at < {NOW} - CAST(:forget_after AS interval)
         LIMIT :most FOR UPDATE OF w SKIP LOCKED)
-    DELETE FROM {LOCK_WAIT} w USING old o WHERE w.ctid = o.ctid RETURNING 1
-""")
+    DELETE FROM {LOCK_WAIT} w USING old o WHERE w.ctid = o.ctid RETURNING 1""")
 _UNUSED = text(f"""
     SELECT r.resource FROM {LOCK} r
     WHERE r.used_at < {NOW} - CAST(:forget_after AS interval) AND r.most IS NULL
-    LIMIT :most FOR UPDATE OF r SKIP LOCKED
-""")
+    LIMIT :most FOR UPDATE OF r SKIP LOCKED""")
 _RESOURCES = text(f"""
     DELETE FROM {LOCK} r WHERE r.resource = ANY(CAST(:resources AS text[]))
       AND NOT EXISTS (SELECT FROM {LOCK_PART} p WHERE p.resource = r.resource)
-    RETURNING r.resource
-""")
+    RETURNING r.resource""")
 
 
 def prune_locks(connection: Connection, most: int, *, now: datetime | None = None) -> int:

@@ -172,17 +172,14 @@ _UNHINDERED = _unhindered(logs=False), _unhindered(logs=True)
 """Each without and with lines in the log of transitions."""
 _WAITING = text(f"""
     SELECT p.id FROM {PENDING} p
-    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}
-""")
+    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}""")
 _PAYLOAD = text(f"""
     SELECT p.payload::text FROM {PENDING} p
     WHERE p.id = :id AND p.attempt = :attempt AND p.lease_token = :token
-      AND p.state = '{State.RUNNING}'
-""")
+      AND p.state = '{State.RUNNING}'""")
 _CLAIMS = text(f"""
     WITH {QUEUE_SAYS} SELECT {returned_columns()}, p.lease_token FROM {PENDING} p
-    WHERE p.state = '{State.RUNNING}' AND p.owner = :owner ORDER BY p.id
-""")
+    WHERE p.state = '{State.RUNNING}' AND p.owner = :owner ORDER BY p.id""")
 
 
 def claim(
@@ -269,8 +266,7 @@ def claims_of(connection: Connection, owner: str) -> list[ClaimedTask]:
 
 
 _QUEUE = 1 + ClaimedTask._fields.index("queue")
-END = 1 + len(ClaimedTask._fields)
-"""Columns from here on are not the task's."""
+END = 1 + len(ClaimedTask._fields)  # columns from here on are not the task's
 _IN_TURN = itemgetter(END, 1 + ClaimedTask._fields.index("due_s"), 0)
 """By priority, then as they became due."""
 
@@ -358,8 +354,7 @@ class Claimer:
     lease: timedelta
     names: tuple[str, ...]
     max_attempts: tuple[int, ...]
-    at_most_once: tuple[bool, ...]
-    """Like ``max_attempts``: one entry for each of ``names``."""
+    at_most_once: tuple[bool, ...]  # like ``max_attempts``: one entry for each of ``names``
 
 
 def values_of(claimer: Claimer, token: UUID) -> dict[str, Any]:

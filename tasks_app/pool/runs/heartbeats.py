@@ -25,8 +25,7 @@ class Worker:
     node: str
     queues: tuple[str, ...]
     handlers: tuple[str, ...]
-    threads: int
-    """How many messages it works off at a time."""
+    threads: int  # how many messages it works off at a time
     running: Any
     """A list of ``{"id", "name", "seconds"}``, with ``fraction`` and ``note`` where told."""
     started_at: datetime
@@ -43,14 +42,11 @@ _BEAT = text(f"""
     VALUES (:owner, :node, CAST(:queues AS text[]), CAST(:handlers AS text[]), :threads,
         CAST(:running AS jsonb), {NOW}, {NOW})
     ON CONFLICT (owner) DO UPDATE
-    SET queues = EXCLUDED.queues, running = EXCLUDED.running, seen_at = EXCLUDED.seen_at
-""")
+    SET queues = EXCLUDED.queues, running = EXCLUDED.running, seen_at = EXCLUDED.seen_at""")
 _LIVE = text(f"""
     SELECT owner, node, queues, handlers, threads, running::text AS running, started_at, seen_at
-    FROM {WORKER} WHERE seen_at > {NOW} - CAST(:within AS interval) ORDER BY owner
-""")
-OF_WORK = "position('@' IN w.node) = 0"
-"""The condition that a child is one of ``tasks-app work``."""
+    FROM {WORKER} WHERE seen_at > {NOW} - CAST(:within AS interval) ORDER BY owner""")
+OF_WORK = "position('@' IN w.node) = 0"  # the condition that a child is one of ``tasks-app work``
 # Who was killed leaves its row, who ended in order none: then the last scan tells.
 _RUN_BY = text(f"""
     SELECT bool_or(NOT {OF_WORK}) AS celery, bool_or({OF_WORK}) AS work, s.rank,
@@ -58,8 +54,7 @@ _RUN_BY = text(f"""
     FROM (SELECT) AS one LEFT JOIN {LEASE} s ON s.name = 'scan'
     LEFT JOIN {WORKER} w
         ON w.seen_at > (SELECT max(seen_at) FROM {WORKER}) - CAST(:within AS interval)
-    GROUP BY s.rank, s.held_until
-""")
+    GROUP BY s.rank, s.held_until""")
 _LEAVE = text(f"DELETE FROM {WORKER} WHERE owner = :owner")
 _PRUNE = text(f"DELETE FROM {WORKER} WHERE seen_at < {NOW} - CAST(:older AS interval)")
 

@@ -41,8 +41,7 @@ _RENEW = text(f"""
         SELECT p.id FROM {fenced(f"p.state = '{State.RUNNING}'", _LOCK)})
     UPDATE {PENDING} p SET lease_until = {NOW} + CAST(:lease AS interval)
     WHERE p.id = ANY(ARRAY(SELECT id FROM held))
-    RETURNING p.id, p.cancel_requested_at IS NOT NULL AS cancelled
-""")
+    RETURNING p.id, p.cancel_requested_at IS NOT NULL AS cancelled""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +50,7 @@ class Renewed:
 
     ids: frozenset[int]
     """Renewed. Of the others the fence is lost, or somebody holds their row just now."""
-    cancelled: frozenset[int]
-    """Renewed, and somebody asked for their cancellation."""
+    cancelled: frozenset[int]  # renewed, and somebody asked for their cancellation
 
 
 def renew(
@@ -62,10 +60,7 @@ def renew(
     *,
     now: datetime | None = None,
 ) -> Renewed:
-    rows = connection.execute(
-        _RENEW,
-        {**fence_arrays(fences), "lease": lease, "now": now},
-    ).all()
+    rows = connection.execute(_RENEW, {**fence_arrays(fences), "lease": lease, "now": now}).all()
     return Renewed(
         frozenset(row.id for row in rows), frozenset(row.id for row in rows if row.cancelled)
     )
@@ -87,8 +82,7 @@ def _released_rows(source: str) -> str:
 _PARK = text(f"""
     UPDATE {PENDING} SET due_at = least(due_at, CAST(:due_at AS timestamptz)),
         parked = :reason, parked_kind = :kind, parked_for = :subject
-    WHERE id = :id AND state = '{State.PENDING}'
-""")
+    WHERE id = :id AND state = '{State.PENDING}'""")
 _MAY_RELEASE = admits(Event.RELEASE)
 _GROUP = leave(_released_rows(fenced(_MAY_RELEASE, SKIP_LOCKED)))
 _ONE = leave(_released_rows(fenced(_MAY_RELEASE, WAIT)), waits=True)
@@ -151,8 +145,7 @@ def release_token(connection: Connection, token: UUID, *, now: datetime | None =
 
 
 RESCUES = "rescue of tasks"
-FIRST_S = 5
-"""The longest distance after a first crash: most machines vanish for no task's sake."""
+FIRST_S = 5  # the longest distance after a first crash: most machines vanish for no task's sake
 _UNKNOWN = "The worker vanished while an at_most_once task ran."
 _SENTENCES = {
     VANISHED: "The task was on board when its worker vanished",
@@ -254,5 +247,4 @@ def _values(kind: str) -> dict[str, str | bytes]:
     }
 
 
-VANISHED_VALUES = _values(VANISHED)
-"""What EXPIRED is told of the cause."""
+VANISHED_VALUES = _values(VANISHED)  # what EXPIRED is told of the cause

@@ -227,8 +227,7 @@ _COUNT = text(f"""
         outage_since = coalesce(outage_since, {NOW})
     WHERE id = :task_id AND attempt = :attempt AND lease_token = :token
       AND state = '{State.RUNNING}'
-    RETURNING outages, {NOW} - outage_since AS since
-""")
+    RETURNING outages, {NOW} - outage_since AS since""")
 
 
 def count_outage(

@@ -21,8 +21,7 @@ from tasks_app.pool.task_groups import LOCKED, count_members, lock_groups
 
 _KEPT = ", ".join(CARRIED)
 _NOW = "statement_timestamp()"
-_LOST = "TA002"
-"""The SQLSTATE that ``task_fence_lost`` raises."""
+_LOST = "TA002"  # the SQLSTATE that ``task_fence_lost`` raises
 _SAID = "nullif(coalesce($6, sub_status), '')"
 """The sub-status: the run's last word on it, or else what stood before."""
 _OWN = f"{lock_groups(f'SELECT p.batch_id FROM {PENDING} p WHERE p.id = $1')}, "
@@ -77,12 +76,9 @@ _TYPES = [20, 23, 2950, 3802, 23, 25]
 class LastWord(NamedTuple):
     """A statement that ends a transaction, in the words of libpq."""
 
-    name: bytes
-    """Under which it is prepared."""
-    sql: bytes
-    """Its values are ``$1`` and so on."""
-    types: list[int]
-    """Lists, since psycopg 3.2 in C takes nothing else."""
+    name: bytes  # under which it is prepared
+    sql: bytes  # its values are ``$1`` and so on
+    types: list[int]  # lists, since psycopg 3.2 in C takes nothing else
     values: list[bytes | None]
 
 

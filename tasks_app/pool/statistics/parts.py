@@ -17,8 +17,7 @@ from tasks_app.pool.tables import COUNT_PART, NOW
 class CountPart(NamedTuple):
     """The running total of a minute, since the process began to count it."""
 
-    minute: int
-    """Minutes since 1970."""
+    minute: int  # minutes since 1970
     name: str
     queue: str
     outcome: int
@@ -44,16 +43,14 @@ _WRITE = text(f"""
     ORDER BY t.minute, t.name, t.queue, t.outcome
     ON CONFLICT (at, slot, name, queue, outcome) DO UPDATE SET
         number = EXCLUDED.number, wait_ms = EXCLUDED.wait_ms, run_ms = EXCLUDED.run_ms,
-        waits = EXCLUDED.waits, runs = EXCLUDED.runs, written_at = EXCLUDED.written_at
-""")
+        waits = EXCLUDED.waits, runs = EXCLUDED.runs, written_at = EXCLUDED.written_at""")
 NOTE = text(f"""
     INSERT INTO {COUNT_PART} (slot, {KEY}, {SUMS}, written_at)
     SELECT CAST(gen_random_uuid() AS text), date_trunc('minute', {NOW}), t.name, t.queue, t.outcome,
         t.number, 0, 0, '{{}}', '{{}}', {NOW}
     FROM unnest(
         CAST(:names AS text[]), CAST(:queues AS text[]), CAST(:outcomes AS smallint[]),
-        CAST(:numbers AS bigint[])) AS t(name, queue, outcome, number)
-""")
+        CAST(:numbers AS bigint[])) AS t(name, queue, outcome, number)""")
 
 
 def write_parts(

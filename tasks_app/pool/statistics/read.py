@@ -24,10 +24,8 @@ from tasks_app.pool.tables import COUNT, COUNT_PART, NOW
 class Grain(IntEnum):
     """How long the time of a point is, in minutes."""
 
-    MINUTE = 1
-    """For the last hour, say."""
-    HOUR = 60
-    """For the last day, or week."""
+    MINUTE = 1  # for the last hour, say
+    HOUR = 60  # for the last day, or week
     DAY = 1440
 
 
@@ -55,8 +53,7 @@ class Point(NamedTuple):
 class Times:
     """How long the tasks that returned had waited, and ran."""
 
-    key: str
-    """Their queue, or name."""
+    key: str  # their queue, or name
     waits: tuple[int, ...]
     runs: tuple[int, ...]
 
@@ -99,27 +96,23 @@ _WHERE = f"""c.span = :span AND c.at > {NOW} - CAST(:within AS interval)
     - make_interval(mins => :span) AND {_CHOSEN}"""
 _PLAIN = ", ".join(f"CAST(sum(c.{c}) AS bigint) AS {c}" for c in ("number", "wait_ms", "run_ms"))
 _HISTORY = text(f"""
-    SELECT c.at, c.outcome, {_PLAIN} FROM {COUNT} c WHERE {_WHERE} GROUP BY 1, 2 ORDER BY 1, 2
-""")
+    SELECT c.at, c.outcome, {_PLAIN} FROM {COUNT} c WHERE {_WHERE} GROUP BY 1, 2 ORDER BY 1, 2""")
 _LIVE = text(f"""
     SELECT c.at, c.outcome, {_PLAIN} FROM {COUNT_PART} c
     WHERE {_CHOSEN}
       AND c.at > coalesce((SELECT max(at) FROM {COUNT} WHERE span = {Grain.MINUTE:d}), '-infinity')
-    GROUP BY 1, 2 ORDER BY 1, 2
-""")
+    GROUP BY 1, 2 ORDER BY 1, 2""")
 _TIMES = {
     key: text(f"""
     SELECT {column} AS key, {summed("c.waits")} AS waits, {summed("c.runs")} AS runs
-    FROM {COUNT} c WHERE {_WHERE} GROUP BY 1 ORDER BY 1
-    """)
+    FROM {COUNT} c WHERE {_WHERE} GROUP BY 1 ORDER BY 1""")
     for key, column in {"": "CAST('' AS text)", "queue": "c.queue", "name": "c.name"}.items()
 }
 _SLOWEST = text(f"""
     SELECT c.name, CAST(sum(c.number) AS bigint) AS number,
         CAST(sum(c.run_ms) / sum(c.number) AS float8) AS mean_ms
     FROM {COUNT} c WHERE {_WHERE} AND c.outcome = {CountedOutcome.DONE:d}
-    GROUP BY 1 ORDER BY 3 DESC, 1 LIMIT :most
-""")
+    GROUP BY 1 ORDER BY 3 DESC, 1 LIMIT :most""")
 
 
 def _of(outcome: CountedOutcome) -> str:
@@ -131,8 +124,7 @@ _FAILING = text(f"""
         SELECT c.name, {_of(CountedOutcome.FAILED)} AS failed,
             {_of(CountedOutcome.RETRIED)} AS retried, {_of(CountedOutcome.DONE)} AS done
         FROM {COUNT} c WHERE {_WHERE} GROUP BY 1) AS f
-    WHERE failed + retried > 0 ORDER BY failed DESC, retried DESC, name LIMIT :most
-""")
+    WHERE failed + retried > 0 ORDER BY failed DESC, retried DESC, name LIMIT :most""")
 
 
 def history(connection: Connection, wanted: Wanted, *, now: datetime | None = None) -> list[Point]:
@@ -202,8 +194,7 @@ _UNKEPT_LIVE = f"""
 def _sums(source: str) -> TextClause:
     return text(f"""
         SELECT u.name, CAST(sum(u.number) AS bigint) AS number FROM ({source}) AS u
-        GROUP BY 1 ORDER BY 2 DESC, 1
-    """)
+        GROUP BY 1 ORDER BY 2 DESC, 1""")
 
 
 _ALL, _WITHOUT_LIVE = _sums(f"{_UNKEPT_DAYS} UNION ALL {_UNKEPT_LIVE}"), _sums(_UNKEPT_DAYS)

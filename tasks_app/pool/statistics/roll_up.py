@@ -15,13 +15,11 @@ from tasks_app.pool.statistics.parts import KEY, MERGED, RAISED, SUMS, added_up,
 from tasks_app.pool.statistics.totals import keep_totals
 from tasks_app.pool.tables import ATTEMPT, COMPLETED, COUNT, COUNT_PART, ERROR, NOW, PENDING, table
 
-MINUTE, HOUR, DAY = 1, 60, 1440
-"""Spans of the rows of COUNT, in minutes."""
+MINUTE, HOUR, DAY = 1, 60, 1440  # spans of the rows of COUNT, in minutes
 SETTLED_AFTER = timedelta(seconds=90)
 """After its begin, a minute is taken for complete: writers write every few seconds."""
 PARTS_KEPT = timedelta(minutes=15)
-OPEN_FOR = timedelta(minutes=1)
-"""How long a transaction that wrote parts may have been open."""
+OPEN_FOR = timedelta(minutes=1)  # how long a transaction that wrote parts may have been open
 
 
 class CountRetention(NamedTuple):
@@ -35,10 +33,8 @@ class CountRetention(NamedTuple):
 class RolledUp(NamedTuple):
     """What a roll-up did."""
 
-    until: datetime
-    """When it began; to be handed to the next one."""
-    rows: int
-    """Written, of minutes, hours and days."""
+    until: datetime  # when it began; to be handed to the next one
+    rows: int  # written, of minutes, hours and days
     removed: int
 
 
@@ -49,8 +45,7 @@ _NEWS = text(f"""
       AND (CAST(:since AS timestamptz) IS NULL
            OR written_at > CAST(:since AS timestamptz) - CAST(:open AS interval)
            OR at > CAST(:since AS timestamptz) - CAST(:settled AS interval))
-    ORDER BY at
-""")
+    ORDER BY at""")
 
 
 def _sum(source: str, span: int, begin: str, where: str) -> str:
@@ -98,8 +93,7 @@ _DROP = text(f"""
     WITH parts AS (DELETE FROM {COUNT_PART} WHERE at < {NOW} - CAST(:parts AS interval))
     DELETE FROM {COUNT} WHERE span = {MINUTE} AND at < {NOW} - CAST(:minutes AS interval)
         OR span = {HOUR} AND at < {NOW} - CAST(:hours AS interval)
-        OR span = {DAY} AND at < {NOW} - CAST(:days AS interval)
-""")
+        OR span = {DAY} AND at < {NOW} - CAST(:days AS interval)""")
 
 
 def roll_up(
@@ -159,8 +153,7 @@ _PROBE = text(f"""
     SELECT d.finished_at FROM {COMPLETED} d
     WHERE d.finished_at >= :day AND d.finished_at < :until
       AND d.ctid >= CAST(CAST(:block AS text) AS tid)
-    LIMIT 1
-""")
+    LIMIT 1""")
 
 
 def _of_pool(pool: str, where: str) -> str:

@@ -18,18 +18,15 @@ from tasks_app.domain.statistics import OTHER, CountedOutcome
 from tasks_app.pool.statistics.parts import SUMS, added_up
 from tasks_app.pool.tables import COUNT, COUNT_PART, NOW, TOTAL
 
-MOST = 1000
-"""Names, queues and outcomes that have a total of their own."""
-SETTLED_AFTER = timedelta(days=2)
-"""After this no hour of the day is raised any more."""
+MOST = 1000  # names, queues and outcomes that have a total of their own
+SETTLED_AFTER = timedelta(days=2)  # after this no hour of the day is raised any more
 DAY, MINUTE = 1440, 1
 
 
 class Total(NamedTuple):
     """What was counted since counting began."""
 
-    id: int
-    """Lower: it was seen earlier."""
+    id: int  # lower: it was seen earlier
     name: str
     queue: str
     outcome: CountedOutcome
@@ -59,8 +56,7 @@ _REGISTER = text(f"""
         SELECT '{OTHER}', '{OTHER}', outcome, :most + 1 FROM placed WHERE place > :most
         GROUP BY outcome)
     INSERT INTO {TOTAL} ({_PLAIN}, until)
-    SELECT {_PLAIN}, {_UNTIL} FROM kept ORDER BY place ON CONFLICT DO NOTHING
-""")
+    SELECT {_PLAIN}, {_UNTIL} FROM kept ORDER BY place ON CONFLICT DO NOTHING""")
 
 
 def _since(source: str, where: str) -> str:
@@ -87,8 +83,7 @@ _FOLD = text(f"""
     UPDATE {TOTAL} t SET until = :until, number = s.number, wait_ms = s.wait_ms,
         run_ms = s.run_ms, waits = s.waits, runs = s.runs
     FROM sums s
-    WHERE (t.name, t.queue, t.outcome) = (s.name, s.queue, s.outcome) AND t.until < :until
-""")
+    WHERE (t.name, t.queue, t.outcome) = (s.name, s.queue, s.outcome) AND t.until < :until""")
 
 
 def _read(*more: str) -> str:
@@ -104,16 +99,11 @@ _STANDBY = text("SELECT pg_is_in_recovery()")
 _UNTIL_NOW = text(f"""
     SELECT u.at, EXISTS (SELECT FROM {TOTAL} WHERE until < u.at) AS due FROM (SELECT greatest(
         date_trunc('day', {NOW} - CAST(:settled AS interval), 'UTC'),
-        date_trunc('day', {NOW} - CAST(:kept AS interval), 'UTC') + interval '1 day') AS at) u
-""")
+        date_trunc('day', {NOW} - CAST(:kept AS interval), 'UTC') + interval '1 day') AS at) u""")
 
 
 def keep_totals(
-    connection: Connection,
-    keep_days: timedelta,
-    *,
-    most: int = MOST,
-    now: datetime | None = None,
+    connection: Connection, keep_days: timedelta, *, most: int = MOST, now: datetime | None = None
 ) -> None:
     """Give new keys their rows, and add the days that are over. By one process at a time."""
     connection.execute(_REGISTER, {"most": most})

@@ -34,10 +34,7 @@ _SETS = {
         f"priority = CAST(:priority AS smallint), scan_at = greatest({NOW}, p.scan_at)",
         "p.priority <> :priority",
     ),
-    BulkAction.MOVE: (
-        f"queue = :queue, {_LOOKED_AT}",
-        "p.queue <> :queue",
-    ),
+    BulkAction.MOVE: (f"queue = :queue, {_LOOKED_AT}", "p.queue <> :queue"),
     BulkAction.HOLD: (
         f"held_due_at = p.due_at, due_at = {HELD_DUE}, scan_at = {HELD_DUE}, {UNPARKED}",
         f"NOT {is_held()}",
@@ -58,8 +55,7 @@ def _amend(action: BulkAction) -> TextClause:
     return text(f"""
         UPDATE {PENDING} p SET {sets}, changed_at = {NOW}
         WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {which}
-        RETURNING p.id, p.order_key
-    """)
+        RETURNING p.id, p.order_key""")
 
 
 _AMEND = {action: _amend(action) for action in _SETS}
@@ -77,8 +73,7 @@ def _spread(takes_a_place: str, which: str, due_at: str) -> TextClause:
     UPDATE {PENDING} p SET due_at = {due_at}, scan_at = {due_at}, held_due_at = NULL, {UNPARKED},
         changed_at = {NOW}
     FROM place WHERE p.id = place.id AND {admits_by_id(Event.CLAIM)} AND {which}
-    RETURNING p.id, CASE WHEN place.taken THEN place.at + CAST(:gap AS interval) END AS next_at
-    """)
+    RETURNING p.id, CASE WHEN place.taken THEN place.at + CAST(:gap AS interval) END AS next_at""")
 
 
 _SPREAD = {
@@ -94,8 +89,7 @@ _SPREAD = {
 NO_AMENDMENT = Amendment()
 _LOCK = text(f"""
     SELECT p.id FROM {PENDING} p WHERE p.id = :id AND {admits_by_id(Event.CLAIM)}
-    FOR NO KEY UPDATE
-""")
+    FOR NO KEY UPDATE""")
 _STATE = text(f"SELECT state FROM {ALL} WHERE id = :id")
 
 
@@ -165,13 +159,11 @@ _REPLACE_PAYLOAD = text(f"""
     UPDATE {PENDING} SET payload = CAST(:payload AS jsonb)
     WHERE id = :task_id AND attempt = :attempt AND lease_token = :token
       AND state = '{State.RUNNING}'
-    RETURNING id
-""")
+    RETURNING id""")
 _CHANGE_PAYLOAD = {
     pool: text(f"""
         UPDATE {table} t SET payload = CAST(:payload AS jsonb), changed_at = statement_timestamp()
-        WHERE t.id = :id AND t.state = '{state}' RETURNING t.id
-    """)
+        WHERE t.id = :id AND t.state = '{state}' RETURNING t.id""")
     for pool, table, state in (
         (Pool.PENDING, PENDING, State.PENDING),
         (Pool.ERROR, ERROR, State.FAILED),
@@ -205,8 +197,7 @@ _NEXT = text(f"""
               AND p.parked_kind = '{WaitingKind.ORDER}'
             ORDER BY p.id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS n)
     UPDATE {PENDING} p SET scan_at = greatest({NOW}, p.due_at), {UNPARKED}
-    WHERE p.id = ANY(ARRAY(SELECT id FROM next))
-""")
+    WHERE p.id = ANY(ARRAY(SELECT id FROM next))""")
 
 
 def wake_next_in_line(

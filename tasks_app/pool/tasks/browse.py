@@ -14,16 +14,7 @@ from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Pool, State, pool_of
 from tasks_app.pool.fragments.conditions import is_held, own_date, queue_runs
-from tasks_app.pool.tables import (
-    ALL,
-    ATTEMPT,
-    COMPLETED,
-    ERROR,
-    GROUP_IDS,
-    NOW,
-    PENDING,
-    group_of,
-)
+from tasks_app.pool.tables import ALL, ATTEMPT, COMPLETED, ERROR, GROUP_IDS, NOW, PENDING, group_of
 
 _JSON = {"payload", "headers", "result"}
 _FINGERPRINT = f"""CASE t.pool WHEN 'error' THEN (
@@ -54,32 +45,26 @@ _FIND = text(f"SELECT {_COLUMNS} FROM {ALL} t {_MATCHING}")
 _FIND_MEMBERS = text(f"""
     SELECT {_COLUMNS}
     FROM (SELECT unnest(i.ids) AS id FROM {GROUP_IDS} i WHERE i.group_id = :group) AS m
-    JOIN {ALL} t ON t.id = m.id {_MATCHING}
-""")
+    JOIN {ALL} t ON t.id = m.id {_MATCHING}""")
 _ATTEMPTS = text(f"""
     SELECT task_id, attempt, event, kind, message, traceback, owner, started_at, ended_at,
         encode(fingerprint, 'hex') AS fingerprint, encrypted_message
-    FROM {ATTEMPT} WHERE task_id = :id ORDER BY attempt, ended_at
-""")
+    FROM {ATTEMPT} WHERE task_id = :id ORDER BY attempt, ended_at""")
 _LAST_CAUSES = text(f"""
     SELECT i.id, a.kind, a.message FROM unnest(CAST(:ids AS bigint[])) AS i(id)
     CROSS JOIN LATERAL (
         SELECT a.kind, a.message FROM {ATTEMPT} a WHERE a.task_id = i.id
-        ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1) AS a
-""")
+        ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1) AS a""")
 _OUTLINES = text(f"""
     SELECT t.id, t.state, t.name, t.queue, t.biz_key, t.attempt, t.failures, t.error
-    FROM {ALL} t WHERE t.id = ANY(CAST(:ids AS bigint[])) ORDER BY t.id
-""")
+    FROM {ALL} t WHERE t.id = ANY(CAST(:ids AS bigint[])) ORDER BY t.id""")
 _PAYLOADS = text(f"""
     SELECT t.id, t.name, t.payload::text AS payload FROM {ALL} t
-    WHERE t.id = ANY(CAST(:ids AS bigint[]))
-""")
+    WHERE t.id = ANY(CAST(:ids AS bigint[]))""")
 _ENDED_LATELY = text(f"""
     SELECT t.id FROM {ALL} t
     WHERE t.id = ANY(CAST(:ids AS bigint[]))
-      AND t.finished_at > statement_timestamp() - CAST(:within AS interval)
-""")
+      AND t.finished_at > statement_timestamp() - CAST(:within AS interval)""")
 _STATS = text(f"""
     SELECT name, queue, state, count(*) AS number,
         min(due_at) FILTER (WHERE state = '{State.PENDING}' AND due_at <= {NOW}) AS oldest_due_at,
@@ -87,8 +72,7 @@ _STATS = text(f"""
     FROM (SELECT name, queue, state, due_at FROM {PENDING}
           UNION ALL SELECT name, queue, state, due_at FROM {ERROR}
           UNION ALL SELECT name, queue, state, due_at FROM {COMPLETED}) t
-    GROUP BY name, queue, state ORDER BY name, queue, state
-""")
+    GROUP BY name, queue, state ORDER BY name, queue, state""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +97,8 @@ class Count:
     queue: str
     state: State
     number: int
-    oldest_due_at: datetime | None
-    """Of PENDING ones that are due, else None."""
-    paused: bool
-    """Whether the queue stands still: paused, outside its windows, or behind its gate."""
+    oldest_due_at: datetime | None  # of PENDING ones that are due, else None
+    paused: bool  # whether the queue stands still: paused, outside its windows, or behind its gate
 
 
 def get(connection: Connection, task_id: int) -> Task | None:

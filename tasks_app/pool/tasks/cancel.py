@@ -24,10 +24,8 @@ from tasks_app.pool.tasks.amend import wake_next_in_line
 class Cancelled(StrEnum):
     """What a cancel did."""
 
-    CANCELLED = "cancelled"
-    """It was pending and lies in the completed pool now."""
-    REQUESTED = "requested"
-    """It runs; it was told, and will not run again."""
+    CANCELLED = "cancelled"  # it was pending and lies in the completed pool now
+    REQUESTED = "requested"  # it runs; it was told, and will not run again
     ALREADY_OVER = "already over"
     NOT_FOUND = "not found"
 
@@ -38,8 +36,7 @@ class CancelledMany:
 
     cancelled: int
     requested: int
-    ids: tuple[int, ...] = field(default=(), compare=False)
-    """Of both, lowest first."""
+    ids: tuple[int, ...] = field(default=(), compare=False)  # of both, lowest first
 
 
 def _lock(which: str) -> TextClause:
@@ -48,8 +45,7 @@ def _lock(which: str) -> TextClause:
     return text(f"""
     WITH {lock_groups(groups)}
     SELECT p.id, p.state, p.order_key, p.name, p.queue FROM {PENDING} p WHERE {which} AND {LOCKED}
-    ORDER BY p.id {WAIT}
-    """)
+    ORDER BY p.id {WAIT}""")
 
 
 _LOCK_ONE = _lock("p.id = :id")
@@ -72,8 +68,7 @@ _MOVE = leave(
 _TELL = text(f"""
     UPDATE {PENDING} p SET cancel_requested_at = coalesce(p.cancel_requested_at, {NOW})
     WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits(Event.CANCEL)}
-      AND p.state = '{State.RUNNING}'
-""")
+      AND p.state = '{State.RUNNING}'""")
 _ELSEWHERE = text(f"SELECT state FROM {ALL} WHERE id = :id")
 
 
@@ -103,11 +98,7 @@ def cancel_many(
 
 
 def cancel_these(
-    connection: Connection,
-    ids: Sequence[int],
-    *,
-    by: Author = NOBODY,
-    now: datetime | None = None,
+    connection: Connection, ids: Sequence[int], *, by: Author = NOBODY, now: datetime | None = None
 ) -> CancelledMany:
     locked = connection.execute(_LOCK_THESE, {"ids": sorted(ids)}).all()
     return _carry_out(connection, locked, by, now)

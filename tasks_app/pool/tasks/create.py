@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-CHUNK = 2_000
-"""Rows with a unique_key per statement."""
-TRIES = 10
-"""How often a unique_key may change hands between our INSERT and our look at its holder."""
+CHUNK = 2_000  # rows with a unique_key per statement
+TRIES = 10  # how often a unique_key may change hands between our INSERT and our look at its holder
 RESTARTS, RESTARTED = 10, 1_000
 """How often a call begins anew so that its keys are locked in order, and how many rows may do so in
 all. Beyond that the order is not kept, and PostgreSQL has to end deadlocks."""
@@ -137,12 +135,7 @@ def _statement(
         INSERT INTO {PENDING} ({", ".join(columns)}) VALUES ({", ".join(columns.values())})
         {ON_CONFLICT if "unique_key" in columns else ""} RETURNING id
     """
-    return sql, {
-        **values,
-        "now": now,
-        "run_at": terms.run_at,
-        "delay": terms.delay.total_seconds(),
-    }
+    return sql, {**values, "now": now, "run_at": terms.run_at, "delay": terms.delay.total_seconds()}
 
 
 def _moments(terms: RowTemplate, now: datetime | None) -> dict[str, str]:

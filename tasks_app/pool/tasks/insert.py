@@ -33,8 +33,7 @@ DEFAULTS = {
 }
 """What the table puts into the columns that are left out."""
 ON_CONFLICT = "ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING"
-LINES = 1_000
-"""Of COPY that are sent together: the server reads while we write the next."""
+LINES = 1_000  # of COPY that are sent together: the server reads while we write the next
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 IDS = f"""
     SELECT min(n.id), max(n.id),

@@ -22,8 +22,7 @@ from tasks_app.pool.tables import COMPLETED, ERROR, LARGE_VALUE, PENDING
 if TYPE_CHECKING:
     from tasks_app.pool.connection.psycopg_connection import Raw
 
-LOOKED_AT = 500
-"""Values per statement: each costs a look into every day of the completed pool."""
+LOOKED_AT = 500  # values per statement: each costs a look into every day of the completed pool
 FIRST = UUID(int=0)
 
 _KEEP = f"""
@@ -48,16 +47,13 @@ _LOST = text(f"""
         DELETE FROM {LARGE_VALUE} v WHERE v.id = ANY(ARRAY(SELECT id FROM lost)) RETURNING v.id)
     SELECT count(*) AS seen, (array_agg(l.id ORDER BY l.id DESC))[1] AS after,
         (SELECT count(*) FROM gone) AS gone
-    FROM looked l
-""")
+    FROM looked l""")
 _UNKNOWN = text(f"""
     SELECT k.id FROM unnest(CAST(:ids AS uuid[])) AS k(id)
-    WHERE NOT EXISTS (SELECT FROM {LARGE_VALUE} v WHERE v.id = k.id)
-""")
+    WHERE NOT EXISTS (SELECT FROM {LARGE_VALUE} v WHERE v.id = k.id)""")
 _OUTSIDE = text(f"""
     SELECT v.id FROM {LARGE_VALUE} v
-    WHERE v.task_id = ANY(CAST(:ids AS bigint[])) AND v.content IS NULL
-""")
+    WHERE v.task_id = ANY(CAST(:ids AS bigint[])) AND v.content IS NULL""")
 
 
 class StoredValue(NamedTuple):

@@ -63,13 +63,11 @@ def _source(pool: str) -> _Source:
     return _Source(
         find=text(f"""
             SELECT t.batch_id, t.state FROM {pool} t
-            WHERE t.id = :id AND {admits(Event.REQUEUE, "t")} FOR UPDATE
-        """),
+            WHERE t.id = :id AND {admits(Event.REQUEUE, "t")} FOR UPDATE"""),
         insert=text(f"""
             INSERT INTO {PENDING} ({_COLUMNS}, state, scan_at, changed_at)
             SELECT {_SELECTED}, '{State.PENDING}', {NOW}, {NOW} FROM {pool} t WHERE t.id = :id
-            ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING RETURNING id
-        """),
+            ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING RETURNING id"""),
         delete=text(f"DELETE FROM {pool} t WHERE t.id = :id RETURNING t.name, t.unique_key"),
     )
 
@@ -79,16 +77,14 @@ _TAKE_BACK = text(f"""
     UPDATE {GROUP} g
     SET succeeded = g.succeeded - CASE WHEN :state IN ({quoted(*GOOD)}) THEN 1 ELSE 0 END,
         failed = g.failed - CASE WHEN :state IN ({quoted(*GOOD)}) THEN 0 ELSE 1 END
-    WHERE g.id = :id AND g.outcome IS NULL
-""")
+    WHERE g.id = :id AND g.outcome IS NULL""")
 _FORGET = text(f"DELETE FROM {PROGRESS} WHERE task_id = :id")
 _STATE = text(f"SELECT state FROM {ALL} WHERE id = :id")
 _HOLDER = text(f"""
     SELECT p.name, p.unique_key, p.id FROM {PENDING} p
     JOIN (SELECT name, unique_key FROM {ERROR} WHERE id = :id
           UNION ALL SELECT name, unique_key FROM {COMPLETED} WHERE id = :id) t
-      ON p.name = t.name AND p.unique_key = t.unique_key
-""")
+      ON p.name = t.name AND p.unique_key = t.unique_key""")
 
 
 def requeue(

@@ -19,10 +19,8 @@ from tasks_app.pool.task_groups import GOOD
 class Note(NamedTuple):
     """What to keep."""
 
-    checkpoint: str | None
-    """JSON text; None: none."""
-    changed: bool
-    """False: the checkpoint stays as it is."""
+    checkpoint: str | None  # JSON text; None: none
+    changed: bool  # false: the checkpoint stays as it is
     fraction: float | None
     note: str | None
 
@@ -51,8 +49,7 @@ _KEEP = text(f"""
                 ELSE g.checkpoint END,
             fraction = coalesce(EXCLUDED.fraction, g.fraction),
             note = coalesce(EXCLUDED.note, g.note), at = EXCLUDED.at)
-    SELECT h.cancel_requested_at IS NOT NULL AS cancelled FROM held h
-""")
+    SELECT h.cancel_requested_at IS NOT NULL AS cancelled FROM held h""")
 _READ = text(f"SELECT checkpoint, fraction, note, at FROM {PROGRESS} WHERE task_id = :id")
 _PRUNE = text(f"""
     DELETE FROM {PROGRESS} g WHERE g.task_id = ANY(ARRAY(
@@ -64,8 +61,7 @@ _PRUNE = text(f"""
                WHERE c.id = s.task_id AND c.finished_at >= s.at AND c.state NOT IN ({quoted(*GOOD)})
                LIMIT 1) IS NULL
         ORDER BY s.task_id LIMIT :most FOR UPDATE OF s SKIP LOCKED))
-    RETURNING g.task_id
-""")
+    RETURNING g.task_id""")
 
 
 def save_checkpoint(
@@ -96,8 +92,7 @@ def prune_checkpoints(connection: Connection, most: int, *, now: datetime | None
 
 _WRITE_SUB_STATUS = text(f"""
     UPDATE {PENDING} SET sub_status = nullif(:said, '')
-    WHERE id = :id AND attempt = :attempt AND lease_token = :token AND state = '{State.RUNNING}'
-""")
+    WHERE id = :id AND attempt = :attempt AND lease_token = :token AND state = '{State.RUNNING}'""")
 
 
 def write_sub_status(connection: Connection, fence: Fence, said: str) -> None:
@@ -112,12 +107,10 @@ _KEEP_LINES = text(f"""
         CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:lines AS text[]),
         CAST(:cuts AS integer[])) AS n(task_id, attempt, lines, cut)
     ON CONFLICT (task_id, attempt) DO UPDATE SET lines = excluded.lines, cut = excluded.cut
-    WHERE l.lines <> '[]'
-""")
+    WHERE l.lines <> '[]'""")
 _READ_LINES = text(f"""
     SELECT attempt, lines, cut FROM {LOG_LINES} WHERE task_id = :id AND lines <> '[]'
-    ORDER BY attempt DESC LIMIT :most
-""")
+    ORDER BY attempt DESC LIMIT :most""")
 
 
 class LinesOfRun(NamedTuple):
@@ -125,18 +118,15 @@ class LinesOfRun(NamedTuple):
 
     task_id: int
     attempt: int
-    lines: str
-    """JSON text: an array of [instant, level, text]."""
-    cut: int
-    """How many before them were left out."""
+    lines: str  # JSON text: an array of [instant, level, text]
+    cut: int  # how many before them were left out
 
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
     """One line of a handler's log."""
 
-    at: datetime
-    """By the worker's clock."""
+    at: datetime  # by the worker's clock
     level: str
     text: str
 
@@ -147,8 +137,7 @@ class LogOfAttempt:
 
     attempt: int
     lines: tuple[LogLine, ...]
-    cut: int
-    """How many lines before them were left out."""
+    cut: int  # how many lines before them were left out
 
 
 def keep_lines(connection: Connection, runs: Sequence[LinesOfRun]) -> None:

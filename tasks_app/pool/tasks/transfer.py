@@ -26,14 +26,12 @@ _LEAVE = text(f"""
         p.failures, p.crashes, p.retry_level, {own_date()} AS run_at,
         CAST(p.headers AS text) AS headers, CAST(p.payload AS text) AS payload, p.batch_id
     FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.state = '{State.PENDING}'
-    ORDER BY p.id
-""")
+    ORDER BY p.id""")
 _HERE = text(f"""
     SELECT p.id FROM unnest(CAST(:ids AS bigint[]), CAST(:keys AS uuid[])) AS k(id, key)
     JOIN {PENDING} p ON p.id = k.id AND p.idempotency_key = k.key
     WHERE NOT EXISTS (SELECT FROM {IMPORT} i WHERE i.idempotency_key = k.key)
-    ORDER BY p.id
-""")
+    ORDER BY p.id""")
 # Both databases may count from 1, so that a task has one id and one key in both.
 _HELD = text(f"""
     SELECT p.id
@@ -43,26 +41,22 @@ _HELD = text(f"""
     WHERE p.state = '{State.PENDING}' AND {is_held()}
       AND NOT EXISTS (SELECT FROM {IMPORT} i
         WHERE k.became = k.id AND i.idempotency_key = k.key AND i.task_id = k.became)
-    ORDER BY p.id
-""")
+    ORDER BY p.id""")
 _ALONE = text(f"LOCK TABLE {IMPORT} IN SHARE ROW EXCLUSIVE MODE")
 _KNOWN = text(f"""
     SELECT i.idempotency_key, i.task_id FROM {IMPORT} i
-    WHERE i.idempotency_key = ANY(CAST(:keys AS uuid[]))
-""")
+    WHERE i.idempotency_key = ANY(CAST(:keys AS uuid[]))""")
 _CARRY = text(f"""
     UPDATE {PENDING} p SET idempotency_key = :key, created_at = :created_at, attempt = :attempt,
         failures = :failures, crashes = :crashes, retry_level = :retry_level
-    WHERE p.id = :id
-""")
+    WHERE p.id = :id""")
 _NOTE = text(f"INSERT INTO {IMPORT} (idempotency_key, task_id) VALUES (:key, :id)")
 _PRUNE = text(f"""
     WITH old AS MATERIALIZED (
         SELECT i.idempotency_key FROM {IMPORT} i
         WHERE i.imported_at < {NOW} - CAST(:older AS interval)
         ORDER BY i.imported_at LIMIT :most FOR UPDATE SKIP LOCKED)
-    DELETE FROM {IMPORT} i USING old o WHERE i.idempotency_key = o.idempotency_key RETURNING 1
-""")
+    DELETE FROM {IMPORT} i USING old o WHERE i.idempotency_key = o.idempotency_key RETURNING 1""")
 
 
 class ArrivedTask(NamedTuple):
@@ -70,8 +64,7 @@ class ArrivedTask(NamedTuple):
 
     id: int
     idempotency_key: UUID
-    became: int
-    """Its id there."""
+    became: int  # its id there
 
 
 def leaving(connection: Connection, ids: Sequence[int]) -> Sequence[Any]:

@@ -74,8 +74,7 @@ _PRUNE = text(f"""
         JOIN ended USING (name, unique_key, task_id)
         FOR UPDATE OF t SKIP LOCKED)
     DELETE FROM {KEY} t USING locked l WHERE t.name = l.name AND t.unique_key = l.unique_key
-    RETURNING t.task_id
-""")
+    RETURNING t.task_id""")
 
 
 def insert_with_keys(
