@@ -16,7 +16,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from tasks_app.pool.connection.execute import Rows, Statement, ask, in_psycopgs_words
+from tasks_app.pool.connection.execute import Rows, Statement, fetch, to_psycopg_sql
 from tasks_app.pool.tables import BECAUSE, DEPTHS, LEASE, NOW, REFUSED
 
 SCAN, MAINTAIN = "scan", "maintain"
@@ -76,8 +76,8 @@ _COLUMNS = f"""
 """
 """In the order of :class:`Lease`."""
 # Asked each second of an idle pool, in psycopg's words: SQLAlchemy takes longer than the server.
-_READ = in_psycopgs_words(f"SELECT {_COLUMNS} FROM {LEASE} l WHERE l.name = :name")
-_HOLD = in_psycopgs_words(f"""
+_READ = to_psycopg_sql(f"SELECT {_COLUMNS} FROM {LEASE} l WHERE l.name = :name")
+_HOLD = to_psycopg_sql(f"""
     INSERT INTO {LEASE} AS l (name, holder, token, rank, held_since, held_until)
     VALUES (:name, :holder, :token, :rank, {NOW}, {NOW} + CAST(:ttl AS interval))
     ON CONFLICT (name) DO UPDATE SET
@@ -88,7 +88,7 @@ _HOLD = in_psycopgs_words(f"""
     WHERE l.token = EXCLUDED.token OR l.rank < EXCLUDED.rank OR {_FREE}
     RETURNING {_COLUMNS}""")
 _RELEASE = text(f"UPDATE {LEASE} SET held_until = NULL WHERE name = :name AND token = :token")
-_DONE = in_psycopgs_words(f"""
+_DONE = to_psycopg_sql(f"""
     UPDATE {LEASE} l SET done_at = {NOW}, notes = notes || CAST(:notes AS jsonb), held_until = CASE
         WHEN l.token = :token AND NOT {_FREE} THEN {NOW} + CAST(:ttl AS interval)
         ELSE l.held_until END
@@ -121,7 +121,7 @@ _TAKEN = text(f"UPDATE {LEASE} SET notes = notes - CAST(:notes AS text[]) WHERE 
 
 def read(connection: Connection, name: str, *, now: datetime | None = None) -> Lease | None:
     """Return the duty's lease; None: nobody ever held it."""
-    return _lease(ask(connection, Statement(_READ, {"name": name, "now": now})))
+    return _lease(fetch(connection, Statement(_READ, {"name": name, "now": now})))
 
 
 def hold(
@@ -139,7 +139,7 @@ def hold(
     One statement: it waits for a concurrent writer of the row, and judges what that one left.
     """
     values = {"holder": holder, "token": token, "rank": int(rank), "ttl": ttl}
-    return _lease(ask(connection, Statement(_HOLD, {"name": name, **values, "now": now})))
+    return _lease(fetch(connection, Statement(_HOLD, {"name": name, **values, "now": now})))
 
 
 def release(connection: Connection, name: str, token: UUID) -> None:
@@ -163,7 +163,7 @@ def done(
     """
     notes = json.dumps({} if depths is None else {DEPTHS: depths})
     values = {"name": name, "token": token, "ttl": ttl, "notes": notes, "now": now}
-    return any(renewed for (renewed,) in ask(connection, Statement(_DONE, values)))
+    return any(renewed for (renewed,) in fetch(connection, Statement(_DONE, values)))
 
 
 def mark(connection: Connection, name: str, holder: str, *, now: datetime | None = None) -> None:

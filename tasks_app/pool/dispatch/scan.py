@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.connection.execute import Statement, ask, in_psycopgs_words
+from tasks_app.pool.connection.execute import Statement, fetch, to_psycopg_sql
 from tasks_app.pool.dispatch.set_aside import BARRED
 from tasks_app.pool.fragments.conditions import (
     BEHIND,
@@ -175,7 +175,7 @@ class IdleCheck:
         return not (self.expired or self.barred or near)
 
 
-_IDLE_CHECK = in_psycopgs_words(f"""
+_IDLE_CHECK = to_psycopg_sql(f"""
     WITH RECURSIVE {WAITS}
     SELECT EXISTS (SELECT FROM {PENDING} p
                 WHERE p.state = '{State.RUNNING}' AND p.lease_until < {NOW}) AS expired,
@@ -192,7 +192,7 @@ _IDLE_CHECK = in_psycopgs_words(f"""
 
 
 def check_idle(connection: Connection, *, now: datetime | None = None) -> IdleCheck:
-    (row,) = ask(connection, Statement(_IDLE_CHECK, {"now": now}))
+    (row,) = fetch(connection, Statement(_IDLE_CHECK, {"now": now}))
     return IdleCheck(*row)
 
 

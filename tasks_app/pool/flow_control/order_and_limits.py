@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.flow_control.admission import Waiting
 from tasks_app.domain.flow_control.limits import REASON_WORDS, Gate, GateKind, Limit, Limits
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.connection.execute import Statement, ask, in_psycopgs_words
+from tasks_app.pool.connection.execute import Statement, fetch, to_psycopg_sql
 from tasks_app.pool.fragments.conditions import CLEAR, LIMIT_OF_KEY, is_free, queue_runs
 from tasks_app.pool.fragments.move_rows import array
 from tasks_app.pool.tables import (
@@ -155,7 +155,7 @@ _PASSING = text(f"""
       AND {queue_runs("p.queue")} AND {is_free()} AND {CLEAR}""")
 # Who finds a row waits for whoever has locked it, or inserts it. An update that changes nothing
 # locks without a write.
-_LOCK = in_psycopgs_words(f"""
+_LOCK = to_psycopg_sql(f"""
     WITH keyed AS MATERIALIZED (
         SELECT p.id, p.priority, p.order_key, p.limit_key FROM {PENDING} p
         WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}
@@ -191,7 +191,7 @@ def lock_gates(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[Ga
     values = {"ids": array(map(int, ids))}
     return {
         task_id: _gates(order_key, limit_key)
-        for task_id, order_key, limit_key in ask(connection, Statement(_LOCK, values))
+        for task_id, order_key, limit_key in fetch(connection, Statement(_LOCK, values))
     }
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, CursorResult, text
 from tasks_app.domain.large_values.store import REFERENCE_MARK
 from tasks_app.domain.tasks.run import ClaimedTask, Fence
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.connection.execute import Statement, ask, in_psycopgs_words
+from tasks_app.pool.connection.execute import Statement, fetch, to_psycopg_sql
 from tasks_app.pool.fragments.conditions import (
     ALL_RUN,
     BEHIND,
@@ -59,13 +59,13 @@ def _by_id(passes: str, *, logs: bool) -> str:
         lonely_goes_first="false",  # a message ends, so its lonely ones get their turn
         logs=logs,
     )
-    return in_psycopgs_words(claims)
+    return to_psycopg_sql(claims)
 
 
 def _unhindered(*, logs: bool) -> str:
     rows = _of_message("p.id", f"NOT {ALONE} AND {UNLIMITED} AND {ALL_RUN} AND {NO_QUEUE_SAYS}")
     taken = f"taken AS MATERIALIZED ({rows})"
-    return in_psycopgs_words(claim_update(taken, of="p.{}".format, logs=logs))
+    return to_psycopg_sql(claim_update(taken, of="p.{}".format, logs=logs))
 
 
 PAYLOADS_UP_TO = 16 * 1024
@@ -242,7 +242,7 @@ def _claimed(
     now: datetime | None,
 ) -> list[ClaimedTask]:
     values = {**values_of(claimer, token), "ids": array(sorted(map(int, ids))), "now": now}
-    taken = {row[0]: task_of(row, token) for row in ask(connection, Statement(statement, values))}
+    taken = {row[0]: task_of(row, token) for row in fetch(connection, Statement(statement, values))}
     return [taken.pop(task_id) for task_id in ids if task_id in taken]
 
 

@@ -17,10 +17,10 @@ from tasks_app.pool.connection.execute import (
     Copy,
     Statement,
     Statements,
-    acarry_out,
-    carry_out,
+    arun_statements,
+    can_copy,
     commits_itself,
-    copies,
+    run_statements,
 )
 from tasks_app.pool.tables import PENDING
 from tasks_app.pool.tasks import unique_keys
@@ -55,9 +55,9 @@ def create_one(
         TasksError: the key is taken by a row that this transaction's snapshot cannot see.
     """
     if type(row.payload) is not LargePayload:
-        return carry_out(connection, _one(row, now))
+        return run_statements(connection, _one(row, now))
     check_transaction(connection)
-    return carry_out(connection, with_value(row, _one(row, now)))
+    return run_statements(connection, with_value(row, _one(row, now)))
 
 
 def create_many(
@@ -74,24 +74,24 @@ def create_many(
         UniqueKeyTakenError: as :func:`create_one`; then nothing of this call is written.
         TasksError: as :func:`create_one`.
     """
-    plan = _many(rows, now, copy=copies(connection), undoable=not commits_itself(connection))
+    plan = _many(rows, now, copy=can_copy(connection), undoable=not commits_itself(connection))
     if has_large(rows):
         check_transaction(connection)
         plan = with_values(rows, plan)
-    return carry_out(connection, plan)
+    return run_statements(connection, plan)
 
 
 async def acreate_one(connection: AsyncRaw, row: TaskRow) -> TaskId:
     """Do as :func:`create_one`, on psycopg's async connection."""
     if type(row.payload) is not LargePayload:
-        return await acarry_out(connection, _one(row, None))
-    return await acarry_out(connection, with_value(row, _one(row, None)))
+        return await arun_statements(connection, _one(row, None))
+    return await arun_statements(connection, with_value(row, _one(row, None)))
 
 
 async def acreate_many(connection: AsyncRaw, rows: Sequence[TaskRow]) -> list[TaskId]:
     """Do as :func:`create_many`, on psycopg's async connection."""
-    plan = _many(rows, None, copy=copies(connection))
-    return await acarry_out(connection, with_values(rows, plan) if has_large(rows) else plan)
+    plan = _many(rows, None, copy=can_copy(connection))
+    return await arun_statements(connection, with_values(rows, plan) if has_large(rows) else plan)
 
 
 def _one(row: TaskRow, now: datetime | None) -> Statements[TaskId]:

@@ -16,7 +16,7 @@ from tasks_app.domain.errors import TasksError
 from tasks_app.domain.large_values.store import PAYLOAD, REFERENCE_MARK, LargePayload, Reference
 from tasks_app.domain.tasks.records import CreateOutcome, TaskId, TaskRow
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.connection.execute import Statement, Statements, carry_out, commits_itself
+from tasks_app.pool.connection.execute import Statement, Statements, commits_itself, run_statements
 from tasks_app.pool.tables import COMPLETED, ERROR, LARGE_VALUE, PENDING
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def has_large(rows: Sequence[TaskRow]) -> bool:
 
 def keep(connection: Connection, value: LargePayload, task_id: int, kind: str) -> None:
     """Write a value of a task; before the row refers to it, the task must run."""
-    carry_out(connection, _one(_keep(value, task_id, kind)))
+    run_statements(connection, _one(_keep(value, task_id, kind)))
 
 
 def read(connection: Connection, task_id: int, reference: Reference) -> StoredValue | None:
