@@ -1,4 +1,4 @@
-"""The log of transitions: lines written by statements that move rows, and by operators' verbs."""
+"""The log of transitions: lines of statements that move rows, and of operators' actions."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ class Logged(StrEnum):
     """Which moves have a line."""
 
     OFF = "off"
-    FAILURES = "failures"
-    """All ends of claims but successes: failed, put off, given back, rescued; and what is swept."""
-    ALL = "all"  # also successes, claims, creations, and what operators do
+    FAILURES = (
+        "failures"  # all ends of claims but successes, and sweeps
+    )
+    ALL = "all"  # also successes, claims, creations, and operators' actions
 
 
-def _level_of_the_environment() -> Logged:
-    """Return what holds where nobody has read the settings, which refuse other words."""
+def _level_of_environment() -> Logged:
+    """Return the level for processes that read no settings, which would refuse other values."""
     given = os.environ.get(f"{PREFIX}TRANSITIONS", "")
     return Logged(given) if given in list(Logged) else Logged.OFF
 
 
 class TransitionLog:
-    """What this process logs; whoever has settings says so when it starts."""
+    """What this process logs; a process with settings sets the level when it starts."""
 
-    level = _level_of_the_environment()
+    level = _level_of_environment()
 
     @property
     def has_successes(self) -> bool:
@@ -44,7 +45,7 @@ class TransitionLog:
 
 
 LOG = TransitionLog()
-CREATED = "create"  # the event of a line that no transition leads to
+CREATED = "create"  # the event of a line that has no transition
 LONGEST = 200
 _COLUMNS = "task_id, at, attempt, event, from_state, to_state, owner, started_at, due_at, detail"
 _MADE_BY = """CASE WHEN n.schedule_id IS NOT NULL THEN 'schedule ' || n.schedule_id
@@ -52,7 +53,7 @@ _MADE_BY = """CASE WHEN n.schedule_id IS NOT NULL THEN 'schedule ' || n.schedule
 
 
 def lines_of(rows: str, level: Logged, origin: State = State.RUNNING) -> str:
-    """Return CTEs that write the lines of the moved ``rows``, as ``move_rows`` has them."""
+    """Return CTEs that write the lines of the moved ``rows`` of ``move_rows``."""
     if level is Logged.OFF:
         return ""
     which = "" if level is Logged.ALL else f"WHERE goes_to <> '{State.SUCCEEDED}'"
@@ -68,7 +69,6 @@ def lines_of(rows: str, level: Logged, origin: State = State.RUNNING) -> str:
 
 
 def lines_of_successes(rows: str, now: str = NOW) -> str:
-    """Return the same of rows that all succeeded."""
     return f""",
     logged AS (
         INSERT INTO {TRANSITION} ({_COLUMNS})
@@ -78,7 +78,6 @@ def lines_of_successes(rows: str, now: str = NOW) -> str:
 
 
 def lines_of_claims(rows: str) -> str:
-    """Return the same of ``rows`` that ``:owner`` has claimed."""
     first = f"{PENDING} n WHERE n.id = ANY(ARRAY(SELECT c.id FROM {rows} c WHERE c.attempt = 1))"
     return f""",
     created AS ({creations(first)}),
@@ -90,7 +89,7 @@ def lines_of_claims(rows: str) -> str:
 
 
 def creations(of: str) -> str:
-    """Return what writes a line for each row ``n`` that has none; a requeued one has."""
+    """Return the INSERT of a line for each row ``n`` that has none; a requeued one has one."""
     return f"""
         INSERT INTO {TRANSITION} (task_id, at, attempt, event, to_state, who)
         SELECT n.id, n.created_at, 0, '{CREATED}', '{State.PENDING}', {_MADE_BY}
@@ -100,16 +99,16 @@ def creations(of: str) -> str:
 
 
 class Moving:
-    """A statement that moves rows, in the wording that the log asks for."""
+    """A statement that moves rows, one text for each level of the log."""
 
-    def __init__(self, worded: Callable[[Logged], str]) -> None:
-        self.worded = cache(lambda level: text(worded(level)))
+    def __init__(self, sql: Callable[[Logged], str]) -> None:
+        self.worded = cache(lambda level: text(sql(level)))
 
     def __call__(self) -> TextClause:
         return self.worded(LOG.level)
 
 
-def _told(pool: str, due_at: str) -> TextClause:
+def _log_action(pool: str, due_at: str) -> TextClause:
     return text(f"""
     INSERT INTO {TRANSITION}
         (task_id, at, attempt, event, from_state, to_state, due_at, detail, who, why)
@@ -119,13 +118,13 @@ def _told(pool: str, due_at: str) -> TextClause:
     FROM {pool} p WHERE p.id = ANY(CAST(:ids AS bigint[])) ORDER BY p.id""")
 
 
-_TOLD = {
-    Pool.PENDING: _told(
+_LOG_ACTION = {
+    Pool.PENDING: _log_action(
         PENDING,
         f"""CASE WHEN p.state = '{State.PENDING}'
         AND :target IS NULL AND NOT {is_held()} THEN p.due_at END""",
     ),
-    Pool.ERROR: _told(ERROR, "NULL"),
+    Pool.ERROR: _log_action(ERROR, "NULL"),
 }
 _CREATED = text(creations(f"{PENDING} n WHERE n.id = ANY(CAST(:ids AS bigint[]))"))
 
@@ -144,14 +143,14 @@ def log_operator_action(
 ) -> None:
     """Write a line for each task, which is in ``pool`` now.
 
-    ``origin`` and ``target`` are its states before and behind the action, where its row does not
-    say so: that is, before a cancel and behind a requeue.
+    ``origin`` and ``target`` are its states before and after the action, if its row has another: a
+    requeued task was somewhere else, a cancelled one goes there.
     """
     if not (LOG.has_successes and ids):
         return
     values = {"ids": sorted(ids), "now": now}
     if target is not None:
         connection.execute(_CREATED, values)
-    words = {"event": event, "origin": origin, "target": target, "detail": detail}
-    told = {"who": clean(by.who, LONGEST), "why": by.why}
-    connection.execute(_TOLD[pool], {**values, **words, **told})
+    action = {"event": event, "origin": origin, "target": target, "detail": detail}
+    author = {"who": clean(by.who, LONGEST), "why": by.why}
+    connection.execute(_LOG_ACTION[pool], {**values, **action, **author})

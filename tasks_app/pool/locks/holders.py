@@ -38,7 +38,7 @@ def renew(
 ) -> set[UUID]:
     """Extend the leases to ``lease`` from now; return the tokens that are lost.
 
-    A locked row is left out: its lock is being released, or taken over.
+    A locked row is skipped: its lock is being released, or taken over.
     """
     values = {"tokens": list(tokens), "lease": lease, "now": now}
     connection.execute(_RENEW, values)
@@ -46,9 +46,9 @@ def renew(
 
 
 def guard(connection: Connection, token: UUID) -> bool:
-    """Keep the lock until the caller's transaction ends, whatever its lease says; False: lost.
+    """Keep the lock until the caller's transaction ends, even if its lease expires; False: lost.
 
-    A renewal goes on meanwhile; an attempt to take the lock over finds it held.
+    Renewals do not wait for this; an attempt to take the lock over finds it held.
     """
     return connection.execute(_GUARD, {"token": token}).first() is not None
 
@@ -56,16 +56,16 @@ def guard(connection: Connection, token: UUID) -> bool:
 _RELEASE = text(f"""
     DELETE FROM {LOCK_HOLDER} h WHERE h.token = ANY(CAST(:tokens AS uuid[])) RETURNING h.token""")
 NO_FLUSH = "set_config('synchronous_commit', 'off', true)"
-"""For a transaction of our own that grants nothing: its COMMIT does not wait for the disk. Should
-the server crash, who stood in line asks again, and what was released ends with its lease. The
-flush of the next grant takes it along."""
+"""For our own transactions that grant nothing: the COMMIT does not wait for the disk. After a crash
+of the server, waiters repeat their requests, and a released lock ends with its lease. The flush of
+the next grant includes them."""
 UNHURRIED = f"""unhurried AS MATERIALIZED (
     SELECT {NO_FLUSH}, set_config('lock_timeout', '1000', true))"""
 _RELEASE_NOW = text(f"""
     WITH {UNHURRIED}
     DELETE FROM {LOCK_HOLDER} h USING unhurried
     WHERE h.token = ANY(CAST(:tokens AS uuid[])) RETURNING h.token""")
-_GIVE_UP = text(f"""
+_LEAVE_QUEUE = text(f"""
     WITH {UNHURRIED},
     gone AS (
         DELETE FROM {LOCK_HOLDER} h USING unhurried WHERE h.token = :token AND h.fence IS NULL
@@ -76,27 +76,28 @@ _GIVE_UP = text(f"""
 
 
 def release(connection: Connection, *tokens: UUID) -> set[UUID]:
-    """Give groups back; return those that were there: others are taken over, or given back before.
+    """Release groups; return those that existed: others were taken over, or released before.
 
-    It locks no resource: who decides about one meanwhile finds it held, and asks again.
+    This locks no resource: a concurrent request finds it held, and repeats.
     """
     return set(connection.execute(_RELEASE, {"tokens": list(tokens)}).scalars())
 
 
 def release_now(connection: Connection, *tokens: UUID) -> set[UUID]:
-    """Do the same in a transaction that does nothing else, such as that of a single statement."""
+    """Do the same in a transaction that does nothing else."""
     return set(connection.execute(_RELEASE_NOW, {"tokens": list(tokens)}).scalars())
 
 
 def leave_queue(connection: Connection, token: UUID, *, now: datetime | None = None) -> None:
-    """Leave the line, and write down what was waited for in vain."""
-    connection.execute(_GIVE_UP, {"token": token, "now": now})
+    """Leave the queue, and record the timed-out wait."""
+    connection.execute(_LEAVE_QUEUE, {"token": token, "now": now})
 
 
+# the holder's run has ended, finally: a run that has lost its fence never gets it back
 OVER = f"""(h.task_id IS NOT NULL AND NOT EXISTS (
     SELECT FROM {PENDING} t WHERE t.id = h.task_id AND t.attempt = h.attempt
       AND t.lease_token = h.lease_token AND t.state = '{State.RUNNING}'))"""
-"""Its run has ended. That is final: a run that has lost its fence never has it again."""
+DEAD = f"(h.lease_until <= {NOW} OR {OVER})"
 _FIND = text(f"""
     SELECT l.resource, l.mode, l.state, l.who, l.task_id, l.fence,
         {NOW} - coalesce(l.granted_at, l.asked_at) AS age, {NOW} - l.lease_until AS beyond,
@@ -120,7 +121,7 @@ _WAITS = text(f"""
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One resource in one group that is held, or waited for."""
+    """One resource of a group."""
 
     resource: str
     mode: str
@@ -129,15 +130,15 @@ class Held:
     task_id: int | None
     fence: int | None
     age: timedelta  # since it was granted, or asked for
-    beyond: timedelta  # how long its lease is over; negative: it is not
-    over: bool  # its task does not run any more: the next to ask has it
+    beyond: timedelta  # since its lease expired; negative: it has not
+    over: bool  # its task has ended: the next request gets the lock
     blocked_by: str | None
     token: UUID
 
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """What became of all who wanted one resource."""
+    """The requests for one resource."""
 
     resource: str
     grants: int
@@ -156,7 +157,7 @@ class Contention:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One wait that is over."""
+    """One wait that has ended."""
 
     resource: str
     mode: str
@@ -176,7 +177,7 @@ def find_holders(
     most: int = 100,
     now: datetime | None = None,
 ) -> list[Held]:
-    """Return what is held and waited for, those who hold first."""
+    """Return holders and waiters, holders first."""
     values = {"resource": resource, "most": most, "now": now}
     return [Held(*row) for row in connection.execute(_FIND, values)]
 
@@ -184,7 +185,7 @@ def find_holders(
 def contention(
     connection: Connection, resource: str | None = None, *, most: int = 20
 ) -> list[Contention]:
-    """Return the resources that were waited for longest, and how often."""
+    """Return the resources, the longest waits first."""
     values = {"resource": resource, "most": most}
     return [Contention(*row) for row in connection.execute(_CONTENTION, values)]
 
@@ -192,7 +193,6 @@ def contention(
 def longest_waits(
     connection: Connection, resource: str | None = None, *, most: int = 20
 ) -> list[Wait]:
-    """Return the longest waits that are over."""
     values = {"resource": resource, "most": most}
     return [Wait(*row) for row in connection.execute(_WAITS, values)]
 
@@ -208,7 +208,7 @@ _LIMIT = text(f"""
 
 
 def free_resource(connection: Connection, resource: str, token: UUID | None = None) -> list[str]:
-    """Take the groups that hold a resource from their holders, or one of them; return whose.
+    """Remove the holders of a resource, or one of them; return their names.
 
     Waits for a guard in an open transaction.
     """
@@ -217,13 +217,12 @@ def free_resource(connection: Connection, resource: str, token: UUID | None = No
 
 
 def limit_resource(connection: Connection, resource: str, most: int | None) -> None:
-    """Say how many may count in it from now on, whatever code says; None: what code says."""
+    """Set how many counted holders it may have, instead of what code says; None: what code says."""
     connection.execute(_LIMIT, {"resource": resource, "most": most})
 
 
 GONE_FOR = timedelta(minutes=10)
-"""No holder comes back this long after the end of its lease. Until then a lock that nobody else
-wants stays its holder's."""
+"""No holder comes back so long after its lease. Until then it keeps a lock without waiters."""
 FORGET_AFTER = timedelta(days=7)
 _HOLDERS = text(f"""
     WITH gone AS MATERIALIZED (
@@ -250,7 +249,7 @@ _RESOURCES = text(f"""
 def prune_locks(connection: Connection, most: int, *, now: datetime | None = None) -> int:
     """Remove up to ``most`` of each kind; return the number of the most frequent kind.
 
-    Resources are locked first and looked at then: who was granted one meanwhile keeps it.
+    Resources are locked before they are checked: one that was granted meanwhile stays.
     """
     values = {"most": most, "gone_for": GONE_FOR, "forget_after": FORGET_AFTER, "now": now}
     holders = len(connection.execute(_HOLDERS, values).all())
@@ -258,6 +257,3 @@ def prune_locks(connection: Connection, most: int, *, now: datetime | None = Non
     unused = connection.execute(_UNUSED, values).scalars().all()
     resources = connection.execute(_RESOURCES, {"resources": list(unused)}).all() if unused else []
     return max(holders, waits, len(resources))
-
-
-DEAD = f"(h.lease_until <= {NOW} OR {OVER})"

@@ -30,7 +30,7 @@ from tasks_app.pool.fragments.move_rows import (
     WAIT,
     fence_arrays,
     fenced,
-    leave,
+    move_out,
 )
 from tasks_app.pool.statistics.parts import add_moved
 from tasks_app.pool.tables import NOW, PENDING, admits
@@ -84,9 +84,9 @@ _PARK = text(f"""
         parked = :reason, parked_kind = :kind, parked_for = :subject
     WHERE id = :id AND state = '{State.PENDING}'""")
 _MAY_RELEASE = admits(Event.RELEASE)
-_GROUP = leave(_released_rows(fenced(_MAY_RELEASE, SKIP_LOCKED)))
-_ONE = leave(_released_rows(fenced(_MAY_RELEASE, WAIT)), waits=True)
-_TOKEN = leave(
+_GROUP = move_out(_released_rows(fenced(_MAY_RELEASE, SKIP_LOCKED)))
+_ONE = move_out(_released_rows(fenced(_MAY_RELEASE, WAIT)), waits=True)
+_TOKEN = move_out(
     _released_rows(
         f"{PENDING} p WHERE p.lease_token = :token AND {_MAY_RELEASE} ORDER BY p.id {SKIP_LOCKED}"
     )
@@ -185,14 +185,14 @@ _OVER = f"p.lease_until < {NOW} - CAST(:grace AS interval) AND {_MAY_RESCUE}"
 FIND_EXPIRED = f"""
     SELECT p.id FROM {PENDING} p WHERE {_OVER} ORDER BY p.id LIMIT :most OFFSET :skipped
 """
-EXPIRED = leave(
+EXPIRED = move_out(
     _rescued_rows(f"""{PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_OVER}
         ORDER BY p.id {SKIP_LOCKED}"""),
-    told=NAMED,
+    returns=NAMED,
 )
 """``grace`` is for a rescuer that cannot know whether workers could renew just now."""
 _FIND_EXPIRED = text(FIND_EXPIRED)
-_CLAIMS = leave(_rescued_rows(fenced(_MAY_RESCUE, SKIP_LOCKED)))
+_CLAIMS = move_out(_rescued_rows(fenced(_MAY_RESCUE, SKIP_LOCKED)))
 
 
 def rescue_expired(

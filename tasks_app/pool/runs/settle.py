@@ -21,14 +21,14 @@ from tasks_app.pool.connection.row_by_row import task_by_task
 from tasks_app.pool.fragments.move_rows import (
     AS_IT_WAS,
     SKIP_LOCKED,
-    TOLD,
     WAIT,
+    WITH_CALLBACKS,
     array,
     attempts_of,
     complete,
     fence_arrays,
     fenced,
-    leave,
+    move_out,
 )
 from tasks_app.pool.fragments.transition_log import Logged, Moving, lines_of_successes
 from tasks_app.pool.tables import NOW, PENDING, admits
@@ -67,8 +67,8 @@ def _held(guard: str, lock: str) -> str:
     """
 
 
-_GROUP = leave(_held(_ENDS, SKIP_LOCKED), told=TOLD)
-ONE = leave(_held(_ENDS, WAIT), waits=True, told=TOLD)
+_GROUP = move_out(_held(_ENDS, SKIP_LOCKED), returns=WITH_CALLBACKS)
+ONE = move_out(_held(_ENDS, WAIT), waits=True, returns=WITH_CALLBACKS)
 _SUCCESSES = """
     unnest(
         CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:tokens AS uuid[]),

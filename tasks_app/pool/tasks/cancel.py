@@ -13,7 +13,7 @@ from sqlalchemy import Connection, TextClause, text
 from tasks_app.domain.operations import NOBODY, Author
 from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.fragments.move_rows import WAIT, WITH_ITS_DATE, leave
+from tasks_app.pool.fragments.move_rows import WAIT, WITH_ITS_DATE, move_out
 from tasks_app.pool.fragments.transition_log import log_operator_action
 from tasks_app.pool.statistics.parts import add_counts
 from tasks_app.pool.tables import ALL, NOW, PENDING, admits, admits_by_id
@@ -52,7 +52,7 @@ _LOCK_ONE = _lock("p.id = :id")
 _LOCK_MANY = _lock("""(CAST(:name AS text) IS NULL OR p.name = :name)
     AND (CAST(:biz_key AS text) IS NULL OR p.biz_key = :biz_key)""")
 _LOCK_THESE = _lock("p.id = ANY(CAST(:ids AS bigint[]))")
-_MOVE = leave(
+_MOVE = move_out(
     f"""
     SELECT {WITH_ITS_DATE}, '{State.CANCELLED}' AS goes_to,
         p.due_at AS back_at, p.failures, p.crashes, p.retry_level,
