@@ -70,8 +70,8 @@ POOL = (
         "cancel does not lock before it looks",
         "Cancel sees what a claim under way makes of the row.",
         "tasks_app/pool/tasks/cancel.py",
-        'ORDER BY p.id {WAIT}\n    """)',
-        'ORDER BY p.id\n    """)',
+        'ORDER BY p.id {WAIT}""")',
+        'ORDER BY p.id""")',
         f"{RACES}claim_is_open_then_cancel_waits_and_flags_what_then_runs",
     ),
     mutant(
@@ -170,8 +170,8 @@ POOL = (
         "the short claim knows no pauses",
         "The short way takes nothing while anything stands before anybody.",
         CLAIM,
-        "AND {UNLIMITED} AND {ALL_RUN} AND {NO_QUEUE_SAYS}",
-        "AND {UNLIMITED} AND {NO_QUEUE_SAYS}",
+        "AND {UNLIMITED} AND {ALL_RUN} AND {NO_QUEUE_DEFAULTS}",
+        "AND {UNLIMITED} AND {NO_QUEUE_DEFAULTS}",
         "tests/pool/flow_control/test_claim_unhindered.py::"
         "test_it_takes_nothing_while_anything_stands_before_anybody",
     ),

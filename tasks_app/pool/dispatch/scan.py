@@ -154,9 +154,7 @@ class IdleCheck:
     """Whether the leader has work, by one cheap read."""
 
     expired: bool  # a task's lease is over
-    next_due: (
-        timedelta | None
-    )  # to the first row; negative: overdue; None: no such row
+    next_due: timedelta | None  # to the first row; negative: overdue; None: no such row
     next_fire_s: float | None = None  # until the first schedule is due, in seconds
     next_look_s: float | None = None  # until the first gate is checked, in seconds
     gates: bool = False  # a queue has a load gate

@@ -22,9 +22,7 @@ class Logged(StrEnum):
     """Which moves have a line."""
 
     OFF = "off"
-    FAILURES = (
-        "failures"  # all ends of claims but successes, and sweeps
-    )
+    FAILURES = "failures"  # all ends of claims but successes, and sweeps
     ALL = "all"  # also successes, claims, creations, and operators' actions
 
 
