@@ -220,9 +220,9 @@ POOL = (
         also=(
             Change(
                 "tasks_app/pool/tasks/create.py",
-                "    insert = Statement(*_insertion(row, now))\n",
-                "    insert = Statement(*_insertion(row, now))\n"
-                "    if held := row.unique_key and (yield from met_in_the_pool(row, now)):\n"
+                "    insert = Statement(sql, values)\n",
+                "    insert = Statement(sql, values)\n"
+                "    if held := row.unique_key and (yield from resolve_in_pool(row, now)):\n"
                 "        return held\n",
             ),
         ),

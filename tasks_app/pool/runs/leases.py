@@ -1,4 +1,4 @@
-"""Leases of claimed tasks: renewed, given back, and rescued from workers that are gone."""
+"""Leases of claimed tasks: renewed, released, and rescued from lost workers."""
 
 from __future__ import annotations
 
@@ -46,11 +46,8 @@ _RENEW = text(f"""
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """What the renewal told."""
-
-    ids: frozenset[int]
-    """Renewed. Of the others the fence is lost, or somebody holds their row just now."""
-    cancelled: frozenset[int]  # renewed, and somebody asked for their cancellation
+    ids: frozenset[int]  # renewed; the others' fence is lost, or their row is locked
+    cancelled: frozenset[int]  # renewed, and to be cancelled
 
 
 def renew(
@@ -102,10 +99,10 @@ def release(
     left: set[int] | None = None,
     now: datetime | None = None,
 ) -> dict[int, State]:
-    """Give claims back, due after ``wait``; return where each went.
+    """Release claims, due after ``wait``; return where each went.
 
-    Unless ``block``, rows that somebody holds are left out, as are those whose fence is lost; and
-    those that the database refuses, whose ids are added to ``left``.
+    Rows whose fence is lost are left out; unless ``block``, also locked rows, and rows that the
+    database refuses, whose ids are added to ``left``.
     """
 
     def give_back(some: Sequence[Fence]) -> dict[int, State]:
@@ -126,9 +123,9 @@ def release_parked(
     *,
     now: datetime | None = None,
 ) -> State | None:
-    """Give a claim back, parked for ``wait``: it stays due since when it was.
+    """Release a claim, parked for ``wait``; its due date stays. Waits for the row.
 
-    It waits for the row. None: the fence is lost.
+    None: the fence is lost.
     """
     state = release(connection, [task.fence], wait=wait, block=True, now=now).get(task.task_id)
     if state is State.PENDING:
@@ -139,13 +136,13 @@ def release_parked(
 
 
 def release_token(connection: Connection, token: UUID, *, now: datetime | None = None) -> set[int]:
-    """Give back whatever a claim took whose reply never came; return the ids."""
+    """Release the tasks of a claim whose reply was lost; return the ids."""
     values = {"token": token, "wait": timedelta(0), "now": now}
     return {row.id for row in connection.execute(_TOKEN(), values)}
 
 
 RESCUES = "rescue of tasks"
-FIRST_S = 5  # the longest distance after a first crash: most machines vanish for no task's sake
+FIRST_S = 5  # the longest wait after a first crash: most machines vanish without a task's fault
 _UNKNOWN = "The worker vanished while an at_most_once task ran."
 _SENTENCES = {
     VANISHED: "The task was on board when its worker vanished",
@@ -203,7 +200,7 @@ def rescue_expired(
     most: int = 500,
     now: datetime | None = None,
 ) -> dict[int, State]:
-    """Take back tasks whose lease is over; return where each went."""
+    """Rescue tasks whose lease has expired; return where each went."""
     over = {"grace": timedelta(0), "now": now}
     values = {**VANISHED_VALUES, **over, "lease": lease, "max_crashes": max_crashes}
 
@@ -224,7 +221,7 @@ def rescue_claims(
     left: set[int] | None = None,
     now: datetime | None = None,
 ) -> dict[int, State]:
-    """Take back claims whose child, connection or run is gone, whosever fault that was.
+    """Rescue claims whose child process, connection or run is gone; return where each went.
 
     The ids of those that the database refuses are added to ``left``.
     """
@@ -247,4 +244,4 @@ def _values(kind: str) -> dict[str, str | bytes]:
     }
 
 
-VANISHED_VALUES = _values(VANISHED)  # what EXPIRED is told of the cause
+VANISHED_VALUES = _values(VANISHED)

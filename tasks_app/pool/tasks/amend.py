@@ -1,4 +1,4 @@
-"""Changes of waiting tasks: date, priority, queue, hold and payload; the next in line is told."""
+"""Changes of waiting tasks: date, priority, queue, hold and payload; wakes the next in line."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from tasks_app.pool.tables import ALL, ERROR, NOW, PENDING, admits_by_id
 _AT = f"greatest({NOW}, coalesce(CAST(:at AS timestamptz), {NOW} + CAST(:delay AS interval)))"
 _LOOKED_AT = f"scan_at = greatest({NOW}, p.due_at), {UNPARKED}"
 _GIVEN_BACK = f"greatest({NOW}, p.held_due_at)"
-# A held task that is to run later stays held; the due_at that holds it may depend on its date.
+# A rescheduled task stays held; the due_at that holds it may depend on its date.
 _RESCHEDULE = f"""
     held_due_at = CASE WHEN {is_held()} THEN {_AT} END, {UNPARKED},
     due_at = CASE WHEN {is_held()} THEN p.due_at ELSE {_AT} END,
     scan_at = CASE WHEN {is_held()} THEN p.scan_at ELSE {_AT} END"""
+# what each action sets, and of which tasks
 _SETS = {
     BulkAction.RUN_NOW: (
         f"due_at = {NOW}, scan_at = {NOW}, held_due_at = NULL, {UNPARKED}",
@@ -46,7 +47,6 @@ _SETS = {
     BulkAction.ENABLE: (f"enabled = true, {_LOOKED_AT}", "NOT p.enabled"),
     BulkAction.DISABLE: (f"enabled = false, {_LOOKED_AT}", "p.enabled"),
 }
-"""What each action sets, and of which tasks."""
 _LEAVE_THEIR_PLACE = {BulkAction.HOLD, BulkAction.RESCHEDULE, BulkAction.DISABLE}
 
 
@@ -63,7 +63,7 @@ _START = f"greatest({NOW}, CAST(:start AS timestamptz))"
 
 
 def _spread(takes_a_place: str, which: str, due_at: str) -> TextClause:
-    """Return what makes ``which`` tasks due one by one, as far as each takes a place in the row."""
+    """Return the statement that makes ``which`` tasks due one by one, if each takes a place."""
     return text(f"""
     WITH place AS MATERIALIZED (
         SELECT p.id, {takes_a_place} AS taken, {_START} + CAST(:gap AS interval) * (
@@ -77,9 +77,9 @@ def _spread(takes_a_place: str, which: str, due_at: str) -> TextClause:
 
 
 _SPREAD = {
-    # Never later than a task was due anyway; what is due already takes no place in the row.
+    # Never later than a task was due anyway; a due task takes no place in the series.
     BulkAction.RUN_NOW: _spread("true", f"p.due_at > {NOW}", "least(p.due_at, place.at)"),
-    # Never earlier than its own date; what is due later anyway takes no place in the row.
+    # Never earlier than its own date; a task that is due later takes no place in the series.
     BulkAction.RELEASE: _spread(
         f"p.held_due_at <= {_START}",
         is_held(),
@@ -102,18 +102,13 @@ def amend(
     by: Author = NOBODY,
     now: datetime | None = None,
 ) -> list[int]:
-    """Return the ids of those that were changed; waits for their rows.
+    """Change tasks; return the ids of those that were changed. Waits for their rows.
 
-    Who gives many ids has locked them, in the order of their ids.
+    A caller with many ids has locked them, in the order of the ids.
     """
-    values = {
-        "ids": sorted(map(int, ids)),
-        "at": change.at,
-        "delay": change.delay,
-        "queue": change.to_queue,
-        "priority": change.to_priority,
-        "now": now,
-    }
+    values = {"at": change.at, "delay": change.delay}
+    values |= {"queue": change.to_queue, "priority": change.to_priority}
+    values |= {"ids": sorted(map(int, ids)), "now": now}
     changed = connection.execute(_AMEND[action], values).all()
     if action in _LEAVE_THEIR_PLACE:
         wake_next_in_line(connection, {row.order_key for row in changed if row.order_key}, now=now)
@@ -134,8 +129,8 @@ def spread(
 ) -> tuple[list[int], datetime | None]:
     """Make tasks due one after the other, ``gap`` apart, the first at ``start`` or now.
 
-    Return the ids of those that were changed, and where the next one comes; None: none took a
-    place. The caller has locked them.
+    Return the ids of those that were changed, and the next place; None: none took a place. The
+    caller has locked them.
     """
     values = {"ids": sorted(map(int, ids)), "gap": gap, "start": start, "now": now}
     changed = connection.execute(_SPREAD[action], values).all()
@@ -145,12 +140,12 @@ def spread(
 
 
 def lock_waiting(connection: Connection, task_id: int) -> bool:
-    """Lock a task that waits, until the transaction ends; waits for its row. False: it does not."""
+    """Lock a waiting task until the transaction ends; False: it is not waiting."""
     return connection.execute(_LOCK, {"id": task_id}).first() is not None
 
 
 def state_of(connection: Connection, task_id: int) -> State | None:
-    """Return the state of a task in any pool; None: there is none."""
+    """Return the state of a task in any pool; None: no such task."""
     state = connection.execute(_STATE, {"id": task_id}).scalar()
     return None if state is None else State(state)
 
@@ -180,7 +175,7 @@ def replace_payload(connection: Connection, fence: Fence, payload: str) -> bool:
 def change_payload(
     connection: Connection, pool: Pool, task_id: int, payload: str, *, by: Author = NOBODY
 ) -> bool:
-    """Give a task that waits, or has failed, another payload, JSON text; False: there is none."""
+    """Change the payload, JSON text, of a waiting or failed task; False: no such task."""
     values = {"id": task_id, "payload": payload}
     done = connection.execute(_CHANGE_PAYLOAD[pool], values).first() is not None
     log_operator_action(connection, BulkAction.EDIT, [task_id] if done else [], by, pool=pool)
@@ -203,6 +198,6 @@ _NEXT = text(f"""
 def wake_next_in_line(
     connection: Connection, keys: Collection[str], *, now: datetime | None = None
 ) -> None:
-    """Let the scan look at the first task that waits for each order key."""
+    """Unpark the first task that waits for each order key."""
     if keys:
         connection.execute(_NEXT, {"keys": text_array(keys), "now": now})

@@ -1,4 +1,4 @@
-"""Browse: what people and pages read. Never locks, never writes."""
+"""Reads of tasks for people and pages. Never locks, never writes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _STATS = text(f"""
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What there is to say of a task without its data."""
+    """A task without its data."""
 
     id: int
     state: State
@@ -91,36 +91,32 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many tasks of a name are in a state."""
-
     name: str
     queue: str
     state: State
     number: int
-    oldest_due_at: datetime | None  # of PENDING ones that are due, else None
-    paused: bool  # whether the queue stands still: paused, outside its windows, or behind its gate
+    oldest_due_at: datetime | None  # of PENDING tasks that are due
+    paused: bool  # or outside its windows, or behind its gate
 
 
 def get(connection: Connection, task_id: int) -> Task | None:
-    """Return the task from whichever pool it lies in, or None."""
+    """Return the task from any pool, or None."""
     row = connection.execute(_GET, {"id": task_id}).first()
     return None if row is None else _task(row)
 
 
 def outlines(connection: Connection, ids: Sequence[int]) -> list[Outline]:
-    """Return the tasks of these ids, from whichever pools they lie in."""
     rows = connection.execute(_OUTLINES, {"ids": sorted(map(int, ids))}) if ids else ()
     return [Outline(row.id, State(row.state), *row[2:]) for row in rows]
 
 
 def payloads(connection: Connection, ids: Sequence[int]) -> list[tuple[int, str, Any]]:
-    """Return id, name and payload of these tasks, as they are stored."""
+    """Return id, name and stored payload of these tasks."""
     rows = connection.execute(_PAYLOADS, {"ids": list(ids)})
     return [(row.id, row.name, _readable(row.payload)) for row in rows]
 
 
 def ended_lately(connection: Connection, ids: Sequence[int], within: timedelta) -> set[int]:
-    """Return those of the ids that ended so short a time ago, by the database's clock."""
     values = {"ids": sorted(map(int, ids)), "within": within}
     return set(connection.execute(_ENDED_LATELY, values).scalars())
 
@@ -140,40 +136,33 @@ def find(  # noqa: PLR0913  filters, all by keyword
     before: int | None = None,
     most: int = 50,
 ) -> list[Task]:
-    """Return matching tasks, newest id first; ``before`` is the id to go on below.
-
-    Of a ``group`` its members, which are looked up by their ids.
-    """
+    """Return matching tasks, newest id first, below ``before``; of a ``group`` its members."""
     if pool is None and state in list(State):
-        pool = pool_of(State(state))  # or the other pools are read to the end for nothing
+        pool = pool_of(State(state))  # or the other pools would be read in vain
     if fingerprint is not None:
         pool = pool or Pool.ERROR
     if held:
         pool = pool or Pool.PENDING
     values: dict[str, Any] = {"pool": pool, "state": state, "name": name, "queue": queue}
     values |= {"biz_key": biz_key, "fingerprint": fingerprint, "held": held}
-    values |= {"sub_status": sub_status}
-    values |= {"before": before, "most": most}
-    if group is None:
-        rows = connection.execute(_FIND, values)
-    else:
-        rows = connection.execute(_FIND_MEMBERS, {**values, "group": group})
+    values |= {"sub_status": sub_status, "before": before, "most": most, "group": group}
+    rows = connection.execute(_FIND if group is None else _FIND_MEMBERS, values)
     return [_task(row) for row in rows]
 
 
 def attempts(connection: Connection, task_id: int) -> list[Attempt]:
-    """Return the attempts that did not succeed, oldest first."""
+    """Return the attempts without success, oldest first."""
     return [Attempt(*row) for row in connection.execute(_ATTEMPTS, {"id": task_id})]
 
 
 def last_causes(connection: Connection, ids: Sequence[int]) -> dict[int, str]:
-    """Return why the newest attempt of each that did not succeed did not, by id."""
+    """Return the error of the newest attempt without success of each task, by id."""
     rows = connection.execute(_LAST_CAUSES, {"ids": list(ids)}) if ids else ()
     return {row.id: f"{row.kind}: {row.message}".removesuffix(": ") for row in rows}
 
 
 def stats(connection: Connection, *, now: datetime | None = None) -> Sequence[Count]:
-    """Count all tasks by name, queue and state. Reads every row: not for a tight loop."""
+    """Count all tasks by name, queue and state. Reads every row: do not call it often."""
     return [
         Count(row.name, row.queue, State(row.state), row.number, row.oldest_due_at, row.paused)
         for row in connection.execute(_STATS, {"now": now})
@@ -189,7 +178,7 @@ def _task(row: Any) -> Task:
 
 
 def _readable(value: str | None) -> Any:
-    """Decode JSON that a stranger may have written; None when that is impossible."""
+    """Decode JSON that other programs may have written; None: it is not readable."""
     try:
         return None if value is None else decode(value, "value")
     except UnreadableTaskError:

@@ -29,8 +29,6 @@ from tasks_app.pool.task_groups import GOOD
 
 
 class Requeued(StrEnum):
-    """What a requeue did."""
-
     REQUEUED = "requeued"
     STILL_PENDING = "still pending"
     NOT_FOUND = "not found"
@@ -43,7 +41,7 @@ class _Source:
     delete: TextClause
 
 
-_ANEW = {
+_RESET = {
     "failures": "0",
     "crashes": "0",
     "retry_level": "0",
@@ -52,11 +50,11 @@ _ANEW = {
     "started_at": "NULL",
     "cancel_requested_at": "NULL",
     "enabled": "true",
-    # An operator's wish outranks a date that has passed.
+    # the operator's decision counts more than a past date
     "expires_at": f"CASE WHEN t.expires_at > {NOW} THEN t.expires_at END",
 }
 _COLUMNS = ", ".join(CARRIED)
-_SELECTED = ", ".join(_ANEW.get(c, f"t.{c}") for c in CARRIED)
+_SELECTED = ", ".join(_RESET.get(c, f"t.{c}") for c in CARRIED)
 
 
 def _source(pool: str) -> _Source:
@@ -90,10 +88,10 @@ _HOLDER = text(f"""
 def requeue(
     connection: Connection, task_id: int, *, by: Author = NOBODY, now: datetime | None = None
 ) -> Requeued:
-    """Move a finished task back to PENDING, due now; its attempts count on, its charges start anew.
+    """Move a finished task back to PENDING, due now, with its attempts and without its failures.
 
-    What has ended well begins anew, all else goes on at its checkpoint.
-    A group that is not over does not count it any more; one that is over stays as it is.
+    After success or skip its checkpoint is deleted, otherwise it continues there. An open group
+    does not count it any more; one that is over stays as it is.
 
     Raises:
         UniqueKeyTakenError: another pending task has its name and unique_key; nothing was written.
@@ -112,7 +110,7 @@ def requeue(
             return Requeued.NOT_FOUND
         if pool_of(State(state)) is Pool.PENDING:
             return Requeued.STILL_PENDING
-        # Else it ended while the pools were looked at, one after the other.
+        # Otherwise it ended while the pools were read, one after the other.
 
 
 def _move(
@@ -121,7 +119,7 @@ def _move(
     values = {"id": task_id, "now": now}
     while connection.execute(source.insert, values).first() is None:
         holder = connection.execute(_HOLDER, {"id": task_id}).first()
-        if holder is not None:  # else it ended just now, and the key is free again
+        if holder is not None:  # otherwise it has just ended, and the key is free
             raise UniqueKeyTakenError(holder.name, holder.unique_key, holder.id)
     connection.execute(source.delete, {"id": task_id})
     if found.state in GOOD:

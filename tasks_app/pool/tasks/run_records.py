@@ -1,4 +1,4 @@
-"""What a run writes beside its task: checkpoints, its sub-status and log lines."""
+"""What a run writes besides its outcome: checkpoints, sub-status and log lines."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ from tasks_app.pool.task_groups import GOOD
 
 
 class Note(NamedTuple):
-    """What to keep."""
+    """Progress to write."""
 
     checkpoint: str | None  # JSON text; None: none
-    changed: bool  # false: the checkpoint stays as it is
+    changed: bool  # False: the checkpoint stays as it is
     fraction: float | None
     note: str | None
 
 
 class SavedProgress(NamedTuple):
-    """What is kept of a task."""
-
     checkpoint: dict[str, Any] | None
     fraction: float | None
     note: str | None
@@ -67,9 +65,9 @@ _PRUNE = text(f"""
 def save_checkpoint(
     connection: Connection, fence: Fence, note: Note, *, now: datetime | None = None
 ) -> bool | None:
-    """Write progress, and lock the row of a run until the commit, which is to follow at once.
+    """Write progress, and lock the row of the run; commit at once.
 
-    Return whether somebody wants the run to stop; None: the fence is lost, so do not commit.
+    Return whether the run should stop; None: the fence is lost, so do not commit.
     """
     values = {"id": fence.task_id, "attempt": fence.attempt, "token": fence.token, "now": now}
     row = connection.execute(_KEEP, {**values, **note._asdict()}).first()
@@ -77,15 +75,14 @@ def save_checkpoint(
 
 
 def read_checkpoint(connection: Connection, task_id: int) -> SavedProgress | None:
-    """Return what is kept of a task, or None."""
     row = connection.execute(_READ, {"id": task_id}).first()
     return None if row is None else SavedProgress(*row)
 
 
 def prune_checkpoints(connection: Connection, most: int, *, now: datetime | None = None) -> int:
-    """Forget what was kept of tasks that ended well, or are nowhere any more; return how many.
+    """Remove progress of tasks that succeeded, or are gone; return how many.
 
-    What was cancelled, has expired or failed may be requeued, and goes on where it was.
+    Cancelled, expired and failed tasks may be requeued, and continue at their checkpoint.
     """
     return len(connection.execute(_PRUNE, {"most": most, "now": now}).all())
 
@@ -96,7 +93,7 @@ _WRITE_SUB_STATUS = text(f"""
 
 
 def write_sub_status(connection: Connection, fence: Fence, said: str) -> None:
-    """Write it if the fence holds; an empty text takes it away."""
+    """Write it if the fence holds; an empty text removes it."""
     of = {"id": fence.task_id, "attempt": fence.attempt, "token": fence.token}
     connection.execute(_WRITE_SUB_STATUS, {**of, "said": said})
 
@@ -114,8 +111,6 @@ _READ_LINES = text(f"""
 
 
 class LinesOfRun(NamedTuple):
-    """What is kept of one attempt."""
-
     task_id: int
     attempt: int
     lines: str  # JSON text: an array of [instant, level, text]
@@ -141,7 +136,7 @@ class LogOfAttempt:
 
 
 def keep_lines(connection: Connection, runs: Sequence[LinesOfRun]) -> None:
-    """Write them; of an attempt that was called again its last call's, of an erased one none."""
+    """Write the lines, of each attempt those of its last call; of an erased one none."""
     latest = {run[:2]: run for run in runs}.values()
     connection.execute(
         _KEEP_LINES,
@@ -155,7 +150,7 @@ def keep_lines(connection: Connection, runs: Sequence[LinesOfRun]) -> None:
 
 
 def read_lines(connection: Connection, task_id: int, most: int = 20) -> list[LogOfAttempt]:
-    """Return what is kept of a task's newest attempts, oldest first."""
+    """Return the lines of a task's newest attempts, oldest attempt first."""
     rows = connection.execute(_READ_LINES, {"id": task_id, "most": most}).all()
     return [
         LogOfAttempt(

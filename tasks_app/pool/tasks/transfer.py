@@ -1,7 +1,7 @@
-"""Transfer: waiting tasks as they leave one database, and as they come into another one.
+"""Transfer of waiting tasks: export from one database, import into another.
 
-A task is known by its idempotency key, which it keeps. One import at a time writes the list of
-those that were brought in.
+A task keeps its idempotency key, which identifies it. One import at a time writes the list of
+imported tasks.
 """
 
 from __future__ import annotations
@@ -60,35 +60,33 @@ _PRUNE = text(f"""
 
 
 class ArrivedTask(NamedTuple):
-    """A task that has arrived in another database."""
-
     id: int
     idempotency_key: UUID
-    became: int  # its id there
+    became: int  # its id in the other database
 
 
 def leaving(connection: Connection, ids: Sequence[int]) -> Sequence[Any]:
-    """Return those of the rows that wait, whole; payloads as text."""
+    """Return the waiting ones of these rows; payloads as text."""
     return connection.execute(_LEAVE, {"ids": list(ids)}).all()
 
 
 def here(connection: Connection, tasks: Sequence[PortableTask]) -> list[int]:
-    """Return the ids of those that wait in this pool, and were not brought in from another one."""
+    """Return the ids of those that wait in this pool, and were not imported into it."""
     values = {"ids": [task.id for task in tasks], "keys": [task.idempotency_key for task in tasks]}
     return list(connection.execute(_HERE, values).scalars())
 
 
 def held(connection: Connection, moved: Sequence[ArrivedTask]) -> list[int]:
-    """Return the ids of those that are held in this pool, and were not brought into it."""
+    """Return the ids of those that are held in this pool, and were not imported into it."""
     ids, keys, became = zip(*moved, strict=True)
     values = {"ids": list(ids), "keys": list(keys), "became": list(became)}
     return list(connection.execute(_HELD, values).scalars())
 
 
 def bring_in(connection: Connection, tasks: Sequence[PortableTask]) -> dict[UUID, int]:
-    """Create those that were not brought in before; return the ids of all that were, by their key.
+    """Create tasks that were not imported before; return the ids of all imported ones, by key.
 
-    Left out is a task whose unique_key another one has here. Others wait until the caller commits.
+    A task whose unique_key is taken is left out. Other imports wait until the caller commits.
     """
     connection.execute(_ALONE)
     keys = [task.idempotency_key for task in tasks]
@@ -119,5 +117,5 @@ def bring_in(connection: Connection, tasks: Sequence[PortableTask]) -> dict[UUID
 def prune(
     connection: Connection, older: timedelta, most: int, *, now: datetime | None = None
 ) -> int:
-    """Forget what was brought in this long ago; return how many."""
+    """Forget imports of this age; return how many."""
     return len(connection.execute(_PRUNE, {"older": older, "most": most, "now": now}).all())
