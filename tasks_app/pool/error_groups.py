@@ -1,4 +1,4 @@
-"""The error pool by fingerprint: groups, known causes, and what requeued tasks came to."""
+"""The error pool by fingerprint: groups, known causes, and results of requeued tasks."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class ErrorGroup:
 
     fingerprint: str  # 16 hexadecimal digits
     number: int
-    first_at: datetime  # the oldest end among these tasks, or the first that was ever entered
+    first_at: datetime  # the oldest end among these tasks, or the first ever recorded
     last_at: datetime
     names: list[str]
     queues: list[str]
     sample_id: int  # the newest of these tasks
     error: str  # class and message of the sample
-    known_by: str | None  # who marked it as known; None: nobody, or the mark has ended
+    known_by: str | None  # who marked it as known; None: no mark, or it has expired
     known_until: datetime | None
     note: str | None
     hours: list[int]  # how many failed in each of the last 24 hours, the newest last
@@ -38,8 +38,6 @@ class ErrorGroup:
 
 @dataclass(frozen=True, slots=True)
 class FailedTask:
-    """A task of a group."""
-
     id: int
     name: str
     queue: str
@@ -106,7 +104,7 @@ def find_error_groups(
     most: int = 50,
     now: datetime | None = None,
 ) -> list[ErrorGroup]:
-    """Return the groups with most tasks; the numbers are of the tasks that the filters mean."""
+    """Return the groups with most tasks; the numbers count the tasks that match the filters."""
     now = now or database_now(connection)
     filters = {"fingerprint": fingerprint, "name": name, "queue": queue, "since": since}
     rows = connection.execute(_GROUPS, {**filters, "most": most, "now": now}).all()
@@ -128,7 +126,6 @@ def tasks_of(
 
 
 def without_fingerprint(connection: Connection) -> int:
-    """Count the rows that no group holds, up to ``MOST_WITHOUT`` and one more."""
     return int(connection.execute(_WITHOUT, {"most": MOST_WITHOUT + 1}).scalar_one())
 
 
@@ -140,11 +137,11 @@ def _hours(connection: Connection, fingerprints: list[str], now: datetime) -> di
     return found
 
 
-MOST_LOOKED_AT = 100  # of the tasks of a new cause, for its names and queues
+MOST_LOOKED_AT = 100  # tasks of a new cause, for its names and queues
 
 
 class Sighting(NamedTuple):
-    """A cause that was seen for the first time, and the tasks that failed by it."""
+    """A new cause, and names and queues of its tasks."""
 
     fingerprint: str
     kind: str
@@ -152,7 +149,7 @@ class Sighting(NamedTuple):
     queues: list[str]
 
 
-# One probe for each cause: watchers ask every few seconds, of an error pool of any size.
+# One probe for each cause: this runs every few seconds, with an error pool of any size.
 _CAUSES = f"""
     WITH RECURSIVE cause AS (
         (SELECT e.fingerprint FROM {ERROR} e
@@ -206,30 +203,21 @@ _UNMARK = text(f"""
 def record_new_causes(
     connection: Connection, fingerprint: str | None = None, *, most: int = 1_000
 ) -> list[str]:
-    """Enter what failed for the first time, with its traits; return the fingerprints."""
-    named = {} if fingerprint is None else {"fingerprint": fingerprint}
-    statement = _NEW[fingerprint is not None]
-    rows = connection.execute(statement, {**named, "most": most}).all()
+    """Record causes that failed for the first time, with their traits; return the fingerprints."""
+    values = {"most": most} | ({} if fingerprint is None else {"fingerprint": fingerprint})
+    rows = connection.execute(_NEW[fingerprint is not None], values).all()
     for row in rows:
         kind, _, message = (row.error or "").partition(": ")
         traits = traits_of(Cause(row.kind or kind, row.message or message, row.traceback))
-        connection.execute(
-            _ENTER,
-            {
-                "hex": row.hex,
-                "kind": traits.kind,
-                "message": traits.message,
-                "frames": list(traits.frames),
-                "first_at": row.first_at,
-            },
-        )
+        entry = {"kind": traits.kind, "message": traits.message, "frames": list(traits.frames)}
+        connection.execute(_ENTER, {"hex": row.hex, "first_at": row.first_at, **entry})
     return [row.hex for row in rows]
 
 
 def seen_within(
     connection: Connection, fingerprints: list[str], within: timedelta
 ) -> list[Sighting]:
-    """Return those whose first sighting is no older, the oldest first."""
+    """Return those that were first seen within this time, oldest first."""
     values = {"fingerprints": fingerprints, "within": within}
     return [Sighting(*row) for row in connection.execute(_LATE, values)]
 
@@ -237,18 +225,17 @@ def seen_within(
 def mark_cause(
     connection: Connection, fingerprint: str, by: str, until: datetime | None, note: str
 ) -> bool:
-    """Mark a cause as known. False: no task failed by it."""
+    """Mark a cause as known; False: no task failed by it."""
     record_new_causes(connection, fingerprint)
     values = {"hex": fingerprint, "by": by, "until": until, "note": note or None}
     return connection.execute(_MARK, values).rowcount > 0
 
 
 def unmark_cause(connection: Connection, fingerprint: str) -> bool:
-    """Take the mark back. False: there was none."""
     return connection.execute(_UNMARK, {"hex": fingerprint}).rowcount > 0
 
 
-_LOOK = text(f"""
+_COUNT_REQUEUED = text(f"""
     SELECT count(*) FILTER (WHERE t.again) AS again,
         count(*) FILTER (WHERE t.going AND NOT t.again) AS going
     FROM (
@@ -260,19 +247,17 @@ _LOOK = text(f"""
 
 
 class Since(NamedTuple):
-    """How many of the tasks are where."""
+    """How many tasks failed again, and how many are not finished."""
 
-    again: int  # an attempt failed for the same cause, be it that a retry follows
+    again: int  # an attempt failed for the same cause, even if a retry follows
     going: int  # they wait or run, and have not failed for it
 
 
 def count_requeued(
     connection: Connection, fingerprint: str, ids: Sequence[int], since: datetime
 ) -> Since:
-    """Return what became of these tasks; changes nothing."""
     values = {"fingerprint": fingerprint, "ids": list(ids), "since": since}
-    row = connection.execute(_LOOK, values).one()
-    return Since(row.again, row.going)
+    return Since(*connection.execute(_COUNT_REQUEUED, values).one())
 
 
 _FIND = text(f"""
@@ -294,9 +279,14 @@ _ATTEMPTS = text(f"""
 
 
 def add_missing_fingerprints(connection: Connection, most: int = 1_000) -> int:
-    """Give up to ``most`` rows of the error pool their fingerprints; return how many got one."""
+    """Add fingerprints to up to ``most`` rows of the error pool; return how many."""
     rows = connection.execute(_FIND, {"most": most}).all()
-    causes = [_cause(row.error or "", row) for row in rows]
+    causes = []
+    for row in rows:
+        kind, _, message = (row.error or "").partition(": ")  # if its history was pruned
+        if row.kind is not None:
+            kind, message = row.kind, row.message or ""
+        causes.append(Cause(kind, message, row.traceback))
     values = {
         "ids": [row.id for row in rows],
         "attempts": [row.attempt for row in rows],
@@ -306,11 +296,3 @@ def add_missing_fingerprints(connection: Connection, most: int = 1_000) -> int:
         connection.execute(_ERRORS, values)
         connection.execute(_ATTEMPTS, values)
     return len(rows)
-
-
-def _cause(error: str, row: object) -> Cause:
-    kind = getattr(row, "kind", None)
-    if kind is None:  # its history was pruned
-        kind, _, message = error.partition(": ")
-        return Cause(kind, message)
-    return Cause(kind, getattr(row, "message", None) or "", getattr(row, "traceback", None))

@@ -1,4 +1,4 @@
-"""What one scrape of the metrics asks of the database, each answer bounded. Reads only."""
+"""The figures of one scrape of the metrics, each by a bounded read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST_COUNTED = 100_000  # tasks of one queue: about 15 ms in the scan's index
 MOST_LOOKED_AT = 100  # due rows of one priority whose ages are looked at, in the order of the scan
 MOST_PARKED = MOST_FAILED = 20_000
 _FIRST = f"SELECT min(queue) AS queue FROM {PENDING} WHERE state = '{State.PENDING}'"
-# The columns of both counts stand in the index of the scan: the rows themselves are not read.
+# Both counts need only columns of the scan's index.
 _WAITING = text(f"""
     WITH RECURSIVE q AS (
         {_FIRST}
@@ -82,26 +82,23 @@ class QueueBacklog:
 
     queue: str
     pending: int
-    due: int  # the scan may take them now; parked ones are counted by :func:`parked`
+    due: int  # for the scan; :func:`parked_tasks` counts the parked ones
     oldest: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Due tasks of a queue that are left alone for one kind of reason."""
+    """Due tasks of a queue that are parked for one kind of reason."""
 
     queue: str
     kind: str
     number: int
-    aside: int
-    """Of these, how many the scan passes over just now: :class:`Waiting` has them not as due."""
+    aside: int  # of these, how many the scan skips now: not in QueueBacklog.due
     oldest: float
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """RUNNING tasks of a queue, and how long the oldest lease has been over."""
-
     queue: str
     number: int
     longest: float | None
@@ -111,8 +108,6 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Tasks of a queue in the error pool."""
-
     queue: str
     number: int
     lately: int
@@ -139,7 +134,7 @@ def failed_tasks(
     return [Failed(*row) for row in connection.execute(_FAILED, values)]
 
 
-MOST_NAMED = 100  # limits that are shown, by name: operators make them, so there may be many
+MOST_NAMED = 100  # limits that are shown
 _LIMITS = text(f"""
     WITH running AS MATERIALIZED (
         SELECT queue, name, limit_key, more_limit_keys FROM {PENDING}
@@ -179,34 +174,30 @@ _SERVED = text(f"""
 
 @dataclass(frozen=True, slots=True)
 class LimitInUse:
-    """A limit, and how many tasks run under it: of a key's, under the fullest one."""
-
     kind: str
     target: str
     most: int
-    running: int
+    running: int  # of a prefix of keys, for the fullest key
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleCounts:
-    """How many there are of each kind; seconds by which the latest is late."""
-
     enabled: int
     disabled: int
     broken: int
     missed: int
-    late: float
+    late: float  # the most, in seconds
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerCounts:
-    """Children by state, and the longest silence of one."""
+    """Child processes by state."""
 
     live: int
     stopping: int
     silent: int
     threads: int
-    silence: float
+    silence: float  # the longest of one, in seconds
 
 
 def limits_in_use(connection: Connection) -> list[LimitInUse]:
@@ -223,14 +214,14 @@ def count_schedules(
 def count_workers(
     connection: Connection, within: timedelta, *, now: datetime | None = None
 ) -> WorkerCounts:
-    """Count children; who was not heard of for longer than ``within`` is silent."""
+    """Count children; one whose last heartbeat is older than ``within`` is silent."""
     return WorkerCounts(*connection.execute(_WORKERS, {"now": now, "within": within}).one())
 
 
 def workers_by_queue(
     connection: Connection, within: timedelta, *, now: datetime | None = None
 ) -> dict[str, int]:
-    """Return by how many living children each queue is served."""
+    """Return how many living children serve each queue."""
     values = {"now": now, "within": within}
     return {row.queue: row.number for row in connection.execute(_SERVED, values)}
 
@@ -242,7 +233,7 @@ GROWING = tuple(
         *(AUDIT, PROGRESS, GROUP_IDS, PARTITION, BATCH_SKIP),
     )
 )
-"""Tables that grow with the number of tasks; each size costs the server a few calls on files."""
+"""Tables that grow with the number of tasks; a size costs the server a few calls on files."""
 # A partitioned table has no file of its own: its partitions are counted for it.
 _SIZES = text("""
     SELECT t.name, sum(pg_table_size(c.oid)) AS table_bytes, sum(pg_indexes_size(c.oid)) AS indexes,
@@ -261,7 +252,7 @@ _SNAPSHOT = text("""
         SELECT backend_xmin AS held FROM pg_stat_activity WHERE pid <> pg_backend_pid()
         UNION ALL SELECT transaction FROM pg_prepared_xacts
         UNION ALL SELECT xmin FROM pg_replication_slots) AS x""")
-# Counted from today on: a gap ends it, though there may be partitions behind.
+# Counted from today to the first gap.
 _HORIZON = text(f"""
     WITH today AS (SELECT ({NOW} AT TIME ZONE 'UTC')::date AS day)
     SELECT min(n) - 1 FROM today CROSS JOIN generate_series(0, :most) AS n
@@ -274,12 +265,12 @@ FARTHEST = 366
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A table with all its partitions; rows are the server's estimate."""
+    """A table with all its partitions."""
 
     table: str
     table_bytes: int
     index_bytes: int
-    rows: float
+    rows: float  # the server's estimate
     dead: int
 
 
@@ -289,23 +280,22 @@ def table_sizes(connection: Connection) -> list[Size]:
 
 
 def snapshot_age(connection: Connection) -> int:
-    """Return how many transactions ago the oldest snapshot that somebody holds was taken."""
+    """Return the age of the oldest snapshot in use, in transactions."""
     return int(connection.execute(_SNAPSHOT).scalar_one())
 
 
 def days_partitioned_ahead(connection: Connection, *, now: datetime | None = None) -> int:
-    """Return for how many days after today there are partitions; -1: not even for today."""
+    """Return for how many days after today there are partitions; -1: none for today."""
     values = {"now": now, "most": FARTHEST, "parent": COMPLETED}
     found = connection.execute(_HORIZON, values).scalar()
     return FARTHEST if found is None else int(found)
 
 
-# A role that may not see the sequence gets null.
 _CREATED = text("""
     SELECT CASE WHEN has_sequence_privilege(CAST(CAST(:name AS regclass) AS oid), 'SELECT, USAGE')
         THEN coalesce(pg_sequence_last_value(CAST(:name AS regclass)), 0) END""")
 
 
 def ids_given(connection: Connection) -> int | None:
-    """Return how many; None: this role may not know. It only grows."""
+    """Return how many task ids were ever given; None: this role may not read the sequence."""
     return connection.execute(_CREATED, {"name": table("task_pending_id_seq")}).scalar_one()  # type: ignore[no-any-return]

@@ -266,7 +266,8 @@ GATES = (
         "a head that is cancelled and holds its key",
         "Who waits behind a task that is cancelled goes on.",
         "tasks_app/pool/tasks/cancel.py",
-        "    wake_next_in_line(connection, {row.order_key for row in waiting if row.order_key}, now=now)\n",
+        "    wake_next_in_line(connection, {row.order_key for row in waiting if row.order_key}, "
+        "now=now)\n",
         "",
         f"{RUNS}a_head_that_is_cancelled_while_it_waits_lets_the_next_go_on",
     ),
